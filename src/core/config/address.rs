@@ -1,11 +1,11 @@
-//! Describes where a process listens or connects: a Unix socket's path, or a host and a port.
+//! Where a process listens or connects: the path of a Unix socket, or host and port.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// `/tmp/run.sock`, `127.0.0.1:6001`, `[::1]:6001` or `host:6001`. What has a slash, or no port, is a path.
+/// `/tmp/run.sock`, `127.0.0.1:6001`, `[::1]:6001` or `host:6001`. Text with a slash, or without a port, is a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     Unix(PathBuf),
@@ -17,11 +17,10 @@ pub enum Address {
 }
 
 impl Address {
-    /// Bytes that the path of a Unix socket may have.
+    /// Maximum length of a Unix socket's path, in bytes.
     pub const MAX_PATH: usize = 107;
 
-    /// Returns whether only processes of this machine can be at the other end. Names other than `localhost` are not
-    /// looked up.
+    /// Returns whether only processes on this machine can connect. Names other than `localhost` are not resolved.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Unix(_) => true,

@@ -1,6 +1,6 @@
-//! The model configs that come with the program: `configs/models`, by group and option.
+//! The built-in model configs: `configs/models`, by group and option.
 //!
-//! What they say is data of the models' publishers; which models are implemented is not known here.
+//! Their values come from the models' publishers; this module does not know which models are implemented.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub struct ModelFile {
     pub config: JsonMap,
 }
 
-/// Every built-in model config.
+/// Returns every built-in model config.
 pub fn model_files() -> impl Iterator<Item = ModelFile> {
     FILES.iter().map(|(path, text)| {
         let (group, name) = path.rsplit_once('/').expect("a group and a name");
@@ -40,13 +40,13 @@ pub fn model_files() -> impl Iterator<Item = ModelFile> {
     })
 }
 
-/// The text of the built-in file `models/FAMILY/NAME`.
+/// Returns the text of the built-in file `models/FAMILY/NAME`.
 pub(super) fn text(path: &str) -> Option<&'static str> {
     let found = FILES.binary_search_by(|(name, _)| (*name).cmp(path));
     found.ok().map(|index| FILES[index].1)
 }
 
-/// The options of a group.
+/// Returns the options of a group.
 pub(super) fn options(group: &str) -> impl Iterator<Item = &'static str> {
     FILES
         .iter()
@@ -54,7 +54,7 @@ pub(super) fn options(group: &str) -> impl Iterator<Item = &'static str> {
         .filter(|rest| !rest.contains('/'))
 }
 
-/// The groups there are.
+/// Returns all groups.
 pub(super) fn groups() -> Vec<&'static str> {
     let mut groups: Vec<_> = FILES.iter().filter_map(|(path, _)| Some(path.rsplit_once('/')?.0)).collect();
     groups.dedup();

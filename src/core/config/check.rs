@@ -1,6 +1,7 @@
-//! The tree against the schema: unknown keys, wrong types, values out of range, missing keys.
+//! Checks the tree against the schema: unknown keys, wrong types, values out of range, missing keys.
 //!
-//! A wrong value is replaced by one that fits, so that the tree can always be typed and the rules over several keys can be checked in the same pass.
+//! A wrong value is replaced by a valid one, so that the tree can always be typed and rules over several keys are checked in the
+//! same pass.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -34,7 +35,7 @@ pub(super) struct Checker<'a> {
     pub failed: &'a mut BTreeSet<String>,
 }
 
-/// Reports and removes keys that would make other tools import and run code.
+/// Reports and removes keys with which other tools import and run code.
 pub(super) fn refuse_code(node: &mut Node, path: &str, problems: &mut Vec<Problem>) {
     match &mut node.kind {
         Kind::Map(map) => {
@@ -53,7 +54,7 @@ pub(super) fn refuse_code(node: &mut Node, path: &str, problems: &mut Vec<Proble
 }
 
 impl Checker<'_> {
-    /// Checks `node` and makes it fit.
+    /// Checks `node` and replaces what does not fit.
     pub fn check(&mut self, node: &mut Node, schema: &Value, path: &str) {
         if self.failed.contains(path) {
             node.kind = placeholder(schema);
@@ -221,7 +222,7 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
     meant.into_iter().fold(problem, |p, meant| p.label(format!("did you mean `{meant}`?")))
 }
 
-/// Returns another word for a key of the section `path`.
+/// Returns a synonym for a key of the section `path`.
 fn other_word(name: &str, path: &str) -> Option<&'static str> {
     match (path, name) {
         (_, "rank") => Some("r"),
@@ -231,8 +232,8 @@ fn other_word(name: &str, path: &str) -> Option<&'static str> {
     }
 }
 
-/// The key that is meant by `name` in the section `path`: one of that section's own, or the only one of that name. One of many in other
-/// sections is not what was meant.
+/// Returns the key that `name` means in the section `path`: one of that section's own, or the only key of that name elsewhere. If
+/// several other sections have the name, none is meant.
 fn key_elsewhere(name: &str, path: &str) -> Option<String> {
     let found = keys_called(name);
     let section = |key: &str| key.split('.').next().unwrap_or_default().to_owned();
@@ -240,8 +241,8 @@ fn key_elsewhere(name: &str, path: &str) -> Option<String> {
     (path.is_empty() || is_own || found.len() == 1).then(|| nearest_of(found, path)).flatten()
 }
 
-/// The key of the config that another trainer calls so, or whose last part is `name`: of those the one that shares most of its
-/// path with the section `near`, then the first one of those that lie least deep.
+/// Returns the key that another trainer calls `name`, or whose last part is `name`: the one that shares most of its path with the
+/// section `near`, then the first of the least nested ones.
 pub fn key_called(name: &str, near: &str) -> Option<String> {
     if let Some((ours, _)) = foreign::ours(name) {
         return Some(ours.to_owned());
@@ -249,7 +250,7 @@ pub fn key_called(name: &str, near: &str) -> Option<String> {
     nearest_of(keys_called(name), near)
 }
 
-/// The keys whose last part is `name`, but for those of lists.
+/// Returns the keys whose last part is `name`, except those in lists.
 fn keys_called(name: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     walk(&SCHEMA, "", &mut |path, _| {

@@ -1,11 +1,11 @@
-//! Hydra's `defaults` list: one tree out of many files.
+//! Hydra's `defaults` list: composes one tree from many files.
 //!
-//! An entry `group@package: option` lays `group/option.yaml` at `package`; groups lie beside the run's file, and those of
-//! `models/` also in the program, where a file beside the run's goes before a built-in one of the same name; what is in
-//! `models/` goes to the package `model`, or to that of its part, where none is named. Entries
-//! later in the list win, and the file itself comes last unless `_self_` says where. Also understood: a plain file name,
-//! `optional group: option`, `override group: option`, a list of options, `null` for none, a leading `/` for a group
-//! that is not relative to the including file's, the packages `_global_`, `_here_`, `_group_`, and `# @package` headers.
+//! An entry `group@package: option` merges `group/option.yaml` at `package`. Groups are folders next to the run's file; those in
+//! `models/` are also built in, and a file next to the run's file overrides the built-in one of the same name. Without a package,
+//! files in `models/` go to the package `model`, or to that of their part. Entries later in the list win, and the file itself comes
+//! last unless `_self_` says where. Also supported: a plain file name, `optional group: option`, `override group: option`, a list
+//! of options, `null` for none, a leading `/` for a group that is not relative to the including file's, the packages `_global_`,
+//! `_here_`, `_group_`, and `# @package` headers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub(super) struct Composer<'a> {
     num_files: usize,
 }
 
-/// Describes where an included file belongs.
+/// The group and package of the including file.
 struct Context<'a> {
     /// Group of the including file, `models/parts`.
     group: &'a str,
@@ -45,7 +45,7 @@ struct Context<'a> {
     package: &'a str,
 }
 
-/// Groups named in a file's `defaults` list, as an override would name them.
+/// Returns the groups named in a file's `defaults` list, as an override would name them.
 pub(super) fn groups(file: &Node) -> Vec<String> {
     let Some(Kind::Seq(items)) = file.get("defaults").map(|defaults| &defaults.kind) else {
         return Vec::new();
@@ -55,14 +55,14 @@ pub(super) fn groups(file: &Node) -> Vec<String> {
 }
 
 impl<'a> Composer<'a> {
-    /// Composes the file at `file`, whose groups lie in its folder. `choices` replace options of its list; files that are read
-    /// are added to `sources`, and what is wrong to `problems`.
+    /// Prepares the composition of `file`, with groups in its folder. `choices` replace options of its list; files that are read
+    /// are added to `sources`, and mistakes to `problems`.
     pub fn new(file: &Path, choices: Vec<Choice>, sources: &'a mut Sources, problems: &'a mut Vec<Problem>) -> Self {
         let dir = file.parent().map(Path::to_owned).unwrap_or_default();
         Self { dir, sources, problems, choices, groups: Vec::new(), open: vec![file.to_owned()], num_files: 1 }
     }
 
-    /// Composes the run's file, already read, with all it includes.
+    /// Composes the run's file, already read, with everything it includes.
     pub fn compose(mut self, file: Node) -> Node {
         let mut root = Node::empty_map(file.pos);
         let top = Context { group: "", package: "" };
@@ -81,7 +81,7 @@ impl<'a> Composer<'a> {
         root
     }
 
-    /// Lays the included files of `file`, and `file` itself, onto `root`.
+    /// Merges the included files of `file`, and `file` itself, into `root`.
     fn expand(&mut self, mut file: Node, context: &Context<'_>, root: &mut Node) {
         let defaults = file.map_mut().and_then(|map| map.remove("defaults"));
         let mut own = Some(file);
@@ -116,7 +116,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Resolves one entry and lays its files onto `root`.
+    /// Resolves one entry and merges its files into `root`.
     fn include(&mut self, mut item: Item, context: &Context<'_>, root: &mut Node) {
         let group = match item.group.strip_prefix('/') {
             Some(absolute) => absolute.to_owned(),
@@ -207,7 +207,7 @@ impl<'a> Composer<'a> {
         self.open.pop();
     }
 
-    /// Lays a file's own keys at its package.
+    /// Merges a file's own keys at its package.
     fn place(&mut self, mut own: Node, package: &str, root: &mut Node) {
         if let Err(problem) = normalize(&mut own, package) {
             return self.problems.push(problem);

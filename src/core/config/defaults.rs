@@ -1,4 +1,4 @@
-//! One entry of a `defaults` list, and the package its file's keys go to.
+//! One entry of a `defaults` list, and the package that its file's keys go to.
 
 use super::error::{Problem, code};
 use super::node::{Kind, Node, Pos, join};
@@ -70,7 +70,7 @@ pub(super) fn split_package(text: &str) -> (String, Option<String>) {
     }
 }
 
-/// The dotted path a file's keys go to.
+/// Returns the dotted path that a file's keys go to.
 pub(super) fn final_package(written: &str, group: &str, parent: &str) -> String {
     let written = written.replace('/', ".");
     match written.as_str() {
@@ -84,7 +84,7 @@ pub(super) fn final_package(written: &str, group: &str, parent: &str) -> String 
     }
 }
 
-/// The package in a `# @package NAME` header, among the comments at the start of a file.
+/// Returns the package in a `# @package NAME` header, among the comments at the start of a file.
 pub(super) fn header_package(lines: &[String]) -> Option<String> {
     let comments = lines.iter().map(|line| line.trim()).take_while(|line| line.is_empty() || line.starts_with('#'));
     let mut headers = comments.filter_map(|line| line.trim_start_matches('#').trim_start().strip_prefix("@package"));

@@ -1,4 +1,4 @@
-//! Edits of the tree by path: set, add, drop.
+//! Edits of the tree by path: set, add, remove.
 
 use super::error::{Problem, code};
 use super::node::{Entry, Kind, Node, Pos, canonical, join};
@@ -73,7 +73,7 @@ impl Edit {
     }
 }
 
-/// The node one name further down; made where it is missing, unless something is to be dropped.
+/// Returns the child node `name`, creating it if it is missing, except when something is removed.
 fn child<'a>(node: &'a mut Node, at: &str, name: &str, pos: Pos, op: Op) -> Result<&'a mut Node, Problem> {
     match &mut node.kind {
         Kind::Map(map) if op == Op::Drop && !map.contains_key(name) => Err(nothing_to_drop(&join(at, name), pos)),
@@ -103,7 +103,7 @@ fn no_keys(at: &str, name: &str, pos: Pos) -> Problem {
     Problem::new(code::OVERRIDE, Some(pos), message)
 }
 
-/// Makes `-` and `_` the same in every key below `path`.
+/// Replaces `-` by `_` in every key below `path`.
 pub(super) fn normalize(node: &mut Node, path: &str) -> Result<(), Problem> {
     match &mut node.kind {
         Kind::Map(map) => {

@@ -1,4 +1,4 @@
-//! The JSON schema of a config file, for editors: that of the whole config, as one file may be a part of it.
+//! JSON schema of a config file, for editors. It describes the whole config, since one file may be only a part of it.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::shape::{SCHEMA, short_key};
 
 /// Returns the JSON schema of a config file, with which editors complete keys and mark mistakes.
 ///
-/// No key is required, as other files of the `defaults` list and the command line may have it, and `${…}` may stand for any
+/// No key is required, since other files of the `defaults` list and the command line may set it, and `${…}` may stand for any
 /// value.
 pub fn editor_schema() -> Value {
     let mut schema = SCHEMA.clone();
@@ -32,7 +32,7 @@ pub fn editor_schema() -> Value {
     schema
 }
 
-/// Lets keys be missing, and `${…}` stand for what is no text.
+/// Makes keys optional, and allows `${…}` for values that are not text.
 fn relax(schema: &mut Value) {
     let Value::Object(map) = schema else { return };
     map.remove("required");
@@ -58,7 +58,7 @@ fn relax(schema: &mut Value) {
     }
 }
 
-/// Lets a list be written as one of its items, and an item that needs one key as a text.
+/// Allows a list to be written as one of its items, and an item with one required key as text.
 fn shorten(schema: &mut Value) {
     let items = &schema["items"];
     let item = match short_key(items) {
@@ -74,7 +74,7 @@ fn shorten(schema: &mut Value) {
     }
 }
 
-/// Returns whether it is a single value: `${…}` stands for no map and no list.
+/// Returns whether the value is a scalar: `${…}` does not stand for a map or a list.
 fn is_plain(schema: &Value) -> bool {
     let is_large = |name: &Value| name == "object" || name == "array";
     let of_type =
@@ -82,7 +82,7 @@ fn is_plain(schema: &Value) -> bool {
     schema["$ref"].is_null() && schema["anyOf"].is_null() && !of_type
 }
 
-/// Returns whether any text fits.
+/// Returns whether any text is valid.
 fn takes_text(schema: &Value) -> bool {
     let is_text = |name: &Value| name == "string";
     let of_type = is_text(&schema["type"]) || schema["type"].as_array().is_some_and(|types| types.iter().any(is_text));

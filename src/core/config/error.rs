@@ -1,11 +1,11 @@
-//! Config mistakes: what is wrong, where, and what to write instead; all of them, as plain text.
+//! Config mistakes as plain text: what is wrong, where, and what to write instead; all of them at once.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::node::Pos;
 
-/// The codes of config errors.
+/// Codes of config errors.
 pub mod code {
     /// A config file is missing, unreadable or not YAML.
     pub const FILE: &str = "LF0101";
@@ -25,19 +25,19 @@ pub mod code {
     pub const INTERPOLATION: &str = "LF0108";
     /// Something that is refused because it would run code.
     pub const REFUSED: &str = "LF0109";
-    /// Values that do not go together.
+    /// Values that contradict each other.
     pub const COMBINATION: &str = "LF0111";
     /// Parts of a model that do not fit each other.
     pub const MODEL_PARTS: &str = "LF0113";
     /// A file or directory that the config names does not exist.
     pub const NO_SUCH_FILE: &str = "LF0112";
-    /// A list of stages that is wrong, or a stage that is not chosen or not there.
+    /// A wrong list of stages, or a stage that is not selected or does not exist.
     pub const STAGES: &str = "LF0114";
-    /// An address that other machines can reach, without a login.
+    /// An address that other machines can reach, without authentication.
     pub const NOT_LOCAL: &str = "LF0501";
 }
 
-/// Sets how many errors a report shows; the rest is counted.
+/// Number of errors that a report shows; the rest are counted.
 const SHOWN: usize = 20;
 
 /// The widest source line shown around a mistake, in characters.
@@ -101,18 +101,18 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// Makes a problem at a place, with one of the codes of `docs/errors.md`.
+    /// Creates a problem at a place, with one of the codes of `docs/errors.md`.
     pub fn new(code: &'static str, pos: Option<Pos>, message: impl Into<String>) -> Self {
         Self { code, pos, message: message.into(), label: "".into(), help: None }
     }
 
-    /// Says beside the line what is meant.
+    /// Sets the text beside the underlined part.
     pub fn label(mut self, label: impl Into<Box<str>>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// Says what to write instead.
+    /// Sets the advice on what to write instead.
     pub fn help(mut self, help: impl Into<Box<str>>) -> Self {
         self.help = Some(help.into());
         self
@@ -120,7 +120,7 @@ impl Problem {
 }
 
 impl Sources {
-    /// Adds a text, and returns its number, by which places name it.
+    /// Adds a source text and returns its number, which places refer to.
     pub fn add(&mut self, origin: Origin, text: &str) -> usize {
         self.0.push((origin, text.lines().map(str::to_owned).collect()));
         self.0.len() - 1
@@ -144,7 +144,7 @@ impl Sources {
         &self.0[pos.source].0
     }
 
-    /// The characters at `pos`, if they are on one line.
+    /// Returns the characters at `pos`, if they are on one line.
     pub fn slice(&self, pos: Pos) -> Option<String> {
         let slice: String = self.line(pos).chars().skip(pos.column - 1).take(pos.len).collect();
         (slice.chars().count() == pos.len).then_some(slice)

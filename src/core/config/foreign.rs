@@ -1,4 +1,4 @@
-//! Describes what other trainers call our keys: a name from there is an error here, which says ours.
+//! Names that other trainers use for our keys. Using one is an error that names our key.
 
 /// Names of transformers, TRL, LLaMA-Factory, torchtitan and Megatron-LM; our key; how its value differs from theirs.
 const NAMES: &[(&[&str], &str, &str)] = &[
@@ -151,7 +151,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["dataloader_num_workers", "num_workers"], "pools.data.replicas", ""),
 ];
 
-/// Lists the names that other trainers give to values, each with ours, which is meant where a key takes it.
+/// Names that other trainers use for values, each with ours, which applies if a key accepts it.
 const VALUES: &[(&[&str], &str)] = &[
     (&["dpo"], "sigmoid"),
     (&["bfloat16"], "bf16"),
@@ -160,14 +160,14 @@ const VALUES: &[(&[&str], &str)] = &[
     (&["adamw_bnb_8bit", "paged_adamw_8bit", "adam8bit"], "adamw_8bit"),
 ];
 
-/// Returns which of `choices` others call `text`.
+/// Returns which of `choices` other trainers call `text`.
 pub(super) fn our_value<'a>(text: &str, choices: &[&'a str]) -> Option<&'a str> {
     let is_name = |theirs: &[&str]| theirs.iter().any(|theirs| theirs.eq_ignore_ascii_case(text));
     let named = VALUES.iter().filter(|(theirs, _)| is_name(theirs));
     named.filter_map(|(_, ours)| choices.iter().find(|choice| *choice == ours)).next().copied()
 }
 
-/// Our key for what others call `name`, and a word about its value that may be empty.
+/// Returns our key for what other trainers call `name`, and a remark on its value, which may be empty.
 pub(super) fn ours(name: &str) -> Option<(&'static str, &'static str)> {
     let is_name = |theirs: &[&str]| theirs.iter().any(|theirs| theirs.eq_ignore_ascii_case(name));
     NAMES.iter().find(|(theirs, ..)| is_name(theirs)).map(|(_, key, note)| (*key, *note))

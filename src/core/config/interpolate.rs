@@ -1,7 +1,7 @@
 //! `${a.b}` and `${oc.env:NAME,default}` in values.
 //!
-//! The list of resolvers is fixed: nothing is evaluated or imported. `${.b}` is a sibling, `${..b}` a sibling of the
-//! parent, as in OmegaConf; `\${` is a literal `${`. A value that is one interpolation keeps the type of what it names.
+//! The set of resolvers is fixed: nothing is evaluated or imported. `${.b}` is a sibling, `${..b}` a sibling of the parent, as in
+//! OmegaConf; `\${` is a literal `${`. A value that is a single interpolation keeps the type of the value that it names.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use super::error::{Problem, code};
 use super::node::{Entry, Kind, Node, canonical, join};
 use super::overrides::scalar;
 
-/// References that name references that name ...
+/// Maximum depth of references to references.
 const MAX_DEPTH: usize = 16;
 /// Mistakes that get a suggestion; no more are shown.
 const MAX_SUGGESTED: usize = 20;
-/// Interpolations of one config, copies included.
+/// Maximum number of interpolations in one config, copies included.
 const MAX_STEPS: usize = 10_000;
-/// The longest text that may come out, in bytes.
+/// Maximum length of the resulting text, in bytes.
 const MAX_TEXT: usize = 64 << 10;
 
 struct Resolver<'a> {
@@ -28,7 +28,7 @@ struct Resolver<'a> {
     suggested: usize,
 }
 
-/// Holds what went wrong, and how to mend it.
+/// What went wrong, and how to fix it.
 struct Failure {
     code: &'static str,
     message: String,
@@ -46,7 +46,7 @@ impl Failure {
     }
 }
 
-/// Resolves every interpolation. Paths of values that could not be resolved go into `failed`.
+/// Resolves every interpolation. Paths of values that could not be resolved are added to `failed`.
 pub(super) fn resolve(
     root: &mut Node,
     env: &dyn Fn(&str) -> Option<String>,
@@ -93,7 +93,7 @@ fn get_mut<'a>(root: &'a mut Node, path: &str) -> Option<&'a mut Node> {
 }
 
 impl Resolver<'_> {
-    /// The value of a node at `path` with all interpolations below it resolved.
+    /// Returns the value of the node at `path` with all interpolations below it resolved.
     fn node(&mut self, node: &Node, path: &str) -> Result<Kind, Failure> {
         self.steps += 1;
         if self.steps > MAX_STEPS {
@@ -131,7 +131,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// The value of a text at `path`.
+    /// Returns the value of the text at `path`.
     fn text(&mut self, text: &str, path: &str, depth: usize) -> Result<Kind, Failure> {
         if depth > MAX_DEPTH {
             return Err(Failure::new(format!("interpolations nested deeper than {MAX_DEPTH}")));
@@ -170,7 +170,7 @@ impl Resolver<'_> {
         Ok(Kind::Text(out))
     }
 
-    /// The value of what stands between `${` and `}`.
+    /// Returns the value of the expression between `${` and `}`.
     fn expression(&mut self, body: &str, path: &str, depth: usize) -> Result<Kind, Failure> {
         let (resolver, arguments) = match body.split_once(':') {
             Some((resolver, arguments)) if !resolver.contains("${") => (resolver.trim(), arguments),
@@ -226,7 +226,7 @@ impl Resolver<'_> {
     }
 }
 
-/// The index of the brace that closes `body`.
+/// Returns the index of the brace that closes `body`.
 fn closing(body: &str) -> Option<usize> {
     let mut depth = 0_usize;
     for (i, byte) in body.bytes().enumerate() {

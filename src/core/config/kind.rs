@@ -1,4 +1,4 @@
-//! Keys that mean nothing for the kind of model at hand. They are refused, so that nothing in a config is without effect.
+//! Checks that every key of a config has a meaning for the kind of model at hand, so that no key is silently ignored.
 
 use super::{
     Audio, EncoderPool, Eval, Experts, JsonMap, Learn, LossWeighting, Model, Mtp, Normalize, PackMode, Part, Phase,
@@ -6,21 +6,21 @@ use super::{
 };
 use crate::message::{PoolName, Tower, TowerSet};
 
-/// Kind of a model by what it learns.
+/// Kind of a model by its training objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelKind {
     /// Predicts tokens.
     Tokens,
-    /// Predicts the noise of pictures and clips; with two transformers, one for high and one for low noise, or with one.
+    /// Predicts the noise of pictures and clips, with one transformer, or with two, one for high and one for low noise.
     Diffusion { two: bool },
     /// Predicts the actions of a robot.
     Policy,
 }
 
-/// Why the keys of a config do not go with the kind of its model.
+/// Why the keys of a config do not fit the kind of its model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KindError {
-    /// Keys that are written though the model has no use for them.
+    /// Keys that are set although the model does not use them.
     #[error("{}: {why}; drop {}", listed(.keys), if .keys.len() == 1 { "it" } else { "them" })]
     Useless { keys: Vec<&'static str>, why: &'static str },
     #[error(
@@ -48,10 +48,10 @@ fn listed(keys: &[&'static str]) -> String {
 }
 
 impl RunConfig {
-    /// Sees to it that every key that is written has a meaning for a model of this kind.
+    /// Checks that every key that is set has a meaning for a model of this kind.
     ///
     /// # Errors
-    /// The keys that have none, or that do not go with the kind.
+    /// Returns the keys that have none, or that do not fit the kind.
     pub fn expect_keys_of(&self, kind: ModelKind) -> Result<(), KindError> {
         let (keys, why) = match kind {
             ModelKind::Tokens => (self.of_diffusion(), "is for diffusion models, and this model predicts tokens"),
@@ -107,10 +107,10 @@ impl RunConfig {
         }
     }
 
-    /// Sees to it that every key about towers has one in a model that predicts tokens.
+    /// Checks that every key about a tower refers to a tower of a model that predicts tokens.
     ///
     /// # Errors
-    /// Keys of towers that the model does not have.
+    /// Returns keys of towers that the model does not have.
     pub fn expect_keys_of_towers(&self, towers: TowerSet) -> Result<(), KindError> {
         let (data, model, pools) = (&self.data, &self.model, &self.pools);
         let part = |tower, is_projector| {
@@ -147,7 +147,7 @@ impl RunConfig {
         }
     }
 
-    /// The keys of diffusion models, each with whether it is written.
+    /// Returns the keys of diffusion models, each with whether it is set.
     fn of_diffusion(&self) -> Vec<(&'static str, bool)> {
         let (data, train, model) = (&self.data, &self.train, &self.model);
         let of_eval = |is: fn(&Eval) -> bool| self.eval.as_ref().is_some_and(is);
@@ -171,7 +171,7 @@ impl RunConfig {
         ]
     }
 
-    /// The keys of models that predict tokens, each with whether its value is not the default.
+    /// Returns the keys of models that predict tokens, each with whether its value differs from the default.
     fn of_tokens(&self) -> Vec<(&'static str, bool)> {
         let (data, train, model) = (&self.data, &self.train, &self.model);
         let has = |part: &Part| *part != Part::default();
@@ -213,7 +213,7 @@ impl RunConfig {
 }
 
 impl Model {
-    /// Settles what the config does not say: the autoencoder, the text tower and the image tower of a diffusion model are
+    /// Fills in defaults that depend on the kind of model: the autoencoder, text tower and image tower of a diffusion model are
     /// frozen, and of two transformers both are trained; a reference model is frozen.
     pub fn settle(&mut self, kind: ModelKind) {
         let two = kind == ModelKind::Diffusion { two: true };

@@ -1,11 +1,11 @@
-//! Describes how a pool is laid out: its replicas, and the ranks that one replica is computed by.
+//! Layout of a pool: its replicas, and the ranks that compute one replica.
 
 use std::fmt;
 
-/// The sizes of a pool's axes; 1 where there is no such parallelism.
+/// Sizes of a pool's axes; 1 where an axis is not used.
 ///
-/// Ranks are numbered with tensor parallelism innermost, then context, pipeline and data: neighbors talk most. Experts
-/// are spread over `ep` consecutive members of the data and context axes.
+/// Ranks are numbered with tensor parallelism innermost, then context, pipeline and data parallelism, so that ranks that
+/// communicate most are neighbors. Experts are spread over `ep` consecutive members of the data and context axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     pub dp: usize,
@@ -31,17 +31,17 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// This many replicas of one rank each.
+    /// Returns the layout of this many replicas of one rank each.
     pub const fn replicas(dp: usize) -> Self {
         Self { dp, pp: 1, cp: 1, tp: 1, ep: 1 }
     }
 
-    /// Ranks of one replica.
+    /// Returns the number of ranks per replica.
     pub fn replica_ranks(&self) -> usize {
         self.pp * self.cp * self.tp
     }
 
-    /// Ranks of the pool.
+    /// Returns the number of ranks of the pool.
     pub fn ranks(&self) -> usize {
         self.dp * self.replica_ranks()
     }
@@ -61,12 +61,13 @@ impl Layout {
         ((place.dp * self.pp + place.pp) * self.cp + place.cp) * self.tp + place.tp
     }
 
-    /// The rank to which a replica's tokens and features go.
+    /// Returns the rank that receives a replica's tokens and features.
     pub fn leader(&self, replica: usize) -> usize {
         replica * self.replica_ranks()
     }
 
-    /// Ranks that share all of a place but the axes that `free` names, ascending: the group of `place` along those axes.
+    /// Returns the process group of `place` along the axes in `free`, ascending: the ranks that share its coordinates on all other
+    /// axes.
     pub fn group(&self, place: RankCoords, free: &[Axis]) -> Vec<usize> {
         let fixed = |axis, here, there| free.contains(&axis) || here == there;
         let member = |&rank: &usize| {
@@ -79,14 +80,14 @@ impl Layout {
         (0..self.ranks()).filter(member).collect()
     }
 
-    /// The ranks among which experts are spread: `ep` consecutive ones of those along data and context.
+    /// Returns the expert-parallel group: `ep` consecutive ranks along the data and context axes.
     pub fn expert_group(&self, place: RankCoords) -> Vec<usize> {
         let all = self.group(place, &[Axis::Dp, Axis::Cp]);
         let here = all.iter().position(|&rank| rank == self.rank(place)).expect("a rank is of its own group");
         all[here / self.ep * self.ep..][..self.ep].to_vec()
     }
 
-    /// The ranks that hold the same experts, and sum their gradients.
+    /// Returns the ranks that hold the same experts and sum their gradients.
     pub fn expert_replicas(&self, place: RankCoords) -> Vec<usize> {
         let all = self.group(place, &[Axis::Dp, Axis::Cp]);
         let here = all.iter().position(|&rank| rank == self.rank(place)).expect("a rank is of its own group");
@@ -94,7 +95,7 @@ impl Layout {
     }
 }
 
-/// Writes it as `dp2·pp2·tp2`; `single` of one rank.
+/// Formats as `dp2·pp2·tp2`; `single` for one rank.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let axes = [("dp", self.dp), ("pp", self.pp), ("cp", self.cp), ("tp", self.tp), ("ep", self.ep)];

@@ -1,4 +1,4 @@
-//! File, environment and command line → a checked [`RunConfig`], or every mistake in them.
+//! Loads a config from file, environment and command line: a checked [`RunConfig`], or every mistake.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,46 +19,46 @@ use super::stages::{ListedStage, StageStart, Stages, open_last_checkpoint};
 use super::validate;
 use super::{RunConfig, yaml};
 
-/// A config that may be run.
+/// A config that passed all checks.
 #[derive(Debug)]
 pub struct Loaded {
     pub config: RunConfig,
-    /// The whole config, defaults included, in schema order.
+    /// The whole config, including defaults, in schema order.
     pub composed: Value,
-    /// Tells where each value comes from, in the same order.
+    /// The origin of each value, in the same order.
     pub origins: Vec<KeyOrigin>,
 }
 
 impl Loaded {
-    /// One line a value: `train.lr = 2e-05   from command line (override #1); file said 1e-05 (vlm.yaml:41)`.
+    /// Returns one line per value: `train.lr = 2e-05   from command line (override #1); file said 1e-05 (vlm.yaml:41)`.
     pub fn show_origin(&self) -> String {
         origin::render(&self.origins)
     }
 
-    /// The composed config as YAML, which loads to the same config.
+    /// Returns the composed config as YAML, which loads to the same config.
     pub fn to_yaml(&self) -> String {
         yaml::dump(&self.composed)
     }
 
-    /// The composed config as JSON.
+    /// Returns the composed config as JSON.
     pub fn to_json(&self) -> String {
         format!("{:#}", self.composed)
     }
 }
 
-/// Loads a run's config. `overrides` are command-line words such as `train.lr=1e-5`; `env` is the environment, of which
-/// `LOONGFORGE__...` variables are values and the others serve `${oc.env:...}`. Relative paths are the process's.
+/// Loads a run's config. `overrides` are command-line words such as `train.lr=1e-5`; `env` is the environment: `LOONGFORGE__...`
+/// variables set values, and all others are available to `${oc.env:...}`. Relative paths are relative to the working directory.
 ///
 /// # Errors
-/// Every mistake found, as a [`Report`] whose `Display` is for the user.
+/// Returns every mistake found, as a [`Report`] whose `Display` is for the user.
 pub fn load(file: &Path, overrides: &[String], env: impl Iterator<Item = (String, String)>) -> Result<Loaded, Report> {
     load_stage(file, overrides, env, StageStart::Checkpoint)
 }
 
-/// Works like [`load`]; `start` is for a stage that is not the first one.
+/// Works like [`load`]; `start` applies to a stage other than the first.
 ///
 /// # Errors
-/// As [`load`].
+/// Fails like [`load`].
 pub fn load_stage(
     file: &Path,
     overrides: &[String],
@@ -70,10 +70,10 @@ pub fn load_stage(
     load_root(file, root, overrides, &env.collect(), sources, Mode { files: Files::Here, start })
 }
 
-/// Returns a file's `stages`, in their order, where there are any and `overrides` choose none.
+/// Returns a file's `stages` in order, if it has any and `overrides` select none.
 ///
 /// # Errors
-/// The file cannot be read, or what it says of its stages is wrong.
+/// Fails if the file cannot be read, or its list of stages is wrong.
 pub fn stages(file: &Path, overrides: &[String]) -> Result<Vec<ListedStage>, Report> {
     let mut sources = Sources::default();
     let mut problems = Vec::new();
@@ -86,10 +86,10 @@ pub fn stages(file: &Path, overrides: &[String]) -> Result<Vec<ListedStage>, Rep
     Ok(if is_chosen { Vec::new() } else { stages.listed() })
 }
 
-/// Works like [`load`] for a config that another machine runs: files and folders that it names need not be here.
+/// Works like [`load`] for a config that another machine runs: the files and folders that it names need not exist here.
 ///
 /// # Errors
-/// As [`load`].
+/// Fails like [`load`].
 pub fn load_elsewhere(
     file: &Path,
     overrides: &[String],
@@ -107,18 +107,18 @@ pub fn load_elsewhere(
     )
 }
 
-/// Loads a config from its text: no file, no overrides, no environment. Relative paths are the process's.
+/// Loads a config from text, without files, overrides and environment. Relative paths are relative to the working directory.
 ///
 /// # Errors
-/// As [`load`].
+/// Fails like [`load`].
 pub fn load_text(text: &str) -> Result<Loaded, Report> {
     load_text_with(text, &[])
 }
 
-/// [`load_text`] with overrides.
+/// Works like [`load_text`], with overrides.
 ///
 /// # Errors
-/// As [`load`].
+/// Fails like [`load`].
 pub fn load_text_with(text: &str, overrides: &[String]) -> Result<Loaded, Report> {
     let file = Path::new("config text");
     let mut sources = Sources::default();
@@ -133,14 +133,14 @@ pub fn load_text_with(text: &str, overrides: &[String]) -> Result<Loaded, Report
     )
 }
 
-/// Says whether the files that a config names must be there.
+/// Whether the files that a config names must exist.
 #[derive(Clone, Copy, PartialEq)]
 enum Files {
     Here,
     Elsewhere,
 }
 
-/// Says how a config is loaded.
+/// How a config is loaded.
 #[derive(Clone, Copy)]
 struct Mode {
     files: Files,
@@ -161,12 +161,12 @@ fn load_root(
     loaded.ok_or_else(|| sources.report(problems))
 }
 
-/// A tree of all that was written.
+/// The composed tree, before defaults.
 struct Assembled {
     tree: Node,
-    /// False where files of it are missing.
+    /// False if files are missing.
     is_whole: bool,
-    /// `model.load` is a folder whose last checkpoint is meant.
+    /// Whether `model.load` is a folder of checkpoints whose last one is meant.
     loads_last_checkpoint: bool,
 }
 
@@ -217,7 +217,7 @@ fn assemble(
     Some(Assembled { tree, is_whole, loads_last_checkpoint })
 }
 
-/// Fills, resolves, checks and types the tree.
+/// Adds defaults, resolves interpolations, checks and types the tree.
 fn finish(
     Assembled { mut tree, is_whole, loads_last_checkpoint }: Assembled,
     env: &BTreeMap<String, String>,

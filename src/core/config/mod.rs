@@ -1,4 +1,4 @@
-//! A run as data: one YAML file, composed, checked and typed.
+//! The config of a run: one YAML file, composed, checked and typed.
 //!
 //! Precedence, lowest first: schema default, `defaults` list, file, `LOONGFORGE__A__B` environment variables,
 //! command-line overrides. Every mistake is reported at once, with its place and a suggestion. `docs/configuration.md`

@@ -1,4 +1,4 @@
-//! The untyped config tree: what YAML, environment and command line said, and where.
+//! The untyped config tree: the values from YAML, environment and command line, with their places.
 //!
 //! Paths are dotted: `data.train.0.path`.
 
@@ -27,7 +27,7 @@ pub(super) enum Kind {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
-    /// Tells where the key stands; `None` for a schema default.
+    /// Place of the key; `None` for a schema default.
     pub key: Option<Pos>,
     pub node: Node,
 }
@@ -37,12 +37,12 @@ pub(super) struct Node {
     pub kind: Kind,
     /// `None` for a schema default.
     pub pos: Option<Pos>,
-    /// Holds what this value replaced, oldest first.
+    /// The values that this one replaced, oldest first.
     pub replaced: Vec<(Pos, String)>,
 }
 
 impl Node {
-    /// Makes a value that was written at `pos`; `None`: the program gave it.
+    /// Creates a value written at `pos`; `None` if the program set it.
     pub fn new(kind: Kind, pos: Option<Pos>) -> Self {
         Self { kind, pos, replaced: Vec::new() }
     }
@@ -51,7 +51,7 @@ impl Node {
         Self::new(Kind::Map(BTreeMap::new()), pos)
     }
 
-    /// Makes a tree of JSON, all of which counts as written at `pos`.
+    /// Creates a tree from JSON; all of it counts as written at `pos`.
     pub fn from_json(value: &Value, pos: Option<Pos>) -> Self {
         let kind = match value {
             Value::Null => Kind::Null,
@@ -87,7 +87,7 @@ impl Node {
         if let Kind::Map(map) = &mut self.kind { Some(map) } else { None }
     }
 
-    /// Returns the value at a dotted path, in which elements of lists are numbers.
+    /// Returns the value at a dotted path, in which list elements are numbers.
     pub fn get(&self, path: &str) -> Option<&Node> {
         path.split('.').try_fold(self, |node, segment| match &node.kind {
             Kind::Map(map) => map.get(segment).map(|entry| &entry.node),
@@ -96,7 +96,7 @@ impl Node {
         })
     }
 
-    /// Returns what the value is, in words for a message.
+    /// Describes the value in words, for a message.
     pub fn describe(&self) -> String {
         match &self.kind {
             Kind::Null => "null".to_owned(),
@@ -106,7 +106,7 @@ impl Node {
         }
     }
 
-    /// A scalar as it would be written inside a longer text.
+    /// Returns a scalar as it would be written inside a longer text.
     pub fn to_text(&self) -> String {
         match &self.kind {
             Kind::Text(text) => text.clone(),
@@ -115,13 +115,13 @@ impl Node {
         }
     }
 
-    /// The value on one line, cut where it is long.
+    /// Returns the value on one line, truncated if it is long.
     pub fn brief(&self) -> String {
         let text = self.to_text();
         if text.chars().count() <= 60 { text } else { text.chars().take(57).chain("...".chars()).collect() }
     }
 
-    /// Every scalar, empty list and empty map below this value, with its path.
+    /// Returns every scalar, empty list and empty map below this value, with its path.
     pub fn leaves<'a>(&'a self, path: &str, visit: &mut impl FnMut(&str, &'a Node)) {
         match &self.kind {
             Kind::Map(map) if !map.is_empty() => {
@@ -134,7 +134,7 @@ impl Node {
         }
     }
 
-    /// Replaces this value, remembering what it was.
+    /// Replaces this value and records the old one.
     pub fn replace(&mut self, new: Node) {
         let mut replaced = std::mem::take(&mut self.replaced);
         if let Some(pos) = self.pos {
@@ -144,7 +144,7 @@ impl Node {
         *self = Node { kind: new.kind, pos: new.pos, replaced };
     }
 
-    /// Lays `over` onto this value: maps are merged key by key, everything else is replaced.
+    /// Merges `over` into this value: maps are merged key by key, everything else is replaced.
     pub fn merge(&mut self, over: Node) {
         match (&mut self.kind, over) {
             (Kind::Map(base), Node { kind: Kind::Map(over), .. }) => {
@@ -163,11 +163,11 @@ impl Node {
     }
 }
 
-/// The keys under which the keys of a `config.json` stand.
+/// Keys that contain the keys of a `config.json`.
 const FREE_FORM: [&str; 3] = ["model.overrides", "model.config", "data.template_kwargs"];
-/// The same of each part of the model.
+/// The same for each part of the model.
 const FREE_FORM_OF_PARTS: [&str; 5] = ["config", "overrides", "lr_ratios", "lora.rank_pattern", "lora.alpha_pattern"];
-/// The sections of `model` that are parts of the model, as [`super::Model::parts`] has them.
+/// Sections of `model` that are parts of the model, as in [`super::Model::parts`].
 pub(super) const PARTS: [&str; 8] = [
     "image_encoder",
     "image_projector",
@@ -179,7 +179,7 @@ pub(super) const PARTS: [&str; 8] = [
     "foundation",
 ];
 
-/// Returns whether `path` lies inside a part of the tree whose keys are not ours to know.
+/// Returns whether `path` is inside a part of the tree whose keys are not ours.
 pub(super) fn is_free_form(path: &str) -> bool {
     let is_within =
         |path: &str, free: &str| path.strip_prefix(free).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
@@ -189,7 +189,7 @@ pub(super) fn is_free_form(path: &str) -> bool {
         || of_part.is_some_and(|(_, key)| FREE_FORM_OF_PARTS.iter().any(|free| is_within(key, free)))
 }
 
-/// `-` and `_` are the same in keys, except in what is handed on as it is.
+/// Replaces `-` by `_` in a key, except in parts that are passed on unchanged.
 pub(super) fn canonical(parent: &str, name: &str) -> String {
     if is_free_form(parent) { name.to_owned() } else { name.replace('-', "_") }
 }
@@ -199,7 +199,7 @@ pub(super) fn join(parent: &str, name: &str) -> String {
     if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") }
 }
 
-/// A float as Python prints it, which is how people write learning rates: `2e-05`.
+/// Formats a float as Python does, which is how people write learning rates: `2e-05`.
 pub(super) fn float(value: f64) -> String {
     let text = format!("{value:?}");
     match text.split_once("e-") {

@@ -1,4 +1,4 @@
-//! Says which data a run reads if it packs all samples before the first step (`data.pack.mode: offline`).
+//! Which data a run reads if it packs all samples before the first step (`data.pack.mode: offline`).
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -9,18 +9,17 @@ use super::{Data, Format, Pack, PackMode, RunConfig, TrainFile};
 const PACKS: &str = "packs";
 
 impl RunConfig {
-    /// Returns whether packs are made of all samples before the first step.
+    /// Returns whether all samples are packed before the first step.
     pub fn packs_first(&self) -> bool {
         self.data.pack.mode == PackMode::Offline
     }
 
-    /// Returns where such packs are, or will be.
+    /// Returns the folder of these packs, whether or not they exist.
     pub fn packs_dir(&self) -> PathBuf {
         self.run.dir.join(PACKS)
     }
 
-    /// Returns the data whose samples are trained on: `data`, or the packs that were made of it. What `data.val_size` sets aside is
-    /// in none of them.
+    /// Returns the training data: `data`, or the packs made from it. Samples held out by `data.val_size` are in neither.
     pub fn training_data(&self) -> Cow<'_, Data> {
         if !self.packs_first() {
             return Cow::Borrowed(&self.data);
@@ -30,7 +29,7 @@ impl RunConfig {
         Cow::Owned(Data { train: vec![packs], val_size: 0.0, pack, ..self.data.clone() })
     }
 
-    /// Returns what a batch is counted in.
+    /// Returns the unit in which a batch is counted.
     pub fn batch_unit(&self) -> &'static str {
         match self.data.pack.mode {
             PackMode::Step => "samples",

@@ -1,4 +1,4 @@
-//! Describes which value holds, who said so, and what it replaced.
+//! Where each value of a config comes from, and which values it replaced.
 
 use super::error::{Origin, Sources};
 use super::node::{Node, Pos, float, join};
@@ -9,13 +9,13 @@ pub struct KeyOrigin {
     /// Dotted, `data.train.0.path`.
     pub path: String,
     pub value: String,
-    /// Tells who said so, in words: `command line (override #1)`, `vlm.yaml:41`, `schema default`.
+    /// The origin in words: `command line (override #1)`, `vlm.yaml:41`, `schema default`.
     pub from: String,
-    /// Holds what it replaced, newest first, in words: `file said 1e-05 (vlm.yaml:41)`.
+    /// The values that it replaced, newest first, in words: `file said 1e-05 (vlm.yaml:41)`.
     pub replaced: Vec<String>,
 }
 
-/// The history of every value in `tree`. `order` gives the order of sections and keys.
+/// Returns the history of every value in `tree`. `order` gives the order of sections and keys.
 pub(super) fn origins(tree: &Node, order: &serde_json::Value, sources: &Sources) -> Vec<KeyOrigin> {
     let mut found = Vec::new();
     visit(order, "", &mut |path, value| {
@@ -31,7 +31,7 @@ pub(super) fn origins(tree: &Node, order: &serde_json::Value, sources: &Sources)
     found
 }
 
-/// One line a value, aligned.
+/// Renders one line per value, aligned.
 pub(super) fn render(origins: &[KeyOrigin]) -> String {
     let assigned: Vec<String> = origins.iter().map(|o| format!("{} = {}", o.path, o.value)).collect();
     let width = assigned.iter().map(|text| text.chars().count()).filter(|len| *len <= 60).max().unwrap_or(0);
@@ -43,7 +43,7 @@ pub(super) fn render(origins: &[KeyOrigin]) -> String {
     out
 }
 
-/// Scalars, and empty lists and maps, in the order of the typed config.
+/// Visits scalars, and empty lists and maps, in the order of the typed config.
 fn visit(value: &serde_json::Value, path: &str, leaf: &mut dyn FnMut(&str, String)) {
     match value {
         serde_json::Value::Object(map) if !map.is_empty() => {

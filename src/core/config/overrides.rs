@@ -1,7 +1,7 @@
-//! Command-line overrides and environment variables → edits of the tree.
+//! Parses command-line overrides and environment variables into edits of the tree.
 //!
-//! `a.b=1` sets, `+a.b=1` adds what is not there yet, `++a.b=1` sets in any case, `~a.b` drops; `group=option`,
-//! `group@package=option` choose from the `defaults` list. `LOONGFORGE__A__B=1` is `a.b=1`.
+//! `a.b=1` sets, `+a.b=1` adds a new key, `++a.b=1` sets in any case, `~a.b` removes; `group=option`, `group@package=option` select
+//! from the `defaults` list. `LOONGFORGE__A__B=1` is `a.b=1`.
 
 use serde_json::Number;
 
@@ -10,7 +10,7 @@ use super::error::{Origin, Problem, Sources, code};
 use super::node::{Kind, Node, Pos};
 use super::yaml;
 
-/// Deeper trees are mistakes, and a danger to recursion.
+/// Maximum depth of a tree; deeper ones are mistakes and could overflow the stack.
 const MAX_DEPTH: usize = 32;
 
 /// One edit of the `defaults` list.
@@ -19,7 +19,7 @@ pub(super) struct Choice {
     pub op: Op,
     /// The group as written, `group` or `group@package`.
     pub group: String,
-    /// `None` where the entry is dropped or switched off with `null`.
+    /// `None` if the entry is removed or switched off with `null`.
     pub option: Option<String>,
     pub pos: Pos,
     pub used: bool,
@@ -31,7 +31,7 @@ pub(super) enum Override {
     Group(Choice),
 }
 
-/// Parses the `number`th override. `is_group` tells names of groups in the `defaults` list from keys.
+/// Parses override number `number`. `is_group` distinguishes groups of the `defaults` list from keys.
 pub(super) fn parse(
     text: &str,
     number: usize,
@@ -78,7 +78,7 @@ pub(super) fn parse(
     Ok(Override::Key(Edit { op, path, value }))
 }
 
-/// Parses `LOONGFORGE__A__B`; `None` for any other variable.
+/// Parses `LOONGFORGE__A__B`; returns `None` for any other variable.
 pub(super) fn parse_env(name: &str, value: &str, sources: &mut Sources) -> Option<Result<Edit, Problem>> {
     let key = name.strip_prefix("LOONGFORGE__")?;
     let source = sources.add(Origin::Env(name.to_owned()), &format!("{name}={value}"));
@@ -116,7 +116,7 @@ fn segments(key: &str, start: usize, source: usize) -> Result<Vec<(String, Pos)>
     Ok(path)
 }
 
-/// A value: YAML where it starts like a list, map or quoted text, else a plain scalar.
+/// Parses a value: as YAML if it starts like a list, map or quoted text, else as a plain scalar.
 fn parse_value(text: &str, source: usize, column: usize) -> Result<Node, Problem> {
     let pos = Pos { source, line: 1, column: column + 1, len: text.chars().count().max(1) };
     if text.starts_with(['[', '{', '"', '\'']) {
@@ -129,7 +129,7 @@ fn parse_value(text: &str, source: usize, column: usize) -> Result<Node, Problem
     Ok(Node::new(scalar(text), Some(pos)))
 }
 
-/// A plain scalar by the rules of YAML 1.2; an empty one is empty text.
+/// Parses a plain scalar by the rules of YAML 1.2; an empty one is empty text.
 pub(super) fn scalar(text: &str) -> Kind {
     match text {
         "null" | "~" => return Kind::Null,

@@ -1,6 +1,6 @@
-//! Patterns over parameter and module names.
+//! Glob patterns for parameter and module names.
 
-/// Returns whether `pattern` matches the whole of `text`: `*` is any text, dots included, `?` one character.
+/// Returns whether `pattern` matches all of `text`: `*` is any text, dots included, `?` one character.
 pub fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);

@@ -1,4 +1,4 @@
-//! The text of a config → its tree.
+//! Reads the text of a config into a tree.
 
 use std::path::Path;
 

@@ -1,14 +1,14 @@
-//! When a run writes checkpoints by itself: what is asked here by the rules of a config, by the scheduler, and by what is said of a
-//! run that has ended.
+//! When a run writes checkpoints without being asked. The config rules, the scheduler, and messages about a finished run all use
+//! it.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Checkpoint, RunConfig};
 
-/// Says after which steps a run writes checkpoints by itself.
+/// The steps after which a run writes checkpoints without being asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavePoints {
-    /// After every so many steps; 0: only at the end.
+    /// Every N steps; 0: only at the end.
     pub every_steps: u64,
     /// After the last step, whatever its number.
     pub at_end: bool,
@@ -20,27 +20,27 @@ impl SavePoints {
         self.at_end || self.every_steps > 0
     }
 
-    /// Returns whether `num_steps` steps are a multiple of those after which one is written.
+    /// Returns whether a checkpoint is due after `num_steps` steps by `every_steps`.
     pub fn is_due(self, num_steps: u64) -> bool {
         self.every_steps > 0 && num_steps.is_multiple_of(self.every_steps)
     }
 
-    /// Returns whether the step that the run ends with is saved, whatever its number: a run that is stopped is to be resumed there,
-    /// unless it writes no checkpoints at all.
+    /// Returns whether the run's final step is saved, whatever its number: a stopped run resumes there, unless the run writes no
+    /// checkpoints at all.
     pub fn saves_last(self, is_stopped: bool) -> bool {
         if is_stopped { self.any() } else { self.at_end }
     }
 }
 
 impl Checkpoint {
-    /// Returns after which steps the run writes checkpoints by itself.
+    /// Returns the steps after which the run writes checkpoints without being asked.
     pub fn save_points(&self) -> SavePoints {
         SavePoints { every_steps: self.every_steps, at_end: self.at_end }
     }
 }
 
 impl RunConfig {
-    /// Returns what of a run is not saved, in a line; `None` where its last step is.
+    /// Returns a line about what is not saved of a run; `None` if its last step is saved.
     pub fn unsaved(&self) -> Option<String> {
         let points = self.checkpoint.save_points();
         if points.at_end {

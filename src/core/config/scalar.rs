@@ -1,4 +1,4 @@
-//! Single values against their schema: type, unit, choice, range. What can be read in one way only is made to fit.
+//! Checks single values against their schema: type, unit, choice, range. Unambiguous values are converted.
 
 use serde_json::{Number, Value};
 
@@ -8,7 +8,7 @@ use super::node::{Kind, Node};
 use super::suggest;
 use super::{Address, Area, Device, FrameSize, Shift, Size, Threads, TimeSpan};
 
-/// Text, words out of a list, and values with a format of their own.
+/// Checks text, words from a list, and values with their own format.
 pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option<Problem> {
     let format = schema["format"].as_str().unwrap_or("");
     if let (Kind::Number(number), true) = (&node.kind, format.is_empty() && schema["enum"].is_null()) {
@@ -66,7 +66,7 @@ pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option
     too_short.then(|| Problem::new(code::OUT_OF_RANGE, None, "must not be empty"))
 }
 
-/// Reads an integer of the schema's range; a whole float such as `1e4` becomes one. Returns what is wrong.
+/// Reads an integer in the schema's range; a whole float such as `1e4` is converted. Returns what is wrong.
 pub(super) fn integer(node: &mut Node, schema: &Value) -> Option<Problem> {
     if let Kind::Number(number) = &node.kind {
         // `1e4` is a count to a person; above 2^53 a float no longer names one.
@@ -85,7 +85,7 @@ pub(super) fn integer(node: &mut Node, schema: &Value) -> Option<Problem> {
     Some(expected("an integer", node))
 }
 
-/// Reads a number of the schema's range. Returns what is wrong, such as a number in quotes.
+/// Reads a number in the schema's range. Returns what is wrong, such as a number in quotes.
 pub(super) fn number(node: &mut Node, schema: &Value) -> Option<Problem> {
     match &node.kind {
         Kind::Number(number) => out_of_range(number, schema),
@@ -96,7 +96,7 @@ pub(super) fn number(node: &mut Node, schema: &Value) -> Option<Problem> {
     }
 }
 
-/// Reads `true` or `false`, and nothing that YAML 1.1 took for them. Returns what is wrong.
+/// Reads `true` or `false`, and no other words that YAML 1.1 accepts. Returns what is wrong.
 pub(super) fn boolean(node: &mut Node) -> Option<Problem> {
     if matches!(node.kind, Kind::Bool(_)) {
         return None;
@@ -126,7 +126,7 @@ fn out_of_range(number: &Number, schema: &Value) -> Option<Problem> {
     Some(Problem::new(code::OUT_OF_RANGE, None, message))
 }
 
-/// Makes the problem of a value of another type.
+/// Creates the problem of a value of the wrong type.
 pub(super) fn expected(what: &str, node: &Node) -> Problem {
     Problem::new(code::WRONG_TYPE, None, format!("expected {what}, found {}", node.describe()))
 }

@@ -1,6 +1,6 @@
-//! The config's JSON schema as data: what a key's schema is, what it says by default, what would fit.
+//! The config's JSON schema as data: the schema of a key, its default, and a valid placeholder.
 //!
-//! The schema is the one generated from the Rust types, so that every rule about one key is written once.
+//! The schema is generated from the Rust types, so that every rule about a single key is written once.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use super::node::{Entry, Kind, Node, join};
 /// The JSON schema of [`RunConfig`].
 pub(super) static SCHEMA: LazyLock<Value> = LazyLock::new(|| schemars::schema_for!(RunConfig).to_value());
 
-/// Follows a reference, and the part of an optional value that is not `null`.
+/// Resolves a reference, and the non-`null` part of an optional value.
 pub(super) fn target(schema: &Value) -> &Value {
     if let Some(variants) = schema["anyOf"].as_array() {
         return variants.iter().find(|v| v["type"] != "null").map_or(schema, target);
@@ -24,7 +24,7 @@ pub(super) fn target(schema: &Value) -> &Value {
     }
 }
 
-/// The schema of entries that a map has beside its own keys, under names that the user chooses.
+/// Returns the schema of a map's entries with names chosen by the user.
 pub(super) fn named(schema: &Value) -> Option<&Value> {
     Some(&schema["additionalProperties"]).filter(|named| named.is_object() && schema["properties"].is_object())
 }
@@ -35,13 +35,13 @@ pub(super) fn is_nullable(schema: &Value) -> bool {
     has_null(&schema["type"]) || schema["anyOf"].as_array().is_some_and(|v| v.iter().any(|v| v["type"] == "null"))
 }
 
-/// Returns the JSON type of a key, the first where it may have several; empty where the schema says none.
+/// Returns the JSON type of a key, the first if there are several; empty if the schema gives none.
 pub(super) fn type_of(schema: &Value) -> &str {
     let names = &schema["type"];
     names.as_str().or_else(|| names[0].as_str()).unwrap_or("")
 }
 
-/// Every key of the schema with its path, type schema included; list items are `name.0`.
+/// Visits every key of the schema with its path and schema; list items are `name.0`.
 pub(super) fn walk<'a>(schema: &'a Value, path: &str, visit: &mut dyn FnMut(&str, &'a Value)) {
     let target = target(schema);
     if let Some(properties) = target["properties"].as_object() {
@@ -55,12 +55,12 @@ pub(super) fn walk<'a>(schema: &'a Value, path: &str, visit: &mut dyn FnMut(&str
     }
 }
 
-/// The key that a text in the place of a map is the value of: `path` of a data set.
+/// Returns the key whose value a text in place of the map stands for: `path` of a data set.
 pub(super) fn short_key(schema: &Value) -> Option<&str> {
     target(schema)["x-short"].as_str()
 }
 
-/// Writes out what was written shorter: a text for a map of one key ([`short_key`]), and one of these for a list of them.
+/// Expands short forms: a text for a map with one key ([`short_key`]), and a single item for a list.
 pub(super) fn spell_out(node: &mut Node, schema: &Value) {
     let schema = target(schema);
     // What `${…}` stands for is not known yet; of the environment it is a text.
@@ -90,7 +90,7 @@ pub(super) fn spell_out(node: &mut Node, schema: &Value) {
     }
 }
 
-/// Adds what the schema says by default to every map that is there; a required map is there, if only to be filled.
+/// Adds the schema's defaults to every map that exists; a required map is created so that it can be filled.
 pub(super) fn fill_defaults(node: &mut Node, schema: &Value) {
     let schema = target(schema);
     if let Some(properties) = schema["properties"].as_object() {
@@ -126,7 +126,7 @@ pub(super) fn fill_defaults(node: &mut Node, schema: &Value) {
     }
 }
 
-/// A value that fits the schema, in the place of one that did not.
+/// Returns a value that fits the schema, to replace one that does not.
 pub(super) fn placeholder(schema: &Value) -> Kind {
     if let Some(default) = schema.get("default") {
         return Node::from_json(default, None).kind;

@@ -1,4 +1,4 @@
-//! Describes where a model comes from: a directory, or a repository of the Hugging Face hub.
+//! Where a model comes from: a directory, or a repository on the Hugging Face hub.
 
 use std::fmt;
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::store::is_store_url;
 #[schemars(inline)]
 pub struct Source(#[schemars(length(min = 1))] String);
 
-/// A repository of the hub.
+/// A repository on the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubId {
     /// `org/name`.
     pub repo: String,
-    /// Branch, tag or commit; `None` is the hub's `main`.
+    /// Branch, tag or commit; `None`: the hub's `main`.
     pub revision: Option<String>,
 }
 
@@ -33,18 +33,18 @@ impl Source {
         &self.0
     }
 
-    /// The text as a path; whether there is anything is another question.
+    /// Returns the text as a path, which need not exist.
     pub fn as_path(&self) -> &Path {
         Path::new(&self.0)
     }
 
-    /// Returns whether this is not a directory here: a model of the hub or of an object store.
+    /// Returns whether this is not a local directory: a model on the hub or in an object store.
     pub fn is_elsewhere(&self) -> bool {
         is_store_url(&self.0) || self.hub_id().is_some()
     }
 
-    /// The hub id this is, unless it is a directory's name: what exists here, starts with `.`, `/` or `~`, or is not
-    /// two names with one `/` between them.
+    /// Returns the hub id, unless this is a directory: a path that exists, starts with `.`, `/` or `~`, or is not two names with
+    /// one `/` between them.
     pub fn hub_id(&self) -> Option<HubId> {
         if self.as_path().exists() || self.0.starts_with(['.', '/', '~']) {
             return None;
@@ -64,7 +64,7 @@ impl Source {
     }
 }
 
-/// Returns how a data set of the hub is named, where a path is the id of one and nothing is there.
+/// Returns the hub id of a data set, if the path is one and does not exist locally.
 pub fn hub_data_set(path: &Path) -> Option<String> {
     let text = path.to_str()?;
     let is_elsewhere = path.extension().is_none() && path.parent().is_some_and(|parent| !parent.is_dir());

@@ -1,5 +1,5 @@
-//! A recipe: one file with `stages`, of which each is a run of its own. A stage lays its keys over the file's and starts from
-//! the last checkpoint of the stage before it.
+//! Stages: one file with `stages`, each of which is a run. The keys of a stage override the file's, and each stage starts from the
+//! last checkpoint of the previous one.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,38 +10,38 @@ use super::edit::{Edit, Op, normalize};
 use super::error::{Problem, code};
 use super::node::{Entry, Kind, Node, PARTS, Pos};
 
-/// More are a mistake.
+/// Maximum number of stages.
 const MAX_STAGES: usize = 64;
 /// The key that lists stages.
 const KEY: &str = "stages";
-/// The word that chooses one.
+/// The override that selects a stage.
 const WORD: &str = "stage";
-/// Keys that a stage must not have, as they follow from its name.
+/// Keys that a stage must not set, since they follow from its name.
 const OF_THE_NAME: [&str; 3] = ["run.name", "run.dir", "checkpoint.dir"];
 const UPLOAD: &str = "checkpoint.upload";
-/// What is in a checkpoint and so is not taken from elsewhere by a stage that starts from one.
+/// Keys that a stage takes from the checkpoint that it starts from.
 const IN_THE_CHECKPOINT: [&str; 2] = ["load", "config"];
 /// A folder of adapters has this file.
 const ADAPTER: &str = "adapter_config.json";
 
-/// Says which model a stage that is not the first one starts from, where its own keys name none.
+/// Which model a stage other than the first starts from, if its own keys name none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageStart {
-    /// The last checkpoint of the stage before it.
+    /// The last checkpoint of the previous stage.
     Checkpoint,
-    /// The model that the first stage starts from: to check a stage before there is a checkpoint.
+    /// The model of the first stage, to check a stage before there is a checkpoint.
     FirstModel,
 }
 
-/// A stage of a file, as commands that take all stages see it.
+/// A stage of a file, for commands that handle all stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedStage {
     pub name: String,
-    /// It starts from the last checkpoint of the stage before it.
+    /// Whether it starts from the last checkpoint of the previous stage.
     pub follows: bool,
 }
 
-/// The stages of a file, in their order.
+/// The stages of a file, in order.
 #[derive(Debug, Default)]
 pub(super) struct Stages(Vec<Stage>);
 
@@ -52,7 +52,7 @@ struct Stage {
     keys: Node,
 }
 
-/// A stage that was chosen, and the name of the one before it.
+/// The selected stage, and the name of the previous one.
 #[derive(Debug)]
 pub(super) struct Chosen {
     stage: Stage,
@@ -60,7 +60,7 @@ pub(super) struct Chosen {
 }
 
 impl Stages {
-    /// Takes the list out of a file's own keys.
+    /// Removes the list from a file's own keys and returns it.
     pub fn take(file: &mut Node, problems: &mut Vec<Problem>) -> Self {
         let Some(Entry { key, node }) = file.map_mut().and_then(|map| map.remove(KEY)) else { return Self::default() };
         let (pos, Kind::Seq(items)) = (node.pos.or(key), node.kind) else {
@@ -89,14 +89,14 @@ impl Stages {
         self.0.iter().map(|stage| stage.name.clone()).collect()
     }
 
-    /// Returns the stages in their order, and whether each starts from the checkpoint of the one before it.
+    /// Returns the stages in order, with whether each starts from the checkpoint of the previous one.
     pub fn listed(&self) -> Vec<ListedStage> {
         let follows = |index: usize, stage: &Stage| index > 0 && !stage.has_model();
         let listed = self.0.iter().enumerate();
         listed.map(|(index, stage)| ListedStage { name: stage.name.clone(), follows: follows(index, stage) }).collect()
     }
 
-    /// Takes the word `stage=NAME` out of `edits` and returns that stage; `None` where the file has no stages.
+    /// Removes the word `stage=NAME` from `edits` and returns that stage; `None` if the file has no stages.
     pub fn choose(mut self, edits: &mut Vec<Edit>) -> Result<Option<Chosen>, Problem> {
         let mut word = None;
         edits.retain(|edit| {
@@ -157,20 +157,20 @@ impl Stage {
         Ok(Self { name, pos, keys })
     }
 
-    /// Returns whether it names the model that it starts from.
+    /// Returns whether the stage names the model that it starts from.
     fn has_model(&self) -> bool {
         self.keys.get("model.load").is_some()
     }
 }
 
 impl Chosen {
-    /// Lays the stage's keys over the file's.
+    /// Merges the stage's keys into the file's.
     pub fn lay(&self, tree: &mut Node) {
         tree.merge(self.stage.keys.clone());
     }
 
-    /// Names the run and its folders by the stage. Last of all, as the command line may have changed these keys. Returns whether
-    /// `model.load` is now the folder of the checkpoints that the stage starts from the last of.
+    /// Names the run and its folders after the stage. This comes last, since the command line may have changed these keys. Returns
+    /// whether `model.load` is now a folder of checkpoints whose last one the stage starts from.
     pub fn settle(self, tree: &mut Node, start: StageStart) -> Result<bool, Problem> {
         let text = |tree: &Node, path: &str| match tree.get(path).map(|node| &node.kind) {
             Some(Kind::Text(text)) => Some(text.clone()),
@@ -203,7 +203,7 @@ impl Chosen {
         Ok(before.is_some())
     }
 
-    /// Removes where the first stage took its model from, but for what the stage says itself.
+    /// Removes the first stage's model source, except for keys that the stage sets itself.
     fn forget_first_model(&self, tree: &mut Node) {
         let own = self.stage.keys.get("model");
         let says = |path: &str| own.is_some_and(|own| own.get(path).is_some());
@@ -228,7 +228,7 @@ impl Chosen {
     }
 }
 
-/// Puts the last checkpoint of the folder that `model.load` names in its place.
+/// Replaces the folder that `model.load` names by its last checkpoint.
 pub(super) fn open_last_checkpoint(tree: &mut Node) -> Result<(), Problem> {
     let load = tree.map_mut().and_then(|map| map.get_mut("model")).and_then(|entry| entry.node.map_mut());
     let Some(Node { kind: Kind::Text(folder), pos, .. }) =

@@ -1,10 +1,10 @@
-//! "Did you mean": the nearest name by edits (insert, delete, replace, swap of neighbors).
+//! "Did you mean": the nearest name by edit distance (insert, delete, replace, swap of neighbors).
 
 use std::path::{Path, PathBuf};
 
 use strsim::osa_distance;
 
-/// The candidate nearest to `name`, if one is near enough to be what was meant.
+/// Returns the candidate nearest to `name`, if it is close enough.
 pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = fold(name);
     let limit = (wanted.chars().count() / 3).max(1);
@@ -12,7 +12,7 @@ pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
     scored.filter(|(distance, _)| *distance <= limit).min().map(|(_, candidate)| candidate)
 }
 
-/// Returns the one candidate that begins with the words of `name` and has more of them, as `every_steps` does of `every`.
+/// Returns the only candidate that begins with the words of `name` and has more words, as `every_steps` for `every`.
 pub(super) fn begun<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let begins = |candidate: &&&str| candidate.strip_prefix(name).is_some_and(|rest| rest.starts_with('_'));
     let mut found = candidates.iter().filter(begins);
@@ -20,7 +20,7 @@ pub(super) fn begun<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     only.copied()
 }
 
-/// Returns what to say about a path that does not exist: a neighbor of a like name, or how much of it there is.
+/// Returns a hint about a path that does not exist: a sibling with a similar name, or which part of the path exists.
 pub(super) fn path(missing: &Path) -> Option<String> {
     if missing.starts_with("~") {
         return Some("`~` is not a home here: write the whole path, or `${oc.env:HOME}/...`".to_owned());
@@ -51,7 +51,7 @@ pub(super) fn path(missing: &Path) -> Option<String> {
 /// Folders within a folder that are named at most.
 const MOST_FOLDERS: usize = 4;
 
-/// Returns what to say of a folder of which `is_wanted` holds for folders within it, which are not looked into: their names. kohya's
+/// Returns a hint about a folder that contains folders for which `is_wanted` holds and which are not searched: their names. kohya's
 /// scripts call them `REPEATS_NAME`.
 pub(crate) fn folders_within(path: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<String> {
     let folders: Vec<PathBuf> = folders_in(path).into_iter().filter(|folder| is_wanted(folder)).collect();
@@ -72,7 +72,7 @@ pub(crate) fn folders_within(path: &Path, is_wanted: impl Fn(&Path) -> bool) -> 
         .then(|| format!("folders within are not looked into; name them: path: [{}{more}]{repeats}", named.join(", ")))
 }
 
-/// The folders in a folder that are not hidden, by name.
+/// Returns the folders in a folder that are not hidden, by name.
 pub(crate) fn folders_in(path: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let is_shown = |entry: &std::fs::DirEntry| !entry.file_name().to_string_lossy().starts_with('.');
@@ -82,7 +82,7 @@ pub(crate) fn folders_in(path: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Case and separators are what people get wrong most; they count for nothing.
+/// Removes differences in case and separators, the most common mistakes.
 fn fold(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).take(64).collect()
 }

@@ -1,4 +1,4 @@
-//! Values written as text with a unit or a choice: sizes, time spans, devices, thread counts.
+//! Values written as text with a unit or as a choice: sizes, durations, devices, thread counts.
 //!
 //! A bare number where a unit is needed is an error: `64` says neither bytes nor mebibytes.
 

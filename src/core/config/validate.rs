@@ -1,4 +1,4 @@
-//! Rules over several keys of a typed config, and the files it names.
+//! Rules over several keys of a typed config, and over the files that it names.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -12,10 +12,10 @@ use super::{Balance, EncoderPool, FoundationPool, OptimizerType, PackMode, Place
 use crate::files;
 use crate::message::PoolName;
 
-/// Shorter, and a busy machine kills healthy processes.
+/// Shortest lease; with less, a busy machine would kill healthy processes.
 const MIN_LEASE: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// Reports broken rules. A rule over a key in `failed` is not asked: its value is not the user's.
+/// Reports broken rules. A rule over a key in `failed` is skipped, since the key's value is not the user's.
 pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String>, problems: &mut Vec<Problem>) {
     let mut rules = Rules { tree, failed, problems };
     rules.name(config);
@@ -162,7 +162,7 @@ impl Rules<'_> {
         }
     }
 
-    /// A tower is in one pool, and pools with names are pools of their own.
+    /// Checks that each tower is in one pool, and that named pools are valid.
     fn towers(&mut self, config: &RunConfig) {
         let colocated = config.pools.placement == Placement::Colocated;
         for (name, pool) in &config.pools.named {
@@ -222,7 +222,7 @@ impl Rules<'_> {
         });
     }
 
-    /// The layout of a foundation pool, which `key` names.
+    /// Checks the layout of the foundation pool that `key` names.
     fn layouts(&mut self, key: &str, pool: &FoundationPool) {
         let layout = pool.layout();
         let keys = ["expert_parallel", "replicas", "context_parallel"];
@@ -361,7 +361,8 @@ impl Rules<'_> {
         }
     }
 
-    /// A file of samples, a folder of such files, or one whose files are in folders: shards with an index, or a LeRobot set.
+    /// Checks that a path is a file of samples, a folder of such files, or a folder with files in folders: shards with an index, or
+    /// a LeRobot data set.
     pub(super) fn file_or_folder(&mut self, key: &str, path: &Path) {
         let holds_files =
             |path: &Path| path.read_dir().is_ok_and(|mut dir| dir.any(|file| file.is_ok_and(|f| f.path().is_file())));
@@ -378,7 +379,7 @@ impl Rules<'_> {
         }
     }
 
-    /// A file that is there, and no pipe or device.
+    /// Checks that a file exists and is not a pipe or device.
     fn regular(&mut self, key: &str, path: &Path) {
         match files::metadata(path) {
             Ok(_) => {}
@@ -392,7 +393,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Adds the problem of a path that is not there, with the nearest path that is.
+    /// Adds the problem of a path that does not exist, with the nearest path that does.
     pub(super) fn missing(&mut self, key: &str, path: &Path, what: &str) {
         let help = if path.exists() { None } else { suggest::path(path) };
         let help = help.unwrap_or_else(|| {
@@ -405,14 +406,14 @@ impl Rules<'_> {
         self.broken(true, code::NO_SUCH_FILE, &[key], || (format!("`{key}`: {what}: `{}`", path.display()), &help));
     }
 
-    /// Works like `broken`, of keys of one section that do not go together.
+    /// Works like `broken`, for keys of one section that contradict each other.
     fn broken_in<'h>(&mut self, section: &str, is: bool, keys: &[&str], say: impl FnOnce() -> (String, &'h str)) {
         let keys: Vec<String> = keys.iter().map(|key| format!("{section}.{key}")).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         self.broken(is, code::COMBINATION, &keys, say);
     }
 
-    /// Adds a problem at the first of `keys` that was written anywhere.
+    /// Adds a problem at the first of `keys` that was set anywhere.
     pub(super) fn broken<'h>(
         &mut self,
         is: bool,

@@ -1,4 +1,4 @@
-//! Rules over the keys that say when checkpoints are written and where they go.
+//! Rules over when checkpoints are written and where they go.
 
 use super::RunConfig;
 use super::error::code;

@@ -1,11 +1,11 @@
-//! Rules over the keys that say what is evaluated, and when.
+//! Rules over what is evaluated, and when.
 
 use super::error::code;
 use super::validate::Rules;
 use super::{Eval, RunConfig};
 
 impl Rules<'_> {
-    /// Checks what is evaluated and when, and that samples which are set aside are evaluated.
+    /// Checks what is evaluated and when, and that held-out samples are evaluated.
     pub(super) fn evaluation(&mut self, config: &RunConfig) {
         let sets_aside = config.data.val_size > 0.0;
         let Some(eval) = &config.eval else {
@@ -83,7 +83,7 @@ impl Rules<'_> {
 }
 
 impl Eval {
-    /// Names of the sets; the first is the one that decides unless `best` says another.
+    /// Returns the names of the sets; the first determines the best step unless `best` names another.
     pub fn set_names(&self, sets_aside: bool) -> Vec<String> {
         let own = [(self.path.is_some(), Self::HELD_OUT), (sets_aside, Self::VAL)];
         let own = own.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned());
@@ -103,19 +103,19 @@ impl Eval {
 }
 
 impl RunConfig {
-    /// Questions of each set that are answered at each evaluation while the run goes on.
+    /// Returns the number of questions per set to answer at each evaluation during the run.
     pub fn num_answers(&self) -> u64 {
         let asked = self.eval.as_ref().and_then(|eval| eval.generate);
         asked.unwrap_or(Eval::NUM_ANSWERS)
     }
 
-    /// Frames of each set at which a robot policy acts at each evaluation while the run goes on.
+    /// Returns the number of frames per set at which a robot policy acts at each evaluation during the run.
     pub fn num_acted(&self) -> u64 {
         let asked = self.eval.as_ref().map(|eval| eval.actions.unwrap_or(Eval::NUM_ACTED));
         asked.filter(|_| self.cannot_act().is_none()).unwrap_or(0)
     }
 
-    /// The key under which a policy cannot act while the run goes on: weights are not whole there, or come layer by layer.
+    /// Returns the key that prevents a policy from acting during the run, because weights are sharded there or come layer by layer.
     pub fn cannot_act(&self) -> Option<&'static str> {
         [
             ("pools.foundation.zero", self.pools.foundation.zero == 3),

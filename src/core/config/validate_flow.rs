@@ -1,4 +1,4 @@
-//! Rules over the keys of diffusion models. The model's kind is not known here: see `kind.rs`.
+//! Rules over the keys of diffusion models. The kind of model is not known here: see `kind.rs`.
 
 use super::error::code;
 use super::validate::Rules;
@@ -75,7 +75,7 @@ impl Rules<'_> {
         self.of_another("train.loss", "train.loss.weight", keys);
     }
 
-    /// Keys that another choice of `chooser` reads are written.
+    /// Reports keys that are set but belong to another choice of `chooser`.
     fn of_another<const N: usize>(&mut self, section: &str, chooser: &str, keys: [(&str, bool, &str); N]) {
         for (key, is_written, of) in keys {
             let key = format!("{section}.{key}");

@@ -1,4 +1,4 @@
-//! Rules over the limits of memory.
+//! Rules over memory limits.
 
 use super::error::code;
 use super::validate::Rules;

@@ -1,4 +1,4 @@
-//! Rules over the keys that say which model is trained. Whether a hub id exists is not asked here: no network.
+//! Rules over which model is trained. Whether a hub id exists is not checked here: there is no network access.
 
 use std::io::ErrorKind;
 
@@ -10,8 +10,8 @@ use crate::files;
 use crate::store::{check_store_url, is_store_url};
 
 impl Rules<'_> {
-    /// Checks that there is a model with weights and a tokenizer, that something of it is trained, and that the folders it
-    /// names hold what is read from them.
+    /// Checks that there is a model with weights and a tokenizer, that some of it is trained, and that the folders it names contain
+    /// what is read from them.
     pub(super) fn model(&mut self, config: &RunConfig) {
         self.named(config);
         self.trained(config);

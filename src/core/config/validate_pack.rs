@@ -5,7 +5,7 @@ use super::validate::Rules;
 use super::{Format, LossWeighting, RunConfig};
 
 impl Rules<'_> {
-    /// Checks the keys that only packs made before the run have, and those that do not go with such packs.
+    /// Checks the keys that apply only to packs made before the run, and those that exclude such packs.
     pub(super) fn pack(&mut self, config: &RunConfig) {
         let (mode, is_offline) = ("data.pack.mode", config.packs_first());
         self.broken(

@@ -5,7 +5,7 @@ use super::validate::Rules;
 use super::{Learn, LossWeighting, Part, Phase, Preference, PreferenceLoss, RunConfig, TooLong, Weights};
 
 impl Rules<'_> {
-    /// Checks `train.preference`, its loss, its reference model, and the keys that do not go with it.
+    /// Checks `train.preference`, its loss, its reference model, and the keys that contradict it.
     pub(super) fn preference(&mut self, config: &RunConfig) {
         let Some(preference) = &config.train.preference else {
             self.broken(config.model.names_reference(), code::COMBINATION, &["model.reference"], || {

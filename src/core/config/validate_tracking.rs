@@ -1,4 +1,4 @@
-//! Rules over the names under `log.wandb` and `log.mlflow`, which these programs would refuse later.
+//! Rules over the names under `log.wandb` and `log.mlflow`, which these tools would reject later.
 
 use super::error::code;
 use super::validate::Rules;

@@ -1,4 +1,4 @@
-//! YAML text → [`Node`]. The only file that names the YAML library.
+//! Parses YAML text into a [`Node`]. The only file that uses the YAML library.
 //!
 //! Sizes are bounded, duplicate keys are errors, there are no includes, and `yes`/`on` are text, not booleans.
 
@@ -50,10 +50,10 @@ fn parse_as(text: &str, place: Position) -> Result<Node, YamlError> {
     }
 }
 
-/// A YAML document as JSON, under the limits of a config file.
+/// Reads a YAML document as JSON, under the limits of a config file.
 ///
 /// # Errors
-/// It is no YAML, in words.
+/// Returns in words why it is not YAML.
 pub fn read_yaml(text: &str) -> Result<serde_json::Value, String> {
     let place = Position { source: 0, column: 0, is_config: false };
     parse_as(text, place).map(|node| node.to_json()).map_err(|error| error.message)
@@ -126,7 +126,7 @@ fn plain(message: &str) -> String {
         .replace("duplicate mapping key: ", "duplicate key ")
 }
 
-/// Block-style YAML of a value.
+/// Writes a value as block-style YAML.
 pub(super) fn dump(value: &serde_json::Value) -> String {
     serde_saphyr::to_string(value).unwrap_or_else(|error| format!("# cannot be written as YAML: {error}\n"))
 }
