@@ -1,8 +1,8 @@
-//! Describes what a rank does with its time.
+//! What a rank spends its time on.
 
 use serde::{Deserialize, Serialize};
 
-/// One kind of work, or of waiting.
+/// One kind of work or waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
@@ -10,29 +10,29 @@ pub enum Activity {
     Send,
     Encode,
     EncoderBackward,
-    /// Forward and backward of a pack in one, without pipeline stages.
+    /// Forward and backward of a pack together, without pipeline stages.
     Pack,
     Forward,
     Backward,
     Reduce,
     Optimizer,
-    /// Writing files of a checkpoint.
+    /// Writing checkpoint files.
     Save,
-    /// For samples, that is for pixels or tokens from data actors, or for a plan.
+    /// Waiting for samples: pixels or tokens from data actors, or a plan.
     WaitSamples,
-    /// For features from encoders.
+    /// Waiting for features from encoders.
     WaitFeatures,
-    /// For gradients of features from the foundation.
+    /// Waiting for gradients of features from the foundation.
     WaitGradients,
-    /// For a neighboring pipeline stage: the bubble.
+    /// Waiting for a neighboring pipeline stage: the bubble.
     WaitStage,
-    /// For credit of an edge.
+    /// Waiting for an edge's credit.
     WaitCredit,
-    /// For the other ranks of the pool, which still compute.
+    /// Waiting for the other ranks of the pool, which still compute.
     WaitPeers,
-    /// For the other pool, and the scheduler's word.
+    /// Waiting for the other pool and the scheduler's decision.
     WaitCommit,
-    /// For anything: an engine that sleeps knows only that nothing has come.
+    /// Waiting for any mail: a sleeping engine knows only that nothing has arrived.
     WaitMail,
 }
 

@@ -1,8 +1,8 @@
-//! The wire form of control messages. The only file that names postcard (ADR 0001: bincode is unmaintained).
+//! Wire format of control messages. The only file that uses postcard (ADR 0001: bincode is unmaintained).
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// A message could not be written or read.
+/// A message could not be encoded or decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("control message: {0}")]
 pub struct CodecError(#[from] postcard::Error);
@@ -10,15 +10,15 @@ pub struct CodecError(#[from] postcard::Error);
 /// Serializes `message` for a frame.
 ///
 /// # Errors
-/// Only where a type cannot be expressed in postcard, which is a bug of ours.
+/// Fails only if a type cannot be expressed in postcard, which is a bug.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, CodecError> {
     Ok(postcard::to_allocvec(message)?)
 }
 
-/// Reads what [`encode`] wrote.
+/// Decodes what [`encode`] wrote.
 ///
 /// # Errors
-/// The bytes are not one whole message of this type.
+/// Fails if the bytes are not exactly one message of this type.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     let (message, rest) = postcard::take_from_bytes(bytes)?;
     if rest.is_empty() { Ok(message) } else { Err(postcard::Error::DeserializeBadEncoding.into()) }

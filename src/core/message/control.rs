@@ -1,4 +1,4 @@
-//! Control messages between the scheduler and the engines: commands down, events up.
+//! Control messages between the scheduler and the engines: commands to engines, events to the scheduler.
 
 use super::ids::{ActorId, Epoch, SampleId, StepId, UnitId};
 use super::plan::{SampleMeta, StepPlan};
@@ -8,41 +8,40 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// From the scheduler to an engine.
+/// A message from the scheduler to an engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Command {
     /// To data engines: read and measure your share of the positions `from..until`; answered by [`Event::Measured`].
     Read { from: SampleId, until: SampleId },
-    /// To data engines: as `Read`, of positions that an earlier process had read and not used; ascending. Answered in
-    /// the same way.
+    /// To data engines: as `Read`, for positions that an earlier process read but did not use; ascending. Answered in the same way.
     ReadAgain { positions: Vec<SampleId> },
-    /// A step to compute. Steps are planned in order and may be planned ahead.
+    /// A step to compute. Steps are planned in order, and may be planned ahead.
     Plan(Arc<StepPlan>),
-    /// An encoder pool has other members. To all engines: data engines send pixels to who has none, foundations return
-    /// gradients again where features come again, encoders do what is theirs now.
+    /// The members of an encoder pool have changed. Sent to all engines: data engines send pixels to encoders that lack them,
+    /// foundations return gradients again where features arrive again, and encoders compute the units that are now theirs.
     Regroup(Arc<Regroup>),
-    /// To the encoders of a pool: every member has answered [`Event::Finished`], reduce the step's gradients; answered by
+    /// To the encoders of a pool: every member has answered [`Event::Finished`]; reduce the step's gradients. Answered by
     /// [`Event::Reduced`] or [`Event::Broken`].
     Reduce { step: StepId, epoch: Epoch },
-    /// To the process of an engine: send parcels for `to` from now on to the socket at `path`.
+    /// To the process of an engine: from now on, send parcels for `to` to the socket at `path`.
     Connect { to: ActorId, credit: u64, path: PathBuf },
     /// Every pool has reduced its gradients: apply the optimizer; answered by [`Event::Applied`].
     Commit(Commit),
     /// Drop the gradients of this step and keep the parameters; answered by [`Event::Applied`] as well.
     Abort { step: StepId },
-    /// Write your part of a checkpoint into `dir` after `step` was applied: what is there now is written, whenever that
-    /// ends. Answered by [`Event::Saved`] or [`Event::SaveFailed`], once and maybe steps later.
+    /// Write your part of a checkpoint into `dir` after `step` was applied: the state at this time is written, however long that
+    /// takes. Answered once by [`Event::Saved`] or [`Event::SaveFailed`], possibly steps later.
     Save { step: StepId, to: SaveTo, dir: PathBuf },
     /// Drop what is in flight and end; answered by [`Event::Stopped`].
     Stop,
 }
 
-/// Says what a checkpoint is for.
+/// The purpose of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SaveTo {
-    /// To last: `checkpoint.dir`.
+    /// A durable checkpoint in `checkpoint.dir`.
     Disk,
-    /// To begin again quickly where a process dies: memory of the machine, gone with the run.
+    /// A checkpoint in the machine's memory for a quick restart after a process dies; gone with the run.
     Memory,
 }
 
@@ -55,53 +54,54 @@ pub struct Commit {
     pub learning_rate: f64,
 }
 
-/// From an engine to the scheduler.
+/// A message from an engine to the scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// The engine is built: weights are loaded, edges are connected.
     Ready,
-    /// Answer to [`Command::Read`]: every position of the engine's share is in one of the two.
+    /// Answers [`Command::Read`]: every position of the engine's share is in one of the two lists.
     Measured { samples: Vec<SampleMeta>, bad: Vec<SkippedSample> },
-    /// The unit that an encoder works on from now on, told before it begins; `None`: it waits. Who dies has died of that.
+    /// The unit that an encoder works on next, sent before it begins; `None`: it waits. If the encoder dies, this unit counts as
+    /// the cause.
     At { unit: Option<UnitId> },
-    /// A trained encoder's units of the step are done, as the epoch shares them out; it waits for [`Command::Reduce`].
+    /// A trained encoder has finished its units of the step, as assigned in this epoch, and waits for [`Command::Reduce`].
     Finished { step: StepId, epoch: Epoch },
     /// The members of the epoch could not reduce the step. The engine keeps its sums and waits for another epoch.
     Broken { step: StepId, epoch: Epoch, error: String },
-    /// An edge to or from an encoder is broken. The engine goes on without it.
+    /// An edge to or from an encoder is broken. The engine continues without it.
     Lost { peer: ActorId, reason: String },
-    /// An encoder sent something other than it was told to send: nothing of it was taken. `lacks`: a unit of its own,
-    /// which somebody else must compute now.
+    /// An encoder sent something other than its plan says; none of it was accepted. `lacks`: a unit of the encoder that another one
+    /// must now compute.
     Refused { peer: ActorId, reason: String, lacks: Option<UnitId> },
-    /// All work of a step is done and its gradients are reduced over the pool. A frozen encoder says so as soon as it has
-    /// sent what it makes for the step, also of steps before which others are still to be decided.
+    /// All work of a step is done and its gradients are reduced over the pool. A frozen encoder sends this as soon as it has sent
+    /// its features for the step, even if earlier steps are still undecided.
     Reduced(StepReport),
     /// The step was applied or aborted; parameters are ready for the next.
     Applied { step: StepId },
-    /// Answer to [`Command::Save`]: on the disk. Engines other than the first of a pool list nothing.
+    /// Answers [`Command::Save`]: the files are on disk. Engines other than the first of a pool list none.
     Saved { step: StepId, to: SaveTo, files: Vec<SavedFile> },
-    /// Answer to [`Command::Save`]: the part could not be written. The engine goes on.
+    /// Answers [`Command::Save`]: the part could not be written. The engine continues.
     SaveFailed { step: StepId, to: SaveTo, error: String },
-    /// An actor without towers was to read features of this sample that nobody has made: no other actor could, and the run
+    /// An actor without towers was asked for features of this sample that do not exist: no other actor could make them, and the run
     /// ends.
     NoFeatures { sample: SampleId, error: String },
-    /// The engine cannot go on. Its last message. `lost` is the peer without which it cannot, if that is the cause:
-    /// then the cause of the run's end is the peer's.
+    /// The engine cannot continue. Its last message. `lost` is the missing peer if that is the cause; then the cause of the run's
+    /// end is that peer's.
     Failed { error: String, lost: Option<ActorId> },
-    /// The engine has ended in order. Its last message.
+    /// The engine has ended normally. Its last message.
     Stopped,
-    /// For whoever watches; decides nothing and may be lost.
+    /// Trace data for observers; it affects no decision and may be lost.
     Trace(Trace),
 }
 
-/// A sample that is not used: it is skipped, counted and listed.
+/// A sample that is skipped, counted and listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedSample {
     pub id: SampleId,
     /// File and line of the sample.
     pub source: String,
     pub reason: String,
-    /// It is longer than a pack, and nothing else is wrong with it.
+    /// The sample is longer than a pack, and otherwise valid.
     #[serde(default)]
     pub too_long: bool,
 }
@@ -112,43 +112,43 @@ impl std::fmt::Display for SkippedSample {
     }
 }
 
-/// Holds what one engine did in a step.
+/// What one engine did in a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     pub step: StepId,
-    /// The epoch of the encoder's pool; foundations leave it 0.
+    /// Epoch of the encoder's pool; 0 from foundations.
     pub epoch: Epoch,
     /// Foundation: sum of the losses of this replica's tokens, over `StepPlan::num_targets`; encoders: 0.
     pub loss: f64,
-    /// Sum of squares of the pool's reduced gradient, the same from each replica; 0 where frozen.
+    /// Sum of squares of the pool's reduced gradient, the same from every replica; 0 if frozen.
     pub grad_square_sum: f64,
     /// The routing of a foundation with experts.
     pub routing: Option<RoutingReport>,
-    /// The pairs of answers of a foundation that learns from such.
+    /// Statistics of answer pairs, from a foundation trained on preferences.
     pub pairs: Option<Box<PairReport>>,
     pub timings: Timings,
-    /// The evaluation of a foundation's rank that has a part in the results of an evaluation; then all the above are 0.
+    /// Results of a foundation rank that takes part in an evaluation; all fields above are then 0.
     pub evaluation: Option<Box<EvaluationReport>>,
 }
 
-/// Holds what one foundation rank found in an evaluation; ranks add up.
+/// Results of one foundation rank in an evaluation; the results of ranks are added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationReport {
-    /// Sum of the targets' losses; of tokens cross-entropies in nats.
+    /// Sum of the targets' losses; for tokens, cross-entropies in nats.
     pub loss_sum: f64,
     pub num_targets: u64,
-    /// Targets that greedy decoding would take; `None`: the model does not say.
+    /// Number of targets that greedy decoding would predict; `None`: the model does not say.
     pub num_correct: Option<u64>,
     /// Continuations of prompts, as tokens.
     pub outputs: Vec<(SampleId, Vec<i64>)>,
-    /// Pictures and clips that were made of prompts, as names of files in the run's folder.
+    /// Pictures and clips generated from prompts, as names of files in the run's folder.
     pub made: Vec<(SampleId, String)>,
-    /// Actions that a policy predicts, normalized, `[chunk_size, max_action_dim]`.
+    /// Actions predicted by a policy, normalized, `[chunk_size, max_action_dim]`.
     pub acted: Vec<(SampleId, Vec<f32>)>,
 }
 
 impl EvaluationReport {
-    /// Adds what another rank found.
+    /// Adds the results of another rank.
     pub fn add(&mut self, other: Self) {
         self.loss_sum += other.loss_sum;
         self.num_targets += other.num_targets;
@@ -159,15 +159,16 @@ impl EvaluationReport {
     }
 }
 
-/// Sums over answers that are pairs or have labels, by which training on preferences is watched. Good answers are called chosen,
-/// and bad ones rejected.
+/// Sums over answers that are pairs or have labels, for monitoring preference learning. Good answers are called chosen, bad ones
+/// rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PairReport {
-    /// Pairs that count, or single answers.
+    /// Number of pairs in the loss, or of single answers.
     pub pairs: f64,
-    /// Those of which the chosen answer has the higher reward; of single answers those on the right side of the divergence.
+    /// Number of pairs whose chosen answer has the higher reward; for single answers, those on the right side of the divergence.
     pub preferred: f64,
-    /// Rewards: beta times the log-probability over that of the reference model; without one, times the mean log-probability.
+    /// Rewards: beta times the log-probability ratio to the reference model; without a reference, beta times the mean
+    /// log-probability.
     pub chosen_reward: f64,
     pub rejected_reward: f64,
     /// Log-probabilities of the answers.
@@ -176,7 +177,7 @@ pub struct PairReport {
     /// The number of chosen and of rejected answers.
     pub chosen: f64,
     pub rejected: f64,
-    /// Of single answers the divergence from the reference model that each was compared with.
+    /// For single answers, the divergence from the reference model that each was compared with.
     pub divergence: f64,
 }
 
@@ -184,7 +185,7 @@ impl PairReport {
     /// The number of sums.
     pub const LEN: usize = 9;
 
-    /// From the sums in the order of the fields.
+    /// Creates a report from the sums in the order of the fields.
     pub fn new(sums: [f64; Self::LEN]) -> Self {
         let [pairs, preferred, chosen_reward, rejected_reward, chosen_logp, rejected_logp, ..] = sums;
         let [.., chosen, rejected, divergence] = sums;
@@ -201,7 +202,7 @@ impl PairReport {
         }
     }
 
-    /// The sums in the order of the fields.
+    /// Returns the sums in the order of the fields.
     pub fn sums(&self) -> [f64; Self::LEN] {
         [
             self.pairs,
@@ -216,7 +217,7 @@ impl PairReport {
         ]
     }
 
-    /// The sums of both.
+    /// Returns the sum of both reports.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let (own, others) = (self.sums(), other.sums());
@@ -224,22 +225,20 @@ impl PairReport {
     }
 }
 
-/// Holds what the routers of a mixture of experts did in a step, and the indexers beside them.
+/// What the routers of a mixture of experts, and the indexers of sparse attention, did in a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoutingReport {
-    /// Load-balancing loss, unweighted: this replica's share of the mean over the step's targets. `None` where it is
-    /// not computed.
+    /// Load-balancing loss, unweighted: this replica's share of the mean over the step's targets. `None` if it is not computed.
     pub aux_loss: Option<f64>,
-    /// Router z-loss, in the same way.
+    /// Router z-loss, computed in the same way.
     pub z_loss: Option<f64>,
-    /// Holds what the indexers of sparse attention have yet to learn (a divergence a token, summed over layers), in the
-    /// same way.
+    /// Loss of the indexers of sparse attention (divergence per token, summed over layers), computed in the same way.
     pub indexer_loss: Option<f64>,
-    /// For each set of experts, in the order of the layers; over the whole pool, the same from each replica.
+    /// Loads of each set of experts, in the order of the layers; over the whole pool, the same from every replica.
     pub loads: Vec<ExpertLoads>,
 }
 
-/// Describes how many tokens each expert of a layer got.
+/// Number of tokens routed to each expert of a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertLoads {
     /// `layer 3`, `layer 3 media`
@@ -248,51 +247,50 @@ pub struct ExpertLoads {
 }
 
 impl ExpertLoads {
-    /// The largest load over the mean: 1 where all are even; 0 where there were no tokens.
+    /// Returns the largest load divided by the mean: 1 if all are equal; 0 if there were no tokens.
     pub fn imbalance(&self) -> f64 {
         let (sum, max) = (self.tokens.iter().sum::<u64>(), self.tokens.iter().max().copied().unwrap_or(0));
         if sum == 0 { 0.0 } else { max as f64 * self.tokens.len() as f64 / sum as f64 }
     }
 }
 
-/// Bytes of an engine's tensors on its device, by what they are for, when they were the most since the engine was built.
+/// Bytes of an engine's tensors on its device by purpose, at their peak since the engine was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryReport {
     pub parameters: u64,
     pub gradients: u64,
-    /// The optimizer's state, float32 parameters among it.
+    /// Optimizer state, including float32 master weights.
     pub optimizer: u64,
-    /// Holds what a forward leaves for its backward, batches, and everything that has no line of its own.
+    /// Activations kept for the backward, batches, and everything not listed elsewhere.
     pub activations: u64,
-    /// Holds what collectives read and write: gathered parameters, sums of gradients.
+    /// Buffers of collectives: gathered parameters, gradient sums.
     pub buffers: u64,
-    /// The optimizer's state off the device (`train.optimizer.offload`), which is not in the total.
+    /// Optimizer state off the device (`train.optimizer.offload`), not part of the total.
     #[serde(default)]
     pub offloaded: u64,
 }
 
 impl MemoryReport {
-    /// All lines together, of the device.
+    /// Returns the total on the device.
     pub fn total(&self) -> u64 {
         self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
     }
 }
 
-/// Describes where an engine's time went in a step, in seconds, what it was spared, and the memory that it has taken so
-/// far.
+/// How an engine spent its time in a step, in seconds, what its cache saved, and its peak memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
     /// Computing.
     pub busy: f64,
     /// Waiting for parcels or commands.
     pub idle: f64,
-    /// The part of `busy` for units forward and backward, on an actor that encodes.
+    /// The part of `busy` spent on forward and backward of units, on an actor that encodes.
     pub units: f64,
-    /// The part of `busy` for packs forward and backward, on an actor that has a foundation.
+    /// The part of `busy` spent on forward and backward of packs, on an actor with a foundation.
     pub packs: f64,
-    /// Media items whose features came from the cache.
+    /// Number of media items whose features came from the cache.
     pub cached_items: u32,
-    /// Nothing from engines without tensors.
+    /// All zero from engines without tensors.
     pub memory: MemoryReport,
 }
 

@@ -1,4 +1,4 @@
-//! Identifiers as newtypes, so that a step is never taken for a sample.
+//! Identifiers as newtypes, so that a step cannot be mistaken for a sample.
 
 use super::PoolName;
 use serde::{Deserialize, Serialize};
@@ -29,11 +29,12 @@ id!(
     SampleId(u64)
 );
 id!(
-    /// Number of optimizer steps that made these parameters.
+    /// Number of optimizer steps that produced these parameters.
     Version(u64)
 );
 id!(
-    /// Generation of the encoder pool: it grows by one whenever the pool's members change. Word of an older one is refused.
+    /// Generation of the encoder pool; it increases by one whenever the pool's members change. Messages of an older epoch are
+    /// rejected.
     Epoch(u64)
 );
 id!(
@@ -56,7 +57,7 @@ pub struct PackId {
     pub index: u32,
 }
 
-/// One fixed piece of encoder work: some media items of one pack, encoded as one batch.
+/// One fixed piece of encoder work: media items of one pack, encoded as one batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct UnitId {
     pub step: StepId,
@@ -64,41 +65,41 @@ pub struct UnitId {
 }
 
 impl SampleId {
-    /// Positions of the data stream lie below.
+    /// Upper bound of positions of the data stream.
     const HELD_OUT: u64 = 1 << 63;
     const INDEX_BITS: u32 = 48;
 
-    /// Sample `index` of held-out stream `stream`, which is no position of the data stream.
+    /// Returns the id of sample `index` of held-out stream `stream`, which is not a position of the data stream.
     pub fn held_out(stream: u16, index: u64) -> Self {
         assert!(index < 1 << Self::INDEX_BITS && stream < 1 << 15, "held-out sample {index} of stream {stream}");
         Self(Self::HELD_OUT | u64::from(stream) << Self::INDEX_BITS | index)
     }
 
-    /// Stream and index of a held-out sample; `None` for a position of the data stream.
+    /// Returns stream and index of a held-out sample; `None` for a position of the data stream.
     pub fn as_held_out(self) -> Option<(u16, u64)> {
         let stream = (self.0 & !Self::HELD_OUT) >> Self::INDEX_BITS;
         (self.0 & Self::HELD_OUT != 0).then_some((stream as u16, self.0 & ((1 << Self::INDEX_BITS) - 1)))
     }
 }
 
-/// Packs and units of evaluations are numbered from here on, those of a step below: what comes late of an evaluation is
-/// never taken for what is of the step that follows.
+/// First index of packs and units of evaluations; those of a step are below it. A late message of an evaluation is thus never
+/// mistaken for one of the following step.
 pub const FIRST_EVALUATION_INDEX: u32 = 1 << 20;
 
 impl PackId {
-    /// Returns the seed of what is drawn while the pack is computed: another for every pack of a run.
+    /// Returns the seed of random draws while the pack is computed, unique to each pack of a run.
     pub fn seed(self) -> u64 {
         self.step.0 << 32 | u64::from(self.index)
     }
 }
 
 impl UnitId {
-    /// Returns whether it is a unit of an evaluation.
+    /// Returns whether the unit belongs to an evaluation.
     pub fn is_of_evaluation(self) -> bool {
         self.index >= FIRST_EVALUATION_INDEX
     }
 
-    /// Returns the seed of what is drawn while the unit is computed: another for every unit of a run.
+    /// Returns the seed of random draws while the unit is computed, unique to each unit of a run.
     pub fn seed(self) -> u64 {
         self.step.0 << 32 | u64::from(self.index)
     }
@@ -116,7 +117,7 @@ impl fmt::Display for UnitId {
     }
 }
 
-/// Says what an actor does in a run.
+/// The role of an actor in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -146,7 +147,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// No role has this name.
+/// There is no role with this name.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown role `{0}`; a role is one of scheduler, data, encoder, foundation")]
 pub struct UnknownRole(pub String);
@@ -170,7 +171,7 @@ pub struct ActorId {
 impl ActorId {
     pub const SCHEDULER: ActorId = ActorId::new(Role::Scheduler, 0);
 
-    /// An actor of the pool that is named as its role.
+    /// Returns an actor of the pool with the role's name.
     pub const fn new(role: Role, index: u32) -> Self {
         let pool = match role {
             Role::Scheduler => PoolName::SCHEDULER,
@@ -185,28 +186,28 @@ impl ActorId {
         Self::new(Role::Data, index)
     }
 
-    /// An actor of the pool `encoder`.
+    /// Returns an actor of the pool `encoder`.
     pub const fn encoder(index: u32) -> Self {
         Self::new(Role::Encoder, index)
     }
 
-    /// An actor of an encoder pool.
+    /// Returns an actor of an encoder pool.
     pub const fn encoder_of(pool: PoolName, index: u32) -> Self {
         Self { role: Role::Encoder, pool, index }
     }
 
-    /// An actor of the pool `foundation`.
+    /// Returns an actor of the pool `foundation`.
     pub const fn foundation(index: u32) -> Self {
         Self::new(Role::Foundation, index)
     }
 
-    /// An actor of a foundation pool.
+    /// Returns an actor of a foundation pool.
     pub const fn foundation_of(pool: PoolName, index: u32) -> Self {
         Self { role: Role::Foundation, pool, index }
     }
 }
 
-/// One replica of a pool: the actors that hold one copy of what the pool holds, numbered one after the other.
+/// One replica of a pool: the consecutively numbered actors that hold one copy of the pool's model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Replica {
     pub pool: PoolName,
@@ -218,17 +219,17 @@ impl Replica {
         Self { pool, index }
     }
 
-    /// A replica of the pool `encoder`.
+    /// Returns a replica of the pool `encoder`.
     pub const fn encoder(index: u32) -> Self {
         Self::new(PoolName::ENCODER, index)
     }
 
-    /// A replica of the pool `foundation`.
+    /// Returns a replica of the pool `foundation`.
     pub const fn foundation(index: u32) -> Self {
         Self::new(PoolName::FOUNDATION, index)
     }
 
-    /// The first actor of it, where each replica is `num_ranks` actors.
+    /// Returns the first actor of the replica, if each replica has `num_ranks` actors.
     pub const fn leader(self, role: Role, num_ranks: u32) -> ActorId {
         ActorId { role, pool: self.pool, index: self.index * num_ranks }
     }

@@ -1,7 +1,7 @@
-//! Describes what actors and engines say to each other: ids, the step plan, control messages and the codec.
+//! Messages between actors and engines: ids, the step plan, control messages and the codec.
 //!
-//! Tensors are not messages: they travel as [`crate::transport::Parcel`]s over edges. Everything here is small,
-//! serializable and compares by value.
+//! Tensors are not messages: they travel as [`crate::transport::Parcel`]s over edges. Everything here is small, serializable and
+//! comparable by value.
 
 mod activity;
 mod codec;

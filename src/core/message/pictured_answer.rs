@@ -1,5 +1,5 @@
-//! The values of an item of a reference model that sees pictures: an answer behind its prompt, with the token to predict at each
-//! place. Such an item is one of [`crate::message::Tower::Reference`] with a row of one value each.
+//! Values of an item of a reference model with vision: an answer after its prompt, with the token to predict at each position. Such
+//! an item is one of [`crate::message::Tower::Reference`] with rows of one value each.
 //!
 //! ```text
 //! pictures │ tokens │ frames rows columns of each picture │ ids │ positions by frame, by row, by column │ targets │ patches │ zeros
@@ -11,16 +11,16 @@
 use super::Grid;
 use super::pictured_text::{NoPicturedText, PicturedText, count};
 
-/// An answer behind its prompt, among whose tokens pictures' features stand.
+/// An answer after its prompt, with features of pictures among its tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PicturedAnswer {
     pub text: PicturedText,
-    /// For each token the one to predict, or -1.
+    /// The token to predict at each position, or -1.
     pub targets: Vec<i64>,
 }
 
 impl PicturedAnswer {
-    /// The item's grid and values; `patches` are those of all pictures, end to end.
+    /// Returns the item's grid and values; `patches` are those of all pictures, concatenated.
     pub fn item(&self, patches: &[&[f32]]) -> (Grid, Vec<f32>) {
         let targets: Vec<f32> = self.targets.iter().map(|&target| target as f32).collect();
         let mut values = self.text.values(&[&[targets.as_slice()], patches].concat());
@@ -32,15 +32,15 @@ impl PicturedAnswer {
         (Grid { t: frames as u32, h: tokens as u32, w: 1 }, values)
     }
 
-    /// How many values stand before patches, of an item that begins with these two.
+    /// Returns the number of values before the patches, for an item that begins with these two.
     pub fn len_of_head([pictures, tokens]: [f32; 2]) -> usize {
         2 + 3 * count(pictures) + 5 * count(tokens)
     }
 
-    /// The answer of the values that stand before patches.
+    /// Reads the answer from the values before the patches.
     ///
     /// # Errors
-    /// They are of another number.
+    /// Fails if there are more or fewer values than they say.
     pub fn of_head(head: &[f32]) -> Result<Self, NoPicturedText> {
         let &[pictures, tokens, ..] = head else { return Err(NoPicturedText) };
         if head.len() != Self::len_of_head([pictures, tokens]) {

@@ -1,5 +1,5 @@
-//! The values of an item of a text tower that sees pictures (Qwen-Image-Edit): a text whose tokens are some of them features of
-//! pictures. Such an item is one of [`crate::message::Tower::Text`] with a row of one value each.
+//! Values of an item of a text tower with vision (Qwen-Image-Edit): a text in which some tokens are features of pictures. Such an
+//! item is one of [`crate::message::Tower::Text`] with rows of one value each.
 //!
 //! ```text
 //! -pictures │ tokens │ frames rows columns of each picture │ ids │ positions by frame, by row, by column │ patches
@@ -9,23 +9,23 @@
 
 use super::Grid;
 
-/// A text among whose tokens pictures' features stand.
+/// A text with features of pictures among its tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PicturedText {
     pub ids: Vec<i64>,
     /// `[3, tokens]`.
     pub positions: Vec<f32>,
-    /// Patches of each picture.
+    /// Grid of patches of each picture.
     pub grids: Vec<Grid>,
 }
 
-/// Values that are no text with pictures; they came from elsewhere, or broken.
+/// Values that are not a text with pictures; they are foreign or damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an item is no text with pictures: it is too short or too long for what its first values say")]
 pub struct NoPicturedText;
 
 impl PicturedText {
-    /// The item's values; `patches` are those of all pictures, end to end.
+    /// Returns the item's values; `patches` are those of all pictures, concatenated.
     pub fn values(&self, patches: &[&[f32]]) -> Vec<f32> {
         let sides = self.grids.iter().flat_map(|grid| [grid.t, grid.h, grid.w]).map(|side| side as f32);
         let head = [-(self.grids.len() as f32), self.ids.len() as f32].into_iter().chain(sides);
@@ -34,23 +34,23 @@ impl PicturedText {
         head.chain(ids).chain(positions).chain(patches.iter().flat_map(|patches| patches.iter().copied())).collect()
     }
 
-    /// How many values tell sizes, of an item that begins with this one; `None`: it is a text without pictures.
+    /// Returns the number of values that give sizes, for an item that begins with this value; `None`: a text without pictures.
     pub fn len_of_sizes(first: f32) -> Option<usize> {
         (first < 0.0).then_some(2 + 3 * count(-first))
     }
 
-    /// How many values stand before patches, of an item that begins with these, which tell sizes.
+    /// Returns the number of values before the patches, for an item that begins with these sizes.
     ///
     /// # Errors
-    /// They are too few.
+    /// Fails if there are too few values.
     pub fn len_of_head(sizes: &[f32]) -> Result<usize, NoPicturedText> {
         Ok(sizes.len() + 4 * count(*sizes.get(1).ok_or(NoPicturedText)?))
     }
 
-    /// The text of the values that stand before patches, the first `num_sizes` of which tell sizes.
+    /// Reads the text from the values before the patches, the first `num_sizes` of which give sizes.
     ///
     /// # Errors
-    /// They are of another number.
+    /// Fails if there are more or fewer values than they say.
     pub fn of_head(head: &[f32], num_sizes: usize) -> Result<Self, NoPicturedText> {
         let (sizes, rest) = head.split_at_checked(num_sizes).ok_or(NoPicturedText)?;
         let num_tokens = count(*sizes.get(1).ok_or(NoPicturedText)?);
@@ -67,7 +67,7 @@ impl PicturedText {
     }
 }
 
-/// A whole number that came as a value.
+/// Reads a whole number from a value.
 pub(super) fn count(value: f32) -> usize {
     (value as usize).min(1 << 24)
 }

@@ -15,40 +15,40 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Returns `t × h × w`: the patches of a picture or a video, the frames of a recording, the tokens of a text or a latent. Each is
-    /// a row of the item's values.
+    /// Returns `t × h × w`: the number of patches of a picture or video, frames of a recording, or tokens of a text or latent. Each
+    /// is a row of the item's values.
     pub fn num_cells(self) -> usize {
         self.t as usize * self.h as usize * self.w as usize
     }
 }
 
-/// Holds what the scheduler knows of a media item.
+/// What the scheduler knows about a media item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ItemMeta {
-    /// The tower that takes it in.
+    /// The tower that encodes it.
     pub tower: Tower,
-    /// Patches of a picture or a video; of a recording its frames by 1 by 1.
+    /// Patches of a picture or video; for a recording, its frames by 1 by 1.
     pub grid: Grid,
-    /// Rows that the tower makes of it, and placeholder tokens that they replace.
+    /// Number of feature rows that the tower makes from it, and of placeholder tokens that they replace.
     pub num_features: u32,
 }
 
-/// The latent that a diffusion model makes, and the noise that a step adds to it.
+/// The latent that a diffusion model generates, and the noise that a step adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// Frames, rows and columns in patches of the model; each patch is a token.
     pub grid: Grid,
-    /// Planned for each visit of the sample; 0 until then.
+    /// Planned each time the sample is used; 0 until then.
     pub sigma: Sigma,
 }
 
-/// A noise level in [0, 1]: a latent x with noise n lies at `(1 − σ)·x + σ·n`. It holds the bits of a float32, which
-/// are in the order of the levels, so that plans can be compared.
+/// A noise level in [0, 1]: a latent x with noise n becomes `(1 − σ)·x + σ·n`. Stored as the bits of a float32, which sort like the
+/// levels, so that plans can be compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Sigma(u32);
 
 impl Sigma {
-    /// Keeps the bits of a level.
+    /// Stores the bits of a level.
     pub fn new(sigma: f32) -> Self {
         Self(sigma.to_bits())
     }
@@ -58,34 +58,33 @@ impl Sigma {
     }
 }
 
-/// Holds what the scheduler knows of a sample.
+/// What the scheduler knows about a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleMeta {
     pub id: SampleId,
     /// Index of the data actor that holds it.
     pub owner: u32,
-    /// Length in tokens: placeholders of media items included; of a diffusion model the tokens of its latents.
+    /// Length in tokens, including placeholders of media items; for a diffusion model, the number of latent tokens.
     pub num_tokens: u32,
-    /// Its weight in the loss: the tokens that count, or 1 where the loss is a mean over samples.
+    /// Weight of the sample in the loss: the number of tokens in the loss, or 1 if the loss is a mean over samples.
     pub num_targets: u32,
-    /// Chooses the foundation pool that computes it, where there are several; 0 where there is one.
+    /// Selects the foundation pool that computes it, if there are several; 0 if there is one.
     pub route: u32,
     /// Bytes of all its columns on an edge.
     pub column_bytes: u32,
-    /// The latent that a diffusion model makes of it; `None`: a sample of tokens.
+    /// The latent that a diffusion model generates; `None` for a sample of tokens.
     pub target: Option<Target>,
     /// Media items, in the order of their placeholders.
     pub items: Vec<ItemMeta>,
-    /// Lengths of the documents that it is made of, end to end; empty: one document of `num_tokens`. Documents do not
-    /// attend to each other.
+    /// Lengths of its concatenated documents; empty: one document of `num_tokens`. Documents do not attend to each other.
     pub documents: Vec<u32>,
 }
 
 impl SampleMeta {
-    /// Bytes of the columns of a token on an edge: an id, three positions and a target.
+    /// Bytes of a token's columns on an edge: an id, three positions and a target.
     pub const BYTES_PER_TOKEN: u64 = (2 * size_of::<i64>() + 3 * size_of::<f32>()) as u64;
 
-    /// A sample of one document of tokens, without items, held by data actor 0.
+    /// Returns a sample of one document of tokens, without items, held by data actor 0.
     pub fn of_tokens(id: SampleId, num_tokens: u32, num_targets: u32) -> Self {
         Self {
             id,
@@ -100,13 +99,13 @@ impl SampleMeta {
         }
     }
 
-    /// Lengths of its documents, at least one; they add up to `num_tokens`.
+    /// Returns the lengths of its documents, at least one; they add up to `num_tokens`.
     pub fn document_lens(&self) -> &[u32] {
         if self.documents.is_empty() { std::slice::from_ref(&self.num_tokens) } else { &self.documents }
     }
 }
 
-/// Samples end to end in one row, without padding: one micro-batch of one foundation replica.
+/// Samples concatenated in one row, without padding: one micro-batch of one foundation replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pack {
     pub id: PackId,
@@ -116,12 +115,12 @@ pub struct Pack {
 }
 
 impl Pack {
-    /// Returns the tokens of its samples together.
+    /// Returns the total number of tokens of its samples.
     pub fn num_tokens(&self) -> usize {
         self.samples.iter().map(|sample| sample.num_tokens as usize).sum()
     }
 
-    /// Returns where its documents begin in the row, and the row's length (`cu_seqlens` of variable-length attention).
+    /// Returns the start of each document in the row, and the row's length (`cu_seqlens` of variable-length attention).
     pub fn cu_seqlens(&self) -> Vec<usize> {
         let lens = self.samples.iter().flat_map(SampleMeta::document_lens);
         let ends = lens.scan(0, |end, &len| {
@@ -131,7 +130,7 @@ impl Pack {
         std::iter::once(0).chain(ends).collect()
     }
 
-    /// Media items in the order in which their placeholders stand in the row.
+    /// Returns media items in the order of their placeholders in the row.
     pub fn items(&self) -> impl Iterator<Item = UnitItem> + '_ {
         self.samples.iter().flat_map(|sample| {
             sample.items.iter().enumerate().map(|(index, &meta)| UnitItem {
@@ -152,68 +151,68 @@ pub struct UnitItem {
     pub meta: ItemMeta,
 }
 
-/// A fixed piece of encoder work. Its items are consecutive items of one tower in one pack, in the pack's order.
+/// A fixed piece of encoder work: consecutive items of one tower in one pack, in the pack's order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unit {
     pub id: UnitId,
-    /// Tells where its parameter gradients are summed, in the order of the units of the lane.
+    /// The lane that sums its parameter gradients, in the order of the lane's units.
     pub lane: Lane,
-    /// The replica of its tower's pool that computes it; number [`SKIPPED`]: its features are zeros, and its samples count
-    /// in no loss.
+    /// The replica of its tower's pool that computes it; if [`SKIPPED`], its features are zeros and its samples are not in the
+    /// loss.
     pub encoder: Replica,
-    /// Pack that reads its features.
+    /// The pack that uses its features.
     pub pack: PackId,
     /// The foundation replica of that pack.
     pub replica: Replica,
     pub items: Vec<UnitItem>,
 }
 
-/// The number of the encoder of a unit that has killed too many of them.
+/// Encoder number of a unit that has crashed too many encoders.
 pub const SKIPPED: u32 = u32::MAX;
 
 impl Unit {
-    /// Returns whether nobody computes it.
+    /// Returns whether no encoder computes it.
     pub fn is_skipped(&self) -> bool {
         self.encoder.index == SKIPPED
     }
 
-    /// Rows of features that it makes.
+    /// Returns the number of feature rows that it makes.
     pub fn num_features(&self) -> usize {
         self.items.iter().map(|item| item.meta.num_features as usize).sum()
     }
 
-    /// The tower that takes its items in. Panics for a unit without items, which no plan has.
+    /// Returns the tower that encodes its items. Panics for a unit without items, which no plan contains.
     pub fn tower(&self) -> Tower {
         self.items[0].meta.tower
     }
 
-    /// Returns the rows of values that its items have together.
+    /// Returns the total number of rows of values of its items.
     pub fn num_cells(&self) -> usize {
         self.items.iter().map(|item| item.meta.grid.num_cells()).sum()
     }
 }
 
-/// Says what the packs of a plan are computed for.
+/// What the packs of a plan are computed for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     /// Forward and backward; the step ends with a commit, or an abort.
     #[default]
     Train,
-    /// Forward only: the sum of the targets' losses, and how many of them are predicted. The plan ends with an abort, which
-    /// changes nothing. `draw` is the number of the noise that samples of a diffusion model get.
+    /// Forward only: the sum of the targets' losses, and the number of correct predictions. The plan ends with an abort, which
+    /// changes nothing. `draw` is the number of the noise for samples of a diffusion model.
     Score { draw: u32 },
-    /// Forward only: every sample is a prompt that is continued greedily. Ends as [`Purpose::Score`].
+    /// Forward only: every sample is a prompt to continue with greedy decoding. Ends as [`Purpose::Score`].
     Generate { max_new_tokens: u32 },
-    /// Forward only: every sample is a prompt that a picture or clip is made of, from noise number `draw`. Ends as
+    /// Forward only: every sample is a prompt from which a picture or clip is generated, from noise number `draw`. Ends as
     /// [`Purpose::Score`].
     Sample { draw: u32 },
-    /// Forward only: a robot policy makes actions of what every sample observes, from noise number `draw`. Ends as
+    /// Forward only: a robot policy predicts actions from the observations of every sample, from noise number `draw`. Ends as
     /// [`Purpose::Score`].
     Act { draw: u32 },
 }
 
 impl Purpose {
-    /// Nothing is trained.
+    /// Returns whether nothing is trained.
     pub fn is_evaluation(self) -> bool {
         self != Self::Train
     }
@@ -222,71 +221,71 @@ impl Purpose {
         matches!(self, Self::Score { .. })
     }
 
-    /// Pictures or clips are made.
+    /// Returns whether pictures or clips are generated.
     pub fn is_sample(self) -> bool {
         matches!(self, Self::Sample { .. })
     }
 
-    /// Actions are made.
+    /// Returns whether actions are predicted.
     pub fn is_act(self) -> bool {
         matches!(self, Self::Act { .. })
     }
 }
 
-/// One global batch with everything decided. A pure function of the configuration, the step and the samples: it
-/// does not depend on timing, nor (but for `Unit::encoder`) on the number of encoders.
+/// One global batch with everything decided. A pure function of the configuration, the step and the samples: it does not depend on
+/// timing, nor (except for `Unit::encoder`) on the number of encoders.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepPlan {
-    /// The step; for an evaluation the one that comes next: its parameters are the ones that are evaluated.
+    /// The step; for an evaluation the next step, whose initial parameters are evaluated.
     pub step: StepId,
     pub purpose: Purpose,
     /// First position of the data stream that this step has not read.
     pub cursor: SampleId,
     pub learning_rate: f64,
-    /// Tokens that count in the loss, over all packs: the denominator of the mean.
+    /// Number of tokens in the loss, over all packs: the denominator of the mean.
     pub num_targets: u64,
-    /// Actors of one replica of each foundation pool. The first leads: tokens and features go to it.
+    /// Number of actors per replica of each foundation pool. The first one leads: it receives tokens and features.
     pub replica_ranks: BTreeMap<PoolName, u32>,
     /// In the order in which replicas compute them.
     pub packs: Vec<Pack>,
-    /// In deadline order: a unit that an earlier micro-batch reads comes first.
+    /// In deadline order: units used by earlier micro-batches come first.
     pub units: Vec<Unit>,
 }
 
 impl StepPlan {
-    /// Returns the tokens of all packs together.
+    /// Returns the total number of tokens of all packs.
     pub fn num_tokens(&self) -> usize {
         self.packs.iter().map(Pack::num_tokens).sum()
     }
 
-    /// Returns the media items of all units; samples of a reference model are none.
+    /// Returns the number of media items of all units, without samples of a reference model.
     pub fn num_items(&self) -> usize {
         let of_reference = |unit: &&Unit| unit.tower() == Tower::Reference;
         self.units.iter().filter(|unit| !of_reference(unit)).map(|unit| unit.items.len()).sum()
     }
 
-    /// Returns what tells it from other plans: an evaluation is planned with the step that follows it.
+    /// Returns the id that distinguishes it from other plans: an evaluation has the number of the step that follows it.
     pub fn first_pack(&self) -> Option<PackId> {
         self.packs.first().map(|pack| pack.id)
     }
 
-    /// The unit with this id. Ids of an evaluation's units do not begin at 0.
+    /// Returns the unit with this id. Ids of an evaluation's units do not begin at 0.
     pub fn unit(&self, id: UnitId) -> Option<&Unit> {
         let index = id.index.checked_sub(self.units.first()?.id.index)?;
         self.units.get(index as usize).filter(|unit| unit.id == id)
     }
 
-    /// The actor to which the tokens and features of a foundation replica go.
+    /// Returns the actor that receives the tokens and features of a foundation replica.
     pub fn leader(&self, replica: Replica) -> ActorId {
         replica.leader(Role::Foundation, self.replica_ranks.get(&replica.pool).copied().unwrap_or(1))
     }
 
-    /// The packs of one foundation replica, in order.
+    /// Returns the packs of one foundation replica, in order.
     pub fn packs_of(&self, replica: Replica) -> impl Iterator<Item = &Pack> {
         self.packs.iter().filter(move |pack| pack.replica == replica)
     }
 
-    /// The units whose features one pack reads, in placeholder order.
+    /// Returns the units whose features one pack uses, in the order of placeholders.
     pub fn units_of(&self, pack: PackId) -> impl Iterator<Item = &Unit> {
         self.units.iter().filter(move |unit| unit.pack == pack)
     }

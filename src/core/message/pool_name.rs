@@ -7,28 +7,28 @@ use std::str::FromStr;
 
 /// The name of a pool of actors, unique within a run: `encoder`, `audio`, `foundation`.
 ///
-/// It is a word of at most [`PoolName::MAX_LEN`] lower-case letters, digits and `_` that begins with a letter, so that it
-/// can be a key of a config, a part of a file name and a label of a metric. It is copied like a number.
+/// It is a word of at most [`PoolName::MAX_LEN`] lower-case letters, digits and `_` that begins with a letter, so that it can be a
+/// config key, part of a file name and a metric label. It is `Copy`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolName([u8; PoolName::MAX_LEN]);
 
-/// A text is not the name of a pool.
+/// The text is not a valid name of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not the name of a pool: at most {max} lower-case letters, digits and `_`, a letter first", max = PoolName::MAX_LEN)]
 pub struct BadPoolName(pub String);
 
 impl PoolName {
-    /// Most bytes of a name.
+    /// Maximum length of a name in bytes.
     pub const MAX_LEN: usize = 23;
 
     pub const SCHEDULER: Self = Self::fixed("scheduler");
     pub const DATA: Self = Self::fixed("data");
-    /// The pool of the towers that have no other.
+    /// The pool of the towers without a pool of their own.
     pub const ENCODER: Self = Self::fixed("encoder");
     pub const FOUNDATION: Self = Self::fixed("foundation");
-    /// The pool of the transformer of high noise, where a run trains one for high and one for low noise.
+    /// The pool of the high-noise transformer, if a run trains one for high and one for low noise.
     pub const FOUNDATION_HIGH: Self = Self::fixed("foundation_high");
-    /// The pool of the transformer of low noise.
+    /// The pool of the low-noise transformer.
     pub const FOUNDATION_LOW: Self = Self::fixed("foundation_low");
 
     const fn fixed(name: &str) -> Self {

@@ -1,10 +1,10 @@
-//! The towers of a model by what they take in.
+//! The towers of a model, by modality.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A tower: an encoder that makes features of one modality for the foundation. A model has at most one of each.
+/// A tower: an encoder that turns one modality into features for the foundation. A model has at most one of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -24,7 +24,7 @@ pub enum Tower {
 impl Tower {
     pub const ALL: [Self; 5] = [Self::Vision, Self::Audio, Self::Text, Self::Vae, Self::Reference];
 
-    /// The name in configs, reports and files.
+    /// Returns its name in configs, reports and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vision => "vision",
@@ -35,7 +35,7 @@ impl Tower {
         }
     }
 
-    /// Returns the plural of what a row of an item is.
+    /// Returns the plural noun for the rows of an item.
     pub fn rows(self) -> &'static str {
         match self {
             Self::Vision => "patches",
@@ -47,7 +47,7 @@ impl Tower {
     }
 }
 
-/// Some of the towers.
+/// A set of towers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TowerSet(u8);
@@ -61,7 +61,7 @@ impl TowerSet {
         self.0 == 0
     }
 
-    /// The towers in their order.
+    /// Iterates over the towers in order.
     pub fn iter(self) -> impl Iterator<Item = Tower> {
         Tower::ALL.into_iter().filter(move |tower| self.contains(*tower))
     }

@@ -1,4 +1,4 @@
-//! Describes what an engine tells of its time, beside the run and never in its way.
+//! Trace data about an engine's time, sent beside the run without blocking it.
 
 use super::activity::Activity;
 use super::ids::ActorId;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceSpan {
     pub activity: Activity,
-    /// The step that it belongs to, or the last that the engine was in.
+    /// The step that it belongs to, or the engine's latest step.
     pub step: u64,
     /// The index of the unit or pack.
     pub index: Option<u32>,
@@ -16,24 +16,24 @@ pub struct TraceSpan {
     pub end: u64,
 }
 
-/// Describes how full an outgoing edge is.
+/// Fill level of an outgoing edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeLoad {
     pub to: ActorId,
-    /// Bytes in flight, of the edge's credit.
+    /// Bytes in flight, out of the edge's credit.
     pub in_flight: u64,
     pub credit: u64,
     /// Parcels that wait for credit.
     pub num_unsent: u32,
 }
 
-/// An engine's last stretch of time, in order.
+/// The latest spans of an engine, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// The process's clock as this was sent: what the receiver tells the clocks' offset from.
+    /// The process's clock when this was sent, from which the receiver computes the clock offset.
     pub now: u64,
     pub spans: Vec<TraceSpan>,
-    /// Spans that were not kept, or not sent because the scheduler had no time for them.
+    /// Number of spans that were not recorded, or not sent because the scheduler was busy.
     pub num_lost: u64,
     pub edges: Vec<EdgeLoad>,
 }
