@@ -1,8 +1,8 @@
-//! An error with its causes on one line.
+//! Formats an error with its causes on one line.
 
 use std::error::Error;
 
-/// The error and its sources, outermost first. A source that the message before it already names is not repeated.
+/// Returns the error and its sources, outermost first. A source that the message before it already contains is not repeated.
 pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,8 +1,7 @@
 //! The data actor's engine: reads and measures samples ahead, and sends what a plan asks for.
 //!
-//! Stop: drops what was read ahead. Samples are known from `Read` until the plan that names them; their contents are kept
-//! as far as the memory goes, and read again when the plan comes where it does not: a sample is a function of its
-//! position.
+//! On stop it drops what it has read ahead. A sample is known from `Read` until a plan names it; its content is kept while memory
+//! allows, and otherwise read again when the plan arrives: a sample is a pure function of its position.
 
 use super::{Engine, EngineError, Ports, Progress};
 use crate::config::Placement;
@@ -17,56 +16,58 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Parcels that may wait for credit before another pack is put into parcels: they lie in memory twice.
+/// Maximum number of parcels that wait for credit before another pack is turned into parcels, since their contents are in memory
+/// twice.
 const MAX_UNSENT: usize = 64;
 
-/// Describes where samples come from: a pure function of the position.
+/// A source of samples: a pure function of the position.
 pub trait SampleSource {
     /// Reads, tokenizes and decodes one sample.
     ///
     /// # Errors
-    /// The sample is unusable; the run skips it.
+    /// Fails if the sample is unusable; the run skips it.
     fn sample(&self, position: SampleId) -> Result<Sample, SkippedSample>;
 }
 
-/// Serves the positions `p` with `p % num_data == index`.
+/// The engine of a data actor, which serves the positions `p` with `p % num_data == index`.
 pub struct DataEngine {
     index: u32,
     num_data: u32,
-    /// Where encoders live; colocated, encoder `i` is in the actor `foundation/i`.
+    /// Where encoders run; if colocated, encoder `i` is in the actor `foundation/i`.
     placement: Placement,
-    /// Actors of one encoder of each pool, numbered one after the other: all of them read its pixels.
+    /// Number of consecutively numbered actors per encoder of each pool; all of them receive its pixels.
     encoder_ranks: BTreeMap<PoolName, u32>,
     samples: Box<dyn SampleSource>,
     windows: VecDeque<Window>,
-    /// Plans that are not sent, and how many packs of the first one are.
+    /// Plans that are not completely sent, and how many packs of the first one are sent.
     plans: VecDeque<Arc<StepPlan>>,
     num_sent: usize,
-    /// Units that were sent and have another encoder now.
+    /// Units that were sent and are now assigned to another encoder.
     to_resend: VecDeque<Unit>,
     held: BTreeMap<SampleId, Held>,
-    /// The bytes of the contents that are held, and the most that they may take.
+    /// Bytes of the sample contents in memory, and their limit.
     num_bytes: u64,
     max_bytes: u64,
 }
 
-/// A sample that is measured and not planned.
+/// A sample that is measured but not planned.
 enum Held {
     Whole(Box<Sample>),
-    /// There was no memory for its contents.
+    /// Its content did not fit in memory.
     Measured(SampleMeta),
 }
 
 /// A `Read` command in progress.
 struct Window {
-    /// Positions of this engine's share that are to be read.
+    /// Positions of this engine's share still to be read.
     positions: VecDeque<SampleId>,
     measured: Vec<SampleMeta>,
     bad: Vec<SkippedSample>,
 }
 
 impl DataEngine {
-    /// Makes data actor `index` of `num_data`. `max_bytes`: of samples that are kept in memory until they are planned (`pools.data.memory`).
+    /// Creates data actor `index` of `num_data`. `max_bytes` limits the samples kept in memory until they are planned
+    /// (`pools.data.memory`).
     pub fn new(
         index: u32,
         num_data: u32,
@@ -90,7 +91,7 @@ impl DataEngine {
         }
     }
 
-    /// Encoders that are split among so many actors, by pool.
+    /// Sets the number of actors that each encoder is split over, by pool.
     pub fn with_encoder_ranks(self, encoder_ranks: BTreeMap<PoolName, u32>) -> Self {
         Self { encoder_ranks, ..self }
     }
@@ -116,7 +117,7 @@ impl DataEngine {
         }
     }
 
-    /// The contents of a sample whose plan has come.
+    /// Returns the content of a sample whose plan has arrived.
     fn take(&mut self, id: SampleId) -> Result<Sample, EngineError> {
         match self.held.remove(&id) {
             Some(Held::Whole(sample)) => {
@@ -146,7 +147,7 @@ impl DataEngine {
         Ok(sample)
     }
 
-    /// Takes plans in which units have other encoders: what was sent to who has left is sent again.
+    /// Takes plans with units reassigned to other encoders: what was sent to encoders that left is sent again.
     fn regroup(&mut self, regroup: &Regroup) {
         let num_sent = |plan: &StepPlan| match self.plans.iter().position(|old| old.first_pack() == plan.first_pack()) {
             Some(0) => self.num_sent,
@@ -175,7 +176,7 @@ impl DataEngine {
         }
     }
 
-    /// Sends the items of the next unit that has another encoder. Returns whether there was one.
+    /// Sends the items of the next reassigned unit. Returns whether there was one.
     fn send_again(&mut self, ports: &mut Ports) -> Result<bool, EngineError> {
         let Some(unit) = self.to_resend.pop_front() else { return Ok(false) };
         let index = self.index;
@@ -189,7 +190,7 @@ impl DataEngine {
         Ok(true)
     }
 
-    /// Sends the next pack that is planned. Returns whether there was one, and few enough parcels wait for credit.
+    /// Sends the next planned pack. Returns whether there was one, and few enough parcels wait for credit.
     fn send_next(&mut self, ports: &mut Ports) -> Result<bool, EngineError> {
         // Whoever waits for a pack is sent it before any later one, so what waits for credit always moves on.
         if ports.num_unsent() > MAX_UNSENT {
@@ -298,7 +299,7 @@ impl Engine for DataEngine {
         Err(format!("{from} sent {parcel:?} to a data engine").into())
     }
 
-    /// Sends one pack, or else reads one sample.
+    /// Sends one pack, or otherwise reads one sample.
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
         let start = Instant::now();
         let step = self.plans.front().map(|plan| (plan.step, None));

@@ -1,8 +1,8 @@
-//! Points in an engine's life at which a test, or a user's fault drill, has its process die or freeze. Nothing happens, and
-//! nothing but one look at a cell is spent, unless the environment says so.
+//! Fault injection points at which a test or a drill can kill or freeze an engine's process. Without the environment variable they
+//! do nothing and cost one look at a cell.
 //!
-//! `LOONGFORGE_FAULTS="encoder/1@before_send:3=kill encoder/0@after_commit:1=freeze"`: the process of `encoder/1` kills
-//! itself when it comes to `before_send` for the third time.
+//! `LOONGFORGE_FAULTS="encoder/1@before_send:3=kill encoder/0@after_commit:1=freeze"`: the process of `encoder/1` kills itself when
+//! it reaches `before_send` for the third time.
 
 use crate::message::{ActorId, SampleId};
 use std::io;
@@ -12,19 +12,19 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The environment's variable.
+/// The environment variable.
 pub const FAULTS: &str = "LOONGFORGE_FAULTS";
 
-/// Sets how long who is slow takes.
+/// How long a slow engine is delayed.
 const SLOW: Duration = Duration::from_millis(700);
 
-/// Points of a checkpoint that is written beside the steps: of an engine's files, and of the scheduler's publication. There
-/// an action may be `full` as well: the disk has no space left.
+/// Points of a checkpoint written in the background: of an engine's files, and of the scheduler's publication. The action `full` is
+/// also possible here: the disk has no space left.
 pub const SAVE_POINTS: [&str; 6] =
     ["save_create", "save_write", "save_sync", "publish_write", "publish_sync", "publish_rename"];
 
-/// Points of a run that begins anew where there was one: that is moved aside, and removed or put back. `scheduler/0` comes to
-/// them, and an action may be `full` as well.
+/// Points of a run that starts over in an existing folder: the old run is moved aside, and removed or put back. They apply to
+/// `scheduler/0`; the action `full` is also possible here.
 pub const FOLDER_POINTS: [&str; 9] = [
     "aside_begin",
     "aside_move",
@@ -37,19 +37,19 @@ pub const FOLDER_POINTS: [&str; 9] = [
     "back_done",
 ];
 
-/// Points of packs that are made before the first step: when a sample was measured, when a pack was written, and when all were but
-/// for the ledger. `scheduler/0` comes to them.
+/// Points of packing before the first step: a sample was measured, a pack was written, all packs were written except for the
+/// ledger. They apply to `scheduler/0`.
 pub const PACK_POINTS: [&str; 3] = ["pack_measured", "pack_written", "packs_done"];
 
-/// Points at which a number may go wrong, with the action `nan`: pixels that an encoder was given, features that it has made,
-/// the gradient before it is summed.
+/// Points at which a number can become NaN, with the action `nan`: an encoder's input pixels, its features, the gradient before it
+/// is summed.
 pub const NAN_POINTS: [&str; 3] = ["nan_input", "nan_features", "nan_gradient"];
 
-/// Points at which an encoder may lie, with the action `lie`: features of one row too few, features under the name of another
-/// unit as well.
+/// Points at which an encoder can lie, with the action `lie`: features with one row too few, or features under another unit's name
+/// as well.
 pub const LIE_POINTS: [&str; 2] = ["lie_shape", "lie_claim"];
 
-/// Every point of an engine's thread, in the order in which a step comes to them.
+/// Every point of an engine's thread, in the order in which a step reaches them.
 pub const POINTS: [&str; 14] = [
     "before_plan",
     "after_plan",
@@ -67,7 +67,7 @@ pub const POINTS: [&str; 14] = [
     "after_save",
 ];
 
-/// Points of the scheduler's journal: `scheduler/0` comes to them. The last four are those of its being cut.
+/// Points of the scheduler's journal, which apply to `scheduler/0`. The last four are those of its truncation.
 pub const JOURNAL_POINTS: [&str; 9] = [
     "before_write",
     "torn_write",
@@ -93,9 +93,9 @@ enum Action {
 
 #[derive(Debug, PartialEq)]
 enum Turns {
-    /// Times of coming to the point, from 1.
+    /// The numbers of visits to the point, counted from 1.
     Times(RangeInclusive<u32>),
-    /// Whenever this sample is in it.
+    /// Every time that this sample is involved.
     Sample(u64),
 }
 
@@ -120,16 +120,16 @@ pub fn of_packs(name: &'static str) {
     due(ActorId::SCHEDULER, name, &[]).for_each(Rule::act);
 }
 
-/// Called by the engine thread of `me` at a point.
+/// Applies faults at a point of the engine thread of `me`.
 pub(super) fn point(me: ActorId, name: &'static str) {
     debug_assert!(POINTS.contains(&name), "{name} is listed");
     due(me, name, &[]).for_each(Rule::act);
 }
 
-/// A point at which something is about to be done to a disk.
+/// Applies faults before a disk operation.
 ///
 /// # Errors
-/// The environment wants the disk to be full.
+/// Fails if the environment asks for a full disk.
 pub fn io(me: ActorId, name: &'static str) -> io::Result<()> {
     debug_assert!(SAVE_POINTS.contains(&name) || FOLDER_POINTS.contains(&name), "{name} is listed");
     due(me, name, &[]).try_for_each(|rule| {
@@ -141,7 +141,7 @@ pub fn io(me: ActorId, name: &'static str) -> io::Result<()> {
     })
 }
 
-/// A point at which numbers made from these samples are at hand: whether they are to be broken.
+/// Returns whether numbers computed from these samples are to be corrupted at this point.
 pub fn poison(me: ActorId, name: &'static str, samples: &[SampleId]) -> bool {
     debug_assert!(NAN_POINTS.contains(&name), "{name} is listed");
     let due: Vec<&Rule> = due(me, name, samples).collect();
@@ -149,13 +149,13 @@ pub fn poison(me: ActorId, name: &'static str, samples: &[SampleId]) -> bool {
     due.iter().any(|rule| rule.action == Action::Nan)
 }
 
-/// A point at which an encoder sends: whether it is to lie.
+/// Returns whether an encoder is to lie when it sends at this point.
 pub fn lies(me: ActorId, name: &'static str) -> bool {
     debug_assert!(LIE_POINTS.contains(&name), "{name} is listed");
     due(me, name, &[]).any(|rule| rule.action == Action::Lie)
 }
 
-/// The rules whose turn it is.
+/// Returns the rules that apply now.
 fn due(me: ActorId, name: &'static str, samples: &[SampleId]) -> impl Iterator<Item = &'static Rule> {
     static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
     let rules = RULES.get_or_init(|| {

@@ -1,11 +1,11 @@
-//! A run's samples with its held-out ones: positions of the data stream, and the streams of evaluations.
+//! A run's training samples together with its held-out samples: positions of the data stream, and evaluation streams.
 
 use super::SampleSource;
 use crate::data::{Dataset, Sample};
 use crate::message::{SampleId, SkippedSample};
 
-/// Samples of training, and the sets that are evaluated while the run goes on. Set `k` is the streams `2k`, its samples, and
-/// `2k + 1`, its conversations up to the last answer, or its prompts that pictures and clips are made of.
+/// Training samples, and the sets evaluated during the run. Set `k` has the streams `2k`, its samples, and `2k + 1`, its
+/// conversations up to the last answer, or the prompts from which pictures and clips are generated.
 pub struct WithHeldOut {
     pub train: Dataset,
     pub sets: Vec<Dataset>,
@@ -19,7 +19,7 @@ impl WithHeldOut {
 }
 
 impl SampleSource for WithHeldOut {
-    /// Reads the sample of a position of the data stream, or of a held-out stream.
+    /// Reads the sample at a position of the data stream, or of a held-out stream.
     fn sample(&self, id: SampleId) -> Result<Sample, SkippedSample> {
         let Some((stream, index)) = id.as_held_out() else {
             return self.train.sample(id.0).map_err(|bad| bad.into_message(id));

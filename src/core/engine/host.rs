@@ -1,4 +1,4 @@
-//! The loop of an engine thread: mail in, work, sleep. Stops when told to; any error ends it with `Event::Failed`.
+//! The main loop of an engine thread: handle mail, work, sleep. It stops on command; any error ends it with `Event::Failed`.
 
 use super::fault;
 use super::{Engine, EngineError, PeerLost, Ports, Progress, error_chain};
@@ -6,13 +6,13 @@ use crate::message::{Activity, Command, Event, Role};
 use crate::transport::{Mail, Mailbox, ParcelKind};
 use std::time::{Duration, Instant};
 
-/// Sets how long an idle engine sleeps before it looks again; only a safety net, every cause of work sends mail.
+/// How long an idle engine sleeps before it checks again; only a safety net, since every cause of work sends mail.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the engine that `build` makes on this thread until `Command::Stop` or an error.
 ///
-/// Emits `Ready` once built, and `Stopped` or `Failed` as the last event. A peer that is gone is an error, but after
-/// `Stop` it is not: peers end in any order.
+/// Emits `Ready` once built, and `Stopped` or `Failed` as the last event. A missing peer is an error, except after `Stop`: peers
+/// end in any order.
 pub fn host<E: Engine>(build: impl FnOnce() -> Result<E, EngineError>, mailbox: Mailbox, mut ports: Ports) {
     let result = build().and_then(|engine| {
         ports.emit(Event::Ready);
@@ -99,7 +99,7 @@ fn deliver(engine: &mut impl Engine, mail: Mail, ports: &mut Ports) -> Result<st
     Ok(std::ops::ControlFlow::Continue(()))
 }
 
-/// Points before and after a command is taken.
+/// Applies faults before and after a command is handled.
 fn points(command: &Command) -> (Option<&'static str>, Option<&'static str>) {
     let (before, after) = match command {
         Command::Plan(_) => ("before_plan", "after_plan"),

@@ -1,8 +1,8 @@
-//! The contract between what runs ([`host`]) and what computes ([`Engine`]).
+//! The interface between the loop that runs ([`host`]) and the code that computes ([`Engine`]).
 //!
-//! An engine is a state machine on a thread of its own. It is told commands and given parcels, and does its work in
-//! bounded pieces between them, so that a gradient that arrives late is seen before the next forward is begun.
-//! It never blocks: what cannot be sent yet waits in [`Ports`].
+//! An engine is a state machine on its own thread. It receives commands and parcels, and works in bounded pieces between them, so
+//! that a gradient that arrives late is handled before the next forward begins. It never blocks: what cannot be sent yet waits in
+//! [`Ports`].
 
 mod chain;
 mod data;
@@ -22,10 +22,10 @@ pub use recorder::Recorder;
 use crate::message::{ActorId, Command};
 use crate::transport::Parcel;
 
-/// An engine's own error; the chain is printed as the cause of the run's end.
+/// An engine's error; its chain is printed as the cause of the run's end.
 pub type EngineError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A peer that the engine needs has ended.
+/// A peer that the engine needs is gone.
 #[derive(Debug, thiserror::Error)]
 #[error("lost {peer}: {reason}")]
 pub struct PeerLost {
@@ -33,7 +33,7 @@ pub struct PeerLost {
     pub reason: String,
 }
 
-/// Says what one call of [`Engine::work`] did.
+/// The result of one call of [`Engine::work`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// A piece of work was done; there may be more.
@@ -42,12 +42,12 @@ pub enum Progress {
     Idle,
 }
 
-/// Computes one actor's share of every step. Not `Send`: it is built on the thread that it lives on.
+/// Computes one actor's share of every step. Not `Send`: it is built on the thread that it runs on.
 pub trait Engine {
-    /// Takes note of a command. `Stop` is the host's and never comes here.
+    /// Handles a command. `Stop` is handled by the host and never arrives here.
     fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError>;
 
-    /// Takes a parcel.
+    /// Handles a parcel.
     fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError>;
 
     /// Does one bounded piece of work.

@@ -1,32 +1,32 @@
-//! An engine's connections: events up to its actor, parcels out over its edges.
+//! An engine's connections: events to its actor, and parcels over its edges.
 
 use super::{EngineError, PeerLost, Recorder, fault};
 use crate::message::{ActorId, EdgeLoad, Event, Role, StepId, Timings, UnitId};
 use crate::transport::{Edge, Parcel, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Owned by the host, lent to the engine at every call.
+/// Connections of an engine, owned by the host and lent to the engine at every call.
 pub struct Ports {
     me: ActorId,
     events: flume::Sender<Event>,
     edges: BTreeMap<ActorId, Box<dyn Edge>>,
     unsent: BTreeMap<ActorId, VecDeque<Parcel>>,
-    /// Encoders that have left, or to which the edge is broken: nothing is sent to them, nothing taken from them.
+    /// Encoders that have left, or to which the edge is broken: nothing is sent to them or accepted from them.
     gone: BTreeSet<ActorId>,
-    /// Parcels from an engine's one part to its other part: no edge, no credit.
+    /// Parcels that an engine sends to itself: no edge, no credit.
     own: VecDeque<Parcel>,
-    /// The unit that this encoder is at, as it has told.
+    /// The unit that this encoder works on, as reported.
     at: Option<UnitId>,
-    /// Tells where it is said that such a word has left the process.
+    /// Signals that such a message has left the process.
     acked: Option<flume::Receiver<()>>,
     /// Reset by the engine at the end of each step.
     pub timings: Timings,
-    /// Tells who did what when, for whoever watches.
+    /// Trace data for observers.
     pub trace: Recorder,
 }
 
 impl Ports {
-    /// `events` goes to the actor of `me`; `edges` by the peer that they lead to.
+    /// Creates ports: `events` goes to the actor of `me`; `edges` are keyed by the peer that they lead to.
     pub fn new(me: ActorId, events: flume::Sender<Event>, edges: BTreeMap<ActorId, Box<dyn Edge>>) -> Self {
         Self {
             me,
@@ -42,8 +42,8 @@ impl Ports {
         }
     }
 
-    /// Adds the channel of an engine in a process of its own: `acked` says once for each unit that it was told of that the word of
-    /// it is out.
+    /// Adds the acknowledgment channel of an engine in its own process: `acked` signals, once per reported unit, that the report
+    /// has been sent.
     #[must_use]
     pub fn with_acks(self, acked: Option<flume::Receiver<()>>) -> Self {
         Self { acked, ..self }
@@ -53,13 +53,13 @@ impl Ports {
         self.me
     }
 
-    /// Tells the scheduler. Waits where its queue is full; an actor that is gone needs no events.
+    /// Sends an event to the scheduler. Waits if the queue is full; events to an actor that is gone are dropped.
     pub fn emit(&self, event: Event) {
         let _ = self.events.send(event);
     }
 
-    /// Tells the scheduler which unit this encoder begins, or that it waits. When this returns the word has left the
-    /// process: whatever the unit does to it then, it is known.
+    /// Tells the scheduler which unit this encoder begins, or that it waits. When this returns, the message has left the process:
+    /// whatever the unit then does to the process, the scheduler knows.
     pub fn at(&mut self, unit: Option<UnitId>) {
         if std::mem::replace(&mut self.at, unit) == unit {
             return;
@@ -71,12 +71,12 @@ impl Ports {
         }
     }
 
-    /// For a thread that tells the scheduler of its work. It must end before the engine's does.
+    /// Returns a sender for a thread that reports its work to the scheduler. The thread must end before the engine's.
     pub fn events(&self) -> flume::Sender<Event> {
         self.events.clone()
     }
 
-    /// Tells whoever watches what was recorded, if it is time to. A scheduler that is busy is not waited for.
+    /// Sends recorded trace data if it is due. It does not wait for a busy scheduler.
     pub(super) fn emit_trace(&mut self, at_once: bool) {
         if !at_once && !self.trace.is_due() {
             return;
@@ -88,7 +88,7 @@ impl Ports {
         }
     }
 
-    /// Tells what is on the way over each edge.
+    /// Returns the load of each edge.
     pub fn loads(&mut self) -> Vec<EdgeLoad> {
         let unsent = |to: &ActorId| self.unsent.get(to).map_or(0, VecDeque::len) as u32;
         let load = |(to, edge): (&ActorId, &mut Box<dyn Edge>)| {
@@ -98,10 +98,10 @@ impl Ports {
         self.edges.iter_mut().map(load).collect()
     }
 
-    /// Sends now, or as soon as the edge has credit, in order. What an engine sends to itself comes back at once.
+    /// Sends a parcel now, or as soon as the edge has credit, in order. A parcel to the engine itself comes back at once.
     ///
     /// # Errors
-    /// There is no such edge, its receiver is gone, or the parcel exceeds the edge's whole credit.
+    /// Fails if there is no such edge, its receiver is gone, or the parcel exceeds the edge's whole credit.
     pub fn send(&mut self, to: ActorId, parcel: Parcel) -> Result<(), EngineError> {
         if to == self.me {
             self.own.push_back(parcel);
@@ -117,17 +117,17 @@ impl Ports {
         Ok(())
     }
 
-    /// From now on there is an edge to `to`, who has joined.
+    /// Adds an edge to `to`, which has joined.
     pub fn connect(&mut self, to: ActorId, edge: Box<dyn Edge>) {
         self.edges.insert(to, edge);
     }
 
-    /// Returns whether it is an encoder that has left or was lost.
+    /// Returns whether this is an encoder that has left or was lost.
     pub fn is_gone(&self, peer: ActorId) -> bool {
         self.gone.contains(&peer)
     }
 
-    /// The edge to or from an encoder is broken: tells the scheduler, who decides what follows.
+    /// Handles a broken edge to or from an encoder: tells the scheduler, which decides what follows.
     pub fn lose(&mut self, peer: ActorId, reason: String) {
         if !self.is_gone(peer) {
             self.leave(peer);
@@ -135,34 +135,35 @@ impl Ports {
         }
     }
 
-    /// An encoder is no member of its pool any more.
+    /// Removes an encoder that is no longer a member of its pool.
     pub fn leave(&mut self, peer: ActorId) {
         self.gone.insert(peer);
         self.edges.remove(&peer);
         self.unsent.remove(&peer);
     }
 
-    /// The next parcel that the engine has sent to itself.
+    /// Returns the next parcel that the engine has sent to itself.
     pub fn take_own(&mut self) -> Option<Parcel> {
         self.own.pop_front()
     }
 
-    /// Tries what waits for credit.
+    /// Sends parcels that waited for credit, as far as possible.
     ///
     /// # Errors
-    /// As [`Ports::send`].
+    /// Fails like [`Ports::send`].
     pub fn flush(&mut self) -> Result<(), EngineError> {
         let waiting: Vec<ActorId> =
             self.unsent.iter().filter(|(_, queue)| !queue.is_empty()).map(|(&to, _)| to).collect();
         waiting.into_iter().try_for_each(|to| self.flush_to(to))
     }
 
-    /// Parcels that wait for credit.
+    /// Returns the number of parcels that wait for credit.
     pub fn num_unsent(&self) -> usize {
         self.unsent.values().map(VecDeque::len).sum()
     }
 
-    /// Parcels of steps up to this one that wait for credit. Those that were sent ahead may wait until this step ends.
+    /// Returns the number of parcels of steps up to this one that wait for credit. Parcels sent ahead may wait until this step
+    /// ends.
     pub fn num_unsent_until(&self, step: StepId) -> usize {
         self.unsent.values().flatten().filter(|parcel| parcel.header.kind.step() <= step).count()
     }

@@ -1,22 +1,22 @@
-//! Tells who did what when, as an engine's thread writes it down: a bounded list that is sent now and then, and never
-//! waited for. Not a profiler: it knows pieces of work, not what is in them.
+//! Trace recorder of an engine's thread: a bounded list of spans that is sent periodically, without blocking. It is not a profiler:
+//! it records pieces of work, not operators.
 
 use crate::message::{Activity, EdgeLoad, StepId, Trace, TraceSpan};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Sets how often spans are sent.
+/// How often spans are sent.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Most spans between two sendings.
+/// Maximum number of spans between two sends.
 const MAX_SPANS: usize = 2048;
-/// Equal work after a shorter break is one span, in nanoseconds.
+/// Equal activities separated by a shorter break are merged into one span; in nanoseconds.
 const BREAK: u64 = 20_000;
 
-/// Spans of one engine since the last sending.
+/// Spans of one engine since the last send.
 pub struct Recorder {
     spans: Vec<TraceSpan>,
     num_lost: u64,
-    /// The last step that was named.
+    /// The latest step.
     step: u64,
     sent: Instant,
 }
@@ -28,7 +28,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Notes what was done from `start` until now; `of`: the step, and the unit or pack in it, where that is known.
+    /// Records what was done from `start` until now; `of`: the step, and its unit or pack, if known.
     pub fn span(&mut self, activity: Activity, of: Option<(StepId, Option<u32>)>, start: Instant) {
         self.step = of.map_or(self.step, |(step, _)| step.0);
         let index = of.and_then(|(_, index)| index);
@@ -52,7 +52,7 @@ impl Recorder {
         self.sent.elapsed() >= INTERVAL
     }
 
-    /// Returns what is to be sent, if anything.
+    /// Returns what is due to be sent, if anything.
     pub(super) fn take(&mut self, edges: Vec<EdgeLoad>) -> Option<Trace> {
         let now = Instant::now();
         self.sent = now;
@@ -64,13 +64,13 @@ impl Recorder {
         })
     }
 
-    /// Spans could not be sent.
+    /// Counts spans that could not be sent.
     pub(super) fn lose(&mut self, num_spans: u64) {
         self.num_lost += num_spans;
     }
 }
 
-/// The process's clock, in nanoseconds. Where it begins means nothing.
+/// Returns the process's clock in nanoseconds, with an arbitrary origin.
 fn clock(at: Instant) -> u64 {
     static BEGIN: OnceLock<Instant> = OnceLock::new();
     // Whatever was begun before the first look is as if it began then.
