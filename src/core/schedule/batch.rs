@@ -1,4 +1,4 @@
-//! Describes what one step is given to plan.
+//! The input of one step's plan.
 
 use crate::message::SampleMeta;
 use serde::{Deserialize, Serialize};
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 /// One global batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Batch {
-    /// To be packed within the step; in position order.
+    /// Samples to pack within the step, in order of position.
     Samples(Vec<SampleMeta>),
-    /// Packs of a packed stream, in its order: each is one micro-batch as it is.
+    /// Packs of a packed stream, in order: each is one micro-batch as it is.
     Packs(Vec<Vec<SampleMeta>>),
 }
 
 impl Batch {
-    /// Returns the samples, those of packs pack by pack.
+    /// Returns the samples, pack by pack.
     pub fn samples(&self) -> impl Iterator<Item = &SampleMeta> {
         let (samples, packs): (&[SampleMeta], &[Vec<SampleMeta>]) = match self {
             Self::Samples(samples) => (samples, &[]),
@@ -22,7 +22,7 @@ impl Batch {
         samples.iter().chain(packs.iter().flatten())
     }
 
-    /// Returns the samples of all packs one after the other, to be changed.
+    /// Returns mutable references to the samples of all packs, in order.
     pub(super) fn samples_mut(&mut self) -> Vec<&mut SampleMeta> {
         match self {
             Self::Samples(samples) => samples.iter_mut().collect(),

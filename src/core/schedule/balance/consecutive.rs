@@ -1,8 +1,8 @@
-//! Consecutive chunks of a sequence.
+//! Splits a sequence into consecutive chunks.
 
 use std::ops::Range;
 
-/// At most `max_chunks` consecutive chunks whose heaviest is as light as possible.
+/// Splits into at most `max_chunks` consecutive chunks so that the heaviest is as light as possible.
 pub(crate) fn consecutive(weights: &[u64], max_chunks: usize) -> Vec<Range<usize>> {
     let (mut low, mut high) = (weights.iter().copied().max().unwrap_or(0), weights.iter().sum());
     while low < high {
@@ -12,7 +12,7 @@ pub(crate) fn consecutive(weights: &[u64], max_chunks: usize) -> Vec<Range<usize
     fill(weights, low)
 }
 
-/// Chunks of at most `limit`, each as long as possible.
+/// Splits into chunks of at most `limit`, each as long as possible.
 fn fill(weights: &[u64], limit: u64) -> Vec<Range<usize>> {
     let (mut chunks, mut start, mut sum) = (Vec::new(), 0, 0);
     for (index, &weight) in weights.iter().enumerate() {

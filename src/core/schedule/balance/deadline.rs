@@ -1,4 +1,4 @@
-//! Items that are wanted group after group, shared out to lanes.
+//! Assigns items with group deadlines to lanes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,14 +12,14 @@ pub(crate) struct Chunk {
     pub lane: usize,
 }
 
-/// Chunks in the order of the groups, which is that of their deadlines: each group in turn is cut so that its last chunk
-/// ends as early as it can, given what its lanes do before. A group has at most one chunk on a lane and `max_chunks` in
-/// all; each chunk costs `overhead` beside its items. A group may end that much later where that
-/// saves chunks: little work is not cut into crumbs.
+/// Returns chunks in the order of the groups, which is the order of their deadlines: each group in turn is split so that its last
+/// chunk ends as early as possible, given the earlier work of its lanes. A group has at most one chunk per lane and `max_chunks` in
+/// all; each chunk costs `overhead` in addition to its items. A group may end that much later if this saves chunks, so that small
+/// amounts of work are not split.
 ///
-/// The lanes are taken by rising load, and the cuts are the best for that order. A group ends by
-/// `(load of all lanes + its cost) / lanes + its largest item + 2 · overhead`, rounded up, where `max_chunks` allows all lanes;
-/// no schedule ends all groups up to it before `(load + cost) / lanes`.
+/// Lanes are taken in order of load, lowest first, and the cuts are optimal for that order. A group ends by `(load of all lanes +
+/// its cost) / lanes + its largest item + 2 · overhead`, rounded up, if `max_chunks` allows all lanes; no schedule ends all groups
+/// up to it before `(load + cost) / lanes`.
 pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, max_chunks: usize) -> Vec<Chunk> {
     let mut loads = vec![0_u64; num_lanes];
     let mut by_load: BinaryHeap<Reverse<(u64, usize)>> = (0..num_lanes).map(|lane| Reverse((0, lane))).collect();
@@ -50,7 +50,7 @@ pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, 
     chunks
 }
 
-/// Gives each lane as much as it ends by `end`; false: that is not all.
+/// Gives each lane as much as it can finish by `end`; returns false if something is left.
 fn cut(
     costs: &[u64],
     lanes: &[usize],

@@ -1,27 +1,26 @@
-//! Items to bins by longest processing time first.
+//! Assigns items to bins by longest processing time first (LPT).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::ops::Range;
 
-/// So many values are sorted by digits of so many bits.
+/// Number of values from which on radix sort is used.
 const MANY: usize = 1024;
 const DIGIT: u32 = 8;
 
-/// Holds what a bin may hold.
+/// Capacity of a bin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capacity {
     pub weight: u64,
     pub count: usize,
 }
 
-/// Bin of every item: items by falling cost, each into the cheapest bin that has room for it (Graham's LPT, within
-/// 4/3 − 1/(3 · bins) of the best makespan where room does not bind: "Bounds on multiprocessing timing anomalies",
-/// 1969). Ties go to the first. `None`: some item found no room.
+/// Returns the bin of every item: items in order of falling cost, each into the cheapest bin with room for it (Graham's LPT, within
+/// 4/3 − 1/(3 · bins) of the best makespan if room does not bind: "Bounds on multiprocessing timing anomalies", 1969). Ties go to
+/// the first bin. `None`: some item fits in no bin.
 ///
-/// `O(n log n)` where weights fall with costs, for then a bin that has no room waits until it has, and is asked again
-/// only once.
+/// `O(n log n)` if weights fall with costs, since a bin without room is then asked again only once it has room.
 pub(crate) fn longest_first(costs: &[u64], weights: &[u64], num_bins: usize, room: Capacity) -> Option<Vec<usize>> {
     let mut used = vec![Capacity { weight: 0, count: 0 }; num_bins];
     let mut loads = vec![0_u64; num_bins];
@@ -56,7 +55,7 @@ pub(crate) fn longest_first(costs: &[u64], weights: &[u64], num_bins: usize, roo
     Some(bin_of)
 }
 
-/// [`longest_first`] where bins hold any number of items.
+/// Works like [`longest_first`] for bins without capacity limits.
 pub(super) fn longest_first_anywhere(costs: &[u64], num_bins: usize) -> Vec<usize> {
     let bits = usize::BITS - num_bins.leading_zeros();
     if bits > costs.iter().sum::<u64>().leading_zeros() {
@@ -74,7 +73,7 @@ pub(super) fn longest_first_anywhere(costs: &[u64], num_bins: usize) -> Vec<usiz
     bin_of
 }
 
-/// Indices by falling value; equal ones ascend.
+/// Returns indices in order of falling value; ties in ascending order.
 pub(crate) fn by_falling(values: &[u64]) -> Vec<usize> {
     let largest = values.iter().copied().max().unwrap_or(0);
     let bits = usize::BITS - values.len().leading_zeros();
@@ -94,7 +93,7 @@ pub(crate) fn by_falling(values: &[u64]) -> Vec<usize> {
     order.into_iter().map(|key| (key & ((1 << bits) - 1)) as usize).collect()
 }
 
-/// Sorts by these bits, equal ones in the order in which they are: one pass for each digit, the last one first.
+/// Sorts stably by these bits: one pass per digit, the last digit first (LSD radix sort).
 fn by_digits(mut values: Vec<u64>, bits: Range<u32>) -> Vec<u64> {
     let mut sorted = vec![0; values.len()];
     for shift in bits.step_by(DIGIT as usize) {
@@ -116,7 +115,7 @@ fn by_digits(mut values: Vec<u64>, bits: Range<u32>) -> Vec<u64> {
     values
 }
 
-/// Least makespan over every assignment.
+/// Returns the least makespan over every assignment.
 #[cfg(test)]
 pub(super) fn best_makespan(costs: &[u64], num_bins: usize) -> u64 {
     (0..num_bins.pow(costs.len() as u32))

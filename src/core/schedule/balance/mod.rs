@@ -1,8 +1,7 @@
-//! Sharing work out evenly.
+//! Load balancing.
 //!
-//! [`balance`] shares items out to replicas that meet once a step, `sorted_rows` to replicas that meet after every
-//! micro-batch, `by_deadline` shares media items out to encoders; `longest_first` is what they and packing are
-//! made of.
+//! [`balance`] assigns items to replicas that synchronize once a step, `sorted_rows` to replicas that synchronize after every
+//! micro-batch, and `by_deadline` assigns media items to encoders; they and packing build on `longest_first`.
 
 #[cfg(test)]
 mod consecutive;

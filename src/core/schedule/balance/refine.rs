@@ -1,15 +1,15 @@
-//! Moves and swaps between the costliest bin and the cheapest ones.
+//! Refines an assignment by moves and swaps between the costliest bin and the cheapest ones.
 
 use super::longest_first::{Capacity, longest_first_anywhere};
 use std::collections::BTreeSet;
 
-/// An assignment within this share of the least there could be is good enough: work is not known better.
+/// Relative distance from the lower bound at which an assignment is good enough: costs are not known more precisely.
 const CLOSE_ENOUGH: u64 = 512;
-/// Cheapest bins that the costliest tries to pass work to, at a time.
+/// Number of cheapest bins that the costliest one tries to pass work to at a time.
 const MAX_PARTNERS: usize = 4;
 
-/// Bin of every item: longest first, then refined. Never worse than longest first, so within 4/3 of the best makespan,
-/// and within the largest item of the mean. One item above the mean is no special case: it lies alone.
+/// Returns the bin of every item: longest first, then refined. Never worse than longest first, so within 4/3 of the best makespan,
+/// and within the largest item of the mean. An item above the mean is no special case: it is alone in its bin.
 ///
 /// # Panics
 /// There is no bin.
@@ -20,15 +20,15 @@ pub fn balance(costs: &[u64], num_bins: usize) -> Vec<usize> {
     bin_of
 }
 
-/// Sum of the costs in each bin.
+/// Returns the sum of the costs in each bin.
 pub fn loads_of(costs: &[u64], num_bins: usize, bin_of: &[usize]) -> Vec<u64> {
     let mut loads = vec![0; num_bins];
     costs.iter().zip(bin_of).for_each(|(cost, &bin)| loads[bin] += cost);
     loads
 }
 
-/// Passes work from the costliest bin to one of the cheapest, by the move or the swap that levels the two best, as long as
-/// the costliest gets cheaper and is not as cheap as it could be. Room is kept.
+/// Moves work from the costliest bin to one of the cheapest, by the move or swap that evens out the two best, while the costliest
+/// gets cheaper and is above the lower bound. Capacities are respected.
 pub(crate) fn refine(costs: &[u64], weights: &[u64], num_bins: usize, room: Capacity, bin_of: &mut [usize]) {
     let least =
         costs.iter().sum::<u64>().div_ceil(num_bins.max(1) as u64).max(costs.iter().copied().max().unwrap_or(0));
@@ -55,18 +55,18 @@ struct Bins<'a> {
     room: Capacity,
     loads: Vec<u64>,
     used: Vec<u64>,
-    /// Items of each bin by falling cost.
+    /// Items of each bin in order of falling cost.
     items: Vec<Vec<usize>>,
     by_load: BTreeSet<(u64, usize)>,
 }
 
-/// `give` goes from one bin to the other, `take` back.
+/// An exchange: `give` moves from one bin to the other, `take` moves back.
 struct Step {
     from: usize,
     to: usize,
     give: usize,
     take: Option<usize>,
-    /// Load of the dearer of the two afterwards.
+    /// Load of the costlier of the two bins afterwards.
     dearer: u64,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Bins<'a> {
         Self { costs, weights, room, loads, used, items, by_load }
     }
 
-    /// The step that leaves the dearer of two bins cheapest, if cheaper than now.
+    /// Returns the exchange that leaves the costlier of two bins cheapest, if that is cheaper than now.
     fn best_step(&mut self, from: usize, to: usize) -> Option<Step> {
         let costs = self.costs;
         for bin in [from, to] {

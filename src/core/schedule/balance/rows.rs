@@ -1,13 +1,14 @@
-//! Micro-batches after each of which all replicas meet.
+//! Assigns packs to micro-batches after each of which all replicas synchronize.
 
 use super::longest_first::by_falling;
 use std::cmp::Reverse;
 
-/// Micro-batch and replica of every pack, where replicas meet after every micro-batch and so wait for its costliest pack.
+/// Returns the micro-batch and replica of every pack, for replicas that synchronize after every micro-batch and so wait for its
+/// costliest pack.
 ///
-/// By falling cost, as many packs as there are replicas to a micro-batch: no other way of making rows of that many has a
-/// smaller sum of costliest packs, for the costliest pack of the i-th costliest row is at best the (i · replicas)-th of all.
-/// Within a row the costliest pack goes to the replica with the least so far, which levels their sums as well.
+/// Packs are taken in order of falling cost, one per replica and micro-batch: no other assignment to rows of this size has a
+/// smaller sum of costliest packs, since the costliest pack of the i-th costliest row is at best the (i · replicas)-th overall.
+/// Within a row, the costliest pack goes to the replica with the least load so far, which also evens out the replicas' sums.
 ///
 /// # Panics
 /// There is no replica.

@@ -1,71 +1,72 @@
-//! The course of one micro-batch under given choices: a forward, a backward, and a queue of transfers beside them.
+//! Simulates one micro-batch under given choices: a forward, a backward, and a queue of transfers beside them.
 //!
-//! Transfers go one at a time in the order in which they were asked for. Whoever computes waits where memory lacks or
-//! where something is not back yet. An operation is brought back as early as memory allows for certain.
+//! Transfers run one at a time in the order in which they were requested. Computation waits if memory is short or a tensor has not
+//! been fetched yet. An operation's tensors are fetched as early as memory allows with certainty.
 
-/// Holds what one operation of a tape takes, as measured.
+/// Measured time and memory of one operation of a tape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Operation {
-    /// Bytes that its backward reads, its inputs among them.
+    /// Bytes that its backward reads, including its inputs.
     pub kept: u64,
-    /// Bytes of its inputs, from which it can be computed again.
+    /// Bytes of its inputs, from which it can be recomputed.
     pub inputs: u64,
-    /// Seconds of the forward.
+    /// Time of the forward, in seconds.
     pub forward: f64,
-    /// Seconds of the backward, without computing anything again.
+    /// Time of the backward without recomputation, in seconds.
     pub backward: f64,
-    /// True if nothing can be done but keep what it keeps.
+    /// Whether everything it keeps must stay in place.
     pub fixed: bool,
 }
 
-/// Says what becomes of what an operation's backward reads.
+/// What happens to the tensors that an operation's backward reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Choice {
-    /// It stays.
+    /// Keep them on the device.
     Keep,
-    /// The inputs stay, and the operation is computed again.
+    /// Keep the inputs and recompute the operation.
     Recompute,
-    /// It goes to the host and comes back.
+    /// Offload them to the host and fetch them back.
     Offload,
-    /// The inputs go to the host and come back, and the operation is computed again.
+    /// Offload the inputs, fetch them back and recompute the operation.
     OffloadInputs,
 }
 
-/// Between device and host.
+/// The link between device and host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// Bytes a second, in either direction.
+    /// Bytes per second in either direction.
     pub bandwidth: f64,
-    /// Seconds that a transfer takes besides.
+    /// Latency of a transfer, in seconds.
     pub latency: f64,
 }
 
-/// Holds what choices lead to.
+/// The result of the choices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Course {
-    /// For each operation the one before whose backward it is asked back: itself, or a later one. Itself where it stays.
+    /// For each operation, the operation before whose backward its tensors are fetched: itself, or a later one. Itself if nothing
+    /// is fetched.
     pub fetch_before: Vec<usize>,
-    /// The most bytes held at once.
+    /// Peak of bytes in memory.
     pub peak: u64,
     pub seconds: f64,
-    /// Seconds during which transfers made the computation wait.
+    /// Time that computation waited for transfers, in seconds.
     pub waited: f64,
 }
 
 impl Choice {
     pub const ALL: [Choice; 4] = [Choice::Keep, Choice::Recompute, Choice::Offload, Choice::OffloadInputs];
 
-    /// Returns whether something goes to the host.
+    /// Returns whether something is offloaded to the host.
     pub fn is_moved(self) -> bool {
         matches!(self, Choice::Offload | Choice::OffloadInputs)
     }
 
-    /// Returns whether the operation is computed twice.
+    /// Returns whether the operation is recomputed.
     pub fn is_recomputed(self) -> bool {
         matches!(self, Choice::Recompute | Choice::OffloadInputs)
     }
 
-    /// Bytes that the forward leaves, before any goes away.
+    /// Returns the bytes that the forward leaves, before any are offloaded.
     pub fn bytes(self, operation: &Operation) -> u64 {
         if self.is_recomputed() { operation.inputs } else { operation.kept }
     }
@@ -77,13 +78,13 @@ impl Link {
     }
 }
 
-/// The clock of whoever computes, the queue of transfers, and the memory of both.
+/// The clock of computation, the queue of transfers, and the memory of both.
 struct Clock {
     now: f64,
-    /// Tells when the queue will have done all that it was asked for.
+    /// When the queue will have finished all requested transfers.
     queue_free: f64,
     waited: f64,
-    /// Copies to the host that still hold memory here: until when, and how much.
+    /// Copies to the host that still occupy device memory: until when, and how many bytes.
     leaving: std::collections::VecDeque<(f64, u64)>,
     leaving_bytes: u64,
     peak: u64,
@@ -97,7 +98,7 @@ impl Clock {
         }
     }
 
-    /// Waits until `bytes`, and what is still leaving, are within the budget. False where they never will be.
+    /// Waits until `bytes`, and copies in progress, fit in the budget. Returns false if they never will.
     fn make_room(&mut self, bytes: u64, budget: u64) -> bool {
         while let Some(&(end, left)) = self.leaving.front() {
             if end > self.now && bytes + self.leaving_bytes <= budget {
@@ -118,7 +119,7 @@ impl Clock {
 }
 
 impl Course {
-    /// `None` where the choices need more than `budget` bytes, or a link that is not there.
+    /// Simulates the choices; `None` if they need more than `budget` bytes, or a link that does not exist.
     pub fn of(operations: &[Operation], choices: &[Choice], budget: u64, link: Option<&Link>) -> Option<Course> {
         let moved = choices.iter().any(|choice| choice.is_moved());
         let link = match link {
@@ -173,8 +174,8 @@ impl Course {
     }
 }
 
-/// For each operation the earliest backward before which it can be asked back while every backward until its own keeps
-/// within the budget. `None` where one cannot.
+/// Returns, for each operation, the earliest backward before which it can be fetched while every backward until its own stays
+/// within the budget; `None` if one cannot.
 fn fetches(operations: &[Operation], choices: &[Choice], budget: u64) -> Option<Vec<usize>> {
     // Room that is left during each backward, where an operation comes back for its own only.
     let mut room = Vec::with_capacity(operations.len());

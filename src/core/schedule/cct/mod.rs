@@ -1,8 +1,8 @@
-//! Describes what each operation of a step leaves for its backward, under a budget of bytes: computation, communication
-//! and transfer (CCT) as three queues over one tape.
+//! Plans which activations are kept, recomputed or offloaded under a memory budget: computation, communication and transfer (CCT)
+//! as three queues over one tape.
 //!
-//! Pure: sizes and times come in as numbers, and a plan goes out. [`solve`] chooses; [`Course::of`] tells what a choice
-//! takes, in time and in memory. Whatever the plan, the numbers that a step computes are the same.
+//! Pure: sizes and times are the input, a plan is the output. [`solve`] chooses; [`Course::of`] computes the time and memory of a
+//! choice. The plan does not change the numbers that a step computes.
 
 mod course;
 mod solve;

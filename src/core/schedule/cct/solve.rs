@@ -1,12 +1,12 @@
-//! The choices of a tape under a budget.
+//! Chooses a plan for a tape under a budget.
 //!
-//! Which of them are best is a knapsack with queues, so no algorithm is known that is both exact and quick. The search
-//! starts from every plan that keeps the last operations and treats the others alike, and then changes operations one by
-//! one and two by two as long as that is quicker. It uses no randomness from outside: equal numbers give equal plans.
+//! The best choice is a knapsack problem with queues, for which no algorithm is known that is both exact and fast. The search
+//! starts from every plan that keeps the last operations and treats all others alike, and then changes operations one at a time and
+//! in pairs as long as that is faster. It uses no external randomness: equal input gives equal plans.
 
 use super::course::{Choice, Course, Link, Operation};
 
-/// Holds what becomes of every operation, and what that leads to.
+/// The choice for every operation, and its result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPlan {
     pub choices: Vec<Choice>,
@@ -14,22 +14,22 @@ pub struct MemoryPlan {
     pub course: Course,
 }
 
-/// No choice keeps within the budget.
+/// No plan fits in the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("activations need at least {needed} bytes, and the budget is {budget}")]
 pub struct NoPlan {
-    /// The least budget under which there is a plan.
+    /// The smallest budget for which there is a plan.
     pub needed: u64,
     pub budget: u64,
 }
 
-/// Courses that one search looks at.
+/// Maximum number of simulations per search.
 const MAX_COURSES: usize = 20_000;
 
-/// Up to so many operations, every two of them are changed together; otherwise some, in a fixed pseudo-random order.
+/// Up to this many operations, every pair is tried; above it, some pairs, in a fixed pseudo-random order.
 const ALL_PAIRS: usize = 12;
 
-/// Up to so many operations, every plan is looked at.
+/// Up to this many operations, every plan is tried.
 const ALL_PLANS: usize = 5;
 
 struct Search<'a> {
@@ -39,11 +39,11 @@ struct Search<'a> {
     courses: usize,
 }
 
-/// The quickest plan that was found. It is never slower than computing everything again, where that is within the
-/// budget, nor than keeping everything.
+/// Returns the fastest plan found. It is never slower than recomputing everything, if that fits in the budget, nor than keeping
+/// everything.
 ///
 /// # Errors
-/// No choice keeps within the budget.
+/// Fails if no plan fits in the budget.
 pub fn solve(operations: &[Operation], budget: u64, link: Option<&Link>) -> Result<MemoryPlan, NoPlan> {
     let mut search = Search { operations, budget, link, courses: 0 };
     let starts = search.starts();
@@ -59,7 +59,7 @@ pub fn solve(operations: &[Operation], budget: u64, link: Option<&Link>) -> Resu
 }
 
 impl Search<'_> {
-    /// The best plan of each way to treat all operations but the last alike, and the one of least memory.
+    /// Returns the best plan of each way to treat all operations but the last ones alike, and the plan with the least memory.
     fn starts(&mut self) -> Vec<MemoryPlan> {
         let others = if self.link.is_some() { &Choice::ALL[..] } else { &Choice::ALL[..2] };
         let count = self.operations.len();
@@ -81,7 +81,7 @@ impl Search<'_> {
         starts
     }
 
-    /// Changes one operation or two while something is gained, and until so many courses were looked at in all.
+    /// Changes one operation or two while that helps, up to a total number of simulations.
     fn climb(&mut self, start: MemoryPlan, max_courses: usize) -> MemoryPlan {
         let free: Vec<usize> = (0..self.operations.len()).filter(|&index| !self.operations[index].fixed).collect();
         let mut best = Some(start);
@@ -119,7 +119,7 @@ impl Search<'_> {
         }
     }
 
-    /// All choices of these operations, the rest as in `best`.
+    /// Tries all choices of these operations, with all others as in `best`.
     fn try_changes(&mut self, indices: &[usize], best: &mut Option<MemoryPlan>) {
         let Some(mut choices) = best.as_ref().map(|plan| plan.choices.clone()) else { return };
         for code in 0..4usize.pow(indices.len() as u32) {
@@ -129,7 +129,7 @@ impl Search<'_> {
         }
     }
 
-    /// Takes these choices for `best` where they are better. Those of fixed operations are put right.
+    /// Takes these choices as `best` if they are better. Choices of fixed operations are corrected.
     fn consider(&mut self, choices: &[Choice], best: &mut Option<MemoryPlan>) {
         self.courses += 1;
         let fixed = |(operation, &choice): (&Operation, &Choice)| if operation.fixed { Choice::Keep } else { choice };
@@ -147,7 +147,7 @@ impl Search<'_> {
     }
 }
 
-/// The choice that holds least.
+/// Returns the choice with the least memory.
 fn least(operation: &Operation, has_link: bool) -> Choice {
     match (operation.fixed, has_link) {
         (true, _) => Choice::Keep,
@@ -158,7 +158,7 @@ fn least(operation: &Operation, has_link: bool) -> Choice {
     }
 }
 
-/// The least budget under which there is a plan.
+/// Returns the smallest budget for which there is a plan.
 fn least_budget(operations: &[Operation], has_link: bool) -> u64 {
     let choices: Vec<Choice> = operations.iter().map(|operation| least(operation, has_link)).collect();
     let (mut below, mut needed) = (0, 0);

@@ -1,4 +1,4 @@
-//! Global batches in the making: so many samples, or so many packs of a packed stream.
+//! Forms global batches of a number of samples, or of packs of a packed stream.
 
 use super::CoordinatorSpec;
 use crate::message::{SampleId, SampleMeta};
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Positions of a packed stream that are asked for at once.
+/// Number of positions of a packed stream that are requested at once.
 const WINDOW: std::ops::RangeInclusive<usize> = 64..=512;
 
 #[derive(Serialize, Deserialize)]
 pub struct Batches {
-    /// Samples, or packs, of a batch.
+    /// Samples, or packs, per batch.
     size: usize,
     forming: Forming,
     ready: VecDeque<Formed>,
 }
 
-/// One step's batch, and where the stream stands after it.
+/// One step's batch, and the state of the stream after it.
 #[derive(Serialize, Deserialize)]
 pub struct Formed {
     pub batch: Batch,
     /// First position that is not taken.
     pub cursor: SampleId,
-    /// Positions before it that are in no batch yet, in the order in which they were taken.
+    /// Positions before it that are not yet in a batch, in the order in which they were taken.
     pub held: Vec<SampleId>,
 }
 
@@ -32,7 +32,7 @@ pub struct Formed {
 enum Forming {
     Samples(Vec<SampleMeta>),
     Packs {
-        /// One for each foundation pool, beside the routes that the pool computes: a pack has samples of one pool.
+        /// One packer per foundation pool, with the routes that the pool computes: a pack has samples of one pool.
         packers: Vec<(Range<u32>, StreamPacker)>,
         look_ahead: usize,
         packs: Vec<Vec<SampleMeta>>,
@@ -42,7 +42,7 @@ enum Forming {
 }
 
 impl Batches {
-    /// Forms batches of `global_batch_size` samples, or of as many packs where a stream is packed.
+    /// Forms batches of `global_batch_size` samples, or of as many packs if a stream is packed.
     pub fn new(spec: &CoordinatorSpec) -> Self {
         let forming = match spec.look_ahead {
             None => Forming::Samples(Vec::new()),
@@ -62,7 +62,7 @@ impl Batches {
         Self { size: spec.global_batch_size, forming, ready: VecDeque::new() }
     }
 
-    /// Samples to be taken yet until `num_batches` are ready, as far as that is known.
+    /// Returns the number of samples still to be taken until `num_batches` are ready, as far as known.
     pub fn num_missing(&self, num_batches: usize) -> usize {
         let wanted = num_batches.saturating_sub(self.ready.len()) * self.size;
         match &self.forming {
@@ -77,7 +77,7 @@ impl Batches {
         }
     }
 
-    /// Most positions of one window.
+    /// Returns the maximum number of positions in a window.
     pub fn window_len(&self) -> usize {
         match self.forming {
             Forming::Samples(_) => self.size,
@@ -88,7 +88,7 @@ impl Batches {
     /// Takes the next sample of the stream; `cursor` is the first position after it that is not taken.
     ///
     /// # Errors
-    /// The sample fits no pack.
+    /// Fails if the sample fits in no pack.
     pub fn push(&mut self, sample: SampleMeta, cursor: SampleId) -> Result<(), String> {
         match &mut self.forming {
             Forming::Samples(samples) => {
@@ -121,12 +121,12 @@ impl Batches {
         Ok(())
     }
 
-    /// Returns the oldest batch that is whole.
+    /// Returns the oldest complete batch.
     pub fn pop(&mut self) -> Option<Formed> {
         self.ready.pop_front()
     }
 
-    /// Returns the mean so far; only how far is read ahead depends on it.
+    /// Returns the mean so far, which affects only how far samples are read ahead.
     fn samples_per_pack(&self) -> usize {
         match self.forming {
             Forming::Packs { num_packs, num_packed, .. } if num_packs > 0 => num_packed.div_ceil(num_packs),

@@ -1,4 +1,4 @@
-//! Something for each of many actors, found at once: thousands of engines report and apply every step.
+//! Fast maps and sets of actors, for thousands of engines that report and apply every step.
 
 use crate::message::{ActorId, PoolName, Role};
 use serde::{Deserialize, Serialize};
@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A pool, and its actors' values by their numbers.
 type OfPool<T> = ((Role, PoolName), Vec<Option<T>>);
 
-/// A map from actors; in their order, which is that of their roles, pools and numbers. Numbers are those of a run's actors:
-/// small.
+/// A map from actors, in the order of their roles, pools and numbers. The numbers are those of a run's actors: small.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ByActor<T> {
     /// By pool, in their order: a run has few. Then by number.
@@ -22,7 +21,7 @@ impl<T> Default for ByActor<T> {
 }
 
 impl<T> ByActor<T> {
-    /// Returns what was there before.
+    /// Inserts a value and returns the previous one.
     pub fn insert(&mut self, actor: ActorId, value: T) -> Option<T> {
         let key = (actor.role, actor.pool);
         let place = self.pools.binary_search_by_key(&key, |(pool, _)| *pool).unwrap_or_else(|place| {
@@ -50,7 +49,7 @@ impl<T> ByActor<T> {
         self.get(actor).is_some()
     }
 
-    /// Takes out what an actor has.
+    /// Removes and returns an actor's value.
     pub fn remove(&mut self, actor: ActorId) -> Option<T> {
         let (_, list) = self.pools.iter_mut().find(|(pool, _)| *pool == (actor.role, actor.pool))?;
         let removed = list.get_mut(actor.index as usize)?.take();
@@ -58,7 +57,7 @@ impl<T> ByActor<T> {
         removed
     }
 
-    /// Removes those of all actors of a pool.
+    /// Removes the values of all actors of a pool.
     pub fn clear(&mut self, pool: PoolName) {
         let lists = self.pools.iter_mut().filter(|((_, name), _)| *name == pool);
         for list in lists.map(|(_, list)| std::mem::take(list)) {

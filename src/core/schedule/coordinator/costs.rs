@@ -1,4 +1,4 @@
-//! Cost models fitted to the seconds that engines report, and how evenly a step's work lay.
+//! Cost models fitted to the times that engines report, and the balance of each step.
 
 use super::{CoordinatorSpec, FittedCosts};
 use crate::message::Replica;
@@ -7,16 +7,15 @@ use crate::schedule::{EncoderPlanSpec, Fit, FoundationPlanSpec, PlanSpec, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Steps after which a measurement counts half.
+/// Number of steps after which the weight of a measurement is halved.
 const HALF_LIFE_STEPS: f64 = 100.0;
 
-/// The fits of a run; nothing where costs are static.
+/// Fitted costs of a run; empty if costs are static.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Costs(Option<FittedCosts>);
 
 impl Costs {
-    /// Begins with the costs that the state has, of the pools that are still there; fits nothing unless `scheduler.balance` is
-    /// fitted.
+    /// Starts with the costs in the state, for pools that still exist; fits nothing unless `scheduler.balance` is fitted.
     pub fn new(spec: &CoordinatorSpec) -> Self {
         let fresh = || {
             // Each replica of a pool gives one measurement a step.
@@ -31,7 +30,7 @@ impl Costs {
         Self(spec.fitted.then(|| FittedCosts(fits().collect())))
     }
 
-    /// Takes what the engines of one step computed, and how long.
+    /// Adds what the engines of one step computed, and how long it took.
     pub fn observe(&mut self, spec: &PlanSpec, plan: &StepPlan, timings: &[(ActorId, Timings)]) {
         let Some(FittedCosts(fits)) = &mut self.0 else { return };
         let (of_encoders, of_foundations) = (encoder_work(spec, plan), foundation_work(spec, plan));
@@ -50,7 +49,7 @@ impl Costs {
         }
     }
 
-    /// Plans go by it from now on.
+    /// Uses the fitted costs in plans from now on.
     pub fn apply(&self, spec: &mut PlanSpec) {
         let Some(FittedCosts(fits)) = &self.0 else { return };
         for (&name, fit) in fits {
@@ -60,15 +59,15 @@ impl Costs {
         }
     }
 
-    /// Returns what was fitted, for a checkpoint; `None` where nothing is.
+    /// Returns the fitted costs for a checkpoint; `None` if nothing is fitted.
     pub fn fitted(&self) -> Option<FittedCosts> {
         self.0.clone()
     }
 }
 
 impl FittedCosts {
-    /// Seconds of a pair of tokens that attend to each other, of a token, and of a document or media item, of each pool.
-    /// `None` before enough was measured.
+    /// Returns the seconds per attending pair of tokens, per token, and per document or media item, of each pool; `None` before
+    /// enough was measured.
     pub fn seconds(&self) -> impl Iterator<Item = (PoolName, Option<[f64; 3]>)> {
         let ones = [
             Work { pairs: 1, ..Work::default() },
@@ -102,28 +101,28 @@ fn encoder_work(spec: &PlanSpec, plan: &StepPlan) -> BTreeMap<Replica, Work> {
     work
 }
 
-/// Describes how evenly a step's work lies on the replicas of the pools.
+/// How evenly a step's work is distributed over the replicas of the pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepBalance {
-    /// Tokens of the packs over what they could hold.
+    /// Tokens of the packs divided by their capacity.
     pub fill: f64,
-    /// The encoder pool whose work lies least evenly.
+    /// The encoder pool with the largest imbalance.
     pub encoder: Imbalance,
-    /// The foundation pool whose work lies least evenly.
+    /// The foundation pool with the largest imbalance.
     pub foundation: Imbalance,
 }
 
-/// The most that a replica has over the mean: 1 where all have alike; 0 where there is nothing.
+/// Largest load of a replica divided by the mean: 1 if all are equal; 0 if there is no load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Imbalance {
-    /// The balance of the cost that the plan goes by.
+    /// Imbalance of the cost that the plan uses.
     pub predicted: f64,
-    /// The balance of the seconds that engines computed; 0 before they have.
+    /// Imbalance of the engines' measured seconds; 0 before they report.
     pub measured: f64,
 }
 
 impl StepBalance {
-    /// Returns the balance as planned.
+    /// Returns the planned balance.
     pub fn of(spec: &PlanSpec, plan: &StepPlan) -> Self {
         let room = plan.packs.len() * spec.pack.max_tokens;
         let mut encoders: BTreeMap<Replica, u128> = BTreeMap::new();
@@ -157,7 +156,7 @@ impl StepBalance {
         }
     }
 
-    /// Adds what engines have measured; `timings` are in the order of their actors.
+    /// Adds measurements of the engines; `timings` are in the order of their actors.
     pub fn measure(&mut self, timings: &[(ActorId, Timings)]) {
         let of = |pool: &[(ActorId, Timings)], seconds: fn(&Timings) -> f64| {
             imbalance(pool.iter().map(|(_, timings)| seconds(timings)).collect())

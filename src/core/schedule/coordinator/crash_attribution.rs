@@ -1,22 +1,22 @@
-//! Counts the encoders that have died of each media item. An encoder that dies is taken to have died of the unit that it was at. An
-//! item of which two encoders have died (a poison item) is left out from then on.
+//! Counts how many encoders died while they worked on each media item. A dead encoder is attributed to its current unit. An item
+//! that two encoders died on (a poison item) is skipped from then on.
 
 use crate::message::{ActorId, ItemId, StepPlan, Unit, UnitId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Encoders that an item may kill.
+/// Number of encoders that may die on an item.
 pub const MAX_CRASHES: u32 = 2;
 
-/// An item that an encoder was at when it died.
+/// An item that an encoder worked on when it died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoisonItem {
     pub item: ItemId,
-    /// Encoders that it has killed so far.
+    /// Number of encoders that died on it so far.
     pub deaths: u32,
 }
 
-/// Holds which unit each encoder is at, and how many encoders have died of each item.
+/// The current unit of each encoder, and how many encoders died on each item.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct CrashAttribution {
     at: BTreeMap<ActorId, UnitId>,
@@ -24,13 +24,13 @@ pub(super) struct CrashAttribution {
 }
 
 impl CrashAttribution {
-    /// `known`: from earlier lives of the run.
+    /// Starts with `known` deaths from earlier lives of the run.
     pub fn new(known: &[PoisonItem]) -> Self {
         let deaths = known.iter().map(|poison| (poison.item, poison.deaths)).collect();
         Self { at: BTreeMap::new(), deaths }
     }
 
-    /// Notes what an encoder works on from now on.
+    /// Records what an encoder works on from now on.
     pub fn at(&mut self, encoder: ActorId, unit: Option<UnitId>) {
         match unit {
             Some(unit) => drop(self.at.insert(encoder, unit)),
@@ -38,12 +38,12 @@ impl CrashAttribution {
         }
     }
 
-    /// Returns what it was at. Asked when it is gone: it is at nothing then.
+    /// Removes and returns an encoder's current unit, when the encoder is gone.
     pub fn take(&mut self, encoder: ActorId) -> Option<UnitId> {
         self.at.remove(&encoder)
     }
 
-    /// An encoder has died of this unit; what is known of its items now.
+    /// Records that an encoder died on this unit, and returns what is known about its items.
     pub fn died_of(&mut self, unit: &Unit) -> Vec<PoisonItem> {
         let count = |item: ItemId| {
             let deaths = self.deaths.entry(item).or_default();
@@ -53,12 +53,12 @@ impl CrashAttribution {
         unit.items.iter().map(|item| item.id).map(count).collect()
     }
 
-    /// Returns whether an item of the unit is given to nobody any more.
+    /// Returns whether any item of the unit must no longer be assigned.
     pub fn is_poison(&self, unit: &Unit) -> bool {
         unit.items.iter().any(|item| self.deaths.get(&item.id).is_some_and(|&deaths| deaths >= MAX_CRASHES))
     }
 
-    /// Units of the plan with an item that as many encoders have died of as may.
+    /// Returns the plan's units with an item that has reached the limit of deaths.
     pub fn poison_units<'a>(&self, plan: &'a StepPlan) -> Vec<&'a Unit> {
         if self.deaths.is_empty() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The end of a run: everyone is told to stop and waited for, and the first cause is found.
+//! Shutdown of a run: everyone is told to stop and waited for, and the root cause is determined.
 
 use super::by_actor::ByActor;
 use super::{Failure, Outcome};
@@ -6,14 +6,14 @@ use crate::message::ActorId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tells who has ended, and why the run does.
+/// Which actors have ended, and why the run ends.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Drain {
     /// Set when everyone is told to stop: how the run ends, or who failed first.
     result: Option<Result<Outcome, ActorId>>,
-    /// The first that is known of each actor's failure.
+    /// The first known failure of each actor.
     failures: BTreeMap<ActorId, Cause>,
-    /// The actors that have not ended.
+    /// Actors that have not ended.
     alive: ByActor<()>,
 }
 
@@ -27,12 +27,12 @@ struct Cause {
 }
 
 impl Drain {
-    /// Waits for these actors, once the end has begun.
+    /// Waits for these actors once the shutdown has begun.
     pub fn new(actors: impl Iterator<Item = ActorId>) -> Self {
         Self { alive: actors.collect(), ..Self::default() }
     }
 
-    /// One more actor.
+    /// Adds an actor.
     pub fn join(&mut self, actor: ActorId) {
         self.alive.insert(actor, ());
     }
@@ -41,38 +41,37 @@ impl Drain {
         self.result.is_some()
     }
 
-    /// Begins the end with this outcome, unless it has begun: the first cause counts.
+    /// Begins the shutdown with this outcome, unless it has begun: the first cause counts.
     pub fn begin(&mut self, outcome: Outcome) {
         self.result.get_or_insert(Ok(outcome));
     }
 
-    /// Takes note of a failure, which ends the run. One that comes later may be a consequence: it counts only where
-    /// the first one points to it.
+    /// Records a failure, which ends the run. A later failure may be a consequence: it counts only if the first one points to it.
     pub fn fail(&mut self, actor: ActorId, text: String, lost: Option<ActorId>) {
         self.failures.entry(actor).or_insert(Cause { text, is_loss: false, is_numeric: false, lost });
         self.result.get_or_insert(Err(actor));
     }
 
-    /// Ends the run for numbers that are not finite.
+    /// Ends the run because of numbers that are not finite.
     pub fn fail_numbers(&mut self, text: String) {
         let cause = Cause { text, is_loss: false, is_numeric: true, lost: None };
         self.failures.entry(ActorId::SCHEDULER).or_insert(cause);
         self.result.get_or_insert(Err(ActorId::SCHEDULER));
     }
 
-    /// Takes note of an actor that has ended without a word.
+    /// Records an actor that ended without a message.
     pub fn lose(&mut self, actor: ActorId, text: String) {
         self.lose_with(actor, text, None);
     }
 
-    /// Takes note of an actor that is missed, and of the peer whose end is the deeper cause.
+    /// Records a missing actor, and the peer whose end is the deeper cause.
     pub fn lose_with(&mut self, actor: ActorId, text: String, lost: Option<ActorId>) {
         self.end(actor);
         self.failures.entry(actor).or_insert(Cause { text, is_loss: true, is_numeric: false, lost });
         self.result.get_or_insert(Err(actor));
     }
 
-    /// Notes that an actor has ended, whether it was told to or not.
+    /// Records that an actor has ended, whether or not it was told to.
     pub fn end(&mut self, actor: ActorId) {
         self.alive.remove(actor);
     }
@@ -91,7 +90,7 @@ impl Drain {
         self.alive.is_empty().then(|| result.map_err(|first| self.first_cause(first)))
     }
 
-    /// Follows "I lost X" to X, where X failed by itself: the news may have come in any order.
+    /// Follows "I lost X" to X, if X failed by itself: the messages may have arrived in any order.
     fn first_cause(&self, first: ActorId) -> Failure {
         let (mut actor, mut seen) = (first, BTreeSet::from([first]));
         while let Some(lost) = self.failures[&actor].lost

@@ -1,4 +1,4 @@
-//! Tells who belongs to an encoder pool: members in the order of their ranks, those who come, those who go.
+//! Membership of encoder pools: members in order of rank, those that join, and those that leave.
 
 use super::speeds::Speeds;
 use super::{CoordinatorSpec, EncoderPoolSpec};
@@ -6,10 +6,10 @@ use crate::message::{ActorId, Epoch, PoolName, Replica, Role, Unit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Epochs in a row in which the members, all alive, could not reduce; then it is no passing trouble.
+/// Number of consecutive epochs in which the living members could not reduce, after which the fault counts as permanent.
 const MAX_BROKEN: usize = 3;
 
-/// The encoder pools of a run, in the order of their names; none where encoders live in foundation actors.
+/// The encoder pools of a run, in order of their names; none if encoders run in foundation actors.
 #[derive(Serialize, Deserialize)]
 pub(super) struct EncoderPools(Vec<EncoderPool>);
 
@@ -18,45 +18,45 @@ pub(super) struct EncoderPools(Vec<EncoderPool>);
 pub(super) struct EncoderPool {
     pub name: PoolName,
     pub speeds: Speeds,
-    /// Encoders that have left and of which the others are not told, with the reason.
+    /// Encoders that have left without the others being told yet, with the reason.
     pub lost: Vec<(ActorId, String)>,
-    /// `Output::Paused` was said.
+    /// Whether `Output::Paused` was sent.
     pub paused: Option<Epoch>,
-    /// Members may come and go.
+    /// Whether members may join and leave.
     elastic: bool,
-    /// The encoders' parameters change, so that a new member needs those of an old one.
+    /// Whether the encoders' parameters change, so that a new member needs those of an old one.
     trained: bool,
-    /// Members may be such that only read features.
+    /// Whether members may only read features.
     cached: bool,
     epoch: Epoch,
-    /// Indices in the order of ranks.
+    /// Indices in order of rank.
     members: Vec<u32>,
-    /// So many, the first ones, have the parameters of the step that is computed.
+    /// Number of members, counted from the first, that have the parameters of the current step.
     num_current: usize,
-    /// Built, and not yet members.
+    /// Encoders that are built but not yet members.
     ready: Vec<u32>,
-    /// To be let go when it suits.
+    /// Encoders to remove at the next opportunity.
     retiring: BTreeSet<u32>,
-    /// Gone, and not yet told to the others.
+    /// Encoders that are gone, without the others being told yet.
     left: Vec<u32>,
-    /// The members were told to reduce the current step.
+    /// Whether the members were told to reduce the current step.
     reducing: bool,
-    /// Members that could not.
+    /// Members that could not reduce.
     broken: BTreeSet<u32>,
     num_broken: usize,
 }
 
-/// Holds what an epoch begins with.
+/// The start of an epoch.
 pub(super) struct NewEpoch {
     pub joined: Vec<u32>,
-    /// Gone, or let go now.
+    /// Encoders that are gone, or removed now.
     pub left: Vec<u32>,
-    /// The encoders among those that live and are to be stopped.
+    /// The encoders among those that are alive and must be stopped.
     pub retired: Vec<u32>,
 }
 
 impl EncoderPools {
-    /// Begins with the members that the spec has for each pool.
+    /// Starts with the members that the spec gives for each pool.
     pub fn new(spec: &CoordinatorSpec) -> Self {
         let pool = |pool: &EncoderPoolSpec| EncoderPool::of(pool, spec.pools.of(pool.name));
         Self(spec.encoders.iter().map(pool).collect())
@@ -78,7 +78,7 @@ impl EncoderPools {
         self.0.iter_mut().find(|pool| pool.name == name)
     }
 
-    /// The pool of an encoder.
+    /// Returns the pool of an encoder.
     ///
     /// # Panics
     /// The run has no such pool: of that the caller has made sure.
@@ -86,17 +86,17 @@ impl EncoderPools {
         self.get_mut(encoder.pool).unwrap_or_else(|| panic!("{encoder} is of no pool of this run"))
     }
 
-    /// Returns whether it is an encoder that is a member of its pool.
+    /// Returns whether this is an encoder that is a member of its pool.
     pub fn is_member(&self, actor: ActorId) -> bool {
         actor.role == Role::Encoder && self.get(actor.pool).is_some_and(|pool| pool.is_member(actor.index))
     }
 
-    /// Returns whether it is an encoder of a pool that may lose it.
+    /// Returns whether this is an encoder of a pool that may lose it.
     pub fn is_elastic(&self, actor: ActorId) -> bool {
         actor.role == Role::Encoder && self.get(actor.pool).is_some_and(EncoderPool::is_elastic)
     }
 
-    /// All members, pool after pool, in the order of their ranks.
+    /// Returns all members, pool by pool, in order of rank.
     pub fn members(&self) -> impl Iterator<Item = ActorId> {
         self.0.iter().flat_map(EncoderPool::actors)
     }
@@ -105,7 +105,7 @@ impl EncoderPools {
         self.0.iter().map(|pool| pool.members.len()).sum()
     }
 
-    /// Nobody is left in some pool who could compute.
+    /// Returns whether some pool has no encoder left that could compute.
     pub fn is_paused(&self) -> bool {
         self.0.iter().any(EncoderPool::is_paused)
     }
@@ -138,12 +138,12 @@ impl EncoderPool {
         ActorId::encoder_of(self.name, index)
     }
 
-    /// The members in the order of their ranks.
+    /// Returns the members in order of rank.
     pub fn actors(&self) -> impl Iterator<Item = ActorId> + use<'_> {
         self.members.iter().map(|&index| self.actor(index))
     }
 
-    /// The first member, who writes what the pool has.
+    /// Returns the first member, which writes the pool's checkpoint files.
     pub fn writer(&self) -> Option<ActorId> {
         self.actors().next()
     }
@@ -156,18 +156,18 @@ impl EncoderPool {
         self.elastic
     }
 
-    /// Returns whether features are kept in a folder, so that a member may be one that only reads them.
+    /// Returns whether features are cached in a folder, so that a member may be one that only reads them.
     pub fn is_cached(&self) -> bool {
         self.cached
     }
 
-    /// Returns whether the unit is one of this pool's.
+    /// Returns whether the unit belongs to this pool.
     pub fn has(&self, unit: &Unit) -> bool {
         unit.encoder.pool == self.name
     }
 
-    /// The replica of this pool that takes what the plan gave to its replica number `planned`, `turn` places further on;
-    /// without workers the planned one.
+    /// Returns the replica of this pool that computes what the plan assigned to replica `planned`, `turn` places further on;
+    /// without workers, the planned one.
     pub fn worker(&self, planned: u32, turn: usize) -> Replica {
         let workers = self.workers();
         let index = workers.get((planned as usize + turn) % workers.len().max(1)).copied();
@@ -182,55 +182,55 @@ impl EncoderPool {
         &self.members
     }
 
-    /// Returns whether an encoder takes part in the pool's sums.
+    /// Returns whether an encoder takes part in the pool's reductions.
     pub fn is_member(&self, index: u32) -> bool {
         // As long as nobody came or went, ranks are indices.
         self.members.get(index as usize) == Some(&index) || self.members.contains(&index)
     }
 
-    /// Members that can be given units: they have the parameters, or parameters do not change.
+    /// Returns the members that can be assigned units: they have the parameters, or parameters do not change.
     pub fn workers(&self) -> &[u32] {
         if self.trained { &self.members[..self.num_current] } else { &self.members }
     }
 
-    /// Returns the number of encoders that units may be given to.
+    /// Returns the number of encoders that units may be assigned to.
     pub fn num_current(&self) -> usize {
         self.workers().len()
     }
 
-    /// Nobody is left who could compute, where somebody should be.
+    /// Returns whether no encoder is left that could compute, although one is needed.
     pub fn is_paused(&self) -> bool {
         self.elastic && self.workers().is_empty()
     }
 
-    /// The pool's trained parameters are nowhere any more.
+    /// Returns whether no encoder has the pool's trained parameters any more.
     pub fn is_lost(&self) -> bool {
         self.trained && self.is_paused()
     }
 
-    /// Built, and not yet a member.
+    /// Returns whether an encoder is built but not yet a member.
     pub fn is_ready(&self, index: u32) -> bool {
         self.ready.contains(&index)
     }
 
-    /// Notes that an encoder that is to join has been built: it is a member from the next epoch on.
+    /// Records that a joining encoder has been built: it is a member from the next epoch on.
     pub fn ready(&mut self, index: u32) {
         self.ready.push(index);
     }
 
-    /// Lets one go when it suits: be it that it is ready, or that another one is.
+    /// Marks an encoder for removal at the next opportunity.
     pub fn retire(&mut self, index: u32) {
         self.retiring.insert(index);
     }
 
-    /// Returns the encoder that is to be removed and can be: others may have died since that was wished.
+    /// Returns the encoder that is to be removed and can be: others may have died since the request.
     fn may_leave(&self) -> Option<u32> {
         let is_here = |index: &u32| self.ready.contains(index) || self.members.contains(index);
         let others_work = |index: &u32| self.workers().iter().any(|other| other != index);
         self.retiring.iter().copied().find(|index| is_here(index) && others_work(index))
     }
 
-    /// Forgets one that is gone; true if it was a member.
+    /// Removes an encoder that is gone; returns whether it was a member.
     pub fn lose(&mut self, index: u32) -> bool {
         self.ready.retain(|&other| other != index);
         self.retiring.remove(&index);
@@ -245,15 +245,15 @@ impl EncoderPool {
         self.reducing
     }
 
-    /// Notes that the members sum their gradients: nobody joins or is let go meanwhile.
+    /// Records that the members reduce their gradients: nobody joins or is removed meanwhile.
     pub fn begin_reducing(&mut self) {
         self.reducing = true;
     }
 
-    /// A member could not reduce.
+    /// Records that a member could not reduce.
     ///
     /// # Errors
-    /// So it was too often, though nobody has died.
+    /// Fails if this happened too often although nobody has died.
     pub fn broke(&mut self, index: u32, error: &str) -> Result<(), String> {
         self.broken.insert(index);
         if self.num_broken >= MAX_BROKEN {
@@ -262,12 +262,12 @@ impl EncoderPool {
         Ok(())
     }
 
-    /// Returns whether a member has said that it could not sum.
+    /// Returns whether a member could not reduce.
     pub fn is_broken(&self, index: u32) -> bool {
         self.broken.contains(&index)
     }
 
-    /// The current step is decided: all members have the same parameters after it.
+    /// Records that the current step is decided: all members then have the same parameters.
     pub fn decided(&mut self) {
         self.num_current = self.members.len();
         self.reducing = false;
@@ -280,15 +280,14 @@ impl EncoderPool {
         self.left = left;
     }
 
-    /// Returns whether there must, or may without waste, be another epoch. `all_answered`: every member has reduced or
-    /// could not.
+    /// Returns whether a new epoch must begin, or can begin without waste. `all_answered`: every member has reduced or could not.
     pub fn is_due(&self, all_answered: bool) -> bool {
         let broken = !self.broken.is_empty() && all_answered;
         let wished = !self.ready.is_empty() || self.may_leave().is_some();
         !self.left.is_empty() || broken || (wished && !self.reducing)
     }
 
-    /// Begins the next epoch: those who have joined are members, and those who were to leave are not.
+    /// Begins the next epoch: encoders that joined become members, and those that were to leave are removed.
     pub fn begin_epoch(&mut self) -> NewEpoch {
         self.epoch.0 += 1;
         self.num_broken += usize::from(self.left.is_empty() && !self.broken.is_empty());

@@ -1,33 +1,33 @@
-//! Evaluations between steps: when one is due, what it is made of, and what it has come to.
+//! Evaluations between steps: when one is due, what it consists of, and its results.
 //!
-//! A set has passes: held-out samples that are computed for one purpose, such as scoring or generating. The samples of a pass
-//! are computed a plan at a time. Sets may be due at different steps.
+//! A set has passes: held-out samples that are computed for one purpose, such as scoring or generating. The samples of a pass are
+//! computed one plan at a time. Sets may be due at different steps.
 
 use crate::message::{EvaluationReport, Purpose, SampleId, Sigma, StepId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Held-out samples that are evaluated while a run goes on.
+/// Held-out samples that are evaluated during a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationSpec {
     pub sets: Vec<EvaluationSet>,
-    /// The set whose loss says which step is the best one, if any is scored.
+    /// The set whose loss determines the best step, if any set is scored.
     pub decisive: Option<usize>,
-    /// The best step is saved, even where no checkpoint is due.
+    /// Whether the best step is saved even if no checkpoint is due.
     pub save_best: bool,
-    /// Evaluations without a lower loss after which the run ends.
+    /// Number of evaluations without a lower loss after which the run ends.
     pub patience: Option<u64>,
-    /// Samples of one plan.
+    /// Samples per plan.
     pub batch_size: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationSet {
     pub name: String,
-    /// Steps from one evaluation to the next; there is one after the last step in any case.
+    /// Number of steps between evaluations; there is always one after the last step.
     pub every: u64,
-    /// There is one before the first step.
+    /// Whether there is one before the first step.
     pub at_start: bool,
     pub passes: Vec<EvaluationPass>,
 }
@@ -40,40 +40,40 @@ impl EvaluationSet {
         }
     }
 
-    /// Returns whether pictures or clips are made of it, and nothing else.
+    /// Returns whether the set is only used to generate pictures or clips.
     fn is_made(&self) -> bool {
         self.passes.iter().all(|pass| pass.purpose.is_sample())
     }
 }
 
-/// Held-out samples and what is computed of them.
+/// Held-out samples and what is computed from them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationPass {
     pub purpose: Purpose,
-    /// The stream of [`SampleId::held_out`], and how many of its first samples are taken.
+    /// The stream of [`SampleId::held_out`], and how many of its first samples are used.
     pub stream: u16,
     pub num_samples: u64,
-    /// Most samples of a pack, besides the run's own limit.
+    /// Maximum number of samples per pack, in addition to the run's own limit.
     pub max_samples: usize,
-    /// The noise level at which samples of a diffusion model are scored, or that at which they are begun: it chooses the
-    /// transformer, where there are two.
+    /// Noise level at which samples of a diffusion model are scored, or at which generation starts: it selects the transformer if
+    /// there are two.
     pub sigma: Option<Sigma>,
 }
 
-/// Holds what the evaluations so far have come to; a checkpoint holds it.
+/// Results of the evaluations so far, which checkpoints contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluated {
-    /// Steps that were done at the last one.
+    /// Number of steps done at the last evaluation.
     pub at: Option<StepId>,
     pub best: Option<Best>,
-    /// Evaluations since the best one.
+    /// Number of evaluations since the best one.
     pub without_progress: u64,
 }
 
 /// The evaluation with the lowest loss of the decisive set.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// Steps that were done then.
+    /// Number of steps done at that time.
     pub step: StepId,
     pub loss: f64,
 }
@@ -87,57 +87,57 @@ impl Evaluated {
 /// One evaluation of all sets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvaluationSummary {
-    /// Steps that are done: the parameters are those with which this step begins.
+    /// Number of steps done: the parameters are those with which this step begins.
     pub step: StepId,
-    /// The sets that were due, but those that pictures or clips are made of.
+    /// The sets that were due, except those used to generate pictures or clips.
     pub sets: Vec<SetResult>,
-    /// The set of these that decides, and whether its loss is lower than ever before.
+    /// The decisive set among them, and whether its loss is the lowest so far.
     pub decisive: Option<usize>,
     pub is_best: bool,
-    /// Pictures and clips that were made, as names of files in the run's folder.
+    /// Generated pictures and clips, as names of files in the run's folder.
     pub made: Vec<(SampleId, String)>,
     pub evaluated: Evaluated,
-    /// The run ends, since the loss has not become lower for as many evaluations as `patience`.
+    /// Whether the run ends because the loss has not improved for `patience` evaluations.
     pub stops: bool,
 }
 
-/// Holds what was found of one set.
+/// Results of one set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SetResult {
     pub name: String,
-    /// Samples that were scored.
+    /// Number of scored samples.
     pub num_samples: u64,
-    /// Samples that could not be used.
+    /// Number of unusable samples.
     pub num_bad: u64,
     pub found: EvaluationReport,
-    /// Holds what was found at each noise level.
+    /// Results at each noise level.
     pub levels: Vec<(Sigma, EvaluationReport)>,
 }
 
 impl SetResult {
-    /// Mean loss of a target, of tokens the cross-entropy in nats; not a number where there was none.
+    /// Mean loss of a target; for tokens, the cross-entropy in nats; NaN if there were no targets.
     pub fn loss(&self) -> f64 {
         self.found.loss_sum / self.found.num_targets as f64
     }
 
-    /// Part of the targets that are predicted.
+    /// Fraction of the targets that are predicted.
     pub fn accuracy(&self) -> Option<f64> {
         let correct = self.found.num_correct.filter(|_| self.found.num_targets > 0)?;
         Some(correct as f64 / self.found.num_targets as f64)
     }
 }
 
-/// Describes which evaluation is due or going on.
+/// Which evaluation is due or in progress.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Evaluations {
     spec: Option<EvaluationSpec>,
-    /// Steps of the whole run.
+    /// Number of steps of the whole run.
     steps: u64,
     evaluated: Evaluated,
     round: Option<Round>,
-    /// Plans of all evaluations so far.
+    /// Number of plans of all evaluations so far.
     num_plans: u32,
-    /// Samples that were told to be bad.
+    /// Samples reported as bad.
     bad: BTreeSet<SampleId>,
 }
 
@@ -145,11 +145,11 @@ pub(super) struct Evaluations {
 struct Round {
     set: usize,
     pass: usize,
-    /// Samples of the pass that were taken.
+    /// Number of samples of the pass that were taken.
     taken: u64,
-    /// Samples that data actors were asked for.
+    /// Number of samples requested from data actors.
     asked: Option<Vec<SampleId>>,
-    /// A plan is in flight.
+    /// Whether a plan is in flight.
     open: bool,
     /// Which sets are due.
     due: Vec<bool>,
@@ -157,24 +157,24 @@ struct Round {
 }
 
 impl Evaluations {
-    /// Goes on from what was evaluated before, of a run of so many steps; `None`: nothing is evaluated.
+    /// Continues from earlier evaluations, for a run of this many steps; `None`: nothing is evaluated.
     pub fn new(spec: Option<EvaluationSpec>, steps: u64, evaluated: Evaluated) -> Self {
         Self { spec, steps, evaluated, round: None, num_plans: 0, bad: BTreeSet::new() }
     }
 
-    /// Returns what a checkpoint keeps of evaluations.
+    /// Returns the results to store in a checkpoint.
     pub fn evaluated(&self) -> Evaluated {
         self.evaluated
     }
 
-    /// Returns whether there is one to be done before `step`.
+    /// Returns whether an evaluation is due before `step`.
     pub fn is_due(&self, step: StepId) -> bool {
         let Some(spec) = &self.spec else { return false };
         let is_at = spec.sets.iter().any(|set| set.is_due(step, self.steps));
         is_at && self.evaluated.at < Some(step) && !self.stops()
     }
 
-    /// The run ends early.
+    /// Returns whether the run ends early.
     pub fn stops(&self) -> bool {
         let patience = self.spec.as_ref().and_then(|spec| spec.patience);
         patience.is_some_and(|patience| self.evaluated.without_progress >= patience)
@@ -185,7 +185,7 @@ impl Evaluations {
         self.spec.as_ref().is_some_and(|spec| spec.save_best)
     }
 
-    /// A plan is in flight.
+    /// Returns whether a plan is in flight.
     pub fn is_open(&self) -> bool {
         self.round.as_ref().is_some_and(|round| round.open)
     }
@@ -209,8 +209,8 @@ impl Evaluations {
         Some((spec, self.round.get_or_insert_with(begin)))
     }
 
-    /// The samples to ask data actors for now, in the evaluation before `step`: those of the next plan, if nobody was asked for
-    /// them.
+    /// Returns the samples to request from data actors now, in the evaluation before `step`: those of the next plan, unless they
+    /// were requested already.
     pub fn ask(&mut self, step: StepId) -> Option<Vec<SampleId>> {
         let (spec, round) = self.begin(step)?;
         if round.asked.is_some() {
@@ -223,12 +223,12 @@ impl Evaluations {
         Some(asked)
     }
 
-    /// The samples that were asked for.
+    /// Returns the samples that were requested and not yet taken.
     pub fn asked(&self) -> Option<&[SampleId]> {
         self.round.as_ref()?.asked.as_deref()
     }
 
-    /// Takes the samples that were asked for: the pass that they are of, and a number for their plan.
+    /// Takes the requested samples: the pass that they belong to, and a number for their plan.
     pub fn take(&mut self) -> Option<(EvaluationPass, u32)> {
         let (spec, round) = (self.spec.as_ref()?, self.round.as_mut()?);
         let asked = round.asked.take()?;
@@ -238,7 +238,7 @@ impl Evaluations {
         Some((pass, self.num_plans))
     }
 
-    /// A plan of so many samples is sent, and others could not be used.
+    /// Records that a plan of this many samples is sent.
     pub fn planned(&mut self, num_samples: usize) {
         let Some(round) = &mut self.round else { return };
         round.open = true;
@@ -248,7 +248,7 @@ impl Evaluations {
         }
     }
 
-    /// Counts a bad sample; true where it was not told before.
+    /// Counts a bad sample; returns whether it was not reported before.
     pub fn bad(&mut self, sample: SampleId) -> bool {
         if let Some((spec, round)) = self.spec.as_ref().zip(self.round.as_mut())
             && !round.scores_again(spec)
@@ -258,7 +258,7 @@ impl Evaluations {
         self.bad.insert(sample)
     }
 
-    /// Takes what was found of the plan in flight.
+    /// Adds the results of the plan in flight.
     pub fn found(&mut self, found: EvaluationReport) {
         let Some((spec, round)) = self.spec.as_ref().zip(self.round.as_mut()) else { return };
         let result = &mut round.results[round.set];
@@ -271,14 +271,14 @@ impl Evaluations {
         result.found.add(found);
     }
 
-    /// The plan in flight is forgotten by all engines.
+    /// Records that all engines have dropped the plan in flight.
     pub fn closed(&mut self) {
         if let Some(round) = &mut self.round {
             round.open = false;
         }
     }
 
-    /// Ends the evaluation before `step`, of which nothing is left to do.
+    /// Ends the evaluation before `step`, which has nothing left to do.
     pub fn conclude(&mut self, step: StepId) -> Option<EvaluationSummary> {
         let (spec, round) = (self.spec.as_ref()?, self.round.take()?);
         let (mut sets, mut made, mut decisive) = (Vec::new(), Vec::new(), None);
