@@ -4,26 +4,25 @@ use crate::config::{Schedule, Train};
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
-/// Linear warm-up to `peak`, then a course towards `min`: constant, linear, cosine, inverse square root, or constant with a
-/// linear end (WSD; MiniCPM, Hu et al. 2024). As Megatron's `OptimizerParamScheduler` and transformers' schedules.
+/// Linear warm-up to `peak`, then decay toward `min`: constant, linear, cosine, inverse square root, or constant with a linear
+/// decay at the end (WSD; MiniCPM, Hu et al. 2024). As Megatron's `OptimizerParamScheduler` and transformers' schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearningRate {
     pub peak: f64,
     pub min: f64,
     pub schedule: Schedule,
     pub warmup_steps: u64,
-    /// The last steps of [`Schedule::Wsd`], over which the rate falls.
+    /// Number of steps at the end of [`Schedule::Wsd`] over which the rate decays.
     pub decay_steps: u64,
-    /// Steps of the whole run.
+    /// Number of steps of the whole run.
     pub steps: u64,
 }
 
-/// What steps of a warm-up are to an inverse square root where there are none, as in transformers.
+/// Replaces the number of warm-up steps in the inverse square root schedule if there is no warm-up, as in transformers.
 const TIMESCALE: u64 = 10_000;
 
 impl LearningRate {
-    /// Reads the schedule of a config whose epochs are settled; the decay takes a tenth of the steps where nothing else is
-    /// said.
+    /// Reads the schedule of a config with settled epochs; by default the decay takes a tenth of the steps.
     pub fn new(train: &Train) -> Self {
         let steps = train.num_steps();
         Self {
@@ -36,8 +35,8 @@ impl LearningRate {
         }
     }
 
-    /// Learning rate of step `step`, counted from 0: the first step of the warm-up already learns, and so does the
-    /// last step of the run.
+    /// Returns the learning rate of step `step`, counted from 0: it is above 0 in the first warm-up step and in the last step of
+    /// the run.
     pub fn at(&self, step: u64) -> f64 {
         if step < self.warmup_steps {
             return self.peak * (step + 1) as f64 / self.warmup_steps as f64;

@@ -1,7 +1,7 @@
-//! Describes what is decided about a run: packs, units, learning rate, and the course of every step.
+//! Decisions of a run: packs, units, learning rate, and the progress of every step.
 //!
-//! Pure: no I/O, no clocks, no threads. [`plan_step`] makes one global batch into a [`StepPlan`]; [`Coordinator`]
-//! carries the run from step to step as a state machine of inputs and outputs.
+//! Pure: no I/O, no clocks, no threads. [`plan_step`] turns one global batch into a [`StepPlan`]; [`Coordinator`] drives the run
+//! from step to step as a state machine with inputs and outputs.
 //!
 //! [`StepPlan`]: crate::message::StepPlan
 

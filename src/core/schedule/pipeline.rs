@@ -1,18 +1,18 @@
-//! Pipeline schedules as data: what each rank of a pipeline computes, in order.
+//! Pipeline schedules as data: which tasks each rank of a pipeline computes, in order.
 //!
-//! One schedule for all: some forwards to warm up, then one forward and one backward in turns, then the backwards that
-//! are left (1F1B; Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters"). With several
-//! virtual stages a rank takes turns between its ranges of layers, for as many micro-batches as there are ranks
-//! (interleaved). Where one sequence goes through in chunks (ChunkPipe), its chunks are micro-batches that go forward in
-//! order and backward in reverse, since later chunks attend to earlier ones.
+//! One schedule for all: warm-up forwards, then one forward and one backward in turns, then the remaining backwards (1F1B;
+//! Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters"). With several virtual stages, a rank
+//! alternates between its ranges of layers, for as many micro-batches as there are ranks (interleaved). If one sequence is
+//! processed in chunks (ChunkPipe), its chunks are micro-batches that go forward in order and backward in reverse, since later
+//! chunks attend to earlier ones.
 //!
-//! Sends never wait for their receiver; receives do. Each message is one task's result, which the neighbor's task of
-//! the same micro-batch and pass takes.
+//! Sends never wait for their receiver; receives wait. Each message is the result of one task, received by the neighbor's task of
+//! the same micro-batch and pass.
 
 use std::ops::Range;
 
-/// A pipeline: ranks, and the ranges of layers that each holds. Layers are dealt round: rank `r` holds stages
-/// `r`, `r + ranks`, ….
+/// A pipeline: its ranks, and the ranges of layers that each holds. Layers are assigned round-robin: rank `r` holds stages `r`, `r
+/// + ranks`, ….
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline {
     pub ranks: usize,
@@ -30,12 +30,12 @@ pub enum Pass {
 pub struct Task {
     pub pass: Pass,
     pub micro_batch: usize,
-    /// Over all ranks.
+    /// Stage number over all ranks.
     pub stage: usize,
 }
 
 impl Task {
-    /// Returns what has to be done by another stage before: it sends its result here.
+    /// Returns the task of another stage that must be done first and sends its result here.
     pub fn after(&self, pipeline: &Pipeline) -> Option<Task> {
         let stage = match self.pass {
             Pass::Forward => self.stage.checked_sub(1)?,
@@ -44,7 +44,7 @@ impl Task {
         Some(Task { stage, ..*self })
     }
 
-    /// Returns what the result is sent to.
+    /// Returns the task that receives the result.
     pub fn before(&self, pipeline: &Pipeline) -> Option<Task> {
         let stage = match self.pass {
             Pass::Forward => Some(self.stage + 1).filter(|stage| *stage < pipeline.stages())?,
@@ -64,21 +64,21 @@ impl Pipeline {
         stage % self.ranks
     }
 
-    /// The stages of a rank, in the order of the layers.
+    /// Returns the stages of a rank, in the order of the layers.
     pub fn stages_of(&self, rank: usize) -> impl Iterator<Item = usize> + use<> {
         (rank..self.stages()).step_by(self.ranks)
     }
 
-    /// The layers of each stage: as many as in any other, or one more in the first ones. `None` where there are fewer
-    /// layers than stages.
+    /// Returns the layers of each stage: the same number in all, or one more in the first ones. `None` if there are fewer layers
+    /// than stages.
     pub fn layers(&self, num_layers: usize) -> Option<Vec<Range<usize>>> {
         let (each, rest) = (num_layers / self.stages(), num_layers % self.stages());
         let first = |stage: usize| stage * each + stage.min(rest);
         (each > 0).then(|| (0..self.stages()).map(|stage| first(stage)..first(stage + 1)).collect())
     }
 
-    /// The tasks of `rank` for sequences of so many chunks each, all micro-batches numbered in order. Whole packs are
-    /// sequences of one chunk.
+    /// Returns the tasks of `rank` for sequences with these numbers of chunks, with all micro-batches numbered in order. Whole
+    /// packs are sequences of one chunk.
     ///
     /// # Panics
     /// Chunks in an interleaved pipeline.
@@ -110,7 +110,7 @@ impl Pipeline {
         tasks
     }
 
-    /// The tasks of one rank without a pipeline that computes two micro-batches at a time in turns.
+    /// Returns the tasks of one rank, without a pipeline, that alternates between two micro-batches.
     pub fn pairs(&self, num_micro_batches: usize) -> Vec<Task> {
         let firsts = (0..num_micro_batches).step_by(2);
         let pair = |first: usize| {

@@ -1,4 +1,4 @@
-//! One global batch as a step plan.
+//! Turns one global batch into a step plan.
 
 use super::balance::{Capacity, longest_first, refine};
 use super::pack::{deal, pack};
@@ -9,16 +9,17 @@ use crate::message::{
 };
 use std::collections::BTreeMap;
 
-/// Where the costliest replica is above the mean by more than this share of it, samples are dealt out before they are packed.
+/// Relative excess of the costliest replica over the mean above which samples are assigned to replicas before they are packed.
 const UNEVEN: u64 = 64;
 
 /// Plans `step` over a global batch; `cursor` is the first position that was not taken.
 ///
-/// A pure function: equal arguments give equal plans, and but for `Unit::encoder` the plan does not depend on the number
-/// of encoders.
+/// A pure function: equal arguments give equal plans, and except for `Unit::encoder` the plan does not depend on the number of
+/// encoders.
 ///
 /// # Errors
-/// A sample longer than a pack or of no foundation pool, a batch without targets, or an edge whose credit one pack exceeds.
+/// Fails for a sample longer than a pack or of no foundation pool, a batch without targets, or an edge whose credit is smaller than
+/// one pack.
 pub fn plan_step(spec: &PlanSpec, step: StepId, mut batch: Batch, cursor: SampleId) -> Result<StepPlan, PlanError> {
     let max_tokens = spec.pack.max_tokens;
     if let Some(sample) = batch.samples().find(|sample| sample.num_tokens as usize > max_tokens) {
@@ -37,11 +38,11 @@ pub fn plan_step(spec: &PlanSpec, step: StepId, mut batch: Batch, cursor: Sample
     plan_batch(spec, step, Purpose::Train, batch, num_targets, cursor)
 }
 
-/// Plans held-out samples that fit into packs, forward only, on the parameters with which `step` begins. `round` tells
-/// evaluations that follow each other apart.
+/// Plans held-out samples that fit in packs, forward only, on the parameters with which `step` begins. `round` distinguishes
+/// consecutive evaluations.
 ///
 /// # Errors
-/// A sample of no foundation pool, or an edge whose credit one pack exceeds.
+/// Fails for a sample of no foundation pool, or an edge whose credit is smaller than one pack.
 pub fn plan_evaluation(
     spec: &PlanSpec,
     (step, round): (StepId, u32),
@@ -85,7 +86,7 @@ fn plan_batch(
     })
 }
 
-/// Packs on replicas, in the order in which the replicas compute them.
+/// Assigns packs to replicas, in the order in which the replicas compute them.
 fn place(spec: &PlanSpec, step: StepId, batch: Batch) -> Vec<Pack> {
     let pools = spec.foundations.iter().zip(by_pool(spec, batch));
     let mut queues: Vec<(Replica, Vec<Vec<SampleMeta>>)> = pools
@@ -110,7 +111,7 @@ fn place(spec: &PlanSpec, step: StepId, batch: Batch) -> Vec<Pack> {
     placed
 }
 
-/// The batch of each foundation pool, in their order. A pack has samples of one pool.
+/// Splits the batch by foundation pool, in order. A pack has samples of one pool.
 fn by_pool(spec: &PlanSpec, batch: Batch) -> Vec<Batch> {
     let pool_of = |sample: &SampleMeta| spec.foundation_of(sample).expect("every route is a pool's");
     let num_pools = spec.foundations.len();
@@ -129,7 +130,7 @@ fn divide<T>(all: Vec<T>, num_parts: usize, part_of: impl Fn(&T) -> usize) -> im
     parts.into_iter()
 }
 
-/// Packs of each replica of one pool.
+/// Returns the packs of each replica of one pool.
 fn place_in_pool(pool: &FoundationPlanSpec, limits: PackLimits, batch: Batch) -> Vec<Vec<Vec<SampleMeta>>> {
     let num_replicas = pool.replicas.max(1) as usize;
     match batch {
@@ -145,7 +146,7 @@ fn place_in_pool(pool: &FoundationPlanSpec, limits: PackLimits, batch: Batch) ->
     }
 }
 
-/// Packs of each replica, of samples by their index.
+/// Returns the packs of each replica, as samples by index.
 fn place_samples(
     cost: CostModel,
     limits: PackLimits,
@@ -171,7 +172,7 @@ fn place_samples(
     }
 }
 
-/// Whole packs to replicas, as many to each but for one.
+/// Assigns whole packs to replicas, equally many to each up to a difference of one.
 fn share_out<T>(packs: Vec<Vec<T>>, num_replicas: usize, price: impl Fn(&T) -> u64) -> Vec<Vec<Vec<T>>> {
     let costs: Vec<u64> = packs.iter().map(|pack| pack.iter().map(&price).sum()).collect();
     let room = Capacity { weight: 0, count: packs.len().div_ceil(num_replicas) };
@@ -183,7 +184,7 @@ fn share_out<T>(packs: Vec<Vec<T>>, num_replicas: usize, price: impl Fn(&T) -> u
     queues
 }
 
-/// Text-only packs first, while the encoders begin, and last, while their backward ends; the others in between.
+/// Orders packs so that text-only ones come first, while the encoders start, and last, while their backward finishes.
 fn hide_encoders(queue: &mut Vec<Vec<SampleMeta>>) {
     let is_text = |pack: &Vec<SampleMeta>| pack.iter().all(|sample| sample.items.is_empty());
     let (mut first, media): (Vec<_>, Vec<_>) = std::mem::take(queue).into_iter().partition(is_text);
@@ -191,7 +192,7 @@ fn hide_encoders(queue: &mut Vec<Vec<SampleMeta>>) {
     queue.extend(first.into_iter().chain(media).chain(last));
 }
 
-/// All that a replica needs for one pack must be able to lie on its edges at once, or the step would never end.
+/// Checks that everything a replica needs for one pack fits on its edges at once; otherwise the step would never end.
 pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> Result<(), PlanError> {
     let mut units = units.chunk_by(|left, right| left.pack == right.pack).peekable();
     for pack in packs {

@@ -1,16 +1,16 @@
-//! The samples that are skipped: bad ones, of which too many end a run, and ones that are too long, which do not unless
-//! `data.pack.too_long: error` asks for it.
+//! Skipped samples: bad ones, which end a run if there are too many, and too long ones, which do not unless `data.pack.too_long` is
+//! `error`.
 
 use crate::config::{BadSamples, TooLong};
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 
-/// Samples after which the fraction of bad ones means something.
+/// Number of samples from which on the fraction of bad ones is meaningful.
 pub const MIN_SEEN: u64 = 100;
-/// Samples in a row that are too long after which no other can be expected: a run would read for ever.
+/// Number of consecutive too long samples after which no usable sample is expected: the run would read forever.
 const MAX_TOO_LONG_IN_ROW: u64 = 1_000_000;
 
-/// Counts samples and judges those that are skipped: one rule for runs and for evaluations.
+/// Counts samples and judges skipped ones, by the same rule in runs and evaluations.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Skipped {
     policy: BadSamples,
@@ -22,21 +22,21 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// Counts from nothing, by the limits of `data.on_bad_sample` and `data.pack.too_long`.
+    /// Creates a counter with the limits of `data.on_bad_sample` and `data.pack.too_long`.
     pub fn new(policy: BadSamples, too_long: TooLong) -> Self {
         Self { policy, too_long, num_seen: 0, num_bad: 0, num_bad_in_row: 0, num_too_long_in_row: 0 }
     }
 
-    /// A sample is used.
+    /// Counts a used sample.
     pub fn used(&mut self) {
         self.num_seen += 1;
         (self.num_bad_in_row, self.num_too_long_in_row) = (0, 0);
     }
 
-    /// `sample`, with its reason, is longer than a pack.
+    /// Counts `sample`, with its reason, as longer than a pack.
     ///
     /// # Errors
-    /// That is an error by the config, or nothing else comes.
+    /// Fails if the config makes this an error, or if no usable sample is expected.
     pub fn too_long(&mut self, sample: &impl Display) -> Result<(), String> {
         self.num_too_long_in_row += 1;
         match self.too_long {
@@ -48,20 +48,20 @@ impl Skipped {
         }
     }
 
-    /// `sample`, with its reason, is bad.
+    /// Counts `sample`, with its reason, as bad.
     ///
     /// # Errors
-    /// There are too many bad samples.
+    /// Fails if there are too many bad samples.
     pub fn bad(&mut self, sample: &impl Display) -> Result<(), String> {
         self.num_seen += 1;
         self.num_bad_in_row += 1;
         self.turned_bad(sample)
     }
 
-    /// A sample that was used has turned out to be bad.
+    /// Counts a used sample that turned out to be bad.
     ///
     /// # Errors
-    /// As [`Skipped::bad`].
+    /// Fails like [`Skipped::bad`].
     pub fn turned_bad(&mut self, sample: &impl Display) -> Result<(), String> {
         self.num_bad += 1;
         let BadSamples { max_consecutive, .. } = self.policy;
@@ -75,10 +75,10 @@ impl Skipped {
         self.fraction(sample)
     }
 
-    /// Judges the fraction of bad samples, of which `last` is the last.
+    /// Checks the fraction of bad samples, the last of which is `last`.
     ///
     /// # Errors
-    /// It is too large.
+    /// Fails if it is too large.
     pub fn fraction(&self, last: &impl Display) -> Result<(), String> {
         let (num_bad, num_seen, max_fraction) = (self.num_bad, self.num_seen, self.policy.max_fraction);
         if num_seen >= MIN_SEEN && num_bad as f64 > max_fraction * num_seen as f64 {

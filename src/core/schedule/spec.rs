@@ -1,4 +1,4 @@
-//! Describes what planning needs to know of a run.
+//! What planning needs to know about a run.
 
 use super::{CostModel, FlowShape, HIGH_NOISE, LOW_NOISE, LearningRate, PackLimits, SigmaSpec};
 use crate::config::{EncoderPool, FoundationPool, Placement, RunConfig};
@@ -6,91 +6,92 @@ use crate::message::{ActorId, PoolName, Replica, Role, SampleMeta, Tower, TowerS
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The cost of a batch beside its items where lanes are fixed, in rows of items ([`Tower::rows`]): packs with fewer are hardly cut.
+/// Cost of a batch in addition to its items if lanes are fixed, in rows of items ([`Tower::rows`]): packs with fewer rows are
+/// hardly split.
 const BATCH_ROWS: u64 = 256;
 
-/// Everything that a step plan depends on, but for the samples.
+/// Everything that a step plan depends on, except the samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanSpec {
     pub pack: PackLimits,
     pub learning_rate: LearningRate,
     /// The foundation pools, at least one.
     pub foundations: Vec<FoundationPlanSpec>,
-    /// The encoder pools, in the order of their names. Empty only where the model has no tower.
+    /// The encoder pools, in the order of their names. Empty only if the model has no tower.
     pub encoders: Vec<EncoderPlanSpec>,
-    /// Encoder `i` lives in the actor `foundation/i`; the only foundation pool then.
+    /// Whether encoder `i` runs in the actor `foundation/i`; there is then only one foundation pool.
     pub colocated: bool,
     pub shape: ModelShape,
-    /// The noise levels of training; `None` of a model that predicts tokens.
+    /// Noise levels of training; `None` for a model that predicts tokens.
     pub sigma: Option<SigmaSpec>,
     pub credits: EdgeCredits,
 }
 
-/// Holds what planning needs to know of a foundation pool. Each has a model of its own; a step trains them all.
+/// What planning needs to know about a foundation pool. Each pool has its own model; a step trains all of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoundationPlanSpec {
     pub pool: PoolName,
-    /// It computes the samples with these values of [`SampleMeta::route`]: those of all pools cover what samples have.
+    /// Values of [`SampleMeta::route`] of the samples that it computes; together the pools cover all values.
     pub routes: Range<u32>,
     pub replicas: u32,
-    /// Actors of one replica.
+    /// Number of actors per replica.
     pub replica_ranks: u32,
-    /// The cost of samples on a replica.
+    /// Cost of samples on a replica.
     pub cost: CostModel,
 }
 
 impl FoundationPlanSpec {
-    /// The only pool, which computes all samples on replicas of one actor.
+    /// Returns the only pool, which computes all samples on replicas of one actor.
     pub fn only(replicas: u32, cost: CostModel) -> Self {
         Self { pool: PoolName::FOUNDATION, routes: 0..u32::MAX, replicas, replica_ranks: 1, cost }
     }
 }
 
-/// Holds what planning needs to know of an encoder pool.
+/// What planning needs to know about an encoder pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EncoderPlanSpec {
     pub pool: PoolName,
     /// The towers that it holds.
     pub towers: TowerSet,
-    /// Decides the number in `Unit::encoder` and nothing else.
+    /// Number of replicas; it affects only `Unit::encoder`.
     pub replicas: u32,
-    /// Actors of one replica.
+    /// Number of actors per replica.
     pub replica_ranks: u32,
-    /// Shares of the pool's gradient sum.
+    /// Number of lanes of the pool's gradient sum.
     pub num_lanes: u32,
-    /// The cost of media items on an encoder.
+    /// Cost of media items on an encoder.
     pub cost: CostModel,
 }
 
 impl EncoderPlanSpec {
-    /// A pool of replicas of one actor, whose items cost by their rows alone.
+    /// Returns a pool of replicas of one actor, with item costs by their rows alone.
     pub fn new(pool: PoolName, towers: TowerSet, replicas: u32, num_lanes: u32) -> Self {
         Self { pool, towers, replicas, replica_ranks: 1, num_lanes, cost: CostModel::rows() }
     }
 }
 
-/// The sizes of a model that planning needs.
+/// Sizes of a model that planning needs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelShape {
     /// Width of the foundation's residual stream.
     pub hidden_size: u64,
-    /// The tokens of a sample at which the foundation's attention costs as much as its matrices.
+    /// Sample length in tokens at which the foundation's attention costs as much as its matrix products.
     pub even_length: u64,
     pub towers: TowerSet,
-    /// The bytes of one row ([`Tower::rows`]) of a tower's items.
+    /// Bytes of one row ([`Tower::rows`]) of a tower's items.
     pub bytes_per_patch: ByTower,
-    /// The bytes of one row of a tower's features, all DeepStack levels together.
+    /// Bytes of one row of a tower's features, including all DeepStack levels.
     pub bytes_per_feature: ByTower,
-    /// `None` of a model that predicts tokens.
+    /// `None` for a model that predicts tokens.
     pub flow: Option<FlowShape>,
 }
 
-/// A number of bytes for each tower.
+/// A number of bytes per tower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByTower([u64; Tower::ALL.len()]);
 
 impl ByTower {
-    /// The same number for all towers.
+    /// Returns the same number for all towers.
     pub const fn all(bytes: u64) -> Self {
         Self([bytes; Tower::ALL.len()])
     }
@@ -99,7 +100,7 @@ impl ByTower {
         self.0[tower as usize]
     }
 
-    /// Raises a tower's number to `bytes`, if it is smaller.
+    /// Raises a tower's number to `bytes` if it is smaller.
     pub fn raise(&mut self, tower: Tower, bytes: u64) {
         let own = &mut self.0[tower as usize];
         *own = bytes.max(*own);
@@ -107,7 +108,7 @@ impl ByTower {
 }
 
 impl ModelShape {
-    /// The cost of a sample on the foundation.
+    /// Returns the cost model of samples on the foundation.
     fn cost(&self) -> CostModel {
         CostModel::transformer(self.even_length)
     }
@@ -149,7 +150,7 @@ fn encoders(config: &RunConfig, towers: TowerSet, colocated: bool) -> Vec<Encode
     config.pools.encoders(towers).into_iter().map(spec).collect()
 }
 
-/// The samples that a foundation pool computes, by their routes.
+/// Returns the routes of the samples that a foundation pool computes.
 fn routes_of(pool: PoolName) -> Range<u32> {
     match pool {
         PoolName::FOUNDATION_HIGH => HIGH_NOISE..HIGH_NOISE + 1,
@@ -158,7 +159,7 @@ fn routes_of(pool: PoolName) -> Range<u32> {
     }
 }
 
-/// Credits of the edges, in bytes.
+/// Credits of the edges in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeCredits {
     pub pixels: u64,
@@ -167,7 +168,7 @@ pub struct EdgeCredits {
 }
 
 impl PlanSpec {
-    /// Returns what planning needs of a config that is checked, and of a model of this shape.
+    /// Returns the plan spec for a checked config and a model of this shape.
     pub fn new(config: &RunConfig, shape: ModelShape) -> Self {
         let colocated = config.pools.placement == Placement::Colocated;
         let flow = |flow| SigmaSpec::new(config.run.seed, config.train.sigma, config.model.experts, flow);
@@ -187,17 +188,17 @@ impl PlanSpec {
         }
     }
 
-    /// The foundation pool that computes a sample, by its place in `foundations`.
+    /// Returns the foundation pool that computes a sample, as an index into `foundations`.
     pub fn foundation_of(&self, sample: &SampleMeta) -> Option<usize> {
         self.foundations.iter().position(|pool| pool.routes.contains(&sample.route))
     }
 
-    /// The cost of a sample on a replica of the pool that computes it; 0 where none does.
+    /// Returns the cost of a sample on a replica of the pool that computes it; 0 if none does.
     pub fn sample_cost(&self, sample: &SampleMeta) -> u64 {
         self.foundation_of(sample).map_or(0, |pool| self.foundations[pool].cost.sample(sample))
     }
 
-    /// The replica that an actor leads: what it measures is measured of the replica. `None`: it is another rank of one.
+    /// Returns the replica that an actor leads, whose measurements count for the replica. `None`: it is another rank of a replica.
     pub fn led_by(&self, actor: ActorId) -> Option<Replica> {
         let encoders = self.encoders.iter().map(|pool| (pool.pool, pool.replica_ranks));
         let foundations = self.foundations.iter().map(|pool| (pool.pool, pool.replica_ranks));
@@ -205,13 +206,13 @@ impl PlanSpec {
         actor.index.is_multiple_of(ranks).then(|| Replica::new(pool, actor.index / ranks))
     }
 
-    /// The actor to which the tokens and features of a foundation replica go.
+    /// Returns the actor that receives the tokens and features of a foundation replica.
     pub fn leader(&self, replica: Replica) -> ActorId {
         let pool = self.foundation_pool(replica.pool);
         replica.leader(Role::Foundation, pool.map_or(1, |pool| pool.replica_ranks))
     }
 
-    /// The pool that holds a tower.
+    /// Returns the pool that holds a tower.
     ///
     /// # Panics
     /// No pool does: a sample has an item that the model does not take.
@@ -220,30 +221,30 @@ impl PlanSpec {
         pool.unwrap_or_else(|| panic!("no pool holds the {tower} tower"))
     }
 
-    /// The encoder pool of this name.
+    /// Returns the encoder pool of this name.
     pub fn encoder_pool(&mut self, name: PoolName) -> Option<&mut EncoderPlanSpec> {
         self.encoders.iter_mut().find(|pool| pool.pool == name)
     }
 
-    /// The foundation pool of this name.
+    /// Returns the foundation pool of this name.
     pub fn foundation_pool(&self, name: PoolName) -> Option<&FoundationPlanSpec> {
         self.foundations.iter().find(|pool| pool.pool == name)
     }
 
-    /// The costs of a pool of either kind.
+    /// Returns the costs of a pool of either kind.
     pub fn cost_mut(&mut self, name: PoolName) -> Option<&mut CostModel> {
         let encoders = self.encoders.iter_mut().map(|pool| (pool.pool, &mut pool.cost));
         let foundations = self.foundations.iter_mut().map(|pool| (pool.pool, &mut pool.cost));
         encoders.chain(foundations).find(|(pool, _)| *pool == name).map(|(_, cost)| cost)
     }
 
-    /// The cost of a unit on its encoder.
+    /// Returns the cost of a unit on its encoder.
     pub fn unit_cost(&self, unit: &Unit) -> u64 {
         let cost = self.pool_of(unit.tower()).cost;
         unit.items.iter().map(|item| cost.item(&item.meta)).sum()
     }
 
-    /// The first actor of a replica that encodes.
+    /// Returns the first actor of an encoder replica.
     pub fn encoder(&self, replica: Replica) -> ActorId {
         let role = if self.colocated { Role::Foundation } else { Role::Encoder };
         let pool = if self.colocated { PoolName::FOUNDATION } else { replica.pool };

@@ -1,16 +1,16 @@
-//! Units: each pack's items of a tower as consecutive pieces of encoder work, on lanes.
+//! Units: each pack's items of a tower, split into consecutive pieces of encoder work and assigned to lanes.
 
 use super::PlanSpec;
 use super::balance::{Chunk, by_deadline};
 use crate::message::{Lane, Pack, Replica, StepId, Tower, Unit, UnitId, UnitItem};
 
-/// Most units of one pack: all of them may wait at one foundation replica, and an edge carries 256 parcels.
+/// Maximum number of units per pack: all of them may wait at one foundation replica, and an edge carries 256 parcels.
 const MAX_UNITS_PER_PACK: usize = 128;
 
-/// Units in the order of `packs`, which is that of their deadlines, and of towers within a pack. Each pack's items of a
-/// tower are cut so that its last unit ends as early as it can after what the lanes of that tower do before; such units of
-/// one pack and tower are on different lanes. Towers do not know of each other: a tower's lanes are the same whether it has
-/// a pool of its own or shares one.
+/// Returns units in the order of `packs`, which is the order of their deadlines, and of towers within a pack. Each pack's items of
+/// a tower are split so that the last unit ends as early as possible after the earlier work of that tower's lanes; the units of one
+/// pack and tower are on different lanes. Towers are independent: a tower's lanes are the same whether it has its own pool or
+/// shares one.
 pub(super) fn cut_units(spec: &PlanSpec, step: StepId, packs: &[Pack]) -> Vec<Unit> {
     let has = |tower: &Tower| packs.iter().flat_map(Pack::items).any(|item| item.meta.tower == *tower);
     let towers: Vec<Tower> = Tower::ALL.into_iter().filter(has).collect();
@@ -21,7 +21,7 @@ pub(super) fn cut_units(spec: &PlanSpec, step: StepId, packs: &[Pack]) -> Vec<Un
     units
 }
 
-/// The units of one tower; their ids are still to be given.
+/// Returns the units of one tower, without ids.
 fn units_of(spec: &PlanSpec, tower: Tower, packs: &[Pack], max_units: usize) -> Vec<Unit> {
     let pool = spec.pool_of(tower);
     let of_tower = |pack: &Pack| pack.items().filter(|item| item.meta.tower == tower).collect::<Vec<UnitItem>>();

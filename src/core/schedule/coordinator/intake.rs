@@ -1,4 +1,4 @@
-//! Samples on their way from data actors to global batches: windows asked for, answers put in stream order.
+//! Samples on their way from data actors to global batches: requests windows, and puts answers in stream order.
 
 use super::CoordinatorSpec;
 use super::batches::{Batches, Formed};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-/// Most positions of a window that are read again.
+/// Maximum number of positions per window that are read again.
 const MAX_AGAIN: usize = 512;
 
 pub(super) type Measured = Result<SampleMeta, SkippedSample>;
@@ -19,23 +19,23 @@ pub(super) struct Intake {
     max_windows: usize,
     /// Positions before the first cursor that the checkpoint held back: the stream begins with them.
     held: VecDeque<SampleId>,
-    /// The samples among those that nobody was asked for.
+    /// Held positions that are not requested yet.
     to_read_again: VecDeque<SampleId>,
     /// First position that is not taken.
     cursor: u64,
-    /// First position that nobody was asked for.
+    /// First position that is not requested.
     requested: u64,
     /// Windows that each data actor has not answered, oldest first.
     unanswered: Vec<VecDeque<Window>>,
     /// Answers that are not taken, from `cursor` on.
     answered: VecDeque<Option<Measured>>,
-    /// Answers to positions before it.
+    /// Answers to positions before `cursor`.
     reread: BTreeMap<u64, Measured>,
     batches: Batches,
     skipped: Skipped,
 }
 
-/// Positions that all data actors are asked for, each for its share.
+/// Positions requested from all data actors, from each its share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Window {
     Next(Range<u64>),
@@ -44,7 +44,7 @@ pub(super) enum Window {
 }
 
 impl Window {
-    /// Returns the command that asks data actors for the window.
+    /// Returns the command that requests the window.
     pub fn command(&self) -> Command {
         match self {
             Self::Next(range) => Command::Read { from: SampleId(range.start), until: SampleId(range.end) },
@@ -70,7 +70,7 @@ impl Window {
 }
 
 impl Intake {
-    /// Begins at the position that the state says; samples that it holds are read again first.
+    /// Begins at the position in the state; samples that it holds are read again first.
     pub fn new(spec: &CoordinatorSpec) -> Self {
         let held: VecDeque<SampleId> = spec.state.held.iter().copied().collect();
         Self {
@@ -88,7 +88,7 @@ impl Intake {
         }
     }
 
-    /// The next window to ask all data actors for, so that `num_batches` are at hand or on their way.
+    /// Returns the next window to request from all data actors, so that `num_batches` are ready or on their way.
     pub fn request(&mut self, num_batches: usize) -> Option<Window> {
         let open = self.unanswered.iter().map(VecDeque::len).max().unwrap_or(0);
         if open >= self.max_windows || num_batches == 0 {
@@ -112,7 +112,7 @@ impl Intake {
         Some(window)
     }
 
-    /// Asks for positions once more that were taken before; ascending. Their answers wait for [`Intake::take_again`].
+    /// Requests positions again that were taken before; ascending. Their answers wait for [`Intake::take_again`].
     pub fn read_again(&mut self, positions: Vec<SampleId>) -> Window {
         let window = Window::Again(positions);
         self.unanswered.iter_mut().for_each(|windows| windows.push_back(window.clone()));
@@ -124,7 +124,7 @@ impl Intake {
         self.take_answers(positions).map(|answers| answers.iter().all(Result::is_ok))
     }
 
-    /// The answers to positions that were asked for by [`Intake::read_again`], in their order, once all of them are there.
+    /// Returns the answers to positions requested by [`Intake::read_again`], in order, once all have arrived.
     pub fn take_answers(&mut self, positions: &[SampleId]) -> Option<Vec<Measured>> {
         let is_there = positions.iter().all(|position| self.reread.contains_key(&position.0));
         is_there.then(|| positions.iter().filter_map(|position| self.reread.remove(&position.0)).collect())
@@ -133,7 +133,7 @@ impl Intake {
     /// Takes the answer of data actor `index` to its oldest window.
     ///
     /// # Errors
-    /// It is not an answer to that.
+    /// Fails if the answer does not match that window.
     pub fn measured(&mut self, index: u32, samples: Vec<SampleMeta>, bad: Vec<SkippedSample>) -> Result<(), String> {
         let window = self.unanswered[index as usize].pop_front().ok_or("measured samples that were not requested")?;
         let share = window.share(u64::from(index), self.num_data);
@@ -161,7 +161,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Keeps an answer until its turn; what was there before.
+    /// Stores an answer until its turn, and returns the previous one.
     fn keep(&mut self, position: u64, answer: Measured) -> Option<Measured> {
         let ahead = position.checked_sub(self.cursor).filter(|_| SampleId(position).as_held_out().is_none());
         let Some(ahead) = ahead else { return self.reread.insert(position, answer) };
@@ -172,10 +172,10 @@ impl Intake {
         self.answered[ahead].replace(answer)
     }
 
-    /// Moves what is complete in stream order into batches; returns the samples that are skipped.
+    /// Moves complete samples in stream order into batches; returns the skipped samples.
     ///
     /// # Errors
-    /// Too many bad samples, one that must not be too long, or one that was good before.
+    /// Fails if there are too many bad samples, one is too long where that is an error, or one was good before.
     pub fn consume(&mut self) -> (Vec<SkippedSample>, Result<(), String>) {
         let mut skipped = Vec::new();
         let verdict = loop {
@@ -188,7 +188,7 @@ impl Intake {
         (skipped, verdict)
     }
 
-    /// Takes the next sample of the stream, if it is there.
+    /// Takes the next sample of the stream, if it has arrived.
     fn take_next(&mut self, skipped: &mut Vec<SkippedSample>) -> Result<bool, String> {
         if let Some(&position) = self.held.front() {
             let Some(answer) = self.reread.remove(&position.0) else { return Ok(false) };
@@ -216,10 +216,10 @@ impl Intake {
         Ok(true)
     }
 
-    /// A sample that was good has turned out to be bad.
+    /// Counts a sample that was good and turned out to be bad.
     ///
     /// # Errors
-    /// Too many bad samples.
+    /// Fails if there are too many bad samples.
     pub fn turned_bad(&mut self, bad: &SkippedSample) -> Result<(), String> {
         self.skipped.turned_bad(bad)
     }

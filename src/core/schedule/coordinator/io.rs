@@ -1,4 +1,4 @@
-//! Describes what goes into a coordinator and what comes out.
+//! Inputs and outputs of a coordinator.
 
 use super::{
     CheckpointDraft, EvaluationSummary, FailedSave, FittedCosts, Ledger, NonFinite, PoisonItem, StepBalance, Straggler,
@@ -16,29 +16,29 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Input {
     Event(ActorId, Event),
-    /// The actor's thread or process has ended, or is given up. Needs no `Failed` before it, nor forbids one.
+    /// The actor's thread or process has ended, or is given up, with or without a `Failed` before.
     Gone(ActorId, String),
     /// This encoder's process has connected to a running job; once it is `Ready` it joins its pool.
     Joined(ActorId),
-    /// Let this encoder go when it suits.
+    /// Remove this encoder at the next opportunity.
     Retire(ActorId),
-    /// The pause that began with this epoch of a pool has lasted as long as it may.
+    /// The pause that began with this epoch of a pool has reached its time limit.
     GraceOver(PoolName, Epoch),
-    /// Answer to [`Output::Doubt`], when its last words must have come.
+    /// Answers [`Output::Doubt`], after the encoder's last messages must have arrived.
     Doubted(Doubt),
-    /// Finish the step in progress, save and stop. A second one stops at once.
+    /// Finish the step in progress, save and stop. A second request stops at once.
     StopRequested,
-    /// Save after the next step, and go on.
+    /// Save after the next step, and continue.
     SaveRequested,
-    /// Answer to [`Output::Publish`].
+    /// Answers [`Output::Publish`].
     Published(StepId, SaveTo),
-    /// A checkpoint folder could not be made or published.
+    /// A checkpoint folder could not be created or published.
     PublishFailed(StepId, SaveTo, String),
-    /// Answer to [`Output::SaveFailed`] of one that is to be tried again, when it is time.
+    /// Answers [`Output::SaveFailed`] of a checkpoint to be retried, when it is time.
     RetrySave,
 }
 
-/// An actor has no edge to or from an encoder any more.
+/// An actor has lost its edge to or from an encoder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Doubt {
     pub by: ActorId,
@@ -51,25 +51,25 @@ pub enum Output {
     Send(ActorId, Command),
     /// An encoder pool has changed.
     Pool(PoolChange),
-    /// Have nothing to do with this actor any more; it may not know that yet.
+    /// Drop this actor, which may not know yet.
     Evict(ActorId),
-    /// There is no encoder left in a pool to go on with: the run waits for one.
+    /// A pool has no encoder left: the run waits for one.
     Paused(PoolName, Epoch),
     Step(Box<StepSummary>),
     /// Held-out samples were evaluated between two steps.
     Evaluated(Box<EvaluationSummary>),
-    /// Samples that were skipped, in the order of their positions.
+    /// Samples that were skipped, in order of position.
     Bad(Vec<SkippedSample>),
-    /// Items that an encoder has died of, to be known to the next lives of the run.
+    /// Items that an encoder died on, to be known to the next lives of the run.
     CrashedOn(Vec<PoisonItem>),
-    /// Somebody says that an encoder is gone. Ask again a little later, with [`Input::Doubted`]: if it is, its last words
-    /// are heard before.
+    /// An actor reports that an encoder is gone. Ask again a little later, with [`Input::Doubted`]: if it is gone, its last
+    /// messages arrive before.
     Doubt(Doubt),
-    /// Make this folder, empty, before what follows is sent.
+    /// Create this folder, empty, before later outputs are sent.
     Prepare(StepId, SaveTo, PathBuf),
     /// All engines have written their files.
     Publish(Box<CheckpointDraft>),
-    /// A checkpoint could not be written. The run goes on.
+    /// A checkpoint could not be written. The run continues.
     SaveFailed(FailedSave),
     /// Why the run is about to end: steps are not finite.
     NonFinite(NonFinite),
@@ -77,26 +77,26 @@ pub enum Output {
     Finished(Result<Outcome, Failure>),
 }
 
-/// Other members of an encoder pool.
+/// New members of an encoder pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolChange {
     pub pool: PoolName,
     pub epoch: Epoch,
-    /// In the order of ranks.
+    /// Members in order of rank.
     pub members: Vec<ActorId>,
     pub joined: Vec<ActorId>,
-    /// Tells who has left, and why.
+    /// Encoders that have left, and why.
     pub left: Vec<(ActorId, String)>,
 }
 
-/// Holds what a step came to in one of several foundation pools, which have models of their own.
+/// Results of a step in one of several foundation pools, which have their own models.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExpertStep {
     pub pool: PoolName,
-    /// With none the pool's model, its optimizer and its averages stay as they are.
+    /// Number of samples; if 0, the pool's model, optimizer state and averages stay unchanged.
     pub num_samples: usize,
     pub num_targets: u64,
-    /// Mean over the pool's own targets; 0 where there are none.
+    /// Mean over the pool's own targets; 0 if there are none.
     pub loss: f64,
     /// Norm of the gradient of that loss, before clipping.
     pub grad_norm: f64,
@@ -112,35 +112,35 @@ pub struct StepSummary {
     pub loss: f64,
     /// Over all pools, before clipping.
     pub grad_norm: f64,
-    /// The foundation pools, where there are several.
+    /// The foundation pools, if there are several.
     pub experts: Vec<ExpertStep>,
     /// The routing of a foundation with experts.
     pub routing: Option<RoutingReport>,
-    /// The pairs of answers, where the run learns from such.
+    /// Statistics of answer pairs, if the run learns from them.
     pub pairs: Option<PairReport>,
     pub learning_rate: f64,
     pub num_samples: usize,
     pub num_tokens: usize,
     pub num_targets: u64,
-    /// Media items.
+    /// Number of media items.
     pub num_items: usize,
     pub num_packs: usize,
-    /// False: loss or gradient was not finite and the parameters are as before.
+    /// False: loss or gradient was not finite, and the parameters are unchanged.
     pub applied: bool,
-    /// Holds what was skipped, where it was not applied.
+    /// What was skipped, if the step was not applied.
     pub skipped: Vec<SampleId>,
-    /// The timings of every encoder and foundation engine, in that order.
+    /// Timings of every encoder and foundation engine, in that order.
     pub timings: Vec<(ActorId, Timings)>,
     pub balance: StepBalance,
-    /// The ledger of the steps up to this one.
+    /// The ledger up to this step.
     pub ledger: Ledger,
-    /// Holds what is fitted after the step, with `scheduler.balance: fitted`.
+    /// Fitted costs after the step, with `scheduler.balance: fitted`.
     pub costs: Option<FittedCosts>,
-    /// Encoders of an elastic pool that are much slower than the others and are given less.
+    /// Encoders of an elastic pool that are much slower than the others and get less work.
     pub stragglers: Vec<Straggler>,
 }
 
-/// Says how a run ended that did not fail.
+/// How a run ended without a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Completed,
@@ -148,19 +148,19 @@ pub enum Outcome {
     Preempted,
 }
 
-/// The first cause of a run's end.
+/// The root cause of a run's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub actor: ActorId,
     pub cause: String,
-    /// The actor was lost, by no fault of the run that is known: beginning again at the last checkpoint may go well.
+    /// Whether an actor was lost without a known fault of the run: a restart from the last checkpoint may succeed.
     pub is_loss: bool,
-    /// Numbers are not finite: beginning again would come to the same.
+    /// Whether numbers are not finite: a restart would give the same result.
     pub is_numeric: bool,
 }
 
 impl Failure {
-    /// An actor that is gone.
+    /// Returns the failure of an actor that is gone.
     pub fn loss(actor: ActorId, cause: String) -> Self {
         Self { actor, cause, is_loss: true, is_numeric: false }
     }

@@ -1,16 +1,16 @@
-//! Describes which samples a run has learned from, as one number: two runs whose ledgers agree have had the same
-//! samples in the same steps, none lost and none doubled.
+//! The samples that a run has trained on, as one hash: two runs with equal ledgers had the same samples in the same steps, with
+//! none lost and none duplicated.
 
 use crate::message::{SampleId, StepId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 
-/// A hash chain over the steps of a run, each with the positions of its samples. It finds mistakes, not forgeries.
+/// A hash chain over the steps of a run, each with the positions of its samples. It detects mistakes, not forgeries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger(u64);
 
 impl Ledger {
-    /// The chain with one more step; `samples` ascend.
+    /// Returns the chain with one more step; `samples` ascend.
     pub fn after(self, step: StepId, samples: &[SampleId]) -> Self {
         // FNV-1a, 64 bits, over little-endian words.
         let words = [step.0, samples.len() as u64].into_iter().chain(samples.iter().map(|sample| sample.0));
@@ -20,7 +20,7 @@ impl Ledger {
         }))
     }
 
-    /// No step yet.
+    /// Returns whether there is no step yet.
     pub fn is_empty(&self) -> bool {
         self.0 == 0
     }

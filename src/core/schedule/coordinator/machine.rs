@@ -1,4 +1,4 @@
-//! The state machine itself: what each input means in each phase.
+//! The state machine: what each input does in each phase.
 
 use super::costs::Costs;
 use super::crash_attribution::CrashAttribution;
@@ -26,7 +26,7 @@ mod saving;
 mod snapshot;
 mod stepping;
 
-/// Holds what makes a step's plan of its batch and cursor: [`plan_step`], or what has the same plans already.
+/// Makes a step's plan from its batch and cursor: [`plan_step`], or a cache of the same plans.
 pub type Planner = Box<dyn FnMut(&PlanSpec, StepId, Batch, SampleId) -> Result<StepPlan, PlanError> + Send>;
 
 /// A run from the first `Ready` to the last `Stopped`.
@@ -51,11 +51,11 @@ pub struct Coordinator {
     stop_requested: bool,
     in_flight: BTreeMap<StepId, InFlight>,
     num_skipped_in_row: usize,
-    /// Too many were skipped: what follows looks for the cause.
+    /// Set once too many steps were skipped: the cause is being determined.
     probe: Option<Probe>,
-    /// The last step that was applied in this run, and where the stream stood.
+    /// The last step applied in this run, and the position of the stream.
     good: Option<(StepId, SchedulerState)>,
-    /// Tells where the stream stands after the last applied step; what is fitted lies beside.
+    /// Position of the stream after the last applied step; fitted costs are stored separately.
     stream: SchedulerState,
     last_planned: Option<SampleId>,
     saves: Saves,
@@ -71,12 +71,12 @@ pub struct Coordinator {
 type Broken = (ActorId, String);
 
 impl Coordinator {
-    /// Waits for all actors of the run to be ready, and goes on from what `spec` says.
+    /// Waits until all actors of the run are ready, and continues from the state in `spec`.
     pub fn new(spec: CoordinatorSpec) -> Self {
         Self::with_planner(spec, Box::new(plan_step))
     }
 
-    /// With another planner than [`plan_step`]: its plans must be the same.
+    /// Replaces [`plan_step`] by another planner, whose plans must be the same.
     pub(crate) fn with_planner(mut spec: CoordinatorSpec, planner: Planner) -> Self {
         let evaluations = Evaluations::new(spec.evaluation.clone(), spec.steps, spec.state.evaluated);
         let end = if evaluations.stops() { spec.first_step.0 } else { spec.steps.max(spec.first_step.0) };
@@ -114,7 +114,7 @@ impl Coordinator {
         self.drain.alive().collect()
     }
 
-    /// Takes an input; what is to be done because of it, in order.
+    /// Handles an input; returns what must be done because of it, in order.
     pub fn on(&mut self, input: Input) -> Vec<Output> {
         if !self.finished {
             let actor = match &input {
@@ -300,7 +300,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// All engines have applied the current step.
+    /// Closes the current step, which all engines have applied.
     fn close_step(&mut self) {
         let in_flight = self.in_flight.remove(&self.current).expect("the current step is in flight");
         if in_flight.is_evaluation() {
@@ -337,13 +337,13 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Encoders that are members, pool after pool in the order of their ranks, and foundations.
+    /// Returns the encoders that are members, pool by pool in order of rank, and foundations.
     fn compute_actors(&self) -> Vec<ActorId> {
         self.encoders.members().chain(self.spec.pools.foundation_actors()).collect()
     }
 
-    /// Sends a plan to everybody who takes part. Nobody computes the units in `skipped`; `held` are the positions that a packed stream
-    /// holds back after its batch.
+    /// Sends a plan to everyone who takes part. Nobody computes the units in `skipped`; `held` are the positions that a packed
+    /// stream holds back after its batch.
     fn begin_step(&mut self, mut plan: StepPlan, skipped: &[UnitId], held: Vec<SampleId>) {
         let balance = StepBalance::of(&self.spec.plan, &plan);
         plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder.index = SKIPPED);
@@ -352,7 +352,7 @@ impl Coordinator {
         self.send_to_all(&Command::Plan(plan));
     }
 
-    /// To everybody who takes part; the last command to all who live.
+    /// Sends a command to everyone who takes part; the last command goes to all who are alive.
     fn send_to_all(&mut self, command: &Command) {
         let takes_part = |actor: &ActorId| {
             let is_member = actor.role != Role::Encoder || self.encoders.is_member(*actor);

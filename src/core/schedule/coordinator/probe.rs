@@ -1,4 +1,4 @@
-//! Looking for the cause of steps that are not finite: the last batch once more, on the same weights.
+//! Determines the cause of steps that are not finite, by computing the last batch again on the same weights.
 //!
 //! Steps that were planned ahead are computed and dropped first: they are other batches on these weights.
 
@@ -7,14 +7,14 @@ use crate::schedule::Batch;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Says what is wrong, as far as computing it again can tell.
+/// The cause, as far as recomputation can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
-    /// The batch is not finite again, and others are.
+    /// The batch is again not finite, and others are.
     Data,
-    /// The batch is finite now: a machine has erred.
+    /// The batch is now finite: a machine made an error.
     Transient,
-    /// Nothing is finite on these weights: they, the configuration or a machine are broken.
+    /// Nothing is finite on these weights: the weights, the configuration or a machine are broken.
     Persistent,
 }
 
@@ -38,23 +38,23 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Holds what is known of the steps for which a run ends.
+/// What is known about the steps because of which a run ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NonFinite {
-    /// The last one that was skipped.
+    /// The last skipped step.
     pub step: StepId,
     pub samples: Vec<SampleId>,
     pub loss: f64,
     pub grad_norm: f64,
-    /// Skipped ones in a row.
+    /// Number of consecutive skipped steps.
     pub num_in_row: usize,
-    /// The step that computed it again, with loss and norm; `None`: its samples cannot be read any more.
+    /// The step that recomputed the batch, with loss and norm; `None`: its samples can no longer be read.
     pub recomputed: Option<(StepId, f64, f64)>,
-    /// Other batches on the same weights, and how many of them were finite.
+    /// Number of other batches on the same weights, and how many of them were finite.
     pub num_others: usize,
     pub num_others_finite: usize,
     pub verdict: Verdict,
-    /// The step that made the weights; `None`: the run began with them.
+    /// The step that produced the weights; `None`: the run began with them.
     pub last_applied: Option<StepId>,
 }
 
@@ -77,7 +77,7 @@ pub(super) enum Stage {
 }
 
 impl Probe {
-    /// Begins with the last step of `num_in_row` that were not finite: its batch, loss and gradient norm.
+    /// Begins with the last of `num_in_row` steps that were not finite: its batch, loss and gradient norm.
     pub fn new(step: StepId, batch: Batch, (loss, grad_norm): (f64, f64), num_in_row: usize) -> Self {
         let mut samples: Vec<SampleId> = batch.samples().map(|sample| sample.id).collect();
         samples.sort_unstable();
@@ -96,7 +96,7 @@ impl Probe {
         Self { found, batch, stage: Stage::Draining }
     }
 
-    /// A step was computed on the same weights, and dropped.
+    /// Records a step that was computed on the same weights and dropped.
     pub fn computed(&mut self, step: StepId, loss: f64, grad_norm: f64) {
         if self.stage == Stage::Computing(step) {
             self.found.recomputed = Some((step, loss, grad_norm));
@@ -106,8 +106,8 @@ impl Probe {
         }
     }
 
-    /// Decides by what was recomputed: a finite result means a transient fault; where other batches are finite, or nothing was
-    /// recomputed, the data is to blame; else the fault stays.
+    /// Decides by the recomputation: a finite result means a transient fault; if other batches are finite, or nothing was
+    /// recomputed, the cause is the data; otherwise the fault is persistent.
     pub fn judge(&mut self) {
         let recomputed_is_finite =
             self.found.recomputed.is_some_and(|(_, loss, norm)| loss.is_finite() && norm.is_finite());

@@ -1,4 +1,4 @@
-//! Checkpoints being written: which engines have, what they wrote, and what follows where one could not.
+//! Checkpoints being written: which engines have finished, what they wrote, and what follows if one fails.
 //!
 //! Engines write in the background while steps go on, so several saves may be open. One that fails fails as a whole, once
 //! everyone has answered: its folder goes, and a later step is saved in its place when the caller says that it is time.
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Saves that are not published yet, and how those before went.
+/// Saves that are not published yet, and the results of earlier ones.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Saves {
     open: BTreeMap<(StepId, SaveTo), Save>,
     /// The last step of which a checkpoint on the disk was begun and has not failed.
     last: Option<StepId>,
-    /// Failures in a row.
+    /// Number of consecutive failures.
     num_failures: usize,
     max_failures: usize,
-    /// The next step that ends is to be saved, whatever its number.
+    /// Whether the next step is saved, whatever its number.
     wanted: bool,
-    /// One has failed: `wanted` from when the caller says so.
+    /// Whether a save has failed: `wanted` is set when the caller says so.
     waits: bool,
 }
 
@@ -28,11 +28,11 @@ pub(super) struct Saves {
 struct Save {
     dir: PathBuf,
     state: SchedulerState,
-    /// Tells who is to answer yet, once for each time that it was told to write.
+    /// Actors that have not answered, once for each time that they were told to write.
     awaited: Vec<ActorId>,
-    /// Holds the actor of each encoder pool that writes what the pool has.
+    /// The actor of each encoder pool that writes the pool's files.
     writers: Vec<ActorId>,
-    /// Frozen pools whose writer is gone and that have nobody else now: whoever comes first writes.
+    /// Frozen pools without a writer: the first encoder that joins writes.
     vacant: Vec<PoolName>,
     files: BTreeMap<ActorId, Vec<SavedFile>>,
     failed: Option<Cause>,
@@ -40,19 +40,19 @@ struct Save {
 
 #[derive(Serialize, Deserialize)]
 enum Cause {
-    /// It could not be written.
+    /// The files could not be written.
     Error(String),
-    /// The writer is gone, and nobody else has these parameters any more.
+    /// The writer is gone, and no other actor has these parameters.
     Lost(String),
 }
 
-/// A save of which all have answered.
+/// A save that all actors have answered.
 pub(super) enum Ended {
     Written(Box<CheckpointDraft>),
     Failed(FailedSave),
 }
 
-/// A save that came to nothing. The checkpoints before it are as they were.
+/// A failed save. Earlier checkpoints are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedSave {
     pub step: StepId,
@@ -60,19 +60,19 @@ pub struct FailedSave {
     /// To be removed.
     pub dir: PathBuf,
     pub error: String,
-    /// Tells how many on the disk have failed in a row; 0: the writer was lost, which says nothing of the disk.
+    /// Number of consecutive failures of checkpoints on disk; 0: the writer was lost, which says nothing about the disk.
     pub num_failures: usize,
-    /// Another one is to be begun when it suits: the caller answers [`Input::RetrySave`](super::Input::RetrySave).
+    /// Whether to retry later: the caller answers [`Input::RetrySave`](super::Input::RetrySave).
     pub retries: bool,
 }
 
 impl Saves {
-    /// Gives up after so many failures in a row.
+    /// Creates the tracker, which gives up after this many consecutive failures.
     pub fn new(max_failures: usize) -> Self {
         Self { open: BTreeMap::new(), last: None, num_failures: 0, max_failures, wanted: false, waits: false }
     }
 
-    /// Begins one; returns the folder to write into.
+    /// Begins a save; returns the folder to write into.
     pub fn begin(
         &mut self,
         (step, to): (StepId, SaveTo),
@@ -100,10 +100,10 @@ impl Saves {
         dir
     }
 
-    /// Takes an engine's files.
+    /// Records an engine's files.
     ///
     /// # Errors
-    /// Nobody asked for it.
+    /// Fails if they were not requested.
     pub fn saved(
         &mut self,
         id: (StepId, SaveTo),
@@ -114,10 +114,10 @@ impl Saves {
         Ok(self.ended(id))
     }
 
-    /// An engine could not write.
+    /// Records that an engine could not write.
     ///
     /// # Errors
-    /// Nobody asked for it.
+    /// Fails if no save was requested.
     pub fn failed(&mut self, id: (StepId, SaveTo), actor: ActorId, error: &str) -> Result<Option<Ended>, String> {
         let save = self.answer(id, actor)?;
         save.failed.get_or_insert(Cause::Error(format!("{actor}: {error}")));
@@ -132,7 +132,7 @@ impl Saves {
         Ok(save)
     }
 
-    /// Its folder could not be made, or not be published.
+    /// Records that a folder could not be created or published.
     pub fn unpublished(&mut self, id: (StepId, SaveTo), error: String) -> Option<Ended> {
         self.open.get_mut(&id)?.failed.get_or_insert(Cause::Error(error));
         self.ended(id)
@@ -184,7 +184,7 @@ impl Saves {
         vacant.map(fill).collect()
     }
 
-    /// Returns what has become of it once all have answered.
+    /// Returns the result of a save once all actors have answered.
     fn ended(&mut self, id: (StepId, SaveTo)) -> Option<Ended> {
         let save = self.open.get_mut(&id).filter(|save| save.awaited.is_empty() && save.vacant.is_empty())?;
         let (step, to) = id;
@@ -216,7 +216,7 @@ impl Saves {
         Some(Ended::Failed(FailedSave { step, to, dir: save.dir, error, num_failures, retries }))
     }
 
-    /// Closes a save that has become a checkpoint; failures count from 0 again.
+    /// Closes a save that became a checkpoint, and resets the count of failures.
     pub fn published(&mut self, id: (StepId, SaveTo)) {
         self.open.remove(&id);
         if id.1 == SaveTo::Disk {
@@ -224,38 +224,37 @@ impl Saves {
         }
     }
 
-    /// Too many have failed in a row.
+    /// Returns whether too many saves have failed in a row.
     pub fn is_hopeless(&self) -> bool {
         self.num_failures >= self.max_failures
     }
 
-    /// The next step that ends is to be saved.
+    /// Requests that the next step be saved.
     pub fn want(&mut self) {
         self.wanted = true;
     }
 
-    /// It is time to try again, unless that has been done.
+    /// Starts the retry now, unless that has been done.
     pub fn retry(&mut self) {
         self.wanted |= std::mem::take(&mut self.waits);
     }
 
-    /// Returns whether the next step is to be saved whatever its number: a checkpoint was asked for, or one has failed and is
-    /// tried again.
+    /// Returns whether the next step is saved whatever its number: a checkpoint was requested, or a failed one is retried.
     pub fn is_wanted(&self) -> bool {
         self.wanted
     }
 
-    /// One that failed is to be tried again, and it is not time yet.
+    /// Returns whether a failed save is to be retried later.
     pub fn waits(&self) -> bool {
         self.waits
     }
 
-    /// A checkpoint of this step or a later one is on the disk or on its way there.
+    /// Returns whether a checkpoint of this step or a later one is on disk or being written.
     pub fn has_since(&self, step: StepId) -> bool {
         self.last >= Some(step)
     }
 
-    /// A checkpoint of this step is on the disk or on its way there.
+    /// Returns whether a checkpoint of this step is on disk or being written.
     pub fn has(&self, step: StepId) -> bool {
         self.last == Some(step)
     }

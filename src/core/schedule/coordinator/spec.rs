@@ -1,4 +1,4 @@
-//! Describes what a coordinator is told before it begins.
+//! The settings of a coordinator.
 
 use super::{EvaluationSpec, SchedulerState};
 use crate::config::{
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Commands about changes of encoder pools that an engine may not have taken yet.
+/// Maximum number of commands about changes of encoder pools that an engine has not handled yet.
 const MAX_CHANGES: usize = 64;
 
 /// Number of actors of each pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolSizes {
     pub data: u32,
-    /// The encoder pools in the order of their names; none where encoders live in the foundation's actors.
+    /// The encoder pools in the order of their names; none if encoders run in the foundation's actors.
     pub encoders: Vec<PoolSize>,
     /// The foundation pools, at least one.
     pub foundations: Vec<PoolSize>,
@@ -31,7 +31,7 @@ pub struct PoolSize {
 }
 
 impl PoolSizes {
-    /// The pools of a run whose model has these towers.
+    /// Returns the pools of a run whose model has these towers.
     pub fn new(config: &RunConfig, towers: TowerSet) -> Self {
         let pools = &config.pools;
         let size =
@@ -46,7 +46,7 @@ impl PoolSizes {
         Self { data: pools.data.replicas as u32, encoders, foundations }
     }
 
-    /// Pools with the names of their roles; without encoders there is no pool of them.
+    /// Returns pools named after their roles; without encoders there is no encoder pool.
     pub fn of_roles(data: u32, encoder: u32, foundation: u32) -> Self {
         let encoder = PoolSize { name: PoolName::ENCODER, actors: encoder };
         let foundation = PoolSize { name: PoolName::FOUNDATION, actors: foundation };
@@ -58,17 +58,17 @@ impl PoolSizes {
         (0..self.data).map(ActorId::data)
     }
 
-    /// Actors of all encoder pools.
+    /// Returns the actors of all encoder pools.
     pub fn encoder_actors(&self) -> impl Iterator<Item = ActorId> + use<'_> {
         self.encoders.iter().flat_map(|pool| (0..pool.actors).map(|index| ActorId::encoder_of(pool.name, index)))
     }
 
-    /// Actors of all foundation pools.
+    /// Returns the actors of all foundation pools.
     pub fn foundation_actors(&self) -> impl Iterator<Item = ActorId> + use<'_> {
         self.foundations.iter().flat_map(|pool| (0..pool.actors).map(|index| ActorId::foundation_of(pool.name, index)))
     }
 
-    /// Actors that take part in the transaction of a step.
+    /// Returns the actors that take part in the transaction of a step.
     pub fn compute_actors(&self) -> impl Iterator<Item = ActorId> + use<'_> {
         self.encoder_actors().chain(self.foundation_actors())
     }
@@ -78,22 +78,22 @@ impl PoolSizes {
         self.encoders.iter().map(|pool| pool.actors).sum()
     }
 
-    /// Actors of all foundation pools.
+    /// Returns the number of foundation actors of all pools.
     pub fn num_foundations(&self) -> u32 {
         self.foundations.iter().map(|pool| pool.actors).sum()
     }
 
-    /// Number of [`PoolSizes::compute_actors`].
+    /// Returns the number of [`PoolSizes::compute_actors`].
     pub fn num_compute(&self) -> usize {
         (self.num_encoders() + self.num_foundations()) as usize
     }
 
-    /// Number of [`PoolSizes::actors`].
+    /// Returns the number of [`PoolSizes::actors`].
     pub fn num_actors(&self) -> usize {
         self.data as usize + self.num_compute()
     }
 
-    /// Actors of a pool; of the scheduler and of pools that the run does not have there are none.
+    /// Returns the number of actors of a pool; 0 for the scheduler and for pools that the run does not have.
     pub fn of(&self, name: PoolName) -> u32 {
         match name {
             PoolName::DATA => self.data,
@@ -109,7 +109,7 @@ impl PoolSizes {
         actor.index < self.of(actor.pool)
     }
 
-    /// Every pool with its role and the number of its actors, in the order in which actors are started.
+    /// Returns every pool with its role and number of actors, in the order in which actors are started.
     pub fn pools(&self) -> impl Iterator<Item = (Role, PoolSize)> + use<'_> {
         let data = PoolSize { name: PoolName::DATA, actors: self.data };
         let encoders = self.encoders.iter().map(|&pool| (Role::Encoder, pool));
@@ -117,23 +117,23 @@ impl PoolSizes {
         [(Role::Data, data)].into_iter().chain(encoders).chain(foundations)
     }
 
-    /// Everybody but the scheduler.
+    /// Returns all actors except the scheduler.
     pub fn actors(&self) -> impl Iterator<Item = ActorId> + use<'_> {
         self.data_actors().chain(self.compute_actors())
     }
 }
 
-/// Holds what the coordinator must know of an encoder pool.
+/// What the coordinator needs to know about an encoder pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderPoolSpec {
     pub name: PoolName,
-    /// Encoders may come and go while the run goes on.
+    /// Whether encoders may join and leave during the run.
     pub elastic: bool,
-    /// The encoders' parameters change.
+    /// Whether the encoders' parameters change.
     pub trained: bool,
-    /// Features are kept in a folder: an actor without towers may read them there.
+    /// Whether features are cached in a folder, from which an actor without towers may read them.
     pub cached: bool,
-    /// The run begins without encoders of the pool: its one actor reads.
+    /// Whether the run begins without encoders in the pool: its one actor reads features.
     pub reads: bool,
 }
 
@@ -143,40 +143,41 @@ pub struct CoordinatorSpec {
     pub plan: PlanSpec,
     /// First step to compute; 0 unless resumed.
     pub first_step: StepId,
-    /// Holds what the run begins with: all of it empty unless resumed.
+    /// State with which the run begins: empty unless resumed.
     pub state: SchedulerState,
-    /// Steps of the whole run, those before `first_step` included.
+    /// Number of steps of the whole run, including those before `first_step`.
     pub steps: u64,
-    /// Samples of a step; packs, where a stream is packed.
+    /// Samples per step, or packs if a stream is packed.
     pub global_batch_size: usize,
-    /// Samples that the packer of a stream chooses from; `None`: samples are packed within their step.
+    /// Number of samples that a stream packer chooses from; `None`: samples are packed within their step.
     pub look_ahead: Option<usize>,
-    /// Plans go by costs that are fitted to the engines' times.
+    /// Whether plans use costs fitted to the engines' times.
     pub fitted: bool,
-    /// Steps planned ahead of the one being computed.
+    /// Number of steps planned ahead of the current one.
     pub prefetch_steps: usize,
-    /// Largest gradient norm; 0: no clipping.
+    /// Maximum gradient norm; 0: no clipping.
     pub clip_grad: f64,
-    /// Most steps in a row that may be skipped.
+    /// Largest number of consecutive steps that may be skipped.
     pub max_nonfinite: usize,
     pub bad_samples: BadSamples,
     pub too_long: TooLong,
     pub checkpoint_dir: PathBuf,
     pub save_points: SavePoints,
-    /// The run ends when so many checkpoints in a row could not be written.
+    /// Number of consecutive checkpoint failures after which the run ends.
     pub max_save_failures: usize,
-    /// Folder in memory for checkpoints every so many steps, to begin again from; `None`: there are none.
+    /// Folder in memory for checkpoints every N steps, for restarts; `None`: there are none.
     pub snapshots: Option<(PathBuf, u64)>,
     /// Rules of the pools of `pools.encoders`, in the same order.
     pub encoders: Vec<EncoderPoolSpec>,
-    /// The number of lanes is the plan's, whatever the number of encoders.
+    /// Whether the plan fixes the number of lanes, whatever the number of encoders.
     pub fixed_lanes: bool,
-    /// Held-out samples that are evaluated while the run goes on; `None`: there are none.
+    /// Held-out samples that are evaluated during the run; `None`: there are none.
     pub evaluation: Option<EvaluationSpec>,
 }
 
 impl CoordinatorSpec {
-    /// `resume`: the first step to compute, and what the checkpoint holds of the scheduler. The config's epochs are settled.
+    /// Creates the spec. `resume`: the first step to compute, and the scheduler state in the checkpoint. The config's epochs are
+    /// settled.
     pub fn new(config: &RunConfig, shape: ModelShape, resume: Option<(StepId, SchedulerState)>) -> Self {
         let (first_step, state) = resume.unwrap_or_default();
         let pack = &config.data.pack;
@@ -214,28 +215,28 @@ impl CoordinatorSpec {
         }
     }
 
-    /// Returns whether the encoders of some pool may come and go.
+    /// Returns whether encoders of some pool may join and leave.
     pub fn is_elastic(&self) -> bool {
         self.encoders.iter().any(|pool| pool.elastic)
     }
 
-    /// The pools that begin without encoders: an actor of theirs reads features.
+    /// Returns the pools that begin without encoders, with an actor that reads features.
     pub fn reading(&self) -> BTreeSet<PoolName> {
         self.encoders.iter().filter(|pool| pool.reads).map(|pool| pool.name).collect()
     }
 
-    /// Returns the rules of an encoder pool; `None` where the run has no such pool.
+    /// Returns the rules of an encoder pool; `None` if the run has no such pool.
     pub fn encoder_pool(&self, name: PoolName) -> Option<&EncoderPoolSpec> {
         self.encoders.iter().find(|pool| pool.name == name)
     }
 
-    /// Windows of positions that data actors may be reading at once.
+    /// Returns the maximum number of windows of positions that data actors read at once.
     pub(super) fn max_windows(&self) -> usize {
         self.prefetch_steps + 2
     }
 
-    /// Most commands that an engine may not have taken yet: windows to read, plans ahead, `Commit`, `Save`, `Stop`, and
-    /// what changes in encoder pools while an engine is busy.
+    /// Returns the maximum number of commands that an engine has not handled yet: windows to read, plans ahead, `Commit`, `Save`,
+    /// `Stop`, and changes of encoder pools while an engine is busy.
     pub fn max_unanswered(&self) -> usize {
         let plans = self.prefetch_steps + 1 + self.max_windows();
         // Of an evaluation a plan, what ends it, and two windows.

@@ -1,31 +1,31 @@
-//! Describes how fast each encoder of a pool is, and work shared out by that: a slow encoder costs its share, not the run.
+//! Measures the speed of each encoder of a pool and assigns work accordingly: a slow encoder costs its share, not the run.
 //!
-//! Encoders that are about equal are taken for equal, so that plans of a healthy run do not depend on times. One that
-//! takes more than twice as long as the middle one for the same work, several steps in a row, is a straggler: from then on
-//! units go to whom they are done by first.
+//! Encoders of about equal speed count as equal, so that plans of a healthy run do not depend on times. An encoder that takes more
+//! than twice as long as the median for the same work, in several consecutive steps, is a straggler: from then on, each unit goes
+//! to the encoder that finishes it first.
 
 use crate::message::{ActorId, PoolName, StepPlan, Timings, Unit};
 use crate::schedule::PlanSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Sets how many times slower than the middle encoder a straggler is, and down to what it stays one.
+/// Factors over the median encoder's time above which an encoder becomes a straggler, and above which it stays one.
 const SLOW: f64 = 2.0;
 const SLOW_STILL: f64 = 1.5;
-/// Seconds in a step below which nobody is slow: they are noise.
+/// Seconds per step below which no encoder counts as slow: they are noise.
 const NOTICEABLE: f64 = 2e-3;
-/// Steps in a row before it is called so.
+/// Number of consecutive slow steps before an encoder counts as a straggler.
 const STEPS: u32 = 3;
-/// The weight of the last step in an encoder's mean.
+/// Weight of the last step in an encoder's running mean.
 const LAST: f64 = 0.3;
-/// Units of a pack and encoder where stragglers are given fractions of what others get.
+/// Units per pack and encoder if stragglers get fractions of what others get.
 const FINER: u32 = 4;
 
 /// An encoder that is much slower than the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Straggler {
     pub actor: ActorId,
-    /// Tells how many times longer it takes for the same work than the middle encoder.
+    /// How many times longer it takes for the same work than the median encoder.
     pub times_slower: f64,
 }
 
@@ -37,9 +37,9 @@ pub(super) struct Speeds {
 
 #[derive(Serialize, Deserialize)]
 struct Speed {
-    /// Seconds for a unit of cost, the last steps counting most.
+    /// Seconds per unit of cost, as a running mean.
     pace: f64,
-    /// Steps in a row in which it was slow.
+    /// Number of consecutive slow steps.
     slow_steps: u32,
     is_straggler: bool,
     /// Holds what it was given so far, in its own seconds, beyond what the first to be free was.
@@ -47,12 +47,12 @@ struct Speed {
 }
 
 impl Speeds {
-    /// Takes all encoders of a pool for equal, until times say otherwise.
+    /// Treats all encoders of a pool as equal until they are measured.
     pub fn new(pool: PoolName) -> Self {
         Self { pool, known: BTreeMap::new() }
     }
 
-    /// Takes note of how long the encoders of a step took for their units.
+    /// Records how long the encoders of a step took for their units.
     pub fn observe(&mut self, spec: &PlanSpec, plan: &StepPlan, timings: &[(ActorId, Timings)]) {
         let pool = self.pool;
         let of_encoders = || timings.iter().filter(|(actor, _)| actor.pool == pool);
@@ -83,14 +83,14 @@ impl Speeds {
         }
     }
 
-    /// The lower median, so that of two encoders the faster one is the measure.
+    /// Returns the lower median, so that of two encoders the faster one is the reference.
     fn middle(&self) -> f64 {
         let mut paces: Vec<f64> = self.known.values().map(|speed| speed.pace).collect();
         paces.sort_by(f64::total_cmp);
         paces.get(paces.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
     }
 
-    /// Returns the encoders that are known to be slow, with their times in those of the middle one.
+    /// Returns the stragglers, with their times relative to the median encoder.
     pub fn stragglers(&self) -> Vec<Straggler> {
         let middle = self.middle();
         let slow = self.known.iter().filter(|(_, speed)| speed.is_straggler);
@@ -106,8 +106,8 @@ impl Speeds {
         if self.known.values().any(|speed| speed.is_straggler) { FINER } else { 1 }
     }
 
-    /// For each unit of the pool, in the order of their deadlines, the one of `workers` that ends it first. All units of a lane stay
-    /// together where `fixed_lanes`: their gradients are summed by one encoder. `None` without stragglers.
+    /// Returns, for each unit of the pool in order of deadline, the one of `workers` that finishes it first. With `fixed_lanes`,
+    /// all units of a lane stay together: their gradients are summed by one encoder. `None` without stragglers.
     pub fn share_out(
         &mut self,
         spec: &PlanSpec,

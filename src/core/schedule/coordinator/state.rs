@@ -1,4 +1,4 @@
-//! Describes what of the scheduler is in a checkpoint.
+//! The scheduler state in a checkpoint.
 
 use super::{Evaluated, Ledger, PoisonItem};
 use crate::config::Products;
@@ -7,8 +7,8 @@ use crate::schedule::Fit;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::collections::BTreeMap;
 
-/// Where the data stream stands, what was learnt of costs, and how products are computed. Written into the manifest of a
-/// checkpoint as text, without what is empty; in a journal exactly as it is.
+/// Position of the data stream, fitted costs, and how matrix products are computed. In a checkpoint's manifest it is text without
+/// empty fields; in a journal it is exact.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SchedulerState {
     /// First position of the data stream that was not taken.
@@ -16,15 +16,15 @@ pub struct SchedulerState {
     /// Positions before it that are in no step yet, ascending: `data.pack.mode: stream` holds samples back. As text they are
     /// ranges, `5 9-12`.
     pub held: Vec<SampleId>,
-    /// The ledger of the steps before.
+    /// The ledger of the steps so far.
     pub ledger: Ledger,
     /// With `scheduler.balance: fitted`.
     pub costs: Option<FittedCosts>,
-    /// Items that encoders have died of in earlier lives of the run. Not of a checkpoint: what is before it is not read again.
+    /// Items that encoders died on in earlier lives of the run. Not stored in a checkpoint: what is before it is not read again.
     pub poison_items: Vec<PoisonItem>,
-    /// Holds what evaluations have come to.
+    /// Results of evaluations.
     pub evaluated: Evaluated,
-    /// Tells how every actor of the run computes products; `auto`: each as its processor does it faster.
+    /// How every actor of the run computes matrix products; `auto`: each as its processor does it faster.
     pub products: Products,
 }
 
@@ -75,13 +75,13 @@ impl<'de> Deserialize<'de> for SchedulerState {
     }
 }
 
-/// Cost models of the pools, as they are fitted while the run goes on.
+/// Cost models of the pools, fitted during the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FittedCosts(pub BTreeMap<PoolName, Fit>);
 
 impl SchedulerState {
-    /// At a position of the stream, with nothing held back and nothing fitted.
+    /// Returns the state at a position of the stream, with nothing held back and nothing fitted.
     pub fn at(cursor: SampleId) -> Self {
         Self { cursor, ..Self::default() }
     }

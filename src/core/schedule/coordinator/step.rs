@@ -1,4 +1,4 @@
-//! One step in flight: who has reduced it, what was decided, who has applied that.
+//! One step in flight: which actors have reduced it, what was decided, and which actors have applied that.
 
 use super::by_actor::ByActor;
 use super::encoder_pool::EncoderPool;
@@ -19,29 +19,29 @@ pub(super) struct InFlight {
     pub plan: Arc<StepPlan>,
     /// Positions before the plan's cursor that are in no plan yet.
     held: Vec<SampleId>,
-    /// The balance as planned.
+    /// The planned balance.
     balance: StepBalance,
     reports: ByActor<StepReport>,
-    /// Encoders that have done their units, as the epoch shares them out.
+    /// Encoders that have finished their units of this epoch.
     finished_by: BTreeSet<ActorId>,
     decision: Option<Decision>,
-    /// Once it is decided: the foundation pools, where there are several.
+    /// Set once decided: the foundation pools, if there are several.
     experts: Vec<ExpertStep>,
-    /// Once it is decided: who has not applied that yet.
+    /// Set once decided: actors that have not applied it yet.
     awaited: ByActor<()>,
 }
 
-/// All pools together.
+/// The decision over all pools.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Decision {
     pub loss: f64,
     pub grad_norm: f64,
-    /// `None`: something is not finite, the step is skipped.
+    /// `None`: something is not finite, and the step is skipped.
     pub commit: Option<Commit>,
 }
 
 impl InFlight {
-    /// Begins a step that is planned; `held` are samples that were read and are in no plan yet.
+    /// Begins a planned step; `held` are samples that were read and are in no plan yet.
     pub fn new(plan: Arc<StepPlan>, held: Vec<SampleId>, balance: StepBalance) -> Self {
         Self {
             plan,
@@ -55,12 +55,12 @@ impl InFlight {
         }
     }
 
-    /// The ledger with it; `before`: of the steps before it.
+    /// Returns the ledger including this step; `before` is the ledger before it.
     pub fn ledger(&self, before: Ledger) -> Ledger {
         before.after(self.plan.step, &self.samples())
     }
 
-    /// The scheduler's state after this step, where `before` is the state before it. `ledger`: the ledger after this step.
+    /// Returns the scheduler's state after this step, given the state `before` it and the `ledger` after it.
     pub fn state(&self, before: &SchedulerState, ledger: Ledger, costs: Option<FittedCosts>) -> SchedulerState {
         let (cursor, held, products) = (self.plan.cursor, self.held.clone(), before.products);
         SchedulerState { held, ledger, costs, products, ..SchedulerState::at(cursor) }
@@ -79,12 +79,12 @@ impl InFlight {
         self.plan.purpose.is_evaluation()
     }
 
-    /// It is decided, and the step after it has its parameters.
+    /// Returns whether it is decided, and the next step has its parameters.
     pub fn ends_step(&self) -> bool {
         self.is_decided() && !self.is_evaluation()
     }
 
-    /// Returns what an evaluation has found, once all engines have reported; from then on they are to forget it.
+    /// Returns the results of an evaluation once all engines have reported; from then on they are to drop it.
     pub fn conclude(&mut self, engines: &[ActorId]) -> Option<EvaluationReport> {
         if self.is_decided() || !engines.iter().all(|&engine| self.reports.contains(engine)) {
             return None;
@@ -96,8 +96,8 @@ impl InFlight {
         Some(found)
     }
 
-    /// Another epoch of `pool`: its units of who has left are given to its workers, and its encoders report anew. Returns
-    /// these units.
+    /// Begins another epoch of `pool`: units of encoders that left go to its workers, and its encoders report again. Returns these
+    /// units.
     pub fn share_out(&mut self, left: &[u32], pool: &EncoderPool) -> Vec<UnitId> {
         let mut moved = Vec::new();
         let gone = |unit: &Unit| pool.has(unit) && left.contains(&unit.encoder.index);
@@ -113,18 +113,18 @@ impl InFlight {
         moved
     }
 
-    /// The unit, if it is this encoder's.
+    /// Returns the unit if it is this encoder's.
     pub fn unit_of(&self, encoder: ActorId, id: UnitId) -> Option<&Unit> {
         self.plan.unit(id).filter(|unit| unit.encoder == Replica::new(encoder.pool, encoder.index))
     }
 
-    /// Gives these units to nobody.
+    /// Assigns these units to nobody.
     pub fn skip(&mut self, units: &[UnitId]) {
         let plan = Arc::make_mut(&mut self.plan);
         plan.units.iter_mut().filter(|unit| units.contains(&unit.id)).for_each(|unit| unit.encoder.index = SKIPPED);
     }
 
-    /// Notes that an encoder has done its units.
+    /// Records that an encoder has finished its units.
     pub fn finished(&mut self, encoder: ActorId) {
         self.finished_by.insert(encoder);
     }
@@ -137,13 +137,13 @@ impl InFlight {
         self.reports.contains(actor)
     }
 
-    /// False where too few engines have reported: cheap, for it is asked at every event of thousands of engines.
+    /// Returns false if too few engines have reported: a cheap check, since it runs at every event of thousands of engines.
     pub fn may_be_decided(&self, num_engines: usize) -> bool {
         self.decision.is_none() && self.reports.len() >= num_engines
     }
 
     /// # Errors
-    /// The engine reports for the second time.
+    /// Fails if the engine reports for the second time.
     pub fn reduced(&mut self, actor: ActorId, report: StepReport) -> Result<(), String> {
         let step = report.step;
         match self.reports.insert(actor, report) {
@@ -221,15 +221,15 @@ impl InFlight {
         }
     }
 
-    /// Returns whether it has still to apply what was decided.
+    /// Returns whether an actor has not yet applied the decision.
     pub fn awaits(&self, actor: ActorId) -> bool {
         self.awaited.contains(actor)
     }
 
-    /// True once all engines have.
+    /// Records that an engine has applied the decision; returns whether all have.
     ///
     /// # Errors
-    /// Nothing was decided yet, or the engine says so for the second time.
+    /// Fails if nothing was decided yet, or the engine reports for the second time.
     pub fn applied(&mut self, actor: ActorId) -> Result<bool, String> {
         if self.awaited.remove(actor).is_none() {
             return Err(format!("applied step {} twice or before it was decided", self.plan.step));
@@ -237,12 +237,12 @@ impl InFlight {
         Ok(self.awaited.is_empty())
     }
 
-    /// Notes that the actor is gone and need not apply what was decided; true if all others have.
+    /// Records that the actor is gone and need not apply the decision; returns whether all others have.
     pub fn lose(&mut self, actor: ActorId) -> bool {
         self.awaited.remove(actor).is_some() && self.awaited.is_empty()
     }
 
-    /// Returns what it was planned from: samples, or packs of a packed stream.
+    /// Returns the batch from which it was planned: samples, or packs of a packed stream.
     pub fn batch(&self, is_packed: bool) -> Batch {
         let packs = self.plan.packs.iter().map(|pack| pack.samples.clone());
         if is_packed {
@@ -261,7 +261,7 @@ impl InFlight {
         ids
     }
 
-    /// Sums over the foundation's ranks in their order.
+    /// Sums over the foundation's ranks in order.
     fn pairs(&self) -> Option<PairReport> {
         let of_pool = self.reports.iter().filter(|(actor, _)| actor.role == Role::Foundation);
         of_pool.filter_map(|(_, report)| report.pairs.as_deref().copied()).reduce(|sum, part| sum.plus(&part))

@@ -1,9 +1,9 @@
-//! Describes what an encoder may say, and what becomes of one that says something else.
+//! Checks the messages of encoders, and decides what happens to an encoder that sends wrong ones.
 //!
-//! An encoder can be replaced, so nothing that it says may end or change a run in which it was not its turn. Every field of
-//! its words is compared with what it was told before they are heard; who lies too often is let go. What it sends is
-//! compared by those who get it, who tell of what they have refused. The rest of the run is
-//! one gang: a wrong word there is a bug, and ends the run by name.
+//! An encoder can be replaced, so none of its messages may end or change a run out of turn. Every field is compared with the
+//! encoder's plan before the message is accepted; an encoder with too many violations is removed. The tensors that it sends are
+//! checked by their receivers, which report what they refused. The rest of the run is one gang: a wrong message there is a bug, and
+//! ends the run by name.
 
 use super::encoder_pool::EncoderPool;
 use super::step::InFlight;
@@ -12,15 +12,15 @@ use crate::message::{ActorId, Epoch, Event, SavedFile, StepId, StepReport, Timin
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Violations after which an encoder is excluded.
+/// Number of violations after which an encoder is excluded.
 const MAX_VIOLATIONS: usize = 3;
 
-/// Words that were refused, by the encoder that said them.
+/// Number of refused messages per encoder.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Trust(BTreeMap<ActorId, usize>);
 
 impl Trust {
-    /// Takes note of a word that was refused; true if it was one too many.
+    /// Records a refused message; returns whether it was one too many.
     pub fn violated(&mut self, actor: ActorId) -> bool {
         let count = self.0.entry(actor).or_default();
         *count += 1;
@@ -28,14 +28,14 @@ impl Trust {
     }
 }
 
-/// Holds what the words of an encoder are compared with.
+/// What the messages of an encoder are compared with.
 pub(super) struct Told<'a> {
     pub actor: ActorId,
     pub pool: &'a EncoderPool,
     pub in_flight: &'a BTreeMap<StepId, InFlight>,
-    /// It was expected from the beginning, and is not ready.
+    /// Whether it was expected from the beginning and is not ready.
     pub is_joining: bool,
-    /// It reduces gradients in the step that is computed.
+    /// Whether it reduces gradients in the current step.
     pub is_trained: bool,
     pub current: StepId,
     pub next_plan: StepId,
@@ -43,7 +43,7 @@ pub(super) struct Told<'a> {
 
 impl Told<'_> {
     /// # Errors
-    /// Says what is wrong with the words.
+    /// Returns what is wrong with the message.
     pub fn expect(&self, event: &Event) -> Result<(), String> {
         match event {
             Event::Ready => self.ready(),

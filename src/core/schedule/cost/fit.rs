@@ -1,4 +1,4 @@
-//! A cost model fitted to measured times while a run goes on.
+//! Fits a cost model to measured times during a run.
 
 use super::{CostModel, Work};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
     prior: CostModel,
-    /// Weight that an observation keeps when the next one comes.
+    /// Factor by which an observation's weight falls with each new one.
     forgetting: f64,
     num_observations: u64,
     /// `Σ x xᵀ` and `Σ x`, `x` being work over seconds, forgotten alike.
@@ -25,20 +25,20 @@ pub struct Fit {
     weight: f64,
 }
 
-/// Observations before which the prior counts.
+/// Number of observations before which the prior is used.
 const MIN_OBSERVATIONS: u64 = 8;
-/// Least variance, relative, that times are taken to have.
+/// Minimum relative variance assumed for times.
 const MIN_VARIANCE: f64 = 1e-8;
 
 impl Fit {
-    /// `half_life` is the number of observations after which one counts half.
+    /// Creates a fit; `half_life` is the number of observations after which the weight of one is halved.
     pub fn new(prior: CostModel, half_life: f64) -> Self {
         let forgetting = 0.5_f64.powf(1.0 / half_life.max(1.0));
         let (square, cross) = ([[0.0; 3]; 3], [0.0; 3]);
         Self { prior, forgetting, num_observations: 0, square, cross, weight: 0.0 }
     }
 
-    /// One replica's work and how long it computed. Times that are no positive number are left out.
+    /// Adds one replica's work and its time. Times that are not positive numbers are ignored.
     pub fn observe(&mut self, work: Work, seconds: f64) {
         if !(seconds.is_finite() && seconds > 0.0) || work == Work::default() {
             return;
@@ -58,7 +58,7 @@ impl Fit {
         self.num_observations
     }
 
-    /// The model as fitted, in picoseconds; the prior, in its own units, before there are enough observations.
+    /// Returns the fitted model, in picoseconds, or the prior, in its own units, before there are enough observations.
     pub fn model(&self) -> CostModel {
         match self.solve() {
             Some(seconds) => {
@@ -69,13 +69,13 @@ impl Fit {
         }
     }
 
-    /// Predicted time; `None` before there are enough observations.
+    /// Returns the predicted time; `None` before there are enough observations.
     pub fn seconds(&self, work: Work) -> Option<f64> {
         let x = values(work);
         Some(self.solve()?.iter().zip(x).map(|(coefficient, x)| coefficient * x).sum())
     }
 
-    /// Coefficients in seconds.
+    /// Returns the coefficients in seconds.
     fn solve(&self) -> Option<[f64; 3]> {
         if self.num_observations < MIN_OBSERVATIONS {
             return None;
@@ -122,7 +122,7 @@ fn values(work: Work) -> [f64; 3] {
     [work.pairs as f64, work.tokens as f64, work.count as f64]
 }
 
-/// Non-negative `x` that makes `½ xᵀ S x − rᵀ x` least, `S` being positive definite with ones (and more) on its diagonal.
+/// Returns the non-negative `x` that minimizes `½ xᵀ S x − rᵀ x`; `S` is positive definite with ones (or more) on its diagonal.
 fn least_squares(square: &[[f64; 3]; 3], cross: &[f64; 3]) -> [f64; 3] {
     let mut best = ([0.0; 3], 0.0);
     for free in 1_usize..8 {
@@ -139,7 +139,7 @@ fn least_squares(square: &[[f64; 3]; 3], cross: &[f64; 3]) -> [f64; 3] {
     best.0
 }
 
-/// Solution with the coefficients outside of the set `free` at 0, by Cholesky; `None`: the set is not independent.
+/// Returns the solution with the coefficients outside the set `free` at 0, by Cholesky; `None`: the set is not independent.
 fn solve_free(square: &[[f64; 3]; 3], cross: &[f64; 3], free: usize) -> Option<[f64; 3]> {
     let indices: Vec<usize> = (0..3).filter(|i| free >> i & 1 == 1).collect();
     let n = indices.len();

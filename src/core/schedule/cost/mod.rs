@@ -1,4 +1,4 @@
-//! Describes what work costs a replica: a model of three numbers, and its fit to measured times.
+//! Cost of work on a replica: a model with three coefficients, and its fit to measured times.
 
 mod fit;
 mod model;

@@ -1,56 +1,55 @@
-//! Cost of sequences and of media items: `a · Σ l² + b · Σ l + c · n`. Fixed point, so that sums do not depend on
-//! their order.
+//! Cost of sequences and of media items: `a · Σ l² + b · Σ l + c · n`. Fixed point, so that sums do not depend on their order.
 
 use crate::message::{ItemMeta, SampleMeta, Tower};
 use serde::{Deserialize, Serialize};
 use std::iter::Sum;
 use std::ops::AddAssign;
 
-/// Bits after the point of a coefficient.
+/// Fractional bits of a coefficient.
 const FRACTION: u32 = 16;
-/// Costliest piece of work: sums of many stay far from the end of a `u64`.
+/// Maximum cost of a piece of work, so that sums of many do not overflow a `u64`.
 const MOST: u128 = 1 << 56;
 
 /// Cost of `n` sequences of `l` tokens each: `a · Σ l · min(l, window) + b · Σ l + c · n`.
 ///
-/// In relative units when made from a model's shape, in picoseconds when fitted: costs of two models do not compare.
+/// In relative units if derived from a model's shape, in picoseconds if fitted: costs of two models are not comparable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostModel {
     a: u64,
     b: u64,
     c: u64,
-    /// Tokens that a batch costs beside what is in it.
+    /// Cost of a batch in addition to its content, in tokens.
     #[serde(default)]
     batch_tokens: u64,
-    /// Tokens (patches of an item) that attend to each other at most; `None`: the whole sequence (frame).
+    /// Maximum number of tokens (patches of an item) that attend to each other; `None`: the whole sequence (frame).
     pub window: Option<u32>,
 }
 
-/// Holds what a cost is linear in.
+/// The quantities in which cost is linear.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// `Σ l · min(l, window)`: pairs that attend to each other, as a causal mask does not halve them.
+    /// `Σ l · min(l, window)`: pairs that attend to each other, not halved for causal masks.
     pub pairs: u64,
     /// `Σ l`.
     pub tokens: u64,
-    /// Sequences; items of an encoder.
+    /// Number of sequences, or of an encoder's items.
     pub count: u64,
 }
 
-/// Values of a patch of published vision towers, about: 588 (14 × 14 pixels) to 1,536 (two frames of 16 × 16).
+/// Approximate number of values per patch of published vision towers: 588 (14 × 14 pixels) to 1,536 (two frames of 16 × 16).
 const VALUES_A_PATCH: u64 = 1024;
 
 impl CostModel {
-    /// The units of cost in a second, for fitted models.
+    /// Units of cost per second, for fitted models.
     pub const PER_SECOND: f64 = 1e12;
 
-    /// Negative coefficients count as 0. The smallest step is 2⁻¹⁶.
+    /// Creates a model. Negative coefficients count as 0; the resolution is 2⁻¹⁶.
     pub fn new(a: f64, b: f64, c: f64) -> Self {
         let fixed = |value: f64| (value * f64::from(1 << FRACTION)).round() as u64;
         Self { a: fixed(a), b: fixed(b), c: fixed(c), batch_tokens: 0, window: None }
     }
 
-    /// A decoder's samples by their shape: `n² + 12 · hidden_size · n`.
+    /// Returns the cost model of a decoder's samples by shape: `n² + 12 · hidden_size · n`.
     ///
     /// A layer spends about `24 · hidden_size²` operations a token in its matrices and `2 · hidden_size · n` in causal
     /// attention over a sample of `n` tokens (Kaplan et al. 2020, appendix B): their ratio is `n / (12 · hidden_size)`.
@@ -58,22 +57,22 @@ impl CostModel {
         Self::transformer(12 * hidden_size)
     }
 
-    /// Samples by the length at which attention costs as much as the matrices.
+    /// Returns the cost model of samples by the length at which attention costs as much as the matrix products.
     pub fn transformer(even_length: u64) -> Self {
         Self::new(1.0, even_length as f64, 0.0)
     }
 
-    /// An encoder's items by their rows alone ([`Tower::rows`]).
+    /// Returns the cost model of an encoder's items by their rows alone ([`Tower::rows`]).
     pub fn rows() -> Self {
         Self::new(0.0, 1.0, 0.0)
     }
 
-    /// Sets the cost of a batch beside its items, in tokens.
+    /// Sets the cost of a batch in addition to its items, in tokens.
     pub fn with_batch(self, batch_tokens: u64) -> Self {
         Self { batch_tokens, ..self }
     }
 
-    /// Returns the cost of a batch beside its items: at least what an item costs besides its tokens.
+    /// Returns the cost of a batch in addition to its items: at least what an item costs in addition to its tokens.
     pub fn batch(self) -> u64 {
         self.cost(Work { tokens: self.batch_tokens, count: 1, pairs: 0 })
     }
@@ -82,7 +81,7 @@ impl CostModel {
         Self { window, ..self }
     }
 
-    /// `a`, `b` and `c`.
+    /// Returns `a`, `b` and `c`.
     pub fn coefficients(self) -> [f64; 3] {
         [self.a, self.b, self.c].map(|fixed| fixed as f64 / f64::from(1 << FRACTION))
     }
@@ -94,17 +93,17 @@ impl CostModel {
         (sum >> FRACTION).min(MOST) as u64
     }
 
-    /// Cost of one sample, by its documents. Packing adds nothing: documents do not attend to each other.
+    /// Returns the cost of one sample, by its documents. Packing adds nothing: documents do not attend to each other.
     pub fn sample(self, sample: &SampleMeta) -> u64 {
         self.cost(self.sample_work(sample))
     }
 
-    /// Cost of a sequence of that many tokens; an empty one costs as one of a token.
+    /// Returns the cost of a sequence of that many tokens; an empty one costs as much as one token.
     pub fn sequence(self, num_tokens: u32) -> u64 {
         self.cost(self.sequence_work(num_tokens))
     }
 
-    /// Cost of one media item: the frames of a video do not attend to each other, nor do an encoder's windows.
+    /// Returns the cost of one media item: frames of a video do not attend to each other, nor do an encoder's windows.
     pub fn item(self, item: &ItemMeta) -> u64 {
         self.cost(self.item_work(item))
     }

@@ -1,4 +1,4 @@
-//! Describes how few packs there could be at all.
+//! A lower bound on the number of packs.
 
 /// Packs of `capacity` tokens that samples need at the least, by their number of each length: bound L2 of Martello and
 /// Toth ("Knapsack Problems", 1990, section 8.3.2), which is never below `⌈Σ length / capacity⌉` and at least two thirds

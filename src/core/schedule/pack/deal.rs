@@ -1,5 +1,5 @@
-//! Samples to replicas first, and packs on each replica afterwards: a replica with one dear sample is given fewer tokens, and
-//! its packs are shorter, where whole packs that cost alike would leave it the costliest by far.
+//! Assigns samples to replicas first and packs them there afterwards: a replica with one costly sample gets fewer tokens and
+//! shorter packs, where whole packs of equal cost would leave it the costliest by far.
 
 use super::limits::{Load, PackLimits, SampleSize};
 use super::step::{collect, first_fit_decreasing, split_costliest};
@@ -54,7 +54,7 @@ pub(crate) fn deal(
     dealt.iter().flatten().all(is_whole).then(|| dealt.into_iter().map(in_order).collect())
 }
 
-/// A pack in the making.
+/// A pack under construction.
 struct Bin {
     samples: Vec<usize>,
     load: Load,

@@ -1,4 +1,4 @@
-//! Describes where a sample fits best: the pack with the least room for tokens that has room for all of it.
+//! Finds the best fit for a sample: the pack with the least remaining tokens that has room for all of it.
 
 use super::limits::{Load, PackLimits, SampleSize};
 

@@ -8,7 +8,7 @@ pub(super) struct LengthSet {
 }
 
 impl LengthSet {
-    /// Empty, for numbers from 0 to `most`.
+    /// Creates an empty set for numbers from 0 to `most`.
     pub fn new(most: usize) -> Self {
         let mut levels = Vec::new();
         let mut words = most / 64 + 1;
@@ -21,7 +21,7 @@ impl LengthSet {
         }
     }
 
-    /// Adds a length. Panics where it is larger than the set was made for.
+    /// Adds a length. Panics if it is larger than the set allows.
     pub fn insert(&mut self, mut value: usize) {
         for level in &mut self.levels {
             let word = &mut level[value / 64];
@@ -34,7 +34,7 @@ impl LengthSet {
         }
     }
 
-    /// Takes a length out; nothing happens where it is not in.
+    /// Removes a length, if it is in the set.
     pub fn remove(&mut self, mut value: usize) {
         for level in &mut self.levels {
             let word = &mut level[value / 64];
@@ -46,7 +46,7 @@ impl LengthSet {
         }
     }
 
-    /// Greatest member that is not above `value`.
+    /// Returns the largest member not above `value`.
     pub fn at_most(&self, value: usize) -> Option<usize> {
         let mut value = value.min(self.levels[0].len() * 64 - 1);
         for (height, level) in self.levels.iter().enumerate() {

@@ -1,21 +1,21 @@
-//! Describes what a pack may hold, and what a sample takes of it.
+//! Capacity limits of a pack, and the size of a sample.
 
 use crate::config::{Pack, RunConfig};
 use crate::message::{SampleId, SampleMeta, Tower};
 use serde::{Deserialize, Serialize};
 
-/// Holds what one pack may hold.
+/// Capacity limits of one pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackLimits {
     pub max_tokens: usize,
     pub max_samples: usize,
-    /// Media items; the name is that of configurations, frames of a video are no images.
+    /// Maximum number of media items; the name is that of the config, and frames of a video do not count as images.
     pub max_images: usize,
-    /// Tokens that media items fill, of `max_tokens`.
+    /// Maximum number of media tokens, out of `max_tokens`.
     pub max_visual_tokens: usize,
 }
 
-/// Holds what a sample takes of a pack, or samples together.
+/// Size of a sample, or of several samples together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SampleSize {
     pub tokens: u32,
@@ -23,7 +23,7 @@ pub struct SampleSize {
     pub visual_tokens: u32,
 }
 
-/// A sample that fits no pack, even alone. It is never cut: whoever sent it decides what becomes of it.
+/// A sample that does not fit even in an empty pack. It is never split: the caller decides what to do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("sample {sample} has {amount} {what}, and a pack holds {limit}; raise `{key}`")]
 pub struct TooLarge {
@@ -35,7 +35,7 @@ pub struct TooLarge {
 }
 
 impl PackLimits {
-    /// Nothing but tokens is limited.
+    /// Returns limits on tokens only.
     pub fn tokens(max_tokens: usize) -> Self {
         let most = usize::MAX;
         Self { max_tokens, max_samples: most, max_images: most, max_visual_tokens: most }
@@ -55,7 +55,7 @@ impl PackLimits {
     }
 
     /// # Errors
-    /// The sample exceeds a limit by itself.
+    /// Fails if the sample exceeds a limit by itself.
     pub fn check(&self, sample: SampleId, size: SampleSize) -> Result<(), TooLarge> {
         let of = [
             (size.tokens, self.max_tokens, "tokens", "data.pack.max_tokens"),
@@ -70,20 +70,20 @@ impl PackLimits {
 }
 
 impl SampleSize {
-    /// Answers that a reference model reads are no media.
+    /// Returns the size of a sample. Answers that a reference model reads do not count as media.
     pub fn of(sample: &SampleMeta) -> Self {
         let media = || sample.items.iter().filter(|item| item.tower != Tower::Reference);
         let visual_tokens = media().map(|item| item.num_features).sum();
         Self { tokens: sample.num_tokens, images: media().count() as u32, visual_tokens }
     }
 
-    /// A pack holds it.
+    /// Returns whether a pack can hold it.
     pub(super) fn fits(self, limits: &PackLimits) -> bool {
         Load::default().with(self).fits(limits)
     }
 }
 
-/// Holds what lies in a pack already.
+/// Current content of a pack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
     pub tokens: usize,
@@ -98,7 +98,7 @@ impl Load {
         self.with_copies(size, 1)
     }
 
-    /// Returns the load with so many more samples of this size.
+    /// Returns the load with this many more samples of this size.
     pub fn with_copies(self, size: SampleSize, copies: usize) -> Self {
         Self {
             tokens: self.tokens + copies * size.tokens as usize,
@@ -108,7 +108,7 @@ impl Load {
         }
     }
 
-    /// Returns whether a pack may hold it.
+    /// Returns whether a pack can hold it.
     pub fn fits(&self, limits: &PackLimits) -> bool {
         self.tokens <= limits.max_tokens
             && self.images <= limits.max_images

@@ -1,7 +1,7 @@
-//! Packing: samples end to end into as few rows as hold them, nothing cut and nothing lost.
+//! Packing: concatenates samples into as few rows as possible, without splitting or losing any.
 //!
-//! By what is known: `pack` is given one global batch and makes packs that cost alike; [`StreamPacker`] sees a window
-//! of a stream; [`pack_offline`] knows every length.
+//! By what is known: `pack` gets one global batch and makes packs of equal cost; [`StreamPacker`] sees a window of a stream;
+//! [`pack_offline`] knows every length.
 
 mod best_fit;
 mod bound;

@@ -1,24 +1,24 @@
-//! Packing of a data set whose lengths are all known.
+//! Packs a data set whose lengths are all known.
 
 use super::best_fit::{BestFit, Run, best_fit_decreasing};
 use super::limits::{PackLimits, SampleSize};
 use std::collections::HashMap;
 
-/// Stands for a pack where a sample has none.
+/// Marks a sample without a pack.
 const NO_PACK: u32 = u32::MAX;
 
-/// Describes which pack each sample lies in. Packs are numbered by their first sample.
+/// The pack of each sample. Packs are numbered by their first sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfflinePacks {
     pack_of: Vec<u32>,
-    /// Tokens in each pack.
+    /// Number of tokens in each pack.
     pub num_tokens: Vec<u32>,
-    /// Samples that fit no pack. They are in none, whole or in part.
+    /// Samples that fit in no pack and are left out.
     pub too_large: Vec<u32>,
 }
 
-/// Packs samples by best fit decreasing, within all limits. Takes longer the more sizes there are, which is about the
-/// number of samples where all limits count.
+/// Packs samples by best fit decreasing, within all limits. The time grows with the number of distinct sizes, which is about the
+/// number of samples if all limits apply.
 ///
 /// # Panics
 /// There are 2³² samples or more, or a limit on tokens of 0.
@@ -43,7 +43,7 @@ pub fn pack_offline(sizes: &[SampleSize], limits: PackLimits) -> OfflinePacks {
     hand_out(pack_of, &best_fit_decreasing(&kinds, limits))
 }
 
-/// Works like [`pack_offline`] for text, of which lengths are all there is to know: two passes over memory.
+/// Works like [`pack_offline`] for text, where only lengths matter: two passes over memory.
 ///
 /// # Panics
 /// As [`pack_offline`].
@@ -142,12 +142,12 @@ impl OfflinePacks {
         self.num_tokens.len()
     }
 
-    /// Pack of each sample; `None`: it fits none.
+    /// Returns the pack of each sample; `None`: it fits in none.
     pub fn pack_of(&self) -> impl ExactSizeIterator<Item = Option<u32>> + '_ {
         self.pack_of.iter().map(|&pack| (pack != NO_PACK).then_some(pack))
     }
 
-    /// The samples of all packs, ascending within each, pack after pack, and where each pack begins (and the last ends).
+    /// Returns the samples of all packs, pack by pack and ascending within each, and where each pack begins (and the last ends).
     pub fn by_pack(&self) -> (Vec<u32>, Vec<u32>) {
         let mut starts = vec![0_u32; self.num_packs() + 1];
         self.pack_of().flatten().for_each(|pack| starts[pack as usize + 1] += 1);
@@ -164,8 +164,8 @@ impl OfflinePacks {
         (samples, starts)
     }
 
-    /// Tokens over the room of all packs, each of the smallest of several sizes that holds it. The largest size is the
-    /// limit that was packed for.
+    /// Returns tokens divided by the capacity of all packs, where each pack has the smallest of several sizes that holds it. The
+    /// largest size is the limit used for packing.
     pub fn fill(&self, sizes: &[usize]) -> f64 {
         let room = |tokens: u32| *sizes.iter().filter(|size| **size >= tokens as usize).min().expect("a size holds it");
         let total: u64 = self.num_tokens.iter().map(|&tokens| u64::from(tokens)).sum();

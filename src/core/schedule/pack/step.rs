@@ -1,4 +1,4 @@
-//! Packing: samples into as few rows as hold them, and rows that cost alike.
+//! Packs the samples of a step into as few rows as possible, with rows of equal cost.
 
 use super::limits::{Load, PackLimits, SampleSize};
 use super::offline::pack_offline;
@@ -7,10 +7,10 @@ use crate::schedule::CostModel;
 use crate::schedule::balance::{Capacity, by_falling, longest_first};
 use std::collections::BinaryHeap;
 
-/// Numbers of packs that are tried below first fit's: each costs a pass over the samples.
+/// Number of pack counts below first fit's that are tried: each costs a pass over the samples.
 const MAX_TRIALS: usize = 4;
 
-/// Packs as ascending indices into `samples`, by their first sample. Every sample must fit a pack by itself.
+/// Returns packs as ascending indices into `samples`, ordered by their first sample. Every sample must fit in a pack by itself.
 ///
 /// Their number is first fit decreasing's (at most 11/9 of the best plus 6/9: Dósa 2007), less what a few trials save,
 /// rounded up to a multiple of `replicas` where there are enough samples, so that no replica waits for another's last

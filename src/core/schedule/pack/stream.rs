@@ -1,4 +1,4 @@
-//! Packing of a stream that is never seen whole: a window of samples is held back, and packs are made from it.
+//! Packs a stream of which only a window is visible: samples are held back, and packs are made from them.
 
 use super::length_set::LengthSet;
 use super::limits::{Load, PackLimits, SampleSize, TooLarge};
@@ -6,7 +6,7 @@ use crate::message::SampleMeta;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Makes packs from the oldest samples, and fills each up with whichever of the held ones close its gap.
+/// Makes packs from the oldest samples, and fills each with those held samples that close its gap.
 ///
 /// # Contract
 /// 1. Every sample that was taken comes out in exactly one pack, whole; within a pack in the order of arrival.
@@ -21,7 +21,7 @@ pub struct StreamPacker {
     limits: PackLimits,
     look_ahead: usize,
     finished: bool,
-    /// By number of arrival.
+    /// Held samples by order of arrival.
     held: BTreeMap<u64, SampleMeta>,
     num_pushed: u64,
     /// Lengths that are held, and who has them, oldest first.
@@ -65,7 +65,7 @@ const TRIES: [usize; CLOSERS] = [1, 64, 12];
 const MAX_TWINS: usize = 4;
 
 impl StreamPacker {
-    /// `look_ahead`: samples held before a pack comes out (at least 1).
+    /// Creates a packer; `look_ahead`: number of samples held before a pack comes out (at least 1).
     pub fn new(limits: PackLimits, look_ahead: usize) -> Self {
         Self {
             limits,
@@ -79,10 +79,10 @@ impl StreamPacker {
         }
     }
 
-    /// Takes one sample. Pop whatever is ready before the next.
+    /// Takes one sample. Pop all ready packs before pushing the next.
     ///
     /// # Errors
-    /// The sample fits no pack; it is not taken.
+    /// Fails if the sample fits in no pack; it is not taken.
     pub fn push(&mut self, sample: SampleMeta) -> Result<(), TooLarge> {
         self.limits.check(sample.id, SampleSize::of(&sample))?;
         self.hold(sample);
@@ -98,12 +98,12 @@ impl StreamPacker {
         self.held.insert(number, sample);
     }
 
-    /// The stream has ended: packs come until nothing is held.
+    /// Ends the stream: packs come out until nothing is held.
     pub fn finish(&mut self) {
         self.finished = true;
     }
 
-    /// The next pack, if enough samples are held or the stream has ended.
+    /// Returns the next pack, if enough samples are held or the stream has ended.
     pub fn pop(&mut self) -> Option<Vec<SampleMeta>> {
         if self.held.is_empty() || !(self.finished || self.held.len() >= self.look_ahead) {
             return None;
@@ -115,7 +115,7 @@ impl StreamPacker {
         Some(pack.numbers.into_iter().map(|number| self.take(number)).collect())
     }
 
-    /// The samples that are held, in the order of arrival: push them to a new packer to go on from here.
+    /// Returns the held samples in order of arrival: pushed to a new packer, they continue from here.
     pub fn held(&self) -> impl Iterator<Item = &SampleMeta> {
         self.held.values()
     }

@@ -1,4 +1,4 @@
-//! The quantiles of the beta distribution.
+//! Quantiles of the beta distribution.
 
 /// The `u` quantile of Beta(alpha, beta), for u in (0, 1): where the regularized incomplete beta function is `u`. Exact where
 /// one of the two is 1, else by bisection, to the last bits of a double.

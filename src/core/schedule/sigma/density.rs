@@ -1,17 +1,17 @@
-//! The densities of noise levels by their quantiles. Level 0 is data, level 1 is noise.
+//! Distributions of noise levels, given by their quantiles. Level 0 is data, level 1 is noise.
 
 use super::{beta, normal};
 use crate::config::{Density, NoiseLevels};
 
-/// Levels of `discrete`.
+/// Number of levels of `discrete`.
 const GRID: f64 = 1000.0;
 
-/// Says how likely each noise level is.
+/// Distribution of noise levels.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TimeSampler {
-    /// All levels alike.
+    /// All levels equally likely.
     Uniform,
-    /// The sigmoid of a normal number (Esser et al. 2024).
+    /// The sigmoid of a normal variable (Esser et al. 2024).
     LogitNormal { mean: f64, std: f64 },
     /// `1 − u − scale · (cos²(πu/2) − 1 + u)` of an even number u (Esser et al. 2024); it falls with u where the scale is -1
     /// to 2 / (π − 2).
@@ -25,7 +25,7 @@ pub enum TimeSampler {
 }
 
 impl TimeSampler {
-    /// The density of a config before its shift.
+    /// Returns the distribution of a config before its shift.
     pub(super) fn of(levels: &NoiseLevels) -> Self {
         let (mean, std) = (levels.mean.unwrap_or(0.0), levels.std.unwrap_or(1.0));
         match levels.density {
@@ -44,12 +44,12 @@ impl TimeSampler {
         }
     }
 
-    /// Returns the same law with its levels shifted towards noise: `σ' = s·σ / (1 + (s − 1)·σ)`.
+    /// Returns the same distribution with its levels shifted toward noise: `σ' = s·σ / (1 + (s − 1)·σ)`.
     pub(super) fn shifted(self, shift: f64) -> Self {
         if shift == 1.0 { self } else { Self::Shift { shift, of: Box::new(self) } }
     }
 
-    /// The level that belongs to `u`, in (0, 1): the density's quantile, so that even numbers u make even use of the levels.
+    /// Returns the level at quantile `u`, in (0, 1), so that uniform numbers u give levels with this distribution.
     pub fn at(&self, u: f64) -> f64 {
         match self {
             Self::Uniform => u,

@@ -1,4 +1,4 @@
-//! Plans how much noise the samples of a step get: a pure function of the run's seed, the step and the samples.
+//! Plans the noise levels of a step's samples: a pure function of the run's seed, the step and the samples.
 //!
 //! The levels of a step are spread evenly over their density: of B samples, sample j has the quantile of (π(j) + r) / B, with a
 //! permutation π and numbers r in (0, 1) that belong to seed and step. Each level has the density; two of a step never fall
@@ -27,16 +27,16 @@ const HALVINGS: u32 = 60;
 pub const HIGH_NOISE: u32 = 0;
 pub const LOW_NOISE: u32 = 1;
 
-/// Holds what planning needs to know of a diffusion model.
+/// What planning needs to know about a diffusion model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowShape {
-    /// The level from which on the transformer of high noise computes, where the model has two.
+    /// Noise level from which on the high-noise transformer computes, if the model has two.
     pub boundary: Option<f64>,
     /// The shift of `train.sigma.shift: auto`.
     pub auto_shift: AutoShift,
 }
 
-/// A shift that grows with the picture: its logarithm is a line through two points of (tokens, logarithm).
+/// A shift that grows with the picture: its logarithm is linear in the number of tokens, through two points of (tokens, logarithm).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AutoShift {
     pub from: (f64, f64),
@@ -47,20 +47,20 @@ impl AutoShift {
     /// Qwen-Image's: 2.00 for 1024², 2.30 for 1328².
     pub const QWEN: Self = Self { from: (256.0, 0.5), to: (8192.0, 0.9) };
 
-    /// The shift for a picture of so many tokens.
+    /// Returns the shift for a picture with this many tokens.
     pub fn at(self, num_tokens: usize) -> f64 {
         let ((x, y), (end_x, end_y)) = (self.from, self.to);
         (y + (end_y - y) / (end_x - x) * (num_tokens as f64 - x)).exp()
     }
 }
 
-/// Says how the noise levels of a run are drawn.
+/// How the noise levels of a run are drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SigmaSpec {
     pub seed: u64,
     pub levels: NoiseLevels,
     pub shape: FlowShape,
-    /// The transformers that are trained, where there are two.
+    /// Which transformers are trained, if there are two.
     pub experts: Experts,
 }
 
@@ -79,8 +79,8 @@ impl SigmaSpec {
         Self { seed, levels: levels.unwrap_or_default(), shape, experts: experts.unwrap_or(Experts::Both) }
     }
 
-    /// Plans the noise levels of the samples of a step, in the order of the batch, and routes each to the transformer of its
-    /// level. Samples without a target stay as they are.
+    /// Plans the noise levels of a step's samples, in the order of the batch, and routes each sample to the transformer for its
+    /// level. Samples without a target are unchanged.
     pub fn plan<'a>(&self, step: StepId, samples: impl ExactSizeIterator<Item = &'a mut SampleMeta>) {
         let numbers = Counter::new(&[self.seed, step.0, PURPOSE]);
         let count = samples.len() as u64;
@@ -102,7 +102,7 @@ impl SigmaSpec {
         }
     }
 
-    /// The transformer of a noise level, as [`SampleMeta::route`].
+    /// Returns the transformer for a noise level, as [`SampleMeta::route`].
     pub fn route(&self, sigma: Sigma) -> u32 {
         match self.shape.boundary {
             Some(boundary) if sigma < Sigma::new(boundary as f32) => LOW_NOISE,
@@ -110,7 +110,7 @@ impl SigmaSpec {
         }
     }
 
-    /// The part of the density above a level, of pictures of so many tokens.
+    /// Returns the probability of levels above a level, for pictures with this many tokens.
     pub fn mass_above(&self, sigma: f64, num_tokens: usize) -> f64 {
         let levels = self.levels_of(num_tokens);
         let (from, to) = levels.quantiles;
@@ -118,7 +118,7 @@ impl SigmaSpec {
         if to > from { (to - at) / (to - from) } else { 0.0 }
     }
 
-    /// The part of the density in each of `count` equal ranges of levels, for pictures of so many tokens.
+    /// Returns the probability of each of `count` equal ranges of levels, for pictures with this many tokens.
     pub fn histogram(&self, count: usize, num_tokens: usize) -> Vec<f64> {
         let above = |at: usize| if at == 0 { 1.0 } else { self.mass_above(at as f64 / count as f64, num_tokens) };
         (0..count).map(|at| above(at) - if at + 1 < count { above(at + 1) } else { 0.0 }).collect()
