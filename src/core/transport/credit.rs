@@ -1,4 +1,4 @@
-//! Credit of one edge: bytes and parcels in flight, given back when the receiver drops a parcel.
+//! Credit of one edge: limits bytes and parcels in flight; returned when the receiver drops a parcel.
 
 use super::credit_guard::CreditGuard;
 use super::limits::MAX_PARCELS;
@@ -14,13 +14,13 @@ struct State {
     capacity: usize,
     bytes: AtomicUsize,
     parcels: AtomicUsize,
-    /// The sender was refused and wants to be woken.
+    /// Whether the sender was refused and waits to be woken.
     starved: AtomicBool,
     sender: MailSender,
 }
 
 impl Credit {
-    /// `capacity` in bytes; `sender` is woken when credit comes back after a refusal.
+    /// Creates credit of `capacity` bytes; `sender` is woken when credit returns after a refusal.
     pub fn new(capacity: usize, sender: MailSender) -> Self {
         let state = State {
             capacity,
@@ -36,12 +36,12 @@ impl Credit {
         self.0.capacity
     }
 
-    /// Bytes of parcels sent and not yet dropped.
+    /// Returns the bytes of parcels sent and not yet dropped.
     pub fn in_flight(&self) -> usize {
         self.0.bytes.load(SeqCst)
     }
 
-    /// Takes credit for one parcel of `bytes`. There is one sender, so a refusal can only turn stale in its favor.
+    /// Takes credit for one parcel of `bytes`. There is only one sender, so after a refusal the available credit can only grow.
     pub fn take(&self, bytes: usize) -> Option<CreditGuard> {
         self.try_take(bytes).or_else(|| {
             // Announce first, then look again: credit that came back in between is not missed.

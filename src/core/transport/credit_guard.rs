@@ -1,12 +1,12 @@
-//! Credit that a parcel holds.
+//! The credit held by a parcel.
 
-/// Credit taken for one parcel; comes back on drop.
+/// Credit taken for one parcel, returned on drop.
 pub struct CreditGuard {
     _loan: Box<dyn Send>,
 }
 
 impl CreditGuard {
-    /// Whatever gives the credit back when it is dropped.
+    /// Wraps a value that returns the credit when it is dropped.
     pub(super) fn new(loan: impl Send + 'static) -> Self {
         Self { _loan: Box::new(loan) }
     }

@@ -1,17 +1,17 @@
-//! The trait behind which the carriers stand.
+//! The trait of edges, implemented by each kind of transport.
 
 use super::Parcel;
 use super::limits::{MAX_DIMS, MAX_TENSORS};
 
 /// The sending end of an edge.
 pub trait Edge: Send {
-    /// Sends, or gives the parcel back.
+    /// Sends the parcel, or returns it.
     ///
     /// # Errors
     /// See [`Refusal`]; after `NoCredit` the sender's mailbox gets a [`super::Mail::Credit`] when some has come back.
     fn try_send(&mut self, parcel: Parcel) -> Result<(), Refused>;
 
-    /// Bytes of parcels sent and not yet dropped, and the edge's whole credit.
+    /// Returns the bytes of parcels sent and not yet dropped, and the edge's whole credit.
     fn load(&mut self) -> (usize, usize);
 }
 

@@ -1,4 +1,4 @@
-//! Describes where one message ends and the next begins, for who stands in between.
+//! Finds message boundaries in a byte stream, for proxies.
 
 use super::wire::{PACKET_HEADER, PACKET_LEN, PACKET_MAGIC};
 
@@ -6,10 +6,10 @@ const FRAME_HEADER: usize = 14;
 const FRAME_LEN: usize = 6;
 const FRAME_MAGIC: &[u8] = b"LFRG";
 
-/// Length of the frame or packet that begins here; `None` until that can be told.
+/// Returns the length of the frame or packet that begins here; `None` if more bytes are needed.
 ///
 /// # Errors
-/// It is neither, as encrypted words are not.
+/// Fails if the bytes are neither, such as encrypted ones.
 pub fn envelope_len(bytes: &[u8]) -> Result<Option<usize>, NoEnvelope> {
     let known = bytes.len().min(4);
     if bytes[..known] == FRAME_MAGIC[..known] && bytes.len() < 4 {
@@ -26,7 +26,7 @@ pub fn envelope_len(bytes: &[u8]) -> Result<Option<usize>, NoEnvelope> {
     Err(NoEnvelope)
 }
 
-/// The bytes that were read are no envelope of loongforge's.
+/// The bytes are not a loongforge frame or packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a loongforge message")]
 pub struct NoEnvelope;

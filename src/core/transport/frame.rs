@@ -1,21 +1,21 @@
-//! Frames of control messages on a byte stream: `magic, version, length, crc32c`, then the message.
+//! Frames of control messages in a byte stream: `magic, version, length, crc32c`, then the message.
 //!
-//! Pure bytes in, messages out; sockets are [`super::link`]'s. Fields are little-endian. Magic and version never move,
-//! so that every version of loongforge can name what it meets.
+//! Works on bytes only; sockets are in [`super::link`]. Fields are little-endian. Magic and version never change place, so that
+//! every version of loongforge can identify the other.
 
 use crate::message::{CodecError, decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Version of everything that is said over sockets and through slabs; both ends must be of the same.
+/// Version of the protocols over sockets and shared memory; both ends must have the same.
 pub const PROTOCOL_VERSION: u16 = 8;
 
-/// Longest message: a plan of tens of thousands of samples is far below it.
+/// Maximum length of a message: a plan of tens of thousands of samples is far below it.
 pub const MAX_FRAME: usize = 16 << 20;
 
 const MAGIC: [u8; 4] = *b"LFRG";
 const HEADER: usize = 14;
 
-/// A frame could not be made or read. The stream cannot be used further.
+/// A frame could not be written or read. The stream cannot be used further.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("the peer is not a loongforge actor: its first bytes are {0:02x?}")]
@@ -32,15 +32,15 @@ pub enum FrameError {
     Codec(#[from] CodecError),
 }
 
-/// CRC32C of bytes.
+/// Returns the CRC32C of bytes.
 pub fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// The whole frame of one message.
+/// Returns the frame of one message.
 ///
 /// # Errors
-/// `TooLong`, `Codec`.
+/// Returns `TooLong` or `Codec`.
 pub fn frame<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let payload = encode(message)?;
     let len = payload.len();
@@ -56,10 +56,10 @@ pub fn frame<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Reads what is exactly one whole frame.
+/// Reads exactly one frame.
 ///
 /// # Errors
-/// All.
+/// Returns any of the errors.
 pub fn unframe<T: DeserializeOwned>(frame: Vec<u8>) -> Result<T, FrameError> {
     let got = frame.len();
     let mut unframer = Unframer { buffer: frame };
@@ -68,7 +68,7 @@ pub fn unframe<T: DeserializeOwned>(frame: Vec<u8>) -> Result<T, FrameError> {
     Ok(message)
 }
 
-/// Bytes of a stream as they come in, cut into messages.
+/// Splits the bytes of a stream into messages as they arrive.
 #[derive(Default)]
 pub struct Unframer {
     /// Append what was read from the stream.
@@ -76,10 +76,10 @@ pub struct Unframer {
 }
 
 impl Unframer {
-    /// The next message, or `None` until more bytes are there.
+    /// Returns the next message, or `None` until more bytes arrive.
     ///
     /// # Errors
-    /// All but `Torn`. Wrong bytes are named as soon as they can be told, not when a frame is full.
+    /// Returns any error except `Torn`. Wrong bytes are reported as soon as possible, not only when a frame is complete.
     pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let known = self.buffer.len().min(MAGIC.len());
         if self.buffer[..known] != MAGIC[..known] {
@@ -107,10 +107,10 @@ impl Unframer {
         Ok(Some(message))
     }
 
-    /// The stream has ended.
+    /// Handles the end of the stream.
     ///
     /// # Errors
-    /// `Torn` where it ended inside a frame.
+    /// Returns `Torn` if the stream ended inside a frame.
     pub fn end(&self) -> Result<(), FrameError> {
         if self.buffer.is_empty() { Ok(()) } else { Err(FrameError::Torn { got: self.buffer.len() }) }
     }

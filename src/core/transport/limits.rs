@@ -1,8 +1,8 @@
-//! Bounds on what an edge carries.
+//! Limits of what an edge carries.
 
-/// Parcels that may be in flight on one edge, whatever their size: bounds the mailbox.
+/// Maximum number of parcels in flight on one edge, whatever their size: limits the mailbox.
 pub const MAX_PARCELS: usize = 256;
-/// Tensors of a parcel: features and their DeepStack levels.
+/// Maximum number of tensors in a parcel: features and their DeepStack levels.
 pub const MAX_TENSORS: usize = 8;
-/// Dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 pub const MAX_DIMS: usize = 4;

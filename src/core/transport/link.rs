@@ -1,6 +1,6 @@
 //! Control messages over one socket: a sending and a receiving half, over any stream (Unix, TCP, turmoil).
 //!
-//! No reconnecting, no time-outs, no queue: those are the actor's that owns the link.
+//! It does not reconnect, time out or queue: the actor that owns the link does.
 
 use super::Raw;
 use super::frame::{FrameError, Unframer, frame};
@@ -9,7 +9,7 @@ use std::io;
 use std::marker::PhantomData;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Bytes asked for at once.
+/// Number of bytes read at once.
 const READ: usize = 16 << 10;
 
 /// A link failed and cannot be used further.
@@ -21,7 +21,7 @@ pub enum LinkError {
     Io(#[from] io::Error),
 }
 
-/// Cuts `stream` into a half that sends `Out` and a half that receives `In`.
+/// Splits `stream` into a half that sends `Out` and a half that receives `In`.
 ///
 /// The stream closes when both halves are dropped.
 pub fn link<Out, In>(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> (LinkSender<Out>, LinkReceiver<In>) {
@@ -31,38 +31,38 @@ pub fn link<Out, In>(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> (L
     (sender, receiver)
 }
 
-/// The connection of a link, for a wire. What was read from it and not yet received is read again.
+/// Returns the connection of a link, for a wire. Bytes that were read but not yet received are read again.
 pub fn raw<Out, In>(sender: LinkSender<Out>, receiver: LinkReceiver<In>) -> Raw {
     let before = io::Cursor::new(receiver.unframer.buffer);
     Raw { reader: Box::new(before.chain(receiver.reader)), writer: sender.writer }
 }
 
-/// The half that sends.
+/// The sending half.
 pub struct LinkSender<Out> {
     writer: Box<dyn AsyncWrite + Send + Unpin>,
     messages: PhantomData<fn(Out)>,
 }
 
 impl<Out: Serialize> LinkSender<Out> {
-    /// Hands the message to the kernel. Not cancellation-safe: a dropped call may leave half a frame on the stream.
+    /// Passes the message to the kernel. Not cancellation-safe: a dropped call may leave half a frame on the stream.
     ///
     /// # Errors
-    /// The message is too long, or the peer is gone.
+    /// Fails if the message is too long, or the peer is gone.
     pub async fn send(&mut self, message: &Out) -> Result<(), LinkError> {
         self.writer.write_all(&frame(message)?).await?;
         Ok(self.writer.flush().await?)
     }
 
-    /// Tells the peer that nothing follows.
+    /// Tells the peer that no more messages follow.
     ///
     /// # Errors
-    /// The peer is gone.
+    /// Fails if the peer is gone.
     pub async fn close(mut self) -> Result<(), LinkError> {
         Ok(self.writer.shutdown().await?)
     }
 }
 
-/// The half that receives.
+/// The receiving half.
 pub struct LinkReceiver<In> {
     reader: Box<dyn AsyncRead + Send + Unpin>,
     unframer: Unframer,
@@ -70,10 +70,10 @@ pub struct LinkReceiver<In> {
 }
 
 impl<In: DeserializeOwned> LinkReceiver<In> {
-    /// The next message; `None` where the peer closed between two messages. Cancellation-safe.
+    /// Returns the next message; `None` if the peer closed between two messages. Cancellation-safe.
     ///
     /// # Errors
-    /// Something came that is no message, the stream ended inside one, or the connection broke.
+    /// Fails if the bytes are not a message, the stream ended inside one, or the connection broke.
     pub async fn recv(&mut self) -> Result<Option<In>, LinkError> {
         loop {
             if let Some(message) = self.unframer.next()? {

@@ -1,9 +1,9 @@
-//! The edge inside a process: the parcel itself moves into the receiver's mailbox, no byte is copied.
+//! The edge inside a process: the parcel moves into the receiver's mailbox, and no byte is copied.
 
 use super::{Credit, Edge, Mail, MailSender, Parcel, Refusal, Refused};
 use crate::message::ActorId;
 
-/// Sending end of an edge to an engine of this process.
+/// Sending end of an edge to an engine in this process.
 pub struct LocalEdge {
     from: ActorId,
     to: MailSender,
@@ -11,12 +11,12 @@ pub struct LocalEdge {
 }
 
 impl LocalEdge {
-    /// An edge from `from`, whose mailbox is `sender`, to the engine behind `receiver`, with `credit` bytes.
+    /// Creates an edge from `from`, whose mailbox is `sender`, to the engine behind `receiver`, with `credit` bytes.
     pub fn new(from: ActorId, sender: MailSender, receiver: MailSender, credit: usize) -> Self {
         Self { from, to: receiver, credit: Credit::new(credit, sender) }
     }
 
-    /// A handle on the edge's credit, for measuring.
+    /// Returns a handle on the edge's credit, for measurements.
     pub fn credit(&self) -> Credit {
         self.credit.clone()
     }

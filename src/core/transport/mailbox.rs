@@ -1,9 +1,9 @@
-//! The one queue of an engine thread: commands, parcels, returned credit and lost peers.
+//! The only queue of an engine thread: commands, parcels, returned credit and lost peers.
 //!
-//! The thread sleeps on one thing, its bell: local senders queue and ring; peers in other processes write into their
-//! slab and ring, and the engine looks there itself ([`Source`]), without a thread in between. The queue is bounded and
-//! never full: each edge into it may have `MAX_PARCELS` in flight, and the scheduler keeps the number of unanswered
-//! commands below `scheduler.queue`.
+//! The thread sleeps on a single bell: local senders queue mail and ring; peers in other processes write into shared memory and
+//! ring, and the engine looks there itself ([`Source`]), without a thread in between. The queue is bounded and never full: each
+//! incoming edge may have `MAX_PARCELS` in flight, and the scheduler keeps the number of unanswered commands below
+//! `scheduler.queue`.
 
 use super::Edge;
 use super::limits::MAX_PARCELS;
@@ -17,24 +17,24 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Sets how often a sleeping engine looks whether its peers still live.
+/// How often a sleeping engine checks that its peers are alive.
 const PULSE: Duration = Duration::from_millis(100);
 
-/// Says what wakes an engine.
+/// What wakes an engine.
 pub enum Mail {
     Command(Command),
     Parcel {
         from: ActorId,
         parcel: Parcel,
     },
-    /// A refused send may be tried again.
+    /// A refused send may be retried.
     Credit,
     /// An edge to a peer that has joined.
     Edge {
         to: ActorId,
         edge: Box<dyn Edge>,
     },
-    /// A peer's end of an edge closed.
+    /// A peer closed its end of an edge.
     Gone {
         peer: ActorId,
         reason: String,
@@ -57,12 +57,12 @@ impl fmt::Debug for Mail {
 pub struct Mailbox {
     receiver: flume::Receiver<Mail>,
     sender: MailSender,
-    /// Tells when the peers' lives were last looked at.
+    /// When the peers were last checked.
     checked: Cell<Instant>,
     watch: Watch,
 }
 
-/// The sending end: cloned to the actor shell, to edges and to their pumps.
+/// The sending end, cloned to the actor shell, to edges and to their pumps.
 #[derive(Clone)]
 pub struct MailSender {
     queue: flume::Sender<Mail>,
@@ -78,23 +78,23 @@ struct Shared {
 #[derive(Default)]
 struct Sources {
     all: Vec<Box<dyn Source>>,
-    /// The source to look at first, so that none waits behind another.
+    /// The source to check first, so that all get their turn.
     next: usize,
-    /// The mailbox is gone.
+    /// Whether the mailbox is gone.
     closed: bool,
 }
 
-/// An end of an edge that rings the bell and is then looked at.
+/// An end of an edge that rings the bell and is then checked.
 pub(super) trait Source: Send {
     fn poll(&mut self) -> Option<Mail>;
-    /// Looks whether the peer lives.
+    /// Checks that the peer is alive.
     fn check(&mut self);
-    /// Nothing comes any more.
+    /// Returns whether nothing more can arrive.
     fn is_over(&self) -> bool;
 }
 
 impl Mailbox {
-    /// For an engine with `num_edges` incoming edges and at most `queue` unanswered commands.
+    /// Creates a mailbox for an engine with `num_edges` incoming edges and at most `queue` unanswered commands.
     pub fn new(num_edges: usize, queue: usize) -> Self {
         // Each edge may bring its parcels and one `Gone`; one `Credit` is ever queued at a time.
         let (queue, receiver) = flume::bounded(num_edges * (MAX_PARCELS + 1) + queue + 1);
@@ -108,12 +108,12 @@ impl Mailbox {
         self.sender.clone()
     }
 
-    /// Returns what is here, without waiting; mail that was queued comes before what lies in slabs.
+    /// Returns available mail without waiting; queued mail comes before mail in shared memory.
     pub fn try_recv(&self) -> Option<Mail> {
         self.receiver.try_recv().ok().inspect(|mail| self.taken(mail)).or_else(|| self.sender.shared.sources().poll())
     }
 
-    /// Waits for mail; `None` after `timeout`.
+    /// Waits for mail; returns `None` after `timeout`.
     pub fn recv_timeout(&self, timeout: Duration) -> Option<Mail> {
         if let Some(mail) = self.try_recv() {
             return Some(mail);
@@ -164,7 +164,7 @@ impl Drop for Mailbox {
 }
 
 impl MailSender {
-    /// Queues mail; gives it back when the engine is gone.
+    /// Queues mail; returns it if the engine is gone.
     ///
     /// # Panics
     /// The queue is full: somebody sent without credit, which is a bug of ours.
@@ -180,19 +180,19 @@ impl MailSender {
         }
     }
 
-    /// Queues a [`Mail::Credit`] unless one is waiting.
+    /// Queues a [`Mail::Credit`] unless one is already waiting.
     pub fn wake(&self) {
         if !self.shared.credit_waiting.swap(true, SeqCst) {
             // A gone engine needs no credit.
             let _ = self.send(Mail::Credit);
         }
     }
-    /// Returns what a peer rings when it has put something where a source looks.
+    /// Returns the bell that a peer rings when it has put something where a source looks.
     pub(super) fn bell(&self) -> &Bell {
         &self.shared.bell
     }
 
-    /// Has the engine look at `source` from now on; it is dropped where the engine is gone.
+    /// Makes the engine check `source` from now on; it is dropped if the engine is gone.
     pub(super) fn attach(&self, source: Box<dyn Source>) {
         let mut sources = self.shared.sources();
         if !sources.closed {

@@ -1,7 +1,7 @@
-//! Edges: how tensors go from one engine to another, without passing through an actor.
+//! Edges: move tensors from one engine to another, without passing through an actor.
 //!
-//! An edge carries [`Parcel`]s in one direction under a credit in bytes. Whoever receives a parcel returns its
-//! credit by dropping it. No credit, no send: memory in flight is bounded by one config value per edge.
+//! An edge carries [`Parcel`]s in one direction, limited by a credit in bytes. The receiver returns a parcel's credit by dropping
+//! it. Without credit nothing is sent: one config value per edge limits the memory in flight.
 //!
 //! Invariants: the bytes of parcels sent and not yet dropped never exceed the credit; parcels of one edge arrive in
 //! the order in which they were sent, each once; when a peer is gone the receiver is told by [`Mail::Gone`].

@@ -1,4 +1,4 @@
-//! Describes what an edge carries: a header and the tensors that belong together (features and their DeepStack levels).
+//! The content of an edge: a header and tensors that belong together (features and their DeepStack levels).
 
 use super::credit_guard::CreditGuard;
 use crate::message::{PackId, StepId, UnitId, Version};
@@ -17,7 +17,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     pub fn size(self) -> usize {
         match self {
             Dtype::F32 => 4,
@@ -41,23 +41,23 @@ impl TensorMeta {
     }
 }
 
-/// Tensor memory that an edge can carry without knowing whose it is.
+/// Tensor memory that an edge can carry without knowing its type.
 ///
-/// Inside a process the box itself moves and the receiver gets back its own type through [`Buffer::into_any`];
-/// across processes the edge copies the bytes once, into the slab.
+/// Inside a process the box itself moves, and the receiver gets its own type back through [`Buffer::into_any`]; across processes
+/// the edge copies the bytes once, into shared memory.
 pub trait Buffer: Send {
     fn meta(&self) -> TensorMeta;
     /// Copies the contents to `out`, which has exactly `meta().num_bytes()` bytes.
     fn copy_to(&self, out: &mut [u8]);
-    /// The contents where they lie in host memory; `None` on a device.
+    /// Returns the contents in host memory; `None` if they are on a device.
     fn bytes(&self) -> Option<&[u8]>;
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }
 
-/// Where the bytes of a [`HostTensor`] begin, so that whoever receives it can compute with them where they lie.
+/// Alignment of a [`HostTensor`]'s bytes, so that receivers can compute with them in place.
 const ALIGN: usize = 64;
 
-/// A tensor in ordinary memory: what data engines send.
+/// A tensor in ordinary memory, as sent by data engines.
 #[derive(Clone, Debug)]
 pub struct HostTensor {
     meta: TensorMeta,
@@ -106,21 +106,21 @@ impl Buffer for HostTensor {
     }
 }
 
-/// Says what the tensors of a parcel are, by who needs them.
+/// The content of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ParcelKind {
-    /// `input_ids [T]` (i64), `position_ids [3, T]` (f32), `targets [T]` (i64) of the sender's samples of a pack, end to end.
+    /// `input_ids [T]` (i64), `position_ids [3, T]` (f32), `targets [T]` (i64) of the sender's samples of a pack, concatenated.
     Columns(PackId),
-    /// The sender's items of a unit, end to end: `[patches, patch_dim]` or `[frames, mel bins]`, f32.
+    /// The sender's items of a unit, concatenated: `[patches, patch_dim]` or `[frames, mel bins]`, f32.
     Items(UnitId),
     /// The tower's outputs for a unit: `features [N, dim]`, then one such tensor per DeepStack level.
     Features(UnitId),
-    /// Gradients of features, tensor by tensor. Of frozen encoders' there are none.
+    /// Gradients of features, tensor by tensor. Not sent to frozen encoders.
     Gradient(UnitId),
 }
 
 impl ParcelKind {
-    /// The step that the parcel belongs to.
+    /// Returns the step that the parcel belongs to.
     pub fn step(self) -> StepId {
         match self {
             ParcelKind::Columns(pack) => pack.step,
@@ -132,11 +132,11 @@ impl ParcelKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     pub kind: ParcelKind,
-    /// Version of the parameters that made the tensors; of no meaning for tokens and pixels.
+    /// Version of the parameters that produced the tensors; meaningless for tokens and pixels.
     pub version: Version,
 }
 
-/// Tensors on an edge. Dropping the credit of a received parcel returns it: hold it as long as the memory is in use.
+/// Tensors on an edge. Dropping the credit of a received parcel returns it: hold it while the memory is in use.
 pub struct Parcel {
     pub header: Header,
     pub tensors: Vec<Box<dyn Buffer>>,
@@ -145,12 +145,12 @@ pub struct Parcel {
 }
 
 impl Parcel {
-    /// Makes a parcel that counts against no credit yet.
+    /// Creates a parcel without credit.
     pub fn new(header: Header, tensors: Vec<Box<dyn Buffer>>) -> Self {
         Self { header, tensors, credit: None }
     }
 
-    /// Returns what it counts against an edge's credit.
+    /// Returns the bytes that it takes of an edge's credit.
     pub fn num_bytes(&self) -> usize {
         self.tensors.iter().map(|tensor| tensor.meta().num_bytes()).sum()
     }

@@ -1,4 +1,4 @@
-//! Waiting for somebody who may be dead, by a process that may have been stopped itself.
+//! Waits for a peer that may be dead, in a process that may itself have been suspended.
 
 use std::time::Duration;
 use tokio::time::timeout;
@@ -6,9 +6,9 @@ use tokio::time::timeout;
 /// Parts of a limit. Time in which this process did not run counts as one of them at most.
 const PARTS: u32 = 8;
 
-/// Waits for `future` for `limit`; `None` where it is not done by then. Where this process was stopped meanwhile, as by a suspended job, a
-/// paused container or a machine that is moved, whoever is waited for may have been as well: silence says nothing then, and what is
-/// left of the limit begins with the end of that.
+/// Waits up to `limit` for `future`; returns `None` if it is not done by then. If this process was suspended meanwhile, as by a job
+/// scheduler, a paused container or a VM migration, the peer may have been suspended too: its silence then means nothing, and the
+/// remaining time starts when this process resumes.
 pub async fn wait_awake<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::pin!(future);
     for _ in 0..PARTS {

@@ -1,4 +1,4 @@
-//! Describes what an engine sleeps on: one futex word that this process and its peers ring.
+//! The bell that an engine sleeps on: one futex word that this process and its peers ring.
 
 use super::map::{Memory, PAGE, Record};
 use rustix::thread::futex;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The word that the owner sleeps on: 1 from when it says that it will sleep until it is woken, or wakes by itself.
 type Word = AtomicU32;
 
-/// A handle on a bell. Clones ring the same one; only its owner waits.
+/// A handle on a bell. Clones ring the same one; only the owner waits.
 #[derive(Clone)]
 pub(in super::super) struct Bell(Arc<BellMemory>);
 
@@ -21,13 +21,13 @@ enum BellMemory {
 }
 
 impl Bell {
-    /// In shared memory; where the system gives none, in private memory: then no other process can ring it.
+    /// Creates a bell in shared memory; if the system provides none, in private memory, so that no other process can ring it.
     pub(in super::super) fn new() -> Self {
         let shared = Memory::create("loongforge-bell", PAGE).and_then(Self::map);
         shared.unwrap_or_else(|_| Self(Arc::new(BellMemory::Private(Word::default()))))
     }
 
-    /// The bell of another process.
+    /// Opens the bell of another process.
     pub(super) fn adopt(fd: OwnedFd) -> io::Result<Self> {
         Self::map(Memory::adopt(fd, PAGE)?)
     }
@@ -37,7 +37,7 @@ impl Bell {
         Ok(Self(Arc::new(BellMemory::Shared { memory, word })))
     }
 
-    /// Returns what to pass to a peer; `None` where it is private.
+    /// Returns the descriptor to pass to a peer; `None` if the bell is private.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &*self.0 {
             BellMemory::Shared { memory, .. } => Some(memory.fd()),
@@ -52,7 +52,7 @@ impl Bell {
         }
     }
 
-    /// Wakes the owner; a system call only where it sleeps, and one for each sleep.
+    /// Wakes the owner; makes a system call only if the owner sleeps, one per sleep.
     pub(in super::super) fn ring(&self) {
         let asleep = self.asleep();
         // What it is rung for was put there before. Either the owner sees that when it looks once more, or this sees that
@@ -64,13 +64,13 @@ impl Bell {
         }
     }
 
-    /// Says that the owner will sleep. Look for work after it, then [`Bell::sleep`] or [`Bell::stay`].
+    /// Announces that the owner will sleep. Check for work afterwards, then call [`Bell::sleep`] or [`Bell::stay`].
     pub(in super::super) fn will_sleep(&self) {
         self.asleep().store(1, SeqCst);
         fence(SeqCst);
     }
 
-    /// Sleeps until it has rung since [`Bell::will_sleep`], or `timeout` is over, or for no reason at all.
+    /// Sleeps until the bell has rung since [`Bell::will_sleep`], `timeout` has passed, or spuriously.
     pub(in super::super) fn sleep(&self, timeout: Duration) {
         let timeout = timeout.try_into().ok();
         // The kernel compares and sleeps as one. Whatever ended the sleep, the caller looks again.
@@ -78,7 +78,7 @@ impl Bell {
         self.stay();
     }
 
-    /// Says that the owner is awake.
+    /// Announces that the owner is awake.
     pub(in super::super) fn stay(&self) {
         self.asleep().store(0, SeqCst);
     }

@@ -1,8 +1,7 @@
-//! Describes how two processes come to share a slab: a Unix socket, one hello with file descriptors, and then a life
-//! line.
+//! Connects two processes to one slab: a Unix socket, one hello with file descriptors, and then a lifeline.
 //!
-//! The producer connects and says [`Hello`] with its slab and its bell; the consumer accepts and answers with its
-//! bell. `connect` waits for nobody, so actors may connect in any order before they accept.
+//! The producer connects and sends [`Hello`] with its slab and its bell; the consumer accepts and answers with its bell. `connect`
+//! does not wait, so actors may connect in any order before they accept.
 
 use super::bell::Bell;
 use super::consumer::Receiver;
@@ -24,7 +23,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// An edge over shared memory could not be made.
+/// An edge over shared memory could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SlabError {
     #[error("socket {path}: {error}{}", hint(.error))]
@@ -47,7 +46,7 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// Holds what a producer says first.
+/// The first message of a producer.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) from: ActorId,
@@ -59,7 +58,7 @@ pub(super) struct Hello {
 /// busy machine it may not run at once.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Describes where an engine's producers connect to.
+/// The socket that an engine's producers connect to.
 pub struct SlabListener {
     me: ActorId,
     path: PathBuf,
@@ -67,10 +66,10 @@ pub struct SlabListener {
 }
 
 impl SlabListener {
-    /// Listens at `path`, open to this user only.
+    /// Listens at `path`, for this user only.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// Fails if the socket cannot be created.
     pub fn bind(path: &Path, me: ActorId) -> Result<Self, SlabError> {
         let error = |error| SlabError::Socket { path: path.to_owned(), error };
         let socket = UnixListener::bind(path).map_err(error)?;
@@ -84,10 +83,10 @@ impl SlabListener {
         &self.path
     }
 
-    /// Waits until every actor of `producers` has connected; their parcels come to the mailbox of `mail`.
+    /// Waits until every actor of `producers` has connected; their parcels go to the mailbox of `mail`.
     ///
     /// # Errors
-    /// One of them is late, somebody else connected, or shared memory failed.
+    /// Fails if one of them is late, another process connected, or shared memory failed.
     pub fn accept(&self, producers: &[ActorId], mail: &MailSender, patience: Duration) -> Result<(), SlabError> {
         let deadline = Instant::now() + patience;
         let mut missing = producers.to_vec();
@@ -103,10 +102,10 @@ impl SlabListener {
         Ok(())
     }
 
-    /// Waits for one of the actors that are `expected` to connect; `None` where none has before `deadline`.
+    /// Waits for one of the `expected` actors to connect; returns `None` if none has before `deadline`.
     ///
     /// # Errors
-    /// Somebody else connected, or shared memory failed.
+    /// Fails if another process connected, or shared memory failed.
     pub fn accept_one(
         &self,
         expected: impl Fn(ActorId) -> bool,
@@ -167,12 +166,12 @@ impl Drop for SlabListener {
 }
 
 impl SlabEdge {
-    /// An edge of `credit` bytes from `from`, whose mailbox is `mail`, to `to`, who listens at `path`.
+    /// Creates an edge of `credit` bytes from `from`, whose mailbox is `mail`, to `to`, which listens at `path`.
     ///
-    /// Does not wait for `to` to accept; what is sent before is there when it does.
+    /// Does not wait for `to` to accept; parcels sent before that are there when it does.
     ///
     /// # Errors
-    /// Nobody listens, or shared memory failed.
+    /// Fails if nobody listens, or shared memory failed.
     pub fn connect(
         path: &Path,
         from: ActorId,

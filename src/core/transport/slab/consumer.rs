@@ -1,4 +1,4 @@
-//! The receiving end: reads headers, lends the slots' memory to the engine, returns slots.
+//! The receiving end of a slab: reads headers, lends slot memory to the engine, returns slots.
 
 use super::bell::Bell;
 use super::control::{Contents, Control, SLOTS, SlabLayout};
@@ -24,21 +24,21 @@ struct Incoming {
     lent: Mutex<Lent>,
 }
 
-/// Slots that the producer has handed over and that were not returned.
+/// Slots received from the producer and not yet returned.
 struct Lent {
     slots: [bool; SLOTS],
     bytes: usize,
     freed: u32,
 }
 
-/// One slot, until the last holder drops it.
+/// One slot, held until the last holder drops it.
 struct Lease {
     incoming: Arc<Incoming>,
     slot: usize,
     bytes: usize,
 }
 
-/// A tensor where the producer put it. Keeps its slot, and the mapping, as long as it lives.
+/// A tensor in the slot where the producer wrote it. Keeps the slot, and the mapping, alive.
 pub struct SlotTensor {
     meta: TensorMeta,
     /// In the arena.
@@ -95,7 +95,7 @@ impl Drop for Lease {
     }
 }
 
-/// Takes parcels out of a slab for a mailbox.
+/// Receives parcels from a slab for a mailbox.
 pub(super) struct Receiver {
     from: ActorId,
     incoming: Arc<Incoming>,
@@ -103,7 +103,7 @@ pub(super) struct Receiver {
     received: u32,
     /// Bytes of each slot whose page faults were taken.
     touched: Box<[usize; SLOTS]>,
-    /// The producer left or was lost; what it sent before is still delivered.
+    /// Whether the producer left or was lost; what it sent before is still delivered.
     ended: bool,
     over: bool,
 }
@@ -112,7 +112,7 @@ impl Receiver {
     /// Maps the slab of a producer, and receives from it.
     ///
     /// # Errors
-    /// The memory cannot be mapped.
+    /// Fails if the memory cannot be mapped.
     pub(super) fn new(
         from: ActorId,
         memory: &Memory,

@@ -1,5 +1,4 @@
-//! Describes what lies in a slab: the control record with its two rings, then the arena. And what a header must
-//! satisfy.
+//! Memory layout of a slab: the control record with its two rings, then the arena; and the checks of a header.
 
 use super::map::{Shared, pages};
 use crate::message::{PackId, StepId, UnitId, Version};
@@ -34,7 +33,7 @@ pub(super) struct Control {
 unsafe impl Shared for Control {}
 const _: () = assert!(size_of::<Control>() == 4 * 64 + SLOTS * 4 + SLOTS * WORDS * 8);
 
-/// Describes where things are in a slab for an edge of `credit` bytes.
+/// Layout of a slab for an edge of `credit` bytes.
 #[derive(Clone, Copy)]
 pub(super) struct SlabLayout {
     pub(super) slot: usize,
@@ -42,7 +41,7 @@ pub(super) struct SlabLayout {
 }
 
 impl SlabLayout {
-    /// `None` where the arena does not fit the address space.
+    /// Returns the layout, or `None` if the arena does not fit in the address space.
     pub(super) fn new(credit: usize) -> Option<Self> {
         let slot = pages(credit.checked_add(MAX_TENSORS * ALIGN).filter(|&slot| slot < 1 << 38)?);
         Some(Self { slot, arena: pages(size_of::<Control>()) })
@@ -53,7 +52,7 @@ impl SlabLayout {
         self.arena + SLOTS * self.slot
     }
 
-    /// Returns where the slots are.
+    /// Returns the range of the slots.
     pub(super) fn arena(&self) -> Range<usize> {
         self.arena..self.len()
     }
@@ -77,7 +76,7 @@ fn split(word: u64) -> (u32, u32) {
 /// Tensors and their places in a slot, in bytes.
 pub(super) type Placed = Vec<(TensorMeta, Range<usize>)>;
 
-/// Holds what a slot holds: the header, and per tensor its place in the slot.
+/// The contents of a slot: the header, and each tensor's place in the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contents {
     pub(super) header: Header,
@@ -113,10 +112,10 @@ impl Contents {
         }
     }
 
-    /// Copies a header out of shared memory, each word once, and looks at it.
+    /// Copies a header out of shared memory, each word once, and checks it.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// Returns what is wrong with it.
     pub(super) fn read(words: &[AtomicU64; WORDS], credit: usize) -> Result<Self, String> {
         let head: [u64; HEAD] = std::array::from_fn(|at| words[at].load(Relaxed));
         let ((index, kind), (slot, num_tensors)) = (split(head[2]), split(head[3]));
@@ -161,8 +160,7 @@ fn read_tensor(words: &[AtomicU64]) -> Result<TensorMeta, String> {
     Ok(TensorMeta { dtype, shape: words[..num_dims as usize].iter().map(size).collect::<Result<_, _>>()? })
 }
 
-/// Returns where tensors lie in a slot: in order, each aligned. `None` where there are too many tensors, dimensions or
-/// bytes.
+/// Returns the places of tensors in a slot: in order, each aligned. `None` if there are too many tensors, dimensions or bytes.
 pub(super) fn place(metas: impl ExactSizeIterator<Item = TensorMeta>) -> Option<Placed> {
     let mut end = 0usize;
     let place = |meta: TensorMeta| {

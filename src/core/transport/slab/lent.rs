@@ -1,12 +1,12 @@
-//! Memory that a process has in common with a child of its own: one part that the parent writes and one that the child
-//! writes, in turns that they settle between themselves.
+//! Memory shared with a child process: one part that the parent writes and one that the child writes, in turns that they agree on
+//! themselves.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use super::map::{Memory, Reader, Writer, pages};
 
-/// Describes how many bytes each of the two parts has; only what is written takes memory.
+/// Sizes of the two parts in bytes; memory is used only for what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LentSizes {
     pub to_child: usize,
@@ -32,7 +32,7 @@ pub struct LentMemory {
 }
 
 impl LentMemory {
-    /// The file descriptor is for the child.
+    /// Creates the memory; the file descriptor is for the child.
     pub fn create(name: &str, sizes: LentSizes) -> io::Result<(Self, OwnedFd)> {
         let sizes = sizes.whole();
         let memory = Memory::create(name, sizes.sum())?;
@@ -42,18 +42,17 @@ impl LentMemory {
         Ok((Self { memory, sizes, to_child, to_parent }, child))
     }
 
-    /// Writes for the child, from the beginning of its part. `None`: there is no room for so much.
+    /// Writes for the child, from the beginning of its part. `None`: it does not fit.
     pub fn give(&mut self, bytes: &[u8]) -> Option<()> {
         (bytes.len() <= self.sizes.to_child).then(|| self.to_child.bytes(0..bytes.len()).copy_from_slice(bytes))
     }
 
-    /// Returns what the child wrote from the beginning of the other part, copied: it may write on. `None`: it is not
-    /// that long.
+    /// Returns a copy of what the child wrote from the beginning of the other part. `None`: the part is shorter.
     pub fn take(&self, len: usize) -> Option<Vec<u8>> {
         (len <= self.sizes.to_parent).then(|| self.to_parent.bytes(0..len).to_vec())
     }
 
-    /// Appends the numbers that the child wrote from the beginning of the other part. `None`: it is not that long.
+    /// Appends the numbers that the child wrote from the beginning of the other part. `None`: the part is shorter.
     pub fn take_floats(&self, num: usize, to: &mut Vec<f32>) -> Option<()> {
         let len = num.checked_mul(size_of::<f32>()).filter(|&len| len <= self.sizes.to_parent)?;
         let (numbers, _) = self.to_parent.bytes(0..len).as_chunks();
@@ -61,7 +60,7 @@ impl LentMemory {
         Some(())
     }
 
-    /// Gives what lies behind the first bytes of either part back to the system.
+    /// Returns the memory behind the first bytes of either part to the system.
     pub fn keep(&self, len: usize) {
         let LentSizes { to_child, to_parent } = self.sizes;
         for (begin, size) in [(0, to_child), (to_child, to_parent)] {
@@ -82,7 +81,7 @@ pub struct BorrowedMemory {
 
 impl BorrowedMemory {
     /// # Errors
-    /// It is not what [`LentMemory::create`] made with these sizes.
+    /// Fails if it was not created by [`LentMemory::create`] with these sizes.
     pub fn open(fd: OwnedFd, sizes: LentSizes) -> io::Result<Self> {
         let sizes = sizes.whole();
         let memory = Memory::adopt(fd, sizes.sum())?;
@@ -90,7 +89,7 @@ impl BorrowedMemory {
         Ok(Self { to_child, to_parent: memory.writer(sizes.to_child..sizes.sum())?, sizes })
     }
 
-    /// Returns what the parent wrote, so many bytes, and all the room to write to.
+    /// Returns this many bytes written by the parent, and the whole part to write to.
     ///
     /// # Errors
     /// The parent cannot have written so much.

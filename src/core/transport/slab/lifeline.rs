@@ -1,4 +1,4 @@
-//! The socket of an edge after the handshake: it tells that the peer lives, and brings its bell.
+//! The socket of an edge after the handshake: it shows that the peer is alive, and delivers its bell.
 
 use super::bell::Bell;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -11,16 +11,16 @@ use std::os::unix::net::UnixStream;
 pub(super) struct Lifeline(UnixStream);
 
 impl Lifeline {
-    /// Takes the socket of an edge, which nobody waits for.
+    /// Takes the socket of an edge and makes it non-blocking.
     ///
     /// # Errors
-    /// It cannot be made non-blocking.
+    /// Fails if it cannot be made non-blocking.
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self(stream))
     }
 
-    /// Returns what came since the last look. A consumer says one thing, its bell; a producer nothing.
+    /// Returns what arrived since the last call. A consumer sends one thing, its bell; a producer nothing.
     pub(super) fn look(&self) -> Life {
         let mut fds = Vec::new();
         match receive(&self.0, &mut [0], &mut fds) {

@@ -1,4 +1,4 @@
-//! Shared memory: sealed memfds and their mappings. All unsafe operations of core are here.
+//! Shared memory: sealed memfds and their mappings. All unsafe operations of the core are here.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -35,10 +35,10 @@ pub(super) struct Memory(OwnedFd);
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl Memory {
-    /// Makes sealed shared memory, whose size nobody can change.
+    /// Creates sealed shared memory, whose size cannot change.
     ///
     /// # Errors
-    /// The system has no memory for it, or no memfds.
+    /// Fails if the system has no memory for it, or no memfds.
     pub(super) fn create(name: &str, len: usize) -> io::Result<Self> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
@@ -46,7 +46,7 @@ impl Memory {
         Ok(Self(fd))
     }
 
-    /// Takes a file that a peer made, where it has this length and can no longer be resized.
+    /// Opens a peer's file, if it has this length and can no longer be resized.
     pub(super) fn adopt(fd: OwnedFd, len: usize) -> io::Result<Self> {
         let found = rustix::fs::fstat(&fd)?.st_size as u64;
         if found != len as u64 {
@@ -78,7 +78,7 @@ impl Memory {
         Ok(Writer(Map::new(self, range, ProtFlags::READ | ProtFlags::WRITE)?.undumped()))
     }
 
-    /// Gives pages back to the system; they read as zeros afterwards.
+    /// Returns pages to the system; they then read as zeros.
     pub(super) fn punch(&self, range: Range<usize>) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // Where it fails, memory stays in use longer; nothing else depends on it.

@@ -1,4 +1,4 @@
-//! The sending end: copies tensors into slots, publishes headers, takes returned slots back.
+//! The sending end of a slab: copies tensors into slots, publishes headers, takes returned slots back.
 
 use super::bell::Bell;
 use super::control::{Contents, Control, Placed, SLOTS, SlabLayout, place};
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, fence};
 use std::sync::{Arc, OnceLock};
 
-/// Sending end of an edge to an engine of another process.
+/// Sending end of an edge to an engine in another process.
 pub struct SlabEdge {
     shared: Arc<Outgoing>,
     memory: Memory,
@@ -25,7 +25,7 @@ pub struct SlabEdge {
     sent: u32,
 }
 
-/// Holds what the edge shares with its look-out in the mailbox.
+/// State that the edge shares with its lookout in the mailbox.
 struct Outgoing {
     to: ActorId,
     control: Record<Control>,
@@ -42,7 +42,7 @@ struct Outgoing {
 }
 
 impl SlabEdge {
-    /// An edge over `memory`, and its look-out for the producer's mailbox.
+    /// Creates an edge over `memory`, and its lookout for the producer's mailbox.
     pub(super) fn new(
         memory: Memory,
         layout: SlabLayout,
@@ -65,7 +65,7 @@ impl SlabEdge {
         Ok((Self { shared, memory, arena, layout, slots: Slots::new(credit), credit, sent: 0 }, lookout))
     }
 
-    /// Bytes of parcels sent and not yet returned.
+    /// Returns the bytes of parcels sent and not yet returned.
     pub fn in_flight(&mut self) -> usize {
         self.take_back();
         self.slots.in_flight()
@@ -97,7 +97,7 @@ impl SlabEdge {
         }
     }
 
-    /// A slot for the parcel; on refusal the consumer is asked to ring when it returns one.
+    /// Returns a slot for the parcel; on refusal, the consumer is asked to ring when it returns one.
     fn take(&mut self, bytes: usize, room: usize) -> Option<super::slots::FreeSlot> {
         self.take_back();
         self.slots.take(bytes, room).or_else(|| {
@@ -214,7 +214,7 @@ impl Outgoing {
     }
 }
 
-/// Looks out for returned credit and for the consumer's end.
+/// Watches for returned credit and for the consumer's end.
 struct Lookout(Arc<Outgoing>);
 
 impl Source for Lookout {

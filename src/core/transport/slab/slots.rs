@@ -1,9 +1,9 @@
-//! Describes which slot of the arena takes the next parcel. The producer's own books; nothing here is shared.
+//! Selects the slot of the arena for the next parcel. This is the producer's private state; nothing here is shared.
 //!
-//! Every slot could hold a parcel of the whole credit, so a free slot always fits and the only question is memory: of the
-//! slots of about the parcel's size whose pages are already there, the one that came back last is taken, which is the
-//! likeliest to be in a cache; else the smallest that is large enough, else the largest is grown. Pages in use are then at
-//! most twice the credit, plus two pages a slot: beyond that the largest unused stretches are given up.
+//! Every slot can hold a parcel of the whole credit, so a free slot always fits and only memory matters: of the slots of about the
+//! parcel's size whose pages are already mapped, the most recently returned one is used, since it is most likely in a cache;
+//! otherwise the smallest that is large enough, else the largest is grown. Pages in use are then at most twice the credit, plus two
+//! pages per slot: beyond that, the largest unused ranges are released.
 
 use super::control::SLOTS;
 use super::map::{PAGE, pages};

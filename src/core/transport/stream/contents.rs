@@ -1,4 +1,4 @@
-//! The bytes of a parcel.
+//! Byte format of a parcel.
 
 use super::StreamError;
 use crate::message::{decode, encode};

@@ -1,4 +1,4 @@
-//! Describes what goes wrong on a stream of parcels.
+//! Errors of a stream of parcels.
 
 use crate::transport::WireError;
 

@@ -1,9 +1,9 @@
-//! The edge between two hosts: parcels as messages on a wire, with the credit of any edge.
+//! The edge between two hosts: parcels as messages on a wire, limited by credit like any edge.
 //!
-//! The producer copies a parcel's tensors once, into a message. The consumer checks every field before anything is
-//! believed, lays the tensors into ordinary memory and says by number whose credit was dropped, in any order. Until then
-//! the producer counts a parcel as in flight, so the memory of both ends is bounded by the one credit. Order, checksums
-//! and what follows a broken connection are the wire's; encryption and login are the stream's.
+//! The producer copies a parcel's tensors once, into a message. The consumer checks every field before use, copies the tensors into
+//! ordinary memory, and reports by number whose credit was dropped, in any order. Until then the producer counts the parcel as in
+//! flight, so that the credit limits the memory of both ends. The wire handles order, checksums and broken connections; the stream
+//! below it handles encryption and authentication.
 //!
 //! ```text
 //! parcel   length of header u32, header: postcard of (Header, [TensorMeta]), the tensors end to end
@@ -25,16 +25,16 @@ use super::WireSpec;
 use super::limits::MAX_PARCELS;
 use std::time::Duration;
 
-/// The spec of one edge, at either end.
+/// Settings of one edge, for either end.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamSpec {
-    /// Bytes that may be in flight.
+    /// Maximum number of bytes in flight.
     pub credit: usize,
     /// Number of the wire, which the receiving end draws.
     pub number: Option<u128>,
-    /// A connection that is silent for so long is broken.
+    /// A connection that is silent for this long is considered broken.
     pub quiet: Duration,
-    /// Tells how long another connection may take to come.
+    /// How long to wait for a new connection.
     pub patience: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! One connection of a wire, from its greeting to its end.
+//! One connection of a wire, from greeting to end.
 
 use super::WireError;
 use super::packet::{HEADER, Header, Packet, PacketKind};

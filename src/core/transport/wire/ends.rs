@@ -34,7 +34,7 @@ pub fn wire_again(
     (sender, receiver, run(first, recovery, spec, shared, to_send, arrived))
 }
 
-/// The half that sends. Dropping it says farewell.
+/// The sending half. Dropping it sends a farewell.
 pub struct WireSender {
     queue: flume::Sender<Out>,
     shared: Arc<Shared>,
@@ -55,22 +55,22 @@ impl WireSender {
         }
     }
 
-    /// False where there is no room, or no wire.
+    /// Returns false if there is no room, or no wire.
     pub fn try_send(&self, message: impl Into<Bytes>) -> bool {
         !self.is_closed() && self.queue.try_send(Out::Message(message.into())).is_ok()
     }
 
-    /// Says something that may be lost.
+    /// Sends a message that may be lost.
     pub fn send_loose(&self, message: impl Into<Bytes>) {
         let _ = self.queue.try_send(Out::Loose(message.into()));
     }
 
-    /// Returns whether nobody is there to hear.
+    /// Returns whether the other end is gone.
     pub fn is_closed(&self) -> bool {
         self.queue.is_disconnected() || self.shared.state().has_left
     }
 
-    /// Says farewell; everything is heard when this returns, or nobody is there.
+    /// Sends a farewell; when this returns, everything has been received, or the other end is gone.
     pub async fn close(self) {
         let mut settled = self.shared.settled.subscribe();
         drop(self);
@@ -79,7 +79,7 @@ impl WireSender {
     }
 }
 
-/// The half that receives.
+/// The receiving half.
 pub struct WireReceiver {
     inbox: flume::Receiver<In>,
     shared: Arc<Shared>,
@@ -88,7 +88,7 @@ pub struct WireReceiver {
 }
 
 impl WireReceiver {
-    /// The next message; `None` after a farewell. Cancellation-safe.
+    /// Returns the next message; `None` after a farewell. Cancellation-safe.
     ///
     /// # Errors
     /// The peer is gone, or no peer at all.
@@ -106,7 +106,7 @@ impl WireReceiver {
         Ok(Some(message))
     }
 
-    /// Number of the last message that was taken.
+    /// Returns the number of the last message that was taken.
     pub fn taken(&self) -> u64 {
         self.taken
     }

@@ -1,4 +1,4 @@
-//! Describes what goes wrong on a wire.
+//! Errors of a wire.
 
 use crate::message::CodecError;
 use std::time::Duration;

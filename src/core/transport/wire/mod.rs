@@ -1,13 +1,12 @@
-//! A wire: messages in order, each once, over connections that may break.
+//! A wire: delivers messages in order, each exactly once, over connections that may break.
 //!
-//! Every message has a number and is kept by its sender until the other end has acknowledged it. Every packet has a CRC32C
-//! over header and contents, keyed by a number that the accepting end draws for the wire: a flipped bit, a packet that is
-//! missing and one of another wire break the connection. Packets that come twice are dropped. Whoever connected connects
-//! again; both ends say what they have received, and go on from there. Messages that are said to be loose have no number
-//! and may be lost.
+//! Every message has a number, and its sender keeps it until the other end acknowledges it. Every packet has a CRC32C over header
+//! and contents, keyed by a number that the accepting end draws for the wire: a flipped bit, a missing packet or a packet of
+//! another wire breaks the connection. Duplicate packets are dropped. The connecting end reconnects; both ends report what they
+//! have received, and continue from there. Loose messages have no number and may be lost.
 //!
-//! Pulses tell that an end lives; a connection on which nothing is heard is given up, and with it the wire, if nobody
-//! comes back in time. A farewell is a message: an end that closes in order has everything heard before.
+//! Pulses show that an end is alive; a silent connection is given up, and the wire too if the peer does not return in time. A
+//! farewell is a message: when an end closes normally, everything before it has been received.
 //!
 //! ```text
 //! packet    LFWR  version u16  kind u8  length u64  number u64  acknowledged u64  crc32c of contents u32

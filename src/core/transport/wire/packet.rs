@@ -1,4 +1,4 @@
-//! The bytes of a packet.
+//! Byte format of a packet.
 
 use super::WireError;
 use crate::transport::PROTOCOL_VERSION;

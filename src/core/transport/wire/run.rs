@@ -1,4 +1,4 @@
-//! A wire's life: one connection after the other.
+//! Runs a wire over one connection after the other.
 
 use super::WireError;
 use super::carry::{carry, greet, greeted};

@@ -1,4 +1,4 @@
-//! Describes which numbers were sent, received and acknowledged: what makes a wire out of connections.
+//! Sequence numbers of sent, received and acknowledged messages, which make a wire out of connections.
 
 use super::WireError;
 use super::packet::{Packet, PacketKind};

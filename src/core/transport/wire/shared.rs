@@ -1,4 +1,4 @@
-//! Describes what the two ends' tasks and handles of a wire know together.
+//! State shared by the tasks and handles of one end of a wire.
 
 use super::WireError;
 use super::packet::{Packet, PacketKind};

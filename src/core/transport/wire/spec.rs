@@ -1,4 +1,4 @@
-//! Specifies an end of a wire: its connections, its limits, and what passes between its handles and what carries it.
+//! Settings of an end of a wire: its connections and limits, and the messages between its handles and its tasks.
 
 use bytes::Bytes;
 use std::io;
@@ -31,7 +31,7 @@ pub struct Returned {
 /// `InvalidData` says that the wire is over.
 pub type Reconnect = Box<dyn FnMut(u128, u64, u64) -> Pin<Box<dyn Future<Output = io::Result<Raw>> + Send>> + Send>;
 
-/// Says what follows a connection that has broken.
+/// What follows a broken connection.
 pub enum Recovery {
     /// The end.
     None,
@@ -44,24 +44,24 @@ pub enum Recovery {
 /// One end of a wire.
 #[derive(Clone, Copy, Debug)]
 pub struct WireSpec {
-    /// Drawn by the accepting end; the other one may not know it yet.
+    /// Drawn by the accepting end; the other end may not know it yet.
     pub number: Option<u128>,
-    /// True if this is the end that accepts connections.
+    /// Whether this end accepts connections.
     pub accepts: bool,
     /// Messages of who had this end before.
     pub sent: u64,
     pub received: u64,
     /// Counts who had the accepting end: one of an earlier life is not listened to.
     pub life: u64,
-    /// Longest message.
+    /// Maximum length of a message.
     pub max_len: usize,
-    /// Messages that may wait at each end.
+    /// Maximum number of waiting messages at each end.
     pub queue: usize,
     /// Messages are acknowledged when [`WireReceiver::confirm`] says so, and else when they are taken.
     pub confirms: bool,
-    /// A connection without a sign of life for so long is broken.
+    /// A connection that is silent for this long is considered broken.
     pub quiet: Duration,
-    /// Tells how long another connection may take to come.
+    /// How long to wait for a new connection.
     pub patience: Duration,
     /// The same where the peer's side has ended the former one: most likely it has died.
     pub patience_ended: Duration,
