@@ -1,8 +1,8 @@
-//! loongforge-actors: who runs where, and what happens when it dies.
+//! loongforge-actors: where the parts of a run are executed, and what happens when one dies.
 //!
-//! Actors are thin: the scheduler actor carries the state machine of `core::schedule`, and one shell an engine carries
-//! its commands and events. Tensors never pass through an actor. Nothing here knows libtorch: an engine is anything
-//! that implements `core::engine::Engine`.
+//! Actors are thin: the scheduler actor drives the state machine of `core::schedule`, and one shell per engine passes its commands
+//! and events. Tensors never pass through an actor. Nothing here knows libtorch: an engine is anything that implements
+//! `core::engine::Engine`.
 //!
 //! | actor | stop | drain | peer gone |
 //! | --- | --- | --- | --- |

@@ -1,8 +1,8 @@
-//! The scheduler: the run's state machine, and what it makes visible to the outside.
+//! The scheduler: the run's state machine, and its externally visible effects.
 //!
-//! Stop: on request (SIGINT, SIGTERM) after the step in progress, with a checkpoint; a second request stops at once.
-//! Drain: every actor is told to stop and waited for. Peer gone: the run goes on without an encoder; else everyone is stopped
-//! and the first cause is named.
+//! Stop: on request (SIGINT, SIGTERM) after the step in progress, with a checkpoint; a second request stops at once. Drain: every
+//! actor is told to stop and waited for. Peer gone: the run continues without an encoder; otherwise everyone is stopped and the
+//! root cause is named.
 
 use crate::checkpoint::{discard, prepare};
 use crate::effect::Effect;
@@ -20,65 +20,65 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Writes the manifest and gives the folder of a checkpoint its final name, which it returns. Called on a thread of its own; an
-/// error leaves the checkpoints before as they were.
+/// Writes the manifest and renames a checkpoint's folder to its final name, which it returns. Called on its own thread; an error
+/// leaves earlier checkpoints unchanged.
 pub type Publisher = Box<dyn Fn(&CheckpointDraft) -> Result<PathBuf, Box<dyn Error + Send + Sync>> + Send>;
 
-/// The longest time between two attempts to write a checkpoint.
+/// Longest time between two attempts to write a checkpoint.
 const MAX_BACK_OFF: Duration = Duration::from_secs(60);
 
-/// Sees what a run does. Called on the scheduler's thread, in the order of steps.
+/// Observes a run. Called on the scheduler's thread, in the order of steps.
 pub trait Observer {
     /// A step was applied or skipped.
     fn step(&mut self, summary: &StepSummary);
 
-    /// Held-out samples were evaluated between two steps. A scheduler that takes another's place may tell of it again.
+    /// Held-out samples were evaluated between two steps. A scheduler that takes over may report it again.
     fn evaluated(&mut self, _summary: &EvaluationSummary) {}
 
-    /// An encoder pool has other members.
+    /// The members of an encoder pool have changed.
     fn pool(&mut self, _change: &PoolChange) {}
 
     /// Samples were skipped.
     fn bad(&mut self, samples: &[SkippedSample]);
 
-    /// An encoder has died of these items: the next lives of the run are to begin with that
+    /// An encoder died on these items: the next lives of the run must know them
     /// ([`SchedulerState::poison_items`](loongforge_core::schedule::SchedulerState::poison_items)).
     fn crashed_on(&mut self, _items: &[PoisonItem]) {}
 
-    /// An engine tells of its time. Of interest to whoever watches.
+    /// Trace data of an engine.
     fn trace(&mut self, _actor: ActorId, _trace: Trace) {}
 
     /// The run has ended.
     fn finished(&mut self, _result: &Result<Outcome, Failure>) {}
 
-    /// Returns what publishes the run's checkpoints; asked for once.
+    /// Returns the publisher of the run's checkpoints; called once.
     fn publisher(&mut self) -> Publisher;
 
-    /// A checkpoint can be loaded.
+    /// A checkpoint is ready to be loaded.
     fn published(&mut self, _draft: &CheckpointDraft, _path: &Path, _took: Duration) {}
 
-    /// A checkpoint could not be written. The run goes on.
+    /// A checkpoint could not be written. The run continues.
     fn save_failed(&mut self, _failed: &FailedSave) {}
 
-    /// The run is about to end, since steps are not finite.
+    /// The run is about to end because steps are not finite.
     fn not_finite(&mut self, _found: &NonFinite) {}
 }
 
-/// A coordinator and its observer: what is left for the actor is to deliver.
+/// A coordinator and its observer; the actor only delivers messages.
 pub struct Scheduler {
     coordinator: Coordinator,
     observer: Box<dyn Observer>,
     journal: Option<Rc<RefCell<Journal>>>,
-    /// The journal is cut where it is longer than so many bytes.
+    /// Size in bytes above which the journal is truncated.
     cut_after: u64,
-    /// The messages in flight, kept where there is a journal, or one is replayed.
+    /// The messages in flight, tracked if there is a journal, or one is replayed.
     outstanding: OutstandingMessages,
-    /// The first step of which the observer does not know, while a journal is replayed.
+    /// The first step that the observer has not seen, while a journal is replayed.
     first_unseen: Option<StepId>,
 }
 
 impl Scheduler {
-    /// Drives a coordinator, tells `observer` what happens, and keeps no journal.
+    /// Drives a coordinator and notifies `observer`, without a journal.
     pub fn new(coordinator: Coordinator, observer: Box<dyn Observer>) -> Self {
         Self {
             coordinator,
@@ -90,23 +90,22 @@ impl Scheduler {
         }
     }
 
-    /// With what is known of the messages of a scheduler that has died.
+    /// Adds what is known about the messages of a scheduler that died.
     pub fn with_outstanding(self, outstanding: OutstandingMessages) -> Self {
         Self { outstanding, ..self }
     }
 
-    /// Writes everything down before it is heeded.
+    /// Adds a journal: every input is written before it is processed.
     pub fn with_journal(self, journal: Option<Rc<RefCell<Journal>>>, cut_after: u64) -> Self {
         Self { journal, cut_after, ..self }
     }
 
-    /// Returns which messages each actor has not answered, which another scheduler would send again.
+    /// Returns the messages that each actor has not answered, which another scheduler would send again.
     pub fn outstanding(&self) -> &OutstandingMessages {
         &self.outstanding
     }
 
-    /// Takes an input again that a scheduler which has died took. The observer is told of the steps from `first_unseen` on, and of
-    /// nothing else.
+    /// Processes again an input of a scheduler that died. The observer is notified only of steps from `first_unseen` on.
     pub fn replay(&mut self, input: Input, first_unseen: StepId) -> Vec<Effect> {
         self.first_unseen = Some(first_unseen);
         let effects = self.on(input);
@@ -114,7 +113,7 @@ impl Scheduler {
         effects
     }
 
-    /// Takes note again of what somebody else told an actor, for a scheduler that has died.
+    /// Records again what another sender told an actor, for a scheduler that died.
     pub fn replay_told(&mut self, actor: ActorId, command: &Command) {
         self.outstanding.told(actor, command);
     }
@@ -124,7 +123,7 @@ impl Scheduler {
         self.coordinator.alive()
     }
 
-    /// Takes note of what somebody else has told an actor.
+    /// Records what another sender told an actor.
     pub fn told(&mut self, actor: ActorId, command: &Command) {
         if self.keeps_outstanding() {
             self.outstanding.told(actor, command);
@@ -136,7 +135,7 @@ impl Scheduler {
         self.journal.is_some() || self.first_unseen.is_some()
     }
 
-    /// Begins the journal anew, where it has become long.
+    /// Truncates the journal if it has become long.
     fn cut(&self) {
         let Some(journal) = self.journal.as_ref().filter(|_| self.first_unseen.is_none()) else { return };
         if journal.borrow().is_longer_than(self.cut_after) {
@@ -151,12 +150,12 @@ impl Scheduler {
         }
     }
 
-    /// Returns what publishes the run's checkpoints, for the thread that does.
+    /// Returns the publisher of the run's checkpoints, for the publishing thread.
     pub fn publisher(&mut self) -> Publisher {
         self.observer.publisher()
     }
 
-    /// Returns what has come of a draft.
+    /// Handles the result of publishing a draft.
     pub fn published(&mut self, draft: &CheckpointDraft, result: Result<(PathBuf, Duration), String>) -> Vec<Effect> {
         match result {
             Ok((path, took)) => {
@@ -167,8 +166,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives the coordinator an input, and those that follow from it. Returns what is to be done, once the journal has all of
-    /// it.
+    /// Passes an input to the coordinator, and those that follow from it. Returns the effects, once the journal contains
+    /// everything.
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
         if let Input::Event(actor, Event::Trace(trace)) = input {
             self.observer.trace(actor, trace);
@@ -234,7 +233,7 @@ impl Scheduler {
         effects
     }
 
-    /// Returns whether an output is to be heeded: of those that are replayed the effects, and steps that nobody was told of.
+    /// Returns whether an output takes effect: during replay, only effects and steps that were not reported.
     fn is_news(&self, output: &Output) -> bool {
         let Some(first_unseen) = self.first_unseen else { return true };
         match output {
@@ -251,7 +250,7 @@ fn failed(step: StepId, to: SaveTo, error: &(dyn Error + 'static)) -> Input {
     Input::PublishFailed(step, to, error_chain(error))
 }
 
-/// Returns how long to wait after so many failures in a row.
+/// Returns how long to wait after this many consecutive failures.
 fn back_off(num_failures: usize) -> Duration {
     match num_failures {
         // Not the disk's fault.

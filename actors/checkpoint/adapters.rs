@@ -1,4 +1,4 @@
-//! Adapters that several engines wrote, put together in the one file that PEFT reads.
+//! Merges adapters written by several engines into the single file that PEFT reads.
 
 use loongforge_core::checkpoint::{CheckpointError, FileEntry, sha256};
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const WHOLE: &str = "adapter_model.safetensors";
 const PART: &str = "adapter_model-";
 
-/// Headers above this are not those of our engines.
+/// Maximum size of a header; larger ones are not from our engines.
 const MAX_HEADER: u64 = 100_000_000;
 
 /// A part, open behind its header.
@@ -21,10 +21,10 @@ struct Part {
     bytes: u64,
 }
 
-/// Replaces the parts of adapters among `files` of `dir` by one file of all their tensors.
+/// Replaces the adapter parts among `files` of `dir` by one file with all their tensors.
 ///
 /// # Errors
-/// A part is not what an engine writes, two have a tensor of one name, or the file cannot be written.
+/// Fails if a part is not what an engine writes, two parts have a tensor of the same name, or the file cannot be written.
 pub(super) fn join(dir: &Path, files: &mut BTreeMap<String, FileEntry>) -> Result<(), CheckpointError> {
     let names: Vec<String> = files.keys().filter(|name| name.starts_with(PART)).cloned().collect();
     if names.is_empty() {

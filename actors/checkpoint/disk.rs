@@ -1,4 +1,4 @@
-//! Describes what publishing does to a disk, one operation a method: tests let it crash at each.
+//! Disk operations of publishing, one per method, so that tests can simulate a crash at each.
 
 use loongforge_core::engine::fault;
 use loongforge_core::message::ActorId;
@@ -7,12 +7,12 @@ use std::io::{self, Write};
 use std::path::Path;
 
 pub(super) trait Disk {
-    /// Creates or replaces a file. It is on the disk only after [`Disk::sync`].
+    /// Creates or replaces a file. It is durable only after [`Disk::sync`].
     fn write(&self, path: &Path, contents: &[u8]) -> io::Result<()>;
-    /// Forces a file or a folder's entries to the disk.
+    /// Syncs a file or a folder's entries to disk.
     fn sync(&self, path: &Path) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Exchanges two folders as one operation.
+    /// Exchanges two folders atomically.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()>;
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
 }

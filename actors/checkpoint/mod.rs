@@ -1,8 +1,7 @@
-//! Publishing checkpoints, of the format that [`loongforge_core::checkpoint`] has.
+//! Publishes checkpoints in the format of [`loongforge_core::checkpoint`].
 //!
-//! Publishing writes what the engines did not, forces everything to the disk, and renames: a crash at any moment leaves
-//! the checkpoints before it as they were and the new one invisible ([`publish`]). What is in the engines' files is
-//! theirs.
+//! Publishing writes the files that engines did not write, syncs everything to disk, and renames: a crash at any moment leaves
+//! earlier checkpoints unchanged and the new one invisible ([`publish`]). The content of the engines' files is up to the engines.
 
 mod adapters;
 mod disk;

@@ -1,5 +1,5 @@
-//! The files that make a checkpoint of a diffusion model a folder that Diffusers loads: `model_index.json`, the config of each
-//! network and of the scheduler, and the folders of tokenizers and processors.
+//! Files that make a checkpoint of a diffusion model a folder that Diffusers loads: `model_index.json`, the config of each network
+//! and of the scheduler, and the folders of tokenizers and processors.
 
 use loongforge_core::checkpoint::{CheckpointError, entries};
 use loongforge_core::data::{COMPONENTS, Component, MODEL_INDEX};
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 /// Folder of the scheduler's settings, its key in the model's config, and their file.
 const SCHEDULER: (&str, &str) = ("scheduler", "scheduler/scheduler_config.json");
 
-/// The ending of the name of a folder that holds a network's averaged weights.
+/// Suffix of the name of a folder with a network's averaged weights.
 const AVERAGED: &str = "_ema";
 
-/// Classes of transformers by `model_type`, where a config does not say its class.
+/// Classes of transformers by `model_type`, for configs that do not name their class.
 const CLASSES: [(&str, &str); 5] = [
     ("umt5", "UMT5EncoderModel"),
     ("t5", "T5EncoderModel"),
@@ -24,7 +24,7 @@ const CLASSES: [(&str, &str); 5] = [
     ("qwen3", "Qwen3Model"),
 ];
 
-/// A file that is to be written.
+/// A file to write.
 pub enum Extra {
     /// JSON under this name.
     Json(String, Value),
@@ -32,11 +32,11 @@ pub enum Extra {
     Copy(String, PathBuf),
 }
 
-/// The files that a checkpoint of a model with this config gets beside its weights, which are `saved`; `model_dir` is the folder
-/// that the run began with. None where no network is saved, as in checkpoints of adapters.
+/// Returns the files that a checkpoint of a model with this config needs besides its weights, which are `saved`; `model_dir` is the
+/// folder that the run started from. None if no network is saved, as in checkpoints of adapters.
 ///
 /// # Errors
-/// A folder cannot be read.
+/// Fails if a folder cannot be read.
 pub fn extras(config: &Value, saved: &[SavedFile], model_dir: &Path) -> Result<Vec<Extra>, CheckpointError> {
     let folders: BTreeSet<&str> = saved.iter().filter_map(|file| Some(file.name.split_once('/')?.0)).collect();
     if folders.is_empty() {
@@ -77,10 +77,10 @@ impl Extra {
         name
     }
 
-    /// Returns what the file is to hold.
+    /// Returns the contents of the file.
     ///
     /// # Errors
-    /// The file that is copied cannot be read.
+    /// Fails if the file to copy cannot be read.
     pub fn contents(&self) -> Result<Vec<u8>, CheckpointError> {
         match self {
             Self::Json(_, value) => {
@@ -93,7 +93,7 @@ impl Extra {
     }
 }
 
-/// `model_index.json` of a model with these folders of weights, from that of the folder that the run began with.
+/// Returns the `model_index.json` of a model with these folders of weights, based on that of the folder that the run started from.
 fn index(mut index: Map<String, Value>, config: &Value, folders: &BTreeSet<&str>) -> Value {
     let class = |network: &Value| network["_class_name"].as_str().map(str::to_owned);
     let is_wan = config["transformer"]["_class_name"].as_str().is_some_and(|class| class.starts_with("Wan"));

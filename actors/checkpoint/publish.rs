@@ -1,8 +1,7 @@
-//! From a folder that engines wrote into to a checkpoint that everybody may see.
+//! Publishes a folder that engines wrote as a visible checkpoint.
 //!
-//! Order: the files that no engine writes; the manifest; every file forced to the disk; the folder's entries; the
-//! rename; the parent's entries. Only then are older checkpoints removed, each first renamed so that no half of it
-//! is ever visible.
+//! Order: the files that no engine writes; the manifest; sync of every file; the folder's entries; the rename; the parent's
+//! entries. Only then are older checkpoints removed, each renamed first so that a partial one is never visible.
 
 use super::adapters;
 use super::disk::{Disk, RealDisk};
@@ -21,36 +20,36 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Holds what a checkpoint takes from outside the engines; the same for all of a run.
+/// The parts of a checkpoint that do not come from engines, the same for the whole run.
 #[derive(Clone, Debug)]
 pub struct Publication {
-    /// Folder of the model that the run began with (`model.load`): tokenizer and processor files come from it.
+    /// Folder of the model that the run started from (`model.load`), with tokenizer and processor files.
     pub model_dir: PathBuf,
-    /// Folder of the preprocessor configs, where that is another one.
+    /// Folder of the preprocessor configs, if different.
     pub media_dir: Option<PathBuf>,
-    /// File of the text tower's tokenizer, where it has one of its own.
+    /// File of the text tower's tokenizer, if it has its own.
     pub text_tokenizer: Option<PathBuf>,
     /// The model's `config.json`, with overrides.
     pub model_config: Value,
-    /// The chat template that the run learned, in place of the one in `model_dir`; `None`: that one.
+    /// The chat template of the run, replacing the one in `model_dir`; `None`: that one.
     pub chat_template: Option<String>,
-    /// Names and contents of a robot policy's processor files, with the statistics that the run learned by, in place of those in
+    /// Names and contents of a robot policy's processor files, with the statistics used in training, replacing those in
     /// `model_dir`; empty: those.
     pub processor: Vec<(String, Vec<u8>)>,
-    /// The run's configuration, composed.
+    /// The composed config of the run.
     pub config: Value,
     /// Type of the weights, as in `train.precision`.
     pub precision: String,
-    /// The files that samples come from; `None` where they could not be looked at.
+    /// The files that samples come from; `None` if they could not be examined.
     pub data: Option<Fingerprint>,
-    /// Checkpoints to keep, the new one included; at least 1.
+    /// Number of checkpoints to keep, including the new one; at least 1.
     pub keep_last: usize,
 }
 
-/// Makes an empty folder for a draft: an earlier run may have died while it wrote there.
+/// Creates an empty folder for a draft, removing what a crashed run left there.
 ///
 /// # Errors
-/// The folder cannot be made.
+/// Fails if the folder cannot be created.
 pub fn prepare(dir: &Path) -> Result<(), CheckpointError> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(CheckpointError::write(dir)(error)),
@@ -59,17 +58,17 @@ pub fn prepare(dir: &Path) -> Result<(), CheckpointError> {
     fs::create_dir_all(dir).map_err(CheckpointError::write(dir))
 }
 
-/// Removes the folder of a draft that came to nothing. What cannot be removed goes when the next run starts.
+/// Removes the folder of a failed draft. What cannot be removed is cleaned up when the next run starts.
 pub fn discard(dir: &Path) {
     if dir.exists() {
         remove(&RealDisk, dir);
     }
 }
 
-/// Removes what crashed runs left in the folder of checkpoints. To be called when a run starts, before any draft.
+/// Removes what crashed runs left in the folder of checkpoints. Call it when a run starts, before any draft.
 ///
 /// # Errors
-/// Something cannot be removed.
+/// Fails if something cannot be removed.
 pub fn clean(dir: &Path) -> Result<(), CheckpointError> {
     for (name, path) in entries(dir)? {
         if name.starts_with(".step-") && name.ends_with(".tmp") {
@@ -79,18 +78,18 @@ pub fn clean(dir: &Path) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Publishes a draft as `step-N` beside it; returns its path. Older checkpoints that cannot be removed are warned of.
+/// Publishes a draft as `step-N` next to it; returns its path. Older checkpoints that cannot be removed cause a warning.
 ///
 /// # Errors
-/// A file cannot be written, or an engine's file is not what the engine said. Nothing is visible then.
+/// Fails if a file cannot be written, or an engine's file is not as the engine reported. Nothing is visible then.
 pub fn publish(draft: &CheckpointDraft, with: &Publication) -> Result<PathBuf, CheckpointError> {
     publish_on(&RealDisk, draft, with)
 }
 
-/// Publishes on this disk, which a test may let fail.
+/// Publishes on this disk, which a test can make fail.
 ///
 /// # Errors
-/// `publish` lists them.
+/// Fails like `publish`.
 pub(super) fn publish_on(
     disk: &dyn Disk,
     draft: &CheckpointDraft,
@@ -128,13 +127,13 @@ pub(super) fn publish_on(
     Ok(to)
 }
 
-/// The link in a folder of checkpoints that names the best of them.
+/// The link in a folder of checkpoints that points to the best one.
 pub const BEST: &str = "best";
 
-/// Lets the link [`BEST`] name the checkpoint of so many steps, if that is published; whether it is.
+/// Points the link [`BEST`] to the checkpoint after this many steps, if it is published; returns whether it is.
 ///
 /// # Errors
-/// The link cannot be made, or something else has its name.
+/// Fails if the link cannot be created, or its name is taken.
 pub fn mark_best(dir: &Path, num_steps: u64) -> Result<bool, CheckpointError> {
     let name = format!("step-{num_steps:08}");
     if !dir.join(&name).is_dir() {
@@ -155,7 +154,7 @@ pub fn mark_best(dir: &Path, num_steps: u64) -> Result<bool, CheckpointError> {
     Ok(true)
 }
 
-/// Writes the files that engines do not; the entries of all.
+/// Writes the files that engines do not write; returns the entries of all files.
 fn complete(
     disk: &dyn Disk,
     draft: &CheckpointDraft,
@@ -188,7 +187,7 @@ fn complete(
     Ok(files)
 }
 
-/// Writes the files that the run has contents for; returns their names.
+/// Writes the files whose contents come from the run; returns their names.
 fn write_own(disk: &dyn Disk, draft: &CheckpointDraft, with: &Publication) -> Result<Vec<String>, CheckpointError> {
     let mut written = vec!["config.json".to_owned()];
     write_json(disk, &draft.dir.join("config.json"), &with.model_config)?;
@@ -222,7 +221,7 @@ fn write_own(disk: &dyn Disk, draft: &CheckpointDraft, with: &Publication) -> Re
     Ok(written)
 }
 
-/// The files of the model that are copied, with their names: all but those that the run has contents for.
+/// Returns the files of the model to copy, with their names: all except those whose contents come from the run.
 fn of_model(with: &Publication) -> Result<Vec<(PathBuf, String)>, CheckpointError> {
     // A tokenizer of actions that the run names, and none of the files of the model's own.
     let is_of_folder = |own: &str, name: &str| {

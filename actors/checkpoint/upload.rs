@@ -1,6 +1,6 @@
-//! Copies published checkpoints into an object store, on a thread of its own: steps never wait for it.
+//! Copies published checkpoints to an object store, on its own thread, so that steps never wait for it.
 //!
-//! A checkpoint that waits has hard links of its own, so that the run may remove the folder meanwhile.
+//! A waiting checkpoint has its own hard links, so that the run may remove the folder meanwhile.
 
 use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, StoredError, entries, published};
 use loongforge_core::files::steps_of;
@@ -16,36 +16,37 @@ use std::time::Duration;
 const STAGED: &str = ".upload-";
 /// Lies beside the checkpoints while the store may have those of a former run, which this one replaces: the store's URL.
 pub const FORMER: &str = ".former-in-store";
-/// Checkpoints that may wait; of more the oldest is left out.
+/// Maximum number of waiting checkpoints; beyond that, the oldest one is skipped.
 const MAX_WAITING: usize = 4;
 /// Attempts for a checkpoint, and the longest pause between two. Each request is tried several times by itself.
 const MAX_TRIES: u32 = 6;
 const MAX_BACK_OFF: Duration = Duration::from_secs(60);
 
-/// Says how checkpoints are copied.
+/// How checkpoints are copied.
 pub struct UploadSpec {
     /// `checkpoint.upload`
     pub url: String,
-    /// Checkpoints that the store keeps, besides the best one; at least 1.
+    /// Number of checkpoints to keep in the store, besides the best one; at least 1.
     pub keep_last: usize,
     /// The folder of the run's checkpoints.
     pub dir: PathBuf,
-    /// True if the store's checkpoints are another run's: [`Uploader::forget_former`] removes them, and none is removed before. Else the
-    /// thread first copies the published checkpoints that the store lacks, and removes what an earlier start of this run was to remove.
+    /// Whether the store's checkpoints belong to another run: [`Uploader::forget_former`] removes them, and none is removed before.
+    /// Otherwise the thread first copies published checkpoints that the store lacks, and finishes removals of an earlier start of
+    /// this run.
     pub begins_anew: bool,
-    /// The first pause after an attempt that failed; each further one is twice as long.
+    /// First pause after a failed attempt; each further one is twice as long.
     pub back_off: Duration,
 }
 
-/// Counts the checkpoints of a run that were copied and that were not.
+/// Number of a run's checkpoints that were copied and that were not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uploaded {
     pub num_sent: u64,
-    /// Checkpoints that the store lacks.
+    /// Number of checkpoints that the store lacks.
     pub num_failed: u64,
-    /// Attempts that failed, those included after which it went well.
+    /// Number of failed attempts, including those before a success.
     pub num_failures: u64,
-    /// Why the newest checkpoint is not there.
+    /// Why the newest checkpoint was not copied.
     pub last_error: Option<String>,
 }
 
@@ -73,7 +74,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Hands checkpoints to the thread that copies them.
+/// Passes checkpoints to the thread that copies them.
 #[derive(Clone)]
 pub struct Uploader(Arc<Shared>);
 
@@ -84,10 +85,10 @@ pub struct Uploads {
 }
 
 impl Uploads {
-    /// Starts the thread. `say` is told what was copied and what was not, a line each.
+    /// Starts the thread. `say` receives one line for each checkpoint that was or was not copied.
     ///
     /// # Errors
-    /// The folder of checkpoints cannot be read, or the system gives no thread.
+    /// Fails if the folder of checkpoints cannot be read, or no thread can be started.
     pub fn start(spec: UploadSpec, say: Say) -> io::Result<Self> {
         let listed = |error: loongforge_core::checkpoint::CheckpointError| io::Error::other(error.to_string());
         remove_staged(&spec.dir)?;
@@ -117,7 +118,7 @@ impl Uploads {
         self.uploader.clone()
     }
 
-    /// Waits until all checkpoints are copied, or were tried often enough.
+    /// Waits until all checkpoints are copied or their attempts are used up.
     pub fn finish(self) -> Uploaded {
         let shared = self.uploader.0;
         let num_waiting = {
@@ -169,18 +170,18 @@ impl Uploader {
         }
     }
 
-    /// Checkpoints so far that the store lacks.
+    /// Returns the number of checkpoints so far that the store lacks.
     pub fn num_failed(&self) -> u64 {
         self.0.lock().uploaded.num_failed
     }
 
-    /// Ends the wait of [`Uploads::finish`]: the attempt that is under way is the last one.
+    /// Ends the wait of [`Uploads::finish`]: the current attempt is the last one.
     pub fn give_up(&self) {
         self.0.lock().is_given_up = true;
         self.0.changed.notify_all();
     }
 
-    /// Copies a published checkpoint when its turn comes. The caller does not wait, and hears of no error.
+    /// Queues a published checkpoint for copying. The caller does not wait and sees no errors.
     pub fn add(&self, checkpoint: &Path) {
         let shared = &*self.0;
         let name = checkpoint.file_name().unwrap_or_default().to_string_lossy().into_owned();

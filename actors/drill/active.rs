@@ -1,4 +1,4 @@
-//! Describes which faults go on: steps and time begin and end them.
+//! Which faults are active: steps and time start and end them.
 
 use super::script::{Fault, FaultRule, Script, Span};
 use loongforge_core::message::ActorId;

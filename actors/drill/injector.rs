@@ -1,4 +1,4 @@
-//! Describes what becomes of one message.
+//! What happens to one message.
 
 use super::active::Active;
 use super::script::{Fault, Rate};

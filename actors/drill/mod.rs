@@ -1,11 +1,11 @@
-//! Faults on purpose: a script of them, and a proxy that puts those of the network between the processes of a run.
+//! Fault injection: a script of faults, and a proxy that injects network faults between the processes of a run.
 //!
-//! A process with `LOONGFORGE_PROXY=HOST:PORT` in its environment connects through the proxy there, saying first whom it
-//! means. The proxy knows frames and packets from each other, and who is at both ends from the first words of a
-//! connection; of an encrypted one it knows neither, and only what is about bytes can be done there. What happens to which
-//! message is a function of the seed, the two ends and the message's number.
+//! A process with `LOONGFORGE_PROXY=HOST:PORT` in its environment connects through the proxy there and first names its target. The
+//! proxy can tell frames from packets, and learns who is at both ends from the first messages of a connection; on an encrypted
+//! connection it knows neither, and can only inject byte-level faults. What happens to which message is a function of the seed, the
+//! two ends and the message's number.
 //!
-//! Processes that are to be killed or frozen are the business of who started them.
+//! Processes to kill or freeze are handled by whoever started them.
 
 mod active;
 mod injector;

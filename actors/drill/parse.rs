@@ -1,4 +1,4 @@
-//! Scripts as text: `WHO: WHAT [at step N] [for 2s]`, one a line or between semicolons; `#` begins a comment.
+//! Parses scripts: `WHO: WHAT [at step N] [for 2s]`, one per line or separated by semicolons; `#` starts a comment.
 
 use super::script::{Fault, FaultRule, Pattern, Rate, Script, Span, Target};
 use loongforge_core::engine::fault::POINTS;

@@ -1,4 +1,4 @@
-//! The proxy: who connects says whom he means, and what goes between the two has the faults of a script.
+//! The proxy: each connecting process names its target, and the messages between the two get the faults of a script.
 
 use super::active::Active;
 use super::injector::{FaultInjector, mix};

@@ -1,4 +1,4 @@
-//! One connection through the proxy: messages go both ways, and what the script says becomes of them.
+//! One connection through the proxy: relays messages in both directions, with the faults of the script.
 
 use super::active::Active;
 use super::injector::FaultInjector;

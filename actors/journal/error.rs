@@ -1,4 +1,4 @@
-//! Describes what goes wrong with a journal.
+//! Errors of a journal.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Records in a file.
+//! A file of records.
 
 use super::{JournalError, Record, Snapshot};
 use loongforge_core::engine::fault;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const MAGIC: &[u8] = b"LFJL\x03\0";
 const HEADER: usize = 8;
 
-/// A journal that is written. Nobody else writes it as long as this lives.
+/// An open journal. Nobody else writes it while this lives.
 pub struct Journal {
     path: PathBuf,
     file: File,
@@ -28,10 +28,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// A new one; what was there is gone.
+    /// Creates a journal, replacing what was there.
     ///
     /// # Errors
-    /// It cannot be written, or another process does.
+    /// Fails if it cannot be written, or another process writes it.
     pub fn create(path: &Path) -> Result<Self, JournalError> {
         let mut journal = Self::lock(path)?;
         let begin = journal.file.set_len(0).and_then(|()| journal.file.write_all(MAGIC));
@@ -39,10 +39,10 @@ impl Journal {
         Ok(journal)
     }
 
-    /// One that was written before, and its records. What is torn at its end is cut off.
+    /// Opens an existing journal and returns its records. An incomplete record at the end is removed.
     ///
     /// # Errors
-    /// It cannot be read or written, or another process does; it is none.
+    /// Fails if it cannot be read or written, another process writes it, or it is not a journal.
     pub fn open(path: &Path) -> Result<(Self, Vec<Record>), JournalError> {
         let mut journal = Self::lock(path)?;
         let failed = |source| JournalError::File { path: path.to_owned(), source };
@@ -72,7 +72,7 @@ impl Journal {
         }
     }
 
-    /// Writes one more record. A journal that cannot be written is warned of once: the run goes on without.
+    /// Appends a record. If the journal cannot be written, a warning is logged once, and the run continues without it.
     pub fn append(&mut self, record: &Record) {
         if record.is_lasting() {
             self.lasting.push(record.clone());
@@ -97,7 +97,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Forces what was written to the disk.
+    /// Syncs what was written to disk.
     pub fn sync(&mut self) {
         fault::of_journal("before_sync");
         match self.file.sync_data() {
@@ -107,12 +107,12 @@ impl Journal {
         fault::of_journal("after_sync");
     }
 
-    /// More than `bytes` were written since it was cut, and more than that has left of it.
+    /// Returns whether more than `bytes` were written since the last truncation, and more than it left.
     pub fn is_longer_than(&self, bytes: u64) -> bool {
         !self.is_broken && self.tail > bytes.max(if bytes == 0 { 0 } else { self.head })
     }
 
-    /// Begins anew with what all records so far have come to. Until the new file has the old one's name that is the journal.
+    /// Truncates the journal to a snapshot of all records so far. Until the new file is renamed, the old one is the journal.
     pub fn cut(&mut self, snapshot: Snapshot) {
         if let Err(error) = self.try_cut(snapshot) {
             // It is as good as it was, and tried again when it is twice as long.

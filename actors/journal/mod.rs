@@ -1,15 +1,14 @@
-//! The scheduler's journal: everything that it was told, in order, so that another process can go on in its place.
+//! The scheduler's journal: all of its inputs, in order, so that another process can take over.
 //!
-//! The coordinator is a function of its inputs. A record of each is written before it is heeded, and forced to the disk
-//! before a step is committed; what an actor has said is acknowledged once it is written. Who takes over reads the
-//! records, has a new coordinator hear them, and knows then what every actor was told and has said: its wires go on with
-//! the numbers that follow, so that what was on its way when the first process died is said again, once. Engines notice
-//! nothing.
+//! The coordinator is a function of its inputs. Each input is recorded before it is processed, and synced to disk before a step is
+//! committed; an actor's message is acknowledged once it is written. A successor reads the records and replays them in a new
+//! coordinator, and then knows what every actor was told and has said: its wires continue with the next numbers, so that messages
+//! in flight when the first process died are sent again, once. Engines notice nothing.
 //!
-//! So that it does not grow with the run, it is cut now and then: a new file takes its place that begins with all that the
-//! records before have come to, the coordinator itself among it.
+//! So that it does not grow with the run, it is truncated from time to time: a new file replaces it that begins with a snapshot of
+//! everything before, including the coordinator.
 //!
-//! Whoever writes holds a lock, and counts its life up: actors do not listen to an earlier life's.
+//! The writer holds a lock and increments its life number: actors ignore messages of an earlier life.
 //!
 //! ```text
 //! journal  LFJL  version u16  records

@@ -1,5 +1,4 @@
-//! Describes what is on its way between a scheduler and its actors, as far as another process must know it to go on
-//! with that.
+//! Messages in flight between a scheduler and its actors, as far as a successor must know them.
 
 use crate::effect::Effect;
 use loongforge_core::message::{ActorId, Command, Epoch, Event, PoolName};

@@ -1,4 +1,4 @@
-//! Describes what is written down.
+//! Records of a journal.
 
 use super::OutstandingMessages;
 use loongforge_core::message::{ActorId, Command, PoolName, StepId};
@@ -39,7 +39,7 @@ impl Record {
     }
 }
 
-/// Holds what the run began with.
+/// The start of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beginning {
     /// Hash of the run's configuration.

@@ -1,4 +1,4 @@
-//! Describes what the records of a run come to.
+//! The state of a run recovered from its journal.
 
 use super::{Beginning, Journal, JournalError, Record, Snapshot};
 use loongforge_core::message::{ActorId, Command, PoolName};
@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct RecoveredRun {
     pub begin: Beginning,
-    /// Lives so far.
+    /// Number of lives so far.
     pub lives: u64,
     /// Everyone who has had a place: its wire, and where its edges come in.
     pub members: BTreeMap<ActorId, (u128, PathBuf)>,
     /// The encoder pools that went on without encoders; `None`: those that began so.
     pub reading: Option<BTreeSet<PoolName>>,
-    /// Tells where the journal was cut last.
+    /// The last snapshot in the journal.
     pub snapshot: Option<Snapshot>,
-    /// Holds what the coordinator heard since, and what others said to actors between.
+    /// What the coordinator received since then, and what others told actors in between.
     pub course: Vec<ReplayEntry>,
 }
 
@@ -29,10 +29,10 @@ pub enum ReplayEntry {
 }
 
 impl RecoveredRun {
-    /// Reads the journal of a run of this configuration.
+    /// Reads the journal of a run with this config.
     ///
     /// # Errors
-    /// It is another one's, or there is none.
+    /// Fails if it is another run's, or there is none.
     pub fn read(path: &Path, config: &str) -> Result<(Journal, Self), JournalError> {
         let (journal, records) = Journal::open(path)?;
         let past = Self::of(records).ok_or_else(|| JournalError::NotAJournal { path: path.to_owned() })?;

@@ -5,13 +5,13 @@ use loongforge_core::transport::{Mail, MailSender};
 
 pub struct Link {
     pub commands: Commands,
-    /// Ends when the engine has.
+    /// Ends when the engine has ended.
     pub events: flume::Receiver<Event>,
-    /// Asked once events have ended: how the engine did. Must not wait for anything but that.
+    /// Called once events have ended: returns how the engine ended. It must not wait for anything else.
     pub end: Box<dyn FnOnce() -> String + Send>,
-    /// Ends its process by force, where that can be done from here.
+    /// Kills its process, if that is possible from here.
     pub kill: Option<Box<dyn FnOnce() + Send>>,
-    /// Told which of its events is taken care of for good.
+    /// Receives the numbers of its events that have been handled durably.
     pub confirm: Option<Confirm>,
 }
 
@@ -21,17 +21,17 @@ pub struct Confirm {
     pub done: Box<dyn Fn(u64) + Send>,
 }
 
-/// Says where commands go.
+/// Where commands go.
 #[derive(Clone)]
 pub enum Commands {
-    /// An engine of this process.
+    /// An engine in this process.
     Mailbox(MailSender),
-    /// The task that writes to its process. As long as the scheduler's unanswered commands.
+    /// The task that writes to its process, with room for all unanswered commands of the scheduler.
     Queue(flume::Sender<Command>),
 }
 
 impl Commands {
-    /// A gone engine takes no commands; its end is learned from its events.
+    /// Sends a command. An engine that is gone takes none; its end is detected from its events.
     ///
     /// # Panics
     /// More commands are unanswered than agreed, which is a bug of ours.

@@ -1,8 +1,8 @@
-//! Actors as such, and the only place that knows actix.
+//! Actor infrastructure, and the only place that uses actix.
 //!
-//! A [`Link`] is one engine as the scheduler sees it: where commands go, where events come from, how it ended. Whether
-//! the engine is a thread or a process makes no difference beyond it. Supervision is ours: actix neither restarts nor
-//! reports a panic, so an engine's end is always learned from the end of its link.
+//! A [`Link`] is one engine as the scheduler sees it: where commands go, where events come from, how it ended. Beyond it, it makes
+//! no difference whether the engine is a thread or a process. Supervision is our own: actix neither restarts nor reports a panic,
+//! so the end of an engine is always detected by the end of its link.
 
 mod link;
 mod publishing;

@@ -1,4 +1,4 @@
-//! The thread that publishes checkpoints, one after the other: disks may be slow, and the scheduler waits for nobody.
+//! The thread that publishes checkpoints, one after the other: disks may be slow, and the scheduler does not wait.
 
 use crate::scheduler::Publisher;
 use loongforge_core::engine::error_chain;
@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Drafts that may wait. More would mean that engines write faster than manifests are written.
+/// Maximum number of waiting drafts. More would mean that engines write faster than manifests are written.
 const QUEUE: usize = 64;
 
-/// Holds what came of a draft.
+/// The result of publishing a draft.
 #[derive(actix::Message)]
 #[rtype(result = "()")]
 pub(super) struct Published {
     pub draft: CheckpointDraft,
-    /// Tells where it is, and how long that took.
+    /// Where the checkpoint is, and how long publishing took.
     pub result: Result<(PathBuf, Duration), String>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Publishing {
 
 impl Publishing {
     /// # Errors
-    /// The system gives no thread.
+    /// Fails if no thread can be started.
     pub fn start(publish: Publisher, done: impl Fn(Published) + Send + 'static) -> std::io::Result<Self> {
         let (drafts, to_publish) = flume::bounded(QUEUE);
         let thread = std::thread::Builder::new().name("publish".into()).spawn(move || {

@@ -16,42 +16,42 @@ use tokio::sync::oneshot;
 /// Sets how long the last words of an encoder may take of which others say that it is gone.
 const HEARSAY: Duration = Duration::from_millis(300);
 
-/// Describes how a run is conducted.
+/// Settings for running a run.
 pub struct RunActors {
     pub stop: StopOn,
-    /// Tells how long an engine may take to stop; then it is given up.
+    /// How long an engine may take to stop before it is given up.
     pub stop_grace: Duration,
-    /// Length of the actors' queues.
+    /// Capacity of the actors' queues.
     pub queue: usize,
-    /// Tells how long a run waits for an encoder of a pool that has none left, by pool.
+    /// How long a run waits for an encoder of a pool that has none left, by pool.
     pub grace: BTreeMap<PoolName, Duration>,
     /// Tells who comes and goes while the run goes on.
     pub changes: flume::Receiver<Change>,
-    /// Effects that a scheduler which has died had yet to carry out.
+    /// Effects that a scheduler that died had not carried out.
     pub left: Vec<Effect>,
 }
 
-/// A change of an encoder pool that is asked for.
+/// A requested change of an encoder pool.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub enum Change {
-    /// This encoder has come. Before it is admitted, others are told of their edges to it.
+    /// This encoder has connected. Before it is admitted, others are told of their edges to it.
     Join { actor: ActorId, link: Link, edges: Vec<(ActorId, Command)> },
-    /// Let this encoder go.
+    /// Remove this encoder.
     Retire(ActorId),
-    /// Let those of a pool go that are more than so many. Answered with how many there were; an error where they are too few.
+    /// Remove the encoders of a pool above this number. Answered with their previous number, or an error if there are too few.
     LetGo { pool: PoolName, encoders: u32, answer: flume::Sender<Result<u32, String>> },
 }
 
-/// Runs a future where actors can live: on this thread, until it is done.
+/// Runs a future in an actor system on this thread until it is done.
 pub fn in_system<F: Future>(future: F) -> F::Output {
     System::new().block_on(future)
 }
 
-/// Carries a run from its links to its end. Must be called inside [`in_system`].
+/// Runs a run from its links to its end. Must be called inside [`in_system`].
 ///
 /// # Errors
-/// The first cause of the run's end.
+/// Returns the root cause of the run's end.
 pub async fn run_actors(
     mut scheduler: Scheduler,
     links: BTreeMap<ActorId, Link>,

@@ -1,4 +1,4 @@
-//! The actor of one engine: commands in, events out, and word of its end.
+//! The actor of one engine: passes commands to it and events from it, and reports its end.
 
 use super::Link;
 use actix::prelude::*;
@@ -10,16 +10,16 @@ pub(super) struct Shell {
     id: ActorId,
     link: Option<Link>,
     scheduler: Recipient<Report>,
-    /// Commands that may be unanswered.
+    /// Maximum number of unanswered commands.
     queue: usize,
 }
 
-/// From the scheduler: pass this on.
+/// From the scheduler: pass this command on.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Deliver(pub Command);
 
-/// From the scheduler: have nothing to do with the engine any more.
+/// From the scheduler: drop the engine.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Evict;
@@ -30,12 +30,12 @@ pub(super) struct Evict;
 pub(super) struct Report(pub Input);
 
 impl Shell {
-    /// Makes the actor that stands between an engine and the scheduler; `queue`: messages that may wait for it.
+    /// Creates the actor between an engine and the scheduler; `queue`: maximum number of waiting messages.
     pub fn new(id: ActorId, link: Link, scheduler: Recipient<Report>, queue: usize) -> Self {
         Self { id, link: Some(link), scheduler, queue }
     }
 
-    /// Reports, and takes nothing else up until the scheduler has: that bounds what can pile up there. The scheduler
+    /// Reports, and handles nothing else until the scheduler has received it, which bounds the scheduler's queue. The scheduler
     /// itself never waits for a shell.
     fn report(&self, input: Input, ctx: &mut Context<Self>) {
         let is_counted = matches!(&input, Input::Event(_, event) if !matches!(event, Event::Trace(_)));

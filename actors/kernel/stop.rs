@@ -1,27 +1,27 @@
-//! Describes what asks a run to stop in order, or to save.
+//! Requests to stop a run normally, or to save: their sources and signals.
 
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// SIGUSR1: what Slurm and others send ahead of the end.
+/// SIGUSR1: sent by Slurm and others before a job's end.
 const SAVE: SignalKind = SignalKind::user_defined1();
 
 /// How far this process is with a run that heeds signals.
 static PHASE: AtomicU8 = AtomicU8::new(0);
 
-/// Says who heeds the signals of a process that has a run.
+/// Who handles the signals of a process with a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// No run is under way yet.
+    /// The run has not started yet.
     Before,
-    /// The run does.
+    /// The run handles them.
     Heeded,
     /// The run has ended.
     After,
 }
 
 impl Phase {
-    /// Returns whether signals to stop are heeded now, not yet, or no more.
+    /// Returns whether signals to stop are handled now, not yet, or no longer.
     pub fn now() -> Self {
         match PHASE.load(SeqCst) {
             0 => Self::Before,
@@ -54,23 +54,22 @@ pub(crate) fn leave_to_the_scheduler() {
     let _ = signal(SAVE);
 }
 
-/// Says who may ask a run to finish its step, save and end as preempted. A second time: to end at once.
+/// Who may ask a run to finish its step, save and end as preempted. A second request ends it at once.
 pub enum StopOn {
     Nothing,
-    /// SIGINT and SIGTERM, and SIGUSR1, which asks for a checkpoint and nothing else. They then no longer end the process by
-    /// themselves.
+    /// SIGINT and SIGTERM, and SIGUSR1, which only requests a checkpoint. They then no longer end the process by themselves.
     Signals,
     Channel(flume::Receiver<()>),
 }
 
-/// Says what is asked for.
+/// What is requested.
 pub(super) enum Request {
     Stop,
     Save,
 }
 
 impl StopOn {
-    /// Waits until the run is asked to stop; for ever where nobody can.
+    /// Waits until the run is asked to stop; forever if nobody can ask.
     pub(crate) async fn stopped(&self) {
         match self {
             StopOn::Channel(requests) if requests.recv_async().await.is_ok() => return,
@@ -93,7 +92,7 @@ impl StopOn {
         std::future::pending().await
     }
 
-    /// Calls `ask` at every request, for ever.
+    /// Calls `ask` at every request, forever.
     pub(super) async fn watch(self, mut ask: impl FnMut(Request)) {
         match self {
             StopOn::Nothing => {}

@@ -10,11 +10,11 @@ use std::path::PathBuf;
 pub struct Assignment {
     pub me: ActorId,
     pub pools: PoolSizes,
-    /// Checkpoint to begin from.
+    /// Checkpoint to start from.
     pub resume: Option<PathBuf>,
-    /// Folder through which the members of a pool find each other; empty at the start of a run and gone after it.
+    /// Rendezvous folder of the members of a pool; empty at the start of a run and removed after it.
     pub rendezvous: PathBuf,
-    /// Tells how all actors compute products.
+    /// How all actors compute matrix products.
     pub products: Products,
     /// Its pool has no encoders: it loads no tower and reads features from the pool's `cache_dir`.
     pub reads: bool,

@@ -13,7 +13,7 @@ pub(super) const PARENT: &str = "LOONGFORGE_PARENT";
 /// Ends of one place in the pool are counted for so long.
 pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(600);
 
-/// Describes how a process has ended.
+/// How a process ended.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct End {
     pub reason: String,
@@ -36,7 +36,7 @@ pub(super) async fn wait(mut child: Child, kill: &Notify) -> End {
     }
 }
 
-/// Passes the lines of a child's output on to this process' log, with the actor's name, until it closes.
+/// Copies the lines of a child's output to this process's log, with the actor's name, until it closes.
 pub(super) async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpin>) {
     let Some(output) = output else { return };
     let mut lines = BufReader::new(output).lines();

@@ -1,5 +1,5 @@
-//! Processes that the scheduler's process starts itself: their output with a name before each line, their end
-//! reported once, and none of them left when the parent dies.
+//! Child processes of the scheduler's process: their output with a name before each line, their end reported once, and none left
+//! when the parent dies.
 
 use super::RunError;
 use super::child::{CRASH_WINDOW, End, PARENT, pass_on, wait};

@@ -1,7 +1,7 @@
 //! An actor's edges to other processes: shared memory on one host, parcels over sockets between hosts.
 //!
-//! Which of the two is each actor's choice for what comes in: it says one address. A run whose scheduler listens on a
-//! Unix socket or loopback is on one host; `--no-shared-memory` says that it is not.
+//! Each actor chooses one of the two for its incoming edges, and gives a single address. A run whose scheduler listens on a Unix
+//! socket or loopback is on one host; `--no-shared-memory` overrides that.
 
 use super::join::{JoinError, ReconnectRegistry, Up};
 use super::net::{Listener, Security, Stream, connect, first_message};

@@ -1,8 +1,7 @@
-//! Describes what a launcher says to a process in its environment: which process it is, of which role, and where the
-//! scheduler is.
+//! Reads from a launcher's environment variables which process this is, its role, and the scheduler's address.
 //!
-//! A pure function of variables, so that each launcher is a row of a table. Everything else a process asks the scheduler
-//! for. Sources, first to last: torchrun, `LOONGFORGE_*` with an index of Kubernetes, Slurm, SkyPilot, MPI.
+//! A pure function of variables, so that each launcher is a row of a table. A process asks the scheduler for everything else.
+//! Sources, first to last: torchrun, `LOONGFORGE_*` with an index of Kubernetes, Slurm, SkyPilot, MPI.
 
 use super::{PoolError, WantedActor};
 use loongforge_core::config::Address;
@@ -12,15 +11,15 @@ use loongforge_core::schedule::{PoolSize, PoolSizes};
 /// The port of the scheduler when a launcher names its host alone.
 pub const JOIN_PORT: u16 = 6001;
 
-/// Names the actor that the environment makes of this process.
+/// The part of a run that the environment assigns to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchedPart {
     pub launcher: Launcher,
-    /// This process hosts the scheduler, besides its actors.
+    /// Whether this process hosts the scheduler, in addition to its actors.
     pub scheduler: bool,
-    /// Holds what it runs, and the place in its pool that is meant, where that is known.
+    /// The actors that it runs, with their index in the pool if known.
     pub actors: Vec<WantedActor>,
-    /// Tells where the scheduler is; `None`: the launcher does not say.
+    /// Address of the scheduler; `None`: the launcher does not say.
     pub join: Option<Address>,
 }
 
@@ -36,7 +35,7 @@ pub enum Launcher {
     Mpi,
 }
 
-/// The environment does not make a place.
+/// The environment does not determine a part.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
     #[error(
@@ -61,19 +60,19 @@ pub enum PlaceError {
 /// Launchers' variables that hold a process's rank on its own host, which is the GPU that it takes.
 pub const LOCAL_RANKS: [&str; 4] = ["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"];
 
-/// The rank of this process on its host, where `variable` has one of [`LOCAL_RANKS`].
+/// Returns the rank of this process on its host, if `variable` has one of [`LOCAL_RANKS`].
 ///
 /// # Errors
-/// It is no number.
+/// Fails if it is not a number.
 pub fn local_rank(variable: impl Fn(&str) -> Option<String>) -> Result<Option<u32>, PlaceError> {
     let env = Environment { variable: &variable };
     LOCAL_RANKS.into_iter().find_map(|name| env.number(name).transpose()).transpose()
 }
 
-/// Returns what `variable` says of this process. `pools` give roles to ranks that have no name.
+/// Returns the part that `variable` assigns to this process. `pools` give roles to ranks without a name.
 ///
 /// # Errors
-/// No launcher, nonsense, or another number of processes than the run has actors.
+/// Fails if there is no launcher, its variables are invalid, or the number of processes differs from the run's actors.
 pub fn place(variable: impl Fn(&str) -> Option<String>, pools: &PoolSizes) -> Result<LaunchedPart, PlaceError> {
     let env = Environment { variable: &variable };
     let named = env.role("LOONGFORGE_ROLE", pools)?;

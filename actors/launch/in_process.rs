@@ -1,4 +1,4 @@
-//! All actors in this process: an engine is a thread, an edge is a move.
+//! Runs all actors in this process: an engine is a thread, an edge is a move.
 
 use super::topology::topology;
 use super::{Assignment, EngineFactory, RunError, RunSpec};
@@ -13,11 +13,11 @@ use std::io;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Runs until the end; every engine thread has then been joined, but for one that did not stop in time.
-/// The observer is called on this thread.
+/// Runs until the end; every engine thread has then been joined, except one that did not stop in time. The observer is called on
+/// this thread.
 ///
 /// # Errors
-/// The first cause of the run's end, or a thread or folder that could not be had.
+/// Returns the root cause of the run's end, or a thread or folder that could not be created.
 pub fn run_in_process(
     spec: RunSpec,
     make_engine: impl Fn(Assignment) -> EngineFactory,
@@ -67,7 +67,7 @@ pub fn run_in_process(
     Ok(in_system(run_actors(scheduler, links, how))?)
 }
 
-/// A folder of this run alone, open to this user only, and gone after it.
+/// Creates a temporary folder for this run only, open to this user only.
 pub(super) fn rendezvous() -> Result<TempDir, RunError> {
     socket_folder().map_err(|source| RunError::Start { what: "a folder for the run".into(), source })
 }

@@ -1,5 +1,5 @@
-//! The process that a user has started, where a run has a process for each actor: it starts them in the name of the
-//! scheduler, which is one of them, and another scheduler in the place of one that was killed. It knows nothing of the run.
+//! The process started by the user, if a run has one process per actor: it starts the others on behalf of the scheduler, which is
+//! one of them, and replaces a scheduler that was killed. It knows nothing about the run.
 
 use super::RunError;
 use super::child::{CRASH_WINDOW, End, pass_on, wait};

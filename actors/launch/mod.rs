@@ -1,4 +1,4 @@
-//! Starting a run: who is connected with whom, threads or processes, and what the caller gets back.
+//! Starts a run: topology, threads or processes, and what the caller gets back.
 
 mod assignment;
 mod child;

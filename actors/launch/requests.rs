@@ -1,4 +1,4 @@
-//! Requests to a run that has begun: an encoder joins, or a pool of encoders is to have another size.
+//! Requests to a running job: an encoder joins, or an encoder pool is scaled.
 
 use super::children::Children;
 use super::join::{Down, ENDED, JoinRequest, JoinServer, Member};

@@ -1,4 +1,4 @@
-//! A whole run as a child, for a process that runs several, one after another.
+//! Runs a whole run as a child process, for a process that runs several in sequence.
 
 use super::RunError;
 use super::signals::{Signals, hand_on, spawn};

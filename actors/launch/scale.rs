@@ -1,4 +1,4 @@
-//! Asks a running job for another number of encoders in a pool.
+//! Asks a running job to scale an encoder pool.
 
 use super::RunError;
 use super::join::{Down, JoinError, Up};
@@ -8,14 +8,15 @@ use loongforge_core::message::{PoolName, Role};
 use loongforge_core::transport::link;
 use std::time::Duration;
 
-/// Sets how long the scheduler may take to answer.
+/// How long the scheduler may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks the run whose scheduler listens at `address` for so many encoders in `pool`: its process lets go what is too much, and starts
-/// what is missing if it has started the others. Returns how many there were.
+/// Asks the run whose scheduler listens at `address` for this many encoders in `pool`: it removes surplus encoders, and starts
+/// missing ones if it has started the others. Returns their previous number.
 ///
 /// # Errors
-/// Nobody listens or answers, it is not who is meant, the run's encoders do not come and go, or are to be started by others.
+/// Fails if nobody listens or answers, the peer is not the expected one, the run's encoders are not elastic, or others must start
+/// them.
 pub fn scale_run(address: &Address, security: &Security, pool: PoolName, encoders: u32) -> Result<u32, RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Start { what: "the runtime".into(), source })?;

@@ -1,4 +1,4 @@
-//! An engine's process: joins a run and serves it.
+//! The process of an engine: joins a run and serves it.
 
 use super::edges::{Carriers, Door, Edges, Inlet, Open, dial, rendezvous_at};
 use super::join::{Down, Joined, Line, Up, Welcome, hear, join, line, say, say_loose, say_out};
@@ -17,11 +17,10 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 /// Sets how long an actor that does not find its peers waits for the word that the run ends; half a lease at most.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Joins a run as the actor `wanted` and serves it until it ends. The parent that started this process may have set its
-/// place.
+/// Joins a run as the actor `wanted` and serves it until it ends. The parent that started this process may have set its index.
 ///
 /// # Errors
-/// The run could not be joined, or the engine failed or lost the scheduler.
+/// Fails if the run could not be joined, or the engine failed or lost the scheduler.
 pub fn serve_role(
     wanted: impl Into<WantedActor>,
     meeting: Meeting,

@@ -1,4 +1,4 @@
-//! The scheduler's process: gathers the run, or finds it again, and conducts it.
+//! The scheduler's process: gathers the run's actors, or takes over, and runs it.
 
 use super::children::{Children, Start};
 use super::edges::at_port;
@@ -33,11 +33,11 @@ struct Begun {
     left: Vec<Effect>,
 }
 
-/// Listens, waits for every actor of the run, and conducts it. With `children`, starts their processes too. With a journal
-/// of a scheduler that has died, waits for its actors to come back, and goes on.
+/// Listens, waits for every actor of the run, and runs it. With `children`, also starts their processes. With the journal of a
+/// scheduler that died, waits for its actors to return, and continues.
 ///
 /// # Errors
-/// The address is in use, actors are missing, or the first cause of the run's end.
+/// Fails if the address is in use or actors are missing; otherwise returns the root cause of the run's end.
 pub fn serve_scheduler(
     mut spec: RunSpec,
     meeting: Meeting,

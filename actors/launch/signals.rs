@@ -1,4 +1,4 @@
-//! A process hands the signals that ask it to stop or to save on to its child.
+//! Forwards signals to stop or to save to a child process.
 
 use super::child::PARENT;
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,7 +25,7 @@ impl Signals {
         Ok(Self { interrupt: interrupt?, terminate: terminate?, save: save? })
     }
 
-    /// Returns the next one. Dropping the future loses none.
+    /// Returns the next signal. Dropping the future loses none.
     pub async fn next(&mut self) -> Signal {
         tokio::select! {
             Some(()) = self.interrupt.recv() => Signal::INT,
@@ -35,15 +35,14 @@ impl Signals {
     }
 }
 
-/// Starts a child that gets its signals from [`hand_on`] alone, and dies with this process where it calls
-/// [`super::bind_to_parent`].
+/// Starts a child that gets its signals only through [`hand_on`], and dies with this process if it calls [`super::bind_to_parent`].
 pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
     command.env(PARENT, std::process::id().to_string());
     // Its own group: what asks it to stop comes from here, once.
     command.stdin(Stdio::null()).process_group(0).kill_on_drop(true).spawn()
 }
 
-/// Hands a signal on to a child that may have ended.
+/// Forwards a signal to a child, which may have ended.
 pub(super) fn hand_on(asked: Signal, child: &Child) {
     if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid as i32)) {
         let _ = kill_process(pid, asked);

@@ -1,4 +1,4 @@
-//! Describes what a run needs to be started, and how it may end.
+//! What is needed to start a run, and how it may end.
 
 use super::join::JoinError;
 use crate::StopOn;
@@ -10,27 +10,27 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Builds an engine on the thread that it will live on.
+/// Builds an engine on the thread that it will run on.
 pub type EngineFactory = Box<dyn FnOnce() -> Result<Box<dyn Engine>, EngineError> + Send>;
 
-/// Everything about a run but its engines.
+/// Everything about a run except its engines.
 pub struct RunSpec {
     pub coordinator: CoordinatorSpec,
-    /// Checkpoint to begin from; `coordinator` must agree.
+    /// Checkpoint to start from; `coordinator` must agree.
     pub resume: Option<PathBuf>,
     /// `scheduler.queue`.
     pub queue: usize,
     pub stop: StopOn,
-    /// Tells how long an engine may take to stop before it is given up.
+    /// How long an engine may take to stop before it is given up.
     pub stop_grace: Duration,
-    /// Tells how long a run waits for an encoder of a pool that has none left, by pool.
+    /// How long a run waits for an encoder of a pool that has none left, by pool.
     pub grace: BTreeMap<PoolName, Duration>,
-    /// An actor's process that gives no sign of life for so long is taken for dead.
+    /// Heartbeat timeout after which an actor's process is considered dead.
     pub lease: Duration,
 }
 
 impl RunSpec {
-    /// Length of every queue: as configured, and never less than what the scheduler may leave unanswered.
+    /// Returns the capacity of every queue: as configured, but at least what the scheduler may leave unanswered.
     pub(super) fn queue(&self) -> usize {
         self.queue.max(self.coordinator.max_unanswered())
     }
@@ -39,7 +39,7 @@ impl RunSpec {
 /// Why a run did not end well.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The first cause.
+    /// The root cause.
     #[error(transparent)]
     Failed(#[from] Failure),
     #[error(transparent)]

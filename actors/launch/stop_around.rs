@@ -1,5 +1,5 @@
-//! Listens for signals that ask a process to stop while no scheduler of a run listens: before the run is under way, while data are
-//! read and packs are made, and after its end.
+//! Handles signals to stop a process while no scheduler of a run does: before the run starts, while data are read and packed, and
+//! after its end.
 
 use super::signals::Signals;
 use crate::kernel::Phase;

@@ -1,4 +1,4 @@
-//! Going on in the place of a scheduler that has died.
+//! Takes over from a scheduler that died.
 
 use super::RunError;
 use super::join::{Before, ReconnectRegistry};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Describes where a run's journal is.
+/// Location and settings of a run's journal.
 #[derive(Clone, Debug)]
 pub struct JournalSpec {
     pub path: PathBuf,
@@ -27,7 +27,7 @@ impl JournalSpec {
     pub const CUT_AFTER: u64 = 4 << 20;
 }
 
-/// The journal of a run, and its past where it has one.
+/// The journal of a run, and its past if it has one.
 pub(super) struct RunJournal {
     /// The file, where the run has one.
     pub file: Option<Rc<RefCell<Journal>>>,
@@ -58,7 +58,7 @@ impl RunJournal {
         }
     }
 
-    /// Writes that the run begins.
+    /// Records that the run begins.
     pub fn begin(
         &self,
         config: &str,
@@ -78,7 +78,7 @@ impl RunJournal {
         Ok(())
     }
 
-    /// Writes that the run is over, whatever came of it.
+    /// Records that the run is over, whatever its result.
     pub fn end(&self) {
         self.write(&Record::Ended);
         if let Some(file) = &self.file {
@@ -90,10 +90,10 @@ impl RunJournal {
 /// A scheduler that has taken every input of the one that died, what is known of everyone's wires, and what is left to do.
 pub(super) type Successor = (Scheduler, BTreeMap<ActorId, Before>, Vec<Effect>);
 
-/// Makes the scheduler that goes on in the place of one that died, from its journal.
+/// Creates the scheduler that takes over from one that died, from its journal.
 ///
 /// # Errors
-/// The journal is another version's.
+/// Fails if the journal has another version.
 pub(super) fn replay(
     (past, journal): (&RecoveredRun, &JournalSpec),
     spec: CoordinatorSpec,

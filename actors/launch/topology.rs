@@ -1,4 +1,4 @@
-//! Tells who is connected with whom.
+//! The edges between actors.
 
 use loongforge_core::message::{ActorId, Role};
 use loongforge_core::schedule::{EdgeCredits, PoolSizes};
@@ -8,7 +8,7 @@ use loongforge_core::schedule::{EdgeCredits, PoolSizes};
 pub struct EdgeSpec {
     pub from: ActorId,
     pub to: ActorId,
-    /// Bytes that may be in flight.
+    /// Maximum number of bytes in flight.
     pub credit: u64,
 }
 
@@ -18,12 +18,12 @@ impl EdgeSpec {
     }
 }
 
-/// Every edge of a run, by sender. There is at most one from one actor to another.
+/// Returns every edge of a run, by sender. There is at most one from one actor to another.
 pub fn topology(pools: &PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
     pools.actors().flat_map(|actor| edges_from(actor, pools, credits)).collect()
 }
 
-/// The edges that one actor sends over.
+/// Returns the outgoing edges of one actor.
 pub fn edges_from(actor: ActorId, pools: &PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
     match actor.role {
         Role::Scheduler => Vec::new(),

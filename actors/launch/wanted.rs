@@ -1,10 +1,10 @@
-//! Which actor a process asks to be.
+//! Which actor a process wants to be.
 
 use loongforge_core::message::{ActorId, PoolName, Role};
 use loongforge_core::schedule::PoolSizes;
 use std::fmt;
 
-/// A role, the pool of that role, and a place in it where the process knows one.
+/// A role, its pool, and an index in the pool if the process knows one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedActor {
     pub role: Role,
@@ -12,7 +12,7 @@ pub struct WantedActor {
     pub index: Option<u32>,
 }
 
-/// A role and a pool make no place in a run.
+/// The role and pool do not match the run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     #[error("{role} actors have no pools to choose from; drop the pool `{pool}`")]
@@ -24,11 +24,11 @@ pub enum PoolError {
 }
 
 impl WantedActor {
-    /// An actor of `role` and, for an encoder or a foundation, of the pool `named`; where none is named, of the run's only
-    /// one.
+    /// Returns an actor of `role` and, for an encoder or a foundation, of the pool `named`; if none is named, of the run's only
+    /// pool.
     ///
     /// # Errors
-    /// The run has no such pool, or several.
+    /// Fails if the run has no such pool, or several.
     pub fn new(role: Role, named: Option<PoolName>, pools: &PoolSizes) -> Result<Self, PoolError> {
         let usual = ActorId::new(role, 0).pool;
         let pools = match role {
@@ -54,7 +54,7 @@ impl WantedActor {
     }
 }
 
-/// Any actor of the pool that is named as its role.
+/// Returns any actor of the pool with the role's name.
 impl From<Role> for WantedActor {
     fn from(role: Role) -> Self {
         Self { role, pool: ActorId::new(role, 0).pool, index: None }

@@ -1,4 +1,4 @@
-//! Wires between the scheduler and the actors of other processes: when an actor is given up, and its link.
+//! Wires between the scheduler and actors in other processes: their links, and when an actor is given up.
 
 use super::children::Children;
 use super::join::{Before, Member, Terms, link_again, remote_link};
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The time after which a process whose Unix socket has ended counts as dead.
 const UNIX_ENDED: Duration = Duration::from_millis(20);
 
-/// Holds the settings that all connections of a run share.
+/// Settings shared by all connections of a run.
 pub(super) struct Wires {
     pub is_unix: bool,
     pub lease: Duration,

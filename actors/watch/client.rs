@@ -1,4 +1,4 @@
-//! The other end, for `loongforge top` and `loongforge trace`: one GET, answered within seconds or not at all.
+//! The client for `loongforge top` and `loongforge trace`: one GET, answered within seconds or not at all.
 
 use super::word::{WATCH_FILE, Word};
 use loongforge_core::config::Address;

@@ -1,4 +1,4 @@
-//! Tells who is connected to the page: so many at a time. One that has not asked yet makes room for the next.
+//! The connections to the page, limited in number. One without a request yet makes room for the next.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

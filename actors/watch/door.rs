@@ -1,4 +1,4 @@
-//! Describes where the page is served, and who has its token.
+//! The listening socket of the page, and the check of its token.
 
 use loongforge_core::config::Address;
 use sha2::{Digest, Sha256};

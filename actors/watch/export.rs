@@ -1,5 +1,5 @@
-//! Sends metrics and traces to a collector of OpenTelemetry, from a thread of its own. Nothing waits for it: each time it sends the board
-//! as it is then, and what a collector that does not answer has missed is not kept.
+//! Sends metrics and traces to an OpenTelemetry collector, on its own thread. Nothing waits for it: each export sends the current
+//! state, and exports missed by a collector that does not answer are lost.
 
 use super::memory::resident_bytes;
 use super::server::lock;

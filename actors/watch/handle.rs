@@ -1,4 +1,4 @@
-//! The run's end of the watch.
+//! The run's handle on the watch page.
 
 use super::door::Door;
 use super::export::Export;

@@ -1,5 +1,4 @@
-//! Describes what is asked of the page and what is answered, in HTTP's types: GET and HEAD, a token, headers that let
-//! nothing in but the page's own script.
+//! Requests and responses of the page, in HTTP's types: GET and HEAD, a token, and headers that allow only the page's own script.
 
 use http_body_util::Full;
 use hyper::body::Bytes;

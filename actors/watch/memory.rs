@@ -1,4 +1,4 @@
-//! Memory that a run takes on this host, as the kernel counts it.
+//! Memory used by a run on this host, as counted by the kernel.
 
 use std::fs;
 

@@ -1,13 +1,12 @@
-//! The page that shows a run while it goes on: a read-only server in the scheduler's process.
+//! The web page of a running job: a read-only server in the scheduler's process.
 //!
-//! Contract: the run never waits for it. News go into a bounded queue and are dropped, and counted, where it is full. It
-//! has a thread of its own, listens on loopback or a Unix socket only, answers GET, and only to whoever has the token
-//! that was drawn for this run. hyper reads requests, under limits of size and time; connections that say nothing make room
-//! for others.
+//! Contract: the run never waits for it. Events go into a bounded queue, and are dropped and counted if it is full. It has its own
+//! thread, listens only on loopback or a Unix socket, and answers only GET requests with the token drawn for this run. hyper reads
+//! requests, with limits on size and time; idle connections make room for others.
 //!
-//! With `watch.otlp` another thread sends the same figures to a collector; that is the only thing here that sends unasked.
+//! With `watch.otlp`, another thread sends the same figures to a collector; nothing else here sends data unasked.
 //!
-//! Stop: with its handle; the timeline of the last steps is then left in the run's folder as `trace.json`.
+//! Stop: when its handle is dropped; the timeline of the last steps is then written to the run's folder as `trace.json`.
 
 mod client;
 mod clients;

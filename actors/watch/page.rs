@@ -1,4 +1,4 @@
-//! The page: what a browser gets of a run that goes on, and the file that is left of one that has ended.
+//! The page of a running job, and the standalone file of a finished run.
 
 use crate::random;
 use loongforge_core::text::base64;

@@ -1,4 +1,4 @@
-//! The server's loop: news in, pages out.
+//! The server's main loop: receives events and serves pages.
 
 use super::clients::Clients;
 use super::door::{Door, Stream, same};

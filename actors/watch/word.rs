@@ -1,5 +1,5 @@
-//! Describes what a run leaves about its page in its folder: address and token. They are kept from one start of the run
-//! to the next, so that a tab that is open goes on after a restart.
+//! The page's address and token, stored in the run's folder. They are kept when the run restarts, so that an open browser tab
+//! continues to work.
 
 use loongforge_core::config::Address;
 use loongforge_core::files;

@@ -16,10 +16,11 @@ const FILE: &str = "run.yaml";
 /// The bytes that Kubernetes takes of a ConfigMap, with room for the rest of it.
 const MAX_CONFIG: usize = 1_000_000;
 
-/// The manifests: a ConfigMap and a JobSet.
+/// Returns the manifests: a ConfigMap and a JobSet.
 ///
 /// # Errors
-/// A name that Kubernetes does not take, no image or claim, a config too large, or a pool that does not fill its nodes.
+/// Fails for a name that Kubernetes does not accept, no image or claim, a config that is too large, or a pool that does not fill
+/// its nodes.
 pub fn jobset(job: &JobSpec) -> Result<String, JobError> {
     expect_name(&job.name)?;
     job.namespace.as_deref().map_or(Ok(()), expect_name)?;

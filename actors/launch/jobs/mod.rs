@@ -1,8 +1,8 @@
-//! Jobs for the systems that place processes: text to be read, changed and submitted by whoever owns the cluster.
+//! Job scripts and manifests for cluster schedulers: text for the cluster's users to read, change and submit.
 //!
-//! The run is one process an actor, joined over TCP. The scheduler's end is the job's end; encoders that die are started
-//! again alone; the foundation is a gang, restarted as a whole from the last checkpoint. Decisions follow the exit codes
-//! of `loongforge run`. Pure functions: nothing is submitted here.
+//! The run has one process per actor, joined over TCP. The job ends with the scheduler; encoders that die are restarted
+//! individually; the foundation is a gang, restarted as a whole from the last checkpoint. Decisions follow the exit codes of
+//! `loongforge run`. Pure functions: nothing is submitted here.
 
 mod jobset;
 mod slurm;

@@ -1,14 +1,14 @@
-//! A heterogeneous Slurm job: a component a pool.
+//! A heterogeneous Slurm job with one component per pool.
 
 use super::{JobError, JobSpec};
 use loongforge_core::message::{PoolName, Role};
 use loongforge_core::text::shell_word;
 use std::fmt::Write;
 
-/// The batch script.
+/// Returns the batch script.
 ///
 /// # Errors
-/// A pool that does not fill its nodes.
+/// Fails if a pool does not fill its nodes.
 pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
     let mut pools = job.compute_pools(|_| true)?;
     // The batch script runs on the first component: the scheduler and the data actors live with the foundation.

@@ -1,4 +1,4 @@
-//! Describes what is to be placed.
+//! The settings of a job.
 
 use loongforge_core::message::{PoolName, Role};
 use loongforge_core::schedule::{PoolSize, PoolSizes};
@@ -13,13 +13,13 @@ pub struct JobSpec {
     pub file: String,
     pub overrides: Vec<String>,
     pub pools: PoolSizes,
-    /// GPUs of a node; 0: the run is on CPUs.
+    /// GPUs per node; 0: run on CPUs.
     pub gpus_per_node: u32,
-    /// Tells where the scheduler listens.
+    /// Port of the scheduler.
     pub port: u16,
     /// Certificates, as the processes see them.
     pub tls: Tls,
-    /// Processor cores of one rank, and bytes of memory where said.
+    /// CPU cores per rank, and bytes of memory if set.
     pub cpus: u32,
     pub memory: Option<u64>,
     /// Slurm: partition, account, time limit and the log file.
@@ -37,23 +37,23 @@ pub struct JobSpec {
     pub shm: u64,
     pub node_selector: Vec<(String, String)>,
     pub env: Vec<(String, String)>,
-    /// ssh: one process a line; the scheduler is on the first.
+    /// ssh: one process per line; the scheduler is on the first.
     pub hosts: Vec<String>,
     /// The program on the nodes.
     pub program: String,
 }
 
-/// Says how processes log in.
+/// How processes authenticate each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
     /// A folder with `ca.pem`, and `ROLE.pem` and `ROLE.key` for each role, as `loongforge certs new` makes it. On
     /// Kubernetes a secret of that name with these keys.
     Folder(String),
-    /// In clear, on a network that is isolated.
+    /// Unencrypted, on an isolated network.
     Insecure,
 }
 
-/// A job that cannot be written.
+/// The job cannot be written.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
     #[error("{pool}: {num_ranks} ranks do not fill nodes of {per_node} GPUs; change the pool or --gpus-per-node")]
@@ -75,7 +75,7 @@ pub enum JobError {
     Yaml(String),
 }
 
-/// One pool's processes.
+/// The processes of one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     pub role: Role,
@@ -87,8 +87,8 @@ pub struct Pool {
 }
 
 impl JobSpec {
-    /// Encoders, if they have processes of their own, then the foundation. Ranks of the roles that `fill` says share nodes; others
-    /// are placed one by one.
+    /// Returns the encoder pools, if they have their own processes, then the foundation. Ranks of the roles that `fill` names share
+    /// nodes; others are placed one by one.
     ///
     /// # Errors
     /// A pool that would leave GPUs of its last node idle: a gang that does not fit is found out now, not in a queue.

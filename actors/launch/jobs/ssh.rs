@@ -1,4 +1,4 @@
-//! A script that starts the processes over ssh, for machines without a queue.
+//! A script that starts the processes over ssh, for machines without a job queue.
 
 use super::{JobError, JobSpec};
 use loongforge_core::message::{ActorId, PoolName, Role};
@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// the hosts in order, `gpus_per_node` to each, and round and round where there are more.
 ///
 /// # Errors
-/// No hosts.
+/// Fails if there are no hosts.
 pub fn ssh(job: &JobSpec) -> Result<String, JobError> {
     let first = job.hosts.first().ok_or(JobError::NoHosts)?;
     // `user@host` is for ssh alone.

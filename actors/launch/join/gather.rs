@@ -1,4 +1,4 @@
-//! The scheduler's side: waits until every actor of the run has a connection and a place.
+//! The scheduler's side of joining: waits until every actor of the run has a connection and a place.
 
 use super::protocol::{BEGINNING, OTHER_CONFIG};
 use super::reconnect::{ReconnectRegistry, draw};
@@ -61,7 +61,7 @@ type FirstMessage = Result<(Option<ActorId>, Member, Option<Up>), LinkError>;
 /// Accepts connections until every actor has joined, then welcomes them all.
 ///
 /// # Errors
-/// Somebody is missing when time is up, or no connection can be accepted any more.
+/// Fails if an actor is missing when time is up, or no more connections can be accepted.
 pub async fn gather<S>(
     mut accept: impl AsyncFnMut() -> io::Result<S>,
     roster: &Roster,

@@ -1,4 +1,4 @@
-//! The wire between an actor's process and the scheduler, and what is said on it.
+//! The wire between an actor's process and the scheduler, and its messages.
 
 use loongforge_core::message::{decode, encode};
 use loongforge_core::transport::{MAX_FRAME, Raw, Recovery, WireError, WireReceiver, WireSender, WireSpec, wire};

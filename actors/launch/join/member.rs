@@ -1,4 +1,4 @@
-//! An actor's side of joining.
+//! The actor's side of joining.
 
 use super::protocol::OTHER_CONFIG;
 use super::{Down, JoinError, Up, Welcome};
@@ -24,10 +24,11 @@ pub struct Joined<T> {
     pub receiver: LinkReceiver<Down>,
 }
 
-/// Connects, until `timeout` has passed, and joins. `listen` makes the socket of the edges of the actor it is told.
+/// Connects and joins, retrying until `timeout` has passed. `listen` creates the socket for the edges of the actor that it is
+/// given.
 ///
 /// # Errors
-/// There is no scheduler, it refuses, says nothing, or ends.
+/// Fails if there is no scheduler, or it refuses, does not answer, or ends.
 pub async fn join<S, T>(
     mut connect: impl AsyncFnMut() -> io::Result<S>,
     address: &str,

@@ -1,5 +1,5 @@
-//! Describes how processes become a run: each says hello to the scheduler, gets its place, listens for its edges, and
-//! begins when all do. Afterwards the same connection carries commands and events.
+//! How processes form a run: each says hello to the scheduler, gets its place, listens for its edges, and starts when all do.
+//! Afterwards the same connection carries commands and events.
 //!
 //! ```text
 //! actor                                scheduler
@@ -10,14 +10,14 @@
 //! Event …                          ↔   Command …
 //! ```
 //!
-//! Encoders may join a running job: the same words, and the others are told to connect to them. Every actor's
-//! process gives a sign of life from time to time; one that gives none for the length of its lease is taken for dead.
+//! Encoders may join a running job with the same messages; the others are told to connect to them. Every actor's process sends a
+//! heartbeat from time to time; one without a heartbeat for the length of its lease is considered dead.
 //!
-//! Once an actor is welcome its connection is a wire: over TCP it may break, and the actor comes back with `Return`
-//! and goes on where it was.
+//! Once an actor is welcome, its connection is a wire: over TCP it may break, and the actor returns with `Return` and continues
+//! where it was.
 //!
-//! Stop and drain are the engines'. Peer gone: a wire that is not mended in time is the end of the actor, named at the
-//! scheduler; an actor without scheduler ends. Generic over the stream, so that the protocol is tested on a simulated network.
+//! Stop and drain are up to the engines. Peer gone: a wire that is not restored in time ends the actor, which the scheduler names;
+//! an actor without a scheduler ends. Generic over the stream, so that the protocol is tested on a simulated network.
 
 mod gather;
 mod line;

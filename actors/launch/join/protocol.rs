@@ -1,4 +1,4 @@
-//! Describes what is said on the connection between an actor's process and the scheduler.
+//! Messages between an actor's process and the scheduler while it joins.
 
 use crate::launch::net::NetError;
 use crate::launch::{Assignment, EdgeSpec};
@@ -8,31 +8,31 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// From an actor.
+/// A message from an actor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Up {
     Hello {
-        /// Hash of the run's configuration: all processes must have the same.
+        /// Hash of the run's config, which must be the same for all processes.
         config: String,
         role: Role,
         /// The pool of that role; of an encoder which one it is to join.
         pool: PoolName,
-        /// The place that it was started for, if it knows.
+        /// The index that it was started for, if it knows one.
         index: Option<u32>,
     },
-    /// Its edges come in at this address: a Unix socket's path, or HOST:PORT.
+    /// Address of its incoming edges: a Unix socket's path, or HOST:PORT.
     Listening {
         edges: PathBuf,
     },
     Event(Event),
-    /// It lives.
+    /// Heartbeat.
     Alive,
-    /// From a user: let there be so many encoders in this pool.
+    /// From a user: scale this pool to this many encoders.
     Scale {
         pool: PoolName,
         encoders: u32,
     },
-    /// To another actor, on a connection of its own: what follows are the parcels of this edge.
+    /// To another actor, on a separate connection: parcels of this edge follow.
     Edge {
         from: ActorId,
         to: ActorId,
@@ -40,25 +40,25 @@ pub enum Up {
         /// Counts connections that were tried for it.
         attempt: u64,
     },
-    /// The connection before has broken; what follows goes on with its wire.
+    /// The previous connection broke; this one continues its wire.
     Return {
         from: ActorId,
         /// The wire's number.
         wire: u128,
         /// Counts, so that nobody returns by words that were said before.
         attempt: u64,
-        /// The last message that was received.
+        /// Number of the last received message.
         received: u64,
     },
 }
 
-/// To an actor.
+/// A message to an actor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Down {
     Refused {
         reason: String,
     },
-    /// Answer to [`Up::Scale`]: how many there were.
+    /// Answers [`Up::Scale`]: the previous number of encoders.
     Scaling {
         from: u32,
     },
@@ -67,25 +67,25 @@ pub enum Down {
     Command(Command),
 }
 
-/// Everyone is there.
+/// Every actor has joined.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Welcome {
     pub assignment: Assignment,
-    /// The edges that the actor sends over, and where their receivers listen.
+    /// Outgoing edges of the actor, and where their receivers listen.
     pub edges: Vec<(EdgeSpec, PathBuf)>,
-    /// Tells whose edges come in.
+    /// Actors with edges to this one.
     pub producers: Vec<ActorId>,
-    /// Length of its queues.
+    /// Capacity of its queues.
     pub queue: usize,
-    /// It is to give a sign of life at least this often.
+    /// Longest time between two heartbeats.
     pub lease: Duration,
-    /// Number of the wire that its connection is from now on.
+    /// Number of the wire that its connection now is.
     pub wire: u128,
-    /// The scheduler can be waited for where its connection ends.
+    /// Whether the scheduler can be waited for if its connection ends.
     pub returns: bool,
 }
 
-/// The processes of a run did not come together.
+/// The processes of a run could not be joined.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// `cause`: empty where nobody listens; else what hinders, between brackets.

@@ -1,4 +1,4 @@
-//! Tells who may come back on another connection, and to which wire.
+//! Which peers may reconnect, and to which wire.
 
 use crate::random;
 use loongforge_core::message::ActorId;

@@ -1,4 +1,4 @@
-//! A member of the run as a link: two tasks between its wire and the bounded queues of its shell.
+//! A remote member of the run as a link: two tasks between its wire and the bounded queues of its shell.
 
 use super::line::{hear, say, spec};
 use super::{Down, Member, Up};

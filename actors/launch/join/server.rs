@@ -1,5 +1,4 @@
-//! Answers whoever connects to a running job: encoders join, users change the number of encoders, everyone
-//! else is turned away.
+//! Serves connections to a running job: encoders join, users scale encoder pools, everyone else is refused.
 
 use super::gather::{BEGUN, refused};
 use super::protocol::OTHER_CONFIG;

@@ -1,4 +1,4 @@
-//! Coming in: who a stranger is, and whether its first message says the same.
+//! Admits incoming connections: who the peer is, and whether its first message agrees.
 
 use super::error::Refusal;
 use super::stream::{Duplex, HEADER, LEN, MAX_HELLO};
@@ -27,7 +27,7 @@ pub(super) enum Stranger {
     Tcp(TcpStream),
 }
 
-/// Lets a stranger in; its first message is still to be read.
+/// Admits a connection; its first message is still to be read.
 pub(super) async fn admit(stranger: Stranger, address: &Address, security: &Security) -> Result<Stream, Refusal> {
     match stranger {
         Stranger::Unix(stream) => {
@@ -63,7 +63,7 @@ pub(super) async fn admit(stranger: Stranger, address: &Address, security: &Secu
     }
 }
 
-/// Reads the first message, and puts it back. With a certificate, the message must say what it is certified to be.
+/// Reads the first message, and puts it back. With a certificate, the message must agree with it.
 async fn hear(
     mut stream: impl Duplex + 'static,
     host: Option<IpAddr>,
@@ -112,7 +112,7 @@ fn party(up: &Up) -> Option<Party> {
     }
 }
 
-/// Says why, as far as that is heard.
+/// Sends the reason for a refusal, as far as it is read.
 async fn turn_away(stream: impl Duplex + 'static, refusal: Refusal) -> Refusal {
     let (mut sender, mut receiver) = link::<Down, Up>(stream);
     let _ = sender.send(&Down::Refused { reason: refusal.to_string() }).await;

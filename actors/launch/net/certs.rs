@@ -1,5 +1,5 @@
-//! Certificates for a run: an authority of its own, and one certificate a role. For tests and for clusters that have no
-//! authority; where there is one, it signs certificates with the same names.
+//! Certificates for a run: its own authority, and one certificate per role. For tests and for clusters without an authority; an
+//! existing authority signs certificates with the same names.
 
 use super::{Identity, NetError, Party};
 use rcgen::{
@@ -15,10 +15,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Clocks of two machines may differ by as much.
 const SKEW: Duration = Duration::from_secs(24 * 3600);
 
-/// Makes `ca.pem` and `ca.key` in `dir`, for certificates of at most `valid`.
+/// Creates `ca.pem` and `ca.key` in `dir`, for certificates valid for at most `valid`.
 ///
 /// # Errors
-/// A file is there already or cannot be written.
+/// Fails if a file exists already or cannot be written.
 pub fn new_authority(dir: &Path, run: &str, valid: Duration) -> Result<(), NetError> {
     fs::create_dir_all(dir).map_err(|source| NetError::File { path: dir.to_owned(), source })?;
     let key = KeyPair::generate()?;
@@ -26,10 +26,10 @@ pub fn new_authority(dir: &Path, run: &str, valid: Duration) -> Result<(), NetEr
     write(&dir.join("ca.pem"), &authority(run, from_now(valid))?.self_signed(&key)?.pem(), 0o644)
 }
 
-/// Makes `ROLE.pem` and `ROLE.key` in `dir`, signed by the authority there.
+/// Creates `ROLE.pem` and `ROLE.key` in `dir`, signed by the authority there.
 ///
 /// # Errors
-/// There is no authority, or a file is there already or cannot be written.
+/// Fails if there is no authority, or a file exists already or cannot be written.
 pub fn issue(dir: &Path, run: &str, party: Party, valid: Duration) -> Result<(), NetError> {
     sign(dir, run, &Identity { run: run.to_owned(), party }, from_now(valid))
 }

@@ -1,4 +1,4 @@
-//! Going in.
+//! Outgoing connections.
 
 use super::error::Refusal;
 use super::{Identity, Party, Security, Stream};
@@ -12,11 +12,10 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Connects to whoever listens at `address`: with TLS, to one of this run who is certified to be `wanted`, if that
-/// matters.
+/// Connects to the listener at `address`: with TLS, to a process of this run that is certified to be `wanted`, if that matters.
 ///
 /// # Errors
-/// Nobody is there, yet; or, of the kind `InvalidData`, it is not who is meant, and another try makes no sense.
+/// Fails if nobody listens yet; or, with the kind `InvalidData`, if the peer is not the expected one, and a retry is pointless.
 pub async fn connect(address: &Address, security: &Security, wanted: Option<Role>) -> io::Result<Stream> {
     security.expect_secure(address).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {:?}", security.patience));

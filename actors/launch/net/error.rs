@@ -1,4 +1,4 @@
-//! Errors of sockets, certificates and logins.
+//! Errors of sockets, certificates and authentication.
 
 use super::Party;
 use loongforge_core::config::Address;
@@ -29,7 +29,7 @@ pub enum NetError {
     Refused(#[from] Refusal),
 }
 
-/// Why a peer does not come in.
+/// Why a peer is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("its certificate names no run and role (loongforge://RUN/role/ROLE)")]

@@ -1,4 +1,4 @@
-//! Tells who a certificate is for: `loongforge://RUN/role/ROLE` as its subject alternative name.
+//! The identity in a certificate: `loongforge://RUN/role/ROLE` as its subject alternative name.
 
 use super::Party;
 use super::error::Refusal;
@@ -15,10 +15,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns what a peer's certificate says. That an authority of the run has signed it is not asked here.
+    /// Returns the identity in a peer's certificate, without checking its signature by the run's authority.
     ///
     /// # Errors
-    /// It names no run and role, or more than one.
+    /// Fails if it names no run and role, or more than one.
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, Refusal> {
         let certificate = EndEntityCert::try_from(certificate).map_err(|_| Refusal::NoIdentity)?;
         let mut names = certificate.valid_uri_names().map(str::parse::<Identity>);

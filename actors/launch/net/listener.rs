@@ -1,4 +1,4 @@
-//! The door: a bounded number of strangers at a time, for a bounded time.
+//! A listening socket that admits a bounded number of unidentified connections at a time, for a bounded time.
 
 use super::admit::{Stranger, admit};
 use super::error::Refusal;
@@ -21,7 +21,7 @@ const QUEUE: usize = 64;
 /// At most one line of log in this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A listening socket; those who come out of it have been let in. Closes when it is dropped.
+/// A listening socket that yields admitted connections. Closes when it is dropped.
 pub struct Listener {
     address: Address,
     admitted: flume::Receiver<Stream>,
@@ -44,10 +44,10 @@ enum Socket {
 }
 
 impl Listener {
-    /// Must be called inside a runtime. A socket's file that a killed process left behind is replaced.
+    /// Binds the socket. Must be called inside a runtime. A socket file left by a killed process is replaced.
     ///
     /// # Errors
-    /// LF0501 where strangers could come in, or the address is in use or cannot be had.
+    /// Returns LF0501 if others could connect without authentication, or an error if the address is in use or unavailable.
     pub async fn bind(at: &Address, security: &Security) -> Result<Self, NetError> {
         security.expect_secure(at)?;
         let failed = |source| NetError::Listen { address: at.clone(), source };
@@ -72,10 +72,10 @@ impl Listener {
         &self.address
     }
 
-    /// The next one who was let in.
+    /// Returns the next admitted connection.
     ///
     /// # Errors
-    /// The socket is broken.
+    /// Fails if the socket is broken.
     pub async fn accept(&self) -> io::Result<Stream> {
         self.admitted.recv_async().await.map_err(|_| io::Error::other("nobody listens any more"))
     }

@@ -1,15 +1,13 @@
-//! Sockets between the processes of a run: who may come in, and how one gets in.
+//! Sockets between the processes of a run: authentication and admission.
 //!
-//! A Unix socket is open to this user alone, which is asked of the kernel. TCP on loopback is plain. TCP anywhere else is
-//! TLS 1.3 with a certificate on both sides, or refused before anything is sent (LF0501); `--insecure-allow-plaintext`
-//! says that the network is isolated. A certificate names a run and a role ([`Identity`]): what a process says it is in
-//! its first message must be that.
+//! A Unix socket is open to this user only, which the kernel checks. TCP on loopback is plain. TCP anywhere else is TLS 1.3 with
+//! certificates on both sides, or refused before anything is sent (LF0501); `--insecure-allow-plaintext` states that the network is
+//! isolated. A certificate names a run and a role ([`Identity`]), which must match the process's first message.
 //!
-//! Limits before a connection has said who it is: 64 at a time, 5 seconds, 64 KiB. Others wait in the kernel. A
-//! connection that is refused costs one line of log a second, however many there are.
+//! Limits before a connection has identified itself: 64 at a time, 5 seconds, 64 KiB. Others wait in the kernel. Refused
+//! connections log at most one line per second.
 //!
-//! A stream comes out that the protocol of `join` is spoken on; nothing of it is known here but the first
-//! message's role.
+//! The result is a stream for the protocol of `join`; this module knows only the role in the first message.
 
 mod admit;
 mod certs;

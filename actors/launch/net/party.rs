@@ -1,9 +1,9 @@
-//! Names the party at the other end of a connection.
+//! The party at the other end of a connection.
 
 use loongforge_core::message::Role;
 use std::fmt;
 
-/// Says what a process may be: an actor, or a user who commands a run.
+/// The party that a process can be: an actor, or a user who controls a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Party {
     Actor(Role),

@@ -1,4 +1,4 @@
-//! Describes how the processes of a run log in with each other.
+//! How the processes of a run authenticate each other.
 
 use super::error::Refusal;
 use super::{Identity, NetError, Party};
@@ -29,7 +29,7 @@ pub struct Security {
     insecure: bool,
     /// Through which connections to other processes go, in a drill.
     pub(super) proxy: Option<SocketAddr>,
-    /// Tells how long one may be a stranger.
+    /// How long a connection may stay unidentified.
     pub(super) patience: Duration,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Tls {
 }
 
 impl Security {
-    /// Without certificates: Unix sockets and loopback; everything else too, where `insecure`.
+    /// Returns settings without certificates: only Unix sockets and loopback, unless `insecure`.
     pub fn plain(run: &str, insecure: bool) -> Self {
         Self { run: run.into(), tls: None, insecure, proxy: proxy(), patience: PATIENCE }
     }
@@ -112,10 +112,10 @@ impl Security {
         Self { patience, ..self }
     }
 
-    /// Returns whether one may listen at, or connect to, an address.
+    /// Checks that it is safe to listen on, or connect to, an address.
     ///
     /// # Errors
-    /// LF0501: strangers could come in.
+    /// Returns LF0501 if others could connect without authentication.
     pub fn expect_secure(&self, address: &Address) -> Result<(), NetError> {
         match address.is_local() || self.tls.is_some() || self.insecure {
             true => Ok(()),

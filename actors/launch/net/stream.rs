@@ -1,4 +1,4 @@
-//! A connection of any kind, and what was already read from it.
+//! A connection of any kind, with bytes that were already read from it.
 
 use super::error::Refusal;
 use loongforge_core::transport::unframe;
