@@ -1,4 +1,4 @@
-//! Describes what the scheduler's journal costs, without processes: bytes and microseconds a step, how long a scheduler
+//! What the scheduler's journal costs, without processes: bytes and microseconds a step, how long a scheduler
 //! that follows takes to read it, and what a step costs that is forced to the disk. `cargo bench -p loongforge-actors
 //! --bench journal [-- DIR]`
 //!

@@ -1,4 +1,4 @@
-//! Describes what a pool of encoders loses to its own organization (B4): calibrated sleeps stand for computing, so 32
+//! What a pool of encoders loses to its own organization (B4): calibrated sleeps stand for computing, so 32
 //! encoders run on two cores. `cargo bench -p loongforge-actors --bench pool_scaling [-- MOST]`
 //!
 //! Every encoder has as many samples a step (weak scaling); service times vary with the picture and by 5 % at random. Rates are
@@ -35,7 +35,7 @@ enum Schedule {
     BatchSynchronous,
 }
 
-/// Tells when steps ended, with their packs.
+/// When steps ended, with their packs.
 struct Clock(Arc<Mutex<Vec<(Instant, usize)>>>);
 
 impl Observer for Clock {

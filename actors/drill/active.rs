@@ -20,7 +20,7 @@ pub struct Active {
 struct Course {
     since: Option<Instant>,
     is_over: bool,
-    /// Tells how often it has happened.
+    /// How often it has happened.
     count: u64,
 }
 

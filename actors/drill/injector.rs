@@ -21,7 +21,7 @@ pub struct FaultInjector {
     done: BTreeSet<usize>,
 }
 
-/// Holds what is to be done with a message.
+/// What is to be done with a message.
 #[derive(Debug, Default, PartialEq)]
 pub struct Injection {
     pub is_lost: bool,

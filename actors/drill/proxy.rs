@@ -19,14 +19,14 @@ use tokio::time::{sleep, timeout};
 
 /// The environment's variable with the proxy's address.
 pub const PROXY: &str = "LOONGFORGE_PROXY";
-/// Sets how long one who has connected may take to say whom he means.
+/// How long one who has connected may take to say whom he means.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest words of that, and longest first message.
 const MAX_WORDS: usize = 300;
 const MAX_HELLO: usize = 64 << 10;
-/// Sets how long somebody who joins waits for who is not there yet.
+/// How long somebody who joins waits for who is not there yet.
 const JOINING: Duration = Duration::from_secs(10);
-/// Sets how often it is looked whether a partition has ended.
+/// How often it is looked whether a partition has ended.
 const LOOK: Duration = Duration::from_millis(10);
 /// An actor of which nothing but its role is known.
 const UNKNOWN: u32 = u32::MAX;

@@ -14,14 +14,14 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// Read at once.
 const PIECE: usize = 64 << 10;
-/// Sets how often it is looked whether a partition has ended.
+/// How often it is looked whether a partition has ended.
 const LOOK: Duration = Duration::from_millis(10);
-/// Sets how long a message waits for one to come before it.
+/// How long a message waits for one to come before it.
 const LATE: Duration = Duration::from_millis(100);
 /// Messages that may be on their way: those that are delayed.
 const ON_THE_WAY: usize = 4096;
 
-/// Says how a connection ends.
+/// How a connection ends.
 #[derive(Debug)]
 enum End {
     InOrder,

@@ -22,7 +22,7 @@ pub struct FaultRule {
     pub span: Option<Span>,
 }
 
-/// Says how long it lasts.
+/// How long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Span {
     Time(Duration),
@@ -32,7 +32,7 @@ pub enum Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     Process(Pattern),
-    /// Holds what goes from one process to another; and back, where `both`.
+    /// What goes from one process to another; and back, where `both`.
     Line {
         from: Pattern,
         to: Pattern,
@@ -75,7 +75,7 @@ impl Target {
     }
 }
 
-/// Says how many messages it happens to.
+/// How many messages it happens to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     /// One from each actor to each other.

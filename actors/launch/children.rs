@@ -30,12 +30,12 @@ pub type Start = Box<dyn Fn(ActorId, &Address) -> std::process::Command>;
 /// Set for children: the actor's index.
 const INDEX: &str = "LOONGFORGE_INDEX";
 
-/// Sets how long children may take to end after their actors have.
+/// How long children may take to end after their actors have.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Deaths of one place in the pool within `CRASH_WINDOW` after which it is given up.
 const MAX_DEATHS: usize = 3;
-/// Sets how long a dead encoder's place stays empty: a run that ends takes its processes with it.
+/// How long a dead encoder's place stays empty: a run that ends takes its processes with it.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 
 /// Ends of children that nobody has heard of yet.
@@ -74,15 +74,15 @@ pub(super) struct Children {
     start: Option<Start>,
     address: Option<Address>,
     processes: RefCell<BTreeMap<ActorId, Process>>,
-    /// Tells who has come to the run.
+    /// Who has come to the run.
     joined: RefCell<BTreeSet<ActorId>>,
     waits: RefCell<JoinSet<()>>,
     /// Places of the encoder pools: who has each, and when those who had it died.
     places: RefCell<BTreeMap<Replica, PoolSlot>>,
-    /// Tells who has ended, and whether in order.
+    /// Who has ended, and whether in order.
     ends: RefCell<Option<flume::Receiver<(ActorId, bool)>>>,
     ended: Option<flume::Sender<(ActorId, bool)>>,
-    /// Tells who starts them instead, where that is another process.
+    /// Who starts them instead, where that is another process.
     orders: Option<flume::Sender<Order>>,
     kept: Kept,
     /// So many.

@@ -23,25 +23,25 @@ use tokio::io::AsyncWriteExt;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{timeout, timeout_at};
 
-/// Sets how long what was sent may take to be written once an engine has ended.
+/// How long what was sent may take to be written once an engine has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Says where edges come in before it is known whose.
+/// Where edges come in before it is known whose.
 pub(super) enum Inlet {
     Slab(PathBuf),
     Stream(Listener),
 }
 
-/// Says where edges come in.
+/// Where edges come in.
 pub(super) enum Door {
     Slab(SlabListener),
     Stream(Listener),
 }
 
-/// Holds what writes the parcels of an edge over a socket.
+/// What writes the parcels of an edge over a socket.
 pub(super) type Carrier = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Holds what carries the edges between hosts, until the engine has ended.
+/// What carries the edges between hosts, until the engine has ended.
 pub(super) struct Carriers {
     edges: Edges,
     returns: ReconnectRegistry,
@@ -106,7 +106,7 @@ impl Inlet {
     }
 }
 
-/// Holds what the edges of an actor have in common.
+/// What the edges of an actor have in common.
 #[derive(Clone)]
 pub(super) struct Edges {
     pub me: ActorId,
@@ -291,7 +291,7 @@ async fn hear(listener: &Listener, me: ActorId) -> io::Result<Option<Came>> {
 }
 
 impl Open {
-    /// Sets how long it may take to close.
+    /// How long it may take to close.
     const PULSE: Duration = Duration::from_millis(100);
 
     /// On a thread of its own that ends with it.

@@ -61,7 +61,7 @@ pub(super) struct Started {
     pub number: u64,
     pub actor: ActorId,
     pub place: Option<Replica>,
-    /// Tells how it has ended, and how long ago.
+    /// How it has ended, and how long ago.
     pub ended: Option<(End, Duration)>,
 }
 

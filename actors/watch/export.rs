@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Sets how long a collector may take to answer.
+/// How long a collector may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest answer that is read.
 const MAX_ANSWER: u64 = 64 << 10;

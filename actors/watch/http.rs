@@ -18,7 +18,7 @@ pub(super) struct Asked {
     pub token: Option<String>,
 }
 
-/// Holds what is sent back.
+/// What is sent back.
 pub(super) struct Answer {
     pub status: StatusCode,
     pub kind: &'static str,

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Sets how long a client may take to ask, and again to take its answer.
+/// How long a client may take to ask, and again to take its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a request's head at most, the least that hyper takes, and header lines in it.
 const MAX_HEAD: usize = 8 << 10;

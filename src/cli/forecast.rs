@@ -1,4 +1,4 @@
-//! Describes how `loongforge plan` tells what was simulated: as text, as a table of layouts, as JSON.
+//! How `loongforge plan` tells what was simulated: as text, as a table of layouts, as JSON.
 
 use loongforge_core::message::Role;
 use loongforge_core::simulate::{Activity, Alternative, SimReport, SimSpec};

@@ -47,7 +47,7 @@ pub struct InitArgs {
     overwrite: bool,
 }
 
-/// Says what is trained.
+/// What is trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Method {
     /// Low-rank adapters

@@ -1,4 +1,4 @@
-//! Describes which part of a distributed run this process is: as it is told, or as its launcher's environment says.
+//! Which part of a distributed run this process is: as it is told, or as its launcher's environment says.
 
 use super::UsageError;
 use clap::Args;
@@ -36,7 +36,7 @@ pub struct PartArgs {
     pub no_shared_memory: bool,
 }
 
-/// Holds what this process is to do.
+/// What this process is to do.
 pub struct Part {
     pub scheduler: bool,
     pub actors: Vec<WantedActor>,

@@ -17,12 +17,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval_at, sleep_until};
 
-/// Sets how often missing actors are named.
+/// How often missing actors are named.
 const REMIND: Duration = Duration::from_secs(5);
 
-/// Tells who is expected, and what they are told.
+/// Who is expected, and what they are told.
 pub struct Roster {
-    /// Tells where actors join, for messages.
+    /// Where actors join, for messages.
     pub address: String,
     pub config: String,
     pub pools: PoolSizes,
@@ -37,7 +37,7 @@ pub struct Roster {
     pub cached: BTreeSet<PoolName>,
     /// Those that do: who comes to one of them reads features.
     pub reading: RefCell<BTreeSet<PoolName>>,
-    /// Tells who may come back when a connection has broken; nobody where connections do not break by themselves.
+    /// Who may come back when a connection has broken; nobody where connections do not break by themselves.
     pub returns: Option<ReconnectRegistry>,
 }
 

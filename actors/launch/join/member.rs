@@ -11,14 +11,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, interval_at, sleep};
 
-/// Sets how often a scheduler that is not there is tried again, and how often that is said.
+/// How often a scheduler that is not there is tried again, and how often that is said.
 const RETRY: Duration = Duration::from_millis(200);
 const REMIND: Duration = Duration::from_secs(5);
 
 /// A place in a run, and the connection that it is held by.
 pub struct Joined<T> {
     pub welcome: Welcome,
-    /// Holds what `listen` made.
+    /// What `listen` made.
     pub listener: T,
     pub sender: LinkSender<Up>,
     pub receiver: LinkReceiver<Down>,

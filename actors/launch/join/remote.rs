@@ -10,16 +10,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Sets how long an encoder whose connection was ended by its side may take to come back: its work can be given to
+/// How long an encoder whose connection was ended by its side may take to come back: its work can be given to
 /// others.
 const SHORT: Duration = Duration::from_secs(1);
-/// Sets how long who was another process's may take to come back, in leases: it must notice first that its scheduler is
+/// How long who was another process's may take to come back, in leases: it must notice first that its scheduler is
 /// another one.
 const COME_BACK: u32 = 2;
-/// Sets how long the last words of a process that has ended may take.
+/// How long the last words of a process that has ended may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Holds what an actor is given up after.
+/// What an actor is given up after.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// Silence.
@@ -40,7 +40,7 @@ impl Terms {
     }
 }
 
-/// Holds what is known of a member's wire.
+/// What is known of a member's wire.
 #[derive(Default)]
 pub struct Before {
     pub number: u128,

@@ -17,19 +17,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-/// Sets how long somebody who connects may take to say what he wants.
+/// How long somebody who connects may take to say what he wants.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Holds what is needed to let encoders in.
+/// What is needed to let encoders in.
 pub struct JoinServer {
     roster: Roster,
-    /// Tells where the actors of the run listen for edges.
+    /// Where the actors of the run listen for edges.
     paths: BTreeMap<ActorId, PathBuf>,
     /// For each encoder pool that may change, the index that none of its encoders has had.
     next: BTreeMap<PoolName, Cell<u32>>,
 }
 
-/// Says what somebody at the desk wants.
+/// What somebody at the desk wants.
 pub enum JoinRequest {
     /// An encoder has come: who it is, its connection, and what others are to be told first.
     Join {

@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// Sets how long one who is turned away may take to hear it.
+/// How long one who is turned away may take to hear it.
 const FAREWELL: Duration = Duration::from_secs(1);
 const MAGIC: &[u8] = b"LFRG";
 /// First byte of a TLS handshake.

@@ -134,7 +134,7 @@ impl Socket {
     }
 }
 
-/// Says why somebody was refused, and not a thousand times.
+/// Why somebody was refused, and not a thousand times.
 struct Log {
     last: Option<Instant>,
     num_unsaid: u64,

@@ -33,7 +33,7 @@ pub struct Security {
     pub(super) patience: Duration,
 }
 
-/// Sets how long a handshake and a first message may take.
+/// How long a handshake and a first message may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Both of its sides: everyone connects, and most are connected to.

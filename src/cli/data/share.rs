@@ -1,4 +1,4 @@
-//! Describes which part of a job this process does: said, or told by the cluster.
+//! Which part of a job this process does: said, or told by the cluster.
 
 use super::UsageError;
 use clap::Args;

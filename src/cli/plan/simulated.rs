@@ -196,7 +196,7 @@ impl Case {
     }
 }
 
-/// Says what --gantt draws, by the file's name.
+/// What --gantt draws, by the file's name.
 enum Drawing {
     Page,
     Picture,

@@ -1,4 +1,4 @@
-//! Describes where a run's scheduler listens, and how others find it.
+//! Where a run's scheduler listens, and how others find it.
 
 use crate::cli::scale::{ADDRESS, SOCKET};
 use loongforge_core::config::Address;

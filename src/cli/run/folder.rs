@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// Ending of the large files.
 const TENSORS: &str = ".safetensors";
 
-/// Describes how a checkpoint is looked at before a run goes on from it.
+/// How a checkpoint is looked at before a run goes on from it.
 pub struct Expect<'a> {
     /// The run's composed config.
     pub composed: &'a Value,

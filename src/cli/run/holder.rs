@@ -1,4 +1,4 @@
-//! Tells who holds a run's folder: a process, told from every other one, also from a later one with the same number.
+//! Who holds a run's folder: a process, told from every other one, also from a later one with the same number.
 
 use loongforge_core::observe::Utc;
 use rustix::process::{Pid, test_kill_process};
@@ -22,7 +22,7 @@ pub struct Holder {
     pub token: String,
 }
 
-/// Says what is known of a holder.
+/// What is known of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// It is this run itself: a scheduler before this one has taken the lock for the process that keeps both.

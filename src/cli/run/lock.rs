@@ -19,11 +19,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The lock's file in a folder.
 pub const LOCK: &str = "run.lock";
-/// Sets how often a holder touches its files.
+/// How often a holder touches its files.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A holder on another machine that has not touched its file for so long is dead.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Sets how often a file of another machine is looked at.
+/// How often a file of another machine is looked at.
 const GLANCE: Duration = Duration::from_millis(250);
 
 /// Why a folder cannot be had.

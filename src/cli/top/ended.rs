@@ -1,4 +1,4 @@
-//! Describes what a run did last that does not go on: from its metrics, evaluations and checkpoints.
+//! What a run did last that does not go on: from its metrics, evaluations and checkpoints.
 
 use super::super::UsageError;
 use loongforge_core::checkpoint::latest;

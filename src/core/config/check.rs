@@ -25,7 +25,7 @@ const MOVED: [(&str, &str); 1] = [("model.path", "model.load")];
 /// After this many mistakes no more suggestions are made.
 const MAX_SUGGESTED: usize = 200;
 
-/// Sets how many keys a help line lists.
+/// How many keys a help line lists.
 const LISTED: usize = 24;
 
 pub(super) struct Checker<'a> {

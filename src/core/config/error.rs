@@ -43,7 +43,7 @@ const SHOWN: usize = 20;
 /// The widest source line shown around a mistake, in characters.
 const WIDTH: usize = 100;
 
-/// Says where text of the config came from.
+/// Where text of the config came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     File(PathBuf),

@@ -20,7 +20,7 @@ pub struct Size(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimeSpan(Duration);
 
-/// Says where tensors live: `cpu`, `cuda` (each actor takes the next GPU) or `cuda:N`.
+/// Where tensors live: `cpu`, `cuda` (each actor takes the next GPU) or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
     /// CUDA where it can be used, else the CPU.

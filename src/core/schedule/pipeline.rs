@@ -157,7 +157,7 @@ mod tests {
 
     use super::{Pass, Pipeline, Task};
 
-    /// Holds what a simulated run of a schedule comes to.
+    /// What a simulated run of a schedule comes to.
     struct Course {
         /// With forwards of time 1 and backwards of 2, on every rank.
         time: u64,

@@ -30,7 +30,7 @@ pub(super) const METHODS: [&str; 23] = [
     "xpo",
 ];
 const NO_COMMAND: &str = "no command in it trains";
-/// Says which commands are read.
+/// Which commands are read.
 pub(super) const NEITHER: &str = "neither `trl METHOD …`, `llamafactory-cli train …` or `lerobot-train …` with options, nor a script with \
      DiffSynth-Studio's or Megatron's options";
 /// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none of

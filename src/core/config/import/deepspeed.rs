@@ -10,7 +10,7 @@ use crate::files;
 const ZERO: &str = "pools.foundation.zero";
 const OFFLOAD: &str = "train.optimizer.offload";
 
-/// Holds what the importer reads of such a config.
+/// What the importer reads of such a config.
 #[derive(Default)]
 struct Found {
     /// The stage of ZeRO.

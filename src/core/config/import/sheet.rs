@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// Tells what became of a key.
+/// What became of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is this key, or these keys, of ours.

@@ -7,10 +7,10 @@ use super::sheet::Sheet;
 /// The precision of frozen weights.
 pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
 
-/// Says which trackers a run has here.
+/// Which trackers a run has here.
 pub(super) const TRACKERS: &str = "metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a page are there";
 
-/// Says what a checkpoint has beside the model.
+/// What a checkpoint has beside the model.
 pub(super) const WHOLE: &str =
     "a checkpoint has the optimizer's state as well; `loongforge checkpoint export-hf` writes the model alone";
 

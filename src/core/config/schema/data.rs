@@ -102,7 +102,7 @@ impl Default for BadSamples {
 
 #[cfg(test)]
 impl Data {
-    /// The data of these files, everything else as by default.
+    /// Returns the data of these files, with defaults for everything else.
     pub fn of_files(train: Vec<TrainFile>) -> Self {
         Self {
             train,

@@ -19,8 +19,8 @@ pub struct Memory {
     pub throttle: Option<Size>,
 }
 
-/// Bytes that one actor's activations may take on its device. The first micro-batches are measured, and then it is planned which
-/// activations are kept, recomputed or offloaded; the computed numbers do not change.
+/// Bytes that one actor's activations may take on its device. What to keep, recompute or offload is planned from measurements of
+/// the first micro-batches; the computed numbers do not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActivationBudget {

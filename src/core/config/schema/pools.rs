@@ -69,8 +69,8 @@ pub struct EncoderPool {
     /// Bytes of features that each actor caches if the whole pool is frozen, so that a repeated picture is not encoded again. 0:
     /// none.
     pub cache: Size,
-    /// Bytes of features that no longer fit in `cache`, if that is above 0, and are kept in a file in `run.dir` that is removed
-    /// with the process. 0: none.
+    /// Bytes of features to keep in a file in `run.dir` when they no longer fit in `cache` (if that is above 0); the file is
+    /// removed with the process. 0: none.
     pub spill: Size,
     /// Folder of features of frozen towers, kept after the run and shared between runs; `null`: none. It may be much larger than
     /// `cache`, and works without it.

@@ -42,7 +42,7 @@ struct Speed {
     /// Number of consecutive slow steps.
     slow_steps: u32,
     is_straggler: bool,
-    /// Holds what it was given so far, in its own seconds, beyond what the first to be free was.
+    /// What it was given so far, in its own seconds, beyond what the first to be free was.
     ahead: f64,
 }
 

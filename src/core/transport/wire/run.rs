@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Sets how often a peer that is not there is tried again.
+/// How often a peer that is not there is tried again.
 const RETRY: Duration = Duration::from_millis(50);
-/// Sets how long a greeting may take.
+/// How long a greeting may take.
 const GREETING: Duration = Duration::from_secs(2);
-/// Sets how long a peer that is only to hear the farewell may take to come back.
+/// How long a peer that is only to hear the farewell may take to come back.
 const LAST: Duration = Duration::from_secs(1);
 
 /// Until both ends have said farewell, or one is gone.

@@ -69,7 +69,7 @@ impl Outbox {
     }
 }
 
-/// Says what is to be done with a message that came.
+/// What is to be done with a message that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     New,

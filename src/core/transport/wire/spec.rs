@@ -77,5 +77,5 @@ pub(super) enum Out {
     Loose(Bytes),
 }
 
-/// Holds what has come: a message with its number, or a loose one.
+/// What has come: a message with its number, or a loose one.
 pub(super) type In = (Option<u64>, Vec<u8>);

@@ -1,4 +1,4 @@
-//! Describes what the machine does for an evaluation ([`Evaluations`](super::Evaluations)): held-out samples are
+//! What the machine does for an evaluation ([`Evaluations`](super::Evaluations)): held-out samples are
 //! measured, planned and computed between two steps, with nothing else in flight.
 
 use super::{Broken, Coordinator, InFlight, Output};

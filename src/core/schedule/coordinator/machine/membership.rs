@@ -1,4 +1,4 @@
-//! Tells who takes part while the run goes on: encoders that are refused, excluded, lost, and the epochs that follow.
+//! Who takes part while the run goes on: encoders that are refused, excluded, lost, and the epochs that follow.
 
 use super::{Broken, Coordinator};
 use crate::message::{ActorId, Command, Event, PoolName, Regroup, SampleId, SkippedSample, StepId, StepPlan, UnitId};

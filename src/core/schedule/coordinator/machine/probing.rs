@@ -1,4 +1,4 @@
-//! Describes what the machine does when too many steps in a row are not finite ([`Probe`]), until the run ends.
+//! What the machine does when too many steps in a row are not finite ([`Probe`]), until the run ends.
 
 use super::{Broken, Coordinator, Output};
 use crate::message::{ActorId, SaveTo, UnitId};

@@ -1,4 +1,4 @@
-//! Describes what the machine does about checkpoints ([`Saves`](super::Saves)).
+//! What the machine does about checkpoints ([`Saves`](super::Saves)).
 
 use super::{Broken, Coordinator, InFlight, Output, SchedulerState};
 use crate::message::{ActorId, Command, Event, SaveTo, StepId};

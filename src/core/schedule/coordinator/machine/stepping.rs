@@ -1,4 +1,4 @@
-//! Describes how the machine goes on by itself: what has become possible after an input, from planning a step to
+//! How the machine goes on by itself: what has become possible after an input, from planning a step to
 //! deciding it.
 
 use super::{Broken, Coordinator, InFlight, Outcome, Output};
