@@ -153,14 +153,14 @@ impl Journal {
     }
 }
 
-/// The file, held by this process alone where its file system has locks.
+/// Opens the file and locks it for this process, if its file system has locks.
 fn hold(path: &Path, truncate: bool) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(truncate).open(path)?;
     unless_without_locks(flock(&file, FlockOperation::NonBlockingLockExclusive))?;
     Ok(file)
 }
 
-/// Lets pass that a file system has no locks: NFS without its lock service answers ENOLCK, Lustre mounted without `flock`
+/// Ignores the absence of locks in a file system: NFS without its lock service returns ENOLCK, Lustre mounted without `flock`
 /// ENOSYS, and others EOPNOTSUPP. The lock of the run's folder, which needs none, keeps a second scheduler out in any case.
 fn unless_without_locks(locked: rustix::io::Result<()>) -> io::Result<()> {
     match locked {
@@ -177,7 +177,7 @@ fn framed(record: &Record) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The whole records, and where they end; `None` where it is no journal.
+/// Returns the complete records, and where they end; `None` if the file is not a journal.
 fn read(bytes: &[u8]) -> Option<(Vec<Record>, usize)> {
     let mut rest = bytes.strip_prefix(MAGIC)?;
     let mut records = Vec::new();

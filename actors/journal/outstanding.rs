@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Kept beside the coordinator, by what it hears and says.
+/// Messages in flight, tracked from the coordinator's inputs and outputs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OutstandingMessages {
     accounts: BTreeMap<ActorId, Account>,
@@ -20,15 +20,15 @@ pub struct OutstandingMessages {
 /// Messages of one actor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
-    /// The number of messages that it has said and was told.
+    /// Number of messages that the actor has sent (`said`) and received (`told`).
     pub said: u64,
     pub told: u64,
-    /// The last of those that it was told: it has not answered them, and may not have heard of them.
+    /// The last messages sent to the actor, which it has not answered and may not have received.
     pub last: VecDeque<Command>,
 }
 
 impl OutstandingMessages {
-    /// The coordinator hears this.
+    /// Records an input of the coordinator.
     pub fn heard(&mut self, input: &Input) {
         match input {
             Input::Event(actor, event) => self.accounts.entry(*actor).or_default().answered(event),
@@ -43,7 +43,7 @@ impl OutstandingMessages {
         }
     }
 
-    /// This is to be done because of it.
+    /// Records an output of the coordinator.
     pub fn follows(&mut self, effect: &Effect) {
         match effect {
             Effect::Send(actor, command) => self.told(*actor, command),
@@ -56,14 +56,14 @@ impl OutstandingMessages {
         }
     }
 
-    /// Notes that an actor was sent a command.
+    /// Records a command sent to an actor.
     pub fn told(&mut self, actor: ActorId, command: &Command) {
         let account = self.accounts.entry(actor).or_default();
         account.told += 1;
         account.last.push_back(command.clone());
     }
 
-    /// Returns what an actor was sent and has not answered, and how much it was told.
+    /// Returns the unanswered messages to an actor, and the number of all messages to it.
     pub fn of(&self, actor: ActorId) -> Account {
         self.accounts.get(&actor).cloned().unwrap_or_default()
     }
@@ -83,7 +83,7 @@ impl OutstandingMessages {
 }
 
 impl Account {
-    /// It has heard what it answers, and all that it was told before.
+    /// Records an answer: the actor has received the message that it answers, and all earlier ones.
     fn answered(&mut self, event: &Event) {
         self.said += 1;
         let is_answered = |command: &Command| match (event, command) {

@@ -10,30 +10,30 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Record {
     Began(Box<Beginning>),
-    /// A process conducts the run from here on; the first one's life is 1.
+    /// A process runs the run from here on; the first life is 1.
     Life(u64),
-    /// An actor has its place: the number of its wire, and where its edges come in.
+    /// An actor has its place: the number of its wire, and the address of its incoming edges.
     Member {
         actor: ActorId,
         wire: u128,
         edges: PathBuf,
     },
-    /// An actor was told something that is not the coordinator's to say.
+    /// An actor was sent something that does not come from the coordinator.
     Told {
         actor: ActorId,
         command: Command,
     },
-    /// The encoder pools that go on without encoders from here on.
+    /// The encoder pools that continue without encoders from here on.
     Reading(BTreeSet<PoolName>),
     Input(Input),
-    /// The state that all inputs and messages before have come to. They are not in the journal any more.
+    /// The state after all earlier inputs and messages, which are no longer in the journal.
     Snapshot(Snapshot),
     /// The run has ended.
     Ended,
 }
 
 impl Record {
-    /// Returns whether it stays when what was heard before is left out.
+    /// Returns whether the record stays when earlier inputs are dropped.
     pub(super) fn is_lasting(&self) -> bool {
         matches!(self, Self::Began(_) | Self::Life(_) | Self::Member { .. } | Self::Reading(_))
     }
@@ -42,7 +42,7 @@ impl Record {
 /// The start of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beginning {
-    /// Hash of the run's configuration.
+    /// Hash of the run's config.
     pub config: String,
     pub first_step: StepId,
     pub state: SchedulerState,

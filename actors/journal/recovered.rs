@@ -12,9 +12,9 @@ pub struct RecoveredRun {
     pub begin: Beginning,
     /// Number of lives so far.
     pub lives: u64,
-    /// Everyone who has had a place: its wire, and where its edges come in.
+    /// All actors that have had a place: the number of the wire, and the address of incoming edges.
     pub members: BTreeMap<ActorId, (u128, PathBuf)>,
-    /// The encoder pools that went on without encoders; `None`: those that began so.
+    /// The encoder pools that continued without encoders; `None`: those that began so.
     pub reading: Option<BTreeSet<PoolName>>,
     /// The last snapshot in the journal.
     pub snapshot: Option<Snapshot>,
@@ -61,7 +61,7 @@ impl RecoveredRun {
         Some(past)
     }
 
-    /// Port of the store through which the members of its pools find each other, where it has one.
+    /// Port of the rendezvous store of the members of its pools, if there is one.
     pub fn store(&self) -> Option<u16> {
         self.begin.rendezvous.strip_prefix("tcp").ok()?.to_str()?.parse().ok()
     }

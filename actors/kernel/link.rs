@@ -15,7 +15,7 @@ pub struct Link {
     pub confirm: Option<Confirm>,
 }
 
-/// Its events so far, and what is called with the number of each that is taken care of.
+/// The number of its events so far, and a callback with the number of each event that has been handled durably.
 pub struct Confirm {
     pub num_events: u64,
     pub done: Box<dyn Fn(u64) + Send>,

@@ -21,7 +21,7 @@ pub(super) struct Published {
 }
 
 pub(super) struct Publishing {
-    /// `None`: no more will come.
+    /// `None`: no more drafts follow.
     drafts: flume::Sender<Option<CheckpointDraft>>,
     thread: JoinHandle<()>,
 }
@@ -46,7 +46,7 @@ impl Publishing {
         Ok(Self { drafts, thread })
     }
 
-    /// Returns where drafts go; `None` ends the thread.
+    /// Returns the channel for drafts; `None` ends the thread.
     pub fn drafts(&self) -> flume::Sender<Option<CheckpointDraft>> {
         self.drafts.clone()
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long the last words of an encoder may take of which others say that it is gone.
+/// How long the last messages of an encoder may take after others have reported that it is gone.
 const HEARSAY: Duration = Duration::from_millis(300);
 
 /// Settings for running a run.
@@ -25,7 +25,7 @@ pub struct RunActors {
     pub queue: usize,
     /// How long a run waits for an encoder of a pool that has none left, by pool.
     pub grace: BTreeMap<PoolName, Duration>,
-    /// Who comes and goes while the run goes on.
+    /// Encoders that join or leave during the run.
     pub changes: flume::Receiver<Change>,
     /// Effects that a scheduler that died had not carried out.
     pub left: Vec<Effect>,
@@ -125,7 +125,7 @@ pub async fn run_actors(
 struct SchedulerActor {
     scheduler: Scheduler,
     shells: BTreeMap<ActorId, Addr<Shell>>,
-    /// To the thread that publishes.
+    /// The channel to the publishing thread.
     drafts: flume::Sender<Option<CheckpointDraft>>,
     stop_grace: Duration,
     grace: BTreeMap<PoolName, Duration>,

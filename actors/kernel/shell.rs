@@ -74,7 +74,7 @@ impl Handler<Deliver> for Shell {
 impl Handler<Evict> for Shell {
     type Result = ();
 
-    /// Its connection closes with the link: an engine that lives learns that it is out.
+    /// Drops the link, which closes the engine's connection: a living engine learns that it is excluded.
     fn handle(&mut self, Evict: Evict, ctx: &mut Self::Context) {
         if let Some(kill) = self.link.take().and_then(|link| link.kill) {
             kill();

@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// SIGUSR1: sent by Slurm and others before a job's end.
 const SAVE: SignalKind = SignalKind::user_defined1();
 
-/// How far this process is with a run that heeds signals.
+/// Phase of this process with respect to signals.
 static PHASE: AtomicU8 = AtomicU8::new(0);
 
 /// Who handles the signals of a process with a run.
@@ -31,11 +31,11 @@ impl Phase {
     }
 }
 
-/// Whoever waits for signals, from when it listens until this is dropped.
+/// Marks this process as handling signals to stop, until dropped.
 pub struct Heeding(());
 
 impl Heeding {
-    /// Heeds signals to stop until it is dropped.
+    /// Starts handling signals to stop.
     pub fn begin() -> Self {
         PHASE.store(1, SeqCst);
         Self(())
@@ -48,7 +48,7 @@ impl Drop for Heeding {
     }
 }
 
-/// In the process of an engine: launchers send the signal to all, and it is the scheduler's alone.
+/// Ignores SIGUSR1 in the process of an engine: launchers send it to all processes, and only the scheduler handles it.
 pub(crate) fn leave_to_the_scheduler() {
     // Where it cannot be caught it ends the process, as signals do.
     let _ = signal(SAVE);

@@ -9,12 +9,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Starts the thread of `me`, which builds its engine and hosts it. A panic is the engine's error: what follows is the same, whether
-/// the thread is of the scheduler's process or of one of its own. `queue`: events that may wait for the scheduler; `told`: see
-/// [`Ports::with_acks`].
+/// Starts the thread of `me`, which builds its engine and hosts it. A panic counts as the engine's error, in the scheduler's
+/// process as in a separate one. `queue`: maximum number of events that wait for the scheduler; `told`: see [`Ports::with_acks`].
 ///
 /// # Errors
-/// The system gives no thread.
+/// Fails if no thread can be started.
 pub fn spawn<E: Engine>(
     me: ActorId,
     build: impl FnOnce() -> Result<E, EngineError> + Send + 'static,

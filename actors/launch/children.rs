@@ -30,12 +30,12 @@ pub type Start = Box<dyn Fn(ActorId, &Address) -> std::process::Command>;
 /// Set for children: the actor's index.
 const INDEX: &str = "LOONGFORGE_INDEX";
 
-/// How long children may take to end after their actors have.
+/// How long children may run after their actors have ended.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Deaths of one place in the pool within `CRASH_WINDOW` after which it is given up.
+/// Number of deaths of one index within `CRASH_WINDOW` after which it is given up.
 const MAX_DEATHS: usize = 3;
-/// How long a dead encoder's place stays empty: a run that ends takes its processes with it.
+/// How long to wait before a dead encoder is replaced: when a run ends, its processes end too.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 
 /// Ends of children that nobody has heard of yet.
@@ -68,7 +68,7 @@ impl Process {
     }
 }
 
-/// Children that are running, killed when this is dropped. Without a `start` there never are any.
+/// Running child processes, killed on drop. Without a `start` there are none.
 #[derive(Default)]
 pub(super) struct Children {
     start: Option<Start>,
@@ -118,11 +118,11 @@ impl PoolSlot {
 }
 
 impl Children {
-    /// Starts the processes of all actors, or has the keeper of this process do so. `is_takeover`: takes those over that the
-    /// keeper has started for another scheduler.
+    /// Starts the processes of all actors, or tells the keeper of this process to. `is_takeover`: takes over those that the keeper
+    /// has started for another scheduler.
     ///
     /// # Errors
-    /// One cannot be started.
+    /// Fails if one cannot be started.
     pub async fn start(
         start: Start,
         pools: &PoolSizes,
@@ -297,7 +297,7 @@ impl Children {
         self.processes.borrow().get(&actor).cloned()
     }
 
-    /// Starts another process in the place of each encoder that dies, for ever; not where they die too often.
+    /// Replaces each encoder that dies, forever, unless they die too often.
     pub async fn replace(&self, next_index: impl Fn(PoolName) -> u32) {
         let ends = self.ends.borrow_mut().take();
         let Some(ends) = ends else { return std::future::pending().await };
@@ -343,12 +343,12 @@ impl Children {
         }
     }
 
-    /// Sees to it that so many actors of a pool are here or about to come; those beyond are returned, to be let go.
+    /// Ensures that this many actors of a pool are present or starting; surplus ones are returned, to be removed.
     pub fn scale(&self, pool: PoolName, encoders: u32, next_index: impl Fn(PoolName) -> u32) -> Vec<ActorId> {
         self.change(pool, encoders, false, next_index)
     }
 
-    /// Works like [`Children::scale`], with new actors in the place of all that are here.
+    /// Works like [`Children::scale`], but replaces all present actors by new ones.
     pub fn renew(&self, pool: PoolName, actors: u32, next_index: impl Fn(PoolName) -> u32) -> Vec<ActorId> {
         self.change(pool, actors, true, next_index)
     }
@@ -379,7 +379,7 @@ impl Children {
         encoders
     }
 
-    /// An index that no encoder of a pool among them has, nor has had.
+    /// Returns an index that no encoder of a pool has or has had.
     pub fn free_index(&self, pool: PoolName) -> u32 {
         let processes = self.processes.borrow();
         let encoders = processes.keys().filter(|actor| actor.pool == pool);
@@ -395,7 +395,7 @@ impl Children {
         });
     }
 
-    /// Waits for those that end by themselves and kills the others. Who is on its way to the run does not find it any more.
+    /// Waits for children that end by themselves and kills the others.
     pub async fn finish(&self) {
         let is_late = |actor: &ActorId| !self.joined.borrow().contains(actor);
         self.processes.borrow().iter().filter(|(actor, _)| is_late(actor)).for_each(|(_, late)| late.kill());
@@ -420,7 +420,7 @@ pub fn beside(command: &mut std::process::Command, index: Option<u32>) {
     };
 }
 
-/// In a child: dies with its parent, and learns the index that it was started for. Elsewhere: nothing.
+/// In a child: makes it die with its parent, and returns the index that it was started for. Elsewhere: does nothing.
 pub fn bind_to_parent() -> Result<Option<u32>, RunError> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     let Some(parent) = number(PARENT) else { return Ok(None) };

@@ -23,10 +23,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{timeout, timeout_at};
 
-/// How long what was sent may take to be written once an engine has ended.
+/// How long pending messages may take to be written after an engine has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Where edges come in before it is known whose.
+/// Where edges come in, before the actor is known.
 pub(super) enum Inlet {
     Slab(PathBuf),
     Stream(Listener),
@@ -38,10 +38,10 @@ pub(super) enum Door {
     Stream(Listener),
 }
 
-/// What writes the parcels of an edge over a socket.
+/// The task that writes the parcels of an edge to a socket.
 pub(super) type Carrier = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What carries the edges between hosts, until the engine has ended.
+/// The tasks of the edges between hosts, until the engine has ended.
 pub(super) struct Carriers {
     edges: Edges,
     returns: ReconnectRegistry,
@@ -106,7 +106,7 @@ impl Inlet {
     }
 }
 
-/// What the edges of an actor have in common.
+/// Settings shared by the edges of an actor.
 #[derive(Clone)]
 pub(super) struct Edges {
     pub me: ActorId,
@@ -177,7 +177,7 @@ impl Carriers {
         }
     }
 
-    /// Waits until every one of `producers` has connected.
+    /// Waits until all `producers` have connected.
     pub async fn accept(&mut self, door: &Door, producers: &[ActorId], patience: Duration) -> Result<(), String> {
         let listener = match door {
             Door::Slab(listener) => {
@@ -226,7 +226,7 @@ impl Carriers {
         }
     }
 
-    /// The engine has ended: says farewell, for as long as somebody may hear it.
+    /// Sends a farewell after the engine has ended, for as long as peers may receive it.
     pub async fn finish(mut self) {
         drop((self.stays, self.here));
         let _ = timeout(FAREWELL, async { while self.tasks.join_next().await.is_some() {} }).await;

@@ -12,9 +12,9 @@ use loongforge_core::transport::{Edge, Mail, Mailbox, Recovery, WireReceiver, Wi
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long the last words to the scheduler may take.
+/// How long the last messages to the scheduler may take.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// How long an actor that does not find its peers waits for the word that the run ends; half a lease at most.
+/// How long an actor that cannot reach its peers waits for the message that the run ends; at most half a lease.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Joins a run as the actor `wanted` and serves it until it ends. The parent that started this process may have set its index.

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long the scheduler waits for its last words to be heard.
+/// How long the scheduler waits until its last messages are received.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A run whose actors are all there.

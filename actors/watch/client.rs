@@ -40,10 +40,10 @@ pub enum ClientError {
 }
 
 impl Target {
-    /// From a run's folder, or from the address that it has printed.
+    /// Finds the page of a run from its folder, or from the address that it has printed.
     ///
     /// # Errors
-    /// It is neither.
+    /// Fails if the argument is neither.
     pub fn find(text: &str) -> Result<Self, ClientError> {
         let no_target = || ClientError::NoTarget { text: text.to_owned() };
         let Some(rest) = text.strip_prefix("http://") else {
@@ -70,10 +70,10 @@ impl Target {
     }
 }
 
-/// The body of one of the page's paths.
+/// Returns the body of one of the page's paths.
 ///
 /// # Errors
-/// Nobody answers, or not with it.
+/// Fails if nobody answers, or with another status.
 pub fn get(target: &Target, path: &str) -> Result<Vec<u8>, ClientError> {
     let address = target.address.clone();
     let answer = ask(target, path).map_err(|source| ClientError::Silent { address: address.clone(), source })?;

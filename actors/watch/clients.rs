@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::task::JoinHandle;
 
-/// Connections at a time.
+/// Maximum number of connections.
 const MAX_CLIENTS: usize = 64;
 
 /// Connections that are served, oldest first.
@@ -18,8 +18,8 @@ struct Client {
 }
 
 impl Clients {
-    /// Serves one more. Where there are too many, the oldest one that has not asked anything is cut off, or, where all have
-    /// asked, the oldest: connections that say nothing keep nobody else waiting.
+    /// Serves another connection. If there are too many, the oldest one without a request is closed, or, if all have sent one, the
+    /// oldest: idle connections keep nobody waiting.
     pub fn admit(&mut self, has_asked: Arc<AtomicBool>, serve: impl Future<Output = ()> + Send + 'static) {
         self.0.retain(|client| !client.task.is_finished());
         if self.0.len() >= MAX_CLIENTS {

@@ -19,7 +19,7 @@ pub(super) enum Door {
 }
 
 impl Door {
-    /// Listens where only this machine can come in.
+    /// Listens where only this machine can connect.
     pub async fn open(at: &Address) -> io::Result<Self> {
         match at {
             Address::Tcp { host, port } if at.is_local() => Ok(Self::Tcp(TcpListener::bind((&**host, *port)).await?)),
@@ -50,7 +50,7 @@ impl Door {
     /// Waits for a connection.
     ///
     /// # Errors
-    /// The socket is closed.
+    /// Fails if the socket is closed.
     pub async fn accept(&self) -> io::Result<Box<dyn Stream>> {
         match self {
             Self::Tcp(listener) => Ok(Box::new(listener.accept().await?.0)),
@@ -67,7 +67,7 @@ impl Drop for Door {
     }
 }
 
-/// Returns whether two tokens are equal, in a time that tells nothing of where they differ.
+/// Returns whether two tokens are equal, in constant time.
 pub(super) fn same(one: &str, other: &str) -> bool {
     Sha256::digest(one) == Sha256::digest(other)
 }

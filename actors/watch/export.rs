@@ -14,10 +14,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long a collector may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest answer that is read.
+/// Maximum length of a response that is read.
 const MAX_ANSWER: u64 = 64 << 10;
 
-/// The exporter; dropped, it sends once more and ends.
+/// The exporter; when dropped, it sends once more and ends.
 pub(super) struct Export {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -25,7 +25,7 @@ pub(super) struct Export {
 
 impl Export {
     /// # Errors
-    /// There is no thread for it.
+    /// Fails if no thread can be started.
     pub fn start(otlp: &Otlp, board: Arc<Mutex<Board>>) -> io::Result<Self> {
         // Nothing is ever sent: that it is gone says it.
         let (stop, stopped) = flume::bounded(1);

@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// In the run's folder: the timeline of a run's last steps, once it has ended.
+/// File in the run's folder with the timeline of the last steps, once the run has ended.
 pub const TRACE_FILE: &str = "trace.json";
 
-/// News that may wait for the watch.
+/// Maximum number of events that wait for the watch page.
 const QUEUE: usize = 1024;
 
 /// A page could not be served.
@@ -30,7 +30,7 @@ pub enum WatchError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// Serves a board until it is dropped.
+/// Serves the page until it is dropped.
 pub struct Watch {
     news: Option<flume::Sender<Item>>,
     begun: Instant,
@@ -43,18 +43,19 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Listens, and leaves word in the run's folder. A run that was here before keeps its token, and its port if any will do.
+    /// Listens, and writes the address into the run's folder. An earlier run in this folder keeps its token, and its port if any
+    /// port is allowed.
     ///
     /// # Errors
-    /// Somebody else listens there, or the folder cannot be written.
+    /// Fails if another process listens there, or the folder cannot be written.
     pub fn start(at: &Address, dir: &Path, board: Board) -> Result<Self, WatchError> {
         Self::start_with(at, None, dir, board)
     }
 
-    /// Works like [`Watch::start`], and sends what is shown to a collector.
+    /// Works like [`Watch::start`], and also sends data to a collector.
     ///
     /// # Errors
-    /// It fails as [`Watch::start`] does.
+    /// Fails like [`Watch::start`].
     pub fn start_with(at: &Address, otlp: Option<&Otlp>, dir: &Path, board: Board) -> Result<Self, WatchError> {
         let listen = |source| WatchError::Listen { address: at.clone(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(listen)?;
@@ -79,7 +80,7 @@ impl Watch {
         Ok(Self { news: Some(news), begun, num_lost, address, word, dir: dir.to_owned(), thread, export })
     }
 
-    /// Tells what has happened. Never waits.
+    /// Reports an event without waiting.
     pub fn tell(&self, news: News) {
         let now = self.begun.elapsed().as_nanos() as u64;
         let lost = self.num_lost.get();
@@ -88,7 +89,7 @@ impl Watch {
         }
     }
 
-    /// Returns what to open in a browser; for a Unix socket, what to give to `loongforge top`.
+    /// Returns the address to open in a browser; for a Unix socket, the argument for `loongforge top`.
     pub fn url(&self) -> String {
         match &self.address {
             Address::Tcp { .. } => format!("http://{}/?token={}", self.address, self.word.token),

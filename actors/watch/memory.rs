@@ -5,7 +5,7 @@ use std::fs;
 /// Processes that are looked at: a run's decoders are its children, and theirs.
 const MAX_PROCESSES: usize = 4096;
 
-/// Resident bytes of this process and of all that it started, pages that they share counted for each. `None` where the kernel does
+/// Returns the resident bytes of this process and all of its descendants; shared pages count for each. `None` if the kernel does
 /// not say.
 pub fn resident_bytes() -> Option<u64> {
     let page = rustix::param::page_size() as u64;

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 const PAGE: &str = include_str!("page.html");
 const PLOTS: &str = include_str!("plots.js");
 
-/// The page, and the nonce that its scripts and styles have.
+/// Returns the page, and the nonce of its scripts and styles.
 pub(super) fn page() -> (String, String) {
     let nonce = random::token();
     (PAGE.replace("PLOTS\n", PLOTS).replace("NONCE", &nonce), nonce)
 }
 
-/// A page without a server: `status` and `history` as the served ones' `/status.json` and `/history.json`, and the newest sheet of
+/// Returns a page without a server: `status` and `history` as in `/status.json` and `/history.json`, and the newest sheet of
 /// samples as PNG. It loads nothing and runs no script but its own.
 pub fn still_page(status: &Value, history: &Value, sheet: Option<&[u8]>) -> String {
     let mut kept = json!({ "/status.json": status, "/history.json": history });

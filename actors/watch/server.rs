@@ -20,12 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long a client may take to ask, and again to take its answer.
+/// How long a client may take to send its request, and again to read the response.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a request's head at most, the least that hyper takes, and header lines in it.
 const MAX_HEAD: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
-/// Steps that the chart shows.
+/// Number of steps in the chart.
 const CHART_STEPS: u64 = 5;
 
 /// One thing that happened, when, in nanoseconds of the watch's clock, and how many were dropped before it.

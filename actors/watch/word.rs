@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// In the run's folder, for this user only: where the page is or was, and its token.
+/// File in the run's folder, for this user only, with the page's (last) address and its token.
 pub const WATCH_FILE: &str = "watch.json";
 
 /// The contents of [`WATCH_FILE`].
@@ -19,7 +19,7 @@ pub(super) struct Word {
     pub address: String,
     pub token: String,
     pub pid: u32,
-    /// The run has ended. One that was killed could not say so.
+    /// Whether the run has ended. A killed run could not record that.
     #[serde(default)]
     pub ended: bool,
 }
@@ -44,10 +44,10 @@ impl Word {
         }
     }
 
-    /// Writes the file anew, for this user only.
+    /// Writes the file again, for this user only.
     ///
     /// # Errors
-    /// The folder cannot be written.
+    /// Fails if the folder cannot be written.
     pub fn leave(&self, dir: &Path) -> io::Result<()> {
         let path = dir.join(WATCH_FILE);
         // The one that is there may be open to others.

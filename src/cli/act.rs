@@ -74,7 +74,7 @@ pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Numbers of a file, with spaces and lines between them.
+/// Reads the numbers in a file, separated by white space.
 fn numbers(path: &Path) -> anyhow::Result<Vec<f32>> {
     let text = files::read_text(path).with_context(|| path.display().to_string())?;
     let number = |word: &str| {

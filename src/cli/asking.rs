@@ -1,4 +1,4 @@
-//! Options that `generate`, `chat` and `serve` have in common: which model, and how its tokens are chosen.
+//! Options shared by `generate`, `chat` and `serve`: the model, and how tokens are chosen.
 
 mod ranks;
 
@@ -50,7 +50,7 @@ impl AskedModel {
     /// Loads the model.
     ///
     /// # Errors
-    /// There is no such device; a folder that is not what it should be is the user's to change.
+    /// Fails if there is no such device, or, as a user error, if the folder is not as it should be.
     pub fn open(&self) -> anyhow::Result<Reader> {
         let folder = find_model(&self.checkpoint).map_err(|error| UsageError::of(&error))?;
         let open = |number: usize| open_device_of(&self.device, number).map_err(|error| anyhow::anyhow!("{error}"));

@@ -1,4 +1,4 @@
-//! `loongforge certs`: certificates for a run whose processes meet over a network.
+//! `loongforge certs`: certificates for a run whose processes connect over a network.
 
 use super::UsageError;
 use clap::{Args, Subcommand};

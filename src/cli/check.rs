@@ -1,4 +1,4 @@
-//! `loongforge check`: everything that is wrong with a config, or what it comes to.
+//! `loongforge check`: every mistake in a config, or a summary of the run.
 
 use super::decode_worker::decoder;
 use super::open_files::expect_open_files_of;

@@ -1,4 +1,4 @@
-//! `loongforge checkpoint`: checkpoints and model folders without a run.
+//! `loongforge checkpoint`: commands for checkpoints and model folders, without a run.
 
 use super::asking::not_negative;
 use super::forecast::count;

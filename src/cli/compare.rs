@@ -1,4 +1,4 @@
-//! `loongforge compare`: runs side by side, from what they left in their folders.
+//! `loongforge compare`: compares runs side by side, from the files in their folders.
 
 mod keys;
 

@@ -1,4 +1,4 @@
-//! `loongforge completions`: the command line for shells and for `man`.
+//! `loongforge completions`: shell completions and man pages.
 
 use super::UsageError;
 use anyhow::Context;

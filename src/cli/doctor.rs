@@ -1,4 +1,4 @@
-//! `loongforge doctor`: what a run would find on this machine, and what to do about it.
+//! `loongforge doctor`: checks what a run needs on this machine, with advice.
 
 use super::doctor_gpus;
 use super::finding::{Finding, Verdict};

@@ -1,4 +1,4 @@
-//! `--train.lr 2e-5`, as torchtitan and others have it, for `train.lr=2e-5`.
+//! Accepts `--train.lr 2e-5`, as torchtitan and others do, for `train.lr=2e-5`.
 
 use super::{Cli, exit};
 use clap::builder::Resettable;

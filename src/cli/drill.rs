@@ -1,4 +1,4 @@
-//! `loongforge drill`: a run with faults on purpose, and whether they changed anything.
+//! `loongforge drill`: runs with injected faults, and checks whether they changed anything.
 
 use super::UsageError;
 use crate::drill::{Drill, Plan};

@@ -1,4 +1,4 @@
-//! `loongforge evaluate`: the loss of held-out samples, and scores of generated answers.
+//! `loongforge evaluate`: loss on held-out samples, and scores of generated answers.
 
 use super::UsageError;
 use super::data::{format, fraction};

@@ -1,4 +1,4 @@
-//! How `loongforge plan` tells what was simulated: as text, as a table of layouts, as JSON.
+//! Output of `loongforge plan`'s simulations: as text, as a table of layouts, as JSON.
 
 use loongforge_core::message::Role;
 use loongforge_core::simulate::{Activity, Alternative, SimReport, SimSpec};

@@ -1,4 +1,4 @@
-//! `loongforge generate`: ask a trained model once, or everything in a file.
+//! `loongforge generate`: asks a trained model one question, or all questions in a file.
 
 mod file;
 

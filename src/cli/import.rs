@@ -1,4 +1,4 @@
-//! `loongforge import`: a config, a launch script or a command line of another trainer as a config of ours.
+//! `loongforge import`: translates a config, launch script or command line of another trainer.
 
 use super::UsageError;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `loongforge init`: a first config for a model and data of one's own.
+//! `loongforge init`: writes a first config for the user's model and data.
 
 mod text;
 

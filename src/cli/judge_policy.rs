@@ -1,4 +1,4 @@
-//! `loongforge judge-policy`: count a policy's successes, or compare its actions with recorded ones.
+//! `loongforge judge-policy`: counts a policy's successes, or compares its actions with recorded ones.
 
 use super::UsageError;
 use crate::policy::judge::judge_pads;

@@ -1,4 +1,4 @@
-//! `loongforge launch`: a run as a job for Slurm, Kubernetes or plain ssh, printed.
+//! `loongforge launch`: prints a run as a job for Slurm, Kubernetes or plain ssh.
 
 use super::{UsageError, exit};
 use crate::model::folder::ModelFolder;

@@ -1,4 +1,4 @@
-//! The command line: one file a command. Arguments are parsed here and resolved by the commands.
+//! The command line: one file per command. Arguments are parsed here and resolved by the commands.
 
 mod act;
 mod asking;

@@ -1,4 +1,4 @@
-//! `loongforge models`: the model configs that come with the program, and what each costs.
+//! `loongforge models`: lists the built-in model configs, and what each costs.
 
 use crate::model::size::{ModelSize, Training};
 use clap::Args;

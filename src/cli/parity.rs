@@ -1,4 +1,4 @@
-//! `loongforge parity`: reference numbers of fixtures against ours, and what we write of a fixture's model against what
+//! `loongforge parity`: compares our numbers with reference numbers of fixtures, and what we write of a fixture's model with what
 //! the reference reads.
 
 use super::parity_layout::{self as layouts, Layouts};

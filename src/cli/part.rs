@@ -1,4 +1,4 @@
-//! Which part of a distributed run this process is: as it is told, or as its launcher's environment says.
+//! Which part of a distributed run this process is, from options or the launcher's environment.
 
 use super::UsageError;
 use clap::Args;

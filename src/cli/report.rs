@@ -1,4 +1,4 @@
-//! `loongforge report`: a page of a run that has ended, in one file.
+//! `loongforge report`: a one-file page of a finished run.
 
 use super::top::ended;
 use anyhow::Context;

@@ -1,4 +1,4 @@
-//! `loongforge sample`: pictures and clips of a diffusion model.
+//! `loongforge sample`: generates pictures and clips with a diffusion model.
 
 use super::UsageError;
 use super::asking::{not_negative, positive};

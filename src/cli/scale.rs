@@ -1,4 +1,4 @@
-//! `loongforge scale`: more or fewer encoders in a pool of a running job.
+//! `loongforge scale`: scales an encoder pool of a running job.
 
 use super::UsageError;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `loongforge schema`: what editors complete and check configs by.
+//! `loongforge schema`: the JSON schema with which editors complete and check configs.
 
 use clap::Args;
 use loongforge_core::config::editor_schema;

@@ -1,4 +1,4 @@
-//! `loongforge serve`: answer OpenAI's clients.
+//! `loongforge serve`: serves a model over OpenAI's API.
 
 use super::UsageError;
 use super::asking::AskedModel;

@@ -1,4 +1,4 @@
-//! `loongforge serve-policy`: answer robots and simulators.
+//! `loongforge serve-policy`: serves a policy to robots and simulators.
 
 use super::UsageError;
 use crate::policy::{Purpose, Wanted, open};

@@ -1,4 +1,4 @@
-//! `loongforge top`: a run's figures in the terminal, again and again.
+//! `loongforge top`: shows a run's figures in the terminal, with periodic refresh.
 
 mod ended;
 mod keys;

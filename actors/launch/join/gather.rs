@@ -20,9 +20,9 @@ use tokio::time::{Instant, interval_at, sleep_until};
 /// How often missing actors are named.
 const REMIND: Duration = Duration::from_secs(5);
 
-/// Who is expected, and what they are told.
+/// The expected actors, and what they are told.
 pub struct Roster {
-    /// Where actors join, for messages.
+    /// Address at which actors join, for messages.
     pub address: String,
     pub config: String,
     pub pools: PoolSizes,
@@ -33,11 +33,11 @@ pub struct Roster {
     pub queue: usize,
     pub timeout: Duration,
     pub lease: Duration,
-    /// Encoder pools whose features are kept in a folder: they may go on without encoders.
+    /// Encoder pools whose features are cached in a folder, so that they may continue without encoders.
     pub cached: BTreeSet<PoolName>,
     /// Those that do: who comes to one of them reads features.
     pub reading: RefCell<BTreeSet<PoolName>>,
-    /// Who may come back when a connection has broken; nobody where connections do not break by themselves.
+    /// Who may reconnect after a broken connection; nobody if connections cannot break by themselves.
     pub returns: Option<ReconnectRegistry>,
 }
 

@@ -11,14 +11,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, interval_at, sleep};
 
-/// How often a scheduler that is not there is tried again, and how often that is said.
+/// How often to retry to reach a scheduler that is not there, and how often to log it.
 const RETRY: Duration = Duration::from_millis(200);
 const REMIND: Duration = Duration::from_secs(5);
 
 /// A place in a run, and the connection that it is held by.
 pub struct Joined<T> {
     pub welcome: Welcome,
-    /// What `listen` made.
+    /// The result of `listen`.
     pub listener: T,
     pub sender: LinkSender<Up>,
     pub receiver: LinkReceiver<Down>,

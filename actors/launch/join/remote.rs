@@ -10,16 +10,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long an encoder whose connection was ended by its side may take to come back: its work can be given to
-/// others.
+/// How long an encoder whose side closed the connection may take to return: its work can be reassigned.
 const SHORT: Duration = Duration::from_secs(1);
-/// How long who was another process's may take to come back, in leases: it must notice first that its scheduler is
-/// another one.
+/// How long a member of a former scheduler's process may take to return, in leases: it must first notice that its scheduler has
+/// changed.
 const COME_BACK: u32 = 2;
-/// How long the last words of a process that has ended may take.
+/// How long the last messages of a process that has ended may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// What an actor is given up after.
+/// When an actor is given up.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// Silence.
@@ -40,7 +39,7 @@ impl Terms {
     }
 }
 
-/// What is known of a member's wire.
+/// Known state of a member's wire.
 #[derive(Default)]
 pub struct Before {
     pub number: u128,

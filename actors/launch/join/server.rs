@@ -17,10 +17,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-/// How long somebody who connects may take to say what he wants.
+/// How long a peer may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is needed to let encoders in.
+/// State needed to admit encoders.
 pub struct JoinServer {
     roster: Roster,
     /// Where the actors of the run listen for edges.
@@ -29,7 +29,7 @@ pub struct JoinServer {
     next: BTreeMap<PoolName, Cell<u32>>,
 }
 
-/// What somebody at the desk wants.
+/// A request to the join server.
 pub enum JoinRequest {
     /// An encoder has come: who it is, its connection, and what others are to be told first.
     Join {
@@ -62,7 +62,7 @@ impl JoinServer {
         Rc::new(Self { roster, paths, next })
     }
 
-    /// An index for an encoder that is about to come.
+    /// Returns an index for an encoder that is about to join.
     ///
     /// # Panics
     /// The pool is not one that changes.
@@ -154,7 +154,7 @@ impl JoinServer {
         }
     }
 
-    /// Refuses a process that wants to be of the run, which whoever reads the scheduler's lines is told.
+    /// Refuses a process that wants to join the run, with a log line at the scheduler.
     async fn turn_away(&self, member: Member, pool: PoolName, reason: &str) -> Option<JoinRequest> {
         tracing::warn!("a process of the pool {pool} is refused: {reason}");
         self.refuse(member, reason).await

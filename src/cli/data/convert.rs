@@ -1,4 +1,4 @@
-//! `loongforge data convert`: any format to WebDataset shards.
+//! `loongforge data convert`: converts any format to WebDataset shards, or rewrites a LeRobot data set.
 
 use super::input::InputArgs;
 use super::share::ShareArgs;

@@ -1,4 +1,4 @@
-//! `loongforge data encode`: the features of a run's frozen towers, ahead of it.
+//! `loongforge data encode`: computes the features of a run's frozen towers ahead of time.
 
 use super::share::ShareArgs;
 use super::{UsageError, environment};

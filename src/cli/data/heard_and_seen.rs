@@ -1,4 +1,4 @@
-//! `loongforge data heard-and-seen`: the example of a sound and a picture in one sample.
+//! `loongforge data heard-and-seen`: the example with a sound and a picture in each sample.
 
 use clap::Args;
 use loongforge_core::data::heard_and_seen::{HeardAndSeen, compose};

@@ -1,4 +1,4 @@
-//! The files that a command is about, and the model that is to read them.
+//! The input files of a command, and the model that is to read them.
 
 use super::{UsageError, environment};
 use crate::cli::asking::at_least_one;

@@ -1,4 +1,4 @@
-//! `loongforge data inspect`: what files hold.
+//! `loongforge data inspect`: shows the contents of data files.
 
 use super::UsageError;
 use super::episode::draw as draw_episode;

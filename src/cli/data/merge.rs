@@ -1,4 +1,4 @@
-//! `loongforge data merge`: joins what several processes wrote.
+//! `loongforge data merge`: merges the shards that several processes wrote.
 
 use crate::cli::forecast::count;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `loongforge data`: look into data sets, check and measure them, write them as shards, pack them ahead of time.
+//! `loongforge data`: inspects, checks and measures data sets, converts them to shards, and packs them ahead of time.
 
 mod convert;
 mod diffusion;

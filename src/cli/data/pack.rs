@@ -1,4 +1,4 @@
-//! `loongforge data pack`: a run's data, packed ahead of time.
+//! `loongforge data pack`: packs a run's data ahead of time.
 
 use super::convert::listed;
 use super::input::jobs;

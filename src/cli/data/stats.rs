@@ -1,4 +1,4 @@
-//! `loongforge data stats`: how long samples are.
+//! `loongforge data stats`: length statistics of samples.
 
 use super::input::{InputArgs, ModelArgs, print_notes};
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `loongforge data verify`: everything is read and decoded.
+//! `loongforge data verify`: reads and decodes every sample.
 
 use super::input::{InputArgs, ModelArgs, print_notes};
 use super::{fraction, verdict};

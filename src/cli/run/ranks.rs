@@ -1,4 +1,4 @@
-//! Several ranks of a pool on one host, for launchers that start one process a node: a process and a GPU each.
+//! Runs several ranks of a pool on one host, with one process and GPU each, for launchers that start one process per node.
 
 use crate::cli::part::{Beside, Part};
 use crate::cli::{UsageError, exit};

@@ -1,4 +1,4 @@
-//! Compares the parameters that a run trains with those that the run trained that made its checkpoint.
+//! Compares the parameters that a run trains with those trained by the run that made its checkpoint.
 
 use crate::cli::UsageError;
 use crate::cli::check::parts;

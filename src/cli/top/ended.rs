@@ -1,4 +1,4 @@
-//! What a run did last that does not go on: from its metrics, evaluations and checkpoints.
+//! The last state of a finished run, from its metrics, evaluations and checkpoints.
 
 use super::super::UsageError;
 use loongforge_core::checkpoint::latest;

@@ -1,5 +1,5 @@
-//! What the machine does for an evaluation ([`Evaluations`](super::Evaluations)): held-out samples are
-//! measured, planned and computed between two steps, with nothing else in flight.
+//! How the machine runs an evaluation ([`Evaluations`](super::Evaluations)): held-out samples are measured, planned and computed
+//! between two steps, with nothing else in flight.
 
 use super::{Broken, Coordinator, InFlight, Output};
 use crate::message::{ActorId, SampleMeta, SaveTo, SkippedSample, StepId, StepPlan};
@@ -18,7 +18,7 @@ impl Coordinator {
         !self.stop_requested && !self.is_probing() && self.evaluations.is_due(self.next_plan)
     }
 
-    /// Does what has become possible of an evaluation that is due.
+    /// Takes the next possible actions of a due evaluation.
     pub(super) fn evaluate(&mut self) -> Result<(), Broken> {
         while self.is_to_evaluate() {
             if let Some(asked) = self.evaluations.ask(self.next_plan) {
@@ -45,7 +45,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Gives the units of a plan to the encoders that are there, whatever their speed.
+    /// Assigns the units of a plan to the present encoders, whatever their speed.
     pub(super) fn place(&self, plan: &mut StepPlan) {
         for pool in self.encoders.iter() {
             let of_pool = plan.units.iter_mut().filter(|unit| pool.has(unit));
@@ -53,7 +53,7 @@ impl Coordinator {
         }
     }
 
-    /// The samples that can be computed; the others are told of once.
+    /// Returns the samples that can be computed; the others are reported once.
     fn usable(&mut self, answers: Vec<Measured>, pass: &EvaluationPass) -> Vec<SampleMeta> {
         let (mut samples, mut told) = (Vec::new(), Vec::new());
         for answer in answers {
@@ -109,7 +109,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// All of it is computed: tells of it, saves the best step, and ends the run where nothing gets better.
+    /// Concludes a complete evaluation: reports it, saves the best step, and ends the run if nothing improves.
     fn conclude_evaluation(&mut self) {
         let Some(summary) = self.evaluations.conclude(self.next_plan) else { return };
         self.stream.evaluated = self.evaluations.evaluated();

@@ -1,4 +1,4 @@
-//! Who takes part while the run goes on: encoders that are refused, excluded, lost, and the epochs that follow.
+//! Membership during the run: encoders that are refused, excluded or lost, and the epochs that follow.
 
 use super::{Broken, Coordinator};
 use crate::message::{ActorId, Command, Event, PoolName, Regroup, SampleId, SkippedSample, StepId, StepPlan, UnitId};
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Coordinator {
-    /// Why the words of an encoder are not heard.
+    /// Returns why the messages of an encoder are ignored.
     pub(super) fn refusal(&self, input: &Input) -> Option<String> {
         let Input::Event(actor, event) = input else { return None };
         let is_joining = self.joining.contains(actor);
@@ -31,7 +31,7 @@ impl Coordinator {
         told.expect(event).err()
     }
 
-    /// An encoder has said what it was not its turn to say; too often, and it is one no more.
+    /// Handles a message that an encoder should not have sent; after too many it is excluded.
     pub(super) fn distrust(&mut self, actor: ActorId, why: &str) -> Result<(), Broken> {
         match self.trust.violated(actor) {
             true => {
@@ -42,22 +42,22 @@ impl Coordinator {
         }
     }
 
-    /// Has an actor's process ended that is alive and not to be trusted, and goes on as if it had died.
+    /// Ends the process of a living actor that is not trusted, and continues as if it had died.
     ///
     /// # Errors
-    /// Losing it breaks the run.
+    /// Fails if the run cannot continue without it.
     pub(super) fn exclude(&mut self, actor: ActorId, why: String) -> Result<(), Broken> {
         self.out.push(Output::Evict(actor));
         self.lose(actor, why, None)
     }
 
-    /// Returns whether the run can go on without this actor.
+    /// Returns whether the run can continue without this actor.
     pub(super) fn may_lose(&self, actor: ActorId) -> bool {
         let begun = !self.joining.contains(&actor) && !self.drain.has_begun();
         self.encoders.is_elastic(actor) && begun
     }
 
-    /// An encoder is gone; `peer`: whom it had lost before.
+    /// Handles the loss of an encoder; `peer`: the peer that it had lost before.
     pub(super) fn lose(&mut self, actor: ActorId, reason: String, peer: Option<ActorId>) -> Result<(), Broken> {
         self.drain.end(actor);
         self.died(actor)?;
@@ -85,7 +85,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// An actor has no edge to `peer` any more.
+    /// Handles an actor's report that it has lost its edge to `peer`.
     pub(super) fn lost_by(&mut self, actor: ActorId, peer: ActorId, reason: String) -> Result<(), Broken> {
         if self.drain.has_ended(peer) {
             return Ok(());
@@ -99,7 +99,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// An actor got from an encoder what was not its to send.
+    /// Handles an actor's report that an encoder sent something wrong.
     pub(super) fn refused(
         &mut self,
         by: ActorId,
@@ -124,7 +124,7 @@ impl Coordinator {
         }
     }
 
-    /// Acts on a doubt: what was doubted would be known by now.
+    /// Acts on a doubt, once the doubted encoder's end would be known.
     pub(super) fn doubted(&mut self, Doubt { by, encoder, reason }: Doubt) -> Result<(), Broken> {
         match self.drain.has_ended(encoder) || !self.may_lose(encoder) {
             true => Ok(()),
@@ -132,7 +132,7 @@ impl Coordinator {
         }
     }
 
-    /// An encoder is gone: it is taken to have died of the unit that it was at.
+    /// Handles the death of an encoder, which is attributed to its current unit.
     fn died(&mut self, actor: ActorId) -> Result<(), Broken> {
         let Some(id) = self.crashes.take(actor) else { return Ok(()) };
         let Some(in_flight) = self.in_flight.get(&id.step).filter(|in_flight| !in_flight.is_decided()) else {
@@ -167,7 +167,7 @@ impl Coordinator {
         Ok(units.into_iter().map(|unit| unit.id).collect())
     }
 
-    /// Begins another epoch in each pool where there must be one, or may be.
+    /// Begins another epoch in each pool in which one is necessary, or possible without waste.
     pub(super) fn advance_epochs(&mut self) -> Result<(), Broken> {
         if !self.joining.is_empty() {
             return Ok(());

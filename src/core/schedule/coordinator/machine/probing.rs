@@ -1,4 +1,4 @@
-//! What the machine does when too many steps in a row are not finite ([`Probe`]), until the run ends.
+//! How the machine handles too many consecutive steps that are not finite ([`Probe`]), until the run ends.
 
 use super::{Broken, Coordinator, Output};
 use crate::message::{ActorId, SaveTo, UnitId};
@@ -6,7 +6,7 @@ use crate::schedule::coordinator::probe::Stage;
 use crate::schedule::plan_step;
 
 impl Coordinator {
-    /// The next thing to do for the probe, instead of planning on.
+    /// Takes the next action of the probe, instead of planning further steps.
     pub(super) fn probe_on(&mut self) -> Result<(), Broken> {
         let wants_another = self.wants_another();
         let Some(probe) = &mut self.probe else { return Ok(()) };
@@ -45,7 +45,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Sees to it that the last good weights are on the disk, with the place in the stream that they were made at.
+    /// Ensures that the last good weights are on disk, with their position in the stream.
     fn conclude(&mut self) {
         let Some(probe) = &mut self.probe else { return };
         probe.judge();
@@ -75,14 +75,14 @@ impl Coordinator {
         self.drain.fail_numbers(cause);
     }
 
-    /// One batch that is not the one in question is to be computed on the same weights: where none was planned ahead, the next.
+    /// Returns whether another batch is to be computed on the same weights: the next one, if none was planned ahead.
     pub(super) fn wants_another(&self) -> bool {
         let Some(probe) = &self.probe else { return false };
         let is_next = self.next_plan.0 == probe.found.step.0 + 1;
         probe.stage == Stage::Draining && is_next && self.next_plan < self.end && !self.stop_requested
     }
 
-    /// Returns whether the cause of steps that are not finite is being looked for: the run ends then.
+    /// Returns whether the cause of steps that are not finite is being determined; the run then ends.
     pub(super) fn is_probing(&self) -> bool {
         self.probe.is_some()
     }

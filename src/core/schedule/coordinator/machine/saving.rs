@@ -1,4 +1,4 @@
-//! What the machine does about checkpoints ([`Saves`](super::Saves)).
+//! How the machine handles checkpoints ([`Saves`](super::Saves)).
 
 use super::{Broken, Coordinator, InFlight, Output, SchedulerState};
 use crate::message::{ActorId, Command, Event, SaveTo, StepId};
@@ -6,7 +6,7 @@ use crate::schedule::coordinator::encoder_pool::EncoderPool;
 use crate::schedule::coordinator::save::Ended;
 
 impl Coordinator {
-    /// An engine's word of its part of a checkpoint.
+    /// Handles an engine's report about its part of a checkpoint.
     pub(super) fn saved(&mut self, actor: ActorId, event: Event) -> Result<(), Broken> {
         let ended = match event {
             Event::Saved { step, to, files } => self.saves.saved((step, to), actor, files),
@@ -17,10 +17,10 @@ impl Coordinator {
         self.save_ended(ended)
     }
 
-    /// Publishes a checkpoint that all engines have written, or says that one has failed.
+    /// Publishes a checkpoint that all engines have written, or reports one that failed.
     ///
     /// # Errors
-    /// `checkpoint.max_failures` checkpoints in a row have failed.
+    /// Fails if `checkpoint.max_failures` checkpoints in a row have failed.
     pub(super) fn save_ended(&mut self, ended: Option<Ended>) -> Result<(), Broken> {
         match ended {
             None => Ok(()),
@@ -45,13 +45,13 @@ impl Coordinator {
         }
     }
 
-    /// The last step that the engines have applied, or are told to.
+    /// Returns the last step that the engines have applied, or are told to apply.
     pub(super) fn newest(&self) -> Option<StepId> {
         let decided = self.in_flight.get(&self.current).is_some_and(InFlight::ends_step);
         (self.current.0 + u64::from(decided)).checked_sub(1).map(StepId)
     }
 
-    /// Begins to save what engines have after `step`: names the folder, and whose answers are awaited.
+    /// Begins to save the state after `step`: names the folder, and whose answers are awaited.
     pub(super) fn save(&mut self, step: StepId, to: SaveTo, state: SchedulerState) {
         let awaited = self.compute_actors();
         let writers = self.encoders.iter().filter_map(EncoderPool::writer).collect();

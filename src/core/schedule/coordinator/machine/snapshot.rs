@@ -1,4 +1,4 @@
-//! The whole machine as bytes, so that another process can go on with it.
+//! Serializes the whole machine, so that another process can continue it.
 
 use super::{Coordinator, Planner};
 use crate::message::{CodecError, decode, encode};
@@ -6,7 +6,7 @@ use crate::schedule::plan_step;
 use std::path::PathBuf;
 
 impl Coordinator {
-    /// Everything that its answers depend on, between two inputs. A planner of its own is not in it.
+    /// Returns everything that its answers depend on, between two inputs. A custom planner is not included.
     ///
     /// # Panics
     /// Some part of it cannot be written, which is a bug of ours.
@@ -14,11 +14,11 @@ impl Coordinator {
         encode(self).expect("a coordinator is data")
     }
 
-    /// Goes on where [`Coordinator::snapshot`] was taken, as if it had never stopped; with [`plan_step`]. `memory`:
-    /// [`CoordinatorSpec::snapshots`](crate::schedule::CoordinatorSpec::snapshots) of this process, for the former one's is gone.
+    /// Continues from a [`Coordinator::snapshot`] as if it had never stopped; with [`plan_step`]. `memory`:
+    /// [`CoordinatorSpec::snapshots`](crate::schedule::CoordinatorSpec::snapshots) of this process, since the former one's is gone.
     ///
     /// # Errors
-    /// The bytes are no snapshot of this version.
+    /// Fails if the bytes are not a snapshot of this version.
     pub fn restore(snapshot: &[u8], memory: Option<(PathBuf, u64)>) -> Result<Self, CodecError> {
         let mut coordinator: Self = decode(snapshot)?;
         coordinator.spec.snapshots = memory;

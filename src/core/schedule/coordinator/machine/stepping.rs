@@ -1,5 +1,4 @@
-//! How the machine goes on by itself: what has become possible after an input, from planning a step to
-//! deciding it.
+//! How the machine advances: everything that has become possible after an input, from planning a step to deciding it.
 
 use super::{Broken, Coordinator, InFlight, Outcome, Output};
 use crate::message::{ActorId, Command, SaveTo, StepId, StepPlan, Unit};
@@ -9,7 +8,7 @@ use crate::schedule::coordinator::probe::Probe;
 use crate::schedule::plan::check_credits;
 
 impl Coordinator {
-    /// Everything that has become possible.
+    /// Does everything that has become possible.
     pub(super) fn advance(&mut self) -> Result<(), Broken> {
         if self.drain.has_begun() {
             return Ok(());
@@ -41,7 +40,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Plans steps ahead, as far as samples are there.
+    /// Plans steps ahead, as far as samples are available.
     fn plan(&mut self) -> Result<(), Broken> {
         if self.is_probing() && !self.wants_another() {
             return self.probe_on();
@@ -54,7 +53,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Has plans go by the encoders that elastic pools have now.
+    /// Makes plans use the current number of encoders of elastic pools.
     fn count_encoders(&mut self) {
         for pool in self.encoders.iter().filter(|pool| pool.is_elastic() && !pool.workers().is_empty()) {
             let Some(planned) = self.spec.plan.encoder_pool(pool.name) else { continue };
@@ -90,7 +89,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Gives the units to the encoders that are there.
+    /// Assigns the units to the present encoders.
     fn assign(&mut self, plan: &mut StepPlan) {
         for pool in self.encoders.iter_mut() {
             // The first lanes of a step have a little more than the last ones: everyone has them in turn.
@@ -125,7 +124,7 @@ impl Coordinator {
         }
     }
 
-    /// Has the encoders of a pool reduce once all of them have finished. Frozen ones have nothing to reduce.
+    /// Tells the encoders of a pool to reduce once all of them have finished. Frozen ones have nothing to reduce.
     fn reduce(&mut self) {
         if self.evaluates() {
             return;
@@ -193,8 +192,8 @@ impl Coordinator {
         self.out.extend(engines.into_iter().map(|actor| Output::Send(actor, in_flight.command_for(actor))));
     }
 
-    /// Has the engines save as soon as they have applied `step`, where that is due. Told before that step's end is, so that
-    /// none of them begins the next step, in which ranks wait for each other, while others save together.
+    /// Tells the engines to save as soon as they have applied `step`, if a save is due. It is sent before that step ends, so that
+    /// no rank begins the next step, in which ranks wait for each other, while others save together.
     fn save_with(&mut self, step: StepId) {
         let done = step.0 + 1;
         let in_memory =
