@@ -71,7 +71,7 @@ pub fn extras(config: &Value, saved: &[SavedFile], model_dir: &Path) -> Result<V
 }
 
 impl Extra {
-    /// The file's name, with its folder.
+    /// Returns the file's name, with its folder.
     pub fn name(&self) -> &str {
         let (Self::Json(name, _) | Self::Copy(name, _)) = self;
         name

@@ -33,7 +33,7 @@ impl Active {
         active
     }
 
-    /// So many steps are done.
+    /// Records that this many steps are done.
     pub fn advance(&self, steps: u64) {
         for (fault, course) in &self.faults {
             let mut course = lock(course);
@@ -52,7 +52,7 @@ impl Active {
         self.steps.subscribe()
     }
 
-    /// The faults that go on now between two actors, with their numbers.
+    /// Returns the active faults between two actors, with their numbers.
     pub fn between(&self, from: ActorId, to: ActorId) -> impl Iterator<Item = (usize, &Fault)> {
         let covers = move |(_, (fault, _)): &(usize, &(FaultRule, Mutex<Course>))| fault.target.covers(from, to);
         let goes_on = |(_, (fault, course)): &(usize, &(FaultRule, Mutex<Course>))| goes_on(fault, &lock(course));
@@ -65,7 +65,7 @@ impl Active {
         faults.next().map(|(index, _)| self.happened_once(index)).is_some()
     }
 
-    /// True the first time that it is asked for these two.
+    /// Returns true the first time it is called for these two.
     pub fn is_first(&self, index: usize, from: ActorId, to: ActorId) -> bool {
         self.done.lock().unwrap_or_else(PoisonError::into_inner).insert((index, from, to))
     }
@@ -79,7 +79,7 @@ impl Active {
         lock(&self.faults[index].1).count = 1;
     }
 
-    /// Each fault, and how often it has happened.
+    /// Returns each fault, and how often it has occurred.
     pub fn counts(&self) -> impl Iterator<Item = (&FaultRule, u64)> {
         self.faults.iter().map(|(fault, course)| (fault, lock(course).count))
     }

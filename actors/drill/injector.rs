@@ -97,7 +97,7 @@ impl FaultInjector {
     }
 }
 
-/// A random number that belongs to these two.
+/// Returns a random number determined by these two.
 pub fn mix(a: u64, b: u64) -> u64 {
     Rng::new(&[a, b]).next_u64()
 }

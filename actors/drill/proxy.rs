@@ -55,7 +55,7 @@ struct State {
 }
 
 impl Proxy {
-    /// On a thread of its own.
+    /// Starts the proxy on its own thread.
     ///
     /// # Errors
     /// No port or thread can be had.
@@ -87,7 +87,7 @@ impl Proxy {
         self.address
     }
 
-    /// So many steps of the run are done.
+    /// Records that this many steps of the run are done.
     pub fn advance(&self, steps: u64) {
         self.state.active.advance(steps);
     }

@@ -55,7 +55,7 @@ impl Pattern {
 }
 
 impl Target {
-    /// The pools that it names.
+    /// Returns the pools that it names.
     pub fn pools(&self) -> impl Iterator<Item = PoolName> + use<> {
         let patterns = match *self {
             Self::Process(pattern) => [Some(pattern), None],

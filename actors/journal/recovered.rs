@@ -67,8 +67,8 @@ impl RecoveredRun {
     }
 }
 
-/// The past of a run of this configuration whose scheduler has died before its end, where everyone had a place. A journal
-/// that another scheduler writes is none of those.
+/// Returns the past of a run with this config whose scheduler died before its end, after everyone had a place. A journal that
+/// another scheduler is writing does not count.
 pub fn unfinished(path: &Path, config: &str) -> Option<RecoveredRun> {
     path.exists().then_some(())?;
     let (_, past) = RecoveredRun::read(path, config).ok()?;

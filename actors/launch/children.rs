@@ -267,7 +267,7 @@ impl Children {
         Ok(())
     }
 
-    /// The first child that ends; for ever where there are none.
+    /// Waits for the first child that ends; forever if there are none.
     pub async fn first_end(&self) -> JoinError {
         let ends = self
             .processes
@@ -291,7 +291,7 @@ impl Children {
         .await
     }
 
-    /// `actor` has come to the run: its process, where it is a child.
+    /// Records that `actor` has joined the run: its process, if it is a child.
     pub fn joined(&self, actor: ActorId) -> Option<Process> {
         self.joined.borrow_mut().insert(actor);
         self.processes.borrow().get(&actor).cloned()

@@ -89,7 +89,7 @@ impl Inlet {
         Ok(Self::Stream(Listener::bind(&at, &meeting.security).await?))
     }
 
-    /// The door of `me`, and the address that the others are told.
+    /// Opens the door of `me`, and returns the address for the others.
     pub fn open(self, me: ActorId) -> Result<(Door, PathBuf), JoinError> {
         match self {
             Self::Slab(path) => {
@@ -203,10 +203,10 @@ impl Carriers {
         Ok(())
     }
 
-    /// From now on encoders that join may connect.
+    /// Lets joining encoders connect from now on.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// Fails if no thread can be started.
     pub fn keep_open(&mut self, door: Door) -> io::Result<Open> {
         match door {
             Door::Slab(listener) => Open::slab(listener, self.edges.mail.clone()),

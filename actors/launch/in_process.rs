@@ -75,8 +75,8 @@ pub(super) fn rendezvous() -> Result<TempDir, RunError> {
 /// Bytes of the names of a folder for sockets and of what is in it.
 const NAMES: usize = "/loongforge-abcdef/scheduler.sock".len();
 
-/// A folder whose sockets can have paths: in the system's temporary folder, or where that has a long path, as on some clusters, in
-/// `/tmp`.
+/// Creates a folder for sockets with short enough paths: in the system's temporary folder, or, if that has a long path, as on some
+/// clusters, in `/tmp`.
 pub(super) fn socket_folder() -> io::Result<TempDir> {
     socket_folder_in(&std::env::temp_dir())
 }

@@ -75,7 +75,7 @@ pub fn is_takeover() -> bool {
     std::env::var_os(AGAIN).is_some()
 }
 
-/// The socket of the keeper of this folder.
+/// Returns the socket of the keeper of this folder.
 pub(super) fn socket(folder: &Path) -> PathBuf {
     folder.join("keeper.sock")
 }

@@ -79,7 +79,7 @@ impl Requests {
     }
 }
 
-/// The record of an actor's place in the run: its wire, and where its edges come in.
+/// Returns the record of an actor's place in the run: its wire, and the address of its incoming edges.
 pub(super) fn place(actor: ActorId, member: &Member) -> Record {
     let wire = member.wire.as_ref().map_or(0, |(number, _)| *number);
     Record::Member { actor, wire, edges: member.edges.clone() }

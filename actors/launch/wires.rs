@@ -26,13 +26,13 @@ pub(super) struct Wires {
 }
 
 impl Wires {
-    /// The link to an actor that has come.
+    /// Returns the link to an actor that has connected.
     pub fn link(&self, actor: ActorId, member: Member) -> Link {
         let member = Member { confirms: self.confirms, ..member };
         remote_link(member, self.queue, self.terms(actor), self.children.joined(actor), self.open.clone())
     }
 
-    /// The link to an actor of the scheduler that died, which comes back by itself.
+    /// Returns the link to an actor of a scheduler that died, which reconnects by itself.
     pub fn link_again(&self, actor: ActorId, before: Before) -> Link {
         link_again(None, before, self.queue, self.terms(actor), self.children.joined(actor), self.open.clone())
     }

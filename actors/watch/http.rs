@@ -62,7 +62,7 @@ impl Answer {
         Self { status, ..Self::new("text/plain; charset=utf-8", format!("{status}\n{hint}")) }
     }
 
-    /// The answer with its headers; hyper leaves the body out where only the head was asked for.
+    /// Returns the answer with its headers; hyper omits the body of a HEAD request.
     pub fn response(self) -> Response<Full<Bytes>> {
         let code = self.nonce.map_or("'none'".to_owned(), |nonce| format!("'nonce-{nonce}'"));
         let policy = format!(

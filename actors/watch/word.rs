@@ -36,7 +36,7 @@ impl Word {
         (is_ours && is_drawn).then_some(word)
     }
 
-    /// The port that was served, if it was one.
+    /// Returns the port that was served, if any.
     pub fn port(&self) -> Option<u16> {
         match self.address.parse() {
             Ok(Address::Tcp { port, .. }) => Some(port),

@@ -274,7 +274,7 @@ fn explain(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A run in a line, before it begins.
+/// Returns a one-line summary of a run before it begins.
 pub(super) fn summary(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
     let parts = parts(config, folder)?;
     let count = |wanted: &dyn Fn(&ParamSpec) -> bool| {

@@ -66,7 +66,7 @@ fn key_of(option: &str) -> Option<String> {
     key_called(&option.strip_prefix("--")?.split('=').next()?.replace('-', "_"), "")
 }
 
-/// The words of a command line in which options whose name has a dot, as none of ours has, are overrides.
+/// Turns the options of a command line whose name has a dot, as none of ours has, into overrides.
 pub fn overrides(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let (mut words, mut all) = (words.peekable(), Vec::new());
     while let Some(word) = words.next() {

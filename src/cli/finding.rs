@@ -23,7 +23,7 @@ impl Finding {
         Self { what, verdict: Verdict::Good, found: found.into(), advice: "" }
     }
 
-    /// Good where `enough`, else a warning with advice.
+    /// Returns a good finding if `enough`, else a warning with advice.
     pub fn expect(what: &'static str, enough: bool, found: String, advice: &'static str) -> Self {
         match enough {
             true => Self::good(what, found),

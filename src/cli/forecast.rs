@@ -65,7 +65,7 @@ fn name_share(what: Activity, share: f64) -> String {
     format!("{} {:.1} %", what.name(), share * 100.0)
 }
 
-/// Alternatives, the best first.
+/// Returns a table of alternatives, the best first.
 pub(super) fn table(devices: u32, found: &[Alternative]) -> String {
     let mut text = format!(
         "layouts of {devices} devices, best first\n  {:<11}{:>9}{:>12}{:>12}{:>12}{:>14}{:>17}  bound\n",

@@ -139,7 +139,7 @@ fn named(run: Option<&str>) -> anyhow::Result<String> {
     })
 }
 
-/// The page that is meant.
+/// Returns the page that is meant.
 pub(super) fn target(run: Option<&str>) -> anyhow::Result<Target> {
     Target::find(&named(run)?).map_err(|error| UsageError::of(&error).into())
 }

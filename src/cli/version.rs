@@ -14,7 +14,7 @@ pub(super) fn is_asked(words: &[OsString]) -> bool {
             || is(words.first(), ["--verbose", "-v"]) && is(words.last(), ["--version", "-V"]))
 }
 
-/// One line for each thing.
+/// Returns one line per component.
 pub(super) fn verbose() -> String {
     let folder = library_folder().map_or_else(|| "not found".to_owned(), |folder| folder.display().to_string());
     let profile = if cfg!(debug_assertions) { "development" } else { "release" };

@@ -108,13 +108,13 @@ impl JobSpec {
         compute.map(of).collect()
     }
 
-    /// `4 encoder, 2 audio`: the processes of every pool.
+    /// Returns the processes of every pool: `4 encoder, 2 audio`.
     pub(super) fn processes(&self) -> String {
         let of_pool = |(_, PoolSize { name, actors })| format!("{actors} {name}");
         self.pools.pools().map(of_pool).collect::<Vec<_>>().join(", ")
     }
 
-    /// The words of one process's command, quoted for a shell.
+    /// Returns the words of one process's command, quoted for a shell.
     pub(super) fn command(&self, role: Role, pool: PoolName, join: &str) -> String {
         let mut words = vec![shell_word(&self.program), "run".into(), shell_word(&self.file)];
         words.extend(self.overrides.iter().map(shell_word));

@@ -5,8 +5,8 @@ use loongforge_core::message::{ActorId, PoolName, Role};
 use loongforge_core::text::shell_word;
 use std::fmt::Write;
 
-/// The script, to be run anywhere that reaches the hosts. The scheduler and data actors are on the first; ranks go to
-/// the hosts in order, `gpus_per_node` to each, and round and round where there are more.
+/// Returns the script, to be run anywhere that can reach the hosts. The scheduler and data actors are on the first host; ranks are
+/// assigned to the hosts in order, `gpus_per_node` to each, and round-robin if there are more.
 ///
 /// # Errors
 /// Fails if there are no hosts.

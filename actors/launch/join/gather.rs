@@ -185,7 +185,7 @@ impl Roster {
         }
     }
 
-    /// A wire for an actor.
+    /// Draws a wire for an actor.
     pub(super) fn draw(&self, me: ActorId) -> (u128, Option<flume::Receiver<Returned>>) {
         match &self.returns {
             Some(returns) => {

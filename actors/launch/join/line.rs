@@ -16,7 +16,7 @@ pub struct Line {
     pub lease: Duration,
 }
 
-/// An actor's end; what carries it is to be run.
+/// Creates an actor's end; the returned task carries it and must run.
 pub fn line(
     first: Raw,
     recovery: Recovery,
@@ -54,7 +54,7 @@ pub(super) fn spec(
     }
 }
 
-/// False where nobody is there, or the message is longer than any may be.
+/// Sends a message; returns false if nobody is there, or the message is too long.
 pub async fn say(wire: &WireSender, message: &impl Serialize) -> bool {
     match encode(message) {
         Ok(bytes) if bytes.len() <= MAX_FRAME => wire.send(bytes).await,
@@ -76,14 +76,14 @@ pub async fn say_out(wire: &WireSender, message: &impl Serialize) {
     }
 }
 
-/// Says something that may be lost.
+/// Sends a message that may be lost.
 pub fn say_loose(wire: &WireSender, message: &impl Serialize) {
     if let Ok(bytes) = encode(message) {
         wire.send_loose(bytes);
     }
 }
 
-/// The next message; `None` after an orderly end.
+/// Returns the next message; `None` after a normal end.
 ///
 /// # Errors
 /// The peer is gone, or said what is none.

@@ -26,13 +26,13 @@ pub(super) fn draw() -> u128 {
 }
 
 impl ReconnectRegistry {
-    /// A new wire of `from`: its number, and where it comes back to.
+    /// Registers a new wire of `from`: returns its number, and where it reconnects.
     pub fn expect(&self, from: ActorId) -> (u128, flume::Receiver<Returned>) {
         let number = draw();
         (number, self.expect_again(from, number))
     }
 
-    /// A wire whose number is known: where it comes back to.
+    /// Registers a wire with a known number: returns where it reconnects.
     pub fn expect_again(&self, from: ActorId, number: u128) -> flume::Receiver<Returned> {
         let (sender, returned) = flume::bounded(QUEUE);
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -69,7 +69,7 @@ pub fn remote_link(
     link_again(Some(raw(sender, receiver)), before, queue, terms, process, open)
 }
 
-/// A link to a member that another process had before, or on its first connection.
+/// Returns a link to a member that another process had before, or on its first connection.
 pub fn link_again(
     first: Option<Raw>,
     before: Before,

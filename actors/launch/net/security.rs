@@ -49,11 +49,11 @@ impl Security {
         Self { run: run.into(), tls: None, insecure, proxy: proxy(), patience: PATIENCE }
     }
 
-    /// With the certificates of a folder: `ca.pem`, `ROLE.pem` and `ROLE.key`; or `ca.crt`, `tls.crt` and `tls.key`, as
-    /// Kubernetes has them.
+    /// Reads the certificates in a folder: `ca.pem`, `ROLE.pem` and `ROLE.key`; or `ca.crt`, `tls.crt` and `tls.key`, as in
+    /// Kubernetes.
     ///
     /// # Errors
-    /// A file that is missing, damaged or, for a key, open to others; a certificate of another run or role.
+    /// Fails for a file that is missing, damaged or, for a key, readable by others; or for a certificate of another run or role.
     pub fn with_certificates(run: &str, party: Party, dir: &Path) -> Result<Self, NetError> {
         let file = |ours: String, theirs: &str| {
             let path = dir.join(theirs);
@@ -101,12 +101,12 @@ impl Security {
         Self::with_certificates(&run, party, dir)
     }
 
-    /// With connections to other processes through a proxy.
+    /// Sets a proxy for connections to other processes.
     pub fn through(self, proxy: SocketAddr) -> Self {
         Self { proxy: Some(proxy), ..self }
     }
 
-    /// With another patience.
+    /// Sets the patience.
     #[cfg(test)]
     pub(super) fn patient_for(self, patience: Duration) -> Self {
         Self { patience, ..self }

@@ -39,7 +39,7 @@ impl Stream {
         self.before.splice(0..0, bytes);
     }
 
-    /// The peer's address; `None` on a Unix socket.
+    /// Returns the peer's address; `None` on a Unix socket.
     pub fn host(&self) -> Option<std::net::IpAddr> {
         self.host
     }

@@ -8,7 +8,7 @@ pub(super) fn verdict(bad: u64, of: u64, max_bad: f64) -> ExitCode {
     if bad as f64 > max_bad * of as f64 { ExitCode::from(exit::FAILED) } else { ExitCode::SUCCESS }
 }
 
-/// A part of the whole, 0 to 1.
+/// Reads a fraction, 0 to 1.
 pub(crate) fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(part) if (0.0..=1.0).contains(&part) => Ok(part),

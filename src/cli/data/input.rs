@@ -53,22 +53,22 @@ pub struct ModelArgs {
 }
 
 impl InputArgs {
-    /// The paths as they were given.
+    /// Returns the paths as given.
     pub fn paths(&self) -> &[PathBuf] {
         &self.paths
     }
 
-    /// The format that was given.
+    /// Returns the format, if given.
     pub fn format(&self) -> Option<Format> {
         self.format
     }
 
-    /// The files as they are, whoever reads them.
+    /// Opens the files as they are, for any reader.
     pub fn open(&self) -> anyhow::Result<Inputs> {
         self.open_for(None)
     }
 
-    /// The files as `maker` reads them in a run: a file whose format nobody says may have one that its model decides.
+    /// Opens the files as `maker` reads them in a run: the model may determine the format of a file if none is given.
     pub fn open_for(&self, maker: Option<&dyn SampleMaker>) -> anyhow::Result<Inputs> {
         let mut files: Vec<TrainFile> = Vec::new();
         for path in &self.paths {
@@ -102,7 +102,7 @@ impl InputArgs {
         decoder(mode, move |warning| console.line(&format!("warning: {warning}")))
     }
 
-    /// A number of threads was given.
+    /// Returns whether a number of threads was given.
     pub fn sets_jobs(&self) -> bool {
         self.jobs.is_some()
     }
@@ -128,12 +128,12 @@ pub fn print_notes(maker: Option<&dyn SampleMaker>) {
 }
 
 impl ModelArgs {
-    /// The length above which samples are too long.
+    /// Returns the length above which samples are too long.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens.unwrap_or(usize::MAX)
     }
 
-    /// `None` where no model was named. Pictures are decoded as `input` says.
+    /// Opens the model; returns `None` if none was named. Pictures are decoded as `input` says.
     pub fn open(&self, input: &InputArgs) -> anyhow::Result<Option<Box<dyn SampleMaker>>> {
         let Some(model) = &self.model else { return Ok(None) };
         let folder = resolve_model(model).map_err(|error| UsageError::of(&error))?;

@@ -29,7 +29,7 @@ pub struct Choices {
 const SHARE: f64 = 0.02;
 
 impl Choices {
-    /// The config, with a comment for what one changes first.
+    /// Returns the config, with comments on what to change first.
     pub fn text(&self) -> String {
         let mut lines = vec![
             "# Every key: docs/configuration.md. `loongforge check` reports every mistake at once, `loongforge plan` the memory."

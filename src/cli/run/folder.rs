@@ -37,7 +37,7 @@ pub struct Expect<'a> {
     pub stored: bool,
 }
 
-/// The checkpoint that `--resume` means; the one in memory where that is of a later step.
+/// Finds the checkpoint that `--resume` means; the one in memory if that is of a later step.
 pub fn find_resume(
     wanted: Option<&str>,
     expect: &Expect<'_>,

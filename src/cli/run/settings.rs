@@ -29,7 +29,7 @@ pub fn keep_config(dir: &Path, yaml: &str) -> Result<()> {
     fs::write(&path, yaml).with_context(named)
 }
 
-/// A line for each key that has another value now: `train.lr 0.001 → 0.0001`.
+/// Returns a line for each key whose value has changed: `train.lr 0.001 → 0.0001`.
 pub fn differences(before: &Value, now: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     compare("", before, now, &mut lines);

@@ -5,7 +5,7 @@ use loongforge_core::checkpoint::latest;
 use loongforge_core::observe::{Board, PastRun, View, describe_run};
 use std::path::Path;
 
-/// The last figures of the run in `dir`, for a terminal. `how`: what is known of its end, in a word.
+/// Returns the last figures of the run in `dir`, for a terminal. `how`: what is known about its end, in a word.
 ///
 /// # Errors
 /// The folder has no metrics.
@@ -14,7 +14,7 @@ pub fn describe_ended(dir: &Path, how: &str, view: View) -> anyhow::Result<Strin
     Ok(describe_run(&board.status(), &board.history(), view))
 }
 
-/// The run in `dir` as its folder tells it.
+/// Reads the state of the run in `dir` from its folder.
 ///
 /// # Errors
 /// The folder has no metrics.

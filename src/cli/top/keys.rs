@@ -13,7 +13,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// `None` where the standard input is no terminal.
+    /// Opens the terminal; returns `None` if standard input is not a terminal.
     pub fn open() -> Option<Self> {
         let input = stdin();
         let before = input.is_terminal().then(|| tcgetattr(&input).ok()).flatten()?;

@@ -126,7 +126,7 @@ impl Sources {
         self.0.len() - 1
     }
 
-    /// The number that the next source added will have.
+    /// Returns the number that the next added source will get.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -135,7 +135,7 @@ impl Sources {
         &self.0[source].1
     }
 
-    /// The line of a place; empty where the place is past the end.
+    /// Returns the line of a place; empty if the place is past the end.
     pub fn line(&self, pos: Pos) -> &str {
         self.lines(pos.source).get(pos.line - 1).map_or("", String::as_str)
     }

@@ -108,13 +108,13 @@ struct Rule {
     count: AtomicU32,
 }
 
-/// Called where the journal is written.
+/// Applies faults where the journal is written.
 pub fn of_journal(name: &'static str) {
     debug_assert!(JOURNAL_POINTS.contains(&name), "{name} is listed");
     due(ActorId::SCHEDULER, name, &[]).for_each(Rule::act);
 }
 
-/// Called where packs are made.
+/// Applies faults where packs are made.
 pub fn of_packs(name: &'static str) {
     debug_assert!(PACK_POINTS.contains(&name), "{name} is listed");
     due(ActorId::SCHEDULER, name, &[]).for_each(Rule::act);

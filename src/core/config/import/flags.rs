@@ -27,7 +27,7 @@ impl Flags {
         Self { fields, ..Self::default() }
     }
 
-    /// The options among words; a later one replaces an earlier.
+    /// Reads the options among words; a later one replaces an earlier one.
     pub fn of(words: &[Word]) -> Self {
         let mut flags = Self::default();
         let mut words = words.iter().peekable();

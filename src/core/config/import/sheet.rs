@@ -89,7 +89,7 @@ impl Sheet {
         self.ours(ours).is_some()
     }
 
-    /// The value of a key, without taking it.
+    /// Returns the value of a key without taking it.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.fields.get(key).filter(|value| !value.is_null())
     }
@@ -204,7 +204,7 @@ impl Sheet {
         }
     }
 
-    /// There is no counterpart of these, unless they are off.
+    /// Reports that these keys have no counterpart, unless they are off.
     pub fn missing(&mut self, why: &'static str, keys: &[&str]) {
         for key in keys {
             let Some(value) = self.take(key) else { continue };
@@ -213,7 +213,7 @@ impl Sheet {
         }
     }
 
-    /// A number, where the key has one, also as text.
+    /// Takes a number, also written as text, if the key has one.
     pub fn number(&self, key: &str) -> Option<f64> {
         let value = self.get(key)?;
         let number = value.as_f64().or_else(|| value.as_str()?.parse().ok());

@@ -59,7 +59,7 @@ impl Sheet {
         self.global_batch(1.0);
     }
 
-    /// The length of the run: `max_steps` where it is above 0, else the key `epochs`, or so many by default.
+    /// Translates the length of the run: `max_steps` if it is above 0, else the key `epochs`, or this many by default.
     pub fn duration(&mut self, epochs: &str, default: f64) {
         if self.number("max_steps").is_some_and(|steps| steps > 0.0) {
             self.copy("max_steps", "train.steps");
@@ -93,7 +93,7 @@ impl Sheet {
         });
     }
 
-    /// `warmup_steps`, which below 1 are a share of all steps, or `warmup_ratio`.
+    /// Translates `warmup_steps`, which below 1 are a fraction of all steps, or `warmup_ratio`.
     pub fn warmup(&mut self) {
         let steps = self.number("warmup_steps").unwrap_or(0.0);
         if steps > 0.0 {
@@ -147,7 +147,7 @@ impl Sheet {
         self.arrived(key, FROZEN);
     }
 
-    /// The share of samples under `share` is set aside, and evaluated during the run: every `eval_steps`, else every 100.
+    /// Holds out the fraction of samples under `share` and evaluates them during the run: every `eval_steps`, else every 100.
     pub fn held_out(&mut self, share: &str) {
         if self.number(share).is_some_and(|share| share > 0.0 && share < 1.0) && self.get("eval_steps").is_none() {
             self.set("eval.every_steps", 100);
@@ -158,7 +158,7 @@ impl Sheet {
         });
     }
 
-    /// Label smoothing, noise on embeddings, and of adapters LoRA+.
+    /// Translates label smoothing, noise on embeddings, and LoRA+.
     pub fn regularization(&mut self, has_adapters: bool) {
         self.copy_number("label_smoothing_factor", "train.label_smoothing");
         self.copy_number("neftune_noise_alpha", "train.neftune_alpha");
@@ -257,7 +257,7 @@ impl Sheet {
         self.every("save_steps", "checkpoint.every_steps");
     }
 
-    /// Steps from one to the next; a number below 1 is their share of all steps.
+    /// Returns the steps from one to the next; a number below 1 is a fraction of all steps.
     pub fn every(&mut self, theirs: &str, ours: &str) {
         match (self.number(theirs).filter(|share| *share > 0.0 && *share < 1.0), self.steps()) {
             (None, _) => self.copy(theirs, ours),

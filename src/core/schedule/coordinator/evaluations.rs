@@ -115,12 +115,12 @@ pub struct SetResult {
 }
 
 impl SetResult {
-    /// Mean loss of a target; for tokens, the cross-entropy in nats; NaN if there were no targets.
+    /// Returns the mean loss of a target; for tokens, the cross-entropy in nats; NaN if there were no targets.
     pub fn loss(&self) -> f64 {
         self.found.loss_sum / self.found.num_targets as f64
     }
 
-    /// Fraction of the targets that are predicted.
+    /// Returns the fraction of the targets that are predicted.
     pub fn accuracy(&self) -> Option<f64> {
         let correct = self.found.num_correct.filter(|_| self.found.num_targets > 0)?;
         Some(correct as f64 / self.found.num_targets as f64)

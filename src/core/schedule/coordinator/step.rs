@@ -207,7 +207,8 @@ impl InFlight {
         }
     }
 
-    /// What an engine is told, once it is decided: an expert without samples in the step drops its gradient of zeros.
+    /// Returns the command to an engine once the step is decided: an expert without samples in the step drops its gradient of
+    /// zeros.
     ///
     /// # Panics
     /// Nothing was decided.

@@ -1,8 +1,8 @@
 //! A lower bound on the number of packs.
 
-/// Packs of `capacity` tokens that samples need at the least, by their number of each length: bound L2 of Martello and
-/// Toth ("Knapsack Problems", 1990, section 8.3.2), which is never below `⌈Σ length / capacity⌉` and at least two thirds
-/// of the best packing.
+/// Returns a lower bound on the number of packs of `capacity` tokens, given the number of samples of each length: bound L2 of
+/// Martello and Toth ("Knapsack Problems", 1990, section 8.3.2), which is never below `⌈Σ length / capacity⌉` and at least two
+/// thirds of the best packing.
 ///
 /// For every threshold k up to half of a pack: samples longer than `capacity − k` lie alone, those longer than half a pack
 /// in a pack each, and what they leave must hold the samples from `k` to half a pack.

@@ -8,8 +8,9 @@ use crate::schedule::CostModel;
 use crate::schedule::balance::{Capacity, longest_first, refine};
 use std::cmp::Reverse;
 
-/// Packs of each replica, `per_replica` of them, as ascending indices into `samples`, by their first sample. What finds no
-/// room in its replica's packs goes to another's. `None`: there is none either, or a replica has too few samples.
+/// Returns the packs of each replica, `per_replica` of them, as ascending indices into `samples`, ordered by their first sample. A
+/// sample that does not fit in its replica's packs goes to another replica. `None`: it fits nowhere, or a replica has too few
+/// samples.
 pub(crate) fn deal(
     samples: &[SampleMeta],
     limits: PackLimits,

@@ -51,7 +51,7 @@ impl FreeSpaceIndex {
         self.set(leaf, most);
     }
 
-    /// The entry with the least room for tokens that has room for one such sample; of several the last inserted.
+    /// Returns the entry with the least remaining tokens that has room for one such sample; of several, the last inserted.
     pub fn best_fit(&self, size: SampleSize) -> Option<u32> {
         self.search(1, self.num_leaves, 0, size.tokens as usize, [size.images, size.visual_tokens, 1])
     }

@@ -70,7 +70,7 @@ pub(super) fn collect(bin_of: &[usize], num_packs: usize) -> Vec<Vec<usize>> {
     packs
 }
 
-/// Bin of every item: by falling weight, each into the first bin that has room.
+/// Returns the bin of every item: by falling weight, each into the first bin with room.
 pub(super) fn first_fit_decreasing(weights: &[u64], room: Capacity) -> Vec<usize> {
     // A tree of the most room among the bins of a range: 0 is a bin that is closed, `w + 1` one with room for `w`.
     let num_leaves = weights.len().next_power_of_two();

@@ -17,7 +17,7 @@ pub(super) fn quantile(alpha: f64, beta: f64, u: f64) -> f64 {
     0.5 * (low + high)
 }
 
-/// The regularized incomplete beta function I_x(a, b), by its continued fraction (Press et al., Numerical Recipes, 6.4).
+/// Returns the regularized incomplete beta function I_x(a, b), by its continued fraction (Press et al., Numerical Recipes, 6.4).
 pub(super) fn cumulative(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return x.clamp(0.0, 1.0);

@@ -74,7 +74,7 @@ struct Levels {
 }
 
 impl SigmaSpec {
-    /// The levels of a run whose config says `levels`, and none where it does not say.
+    /// Returns the noise levels of a run with the config `levels`, or the default levels if the config has none.
     pub fn new(seed: u64, levels: Option<NoiseLevels>, experts: Option<Experts>, shape: FlowShape) -> Self {
         Self { seed, levels: levels.unwrap_or_default(), shape, experts: experts.unwrap_or(Experts::Both) }
     }

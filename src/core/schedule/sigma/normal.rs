@@ -1,6 +1,7 @@
 //! Quantiles of the normal distribution.
 
-/// The `p` quantile of the normal distribution of mean 0 and variance 1, for p in (0, 1), to 16 digits (Wichura 1988, AS 241).
+/// Returns the `p` quantile of the normal distribution of mean 0 and variance 1, for p in (0, 1), to 16 digits (Wichura 1988, AS
+/// 241).
 pub(super) fn quantile(p: f64) -> f64 {
     let q = p - 0.5;
     if q.abs() <= 0.425 {

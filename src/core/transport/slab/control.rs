@@ -85,12 +85,12 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Bytes that count against the credit.
+    /// Returns the bytes that count against the credit.
     pub(super) fn num_bytes(&self) -> usize {
         self.tensors.iter().map(|(_, place)| place.len()).sum()
     }
 
-    /// Bytes of the slot that are in use.
+    /// Returns the bytes of the slot that are in use.
     pub(super) fn room(&self) -> usize {
         self.tensors.last().map_or(0, |(_, place)| place.end)
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(super) const PAGE: usize = 4096;
 
-/// The next multiple of a page.
+/// Rounds up to a multiple of the page size.
 pub(super) fn pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
 }

@@ -45,12 +45,12 @@ impl Slots {
         Self { credit, slots: [Slot::default(); SLOTS], free, bytes: 0, touched: 0 }
     }
 
-    /// Bytes of parcels lent.
+    /// Returns the bytes of lent parcels.
     pub(super) fn in_flight(&self) -> usize {
         self.bytes
     }
 
-    /// A slot for a parcel that counts `bytes` and takes `room` of the slot; `None` without credit.
+    /// Takes a slot for a parcel that counts `bytes` and uses `room` of the slot; returns `None` without credit.
     pub(super) fn take(&mut self, bytes: usize, room: usize) -> Option<FreeSlot> {
         if self.bytes + bytes > self.credit {
             return None;
@@ -69,7 +69,7 @@ impl Slots {
         Some(FreeSlot { slot, cold: touched.min(room)..room, punch: self.trim() })
     }
 
-    /// Ends a loan; false where `slot` is not lent.
+    /// Ends a loan; returns false if `slot` is not lent.
     pub(super) fn give_back(&mut self, slot: usize) -> bool {
         let Some(bytes) = self.slots.get_mut(slot).and_then(|slot| slot.lent.take()) else { return false };
         self.slots[slot].used = 0;

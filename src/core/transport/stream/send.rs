@@ -20,8 +20,8 @@ pub struct StreamEdge {
 }
 
 impl StreamEdge {
-    /// An edge to `to`; the mailbox of `mail` is told of returned credit and of `to`'s end. Must be called inside a
-    /// runtime. With it comes what carries its parcels, to be run until it ends, which is once the edge is dropped and
+    /// Creates an edge to `to`; the mailbox of `mail` is told of returned credit and of the end of `to`. Must be called inside a
+    /// runtime. Also returns the task that carries its parcels, to be run until it ends, which is once the edge is dropped and
     /// everything is received.
     pub fn new(
         first: Option<Raw>,

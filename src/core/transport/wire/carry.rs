@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, interval};
 
-/// How often it is looked whether there is something to acknowledge.
+/// How often to check whether there is something to acknowledge.
 const PULSE: Duration = Duration::from_millis(100);
 /// Contents that are copied behind their header, rather than written by themselves.
 const SMALL: usize = 64 << 10;
@@ -21,7 +21,7 @@ const SMALL: usize = 64 << 10;
 const PIECE: usize = 64 << 10;
 const GREETING: usize = 32;
 
-/// Tells the end that has connected which wire it is on, what was received, and in which life.
+/// Sends a greeting to the connecting end: the wire's number, what was received, and the life.
 pub async fn greet(raw: &mut Raw, key: u128, received: u64, life: u64) -> Result<(), WireError> {
     let mut contents = BytesMut::with_capacity(GREETING);
     contents.put_u128_le(key);
@@ -31,7 +31,7 @@ pub async fn greet(raw: &mut Raw, key: u128, received: u64, life: u64) -> Result
     write(&mut raw.writer, &packet, 0, 0).await
 }
 
-/// The other end's greeting: the wire's number, what was received there, and its life.
+/// Reads the other end's greeting: the wire's number, what was received there, and its life.
 pub async fn greeted(raw: &mut Raw) -> Result<(u128, u64, u64), WireError> {
     let mut bytes = [0; HEADER];
     raw.reader.read_exact(&mut bytes).await.map_err(broken)?;

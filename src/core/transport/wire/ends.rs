@@ -9,7 +9,8 @@ use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// An end of a wire on its first connection, if that is there already. What carries it is to be run until it ends.
+/// Creates an end of a wire on its first connection, if that exists already. The returned task carries it and must run until it
+/// ends.
 pub fn wire(
     first: Option<Raw>,
     recovery: Recovery,
@@ -18,7 +19,7 @@ pub fn wire(
     wire_again(first, recovery, spec, Vec::new())
 }
 
-/// An end that goes on in place of another one. `backlog`: what that has said after the first `spec.sent` messages.
+/// Creates an end that continues another one. `backlog`: what that one sent after the first `spec.sent` messages.
 pub fn wire_again(
     first: Option<Raw>,
     recovery: Recovery,

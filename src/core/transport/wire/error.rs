@@ -34,7 +34,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// Another connection makes no difference: the peer lies, or is of another make.
+    /// Returns whether a new connection is pointless: the peer is not what it claims, or of another version.
     pub(super) fn is_final(&self) -> bool {
         !matches!(
             self,

@@ -10,14 +10,14 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// How often a peer that is not there is tried again.
+/// How often to retry to reach a peer that is not there.
 const RETRY: Duration = Duration::from_millis(50);
 /// How long a greeting may take.
 const GREETING: Duration = Duration::from_secs(2);
-/// How long a peer that is only to hear the farewell may take to come back.
+/// How long a peer that only has to receive the farewell may take to return.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Until both ends have said farewell, or one is gone.
+/// Runs until both ends have sent a farewell, or one is gone.
 pub async fn run(
     first: Option<Raw>,
     mut recovery: Recovery,

@@ -15,7 +15,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// `before`: so many messages were sent and acknowledged by who had this end before.
+    /// Creates an outbox; `before`: number of messages sent and acknowledged by the former holder of this end.
     pub fn new(before: u64) -> Self {
         Self { last: before, kept: VecDeque::new(), num_written: 0 }
     }
@@ -46,7 +46,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Another connection, on which the other end says what it has received.
+    /// Continues on another connection, on which the other end reports what it has received.
     ///
     /// # Errors
     /// The other end needs what is not here any more, or was never sent.
@@ -59,7 +59,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Number of the last message.
+    /// Returns the number of the last message.
     pub fn last(&self) -> u64 {
         self.last
     }

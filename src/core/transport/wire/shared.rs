@@ -62,7 +62,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Up to this message the receiver has taken care of all.
+    /// Records that the receiver has handled all messages up to this one.
     pub fn confirm(&self, number: u64, bytes: usize) {
         let mut state = self.state();
         state.confirmed = state.confirmed.max(number);
@@ -101,7 +101,7 @@ impl State {
         Some((packet, self.acknowledge()))
     }
 
-    /// A pulse, where something is to be acknowledged, by either end, or `is_quiet`.
+    /// Returns a pulse if something is to be acknowledged, by either end, or `is_quiet`.
     pub fn pulse(&mut self, is_quiet: bool) -> Option<(Packet, u64)> {
         let wanted = is_quiet || self.confirmed > self.acknowledged || self.outbox.len() > 0;
         wanted.then(|| (pulse(self.outbox.last()), self.acknowledge()))
@@ -119,7 +119,7 @@ impl State {
             || self.silent_bytes >= MAX_SILENT_BYTES
     }
 
-    /// Nothing is left to be said or heard.
+    /// Returns whether nothing is left to send or receive.
     pub fn is_over(&self) -> bool {
         let said = self.is_closed && self.outbox.len() == 0;
         said && (self.has_left || self.is_deaf)

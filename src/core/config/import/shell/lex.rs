@@ -71,7 +71,7 @@ impl RawWord {
     }
 }
 
-/// All tokens of a script.
+/// Returns all tokens of a script.
 ///
 /// # Errors
 /// A quote or a parenthesis does not end, or they are nested too deep.
