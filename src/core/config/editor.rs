@@ -20,10 +20,10 @@ pub fn editor_schema() -> Value {
     });
     let mut stage = schema["properties"].clone();
     stage["name"] =
-        json!({"description": "Name of the stage; it is added to those of the run and its folders.", "type": "string"});
+        json!({"description": "Name of the stage; it is appended to the names of the run and its folders.", "type": "string"});
     let stages = json!({
-        "description": "Runs that follow one another, each with its own keys over those of the file, and from the checkpoint of \
-                        the one before.",
+        "description": "Consecutive runs, each with keys that override the file's, starting from the checkpoint of the previous \
+                        one.",
         "type": "array",
         "items": {"type": "object", "properties": stage, "required": ["name"], "additionalProperties": false},
     });

@@ -11,8 +11,8 @@
 
 use std::ops::Range;
 
-/// A pipeline: its ranks, and the ranges of layers that each holds. Layers are assigned round-robin: rank `r` holds stages `r`, `r
-/// + ranks`, ….
+/// A pipeline: its ranks, and the ranges of layers that each holds. Layers are assigned round-robin: rank `r` holds stages
+/// `r`, `r + ranks`, ….
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline {
     pub ranks: usize,
