@@ -19,8 +19,7 @@ pub fn editor_schema() -> Value {
         "type": "array", "items": entry,
     });
     let mut stage = schema["properties"].clone();
-    stage["name"] =
-        json!({"description": "Name of the stage; it is appended to the names of the run and its folders.", "type": "string"});
+    stage["name"] = json!({"description": "Name of the stage, appended to the names of the run and its folders.", "type": "string"});
     let stages = json!({
         "description": "Consecutive runs, each with keys that override the file's, starting from the checkpoint of the previous \
                         one.",
