@@ -11,7 +11,7 @@ use crate::config::{FrameSize, Source};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
-    /// File or folder of prompts, in any format of `data.train`; the pictures and clips of its records serve as conditions and as
+    /// File or folder of the prompts, in any format of `data.train`; the pictures and clips of its records serve as conditions and as
     /// references to measure the result.
     pub prompts: PathBuf,
     /// Use the first N prompts; `null`: all.
