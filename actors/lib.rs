@@ -6,7 +6,7 @@
 //!
 //! | actor | stop | drain | peer gone |
 //! | --- | --- | --- | --- |
-//! | [`scheduler`] | on request: after the step in progress and its checkpoint | waits for every actor's end | goes on without an encoder; else stops everyone, names the first cause |
+//! | [`scheduler`] | on request: after the step in progress and its checkpoint | waits for every actor's end | continues without an encoder; else stops everyone, names the root cause |
 //! | data | at once | drops samples read ahead | an encoder: sends its pixels to its successor; else ends with the run |
 //! | encoder | between two units | drops activations and gradients in flight | an encoder: takes its units; else ends with the run |
 //! | foundation | between two packs | drops activations and gradients in flight | an encoder: returns gradients again; else ends with the run |

@@ -142,11 +142,12 @@ impl Uploads {
 }
 
 impl Uploader {
-    /// Notes that what the store has is a former run's, where this one begins anew. To be called before that run is removed here: who
-    /// puts it back removes the note, and after that only the note says that its checkpoints in the store are to go.
+    /// Records that the store contains a former run's checkpoints, which this run replaces. Call it before that run is removed
+    /// here: whoever restores it removes the note, and after that only the note says that its checkpoints in the store must be
+    /// removed.
     ///
     /// # Errors
-    /// The folder of checkpoints cannot be written to.
+    /// Fails if the folder of checkpoints cannot be written.
     pub fn note_former(&self) -> io::Result<()> {
         let spec = &self.0.spec;
         if spec.begins_anew {
@@ -159,8 +160,8 @@ impl Uploader {
         Ok(())
     }
 
-    /// Removes what the store has of a former run, after [`Uploader::note_former`], where this one begins anew. The caller does not
-    /// wait; should the program end before, the next start with this folder goes on with it.
+    /// Removes a former run's checkpoints from the store, after [`Uploader::note_former`]. The caller does not wait; if the program
+    /// ends before that is done, the next start with this folder continues it.
     pub fn forget_former(&self) {
         if self.0.spec.begins_anew {
             let mut state = self.0.lock();

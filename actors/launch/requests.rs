@@ -21,7 +21,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Does what an actor or a user asks for while the run goes on, or refuses it.
+    /// Handles or refuses a request of an actor or a user during the run.
     pub fn take(&self, request: JoinRequest) {
         match request {
             JoinRequest::Join { actor, member, edges } => {
@@ -39,7 +39,7 @@ impl Requests {
         }
     }
 
-    /// Lets those of a pool go that are more than so many: whoever started them elsewhere adds some.
+    /// Removes the encoders of a pool above this number: whoever started them elsewhere adds missing ones.
     fn let_go(&self, pool: PoolName, encoders: u32, answer: Answer) {
         let (tell, told) = flume::bounded(1);
         self.change(Change::LetGo { pool, encoders, answer: tell });

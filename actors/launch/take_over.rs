@@ -16,14 +16,14 @@ use std::rc::Rc;
 #[derive(Clone, Debug)]
 pub struct JournalSpec {
     pub path: PathBuf,
-    /// Where this scheduler takes the place of one that died, the first step that nobody was told of.
+    /// If this scheduler takes over from one that died: the first step that nobody was told of.
     pub take_over_at: Option<StepId>,
-    /// It is cut where more bytes than these were written since the last time; 0: whenever a step ends.
+    /// Bytes written since the last truncation above which the journal is truncated; 0: after every step.
     pub cut_after: u64,
 }
 
 impl JournalSpec {
-    /// The size of a journal that is read again in a fraction of a second.
+    /// Size of a journal that can be read again in a fraction of a second.
     pub const CUT_AFTER: u64 = 4 << 20;
 }
 

@@ -14,14 +14,14 @@ const UNIX_ENDED: Duration = Duration::from_millis(20);
 pub(super) struct Wires {
     pub is_unix: bool,
     pub lease: Duration,
-    /// Pools whose encoders the run can go on without.
+    /// Pools whose encoders the run can continue without.
     pub elastic: Rc<[PoolName]>,
-    /// Length of every queue.
+    /// Capacity of every queue.
     pub queue: usize,
     pub children: Rc<Children>,
     /// Each wire holds one until it is at its end.
     pub open: flume::Sender<()>,
-    /// True if what actors say is acknowledged once it is in the journal.
+    /// Whether messages of actors are acknowledged once they are in the journal.
     pub confirms: bool,
 }
 

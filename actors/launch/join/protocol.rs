@@ -45,7 +45,7 @@ pub enum Up {
         from: ActorId,
         /// The wire's number.
         wire: u128,
-        /// Counts, so that nobody returns by words that were said before.
+        /// Increases with every attempt, so that replayed messages are not accepted.
         attempt: u64,
         /// Number of the last received message.
         received: u64,

@@ -20,7 +20,7 @@ struct Registration {
     attempt: u64,
 }
 
-/// Draws a wire's number, which nobody guesses and which is not 0.
+/// Draws a wire's number, unpredictable and not 0.
 pub(super) fn draw() -> u128 {
     random::bits().max(1)
 }

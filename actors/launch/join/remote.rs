@@ -30,7 +30,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Makes the terms of an actor; one that the run cannot go on without is given more time.
+    /// Returns the terms of an actor; one that the run cannot continue without gets more time.
     pub fn new(lease: Duration, can_be_replaced: bool) -> Self {
         match can_be_replaced {
             true => Self { silence: lease, ended: lease.min(SHORT), lease },

@@ -71,7 +71,7 @@ impl JoinServer {
         next.replace(next.get() + 1)
     }
 
-    /// Returns whether a pool goes on without encoders.
+    /// Returns whether a pool continues without encoders.
     pub fn reads(&self, pool: PoolName) -> bool {
         self.roster.reading.borrow().contains(&pool)
     }
@@ -91,7 +91,7 @@ impl JoinServer {
         };
     }
 
-    /// Hears everyone who connects, for ever. `request` is called with what they want.
+    /// Handles every connection, forever. `request` is called with what the peer wants.
     pub async fn open<S>(
         self: Rc<Self>,
         mut accept: impl AsyncFnMut() -> io::Result<S>,

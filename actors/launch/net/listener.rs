@@ -14,11 +14,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-/// Strangers at a time; others wait in the kernel.
+/// Maximum number of unidentified connections; others wait in the kernel.
 const MAX_STRANGERS: usize = 64;
-/// Those who were let in and are not yet attended to.
+/// Maximum number of admitted connections that wait to be handled.
 const QUEUE: usize = 64;
-/// At most one line of log in this time.
+/// Minimum time between two log lines.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A listening socket that yields admitted connections. Closes when it is dropped.
@@ -134,7 +134,7 @@ impl Socket {
     }
 }
 
-/// Why somebody was refused, and not a thousand times.
+/// Logs why connections were refused, at a limited rate.
 struct Log {
     last: Option<Instant>,
     num_unsaid: u64,

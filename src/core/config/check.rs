@@ -186,7 +186,7 @@ impl Checker<'_> {
     }
 }
 
-/// Returns whether this is a pool of the user's: its name is that of a tower, or it names its towers. Others are taken for
+/// Returns whether this is a pool defined by the user: it has the name of a tower, or names its towers. Other names count as
 /// misspelled keys.
 fn is_pool(name: &str, node: &Node) -> bool {
     let is_tower = Tower::ALL.iter().any(|tower| tower.name() == name);

@@ -186,8 +186,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks the folder `source` of a key: that it is there, has the file `needs`, and, where `weights` are read, tensors that
-    /// are a model's. What lies on the hub or in a store is not looked at.
+    /// Checks the folder `source` of a key: that it exists, has the file `needs`, and, if `weights` are read, tensors of a model.
+    /// Folders on the hub or in a store are not checked.
     pub(super) fn directory(&mut self, key: &str, source: &Source, needs: Option<&str>, weights: bool) {
         if is_store_url(source.as_str())
             && let Err(reason) = check_store_url(source.as_str())

@@ -275,7 +275,7 @@ impl EncoderPool {
         self.num_broken = 0;
     }
 
-    /// Has nobody to tell of who has left yet.
+    /// Keeps the encoders that left for a later epoch, as there is nobody to tell yet.
     pub fn postpone(&mut self, left: Vec<u32>) {
         self.left = left;
     }

@@ -304,7 +304,7 @@ impl Evaluations {
         Some(EvaluationSummary { step, sets, decisive, is_best, made, evaluated, stops })
     }
 
-    /// Forgets the evaluation that goes on: the run is to stop.
+    /// Drops the current evaluation: the run is to stop.
     pub fn abandon(&mut self) {
         self.round = None;
     }

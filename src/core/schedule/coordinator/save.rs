@@ -1,7 +1,7 @@
 //! Checkpoints being written: which engines have finished, what they wrote, and what follows if one fails.
 //!
-//! Engines write in the background while steps go on, so several saves may be open. One that fails fails as a whole, once
-//! everyone has answered: its folder goes, and a later step is saved in its place when the caller says that it is time.
+//! Engines write in the background while steps continue, so several saves may be open. A save fails as a whole, once all have
+//! answered: its folder is removed, and a later step is saved instead when the caller says so.
 
 use super::{CheckpointDraft, SchedulerState};
 use crate::message::{ActorId, PoolName, SaveTo, SavedFile, StepId};
@@ -172,7 +172,7 @@ impl Saves {
         (again, ended)
     }
 
-    /// Has `writer` write what its pool lacked somebody for: the saves and folders.
+    /// Makes `writer` write what its pool had no writer for; returns the saves and folders.
     pub fn fill(&mut self, writer: ActorId) -> Vec<(StepId, SaveTo, PathBuf)> {
         let vacant = self.open.iter_mut().filter(|(_, save)| save.vacant.contains(&writer.pool));
         let fill = |(&(step, to), save): (&(StepId, SaveTo), &mut Save)| {

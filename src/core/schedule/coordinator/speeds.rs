@@ -101,7 +101,7 @@ impl Speeds {
         slow.map(straggler).collect()
     }
 
-    /// So many times as many lanes serve a pool in which lanes need not be the same for every number of encoders.
+    /// Returns the factor on the number of lanes of a pool whose lanes may depend on the number of encoders.
     pub fn lanes_per_encoder(&self) -> u32 {
         if self.known.values().any(|speed| speed.is_straggler) { FINER } else { 1 }
     }
