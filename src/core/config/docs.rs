@@ -50,8 +50,8 @@ model:
 ```
 
 The widths of the projector follow from the other two parts. Parts that do not fit each other are reported by name. A part with
-neither `load` nor `model.load` is initialized randomly, and the log says so. Pictures are processed by the preprocessor config in
-`image_encoder.load`, else the one next to the tokenizer. A tower's DeepStack is turned off, and the log says so, if the language
+neither `load` nor `model.load` is initialized randomly, and a message says so. Pictures are processed by the preprocessor config in
+`image_encoder.load`, else the one next to the tokenizer. A tower's DeepStack is turned off, with a message, if the language
 model has another width than the tower was built for. `image_encoder.overrides` changes single keys of a part.
 CLIP, SigLIP and DINOv2 towers have two keys that their published configs lack: `vision_feature_layer` (the layer whose states are
 the features: -1 is the last block; the default is the second-to-last block for CLIP, and the states after the final norm for SigLIP
