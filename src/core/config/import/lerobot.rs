@@ -178,8 +178,8 @@ fn transforms(sheet: &mut Sheet) {
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     match sheet.is_true(keys[0]) {
         true => sheet.missing(
-            "policy.augment changes pictures: lerobot's own ranges are brightness 0.2, contrast 0.2 and saturation 0.5; hue, sharpness and \
-             shifts have no counterpart",
+            "policy.augment changes pictures: lerobot's own ranges are brightness 0.2, contrast 0.2, saturation 0.5 and hue 0.05; sharpness \
+             and shifts have no counterpart",
             &keys,
         ),
         false => sheet.settled("pictures stay as they are", &keys),
