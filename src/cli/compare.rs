@@ -136,7 +136,7 @@ fn figure_rows(all: &[Figures]) -> Vec<(String, Vec<String>)> {
     row("MFU".into(), all.iter().map(|f| f.mfu.map(|mfu| format!("{:.1} %", 100.0 * mfu))).collect());
     row("wall time".into(), all.iter().map(|f| f.wall_s.map(clock)).collect());
     row("goodput".into(), all.iter().map(|f| f.goodput.map(|share| format!("{:.0} %", 100.0 * share))).collect());
-    row("memory of tensors".into(), all.iter().map(|f| f.memory_bytes.map(bytes)).collect());
+    row("peak tensor memory".into(), all.iter().map(|f| f.memory_bytes.map(bytes)).collect());
     row("skipped steps".into(), all.iter().map(|f| count(f.skipped)).collect());
     row("bad samples".into(), all.iter().map(|f| count(f.bad_samples)).collect());
     row("too long".into(), all.iter().map(|f| count(f.too_long)).collect());

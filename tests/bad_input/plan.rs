@@ -23,7 +23,7 @@ fn a_plan_tells_packs_and_memory() {
         "step 1: ",
         "of 8 media items, consumed 8 samples",
         "pack 0.0 on foundation/0",
-        "memory of tensors in these steps, counted in a dry run; of each kind of actor the one that takes the most",
+        "peak tensor memory in these steps, from a dry run: for each kind of actor, the one that needs the most",
         "parameters   gradients   optimizer activations     buffers         sum    resident",
         "\n  encoder  ",
         "\n  foundation  ",

@@ -119,7 +119,7 @@ impl Case {
         let cells = |cells: [String; 7]| cells.map(|cell| format!("{cell:>12}")).concat();
         let head = ["parameters", "gradients", "optimizer", "activations", "buffers", "sum", "resident"];
         let mut text = format!(
-            "memory of tensors in these steps, counted in a dry run{}; of each kind of actor the one that takes the most\n  {:<22}{}\n",
+            "peak tensor memory in these steps, from a dry run{}: for each kind of actor, the one that needs the most\n  {:<22}{}\n",
             if self.config.device == Device::Cpu { "" } else { " as on a CPU" },
             "",
             cells(head.map(str::to_owned))
@@ -132,13 +132,13 @@ impl Case {
             if let Some(offload) = self.config.train.optimizer.offload.as_ref().filter(|_| offloaded > 0) {
                 let place = match &offload.path {
                     Some(path) => format!("in files in {}", path.display()),
-                    None => "in the host's memory".to_owned(),
+                    None => "in host memory".to_owned(),
                 };
-                text += &format!("  {:<22}and {} of its optimizer's state {place}\n", "", observe::bytes(offloaded));
+                text += &format!("  {:<22}and {} of optimizer state {place}\n", "", observe::bytes(offloaded));
             }
         }
         let overhead = observe::bytes(memory::PROCESS_OVERHEAD);
-        text += &format!("resident: with {overhead} for a process of its own, which threads of one process share\n");
+        text += &format!("resident: includes {overhead} per process, which the threads of one process share\n");
         Ok(text)
     }
 }

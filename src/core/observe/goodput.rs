@@ -1,5 +1,5 @@
 //! Goodput, the same for the page, `top`, Prometheus, `compare` and a run's last line: the share of the time that a run was active in
-//! which it computed steps that count.
+//! which it computed useful steps.
 
 use super::metrics::StepMetrics;
 use std::fs::File;
@@ -40,11 +40,11 @@ impl Goodput {
         (self.active > 0.0).then(|| (self.useful / self.active).min(1.0))
     }
 
-    /// `goodput 93 %: steps that count took 12.3 s of 13.2 s`.
+    /// `goodput 93 %: useful steps took 12.3 s of 13.2 s`.
     pub fn text(&self) -> Option<String> {
         let share = self.share()?;
         let (useful, active) = (self.useful, self.active);
-        Some(format!("goodput {:.0} %: steps that count took {useful:.1} s of {active:.1} s", 100.0 * share))
+        Some(format!("goodput {:.0} %: useful steps took {useful:.1} s of {active:.1} s", 100.0 * share))
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(Goodput::of(&first).share(), Some(2.0 / 3.0));
         let skipped = StepMetrics { skipped: true, ..step(2, 1e3, 6.0) };
         let all = [first[0].clone(), step(1, 1e3, 5.0), skipped];
-        assert_eq!(Goodput::of(&all).text().unwrap(), "goodput 33 %: steps that count took 2.0 s of 6.0 s");
+        assert_eq!(Goodput::of(&all).text().unwrap(), "goodput 33 %: useful steps took 2.0 s of 6.0 s");
         assert_eq!(Goodput::of(&[step(0, 1e3, 0.0)]).share(), None);
     }
 

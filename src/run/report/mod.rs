@@ -186,9 +186,9 @@ impl Drop for Report {
         let memory: Vec<String> = memory.collect();
         if !memory.is_empty() {
             let resident = peak_resident().map_or(String::new(), |bytes| {
-                format!("; this process had {} resident", loongforge_core::observe::bytes(bytes))
+                format!("; resident memory of this process {}", loongforge_core::observe::bytes(bytes))
             });
-            self.console.line(&format!("memory of tensors at most: {}{resident}", memory.join("; ")));
+            self.console.line(&format!("peak tensor memory: {}{resident}", memory.join("; ")));
         }
     }
 }

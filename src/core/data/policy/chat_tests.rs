@@ -254,7 +254,7 @@ fn changes_of_training_pictures_are_told_and_not_refused() {
     let set = Arc::new(Set::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/lerobot/image")).unwrap());
     let told = |spec: &SampleSpec, augment, sets: &[Arc<Set>]| {
         let notes = notes(spec, &Policy { augment, ..Policy::default() }, sets);
-        notes.iter().any(|note| note.contains("random changes of training pictures (color_jitter_params"))
+        notes.iter().any(|note| note.contains("random augmentations of training pictures (color_jitter_params"))
     };
     let sets = [set];
     assert!(told(&spec, None, &sets));

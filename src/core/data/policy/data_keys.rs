@@ -54,8 +54,8 @@ pub fn notes(spec: &SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Vec<Str
     let trains = !sets.is_empty();
     if trains && settings.augment.is_none() && !spec.told_changes.is_empty() {
         notes.push(format!(
-            "the model's config.json tells of random changes of training pictures ({}); here they are made where policy.augment \
-             says so, and it does not",
+            "the model's config.json lists random augmentations of training pictures ({}), which are not applied: set policy.augment to \
+             augment pictures",
             spec.told_changes.join(", ")
         ));
     }

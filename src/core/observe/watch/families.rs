@@ -66,7 +66,7 @@ impl Board {
             page.one(
                 "goodput_ratio",
                 "gauge",
-                "Share of the time that the run was active spent on steps that count.",
+                "Share of the time that the run was active spent on useful steps.",
                 &[],
                 goodput,
             );
