@@ -4,7 +4,7 @@ use loongforge_core::message::{ActorId, Command, Epoch, PoolName};
 use loongforge_core::schedule::{CheckpointDraft, Doubt, Failure, Outcome};
 use std::time::Duration;
 
-/// What remains to be done after an input.
+/// An action that the caller performs after an input.
 #[derive(Debug)]
 pub enum Effect {
     Send(ActorId, Command),

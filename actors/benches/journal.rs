@@ -1,5 +1,5 @@
-//! What the scheduler's journal costs, without processes: bytes and microseconds a step, how long a scheduler
-//! that follows takes to read it, and what a step costs that is forced to the disk. `cargo bench -p loongforge-actors
+//! This benchmark measures the cost of the scheduler's journal without processes: bytes and microseconds per step, the time that the
+//! next scheduler takes to read it, and the cost of a step that is forced to the disk. `cargo bench -p loongforge-actors
 //! --bench journal [-- DIR]`
 //!
 //! Engines that take no time answer everything at once, encoders with a word before each unit, as they do.

@@ -1,4 +1,4 @@
-//! What a pool of encoders loses to its own organization (B4): calibrated sleeps stand for computing, so 32
+//! This benchmark measures the overhead of coordinating a pool of encoders (B4): calibrated sleeps replace computing, so 32
 //! encoders run on two cores. `cargo bench -p loongforge-actors --bench pool_scaling [-- MOST]`
 //!
 //! Every encoder has as many samples a step (weak scaling); service times vary with the picture and by 5 % at random. Rates are

@@ -30,7 +30,7 @@ pub struct UploadSpec {
     pub keep_last: usize,
     /// The folder of the run's checkpoints.
     pub dir: PathBuf,
-    /// Whether the store's checkpoints belong to another run: [`Uploader::forget_former`] removes them, and none is removed before.
+    /// True if the store's checkpoints belong to another run: [`Uploader::forget_former`] removes them, and none is removed before.
     /// Otherwise the thread first copies published checkpoints that the store lacks, and finishes removals of an earlier start of
     /// this run.
     pub begins_anew: bool,

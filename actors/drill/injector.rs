@@ -1,4 +1,4 @@
-//! What happens to one message.
+//! The injector decides what happens to one message.
 
 use super::active::Active;
 use super::script::{Fault, Rate};
@@ -21,7 +21,7 @@ pub struct FaultInjector {
     done: BTreeSet<usize>,
 }
 
-/// What is to be done with a message.
+/// The faults that the injector applies to a message.
 #[derive(Debug, Default, PartialEq)]
 pub struct Injection {
     pub is_lost: bool,

@@ -32,7 +32,7 @@ pub enum Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     Process(Pattern),
-    /// What goes from one process to another; and back, where `both`.
+    /// The fault applies to messages from one process to another; with `both`, also to those in the other direction.
     Line {
         from: Pattern,
         to: Pattern,

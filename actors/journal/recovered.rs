@@ -18,7 +18,7 @@ pub struct RecoveredRun {
     pub reading: Option<BTreeSet<PoolName>>,
     /// The last snapshot in the journal.
     pub snapshot: Option<Snapshot>,
-    /// What the coordinator received since then, and what others told actors in between.
+    /// The inputs that the coordinator received since then, and the messages that others sent to actors in between.
     pub course: Vec<ReplayEntry>,
 }
 
