@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::diffsynth_model::{Found, Named, find};
 use super::sheet::Sheet;
-use super::trainer::FROZEN;
+use super::trainer::{FROZEN, REGULAR_EXPRESSION};
 
 const LORA: &str = "model.foundation.lora";
 const ENCODED: &str = "`loongforge data encode` and pools.NAME.cache_dir keep what frozen towers make";
@@ -211,10 +211,7 @@ fn adapters(sheet: &mut Sheet) {
     let names: Vec<&str> = names.split(',').map(|name| ours(name.trim())).filter(|name| !name.is_empty()).collect();
     // One name alone is a regular expression for PEFT.
     if names.len() == 1 && names[0].contains(['(', '|', '\\', '*']) {
-        sheet.missing(
-            "it is a regular expression: lora.target_modules are endings of names, or whole names with `*`",
-            &["lora_target_modules"],
-        );
+        sheet.missing(REGULAR_EXPRESSION, &["lora_target_modules"]);
     } else if !names.is_empty() {
         sheet.set(&format!("{LORA}.target_modules"), json!(names));
     }

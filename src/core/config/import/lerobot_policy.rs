@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::sheet::Sheet;
+use super::trainer::REGULAR_EXPRESSION;
 use crate::files;
 
 /// A policy that is implemented here.
@@ -270,8 +271,7 @@ fn adapters(sheet: &mut Sheet, kind: Option<Kind>) {
             &others.iter().map(String::as_str).collect::<Vec<_>>(),
         );
     }
-    // PEFT freezes all else, the image tower too.
-    ["model.image_encoder.freeze", "model.image_projector.freeze"].iter().for_each(|key| sheet.set(key, true));
+    sheet.freeze_pictures();
     sheet.set(&format!("{LORA}.r"), sheet.number("peft.r").unwrap_or(16.0) as u64);
     // PEFT's own.
     sheet.set(&format!("{LORA}.alpha"), sheet.number("peft.lora_alpha").unwrap_or(8.0));
@@ -292,10 +292,7 @@ fn adapters(sheet: &mut Sheet, kind: Option<Kind>) {
             sheet.set(&format!("{LORA}.target_modules"), targets);
             sheet.arrived("peft.target_modules", &format!("{LORA}.target_modules"));
         }
-        None => sheet.missing(
-            "it is a regular expression: lora.target_modules are endings of names, or whole names with `*`",
-            &["peft.target_modules"],
-        ),
+        None => sheet.missing(REGULAR_EXPRESSION, &["peft.target_modules"]),
     }
     if sheet.get("peft.full_training_modules").is_some_and(|list| *list == json!([])) {
         sheet.settled("it names nothing", &["peft.full_training_modules"]);

@@ -7,6 +7,10 @@ use super::sheet::Sheet;
 /// The precision of frozen weights.
 pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
 
+/// Why PEFT's regular expressions over modules have no counterpart.
+pub(super) const REGULAR_EXPRESSION: &str =
+    "it is a regular expression: lora.target_modules are endings of names, or whole names with `*`";
+
 /// Which trackers a run has here.
 pub(super) const TRACKERS: &str = "metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a page are there";
 
@@ -15,6 +19,11 @@ pub(super) const WHOLE: &str =
     "a checkpoint has the optimizer's state as well; `loongforge checkpoint export-hf` writes the model alone";
 
 impl Sheet {
+    /// Freezes the image tower and its projector: beside adapters PEFT trains nothing else.
+    pub fn freeze_pictures(&mut self) {
+        ["model.image_encoder.freeze", "model.image_projector.freeze"].iter().for_each(|key| self.set(key, true));
+    }
+
     /// Samples of a step: those of a device, under `per_device` or so many by default, times those that are accumulated and the
     /// devices.
     pub fn batch(&mut self, per_device: &str, default: f64) {

@@ -178,9 +178,8 @@ fn common(sheet: &mut Sheet, rate: f64) {
     model(sheet);
     data(sheet);
     lora(sheet);
-    // PEFT freezes all but adapters, the image tower too.
     if sees && sheet.has_set("model.foundation.lora") {
-        ["model.image_encoder.freeze", "model.image_projector.freeze"].iter().for_each(|key| sheet.set(key, true));
+        sheet.freeze_pictures();
         sheet.note(
             "there adapters are in the image tower as well, where lora_target_modules names maps of it; here it is kept as it is: \
              model.image_encoder.lora gives it adapters",
