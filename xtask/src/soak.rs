@@ -60,11 +60,22 @@ pub fn soak(root: &Path, name: &str, part: &Part) -> Result<ExitCode> {
     }
     if *part == Part::Whole {
         let path = root.join(format!("docs/evidence/soak-{name}.md"));
-        fs::create_dir_all(path.parent().expect("a folder above"))?;
-        fs::write(&path, format!("{heading}{rows}")).with_context(|| path.display().to_string())?;
-        println!("the table is in {}", path.display());
+        let is_partial = std::env::var_os("LOONGFORGE_SOAK_CELLS").is_some();
+        if path.exists() && (is_partial || !has_run(&rows)) {
+            let why = if is_partial { "only some cells were run" } else { "no cell could run here" };
+            println!("{why}: {} is kept, the new table is in {}", path.display(), table.display());
+        } else {
+            fs::create_dir_all(path.parent().expect("a folder above"))?;
+            fs::write(&path, format!("{heading}{rows}")).with_context(|| path.display().to_string())?;
+            println!("the table is in {}", path.display());
+        }
     }
     Ok(ExitCode::from(code))
+}
+
+/// Returns whether any row of a table has a verdict other than `not run`.
+fn has_run(rows: &str) -> bool {
+    rows.lines().any(|row| row.split('|').nth(3).is_some_and(|verdict| verdict.trim() != "not run"))
 }
 
 /// Soaks of which CI runs a cell: those whose cells have all been run.
@@ -154,4 +165,17 @@ fn names(root: &Path) -> Result<BTreeMap<String, Binary>> {
         }
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_run;
+
+    #[test]
+    fn a_table_without_a_run_cell_is_known() {
+        let unable = "| pads | all | not run | no reader | 0.0 s |\n";
+        assert!(!has_run("") && !has_run(unable));
+        assert!(has_run(&format!("{unable}| pads | one | ok | not run before | 3.0 s |\n")));
+        assert!(has_run("| pads | one | FAILED | | 3.0 s |\n"));
+    }
 }
