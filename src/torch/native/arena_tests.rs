@@ -1,5 +1,6 @@
 //! The memory of tensors on CPUs (`cpp/arena.cpp`).
 
+use std::process::Command;
 use std::sync::Mutex;
 
 use tch::{Device, Kind, Tensor};
@@ -14,6 +15,20 @@ fn arena_bytes() -> (i64, i64) {
     // SAFETY: writes two numbers.
     unsafe { ffi::lf_arena_bytes(&mut in_use, &mut kept) };
     (in_use, kept)
+}
+
+/// Runs a test of this file in a process of its own: the arena is the whole process's, and `cargo test` runs other tests beside it.
+/// Returns whether this is that process, which nextest starts for each test.
+fn is_alone(test: &str) -> bool {
+    const CHILD: &str = "LOONGFORGE_ARENA_TEST";
+    if ["NEXTEST", CHILD].iter().any(|name| std::env::var_os(name).is_some()) {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", &format!("native::arena_tests::{test}")]).env(CHILD, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
 }
 
 fn bytes(count: i64, value: i64) -> Tensor {
@@ -31,6 +46,9 @@ fn draws(seed: u64) -> impl FnMut(u64) -> u64 {
 
 #[test]
 fn blocks_of_many_threads_never_overlap_and_all_come_back() {
+    if !is_alone("blocks_of_many_threads_never_overlap_and_all_come_back") {
+        return;
+    }
     let before = arena_bytes().0;
     // What one thread made another may free.
     let shared: Mutex<Vec<(Tensor, i64)>> = Mutex::new(Vec::new());
@@ -84,6 +102,9 @@ fn a_size_that_is_freed_is_found_again() {
 
 #[test]
 fn a_small_tensor_that_stays_does_not_keep_the_memory_of_a_large_one() {
+    if !is_alone("a_small_tensor_that_stays_does_not_keep_the_memory_of_a_large_one") {
+        return;
+    }
     drop(bytes(200 * MIB, 1));
     let small = bytes(10_000, 2);
     let (in_use, kept) = arena_bytes();
@@ -94,6 +115,9 @@ fn a_small_tensor_that_stays_does_not_keep_the_memory_of_a_large_one() {
 
 #[test]
 fn memory_beyond_what_is_kept_goes_back_to_the_system() {
+    if !is_alone("memory_beyond_what_is_kept_goes_back_to_the_system") {
+        return;
+    }
     let empty = |count: i64| Tensor::empty([count * MIB], (Kind::Uint8, Device::Cpu));
     let ten = || (0..10).map(|_| empty(60)).collect::<Vec<Tensor>>();
     let large = ten();
