@@ -144,7 +144,9 @@ pub fn mark_best(dir: &Path, num_steps: u64) -> Result<bool, CheckpointError> {
         return Ok(true);
     }
     if link.symlink_metadata().is_ok_and(|found| !found.is_symlink()) {
-        return Err(CheckpointError::write(&link)(io::Error::other("is not a link and would be replaced")));
+        return Err(CheckpointError::write(&link)(io::Error::other(
+            "it exists and is not a symbolic link, so it is not replaced",
+        )));
     }
     let next = dir.join(".best.tmp");
     let _ = fs::remove_file(&next);

@@ -124,7 +124,7 @@ fn verb(name: &str, words: &mut Words<'_>) -> Result<Fault, String> {
             let (least, most) = by.split_once("..").unwrap_or((by, by));
             let (least, most) = (duration(least)?, duration(most)?);
             if most < least {
-                return Err(format!("`{by}` ends before it begins"));
+                return Err(format!("`{by}`: the end of the range is before its start"));
             }
             Fault::Delay { least, most }
         }
@@ -244,7 +244,7 @@ mod tests {
             ("encoder/1: kill at 5", "write `at step N`"),
             ("encoder/1: kill at step five", "not the number of a step"),
             ("*->*: delay soon", "is not a duration"),
-            ("*->*: delay 5s..1s", "ends before it begins"),
+            ("*->*: delay 5s..1s", "the end of the range is before its start"),
             ("*->*: flip 200%", "is no share"),
             ("*->*: throttle slow", "is not a rate"),
             ("*->*: partition until tomorrow", "`until` is not understood"),

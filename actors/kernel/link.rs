@@ -40,7 +40,7 @@ impl Commands {
             Commands::Mailbox(mailbox) => drop(mailbox.send(Mail::Command(command))),
             Commands::Queue(queue) => {
                 if let Err(flume::TrySendError::Full(command)) = queue.try_send(command) {
-                    panic!("command queue overrun by {command:?}");
+                    panic!("the command queue is full, with {command:?} to come");
                 }
             }
         }

@@ -182,7 +182,9 @@ impl Handler<Change> for SchedulerActor {
                 let num_missing = (encoders as usize).saturating_sub(here.len());
                 let answered = answer.send(match num_missing {
                     0 => Ok(here.len() as u32),
-                    num => Err(format!("it starts no processes: start {num} more with --role encoder --pool {pool}")),
+                    num => Err(format!(
+                        "the run starts no processes itself: start {num} more with --role encoder --pool {pool}"
+                    )),
                 });
                 // Who asked may have left.
                 drop(answered);
@@ -236,7 +238,7 @@ impl SchedulerActor {
         // Who was evicted needs no commands.
         let Some(shell) = self.shells.get(&actor) else { return };
         if let Err(SendError::Full(Deliver(command))) = shell.try_send(Deliver(command)) {
-            panic!("the shell of {actor} is overrun by {command:?}");
+            panic!("the command queue of {actor} is full, with {command:?} to come");
         }
     }
 

@@ -32,7 +32,7 @@ impl Requests {
                 self.scale_children(pool, encoders, answer);
             }
             JoinRequest::Scale { encoders: 0, answer, .. } => {
-                let reason = "it starts no processes, and the one that is to read the features is missing";
+                let reason = "the run starts no processes itself, and the process that reads the features is missing";
                 answer(Down::Refused { reason: reason.to_owned() });
             }
             JoinRequest::Scale { pool, encoders, answer } => self.let_go(pool, encoders, answer),

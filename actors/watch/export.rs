@@ -90,7 +90,9 @@ impl Exporter {
 }
 
 fn post(to: &Address, path: &str, body: &str) -> io::Result<()> {
-    let Address::Tcp { host, port } = to else { return Err(io::Error::other("it is no address of a collector")) };
+    let Address::Tcp { host, port } = to else {
+        return Err(io::Error::other("metrics are sent over TCP only: the address must be HOST:PORT"));
+    };
     let address =
         (&**host, *port).to_socket_addrs()?.next().ok_or_else(|| io::Error::other("the host is not known"))?;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;

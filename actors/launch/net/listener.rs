@@ -159,7 +159,7 @@ impl Log {
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     // Who connects to a file is refused as at a socket where nobody listens.
     if std::fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there already, and no socket"));
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file of this name exists, and it is not a socket"));
     }
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),

@@ -50,7 +50,7 @@ fn a_file_at_the_address_stays_and_a_socket_that_nobody_has_is_replaced() {
         let plain = Security::plain("a", false);
         for path in [&file, &folder] {
             let error = Listener::bind(&Address::Unix(path.clone()), &plain).await.err().unwrap();
-            assert!(error.to_string().contains("it is there already, and no socket"), "{error}");
+            assert!(error.to_string().contains("a file of this name exists, and it is not a socket"), "{error}");
         }
         assert!(std::fs::read_to_string(&file).unwrap() == "mine" && folder.is_dir());
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
