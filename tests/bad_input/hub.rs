@@ -200,7 +200,7 @@ fn data_sets_are_fetched_once_and_serve_without_network() {
     let online = [("HF_ENDPOINT", endpoint.as_str()), ("HF_TOKEN", "secret")];
     let offline = [("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:1")];
     let said = data("hf://datasets/org/tiny", &online);
-    assert!(said.code == 2 && said.err.contains("has the configurations short, long"), "{}", said.err);
+    assert!(said.code == 2 && said.err.contains("has several configurations (short, long)"), "{}", said.err);
     let said = data("hf://datasets/org/tiny/short", &online);
     assert!(said.code == 0 && said.out.contains("2 samples") && said.out.contains("two"), "{}{}", said.out, said.err);
     let asked = shelf.asked.lock().unwrap().clone();

@@ -147,7 +147,10 @@ fn long_samples_are_skipped_or_cut() {
     let bad = run("skip", "run/too_long.jsonl");
     assert!(bad.len() == 2 && bad.iter().all(|bad| bad.contains("more than data.pack.max_tokens = 128")), "{bad:?}");
     let bad = run("truncate", "run/bad.jsonl");
-    assert!(bad.len() == 1 && bad[0].contains("train.jsonl:3") && bad[0].contains("nothing to learn"), "{bad:?}");
+    assert!(
+        bad.len() == 1 && bad[0].contains("train.jsonl:3") && bad[0].contains("nothing is left to learn from"),
+        "{bad:?}"
+    );
 
     let model = ["--model", "model", "--max-tokens", "128", "--truncate"];
     let said = fixture.succeeds(&[&["data", "stats", "data/train.jsonl", "--json"][..], &model].concat());
@@ -155,7 +158,11 @@ fn long_samples_are_skipped_or_cut() {
     assert_eq!((&stats["bad"], &stats["histograms"]["tokens"]["max"]), (&1.into(), &128.into()));
     let inspect = ["data", "inspect", "data/train.jsonl", "--from", "1", "--samples", "2"];
     let said = fixture.succeeds(&[&inspect[..], &model].concat());
-    assert!(said.out.contains("train.jsonl:2, 128 tokens") && said.out.contains("nothing to learn"), "{}", said.out);
+    assert!(
+        said.out.contains("train.jsonl:2, 128 tokens") && said.out.contains("nothing is left to learn from"),
+        "{}",
+        said.out
+    );
 }
 
 #[test]
@@ -278,7 +285,7 @@ fn a_prompt_and_its_answer_fit_into_the_model() {
     let said = fixture.start(&many);
     assert_eq!((said.code, fixture.read("answers.jsonl").as_str()), (1, ""), "{}", said.err);
     for part in
-        ["prompts.jsonl:1: the prompt has", "prompts.jsonl:2: not a sample: the content of a message is neither"]
+        ["prompts.jsonl:1: the prompt has", "prompts.jsonl:2: not a sample: the content of a message must be text"]
     {
         assert!(said.err.contains(part), "{}", said.err);
     }
@@ -297,9 +304,9 @@ fn a_prompt_and_its_answer_fit_into_the_model() {
     assert_eq!((said.code, fixture.read("answers.jsonl").lines().count()), (1, 1), "{}", said.err);
     for part in [
         "prompts.jsonl:1: not a sample: is empty",
-        "prompts.jsonl:2: not a sample: has an answer and no question before it",
+        "prompts.jsonl:2: not a sample: has an answer without a question before it",
         "prompts.jsonl:3: not a sample: invalid type: string \"a\", expected a message with a `role`",
-        "prompts.jsonl:5: not a sample: the key `prompt` is there twice",
+        "prompts.jsonl:5: not a sample: duplicate key `prompt`",
     ] {
         assert!(said.err.contains(part), "{}", said.err);
     }

@@ -38,7 +38,7 @@ pub enum DataError {
     #[error("{num_tokens} tokens{}, more than data.pack.max_tokens = {max_tokens}", of_files(*num_image_tokens, *num_audio_tokens))]
     TooLong { num_tokens: usize, num_image_tokens: usize, num_audio_tokens: usize, max_tokens: usize },
     #[error(
-        "nothing to learn in what is left of it: it was cut to fit data.pack.max_tokens = {max_tokens} \
+        "nothing is left to learn from: the sample was cut to fit data.pack.max_tokens = {max_tokens} \
          (data.pack.too_long: truncate)"
     )]
     NothingLeft { max_tokens: usize },

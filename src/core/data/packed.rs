@@ -215,7 +215,7 @@ impl RawMedia {
                 PackedKind::Audio { segment: Segment::new(self.start.unwrap_or(0.0), self.end).map_err(wrong)? }
             }
             (RawKind::Video, Some(fps)) if !(fps.is_finite() && fps > 0.0) => {
-                return Err(wrong(format!("a video's fps is {fps}")));
+                return Err(wrong(format!("the fps of a video must be a finite number above 0, found {fps}")));
             }
             (RawKind::Video, fps) => PackedKind::Video { fps },
         };

@@ -114,7 +114,7 @@ fn what_is_wrong_or_not_done_is_named() {
 fn a_field_that_is_there_twice_is_refused() {
     let body = br#"{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "max_tokens": 2}"#;
     let error = Asked::read(Endpoint::Chat, body).unwrap_err().to_string();
-    assert!(error.contains("the key `max_tokens` is there twice"), "{error}");
+    assert!(error.contains("duplicate key `max_tokens`"), "{error}");
 }
 
 #[test]

@@ -32,8 +32,8 @@ impl Segment {
     pub fn new(start: f64, end: Option<f64>) -> Result<Self, String> {
         let is_time = |seconds: f64| (0.0..=MAX_END).contains(&seconds);
         match end {
-            _ if !is_time(start) => Err(format!("a segment begins at {start} s; 0 to {MAX_END} s are taken")),
-            Some(end) if !is_time(end) => Err(format!("a segment ends at {end} s; 0 to {MAX_END} s are taken")),
+            _ if !is_time(start) => Err(format!("a segment must begin within 0 to {MAX_END} s, found {start} s")),
+            Some(end) if !is_time(end) => Err(format!("a segment must end within 0 to {MAX_END} s, found {end} s")),
             Some(end) if end <= start => Err(format!("a segment ends at {end} s, but begins at {start} s")),
             _ => Ok(Self { start, end }),
         }

@@ -269,8 +269,8 @@ fn a_segment_is_a_slice_of_the_whole() {
     let last = Segment::new(0.9, Some(1.05)).unwrap();
     assert_eq!(decode_sound(&tone, 16_000, &AudioLimits { max_seconds: 0.2, ..LIMITS }, last).unwrap().len(), 1600);
     for (start, end, part) in [
-        (-1.0, None, "begins at -1 s"),
-        (f64::NAN, None, "begins at NaN s"),
+        (-1.0, None, "must begin within 0 to 86400 s, found -1 s"),
+        (f64::NAN, None, "must begin within 0 to 86400 s, found NaN s"),
         (1.0, Some(1.0), "ends at 1 s, but begins at 1 s"),
         (0.0, Some(1e9), "0 to 86400 s"),
     ] {

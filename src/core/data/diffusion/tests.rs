@@ -136,8 +136,8 @@ fn a_captioned_picture_is_the_same_sample_from_every_kind_of_file() {
     assert!(samples.iter().all(|(sample, ..)| sample == first));
     let left_out = &samples[6].1;
     assert!(left_out.contains("captions without a picture are left out: lost.txt"), "{left_out}");
-    assert!(left_out.contains("neither picture nor caption are left out: notes.md"), "{left_out}");
-    assert!(samples[7].1.contains("captions beside another one of the same picture are left out: a.caption"));
+    assert!(left_out.contains("neither pictures nor captions are left out: notes.md"), "{left_out}");
+    assert!(samples[7].1.contains("captions of a picture that has another caption are left out: a.caption"));
     assert_eq!(samples[8].1, "");
 
     // A parameter of the set: columns of other names.
@@ -154,8 +154,8 @@ fn what_cannot_be_used_is_named() {
     let bench = Bench::new();
     let bad = |line: Json| bench.sample(bench.qwen(ProcessorOptions::default()), line).unwrap_err();
     assert!(bad(json!({"prompt": "x", "image": "gone.png"})).contains("gone.png"));
-    assert!(bad(json!({"prompt": "x", "image": 5})).contains("`image` names no file"));
-    assert!(bad(json!({"prompt": 5, "image": "1.png"})).contains("`prompt` is no text"));
+    assert!(bad(json!({"prompt": "x", "image": 5})).contains("`image` must name a file"));
+    assert!(bad(json!({"prompt": 5, "image": "1.png"})).contains("`prompt` must be text or a list of texts"));
     assert!(bad(json!({"image": "1.png", "mood": "x"})).contains("no caption"));
     assert!(bad(json!({"prompt": "x"})).contains("no picture or clip"));
     assert!(bad(json!({"prompt": "x", "image": "1.png", "mask": "2.png"})).contains("set data.masks=true"));

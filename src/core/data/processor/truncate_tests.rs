@@ -57,7 +57,10 @@ fn expect(cut: Result<Sample, DataError>, prefix: Sample) {
         Ok(cut) => assert_eq!(cut, prefix),
         Err(error) => {
             let text = error.to_string();
-            assert!(text.contains("nothing to learn") && text.contains("data.pack.too_long: truncate"), "{text}");
+            assert!(
+                text.contains("nothing is left to learn from") && text.contains("data.pack.too_long: truncate"),
+                "{text}"
+            );
             assert_eq!(prefix.meta.num_targets, 0);
         }
     }

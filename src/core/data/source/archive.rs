@@ -78,7 +78,7 @@ impl Archive {
                 EntryType::XHeader => {
                     let (name, size) = pax(&self.extension(begin, len)?);
                     if size.is_some_and(|size| size > MAX_MEMBER_BYTES) {
-                        return Err("a file of more than 8 GiB".to_owned());
+                        return Err(format!("a file is larger than {} MiB", MAX_MEMBER_BYTES >> 20));
                     }
                     long_name = name.or(long_name);
                 }
@@ -88,7 +88,7 @@ impl Archive {
                     if matches!(kind, EntryType::Regular | EntryType::Continuous) || block[156] == 0 {
                         num_members += 1;
                         if num_members > MAX_MEMBERS {
-                            return Err(format!("more than {MAX_MEMBERS} files"));
+                            return Err(format!("it has more than {MAX_MEMBERS} files"));
                         }
                         self.add(&String::from_utf8_lossy(&name), begin, len);
                     }
@@ -96,14 +96,14 @@ impl Archive {
             }
             let padded = len.checked_next_multiple_of(HEADER).and_then(|len| begin.checked_add(len));
             // A file that ends too early is seen when its sample is read.
-            at = padded.ok_or("a size beyond any file")?;
+            at = padded.ok_or("a header states an impossible file size")?;
         }
         Ok(())
     }
 
     fn extension(&self, begin: u64, len: u64) -> Result<Vec<u8>, String> {
         if len > MAX_NAME_BYTES {
-            return Err(format!("a name of {len} bytes"));
+            return Err(format!("a file name has {len} bytes (at most {MAX_NAME_BYTES} are allowed)"));
         }
         self.blob.scan_at(begin, len as usize).map_err(|error| error.to_string())
     }
@@ -140,7 +140,7 @@ impl Block for Archive {
         let (most, total) =
             (sample.members.iter().map(|m| m.len).max(), sample.members.iter().map(|m| m.len).sum::<u64>());
         if most.unwrap_or(0) > MAX_MEMBER_BYTES || total > MAX_SAMPLE_BYTES {
-            return Err(format!("{total} bytes, more than a sample may have"));
+            return Err(format!("sample is too large: its files have {total} bytes"));
         }
         let mut record = Record { key: sample.key.clone(), is_closed: true, ..Record::default() };
         // They lie one behind the other: one read.
@@ -159,7 +159,7 @@ impl Block for Archive {
             record.members.push((member.extension.clone(), bytes));
         }
         if let Some(json) = record.member("json") {
-            let text = std::str::from_utf8(json).map_err(|_| "json: is not UTF-8".to_owned())?;
+            let text = std::str::from_utf8(json).map_err(|_| "its json is not UTF-8".to_owned())?;
             let json = strict::parse(text).map_err(|error| format!("json: not a sample: {error}"))?;
             record.body = Body::Json(json);
         }

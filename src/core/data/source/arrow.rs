@@ -93,8 +93,8 @@ impl Batches {
             let read = message.read(blob).and_then(|(place, bytes)| {
                 guarded(|| match decoder.read_record_batch(&place, &bytes).map_err(|error| error.to_string())? {
                     Some(batch) if batch.num_rows() as u64 == rows => Ok(batch),
-                    Some(batch) => Err(format!("a batch of {} rows that says it has {rows}", batch.num_rows())),
-                    None => Err("a batch without contents".to_owned()),
+                    Some(batch) => Err(format!("a batch has {} rows but declares {rows}", batch.num_rows())),
+                    None => Err("a batch has no contents".to_owned()),
                 })
             });
             batches.push(read.map_err(|reason| format!("damaged Arrow: {reason}")));
@@ -169,7 +169,7 @@ impl Contents {
                 Err(reason) => Some(reason),
             };
             let wrong = || torn.clone().unwrap_or_else(|| "it has no schema".to_owned());
-            let mut contents = found.ok_or_else(|| format!("is no Arrow file: {}", wrong()))?;
+            let mut contents = found.ok_or_else(|| format!("is not an Arrow file: {}", wrong()))?;
             let is_foreign = |reason: &&String| reason.starts_with("is ");
             if let Some(reason) = torn.as_ref().filter(is_foreign) {
                 return Err(reason.clone());
@@ -187,62 +187,67 @@ impl Contents {
         }
         let head = blob.scan_at(at, left.min(8) as usize).map_err(|error| error.to_string())?;
         let number = |from: usize| Some(u32::from_le_bytes(head.get(from..from + 4)?.try_into().ok()?));
-        let (len, head_len) = match number(0).ok_or("ends in a description")? {
-            CONTINUES => (number(4).ok_or("ends in a description")?, 8),
+        let (len, head_len) = match number(0).ok_or("it ends within a message's metadata")? {
+            CONTINUES => (number(4).ok_or("it ends within a message's metadata")?, 8),
             len => (len, 4),
         };
         if len == 0 {
             return Ok(None);
         }
         if len > MAX_DESCRIPTION_BYTES || u64::from(len) + head_len > left {
-            return Err(format!("a description of {len} bytes, where {left} are left"));
+            return Err(format!("a message's metadata takes {len} bytes, but only {left} are left"));
         }
         let description = blob.scan_at(at + head_len, len as usize).map_err(|error| error.to_string())?;
-        let message = root_as_message(&description).map_err(|error| format!("a description that is none: {error}"))?;
-        let body_len = u64::try_from(message.bodyLength()).map_err(|_| "a body of a negative length")?;
+        let message =
+            root_as_message(&description).map_err(|error| format!("a message's metadata is invalid: {error}"))?;
+        let body_len =
+            u64::try_from(message.bodyLength()).map_err(|_| "the body of a message has a negative length")?;
         let description_len = head_len + u64::from(len);
-        let next = (at + description_len).checked_add(body_len).ok_or("a body that never ends")?;
+        let next =
+            (at + description_len).checked_add(body_len).ok_or("the body of a message has an impossible length")?;
         let mut taken = Message { offset: at, description_len, body_len, num_rows: 0 };
         let whole = || match next > blob.len() || body_len > MAX_BATCH_BYTES {
-            true => Err(format!("a body of {body_len} bytes, where {} are left", left - description_len)),
+            true => Err(format!(
+                "the body of a message takes {body_len} bytes, but only {} are left",
+                left - description_len
+            )),
             false => Ok(()),
         };
-        let plain = |is_compressed: bool| match is_compressed {
-            true => {
-                Err("is compressed Arrow, which is not read: write it without compression, or as Parquet".to_owned())
-            }
-            false => Ok(()),
-        };
+        let plain =
+            |is_compressed: bool| match is_compressed {
+                true => Err("is compressed Arrow, which is not supported: write it without compression, or as Parquet"
+                    .to_owned()),
+                false => Ok(()),
+            };
         match (message.header_type(), found) {
             (MessageHeader::Schema, found @ None) => {
-                let schema = message.header_as_schema().ok_or("a schema without contents")?;
+                let schema = message.header_as_schema().ok_or("the schema has no contents")?;
                 let schema = Arc::new(try_fb_to_schema(schema).map_err(|error| error.to_string())?);
                 let version = message.version();
                 *found = Some(Self { schema, version, dictionaries: Vec::new(), batches: Vec::new(), torn: None });
             }
             (MessageHeader::DictionaryBatch, Some(found)) => {
-                let batch = message.header_as_dictionary_batch().ok_or("a dictionary without contents")?;
+                let batch = message.header_as_dictionary_batch().ok_or("a dictionary has no contents")?;
                 plain(batch.data().is_some_and(|data| data.compression().is_some()))?;
                 if !found.batches.is_empty() {
-                    return Err(
-                        "is Arrow with dictionaries that change, which is not read: write it as Parquet".to_owned()
-                    );
+                    return Err("is Arrow with dictionaries that change, which is not supported: write it as Parquet"
+                        .to_owned());
                 }
                 whole()?;
                 found.dictionaries.push(taken);
             }
             (MessageHeader::RecordBatch, Some(found)) => {
-                let batch = message.header_as_record_batch().ok_or("a batch without contents")?;
+                let batch = message.header_as_record_batch().ok_or("a batch has no contents")?;
                 plain(batch.compression().is_some())?;
                 taken.num_rows = match batch.length() {
                     rows if (0..=MAX_ROWS).contains(&rows) => rows as u64,
-                    rows => return Err(format!("a batch of {rows} rows")),
+                    rows => return Err(format!("a batch declares {rows} rows (0 to {MAX_ROWS} are allowed)")),
                 };
                 whole()?;
                 found.batches.push(taken);
             }
-            (_, None) => return Err("it begins with something else than a schema".to_owned()),
-            (other, _) => return Err(format!("a message of the kind {other:?} among batches")),
+            (_, None) => return Err("it does not begin with a schema".to_owned()),
+            (other, _) => return Err(format!("unexpected message of kind {other:?} among the batches")),
         }
         Ok(Some(next))
     }

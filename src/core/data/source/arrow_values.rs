@@ -32,7 +32,8 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// It has more values than a row may have.
     pub fn value(&mut self, array: &ArrayRef, row: usize, name: &str) -> Result<Json, String> {
-        self.left = self.left.checked_sub(1).ok_or_else(|| format!("a row of more than {MAX_VALUES} values"))?;
+        self.left =
+            self.left.checked_sub(1).ok_or_else(|| format!("row has more than {MAX_VALUES} values (the limit)"))?;
         if array.is_null(row) {
             return Ok(Json::Null);
         }
@@ -79,7 +80,7 @@ impl<'a> Reader<'a> {
                 let key = self.value(&key, row, name)?;
                 let key = key.as_u64().and_then(|key| usize::try_from(key).ok());
                 let key =
-                    key.filter(|&key| key < dictionary.values().len()).ok_or("a key that its dictionary lacks")?;
+                    key.filter(|&key| key < dictionary.values().len()).ok_or("a key is missing from its dictionary")?;
                 self.value(dictionary.values(), key, name)?
             }
             DataType::Date32 => array.as_primitive::<Date32Type>().value(row).into(),
@@ -91,7 +92,7 @@ impl<'a> Reader<'a> {
 
     fn list(&mut self, values: &ArrayRef, name: &str) -> Result<Json, String> {
         if values.len() > self.left {
-            return Err(format!("a row of more than {MAX_VALUES} values"));
+            return Err(format!("row has more than {MAX_VALUES} values (the limit)"));
         }
         (0..values.len()).map(|at| self.value(values, at, name)).collect::<Result<Vec<Json>, String>>().map(Json::Array)
     }

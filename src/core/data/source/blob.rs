@@ -139,7 +139,7 @@ impl Seek for Reader {
             SeekFrom::Current(by) => self.at.checked_add_signed(by),
             SeekFrom::End(by) => self.blob.len().checked_add_signed(by),
         };
-        self.at = at.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "a place before the beginning"))?;
+        self.at = at.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "cannot seek before the beginning"))?;
         Ok(self.at)
     }
 }

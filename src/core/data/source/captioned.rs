@@ -64,16 +64,20 @@ impl Captioned {
             Some((key, Json::Array(texts))) if !texts.is_empty() => {
                 let text = |text: Json| match text {
                     Json::String(text) => Ok(text),
-                    other => Err(DataError::Line(format!("`{key}` lists {other:.40}, which is no text"))),
+                    other => Err(DataError::Line(format!(
+                        "`{key}` must be text or a list of texts, found {other:.40} in the list"
+                    ))),
                 };
                 texts.into_iter().map(text).collect::<Result<_, _>>()?
             }
-            Some((key, other)) => return Err(DataError::Line(format!("`{key}` is no text: {other:.40}"))),
+            Some((key, other)) => {
+                return Err(DataError::Line(format!("`{key}` must be text or a list of texts, found {other:.40}")));
+            }
             None => {
                 let member = ["txt", "text", "caption"].iter().find_map(|name| record.member(name));
                 let bytes = member.ok_or_else(|| {
                     DataError::Line(format!(
-                        "no caption: none of the fields {}, and no .txt; write one or drop the record",
+                        "no caption: the record has none of the fields {} and no .txt; add one, or drop the record",
                         CAPTIONS.join(", ")
                     ))
                 })?;
@@ -84,7 +88,7 @@ impl Captioned {
         let answer = match take("answer") {
             None => None,
             Some(Json::String(answer)) => Some(answer),
-            Some(other) => return Err(DataError::Line(format!("`answer` is no text: {other:.40}"))),
+            Some(other) => return Err(DataError::Line(format!("`answer` must be text, found {other:.40}"))),
         };
         let numbered = (0..).map_while(|at| take(&format!("control_path_{at}"))).collect::<Vec<_>>();
         let mut references = Vec::new();
@@ -107,7 +111,7 @@ impl Captioned {
 
 /// The picture or the clip that a field names: by the field where that says, else by the file's name.
 fn visual(key: &str, value: &Json, files: &Files<'_>) -> Result<MediaSource, DataError> {
-    let wrong = || DataError::Line(format!("`{key}` names no file: {value:.60}"));
+    let wrong = || DataError::Line(format!("`{key}` must name a file, found {value:.60}"));
     // As `datasets` writes it into JSON.
     let name = match value {
         Json::Object(file) => file.get("path").and_then(Json::as_str),

@@ -73,7 +73,8 @@ fn layout(path: &str) -> Result<Option<RecordLayout>, DataError> {
         false => {
             let fields: Vec<&String> = map.keys().collect();
             let reason = format!(
-                "maps {fields:?}: known are image and caption, image with context and answers, text, and crude samples"
+                "maps the fields {fields:?}; supported: image and caption, image with context and answers, text, and \
+                 crude samples"
             );
             Err(DataError::file(Path::new(path), reason))
         }

@@ -64,12 +64,12 @@ impl Fingerprint {
                 match (old.get(at), new.get(at)) {
                     (Some(old), Some(new)) if old == new => {}
                     (Some(old), Some(new)) if old.name != new.name => {
-                        return differs(&new.name, format!("is in the place where the run had {}", old.name));
+                        return differs(&new.name, format!("is now where the run had {}", old.name));
                     }
                     (Some(old), Some(new)) if old.size != new.size => {
                         return differs(&new.name, format!("has {} bytes, but had {}", new.size, old.size));
                     }
-                    (Some(_), Some(new)) => return differs(&new.name, "was written since".to_owned()),
+                    (Some(_), Some(new)) => return differs(&new.name, "was modified since".to_owned()),
                     (None, Some(new)) => return differs(&new.name, "is new".to_owned()),
                     (Some(old), None) => return differs(&old.name, "is gone".to_owned()),
                     (None, None) => {}
@@ -82,8 +82,8 @@ impl Fingerprint {
             (None, Some(_)) => differs("data.pack.mode", "is offline, but was not".to_owned()),
             (Some(_), None) => differs("data.pack.mode", "is not offline, but was".to_owned()),
             (Some(_), Some(_)) => {
-                let what = "would be others: a setting of `data`, `train.learn`, `train.phase`, `train.micro_batch_size`, `run.seed` or the \
-                            model changed";
+                let what = "would differ: a setting of `data`, `train.learn`, `train.phase`, \
+                            `train.micro_batch_size`, `run.seed` or the model changed";
                 differs("the packs", what.to_owned())
             }
         }
@@ -109,10 +109,10 @@ mod tests {
         assert_eq!(old.difference(&old), None);
         for (new, text) in [
             (of(&[a.clone(), stamp("b", 3, "y")]), "b has 3 bytes, but had 2"),
-            (of(&[a.clone(), stamp("b", 2, "z")]), "b was written since"),
+            (of(&[a.clone(), stamp("b", 2, "z")]), "b was modified since"),
             (of(std::slice::from_ref(&a)), "b is gone"),
             (of(&[a.clone(), b.clone(), stamp("c", 1, "")]), "c is new"),
-            (of(&[b.clone(), a.clone()]), "b is in the place where the run had a"),
+            (of(&[b.clone(), a.clone()]), "b is now where the run had a"),
             (Fingerprint::default(), "data.train has 0 entries, but the run began with 1"),
         ] {
             assert_eq!(old.difference(&new).unwrap().to_string(), text);
@@ -129,8 +129,8 @@ mod tests {
         let text = said(Some("a"), Some("b")).unwrap();
         assert_eq!(
             text,
-            "the packs would be others: a setting of `data`, `train.learn`, `train.phase`, `train.micro_batch_size`, `run.seed` or the \
-             model changed"
+            "the packs would differ: a setting of `data`, `train.learn`, `train.phase`, `train.micro_batch_size`, \
+             `run.seed` or the model changed"
         );
     }
 }

@@ -12,7 +12,7 @@ pub fn text(record: &mut Map<String, Json>, key: &str) -> Result<Option<String>,
     match record.remove(key) {
         None | Some(Json::Null) => Ok(None),
         Some(Json::String(text)) => Ok(Some(text)),
-        Some(other) => Err(DataError::Line(format!("`{key}` is {other:.40}: it must be a text"))),
+        Some(other) => Err(DataError::Line(format!("`{key}` must be text, found {other:.40}"))),
     }
 }
 
@@ -45,7 +45,7 @@ pub fn with_system(mut record: Map<String, Json>) -> Result<Map<String, Json>, D
 /// # Errors
 /// No instruction or prompt, no output or completion, or one that is no text.
 pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
-    let missing = |key: &str| DataError::Line(format!("missing field `{key}`, a text"));
+    let missing = |key: &str| DataError::Line(format!("missing field `{key}` (text)"));
     if !record.contains_key("instruction") && record.contains_key("completion") {
         let mut turns = |key: &str, role: &str| match record.remove(key) {
             Some(Json::Array(turns)) => Ok(turns),
@@ -64,13 +64,13 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         None | Some(Json::Null) => Vec::new(),
         Some(Json::String(text)) if text.is_empty() => Vec::new(),
         Some(Json::Array(pairs)) => pairs,
-        Some(_) => return Err(DataError::Line("`history` is not a list of pairs [question, answer]".to_owned())),
+        Some(_) => return Err(DataError::Line("`history` must be a list of pairs [question, answer]".to_owned())),
     };
     let mut messages = Vec::from_iter(system);
     let mut say = |role: &str, content: &str| messages.push(json!({ "role": role, "content": content }));
     for pair in &history {
         let (Some(question), Some(answer)) = (pair[0].as_str(), pair[1].as_str()) else {
-            return Err(DataError::Line("`history` is not a list of pairs [question, answer]".to_owned()));
+            return Err(DataError::Line("`history` must be a list of pairs [question, answer]".to_owned()));
         };
         say("user", question);
         say("assistant", answer);

@@ -116,7 +116,7 @@ pub fn left_out(path: &Path) -> Vec<String> {
         names.iter().map(|(name, ..)| name.as_str()).filter(|name| !is_caption(name) && !is_visual(name)).collect();
     let nested = (!folders_in(path).is_empty()).then(|| {
         let what = with_pictures(path).unwrap_or_else(|| "name them as data sets of their own".to_owned());
-        format!("{}: folders in it are left out, {} of them; {what}", path.display(), folders_in(path).len())
+        format!("{}: its subfolders are left out, {} of them; {what}", path.display(), folders_in(path).len())
     });
     let path = path.display();
     let told = |what: &str, names: &[&str]| {
@@ -124,10 +124,10 @@ pub fn left_out(path: &Path) -> Vec<String> {
         let more = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
         Some(format!("{path}: {what} left out: {first}{more}"))
     };
-    told("captions beside another one of the same picture are", &second)
+    told("captions of a picture that has another caption are", &second)
         .into_iter()
         .chain(told("captions without a picture are", &lonely))
-        .chain(told("files that are neither picture nor caption are", &others))
+        .chain(told("files that are neither pictures nor captions are", &others))
         .chain(nested)
         .collect()
 }
@@ -200,13 +200,16 @@ mod tests {
         write("own.png");
         let told = left_out(folder.path()).join("\n");
         assert!(
-            told.contains("folders in it are left out, 6 of them; folders within") && told.ends_with(weight),
+            told.contains("its subfolders are left out, 6 of them; folders within") && told.ends_with(weight),
             "{told}"
         );
         for name in ["cats", "10_dogs", "a", "b", "c"] {
             std::fs::remove_dir_all(folder.path().join(name)).unwrap();
         }
         let told = left_out(folder.path()).join("\n");
-        assert!(told.ends_with("folders in it are left out, 1 of them; name them as data sets of their own"), "{told}");
+        assert!(
+            told.ends_with("its subfolders are left out, 1 of them; name them as data sets of their own"),
+            "{told}"
+        );
     }
 }

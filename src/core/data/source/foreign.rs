@@ -11,7 +11,7 @@ pub fn file(path: &Path) -> Option<String> {
         Some(FileKind::Picture) => "picture: name its folder, with captions as .txt beside it, or",
         Some(FileKind::Clip) => "clip: name its folder, with captions as .txt beside it, or",
         Some(FileKind::Recording) => "recording: name",
-        None => return hub_data_set(path).map(|help| format!("is not there; {help}")),
+        None => return hub_data_set(path).map(|help| format!("does not exist; {help}")),
     };
     Some(format!("is a {what} a file of records that name it"))
 }

@@ -63,7 +63,7 @@ impl HubPath {
             (Some(org), Some(name)) if revision.as_deref().is_none_or(plain) => {
                 Ok(Some(Self { repo: format!("{org}/{name}"), revision, inner: inner.trim_matches('/').to_owned() }))
             }
-            _ => Err(format!("names no data set of the hub: write {SCHEME}ORG/NAME or {SCHEME}ORG/NAME@REVISION")),
+            _ => Err(format!("must name a data set of the hub: write {SCHEME}ORG/NAME or {SCHEME}ORG/NAME@REVISION")),
         }
     }
 
@@ -89,7 +89,7 @@ impl HubPath {
         let folder = self.folder(hub);
         let absent = || {
             let (repo, revision) = (&self.repo, self.revision());
-            format!("{repo} ({revision}) is not in {}: it is downloaded without HF_HUB_OFFLINE", hub.display())
+            format!("{repo} ({revision}) is not in {}: unset HF_HUB_OFFLINE to download it", hub.display())
         };
         let commit = match std::fs::read_to_string(folder.join("refs").join(self.revision())) {
             Ok(commit) => commit.trim().to_owned(),
@@ -111,7 +111,7 @@ impl HubPath {
         let chosen = choose_hub_files(&names, card.as_deref(), &self.inner)?;
         whole_shards(&chosen)?;
         match chosen.iter().find(|name| !snapshot.join(name).is_file()) {
-            Some(missing) => Err(format!("{missing} is missing, {}", absent())),
+            Some(missing) => Err(format!("{missing} is missing: {}", absent())),
             None => Ok(chosen.iter().map(|name| snapshot.join(name)).collect()),
         }
     }
@@ -172,7 +172,7 @@ fn the_default(configurations: &[Configuration]) -> Result<&Configuration, Strin
         (None, [only]) => Ok(only),
         _ => {
             let names: Vec<&str> = configurations.iter().map(|it| it.name.as_str()).collect();
-            Err(format!("has the configurations {}: put the name of one behind the data set's", names.join(", ")))
+            Err(format!("has several configurations ({}): append the name of one to the data set's", names.join(", ")))
         }
     }
 }
@@ -205,8 +205,8 @@ fn of_split<'a>(names: impl Iterator<Item = &'a String>, folder: &str, split: &s
     let found = found.ok_or_else(|| {
         let has: Vec<&str> = splits.keys().copied().flatten().collect();
         match has.is_empty() {
-            true => format!("has no files of a split {wanted} by their names"),
-            false => format!("has no split {wanted}; its files' names tell {}", has.join(", ")),
+            true => format!("has no split {wanted}: no file name says that it belongs to it"),
+            false => format!("has no split {wanted}; by its file names it has {}", has.join(", ")),
         }
     })?;
     let first = found.iter().filter_map(|name| kind(name)).min();
@@ -262,7 +262,7 @@ fn whole_shards(names: &[String]) -> Result<(), String> {
         }
     }
     match sets.iter().find(|((_, count), found)| *found < count) {
-        Some(((stem, count), found)) => Err(format!("{found} of the {count} files {stem}-…-of-{count:05} are there")),
+        Some(((stem, count), found)) => Err(format!("only {found} of the {count} files {stem}-…-of-{count:05} exist")),
         None => Ok(()),
     }
 }
@@ -330,7 +330,7 @@ mod tests {
         assert!(
             chosen(&files, None, "train2")
                 .unwrap_err()
-                .contains("no split train2; its files' names tell test, train, validation")
+                .contains("no split train2; by its file names it has test, train, validation")
         );
         assert!(chosen(&files, None, "*.csv").unwrap_err().contains("no file matches *.csv"));
         // Nothing tells a split, and other kinds of files are left to themselves.
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(chosen(&files, Some(card), "main").as_deref(), Ok("main/train-0.parquet"));
         assert_eq!(chosen(&files, Some(card), "main/test").as_deref(), Ok("main/test-0.parquet"));
         assert_eq!(chosen(&files, Some(card), "other").as_deref(), Ok("other/a.jsonl"));
-        assert!(chosen(&files, Some(card), "").unwrap_err().contains("configurations main, other"));
+        assert!(chosen(&files, Some(card), "").unwrap_err().contains("several configurations (main, other)"));
         assert!(
             chosen(&files, Some(card), "main/dev")
                 .unwrap_err()

@@ -22,14 +22,14 @@ pub fn configurations(card: &str) -> Result<Vec<Configuration>, String> {
         return Ok(Vec::new());
     };
     let head: Json =
-        serde_saphyr::from_str(head).map_err(|error| format!("README.md has a head that is no YAML: {error}"))?;
+        serde_saphyr::from_str(head).map_err(|error| format!("the YAML header of README.md is invalid: {error}"))?;
     head["configs"].as_array().into_iter().flatten().map(configuration).collect()
 }
 
 fn configuration(json: &Json) -> Result<Configuration, String> {
     let name = json["config_name"].as_str().unwrap_or("default").to_owned();
     let files = &json["data_files"];
-    let unknown = || format!("README.md has data_files of configuration {name} in an unknown form: {files:.80}");
+    let unknown = || format!("README.md: data_files of configuration {name} have an unsupported form: {files:.80}");
     let patterns = |files: &Json| -> Option<Vec<String>> {
         match files {
             Json::String(one) => Some(vec![one.clone()]),

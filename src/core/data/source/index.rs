@@ -66,7 +66,7 @@ impl Index {
             Ok(())
         };
         if let Err(error) = write() {
-            tracing::warn!("counts of samples are not kept in {}: {error}", path.display());
+            tracing::warn!("cannot keep the counts of samples in {}: {error}", path.display());
         }
     }
 }

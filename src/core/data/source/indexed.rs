@@ -41,8 +41,8 @@ impl Type {
             4 => Self::I32,
             5 => Self::I64,
             8 => Self::U16,
-            6 | 7 => return Err("has ids of a floating-point type, which are no tokens".to_owned()),
-            other => return Err(format!("has the type {other}, which the format does not have")),
+            6 | 7 => return Err("has ids of a floating-point type, which cannot be tokens".to_owned()),
+            other => return Err(format!("has ids of the unknown type {other}")),
         })
     }
 
@@ -122,7 +122,7 @@ impl Documents {
         }
         let (first, end) = (begins[0], begins[begins.len() - 1]);
         if end > head.sequences {
-            return Err(format!("has {} sequences, and a document ends with sequence {end}", head.sequences));
+            return Err(format!("has {} sequences, but a document ends with sequence {end}", head.sequences));
         }
         let lengths = numbers::<4>(index, HEAD_BYTES + first * 4, end - first)?;
         let pointers = numbers::<8>(index, head.pointers() + first * 8, end - first)?;
@@ -136,13 +136,14 @@ impl Documents {
                 match next {
                     None => begin = place,
                     Some(next) if next == place => {}
-                    Some(_) => return Err(format!("{}: they do not lie end to end", wrong(at))),
+                    Some(_) => return Err(format!("{}: they are not contiguous", wrong(at))),
                 }
                 let end = place.checked_add(length * width).filter(|end| *end <= ids.len());
                 next = Some(end.ok_or_else(|| {
                     let (number, len) = (from + at as u64 + 1, ids.len());
                     format!(
-                        "document {number} lies at byte {place} with {length} ids, and the file of ids has {len} bytes"
+                        "document {number} begins at byte {place} and has {length} ids, but the file of ids has only \
+                         {len} bytes"
                     )
                 })?);
                 tokens += length;
@@ -166,7 +167,7 @@ impl Block for Documents {
     fn read(&self, index: u64) -> Result<Record, String> {
         let (begin, tokens) = self.places[index as usize];
         if tokens > MAX_TOKENS {
-            return Err(format!("a document of {tokens} tokens; at most {MAX_TOKENS} are read"));
+            return Err(format!("document has {tokens} tokens (at most {MAX_TOKENS} are allowed)"));
         }
         let bytes =
             self.ids.read_at(begin, (tokens * self.kind.bytes()) as usize).map_err(|error| error.to_string())?;
@@ -180,16 +181,17 @@ impl Block for Documents {
 
 impl Head {
     fn read(index: &Blob) -> Result<Self, String> {
-        let bytes = index.read_at(0, HEAD_BYTES as usize).map_err(|_| "is no index of Megatron's: it is too short")?;
+        let bytes =
+            index.read_at(0, HEAD_BYTES as usize).map_err(|_| "is not an index of Megatron's: it is too short")?;
         if !bytes.starts_with(MAGIC) {
-            return Err("is no index of Megatron's: it does not begin with MMIDIDX".to_owned());
+            return Err("is not an index of Megatron's: it does not begin with MMIDIDX".to_owned());
         }
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
         if number(9) != 1 {
-            return Err(format!("has the version {}; version 1 is read", number(9)));
+            return Err(format!("has version {}; only version 1 is supported", number(9)));
         }
         let (kind, sequences, boundaries) = (Type::of(bytes[17])?, number(18), number(26));
-        let documents = boundaries.checked_sub(1).ok_or("has no boundaries of documents")?;
+        let documents = boundaries.checked_sub(1).ok_or("has no document boundaries")?;
         let head = Self { kind, sequences, documents };
         // A file with holes can say anything: its size bounds both numbers.
         let fits = |numbers: u64, bytes: u64| numbers.checked_mul(bytes).filter(|len| *len <= index.len());
@@ -198,9 +200,9 @@ impl Head {
         match needed {
             // Sequences of several kinds have a byte each behind everything.
             Some(needed) if has == needed || has == needed + sequences => Ok(head),
-            Some(needed) if has > needed => Err(format!("has {has} bytes, {} more than it says", has - needed)),
+            Some(needed) if has > needed => Err(format!("has {has} bytes, {} more than its header says", has - needed)),
             _ => Err(format!(
-                "ends too early: {sequences} sequences and {documents} documents are more than {has} bytes"
+                "ends too early: {sequences} sequences and {documents} documents need more than {has} bytes"
             )),
         }
     }

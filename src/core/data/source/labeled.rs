@@ -50,8 +50,8 @@ pub fn messages(mut record: Map<String, Json>) -> Result<(Map<String, Json>, boo
     let label = LABELS.iter().find_map(|key| record.remove(*key).filter(|label| !label.is_null()));
     let is_good = match label {
         Some(Json::Bool(label)) => label,
-        Some(other) => return Err(DataError::Line(format!("`label` is {other:.40}: it must be true or false"))),
-        None => return Err(wrong("missing field `label` or `kto_tag`, true or false")),
+        Some(other) => return Err(DataError::Line(format!("`label` must be true or false, found {other:.40}"))),
+        None => return Err(wrong("missing field `label` or `kto_tag` (true or false)")),
     };
     // An answer is read as both answers of a pair.
     let from = ["completion", "output", "messages", "conversations"];
@@ -99,7 +99,7 @@ mod tests {
     fn what_has_no_label_or_answer_is_named() {
         for (record, part) in [
             (json!({"prompt": "Q", "completion": "A"}), "`label`"),
-            (json!({"prompt": "Q", "completion": "A", "label": 1}), "`label` is 1"),
+            (json!({"prompt": "Q", "completion": "A", "label": 1}), "`label` must be true or false, found 1"),
             (json!({"prompt": "Q", "label": true}), "`completion`"),
             (json!({"completion": "A", "label": true}), "no prompt"),
         ] {

@@ -105,9 +105,9 @@ impl RecordLayout {
                     None => format!("its first sample is {json:.60}"),
                 };
                 return Err(format!(
-                    "{seen}, of which none is messages, conversations, texts, instruction with output, prompt with \
-                     completion, chosen with rejected, audio_filepath, audio with text, or text: set columns if fields have other names, such as \
-                     columns: {{instruction: question, output: answer}}"
+                    "{seen}: expected messages, conversations, texts, instruction with output, prompt with \
+                     completion, chosen with rejected, audio_filepath, audio with text, or text; set columns if \
+                     fields have other names, such as columns: {{instruction: question, output: answer}}"
                 ));
             }
         })
@@ -221,7 +221,7 @@ impl RecordLayout {
         if self.is_text() {
             return match fields.get("text") {
                 Some(Json::String(text)) => Ok(Whole::Text(text.clone())),
-                Some(_) => Err(DataError::Line("`text` is no text".to_owned())),
+                Some(_) => Err(DataError::Line("`text` must be text".to_owned())),
                 None => Err(DataError::Line("missing field `text`".to_owned())),
             };
         }
@@ -277,7 +277,7 @@ fn renamed(body: Body, columns: &BTreeMap<String, String>) -> Result<Map<String,
         match fields.remove(theirs) {
             Some(value) => drop(fields.insert(name.clone(), value)),
             None if fields.contains_key(name) => {}
-            None => return Err(DataError::Line(format!("no field {theirs:?}, which `columns` has for {name}"))),
+            None => return Err(DataError::Line(format!("missing field {theirs:?}, which `columns` maps to {name}"))),
         }
     }
     Ok(fields)

@@ -118,7 +118,7 @@ impl Lines {
         drop(reader);
         if is_closed && !is_blank(&mut BufReader::new(blob.reader(offset)))? {
             return Err(
-                "has more behind the `]` that closes its array: make it one array, or a record a line".to_owned()
+                "has more after the `]` that closes its array: make it one array, or one record per line".to_owned()
             );
         }
         begins.push(offset);
@@ -157,13 +157,15 @@ fn skip_line(reader: &mut impl BufRead, takes_spaces: bool) -> std::io::Result<(
 fn start(blob: &Blob) -> Result<Vec<u8>, String> {
     let len = (blob.len() as usize).min(64);
     let start = blob.read_at(0, len).map_err(|error| error.to_string())?;
-    let packed = |kind: &str, then: &str| Err(format!("is packed with {kind}: {then}"));
+    let packed = |kind: &str, then: &str| Err(format!("is compressed with {kind}: {then}"));
     match start.as_slice() {
         [0x1f, 0x8b, 8, ..] => packed("gzip", "give it a name that ends with .gz"),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => packed("zstd", "give it a name that ends with .zst"),
-        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, ..] => packed("bzip2", "unpack it, or pack it as .gz or .zst"),
-        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => packed("xz", "unpack it, or pack it as .gz or .zst"),
-        [b'P', b'K', 3, 4, ..] => packed("zip", "unpack it, or pack it as .gz or .zst"),
+        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, ..] => {
+            packed("bzip2", "decompress it, or compress it as .gz or .zst")
+        }
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => packed("xz", "decompress it, or compress it as .gz or .zst"),
+        [b'P', b'K', 3, 4, ..] => packed("zip", "decompress it, or compress it as .gz or .zst"),
         // With its mark, or by the zeros beside letters of ASCII.
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [1..=0x7f, 0, 1..=0x7f, 0, ..] | [0, 1..=0x7f, 0, 1..=0x7f, ..] => {
             Err("is in UTF-16: convert it to UTF-8, for example with `iconv -f UTF-16 -t UTF-8`".to_owned())
@@ -196,7 +198,7 @@ impl Block for Lines {
     fn read(&self, index: u64) -> Result<Record, String> {
         let len = self.num_bytes(index);
         if len > MAX_RECORD_BYTES {
-            return Err(format!("{len} bytes, more than {MAX_RECORD_BYTES}"));
+            return Err(format!("record has {len} bytes (at most {MAX_RECORD_BYTES} are allowed)"));
         }
         let bytes = self.blob.read_at(self.begins[index as usize], len as usize);
         let text = String::from_utf8(bytes.map_err(|error| format!("cannot be read: {error}"))?);
@@ -258,17 +260,17 @@ mod tests {
         let packed: [(&[u8], &str); 5] = [
             (b"\x1f\x8b\x08\0", "gzip: give it a name that ends with .gz"),
             (b"\x28\xb5\x2f\xfd\0", "zstd: give it a name that ends with .zst"),
-            (b"BZh91AY&SY", "bzip2: unpack it, or pack it as .gz or .zst"),
-            (b"\xfd7zXZ\0\0", "xz: unpack it"),
-            (b"PK\x03\x04", "zip: unpack it"),
+            (b"BZh91AY&SY", "bzip2: decompress it, or compress it as .gz or .zst"),
+            (b"\xfd7zXZ\0\0", "xz: decompress it"),
+            (b"PK\x03\x04", "zip: decompress it"),
         ];
         for (bytes, what) in packed {
             assert!(error(bytes).contains(what) && Lines::plain(blob(bytes)).is_err(), "{what}");
         }
-        assert!(error(b"[{}]\n[{}]").contains("more behind the `]`"));
+        assert!(error(b"[{}]\n[{}]").contains("more after the `]`"));
         assert_eq!(error(b"[{}]\n \r\n"), "");
         let lines = Lines::json(blob(b"{\"a\": 1, \"a\": 2}\n")).unwrap();
-        assert!(lines.read(0).err().unwrap().contains("the key `a` is there twice"));
+        assert!(lines.read(0).err().unwrap().contains("duplicate key `a`"));
     }
 
     #[test]

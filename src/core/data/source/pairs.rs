@@ -70,7 +70,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<[Map<String, Json>; 2],
     for (key, answer) in [("chosen", &chosen), ("rejected", &rejected)] {
         let role = answer.first().map_or(&Json::Null, |turn| &turn["role"]);
         if role != "assistant" {
-            return Err(wrong(format!("`{key}` begins with a turn of {role}, and not with the assistant's")));
+            return Err(wrong(format!("`{key}` must begin with a turn of the assistant, found {role}")));
         }
     }
     let unlearned = prompt.into_iter().map(|mut turn| {
@@ -115,7 +115,7 @@ fn turns(value: Json, role: &str, key: &str) -> Result<Vec<Json>, DataError> {
         Json::String(content) => return Ok(vec![json!({ "role": role, "content": content })]),
         Json::Array(list) => list,
         turn @ Json::Object(_) => vec![turn],
-        other => return Err(wrong(format!("`{key}` is {other:.40}: it must be a text or messages"))),
+        other => return Err(wrong(format!("`{key}` must be text or messages, found {other:.40}"))),
     };
     if !list.iter().any(|turn| turn.get("from").is_some()) {
         return Ok(list);
@@ -196,11 +196,11 @@ mod tests {
         for (record, part) in [
             (json!({"prompt": "Q", "chosen": "a"}), "`rejected`"),
             (json!({"chosen": "a", "rejected": "b"}), "no prompt"),
-            (json!({"prompt": "Q", "chosen": 1, "rejected": "b"}), "`chosen` is 1"),
-            (json!({"prompt": "Q", "chosen": "a", "rejected": "b", "system": 3}), "`system` is 3"),
+            (json!({"prompt": "Q", "chosen": 1, "rejected": "b"}), "`chosen` must be text or messages, found 1"),
+            (json!({"prompt": "Q", "chosen": "a", "rejected": "b", "system": 3}), "`system` must be text, found 3"),
             (
                 json!({"prompt": "Q", "chosen": [{"role": "user", "content": "a"}], "rejected": "b"}),
-                "not with the assistant's",
+                "must begin with a turn of the assistant",
             ),
         ] {
             let error = read(record).unwrap_err();

@@ -240,13 +240,13 @@ pub fn braces(text: &str) -> Result<Vec<String>, String> {
     let (before, inside, after) = (&text[..open], &text[open + 1..close], &text[close + 1..]);
     let choices = match inside.split_once("..") {
         Some((from, to)) if !inside.contains(',') => {
-            range(from, to).ok_or_else(|| format!("{{{inside}}} is no range"))?
+            range(from, to).ok_or_else(|| format!("{{{inside}}} is not a range"))?
         }
         _ => alternatives(inside).into_iter().map(braces).collect::<Result<Vec<_>, _>>()?.concat(),
     };
     let ends = braces(after)?;
     if choices.len().saturating_mul(ends.len()) > MAX_NAMES {
-        return Err(format!("stands for more than {MAX_NAMES} names"));
+        return Err(format!("expands to more than {MAX_NAMES} names"));
     }
     Ok(choices.iter().flat_map(|choice| ends.iter().map(move |end| format!("{before}{choice}{end}"))).collect())
 }

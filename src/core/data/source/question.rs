@@ -27,7 +27,7 @@ impl Question {
     pub fn of_record(record: Json, folder: &str) -> Result<(Self, Option<String>), DataError> {
         match Self::split(record, folder)? {
             (Self::Chat(conversation), Some(_)) if conversation.turns.is_empty() => {
-                Err(DataError::Line("has an answer and no question before it".to_owned()))
+                Err(DataError::Line("has an answer without a question before it".to_owned()))
             }
             asked => Ok(asked),
         }
@@ -60,7 +60,7 @@ impl Question {
                 Some((question, answer)) => Ok((Self::Chat(question), Some(answer))),
                 None => Ok((Self::Chat(pair.chosen), None)),
             },
-            _ => Err(DataError::Line(format!("is a sample of the format {}, which asks nothing", layout.name()))),
+            _ => Err(DataError::Line(format!("has the format {}, which contains no question", layout.name()))),
         }
     }
 }

@@ -50,7 +50,7 @@ pub fn shards(folder: &Path) -> Result<Option<Vec<Shard>>, DataError> {
         let name = file["filename"].as_str().ok_or_else(|| wrong(format!("has a file without a name: {file:.80}")))?;
         match files::is_inner_name(name) {
             true => Shard::stat(&folder.join(name).to_string_lossy()),
-            false => Err(wrong(format!("names {name:?}, which is no file of this folder"))),
+            false => Err(wrong(format!("names {name:?}, which is not a file of this folder"))),
         }
     };
     listed.iter().map(shard).collect::<Result<Vec<_>, _>>().map(Some)

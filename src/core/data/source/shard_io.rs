@@ -82,7 +82,7 @@ impl Shard {
     /// The index of tokens that it is.
     fn index(&self) -> Result<Blob, String> {
         match is_remote(&self.name) || is_packed(&self.name).is_some() {
-            true => Err("is an index of tokens, which is read from disk, not packed".to_owned()),
+            true => Err("is an index of tokens, which must be an uncompressed local file".to_owned()),
             false => self.blob(),
         }
     }

@@ -23,7 +23,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     for turn in turns {
         let Json::Object(mut turn) = turn else { return Err(wrong("a turn is not an object".to_owned())) };
         let role = turn.remove("from").or_else(|| turn.remove("role"));
-        let Some(Json::String(role)) = role else { return Err(wrong("a turn without `from`".to_owned())) };
+        let Some(Json::String(role)) = role else { return Err(wrong("a turn has no `from`".to_owned())) };
         let content = turn.remove("value").or_else(|| turn.remove("content")).unwrap_or_default();
         let (role, content) = match role.as_str() {
             "human" | "user" => ("user", content),
@@ -39,12 +39,13 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
             },
             other => {
                 return Err(wrong(format!(
-                    "a turn from {other:?}; known are human, gpt, system, function_call and observation"
+                    "a turn has the unknown `from` {other:?}; supported: human, gpt, system, function_call and \
+                     observation"
                 )));
             }
         };
         if content.is_null() && !turn.contains_key("tool_calls") {
-            return Err(wrong("a turn without `value`".to_owned()));
+            return Err(wrong("a turn has no `value`".to_owned()));
         }
         turn.insert("role".to_owned(), role.into());
         turn.insert("content".to_owned(), content);
@@ -165,7 +166,7 @@ mod tests {
         for (value, part) in [
             (json!({"text": "x"}), "conversations"),
             (json!({"conversations": [{"from": "alien", "value": "x"}]}), "\"alien\""),
-            (json!({"conversations": [{"from": "human"}]}), "without `value`"),
+            (json!({"conversations": [{"from": "human"}]}), "has no `value`"),
             (json!({"conversations": ["x"]}), "not an object"),
         ] {
             let error = read(value).unwrap_err().to_string();

@@ -72,9 +72,9 @@ impl Block for Sheet {
         let bytes = self.blob.read_at(range.start, (range.end - range.start) as usize);
         let bytes = bytes.map_err(|error| error.to_string())?;
         let reader = ReaderBuilder::new().delimiter(self.separator).has_headers(false).from_reader(&bytes[..]);
-        let row = reader.into_byte_records().next().ok_or("is no row")?.map_err(|error| error.to_string())?;
+        let row = reader.into_byte_records().next().ok_or("is not a row")?.map_err(|error| error.to_string())?;
         if row.len() != self.header.len() {
-            return Err(format!("has {} cells, and the first row names {} columns", row.len(), self.header.len()));
+            return Err(format!("has {} cells, but the first row names {} columns", row.len(), self.header.len()));
         }
         let mut fields = Map::new();
         for (name, cell) in self.header.iter().zip(&row) {
@@ -82,8 +82,8 @@ impl Block for Sheet {
                 // As an empty cell is read elsewhere: nothing is there.
                 cell if cell.is_empty() => {}
                 cell if LISTS.contains(&name.as_str()) && cell.trim_start().starts_with('[') => {
-                    let list: Json =
-                        serde_json::from_str(&cell).map_err(|error| format!("column {name}: not JSON: {error}"))?;
+                    let list: Json = serde_json::from_str(&cell)
+                        .map_err(|error| format!("column {name} is not valid JSON: {error}"))?;
                     fields.insert(name.clone(), list);
                 }
                 cell => drop(fields.insert(name.clone(), cell.into())),
@@ -110,7 +110,7 @@ struct Metered {
 impl Read for Metered {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.left.get() == 0 {
-            let reason = format!("a row of more than {} MiB: is a quotation mark missing?", MAX_ROW_BYTES >> 20);
+            let reason = format!("row is longer than {} MiB: is a quotation mark missing?", MAX_ROW_BYTES >> 20);
             return Err(io::Error::other(reason));
         }
         let len = self.inner.read(into)?;
@@ -145,11 +145,11 @@ mod tests {
         assert_eq!(sheet.len(), 3);
         assert_eq!(value(&sheet, 0), Ok(json!({"instruction": "Say \"a, b\"", "output": "{\"x\": 1}"})));
         assert_eq!(value(&sheet, 1), Ok(json!({"instruction": "two\nlines", "input": "é", "output": "[1]"})));
-        assert_eq!(value(&sheet, 2), Err("has 2 cells, and the first row names 3 columns".to_owned()));
+        assert_eq!(value(&sheet, 2), Err("has 2 cells, but the first row names 3 columns".to_owned()));
         assert_eq!([0, 1, 2].map(|index| sheet.name(index)), ["row 1", "row 2", "row 3"]);
         let turns = open(b"id\tmessages\n1\t[{\"role\": \"user\"}]\n2\t[{\n", b'\t').unwrap();
         assert_eq!(value(&turns, 0).unwrap()["messages"][0]["role"], "user");
-        assert!(value(&turns, 1).unwrap_err().contains("column messages: not JSON"));
+        assert!(value(&turns, 1).unwrap_err().contains("column messages is not valid JSON"));
     }
 
     #[test]

@@ -23,9 +23,10 @@ pub fn find(file: &TrainFile) -> Result<Option<Found>, DataError> {
     let is_one = |path: &String| may_be && !is_remote(path) && is_set(Path::new(path));
     if !file.path.0.iter().any(is_one) {
         return match file.format == Format::Lerobot {
-            true => {
-                Err(DataError::file(&name, "is no LeRobot set on this machine: a folder with meta/info.json is needed"))
-            }
+            true => Err(DataError::file(
+                &name,
+                "is not a LeRobot set on this machine: a folder with meta/info.json is needed",
+            )),
             false => Ok(None),
         };
     }
@@ -33,7 +34,7 @@ pub fn find(file: &TrainFile) -> Result<Option<Found>, DataError> {
         return Err(DataError::file(&name, "has a LeRobot set among its paths: give each set an entry of its own"));
     };
     if !file.columns.is_empty() {
-        let reason = "is a LeRobot set, for which `columns` says nothing: `policy.cameras`, `policy.state` and \
+        let reason = "is a LeRobot set, to which `columns` does not apply: `policy.cameras`, `policy.state` and \
                       `policy.action` name its features";
         return Err(DataError::file(&name, reason));
     }

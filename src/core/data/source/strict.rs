@@ -73,7 +73,7 @@ impl<'de> Visitor<'de> for Strict {
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             if object.contains_key(&key) {
-                return Err(A::Error::custom(format!("the key `{key}` is there twice")));
+                return Err(A::Error::custom(format!("duplicate key `{key}`")));
             }
             object.insert(key, entries.next_value_seed(Strict)?);
         }
@@ -92,8 +92,8 @@ mod tests {
         let text = text.replace("1e400", "1e4");
         assert_eq!(parse(&text).unwrap(), serde_json::from_str::<serde_json::Value>(&text).unwrap());
         for (text, part) in [
-            (r#"{"a": 1, "a": 2}"#, "the key `a` is there twice at line 1 column"),
-            (r#"[{"b": {"c": 1, "d": 1, "c": 1}}]"#, "`c` is there twice"),
+            (r#"{"a": 1, "a": 2}"#, "duplicate key `a` at line 1 column"),
+            (r#"[{"b": {"c": 1, "d": 1, "c": 1}}]"#, "duplicate key `c`"),
             (r#"{"a": 1} x"#, "trailing characters"),
             (&"[".repeat(200), "recursion limit"),
         ] {

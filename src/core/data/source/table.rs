@@ -44,7 +44,7 @@ impl ChunkReader for Chunks {
         // A file with holes can be as long as a disk is not.
         if length > MAX_BYTES {
             return Err(ParquetError::General(format!(
-                "a column of {length} bytes, more than {} GiB",
+                "a column has {length} bytes (at most {} GiB are allowed)",
                 MAX_BYTES >> 30
             )));
         }
@@ -59,7 +59,7 @@ impl Table {
             let reader = SerializedFileReader::new(Chunks(blob.clone())).map_err(|error| error.to_string())?;
             let rows = |group: &parquet::file::metadata::RowGroupMetaData| match group.num_rows() {
                 rows if (0..=MAX_ROWS).contains(&rows) => Ok(rows as u64),
-                rows => Err(format!("a row group of {rows} rows")),
+                rows => Err(format!("a row group declares {rows} rows (0 to {MAX_ROWS} are allowed)")),
             };
             reader.metadata().row_groups().iter().map(rows).collect()
         })
@@ -84,7 +84,7 @@ impl Table {
                 let row = row.map_err(|error| error.to_string())?;
                 num_bytes += row_bytes(&row);
                 if num_bytes > MAX_BYTES {
-                    return Err(format!("a row group of more than {} GiB: write smaller ones", MAX_BYTES >> 30));
+                    return Err(format!("a row group is larger than {} GiB: write smaller ones", MAX_BYTES >> 30));
                 }
                 rows.push(row);
             }

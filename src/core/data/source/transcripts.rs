@@ -23,7 +23,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     };
     let file = file.ok_or_else(|| DataError::Line("missing field `audio_filepath` or `audio`, a file".to_owned()))?;
     let Some(Json::String(text)) = text else {
-        return Err(DataError::Line("missing field `text`, what is said".to_owned()));
+        return Err(DataError::Line("missing field `text` (the transcript)".to_owned()));
     };
     let mut audio = json!({ "type": "audio", "audio": file });
     for (key, value) in [("offset", offset), ("duration", duration)] {
@@ -34,7 +34,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     let mut asked = vec![audio];
     match question {
         Some(Json::String(question)) => asked.push(json!({ "type": "text", "text": question })),
-        Some(_) => return Err(DataError::Line("`question` is no text".to_owned())),
+        Some(_) => return Err(DataError::Line("`question` must be text".to_owned())),
         None => {}
     }
     let turns = json!([{ "role": "user", "content": asked }, { "role": "assistant", "content": text }]);

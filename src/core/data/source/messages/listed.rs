@@ -88,7 +88,8 @@ impl Listed<'_> {
     /// The part has no counterpart, or names a file that is not there.
     pub fn part(&mut self, part: RawPart) -> Result<Part, DataError> {
         if part.cut.cuts() && (part.r#type.starts_with("image") || part.r#type.starts_with("video")) {
-            let reason = format!("a part of type {:?} with start, end or offset: only recordings are cut", part.r#type);
+            let reason =
+                format!("a part of type {:?} has start, end or offset, which only recordings may have", part.r#type);
             return Err(DataError::Line(reason));
         }
         match part.r#type.as_str() {
@@ -119,9 +120,9 @@ impl Listed<'_> {
             // The texts themselves are listed.
             "context" => self.context(),
             other => Err(DataError::Line(format!(
-                "a part of type {other:?} with these fields; known: {{\"type\":\"text\",\"text\":…}}, \
-                 {{\"type\":\"image\"}}, {{\"type\":\"image_url\",\"image_url\":{{\"url\":…}}}}, {{\"type\":\"video\"}} and \
-                 {{\"type\":\"audio\"}}"
+                "unsupported part of type {other:?} with these fields; supported: {{\"type\":\"text\",\"text\":…}}, \
+                 {{\"type\":\"image\"}}, {{\"type\":\"image_url\",\"image_url\":{{\"url\":…}}}}, \
+                 {{\"type\":\"video\"}} and {{\"type\":\"audio\"}}"
             ))),
         }
     }
@@ -134,7 +135,7 @@ impl Listed<'_> {
             if unused > 0 {
                 let (key, placeholder, used) = (kind.key(), kind.placeholder(), used(kind));
                 let listed = used + unused;
-                let reason = format!("`{key}` lists {listed} but the messages hold {used} {placeholder}");
+                let reason = format!("`{key}` lists {listed}, but the messages have {used} {placeholder}");
                 return Err(DataError::Line(reason));
             }
         }
@@ -143,5 +144,5 @@ impl Listed<'_> {
 }
 
 fn too_few(kind: MediaKind) -> DataError {
-    DataError::Line(format!("more {} in the messages than files in `{}`", kind.placeholder(), kind.key()))
+    DataError::Line(format!("the messages have more {} than `{}` lists", kind.placeholder(), kind.key()))
 }

@@ -53,22 +53,21 @@ impl Conversation {
 fn tools(raw: Option<Json>) -> Result<Vec<Json>, DataError> {
     let value = match raw {
         Some(Json::String(text)) if text.trim().is_empty() => Json::Null,
-        Some(Json::String(text)) => {
-            serde_json::from_str(&text).map_err(|error| DataError::Line(format!("`tools` is no JSON: {error}")))?
-        }
+        Some(Json::String(text)) => serde_json::from_str(&text)
+            .map_err(|error| DataError::Line(format!("`tools` is not valid JSON: {error}")))?,
         other => other.unwrap_or_default(),
     };
     match value {
         Json::Null => Ok(Vec::new()),
         Json::Array(tools) => Ok(tools),
         one @ Json::Object(_) => Ok(vec![one]),
-        _ => Err(DataError::Line("`tools` is not a list of functions".to_owned())),
+        _ => Err(DataError::Line("`tools` must be a list of functions".to_owned())),
     }
 }
 
 /// Variables for the chat template: an object, or its JSON text.
 fn kwargs(raw: Option<Json>) -> Result<Map<String, Json>, DataError> {
-    let wrong = || DataError::Line("`chat_template_kwargs` is no object".to_owned());
+    let wrong = || DataError::Line("`chat_template_kwargs` must be an object".to_owned());
     match raw {
         None | Some(Json::Null) => Ok(Map::new()),
         Some(Json::Object(kwargs)) => Ok(kwargs),
@@ -159,13 +158,16 @@ mod tests {
             (r#"{"messages":[]}"#, "empty"),
             (r#"{"images":[]}"#, "messages"),
             (r#"{"messages":[{"role":"user","content":"<image>"}]}"#, "more <image>"),
-            (r#"{"messages":[{"role":"user","content":"x"}],"images":["a","b"]}"#, "lists 2 but the messages hold 0"),
+            (r#"{"messages":[{"role":"user","content":"x"}],"images":["a","b"]}"#, "lists 2, but the messages have 0"),
             (r#"{"messages":[{"role":"user","content":"<video><video>"}],"videos":["a"]}"#, "more <video>"),
             (r#"{"messages":[{"role":"user","content":[{"type":"audio"}]}]}"#, "more <audio>"),
             (r#"{"messages":[{"role":"user","content":[{"type":"text"}]}]}"#, "of type \"text\""),
             (r#"{"messages":[{"role":"user","content":"x"}],"tools":"["}"#, "`tools`"),
             (r#"{"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":[1]}"#, "`chat_template_kwargs`"),
-            (r#"{"messages":[{"role":"user","content":[{"type":"video","video":"a","fps":0}]}]}"#, "fps is 0"),
+            (
+                r#"{"messages":[{"role":"user","content":[{"type":"video","video":"a","fps":0}]}]}"#,
+                "a finite number above 0, found 0",
+            ),
         ] {
             let error = Conversation::parse(line).unwrap_err().to_string();
             assert!(error.contains(part), "{line}: {error}");

@@ -26,7 +26,7 @@ pub(super) struct RawLine {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "images, videos, audios or contexts are neither names nor a list of them")]
+#[serde(untagged, expecting = "images, videos, audios and contexts must be a name or a list of names")]
 pub(super) enum OneOrMore<T> {
     More(Vec<T>),
     One(T),
@@ -58,7 +58,7 @@ fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<RawConte
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "the content of a message is neither a text nor a list of parts with a `type`")]
+#[serde(untagged, expecting = "the content of a message must be text or a list of parts with a `type`")]
 pub(super) enum RawContent {
     Text(String),
     Parts(Vec<RawPart>),
@@ -96,7 +96,7 @@ impl RawCut {
     pub fn segment(self) -> Result<Segment, DataError> {
         let Self { start, end, offset, duration } = self;
         let both = |one: &str, other: &str| {
-            DataError::Line(format!("a recording with `{one}` and `{other}`: one of them says it"))
+            DataError::Line(format!("a recording has both `{one}` and `{other}`: give only one of them"))
         };
         match (start, offset, end, duration) {
             (Some(_), Some(_), ..) => return Err(both("start", "offset")),
@@ -105,7 +105,7 @@ impl RawCut {
         }
         let start = start.or(offset).unwrap_or(0.0);
         let end = end.or(duration.map(|duration| start + duration));
-        Segment::new(start, end).map_err(|reason| DataError::Line(format!("a recording's segment: {reason}")))
+        Segment::new(start, end).map_err(|reason| DataError::Line(format!("recording: {reason}")))
     }
 
     /// Returns whether it says where something begins or ends; `duration` may be that of a whole file.
@@ -195,7 +195,9 @@ impl RawVideo {
             RawVideo::Rated { video, fps: own } => return video.source(own.or(fps), files),
         };
         match fps {
-            Some(fps) if !(fps.is_finite() && fps > 0.0) => Err(DataError::Line(format!("a video's fps is {fps}"))),
+            Some(fps) if !(fps.is_finite() && fps > 0.0) => {
+                Err(DataError::Line(format!("the fps of a video must be a finite number above 0, found {fps}")))
+            }
             _ => Ok(MediaSource::Video(VideoSource { locators, fps })),
         }
     }

@@ -34,7 +34,7 @@ fn rows_are_pyarrows() {
         assert_eq!(Json::Array(found), expected, "{name}");
     }
     let compressed = rows(&std::fs::read(peers().join("compressed.arrow")).unwrap()).unwrap_err();
-    assert!(compressed.contains("compressed Arrow, which is not read"), "{compressed}");
+    assert!(compressed.contains("compressed Arrow, which is not supported"), "{compressed}");
 }
 
 #[test]
@@ -91,11 +91,13 @@ fn a_damaged_file_costs_its_own_rows() {
     assert_eq!(source.len(), 3);
     assert!(source.read(0).is_ok() && source.read(2).is_err());
     assert!(source.read(2).unwrap_err().reason.contains("damaged Arrow"), "{:?}", source.read(2));
-    for (bytes, part) in
-        [(&b"ARROW1\0\0"[..], "no schema"), (b"", "no schema"), (b"\xff\xff\xff\xff\x08\0\0\0abcdefgh", "description")]
-    {
+    for (bytes, part) in [
+        (&b"ARROW1\0\0"[..], "no schema"),
+        (b"", "no schema"),
+        (b"\xff\xff\xff\xff\x08\0\0\0abcdefgh", "metadata is invalid"),
+    ] {
         let error = rows(bytes).unwrap_err();
-        assert!(error.contains("is no Arrow file") && error.contains(part), "{error}");
+        assert!(error.contains("is not an Arrow file") && error.contains(part), "{error}");
     }
 }
 

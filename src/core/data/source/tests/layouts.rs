@@ -81,7 +81,7 @@ fn long_texts_are_cut_and_nothing_is_lost() {
         assert_eq!(source.bad(source.len() - 1, String::new()).at, if name == "a.txt" { "4" } else { "1" });
     }
     let source = of(folder.write("e.jsonl", "{\"text\": \"\"}\n{\"text\": 1}\n{\"a\": 1}"));
-    assert_eq!(source.read(0).unwrap_err().reason, "not a sample: an empty text");
+    assert_eq!(source.read(0).unwrap_err().reason, "not a sample: the text is empty");
     assert!((1..3).all(|index| source.read(index).unwrap_err().reason.contains("`text`")));
     let sft = |file: &TrainFile| Source::open(file, Phase::Sft, 9, str::len).err().unwrap().to_string();
     let error = sft(&TrainFile { format: Format::Plain, ..TrainFile::new("a.txt") });
