@@ -195,7 +195,7 @@ fn what_a_text_tower_cannot_do_is_refused_before_a_run() {
     let cases = [
         ("pools.text={tensor_parallel: 3}", "text_encoder.num_heads is 4, which tensor_parallel=3 does not divide"),
         ("model.text.layers=[0, 3]", "text.layers is [0,3], but must be a list of numbers from -3 to 2"),
-        ("model.text.template=no place", "text.template has not one {}"),
+        ("model.text.template=no place", "text.template must contain {} exactly once"),
         ("model.text.tokenizer=nowhere", "`model.text.tokenizer`: no such directory"),
         (
             "model.text_encoder.config.vocab_size=300",

@@ -77,15 +77,14 @@ pub fn join_column(parts: &[(SampleId, ColumnView<'_>)]) -> Result<JoinedColumn,
     let key =
         |view: &ColumnView<'_>| (view.name.to_owned(), view.before.to_vec(), view.after.to_vec(), view.values.name());
     if let Some((id, other)) = parts.iter().find(|(_, view)| key(view) != key(&first)) {
-        let reason = format!("its column is {:?}, and that of sample {first_id} is {:?}", key(other), key(&first));
+        let reason = format!("its column is {:?}, but that of sample {first_id} is {:?}", key(other), key(&first));
         return Err(DataError::Column { id: *id, reason });
     }
     let outer: usize = first.before.iter().product();
     let inner: usize = first.after.iter().product();
     if let Some((id, view)) = parts.iter().find(|(_, view)| view.values.len() != outer * view.rows * inner) {
         let (name, rows, found) = (view.name, view.rows, view.values.len());
-        let reason =
-            format!("column {name} has {found} values in {rows} rows, and {} are needed", outer * rows * inner);
+        let reason = format!("column {name} has {found} values in {rows} rows, but needs {}", outer * rows * inner);
         return Err(DataError::Column { id: *id, reason });
     }
     let rows = parts.iter().map(|(_, view)| view.rows).sum();
@@ -166,6 +165,6 @@ mod tests {
         assert!(other.contains("sample 7") && other.contains("state") && other.contains("actions"), "{other}");
         assert!(error(SampleColumn { after: vec![3], ..one.clone() }).contains("[3]"));
         assert!(error(SampleColumn { values: ColumnValues::I64(vec![0; 4]), ..one.clone() }).contains("int64"));
-        assert!(error(column(2, vec![0.0; 4])).contains("4 values in 2 rows, and 8 are needed"));
+        assert!(error(column(2, vec![0.0; 4])).contains("4 values in 2 rows, but needs 8"));
     }
 }

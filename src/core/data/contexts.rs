@@ -52,7 +52,7 @@ impl ContextProcessor {
     ) -> Result<Option<Self>, DataError> {
         let Some(text) = TextProcessor::open((model_dir, own), config)? else { return Ok(None) };
         let placeholder = model.special().context.and_then(|id| model.token(id)).ok_or_else(|| {
-            DataError::file(model_dir, "tokenizer.json has no token of the id text_token_id of config.json")
+            DataError::file(model_dir, "tokenizer.json has no token with the id text_token_id of config.json")
         })?;
         Ok(Some(Self { text, marker: Marker { inline: placeholder.clone(), words: vec![placeholder] } }))
     }
@@ -98,7 +98,10 @@ impl TextProcessor {
         let text = &config["text"];
         let count = |key: &str, default: u64| match &text[key] {
             Json::Null => Ok(default as usize),
-            value => value.as_u64().map(|count| count as usize).ok_or_else(|| wrong(format!("text.{key} is {value}"))),
+            value => value
+                .as_u64()
+                .map(|count| count as usize)
+                .ok_or_else(|| wrong(format!("text.{key} must be a whole number, found {value}"))),
         };
         // The table of positions bounds the texts of CLIP.
         let positions = match section["model_type"].as_str() {
@@ -111,15 +114,17 @@ impl TextProcessor {
             return Err(wrong(format!("{what} (max_position_embeddings): set model.text.max_tokens={positions}")));
         }
         if drop_tokens >= max_tokens {
-            return Err(wrong(format!("text.drop_tokens is {drop_tokens}, not below text.max_tokens, {max_tokens}")));
+            return Err(wrong(format!(
+                "text.drop_tokens ({drop_tokens}) must be below text.max_tokens ({max_tokens})"
+            )));
         }
         let template = match &text["template"] {
             Json::Null => PLACE,
-            value => value.as_str().ok_or_else(|| wrong(format!("text.template is {value}, no string")))?,
+            value => value.as_str().ok_or_else(|| wrong(format!("text.template must be a string, found {value}")))?,
         };
         let around = template.split_once(PLACE).filter(|(_, after)| !after.contains(PLACE));
-        let (before, after) =
-            around.ok_or_else(|| wrong(format!("text.template has not one {PLACE}: {template:?}")))?;
+        let (before, after) = around
+            .ok_or_else(|| wrong(format!("text.template must contain {PLACE} exactly once, found {template:?}")))?;
         let begin = first_of_text(&tokenizer, before, after).map_err(|error| wrong(error.to_string()))?;
         if begin.is_some_and(|begin| drop_tokens > begin) {
             let begin = begin.unwrap_or(0);
@@ -172,7 +177,10 @@ impl TextProcessor {
     /// The reason: none is left.
     pub fn num_features(&self, num_tokens: usize) -> Result<usize, String> {
         match num_tokens.saturating_sub(self.drop_tokens) {
-            0 => Err(format!("a context of {num_tokens} tokens, of which the first {} are dropped", self.drop_tokens)),
+            0 => Err(format!(
+                "the context has {num_tokens} tokens, and the first {} are dropped: none are left",
+                self.drop_tokens
+            )),
             num_features => Ok(num_features),
         }
     }
@@ -188,7 +196,7 @@ impl TextProcessor {
     }
 
     fn cut(&self, count: u64) -> String {
-        format!("contexts that were cut off at model.text.max_tokens = {}: {count}", self.max_tokens)
+        format!("contexts cut off at model.text.max_tokens = {}: {count}", self.max_tokens)
     }
 }
 
@@ -244,22 +252,22 @@ mod tests {
         assert_eq!(contexts.notes(), None);
         let (cut, num_features) = ids("xyzuvw");
         assert_eq!((cut.len(), num_features, &cut[..4]), (6, 4, &whole[..4]));
-        assert_eq!(contexts.notes().unwrap(), "contexts that were cut off at model.text.max_tokens = 6: 1");
+        assert_eq!(contexts.notes().unwrap(), "contexts cut off at model.text.max_tokens = 6: 1");
         let none = open(json!({"template": "ab{}", "drop_tokens": 2})).unwrap().context("").unwrap_err();
-        assert_eq!(none, "a context of 2 tokens, of which the first 2 are dropped");
+        assert_eq!(none, "the context has 2 tokens, and the first 2 are dropped: none are left");
     }
 
     #[test]
     fn what_a_tower_cannot_be_given_is_named() {
         for (text, expected) in [
-            (json!({"template": "no place"}), "text.template has not one {}"),
-            (json!({"template": "{} {}"}), "text.template has not one {}"),
-            (json!({"max_tokens": 4, "drop_tokens": 4}), "text.drop_tokens is 4, not below text.max_tokens, 4"),
+            (json!({"template": "no place"}), "text.template must contain {} exactly once"),
+            (json!({"template": "{} {}"}), "text.template must contain {} exactly once"),
+            (json!({"max_tokens": 4, "drop_tokens": 4}), "text.drop_tokens (4) must be below text.max_tokens (4)"),
             (
                 json!({"template": "ab{}", "drop_tokens": 3}),
                 "with this tokenizer the text begins at token 2: set model.text",
             ),
-            (json!({"max_tokens": -1}), "text.max_tokens is -1"),
+            (json!({"max_tokens": -1}), "text.max_tokens must be a whole number, found -1"),
         ] {
             let error = open(text).err().unwrap();
             assert!(error.contains(expected), "{error:?} lacks {expected:?}");
@@ -270,8 +278,8 @@ mod tests {
             Conversation::parse(&json!({"messages": messages, "contexts": contexts}).to_string())
         };
         let error = |found: Result<_, crate::data::DataError>| found.map(|_: Conversation| ()).unwrap_err().to_string();
-        assert!(error(parse(json!(["x"]), "?")).contains("`contexts` lists 1 but the messages hold 0 <context>"));
-        assert!(error(parse(json!(["x"]), "<context><context>")).contains("more <context> in the messages"));
+        assert!(error(parse(json!(["x"]), "?")).contains("`contexts` lists 1, but the messages have 0 <context>"));
+        assert!(error(parse(json!(["x"]), "<context><context>")).contains("the messages have more <context> than"));
         let dir = tempfile::tempdir().unwrap();
         write_model(dir.path(), &MODEL).unwrap();
         let config = read_json(&dir.path().join("config.json")).unwrap();

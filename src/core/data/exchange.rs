@@ -17,7 +17,7 @@ impl Exchange {
     /// The question of a conversation, or the prompt of a picture, with the answer that is expected.
     pub(super) fn asked(content: Content) -> Result<Self, String> {
         if let Content::Captioned(Captioned { target, mut captions, answer, .. }) = content {
-            let answer = answer.ok_or("has no `answer`, which a reader is expected to read")?;
+            let answer = answer.ok_or("has no `answer` to compare with")?;
             let images = match target {
                 Some(MediaSource::Image(locator)) => vec![locator],
                 _ => Vec::new(),
@@ -36,7 +36,7 @@ impl Exchange {
             _ => return Err("is not a conversation: there is no answer to compare with".to_owned()),
         };
         let found = conversation.split_answer();
-        let (asked, answer) = found.ok_or("no assistant turn: no answer to compare with")?;
+        let (asked, answer) = found.ok_or("has no assistant turn: there is no answer to compare with")?;
         let question = asked.turns.last().map_or(String::new(), Turn::joined_text);
         let images = asked.images().cloned().collect();
         Ok((Self { question, answer, images }, asked))

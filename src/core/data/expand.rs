@@ -54,7 +54,7 @@ pub fn check(places: &[Place], expected: impl Iterator<Item = MediaKind> + Clone
         others.iter().fold(sight, |said, kind| format!("{said} and {}", of(*kind)))
     };
     let (given, made) = (count(&mut expected.clone()), count(&mut made.clone()));
-    Err(DataError::Line(format!("{given}, but the chat template made placeholders of {made}")))
+    Err(DataError::Line(format!("the sample has {given}, but the chat template made placeholders for {made}")))
 }
 
 /// A text with its markers replaced, up to the first for which there is nothing. One placeholder token stands for a whole

@@ -125,8 +125,8 @@ impl SampleMaker for Processor {
         };
         let reason = match self.encoder_decoder() {
             Some(_) if source.is_text() => {
-                "has texts, and this model has an encoder of prompts and a decoder of answers: its records need `messages`, or a \
-                 prompt and an answer"
+                "has texts, but this model has an encoder of prompts and a decoder of answers: its records need \
+                 `messages`, or a prompt and an answer"
             }
             _ => reason,
         };
@@ -135,7 +135,7 @@ impl SampleMaker for Processor {
         }
         if self.encoder_decoder().is_some() && self.phase() != Phase::Sft {
             let reason =
-                "this model has an encoder of prompts and a decoder of answers, which are learned in sft alone";
+                "this model has an encoder of prompts and a decoder of answers, which can be trained only with sft";
             return Err(DataError::file(Path::new("train.phase"), reason));
         }
         if source.is_conversation() {

@@ -29,7 +29,7 @@ static OWN: OnceLock<BTreeMap<String, Box<OpenMaker>>> = OnceLock::new();
 /// # Errors
 /// This was called before.
 pub fn register_makers(makers: BTreeMap<String, Box<OpenMaker>>) -> Result<(), String> {
-    OWN.set(makers).map_err(|_| "families were registered before: register all of them at once".to_owned())
+    OWN.set(makers).map_err(|_| "makers of samples are already registered: register all of them at once".to_owned())
 }
 
 /// The maker of samples for the model of `config`, a `config.json`. Files are decoded by `decoder`.
@@ -54,7 +54,7 @@ pub fn open_maker(
                 if known.is_empty() { "registers none".to_owned() } else { format!("has {}", known.join(", ")) };
             Err(DataError::file(
                 Path::new("data.maker"),
-                format!("`{name}` is no maker of samples: this program {known}"),
+                format!("`{name}` is not a maker of samples: this program {known}"),
             ))
         }
     }

@@ -37,7 +37,7 @@ impl Places<'_> {
         // A space before the content is the first token's.
         let content = self.content_begin(index).map(|at| self.text[..at].trim_end_matches(' ').len());
         let Some(floor) = floor else {
-            let reason = "does not begin with the rendering of the turns before it";
+            let reason = "changes the rendering of the turns before it";
             return content.ok_or_else(|| DataError::Template(format!("turn {index} {reason}")));
         };
         let rest = &self.text[floor..];

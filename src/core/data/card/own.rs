@@ -35,7 +35,7 @@ pub fn register_towers(towers: &[(String, OwnTower)]) -> Result<(), String> {
         };
         rows.push((name.clone(), row));
     }
-    OWN.set(rows).map_err(|_| "families were registered before: register all of them at once".to_owned())
+    OWN.set(rows).map_err(|_| "families are already registered: register all of them at once".to_owned())
 }
 
 /// The row of a model or of one of its parts, built in or registered.

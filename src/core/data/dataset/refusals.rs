@@ -7,10 +7,10 @@ use crate::data::source::Source;
 
 /// Why packs are not made of a data set that holds packs.
 pub const PACKED_ALREADY: &str =
-    "is packed already, and packs are made of samples: leave it out, or train on it as it is with data.pack.mode step";
+    "is already packed, but packs are made of samples: leave it out, or train on it as it is with data.pack.mode step";
 
-const SINGLE_FRAMES: &str = "is a LeRobot set, of which `data.val_size` would set single frames aside whose neighbors are trained \
-                             on: keep episodes apart as a set of their own, and name it in `eval`";
+const SINGLE_FRAMES: &str = "is a LeRobot set: `data.val_size` would set aside single frames while their neighbors \
+                             are trained on; keep whole episodes apart as a set of their own, and name it in `eval`";
 
 /// # Errors
 /// The data set has no samples.
@@ -44,5 +44,5 @@ pub(super) fn expect_unpacked(packed: Option<&Path>) -> Result<(), DataError> {
 
 /// Returns the refusal of a record that is one of a group of answers, and has no label.
 pub(super) fn no_labeled_answer(source: &Source, index: u64) -> BadSample {
-    source.bad(index as usize, "is no labeled answer".to_owned())
+    source.bad(index as usize, "is not a labeled answer".to_owned())
 }

@@ -235,14 +235,14 @@ impl Source {
                 Ok(Content::Captioned(*captioned))
             }
             Whole::Tokens(ids) => match ids.is_empty() {
-                true => Err("a document without tokens".to_owned()),
+                true => Err("the document has no tokens".to_owned()),
                 false => Ok(Content::Tokens(TokenPiece::of(ids, piece, self.piece_bytes))),
             },
             Whole::Text(text) => {
                 let num = num_pieces(opened.block.num_bytes(record), self.piece_bytes);
                 let piece = TextPiece::of(&text, piece, num);
                 match piece.text.is_empty() {
-                    true => Err(DataError::Line("an empty text".to_owned()).to_string()),
+                    true => Err(DataError::Line("the text is empty".to_owned()).to_string()),
                     false => Ok(Content::Text(piece)),
                 }
             }
