@@ -193,7 +193,7 @@ fn what_it_cannot_do_is_refused_by_name() {
         (&["train.label_smoothing=0.1"], "train.label_smoothing"),
         (&["train.loss_weighting=square"], "train.loss_weighting"),
         (&["train.neftune_alpha=5"], "train.neftune_alpha"),
-        (&["model.overrides={vision_config.max_position_embeddings: 3}"], "positions are for 3"),
+        (&["model.overrides={vision_config.max_position_embeddings: 3}"], "there are positions for 3"),
     ] {
         let checked = loongforge(&fixture, &[&["check", "run.yaml"], overrides].concat());
         let told = format!("{}{}", String::from_utf8_lossy(&checked.stdout), String::from_utf8_lossy(&checked.stderr));

@@ -46,14 +46,14 @@ pub fn decode_animation(bytes: &[u8], limits: &Limits) -> Result<(Vec<RgbImage>,
             clock.check(MAX_DECODE_SECONDS)?;
         }
         if frames.len() > MAX_GIF_FRAMES {
-            return Err(format!("more than {MAX_GIF_FRAMES} frames"));
+            return Err(format!("has more than {MAX_GIF_FRAMES} frames"));
         }
         if frames.len() as u64 * u64::from(width) * u64::from(height) * 3 > MAX_PICTURE_BYTES {
             return Err(format!("its frames take more than {} MiB", MAX_PICTURE_BYTES >> 20));
         }
     }
     if frames.is_empty() {
-        return Err("an animation without frames".to_owned());
+        return Err("the animation has no frames".to_owned());
     }
     let fps = if seconds > 0.0 { frames.len() as f64 / seconds } else { DEFAULT_GIF_FPS };
     Ok((frames, fps))
@@ -133,7 +133,7 @@ pub fn decode_rgb_into(bytes: &[u8], limits: &Limits, room: &mut [u8]) -> Result
     let (width, height) = decoder.dimensions();
     limits.check_size(width, height)?;
     if decoder.total_bytes() > MAX_PICTURE_BYTES {
-        return Err(format!("is {width}×{height} pixels, more than {} MiB", MAX_PICTURE_BYTES >> 20));
+        return Err(format!("is {width}×{height} pixels, which takes more than {} MiB", MAX_PICTURE_BYTES >> 20));
     }
     if format == ImageFormat::Jpeg && !jpeg_is_whole(bytes) {
         return Err("truncated or corrupt JPEG".to_owned());
@@ -180,7 +180,7 @@ fn describe(error: &image::ImageError, limits: &Limits) -> String {
     match error {
         image::ImageError::Limits(_) => format!("{error} (data.image.max_side = {})", limits.max_side),
         image::ImageError::Unsupported(_) => {
-            format!("of a kind that is not decoded ({error}): convert it, for example to PNG")
+            format!("unsupported kind of picture ({error}): convert it, for example to PNG")
         }
         image::ImageError::IoError(_) => format!("truncated or corrupt: {error}"),
         _ => format!("corrupt: {error}"),
@@ -306,7 +306,7 @@ mod tests {
         }
         file.resize(124 + 2 * 768, 0);
         let error = decode_rgb(&file, &side(100)).unwrap_err();
-        assert!(error.contains("not decoded") && error.contains("convert it"), "{error}");
+        assert!(error.contains("unsupported kind of picture") && error.contains("convert it"), "{error}");
     }
 
     #[test]

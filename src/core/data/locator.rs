@@ -124,11 +124,11 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, DataError> {
 
 /// `image/png;base64,…` (RFC 2397), named `data.png`.
 fn data_uri(rest: &str) -> Result<Locator, String> {
-    let (head, body) = rest.split_once(',').ok_or("without a comma")?;
+    let (head, body) = rest.split_once(',').ok_or("has no comma")?;
     let mut words = head.split(';');
     let media_type = words.next().unwrap_or_default();
     if !words.any(|word| word.eq_ignore_ascii_case("base64")) {
-        return Err(format!("of {media_type:?} that is not base64"));
+        return Err(format!("of {media_type:?} is not encoded as base64"));
     }
     let body: Cow<'_, str> = match body.contains(|c: char| c.is_ascii_whitespace()) {
         true => body.split_ascii_whitespace().collect::<String>().into(),
@@ -162,7 +162,7 @@ mod tests {
     fn what_cannot_be_read_is_said() {
         for (text, part) in [
             ("data:image/png;base64,*", "image/png"),
-            ("data:image/png,abc", "not base64"),
+            ("data:image/png,abc", "not encoded as base64"),
             ("data:image/png;base64", "comma"),
         ] {
             let error = Locator::parse(text).unwrap_err().to_string();

@@ -72,7 +72,7 @@ pub fn read_npy_numbers(bytes: &[u8]) -> Result<(Vec<usize>, Vec<f32>), DataErro
     };
     let values: Vec<f32> = values.iter().map(number).collect();
     match values.iter().find(|value| !value.is_finite()) {
-        Some(value) => Err(DataError::Line(format!("an array with {value}"))),
+        Some(value) => Err(DataError::Line(format!("an array must hold finite numbers, found {value}"))),
         None => Ok((shape, values)),
     }
 }
@@ -86,23 +86,23 @@ struct Array<'a> {
 
 fn read(bytes: &[u8]) -> Result<Array<'_>, DataError> {
     let wrong = |what: &str| DataError::Line(format!("an array {what}"));
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("that is not NumPy's format, version 1.0"))?;
-    let (len, rest) = rest.split_first_chunk::<2>().ok_or_else(|| wrong("without a header"))?;
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("is not in NumPy's format, version 1.0"))?;
+    let (len, rest) = rest.split_first_chunk::<2>().ok_or_else(|| wrong("has no header"))?;
     let len = usize::from(u16::from_le_bytes(*len));
-    let (header, data) = rest.split_at_checked(len).ok_or_else(|| wrong("with a torn header"))?;
-    let header = std::str::from_utf8(header).map_err(|_| wrong("with a header that is not text"))?;
+    let (header, data) = rest.split_at_checked(len).ok_or_else(|| wrong("has a truncated header"))?;
+    let header = std::str::from_utf8(header).map_err(|_| wrong("has a header that is not text"))?;
     let descr = header.split_once("'descr': '").and_then(|(_, rest)| rest.split_once('\'')).map(|(descr, _)| descr);
     let Some(descr) = descr.filter(|_| header.contains("'fortran_order': False")) else {
-        return Err(wrong("that is not of numbers in rows (fortran_order False)"));
+        return Err(wrong("must hold numbers in rows (fortran_order False)"));
     };
     let shape = header.split_once("'shape': (").and_then(|(_, rest)| rest.split_once(')')).map(|(shape, _)| shape);
     let shape: Option<Vec<usize>> = shape.and_then(|shape| {
         shape.split(',').map(str::trim).filter(|axis| !axis.is_empty()).map(|axis| axis.parse().ok()).collect()
     });
-    let shape = shape.filter(|shape| shape.len() <= MAX_AXES).ok_or_else(|| wrong("without a shape"))?;
+    let shape = shape.filter(|shape| shape.len() <= MAX_AXES).ok_or_else(|| wrong("has no shape"))?;
     let num_values = shape.iter().try_fold(1usize, |product, &axis| product.checked_mul(axis));
     if num_values.and_then(|num| num.checked_mul(4)) != Some(data.len()) {
-        return Err(wrong(&format!("of shape {shape:?} in {} bytes", data.len())));
+        return Err(wrong(&format!("has the shape {shape:?}, which does not fit its {} bytes", data.len())));
     }
     Ok(Array { descr, shape, values: data.as_chunks::<4>().0 })
 }

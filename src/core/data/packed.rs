@@ -144,19 +144,21 @@ impl PackedSample {
     /// A member is missing or wrong, or they disagree with each other.
     pub fn from_members(members: &[Member]) -> Result<Self, DataError> {
         let find = |name: &str| members.iter().find(|(other, _)| other == name).map(|(_, bytes)| bytes);
-        let expect = |name: &str| find(name).ok_or_else(|| wrong(format!("a pack without its member {name}")));
+        let expect = |name: &str| find(name).ok_or_else(|| wrong(format!("the pack has no member {name}")));
         let raw: RawPack = serde_json::from_slice(expect(JSON)?).map_err(|error| wrong(error.to_string()))?;
         let num_tokens: u64 = raw.lens.iter().map(|&len| u64::from(len)).sum();
         if raw.lens.is_empty() || raw.lens.contains(&0) {
-            return Err(wrong("a pack without documents, or with an empty one".to_owned()));
+            return Err(wrong("the pack has no documents, or an empty one".to_owned()));
         }
         if raw.ids.len() != raw.lens.len() || raw.samples.len() != raw.lens.len() {
             let (ids, lens, samples) = (raw.ids.len(), raw.lens.len(), raw.samples.len());
-            return Err(wrong(format!("a pack of {ids} ids, {lens} lens and {samples} samples")));
+            return Err(wrong(format!(
+                "the pack has {ids} ids, {lens} lens and {samples} samples, but needs as many of each"
+            )));
         }
         let fits = |name: &str, shape: &[usize], rows: &[usize]| match shape.split_last() {
             Some((&last, first)) if last as u64 == num_tokens && first == rows => Ok(()),
-            _ => Err(wrong(format!("{name} is of shape {shape:?}, but lens add up to {num_tokens} tokens"))),
+            _ => Err(wrong(format!("{name} has the shape {shape:?}, but lens add up to {num_tokens} tokens"))),
         };
         let of_tokens = |name: &str| {
             let (shape, values) = read_npy(expect(name)?)?;
@@ -201,13 +203,13 @@ impl RawMedia {
     fn open<'a>(self, find: &impl Fn(&str) -> Option<&'a Arc<[u8]>>) -> Result<PackedMedia, DataError> {
         let kind = match (self.kind, self.fps) {
             (RawKind::Image, _) if self.files.len() != 1 => {
-                return Err(wrong(format!("a picture of {} files", self.files.len())));
+                return Err(wrong(format!("a picture must have one file, found {}", self.files.len())));
             }
             (RawKind::Audio, _) if self.files.len() != 1 => {
-                return Err(wrong(format!("a recording of {} files", self.files.len())));
+                return Err(wrong(format!("a recording must have one file, found {}", self.files.len())));
             }
             (RawKind::Context, _) if self.files.len() != 1 => {
-                return Err(wrong(format!("a context of {} files", self.files.len())));
+                return Err(wrong(format!("a context must have one file, found {}", self.files.len())));
             }
             (RawKind::Context, _) => PackedKind::Context,
             (RawKind::Image, _) => PackedKind::Image,
@@ -221,7 +223,7 @@ impl RawMedia {
         };
         let file = |name: String| match find(&name) {
             Some(bytes) => Ok((name, bytes.clone())),
-            None => Err(wrong(format!("a pack without its member {name}"))),
+            None => Err(wrong(format!("the pack has no member {name}"))),
         };
         let files = self.files.into_iter().map(file).collect::<Result<_, _>>()?;
         Ok(PackedMedia { kind, files })
@@ -313,7 +315,7 @@ mod tests {
             (r#"{"ids":[1],"lens":[2,3],"samples":["a","b"]}"#, "1 ids"),
             (r#"{"ids":[1,2],"lens":[5,0],"samples":["a","b"]}"#, "empty one"),
             (r#"{"ids":[1,2],"lens":[4294967295,4294967295],"samples":["a","b"]}"#, "8589934590"),
-            (r#"{"ids":[1],"lens":[5],"samples":["a"],"media":[{"kind":"image","files":[]}]}"#, "0 files"),
+            (r#"{"ids":[1],"lens":[5],"samples":["a"],"media":[{"kind":"image","files":[]}]}"#, "one file, found 0"),
             (r#"{"ids":[1],"lens":[5],"samples":["a"],"media":[{"kind":"video","fps":0,"files":[]}]}"#, "fps"),
         ] {
             assert!(json(text).contains(part), "{text}: {}", json(text));

@@ -27,7 +27,7 @@ const MAX_CHANNELS: usize = 8;
 /// Samples a second of a file.
 const RATES: std::ops::RangeInclusive<u32> = 4_000..=192_000;
 /// The reason of a file, such as a silent video, that has no track of sound.
-pub const NO_SOUND: &str = "has no track of sound";
+pub const NO_SOUND: &str = "has no audio track";
 /// The largest sample of a file in floating point, which may be above full scale.
 const MAX_LEVEL: f32 = 1000.0;
 /// Memory that a tag or a cover picture in a file may take; neither is read.
@@ -126,7 +126,7 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segm
     }
     let found = sound.num_seen;
     if let Some(claimed) = claimed.filter(|&claimed| is_exact && claimed > found && !sound.is_complete()) {
-        return Err(of_codec(format!("truncated: {found} samples a channel, but its header says {claimed}")));
+        return Err(of_codec(format!("truncated: {found} samples per channel, but its header says {claimed}")));
     }
     let Some(own) = sound.rate else { return Err(of_codec("has no samples".to_owned())) };
     sound.check_end(own).map_err(of_codec)?;
@@ -227,7 +227,7 @@ impl<'a> Mono<'a> {
         }
         check_kind(rate, channels)?;
         if *self.rate.get_or_insert(rate) != rate {
-            return Err(format!("its rate changes within the file, to {rate} Hz"));
+            return Err(format!("its sample rate changes within the file to {rate} Hz"));
         }
         let (range, first) = (self.range(rate), self.num_seen);
         self.num_seen += decoded.frames() as u64;
@@ -254,7 +254,7 @@ impl<'a> Mono<'a> {
             return Ok(());
         }
         let sample = new.iter().find(|sample| is_wild(sample)).expect("there is one");
-        Err(format!("a sample is {sample}; they lie within ±1, those of floating point at most ±{MAX_LEVEL}"))
+        Err(format!("a sample is {sample}, but samples must lie within ±1 (in floating point within ±{MAX_LEVEL})"))
     }
 
     /// # Errors
@@ -267,7 +267,10 @@ impl<'a> Mono<'a> {
             return Err(format!("lasts {seconds:.1} s or more, more than data.audio.max_seconds = {limit}"));
         }
         if num_samples > (MAX_SOUND_BYTES / size_of::<f32>()) as u64 {
-            return Err(format!("lasts {seconds:.1} s at {rate} Hz, more than {} MiB", MAX_SOUND_BYTES >> 20));
+            return Err(format!(
+                "lasts {seconds:.1} s at {rate} Hz, which takes more than {} MiB",
+                MAX_SOUND_BYTES >> 20
+            ));
         }
         Ok(())
     }
@@ -275,16 +278,16 @@ impl<'a> Mono<'a> {
 
 fn probe(bytes: &[u8]) -> Result<Box<dyn FormatReader + '_>, String> {
     if bytes.is_empty() {
-        return Err("empty file, not a file of sound".to_owned());
+        return Err("empty file, not an audio file".to_owned());
     }
     let source = MediaSourceStream::new(Box::new(Cursor::new(bytes)), MediaSourceStreamOptions::default());
     let limit = Limit::Maximum(MAX_TAG_BYTES);
     let tags = MetadataOptions::default().limit_tag_bytes(limit).limit_visual_bytes(limit);
     symphonia::default::get_probe().probe(&Hint::new(), source, FormatOptions::default(), tags).map_err(|error| {
-        let kinds = "WAV, FLAC, MP3, Ogg Vorbis, and AAC in MP4 are known";
+        let kinds = "WAV, FLAC, MP3, Ogg Vorbis, and AAC in MP4 are supported";
         match error {
-            Error::Unsupported(_) => format!("not a file of sound that is known ({kinds}); {}", convert()),
-            error => format!("not a file of sound, or a corrupt one ({}); {kinds}", describe(&error)),
+            Error::Unsupported(_) => format!("not a supported audio file ({kinds}); {}", convert()),
+            error => format!("not an audio file, or a corrupt one ({}); {kinds}", describe(&error)),
         }
     })
 }
@@ -303,7 +306,7 @@ fn decoder(params: &AudioCodecParameters, header: Option<&[u8]>) -> Result<Box<d
     }
     let made = symphonia::default::get_codecs().make_audio_decoder(params, &AudioDecoderOptions::default());
     made.map_err(|error| match error {
-        Error::Unsupported(_) => format!("{} is not decoded; {}", name(params.codec), convert()),
+        Error::Unsupported(_) => format!("{} is not supported; {}", name(params.codec), convert()),
         error => format!("{}: {}", name(params.codec), describe(&error)),
     })
 }
@@ -319,11 +322,11 @@ fn num_samples(track: &Track, params: &AudioCodecParameters) -> Option<u64> {
 
 fn check_kind(rate: u32, channels: usize) -> Result<(), String> {
     if !RATES.contains(&rate) {
-        return Err(format!("{rate} samples a second; {} to {} are taken", RATES.start(), RATES.end()));
+        return Err(format!("has a sample rate of {rate} Hz; {} to {} are supported", RATES.start(), RATES.end()));
     }
     match channels {
         1..=MAX_CHANNELS => Ok(()),
-        _ => Err(format!("{channels} channels; 1 to {MAX_CHANNELS} are taken")),
+        _ => Err(format!("has {channels} channels; 1 to {MAX_CHANNELS} are supported")),
     }
 }
 

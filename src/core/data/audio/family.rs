@@ -61,7 +61,7 @@ impl AudioFamily {
             && inner != 4 * width
         {
             return Err(format!(
-                "intermediate_size of config.json is {inner}; only 4 · hidden_size = {} is known",
+                "intermediate_size of config.json is {inner}; only 4 · hidden_size = {} is supported",
                 4 * width
             ));
         }
@@ -78,7 +78,7 @@ impl AudioFamily {
                 }
             }
             Self::Qwen3Omni | Self::Qwen3Asr => match number("n_window").filter(|&n_window| n_window != 50) {
-                Some(n_window) => Err(format!("n_window of config.json is {n_window}; only 50 is known")),
+                Some(n_window) => Err(format!("n_window of config.json is {n_window}; only 50 is supported")),
                 None => Ok(()),
             },
             Self::Qwen2_5Omni => Ok(()),
@@ -187,7 +187,8 @@ impl FrontEnd {
             false => {
                 let stack = self.stack;
                 Err(format!(
-                    "becomes {num_states} states, no multiple of stack_factor = {stack} of the audio projector"
+                    "becomes {num_states} states, which is not a multiple of stack_factor = {stack} of the audio \
+                     projector"
                 ))
             }
         }

@@ -101,9 +101,9 @@ mod tests {
         }
         for (file, reason) in [
             (wav(&wave, 1, 4000), "s or more, more than data.audio.max_seconds = 1"),
-            (wav(&wave, 9, 16_000), "9 channels; 1 to 8 are taken"),
-            (wav(&wave, 1, 3000), "3000 samples a second; 4000 to 192000 are taken"),
-            (wav(&wave, 1, 0), "0 samples a second; 4000 to 192000 are taken"),
+            (wav(&wave, 9, 16_000), "9 channels; 1 to 8 are supported"),
+            (wav(&wave, 1, 3000), "has a sample rate of 3000 Hz; 4000 to 192000 are supported"),
+            (wav(&wave, 1, 0), "has a sample rate of 0 Hz; 4000 to 192000 are supported"),
             (wav(&[], 1, 16_000), "has no samples"),
         ] {
             let of = |file: &[u8]| decode_sound(file, 16_000, &LIMITS, Segment::WHOLE);

@@ -40,10 +40,10 @@ impl AudioProcessor {
         let Some(section) = card.audio() else { return Ok(None) };
         let path = model_dir.join("config.json");
         let family = card.audio_family().ok_or_else(|| {
-            DataError::file(&path, format!("audio_config of {}: its processor is not known", config["model_type"]))
+            DataError::file(&path, format!("audio_config of {}: its processor is not supported", config["model_type"]))
         })?;
         let placeholder = tokenizer.special().audio.and_then(|id| tokenizer.token(id)).ok_or_else(|| {
-            DataError::file(model_dir, "tokenizer.json has no token of the id audio_token_id of config.json")
+            DataError::file(model_dir, "tokenizer.json has no token with the id audio_token_id of config.json")
         })?;
         let settings = AudioSettings::read(media_dir)?;
         family.check(&settings, section).map_err(|reason| settings.wrong(reason))?;
@@ -94,7 +94,7 @@ impl AudioProcessor {
         }
         let (mut frames, num_features) = self.front_end.frames(samples)?;
         if let Some(limit) = self.limits.max_tokens.filter(|limit| num_features > *limit) {
-            return Err(format!("is of {num_features} tokens, more than data.audio.max_tokens = {limit}"));
+            return Err(format!("has {num_features} tokens, more than data.audio.max_tokens = {limit}"));
         }
         if let Some(change) = change {
             change.mask(&mut frames, self.front_end.num_heard(samples.len()));

@@ -70,7 +70,7 @@ impl AudioSettings {
         settings.path = path;
         let range = |key: &str, value: usize, (least, most): (usize, usize)| match value {
             value if (least..=most).contains(&value) => Ok(()),
-            _ => Err(settings.wrong(format!("{key} is {value}; {least} to {most} are known"))),
+            _ => Err(settings.wrong(format!("{key} must be {least} to {most}, found {value}"))),
         };
         range("feature_size", settings.feature_size, (1, 512))?;
         range("sampling_rate", settings.sampling_rate as usize, (4_000, 192_000))?;
@@ -78,9 +78,9 @@ impl AudioSettings {
         range("hop_length", settings.hop_length, (1, settings.n_fft))?;
         range("chunk_length", settings.chunk_length, (1, 3_600))?;
         for (key, is_known) in [
-            ("dither: only 0 is known", settings.dither == 0.0),
-            ("padding_value: only 0 is known", settings.padding_value == 0.0),
-            ("do_normalize: only false is known", !settings.do_normalize),
+            ("dither: only 0 is supported", settings.dither == 0.0),
+            ("padding_value: only 0 is supported", settings.padding_value == 0.0),
+            ("do_normalize: only false is supported", !settings.do_normalize),
         ] {
             if !is_known {
                 return Err(settings.wrong(key));
@@ -110,8 +110,8 @@ mod tests {
             (r#"{"dither": 0.001}"#, "dither: only 0"),
             (r#"{"do_normalize": true}"#, "do_normalize: only false"),
             (r#"{"padding_value": 1}"#, "padding_value: only 0"),
-            (r#"{"n_fft": 0}"#, "n_fft is 0"),
-            (r#"{"hop_length": 401}"#, "hop_length is 401"),
+            (r#"{"n_fft": 0}"#, "n_fft must be 16 to 16384, found 0"),
+            (r#"{"hop_length": 401}"#, "hop_length must be 1 to 400, found 401"),
             (r#"{"feature_size": "many"}"#, "invalid type"),
         ] {
             let settings =

@@ -53,7 +53,7 @@ impl Eagle {
         let ratio = config["downsample_ratio"].as_f64().unwrap_or(0.5);
         let merge = image.positive("downsample_ratio", Some((1.0 / ratio).round() as usize), 2)?;
         if patch > MAX_PATCH || merge > MAX_MERGE {
-            let most = format!("at most {MAX_PATCH}, and downsample_ratio at least 1 / {MAX_MERGE}");
+            let most = format!("patch_size must be at most {MAX_PATCH}, and downsample_ratio at least 1 / {MAX_MERGE}");
             return Err(
                 image.wrong(format!("config.json says patch_size {patch} and downsample_ratio {ratio}: {most}"))
             );

@@ -45,7 +45,7 @@ impl Ernie {
         let temporal_merge = match video.temporal_patch_size.unwrap_or(2) {
             // What a folder without a video processor says of pictures.
             1 | 2 => 2,
-            other => return Err(video.wrong(format!("temporal_patch_size is {other}; only 2 is known"))),
+            other => return Err(video.wrong(format!("temporal_patch_size is {other}; only 2 is supported"))),
         };
         let placeholder = words.placeholder();
         let video_token = words.token("video_token_id", "<|video@placeholder|>");
@@ -98,7 +98,7 @@ impl MediaProcessor for Ernie {
 
     fn video(&self, video: &Video) -> Result<Expansion, String> {
         if self.draws {
-            return Err("this model's processor draws the time on every frame, which is not built in: set \
+            return Err("this model's processor draws the time on every frame, which is not supported: set \
                         draw_on_frames to false in video_preprocessor_config.json to train without"
                 .to_owned());
         }

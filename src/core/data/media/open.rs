@@ -36,14 +36,14 @@ pub fn open(
     let card = ModelCard::of(config);
     let Some(vision) = card.vision() else { return Ok(None) };
     let placeholder = tokenizer.special().image.and_then(|id| tokenizer.token(id)).ok_or_else(|| {
-        let tokenizer = "tokenizer.json has no token of the id image_token_id of config.json";
+        let tokenizer = "tokenizer.json has no token with the id image_token_id of config.json";
         DataError::file(model_dir, tokenizer)
     })?;
     let words = Words { config, tokenizer: Some(tokenizer), placeholder };
     let (image, video) = Settings::read(media_dir)?;
     let cut = card.vision_cut().ok_or_else(|| {
         let tower = vision["model_type"].as_str().or(config["model_type"].as_str()).unwrap_or_default();
-        let what = format!("vision_config.model_type is {tower:?}: its image processor is not known");
+        let what = format!("vision_config.model_type is {tower:?}: its image processor is not supported");
         DataError::file(&model_dir.join("config.json"), what)
     })?;
     let filters = matches!(
@@ -150,7 +150,8 @@ pub fn open(
 /// The file is wrong, or the tower is of an unknown family.
 pub fn open_crop(media_dir: &Path, vision: &Json) -> Result<Box<dyn MediaProcessor>, DataError> {
     let Some(VisionCut::Crop { patch_size, of_tower }) = ModelCard::of(vision).vision_cut() else {
-        let what = format!("image_encoder.model_type is {}: its image processor is not known", vision["model_type"]);
+        let what =
+            format!("image_encoder.model_type is {}: its image processor is not supported", vision["model_type"]);
         return Err(DataError::file(&media_dir.join("config.json"), what));
     };
     let settings = Settings::read_or_default(media_dir)?;
@@ -193,7 +194,7 @@ fn crop(
 fn florence2(image: &Settings, vision: &Json) -> Result<(usize, TileConfig), DataError> {
     let wrong = |reason: String| image.wrong(reason);
     if image.crops() {
-        return Err(wrong("do_center_crop is true; only false is known: a picture is one square".to_owned()));
+        return Err(wrong("do_center_crop is true; only false is supported: a picture is one square".to_owned()));
     }
     let side = image.side()?.unwrap_or(768);
     let convolutions = Convolutions::of(vision, "vision_config").map_err(wrong)?;
@@ -205,7 +206,7 @@ fn florence2(image: &Settings, vision: &Json) -> Result<(usize, TileConfig), Dat
     let places = convolutions.places([side; 2]).map_err(wrong)?[0];
     let most = vision["max_position_embeddings"].as_u64().unwrap_or(50) as usize;
     if places > most {
-        let reason = format!("the last stage has {places} × {places} places, and positions are for {most}");
+        let reason = format!("the last stage has {places} × {places} places, but there are positions for {most}");
         return Err(wrong(format!("size is {side}: {reason}")));
     }
     let ratio = places as f64 * patch as f64 / side as f64;
@@ -222,7 +223,7 @@ fn one_square(
     words: &Words<'_>,
 ) -> Result<Tiles, DataError> {
     if limits.0.min_pixels.is_some() || limits.0.max_pixels.is_some() {
-        let reason = "data.image.min_pixels and max_pixels: this model's pictures are squares of one size";
+        let reason = "data.image.min_pixels and max_pixels do not apply: this model's pictures are squares of one size";
         return Err(image.wrong(reason.to_owned()));
     }
     let side = square.side.unwrap_or(224);
@@ -233,7 +234,7 @@ fn one_square(
     let num_features = num_features.unwrap_or(patches.pow(2));
     let by_config = num_features + square.num_more;
     if let Some(found) = image.image_seq_length.filter(|found| *found != by_config) {
-        return Err(image.wrong(format!("image_seq_length is {found}, but by config.json it is {by_config}")));
+        return Err(image.wrong(format!("image_seq_length is {found}, but config.json implies {by_config}")));
     }
     let downsample_ratio = (num_features as f64).sqrt() / patches.max(1) as f64;
     let config = TileConfig { downsample_ratio, takes_videos: false, ..square };
@@ -284,7 +285,7 @@ fn square_config(vision: &Json, patch_size: usize) -> TileConfig {
 /// Reads the tiles of InternVL's own layout and of the one in transformers.
 fn tile_config(config: &Json, vision: &Json) -> Result<TileConfig, &'static str> {
     if config["pad2square"] == true {
-        return Err("pad2square is true; only false is known");
+        return Err("pad2square is true; only false is supported");
     }
     let one = (config["dynamic_image_size"] == false).then_some(1);
     let number = |value: &Json| value.as_u64().or_else(|| value[0].as_u64()).map(|number| number as usize);

@@ -32,7 +32,7 @@ pub trait MediaProcessor: Send + Sync {
     /// # Errors
     /// Its shape is one that the model does not take, or the model takes no videos.
     fn video(&self, _: &Video) -> Result<Expansion, String> {
-        Err("videos of this model are not implemented".to_owned())
+        Err("videos are not implemented for this model".to_owned())
     }
 
     /// Returns how the time of a video and of its sound are told together; `None` for a model that hears no video.

@@ -69,10 +69,12 @@ impl Sampling {
         };
         let Self { fps, min_frames, max_frames, .. } = sampling;
         if !(fps.is_finite() && fps > 0.0) {
-            return Err(settings.wrong(format!("fps is {fps}")));
+            return Err(settings.wrong(format!("fps must be a finite number above 0, found {fps}")));
         }
         if max_frames == 0 || min_frames > max_frames {
-            return Err(settings.wrong(format!("min_frames {min_frames}, max_frames {max_frames}")));
+            return Err(settings.wrong(format!(
+                "min_frames ({min_frames}) must not exceed max_frames ({max_frames}), which must be above 0"
+            )));
         }
         Ok(sampling)
     }

@@ -162,7 +162,8 @@ impl Settings {
                 || filter == LANCZOS && (settings.do_image_splitting.is_some() || settings.max_image_size.is_some())
         };
         if settings.resample.is_some_and(|filter| !known(filter)) || !all {
-            let known = "only do_resize, do_rescale, do_normalize and resample: 3 (bicubic) or 2 (bilinear) are known";
+            let known =
+                "only do_resize, do_rescale, do_normalize and resample: 3 (bicubic) or 2 (bilinear) are supported";
             return Err(DataError::file(&path, known));
         }
         Ok(Self { path, ..settings })
@@ -218,7 +219,7 @@ impl Settings {
         let min = limits.0.or(self.min_pixels).or(sides.shortest_edge).or(sides.min_pixels).unwrap_or(default.0);
         let max = limits.1.or(self.max_pixels).or(sides.longest_edge).or(sides.max_pixels).unwrap_or(default.1);
         if min > max {
-            return Err(self.wrong(format!("min_pixels {min} above max_pixels {max}")));
+            return Err(self.wrong(format!("min_pixels ({min}) must not exceed max_pixels ({max})")));
         }
         Ok((self.positive("min_pixels", Some(min), min)?, max))
     }
@@ -229,7 +230,7 @@ impl Settings {
             (Some(Size::Side(side)), _) => Ok(Some(*side)),
             (_, Sides { height: Some(height), width: Some(width), .. }) if height == width => Ok(Some(height)),
             (_, Sides { height: Some(height), width: Some(width), .. }) => {
-                Err(self.wrong(format!("size is {width}×{height}; only square tiles are known")))
+                Err(self.wrong(format!("size is {width}×{height}; only square tiles are supported")))
             }
             _ => Ok(None),
         }
@@ -252,16 +253,15 @@ impl Settings {
             None => default,
             Some(Size::Side(side) | Size::Sides(Sides { height: Some(side), width: None, .. })) => *side,
             Some(Size::Sides(Sides { height: Some(height), width: Some(width), .. })) if height == width => *height,
-            Some(Size::Sides(_)) => return Err(self.wrong("crop_size is no square".to_owned())),
+            Some(Size::Sides(_)) => return Err(self.wrong("crop_size must be a square".to_owned())),
         };
         let shorter = match (&self.size, self.sides()) {
             (None, _) => default,
             (Some(Size::Side(side)), _) => *side,
             (_, Sides { shortest_edge: Some(side), longest_edge: None, .. }) => side,
             _ => {
-                return Err(
-                    self.wrong("size has no shortest_edge alone; nothing else is known for this tower".to_owned())
-                );
+                return Err(self
+                    .wrong("size must have shortest_edge alone; nothing else is supported for this tower".to_owned()));
             }
         };
         let side = self.positive("crop_size", Some(side), default)?;
@@ -300,7 +300,7 @@ impl Settings {
     pub fn no_crops(&self) -> Result<(), DataError> {
         match self.do_pan_and_scan {
             Some(true) => {
-                Err(self.wrong("do_pan_and_scan is true; only false is known: a picture is one square".to_owned()))
+                Err(self.wrong("do_pan_and_scan is true; only false is supported: a picture is one square".to_owned()))
             }
             _ => Ok(()),
         }
@@ -309,7 +309,7 @@ impl Settings {
     /// A key that must be above 0.
     pub fn positive(&self, key: &str, value: Option<usize>, default: usize) -> Result<usize, DataError> {
         match value.unwrap_or(default) {
-            0 => Err(self.wrong(format!("{key} is 0"))),
+            0 => Err(self.wrong(format!("{key} must be above 0"))),
             value => Ok(value),
         }
     }
@@ -345,13 +345,13 @@ mod tests {
             error.unwrap_err().to_string()
         };
         for (json, part) in [
-            (r#"{"patch_size": 0}"#, "patch_size is 0"),
+            (r#"{"patch_size": 0}"#, "patch_size must be above 0"),
             (r#"{"resample": 1}"#, "resample: 3"),
-            (r#"{"size": {"shortest_edge": 9, "longest_edge": 3}}"#, "above max_pixels 3"),
+            (r#"{"size": {"shortest_edge": 9, "longest_edge": 3}}"#, "must not exceed max_pixels (3)"),
             (r#"{"size": {"height": 9, "width": 3}}"#, "only square"),
             (r#"{"patch_size": "x"}"#, "invalid type"),
             (r#"{"do_center_crop": false}"#, "do_center_crop is false: size must have the height"),
-            (r#"{"crop_size": {"height": 9, "width": 8}}"#, "crop_size is no square"),
+            (r#"{"crop_size": {"height": 9, "width": 8}}"#, "crop_size must be a square"),
             (r#"{"size": 64, "crop_size": 65}"#, "size 64 is below crop_size 65"),
         ] {
             let error = error(json);

@@ -60,7 +60,7 @@ impl Slices {
                 return Err(settings.wrong(format!("downsample_mode is {mode:?}, but config.json says {of_config:?}")));
             }
             if settings.stack_frames.is_some_and(|frames| frames != 1) {
-                return Err(settings.wrong("stack_frames is above 1; only 1 is known".to_owned()));
+                return Err(settings.wrong("stack_frames must be 1".to_owned()));
             }
             let side = settings.positive("scale_resolution", settings.scale_resolution, 448)?;
             let most = settings.positive("max_slice_nums", settings.max_slice_nums, 9)?;
@@ -69,13 +69,14 @@ impl Slices {
             Ok(Plan { max_slices, side, patch, merge: if mode == "4x" { 2 } else { BLOCK } })
         };
         if limits.0.min_pixels.is_some() || limits.1.min_pixels.is_some() {
-            let reason =
-                "data.image.min_pixels and data.video.min_pixels: pictures are enlarged to scale_resolution alone";
+            let reason = "data.image.min_pixels and data.video.min_pixels do not apply: pictures are enlarged only \
+                          to scale_resolution";
             return Err(image.wrong(reason.to_owned()));
         }
         if limits.1.fps.is_some_and(|fps| fps != 1.0) || limits.1.min_frames.is_some() {
             return Err(video.wrong(
-                "data.video.fps and min_frames: this model takes a frame a second, and of long videos max_frames"
+                "data.video.fps and min_frames do not apply: this model takes one frame per second, and max_frames \
+                 of a long video"
                     .to_owned(),
             ));
         }

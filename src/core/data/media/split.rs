@@ -66,16 +66,18 @@ impl TileSplit {
         let merge = words.config["scale_factor"].as_u64().unwrap_or(2).max(1) as usize;
         let patches = side / patch;
         if patches == 0 || !patches.is_multiple_of(merge) {
-            return Err(image.wrong(format!("tiles of {side} pixels, patches of {patch}, scale_factor {merge}")));
+            return Err(image.wrong(format!(
+                "tiles of {side} pixels cannot be divided into patches of {patch} pixels with scale_factor {merge}"
+            )));
         }
         let longest = image.positive("size", image.longest_edge(), 4 * 364)?;
         if longest > MAX_SIDE {
-            return Err(image.wrong(format!("size is {longest}; a longest_edge of at most {MAX_SIDE} is known")));
+            return Err(image.wrong(format!("longest_edge of size must be at most {MAX_SIDE}, found {longest}")));
         }
         if limits.min_pixels.is_some() {
-            return Err(
-                image.wrong("data.image.min_pixels: the longest side of this model's pictures is fixed".to_owned())
-            );
+            return Err(image.wrong(
+                "data.image.min_pixels does not apply: the longest side of this model's pictures is fixed".to_owned(),
+            ));
         }
         // As many tiles a side as the run's limit allows.
         let longest = match limits.max_pixels {
@@ -171,7 +173,7 @@ impl TileSplit {
 fn picture_of(rgb: Cow<'_, [u8]>, width: usize, height: usize) -> Result<RgbImage, String> {
     let len = rgb.len();
     RgbImage::from_raw(width as u32, height as u32, rgb.into_owned())
-        .ok_or_else(|| format!("{len} bytes are no picture of {width}×{height}"))
+        .ok_or_else(|| format!("{len} bytes are not a picture of {width}×{height}"))
 }
 
 impl MediaProcessor for TileSplit {

@@ -169,7 +169,7 @@ fn what_does_not_go_together_is_said() {
             json!({}),
             "merge_size is 2, but config.json says 3",
         ),
-        (json!({"vision_config": {"model_type": "x"}}), json!({}), "\"x\": its image processor is not known"),
+        (json!({"vision_config": {"model_type": "x"}}), json!({}), "\"x\": its image processor is not supported"),
         (
             json!({"model_type": "internvl", "vision_config": {"patch_size": 14, "image_size": 30}}),
             json!({}),
@@ -183,12 +183,12 @@ fn what_does_not_go_together_is_said() {
         (
             json!({"model_type": "gemma3", "vision_config": {"patch_size": 8, "image_size": 32}}),
             json!({"do_pan_and_scan": true}),
-            "do_pan_and_scan is true; only false is known",
+            "do_pan_and_scan is true; only false is supported",
         ),
         (
             json!({"model_type": "gemma3", "mm_tokens_per_image": 4, "vision_config": {"patch_size": 8, "image_size": 32}}),
             json!({"image_seq_length": 16}),
-            "image_seq_length is 16, but by config.json it is 4",
+            "image_seq_length is 16, but config.json implies 4",
         ),
         (
             json!({"model_type": "paligemma", "vision_config": {"patch_size": 8, "image_size": 32}}),
@@ -198,7 +198,7 @@ fn what_does_not_go_together_is_said() {
         (
             json!({"model_type": "florence2", "vision_config": {}}),
             json!({"size": {"height": 768, "width": 768}, "do_center_crop": true}),
-            "do_center_crop is true; only false is known",
+            "do_center_crop is true; only false is supported",
         ),
         (
             json!({"model_type": "florence2", "vision_config": {}}),
@@ -208,12 +208,12 @@ fn what_does_not_go_together_is_said() {
         (
             json!({"model_type": "florence2", "vision_config": {"max_position_embeddings": 23}}),
             json!({"size": {"height": 768, "width": 768}}),
-            "the last stage has 24 × 24 places, and positions are for 23",
+            "the last stage has 24 × 24 places, but there are positions for 23",
         ),
         (
             json!({"model_type": "florence2", "vision_config": {}}),
             json!({"size": {"height": 768, "width": 768}, "image_seq_length": 576}),
-            "image_seq_length is 576, but by config.json it is 577",
+            "image_seq_length is 576, but config.json implies 577",
         ),
         (
             json!({"model_type": "kimi_k25", "vision_config": {"merge_kernel_size": [2, 2]}}),

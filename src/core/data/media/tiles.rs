@@ -87,7 +87,9 @@ impl Tiles {
         let features_side = features_side.round();
         if !side.is_multiple_of(patch) || features_side < 1.0 || !whole {
             let ratio = config.downsample_ratio;
-            return Err(image.wrong(format!("tiles of {side} pixels, patches of {patch}, downsample_ratio {ratio}")));
+            return Err(image.wrong(format!(
+                "tiles of {side} pixels cannot be divided into patches of {patch} pixels with downsample_ratio {ratio}"
+            )));
         }
         let min_tiles = image.positive("min_patches", image.min_patches.or(config.min_tiles), 1)?;
         let mut max_tiles = image.positive("max_patches", image.max_patches.or(config.max_tiles), 12)?;
@@ -95,7 +97,7 @@ impl Tiles {
             max_tiles = max_tiles.min((max_pixels / (side * side)).max(1));
         }
         if min_tiles > max_tiles {
-            return Err(image.wrong(format!("min_patches {min_tiles} above max_patches {max_tiles}")));
+            return Err(image.wrong(format!("min_patches ({min_tiles}) must not exceed max_patches ({max_tiles})")));
         }
         let defaults = Defaults { fps: 2.0, num_frames: Some(8), min_frames: 1, max_frames: 64 };
         let marker = config.marker.clone().unwrap_or_else(|| words.placeholder());

@@ -79,7 +79,7 @@ fn pictures(
     sampling: &Sampling,
 ) -> Result<Video, DataError> {
     if paths.is_empty() {
-        return Err(DataError::image(base, "a video without frames"));
+        return Err(DataError::image(base, "the video has no frames"));
     }
     let taken = sampling.indices(paths.len(), fps);
     let mut frames: Vec<RgbImage> = Vec::with_capacity(taken.len());
@@ -207,7 +207,7 @@ mod tests {
         std::fs::write(folder.path().join("d.mp4"), "\0\0\0\x08ftyp").unwrap();
         for (paths, part) in [
             (&["gone"][..], "gone"),
-            (&["empty"], "without frames"),
+            (&["empty"], "has no frames"),
             (&["x.mkv"], "extract the frames"),
             (&["d.mp4"], "no table of frames"),
             (&["a.png", "b.png"], "8×7 pixels, but the video's first frame is 8×6"),

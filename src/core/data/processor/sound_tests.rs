@@ -245,8 +245,8 @@ fn what_is_wrong_with_a_recording_is_said() {
     for (file, part) in [
         ("long.wav", "at most 1 s (chunk_length)"),
         ("short.wav", "less than data.audio.min_seconds = 0.1"),
-        ("text.wav", "not a file of sound"),
-        ("empty.wav", "not a file of sound"),
+        ("text.wav", "not an audio file"),
+        ("empty.wav", "not an audio file"),
         ("none.wav", "No such file"),
     ] {
         assert!(reason(file).contains(part) && reason(file).contains(file), "{}", reason(file));

@@ -84,7 +84,7 @@ impl VideoFile {
         let samples = &self.track.samples[span.first..=span.last];
         let num_bytes: usize = samples.iter().map(|range| range.len()).sum();
         if num_bytes > MAX_STRETCH {
-            return Err(format!("{} MiB have to be decoded for one frame", num_bytes >> 20));
+            return Err(format!("decoding one frame would take {} MiB of the file", num_bytes >> 20));
         }
         let mut bytes = vec![0; num_bytes];
         let mut rest = bytes.as_mut_slice();

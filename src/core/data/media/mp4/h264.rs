@@ -76,7 +76,9 @@ pub fn size(sequence_set: &[u8]) -> Result<(u32, u32), String> {
     let (width, height, progressive, plain) = Bits::new(sequence_set).sequence_set().ok_or(CORRUPT)?;
     if !progressive || !plain {
         let what = if progressive { "more than 8 bits or chroma that is not 4:2:0" } else { "interlaced frames" };
-        return Err(format!("H.264 of {what} is not decoded: convert it (ffmpeg -i FILE -pix_fmt yuv420p NEW.mp4)"));
+        return Err(format!(
+            "H.264 with {what} is not supported: convert it (ffmpeg -i FILE -pix_fmt yuv420p NEW.mp4)"
+        ));
     }
     Ok((width, height))
 }

@@ -44,15 +44,15 @@ impl<'a> Shown<'a> {
         self.pixels += num_pixels;
         if self.pixels > MAX_PIXELS {
             return Err(format!(
-                "more than {} billion pixels of frames; cut the video, or extract its frames (ffmpeg -i FILE -r 2 \
-                 FOLDER/%06d.jpg)",
+                "has more than {} billion pixels of frames; cut the video, or extract its frames (ffmpeg -i FILE -r \
+                 2 FOLDER/%06d.jpg)",
                 MAX_PIXELS >> 30
             ));
         }
         // An index may be taken several times.
         while self.taken.get(self.num_taken) == Some(&self.index) {
             if *self.size.get_or_insert((width, height)) != (width, height) {
-                return Err(format!("frame {} is {width}×{height} pixels, the first is not", self.index));
+                return Err(format!("frame {} is {width}×{height} pixels, unlike the first frame", self.index));
             }
             if (self.num_taken as u64 + 1) * num_pixels * 3 > MAX_VIDEO_BYTES {
                 let limit = MAX_VIDEO_BYTES >> 20;

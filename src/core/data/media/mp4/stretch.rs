@@ -31,10 +31,10 @@ impl Stretch {
         let mut samples = Vec::with_capacity(self.lens.len());
         for &len in &self.lens {
             let next = end.checked_add(len as usize).filter(|&next| next <= num_bytes);
-            let next = next.ok_or("coded frames have more bytes than there are")?;
+            let next = next.ok_or("coded frames need more bytes than there are")?;
             samples.push(end..next);
             end = next;
         }
-        if end == num_bytes { Ok(samples) } else { Err("coded frames have fewer bytes than there are".to_owned()) }
+        if end == num_bytes { Ok(samples) } else { Err("coded frames need fewer bytes than there are".to_owned()) }
     }
 }

@@ -132,7 +132,7 @@ fn what_is_not_decoded_is_named() {
     for (codec, part) in [(b"hvc1", "HEVC"), (b"vp09", "VP9"), (b"xyz1", "\"xyz1\"")] {
         assert!(reason(&edited(b"avc1", codec)[..]).contains(part));
     }
-    assert!(reason(&edited(b"vide", b"soun")).contains("without video"));
+    assert!(reason(&edited(b"vide", b"soun")).contains("no video track"));
     assert!(reason(&edited(b"moov", b"moof")).contains("fragmented"));
     assert!(reason(&edited(b"stsz", b"free")).contains("a table is missing"));
     assert!(reason(&CLIP[..100]).contains("no table of frames"));

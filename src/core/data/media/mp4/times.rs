@@ -56,7 +56,7 @@ impl Times {
         let near = [after.checked_sub(1), Some(after).filter(|&place| place < self.shown.len())];
         let nearest =
             near.into_iter().flatten().min_by(|&a, &b| (time(a) - seconds).abs().total_cmp(&(time(b) - seconds).abs()));
-        let nearest = nearest.ok_or("a video without frames")?;
+        let nearest = nearest.ok_or("the video has no frames")?;
         let off = (time(nearest) - seconds).abs();
         if off > tolerance {
             return Err(format!(
@@ -158,7 +158,8 @@ fn shift(edits: &[u8], ticks_per_movie_tick: f64) -> Result<f64, String> {
         [(_, start)] if *start >= 0 => Ok(-(*start as f64)),
         [(delay, -1), (_, start)] if *start >= 0 => Ok(delay * ticks_per_movie_tick - *start as f64),
         _ => {
-            Err("has an edit list of several parts, which is not read: rewrite it (ffmpeg -i FILE NEW.mp4)".to_owned())
+            Err("has an edit list of several parts, which is not supported: rewrite it (ffmpeg -i FILE NEW.mp4)"
+                .to_owned())
         }
     }
 }

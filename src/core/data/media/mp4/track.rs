@@ -73,11 +73,11 @@ impl Track {
         let samples = samples(Boxes(table), file_len)?;
         if samples.is_empty() {
             return Err(
-                if Boxes(moov).contents(b"mvex").is_some() { FRAGMENTED } else { "a video without frames" }.to_owned()
+                if Boxes(moov).contents(b"mvex").is_some() { FRAGMENTED } else { "the video has no frames" }.to_owned()
             );
         }
         let header = Boxes(track).path(&[b"mdia", b"mdhd"]).ok_or(WRONG)?;
-        let fps = rate(header, Boxes(table), samples.len()).ok_or("an MP4 file without a frame rate")?;
+        let fps = rate(header, Boxes(table), samples.len()).ok_or("the MP4 file has no frame rate")?;
         Ok(Self { samples, fps, codec })
     }
 }
@@ -90,13 +90,13 @@ pub(super) fn video(moov: &[u8]) -> Result<&[u8], String> {
     let is_video =
         |track: &&[u8]| Boxes(track).path(&[b"mdia", b"hdlr"]).and_then(|handler| handler.get(8..12)) == Some(b"vide");
     let mut tracks = Boxes(moov).filter(|(name, _)| name == b"trak").map(|(_, track)| track);
-    tracks.find(is_video).ok_or_else(|| "an MP4 file without video".to_owned())
+    tracks.find(is_video).ok_or_else(|| "the MP4 file has no video track".to_owned())
 }
 
 pub(super) const WRONG: &str = "corrupt MP4: a table is missing or cut off";
 pub(super) const NO_TABLE: &str = "no table of frames: truncated or corrupt MP4";
 pub(super) const FRAGMENTED: &str =
-    "a fragmented MP4 file, which is not read: rewrite it (ffmpeg -i FILE -c copy NEW.mp4)";
+    "a fragmented MP4 file, which is not supported: rewrite it (ffmpeg -i FILE -c copy NEW.mp4)";
 
 /// The codec and its parameters, from a sample description.
 fn codec(description: &[u8], limits: &Limits) -> Result<Codec, String> {
@@ -117,7 +117,7 @@ fn codec(description: &[u8], limits: &Limits) -> Result<Codec, String> {
             let (fixed, headers) = config(b"av1C")?.split_at_checked(4).ok_or(WRONG)?;
             if fixed[2] & 0x40 != 0 {
                 return Err(
-                    "AV1 of more than 8 bits is not decoded: convert it (ffmpeg -i FILE -pix_fmt yuv420p NEW.mp4)"
+                    "AV1 of more than 8 bits is not supported: convert it (ffmpeg -i FILE -pix_fmt yuv420p NEW.mp4)"
                         .to_owned(),
                 );
             }
@@ -142,7 +142,7 @@ const ONLY: &str = "but only H.264 and AV1 are decoded: convert it (ffmpeg -i FI
 fn samples(table: Boxes<'_>, file_len: usize) -> Result<Vec<Range<usize>>, String> {
     let sizes = Sizes::read(table.contents(b"stsz").ok_or(WRONG)?).ok_or(WRONG)?;
     if sizes.len > MAX_SAMPLES {
-        return Err(format!("{} frames, more than {MAX_SAMPLES}", sizes.len));
+        return Err(format!("has {} frames, more than {MAX_SAMPLES}", sizes.len));
     }
     let runs = Fields::table::<12>(table.contents(b"stsc").ok_or(WRONG)?).ok_or(WRONG)?;
     let offsets = Offsets::read(table).ok_or(WRONG)?;

@@ -78,7 +78,11 @@ impl VideoWriter {
     /// The reason: a frame of another size, or it cannot be encoded or written.
     pub fn add(&mut self, frame: &RgbImage) -> Result<(), String> {
         if frame.dimensions() != self.size {
-            return Err(format!("a frame of {:?} in a video of {:?}", frame.dimensions(), self.size));
+            return Err(format!(
+                "a frame of size {:?} does not fit into a video of size {:?}",
+                frame.dimensions(),
+                self.size
+            ));
         }
         let (width, height) = (self.size.0 as usize, self.size.1 as usize);
         let yuv = YUVBuffer::from_rgb8_source(RgbSliceU8::new(frame.as_raw(), (width, height)));
@@ -96,7 +100,7 @@ impl VideoWriter {
             }
         }
         if bytes.is_empty() {
-            return Err("the encoder left a frame out".to_owned());
+            return Err("the encoder dropped a frame".to_owned());
         }
         if self.sets.is_none() {
             self.sets = Some(sets);
@@ -112,7 +116,7 @@ impl VideoWriter {
     /// # Errors
     /// The reason: there are no frames, or the file cannot be written.
     pub fn finish(mut self) -> Result<(), String> {
-        let tables = self.tables().ok_or("a video without frames")?;
+        let tables = self.tables().ok_or("the video has no frames")?;
         let mut write = || -> io::Result<()> {
             self.file.write_all(&tables)?;
             self.file.seek(SeekFrom::Start(0))?;
