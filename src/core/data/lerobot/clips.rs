@@ -104,7 +104,10 @@ impl Clips {
     /// Without an encoder there is no feature that is a video.
     #[cfg(not(feature = "mp4"))]
     pub fn add(&mut self, _frame: &RgbImage, _is_first: bool) -> Result<(), DataError> {
-        Err(DataError::file(&self.path(self.num_files), format!("{:?} at {} is not encoded", self.size, self.fps)))
+        Err(DataError::file(
+            &self.path(self.num_files),
+            format!("cannot encode frames of {:?} at {} frames per second", self.size, self.fps),
+        ))
     }
 
     #[cfg(not(feature = "mp4"))]

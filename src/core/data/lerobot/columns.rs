@@ -89,7 +89,7 @@ impl Columns {
                 Physical::BOOLEAN => {
                     Ok(self.rows::<BoolType>(leaf, width)?.iter().map(|&it| f32::from(u8::from(it))).collect())
                 }
-                other => Err(format!("holds {other}, and numbers are needed")),
+                other => Err(format!("holds {other}, but must hold numbers")),
             }
         })
     }
@@ -104,7 +104,7 @@ impl Columns {
             match self.physical(leaf) {
                 Physical::DOUBLE => self.rows::<DoubleType>(leaf, width),
                 Physical::FLOAT => Ok(self.rows::<FloatType>(leaf, width)?.into_iter().map(f64::from).collect()),
-                other => Err(format!("holds {other}, and real numbers are needed")),
+                other => Err(format!("holds {other}, but must hold real numbers")),
             }
         })
     }
@@ -119,7 +119,7 @@ impl Columns {
             match self.physical(leaf) {
                 Physical::INT64 => self.rows::<Int64Type>(leaf, width),
                 Physical::INT32 => self.small(leaf, width),
-                other => Err(format!("holds {other}, and whole numbers are needed")),
+                other => Err(format!("holds {other}, but must hold whole numbers")),
             }
         })
     }
@@ -174,7 +174,7 @@ impl Columns {
             ([one], _) => Ok(*one),
             ([], None) => Err("is missing".to_owned()),
             ([], Some(part)) => Err(format!("has no part `{part}`")),
-            _ => Err("holds several values a row".to_owned()),
+            _ => Err("holds several values per row".to_owned()),
         }
     }
 
@@ -192,7 +192,7 @@ impl Columns {
     fn of_bytes(&self, leaf: usize) -> Result<usize, String> {
         match self.physical(leaf) {
             Physical::BYTE_ARRAY => Ok(leaf),
-            other => Err(format!("holds {other}, and texts or bytes are needed")),
+            other => Err(format!("holds {other}, but must hold texts or bytes")),
         }
     }
 
@@ -200,7 +200,7 @@ impl Columns {
     fn optional(&self, leaf: usize) -> Result<Vec<Option<ByteArray>>, String> {
         let Leaf { values, definitions, repetitions, max_definition } = self.read::<ByteArrayType>(leaf)?;
         if repetitions.iter().any(|&level| level > 0) {
-            return Err("holds a list".to_owned());
+            return Err("holds lists, but must hold one value per row".to_owned());
         }
         if definitions.is_empty() {
             return self.complete(values.len()).map(|()| values.into_iter().map(Some).collect());
@@ -216,7 +216,7 @@ impl Columns {
         if definitions.iter().any(|&level| level < max_definition) {
             return Err("has rows without a value".to_owned());
         }
-        let wrong = || format!("has {} values in {} rows, and {width} a row are needed", values.len(), self.num_rows);
+        let wrong = || format!("has {} values in {} rows, but needs {width} per row", values.len(), self.num_rows);
         let begins = |at: usize| repetitions.get(at).is_none_or(|&level| level == 0);
         let is_even = match repetitions.is_empty() {
             true => width == 1,
@@ -231,7 +231,7 @@ impl Columns {
     fn complete(&self, rows: usize) -> Result<(), String> {
         match rows == self.num_rows {
             true => Ok(()),
-            false => Err(format!("has {rows} rows, and the file says {}", self.num_rows)),
+            false => Err(format!("has {rows} rows, but the file says {}", self.num_rows)),
         }
     }
 

@@ -78,7 +78,7 @@ impl Episodes {
         let num_frames: u64 = episodes.list.iter().map(|episode| episode.length as u64).sum();
         if (episodes.list.len(), num_frames) != (info.num_episodes, info.num_frames) {
             let reason = format!(
-                "says {} episodes with {} frames, and the files of episodes have {} with {num_frames}",
+                "says {} episodes with {} frames, but the files of episodes have {} with {num_frames}",
                 info.num_episodes,
                 info.num_frames,
                 episodes.list.len()
@@ -96,9 +96,10 @@ fn of_lines(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
     for_each_line(&path, |line| {
         let index = line["episode_index"].as_u64().ok_or("has no `episode_index`")?;
         let length = line["length"].as_u64().and_then(|length| usize::try_from(length).ok()).filter(|&it| it > 0);
-        let length = length.ok_or_else(|| format!("`length` is {}", line["length"]))?;
+        let length =
+            length.ok_or_else(|| format!("`length` must be a whole number above 0, found {}", line["length"]))?;
         if index != episodes.list.len() as u64 || episodes.list.len() == MAX_EPISODES {
-            return Err(format!("is episode {index}, and episode {} is expected", episodes.list.len()));
+            return Err(format!("expected episode {}, found {index}", episodes.list.len()));
         }
         let numbers = info.of_episode(index);
         let mut clips = Vec::new();
@@ -142,19 +143,23 @@ fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
             ));
         }
         let numbers = |(chunks, files): &(Vec<i64>, Vec<i64>), row: usize| {
-            let number =
-                |value: i64| u64::try_from(value).map_err(|_| wrong(format!("row {}: a file {value}", row + 1)));
+            let number = |value: i64| {
+                u64::try_from(value).map_err(|_| wrong(format!("row {}: the number of a file is {value}", row + 1)))
+            };
             Ok::<_, DataError>([("chunk_index", number(chunks[row])?), ("file_index", number(files[row])?)])
         };
         for row in 0..columns.num_rows() {
             let at = list.len();
             if index[row] != at as i64 {
-                return Err(wrong(format!("has episode {} where episode {at} is expected", index[row])));
+                return Err(wrong(format!("expected episode {at}, found {}", index[row])));
             }
             let frames = usize::try_from(length[row]).ok().filter(|&frames| frames > 0);
             let frames = frames.filter(|_| to[row].checked_sub(from[row]) == Some(length[row]));
             let frames = frames.ok_or_else(|| {
-                wrong(format!("episode {at}: `length` is {}, rows {} to {}", length[row], from[row], to[row]))
+                wrong(format!(
+                    "episode {at}: `length` is {}, but its rows are {} to {}",
+                    length[row], from[row], to[row]
+                ))
             })?;
             let data_file = info.data_file(&numbers(&data, row)?).map_err(wrong)?;
             let file = files.number(data_file);
@@ -162,12 +167,15 @@ fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
                 begins.push(from[row]);
             }
             let first = from[row].checked_sub(begins[file]).and_then(|first| usize::try_from(first).ok());
-            let first = first.ok_or_else(|| wrong(format!("episode {at} comes before others of its file")))?;
+            let first = first.ok_or_else(|| wrong(format!("episode {at} is out of order in its file")))?;
             let mut placed = Vec::with_capacity(clips.len());
             for (key, place, times) in &clips {
                 let video = info.video_file(&numbers(place, row)?, key).map_err(wrong)?;
                 if !(times[row].is_finite() && times[row] >= 0.0) {
-                    return Err(wrong(format!("episode {at}: videos/{key}/from_timestamp is {}", times[row])));
+                    return Err(wrong(format!(
+                        "episode {at}: videos/{key}/from_timestamp must be 0 or more, found {}",
+                        times[row]
+                    )));
                 }
                 placed.push(VideoPlace { file: videos.number(video), from: times[row] });
             }

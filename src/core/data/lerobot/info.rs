@@ -87,8 +87,8 @@ impl Info {
             Some("v3.0") => Version::V30,
             _ => {
                 return Err(format!(
-                    "`codebase_version` is {}, and sets of the versions v2.0, v2.1 and v3.0 are read: convert it with \
-                     the scripts of an older lerobot",
+                    "`codebase_version` is {}; only v2.0, v2.1 and v3.0 are supported: convert the set with the \
+                     scripts of an older lerobot",
                     json["codebase_version"]
                 ));
             }
@@ -139,7 +139,7 @@ impl Info {
     /// The reason.
     pub fn video_file(&self, numbers: &[(&str, u64)], key: &str) -> Result<PathBuf, String> {
         let template =
-            self.video_path.as_ref().ok_or_else(|| format!("{INFO} has the video {key} and no video_path"))?;
+            self.video_path.as_ref().ok_or_else(|| format!("{INFO} has the video {key} but no video_path"))?;
         template.fill(numbers, key).map_err(|reason| format!("video_path of {INFO} {reason}"))
     }
 
@@ -150,7 +150,7 @@ impl Info {
 }
 
 fn of_json(key: &str, feature: &Json) -> Result<Feature, String> {
-    let wrong = |what: &str| format!("feature {key}: `{what}` is {:.80}", feature[what].to_string());
+    let wrong = |what: &str| format!("feature {key}: `{what}` is invalid: {:.80}", feature[what].to_string());
     let dtype = feature["dtype"].as_str().ok_or_else(|| wrong("dtype"))?;
     let axes = match &feature["shape"] {
         Json::Array(axes) if axes.len() <= MAX_AXES => axes.as_slice(),
@@ -224,7 +224,7 @@ mod tests {
             ("fps", json!(0), "`fps` is 0"),
             ("total_frames", json!(-1), "`total_frames` is -1"),
             ("data_path", json!(null), "`data_path`"),
-            ("features", json!({ "a": { "dtype": 3 } }), "feature a: `dtype` is 3"),
+            ("features", json!({ "a": { "dtype": 3 } }), "feature a: `dtype` is invalid: 3"),
             ("features", json!({ "a": { "dtype": "float32", "shape": [1 << 30, 1 << 30] } }), "feature a: `shape`"),
         ] {
             let mut json = info();

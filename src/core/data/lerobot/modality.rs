@@ -51,7 +51,7 @@ impl Modality {
     }
 
     fn of(json: &Json, info: &Info) -> Result<Self, String> {
-        let parts = json.as_object().ok_or("is no object")?;
+        let parts = json.as_object().ok_or("is not an object")?;
         known("the file", parts, &["state", "action", "video", "annotation"])?;
         let part = |name: &str| match &json[name] {
             Json::Null => Ok(Map::new()),
@@ -70,7 +70,7 @@ impl Modality {
 
 fn known(what: &str, entries: &Map<String, Json>, keys: &[&str]) -> Result<(), String> {
     match entries.keys().find(|key| !keys.contains(&key.as_str())) {
-        Some(other) => Err(format!("{what} has `{other}`; known: {}", keys.join(", "))),
+        Some(other) => Err(format!("{what} has the unknown key `{other}`; supported: {}", keys.join(", "))),
         None => Ok(()),
     }
 }
@@ -90,9 +90,9 @@ fn groups(part: &str, entries: &Map<String, Json>, usual: &str, info: &Info) -> 
         let feature = info.feature(key).filter(|feature| feature.is_numbers());
         let width = feature
             .map(Feature::width)
-            .ok_or_else(|| format!("{what} is of {key}, and the set has no such numbers"))?;
+            .ok_or_else(|| format!("{what} is part of {key}, but the set has no such numbers"))?;
         if start >= end || end > width {
-            return Err(format!("{what} is the numbers {start} to {end} of {key}, which has {width}"));
+            return Err(format!("{what} has the numbers {start} to {end} of {key}, but {key} has {width}"));
         }
         groups.push(Group {
             name: name.clone(),
@@ -104,7 +104,7 @@ fn groups(part: &str, entries: &Map<String, Json>, usual: &str, info: &Info) -> 
     }
     groups.sort_by(|a, b| (&a.key, a.at.start).cmp(&(&b.key, b.at.start)));
     match groups.windows(2).find(|both| both[0].key == both[1].key && both[0].at.end > both[1].at.start) {
-        Some([a, b]) => Err(format!("{part}.{} and {part}.{} have numbers of {} in common", a.name, b.name, a.key)),
+        Some([a, b]) => Err(format!("{part}.{} and {part}.{} overlap in {}", a.name, b.name, a.key)),
         _ => Ok(groups),
     }
 }
@@ -114,10 +114,10 @@ fn camera(name: &str, own: &Json, info: &Info) -> Result<(String, String), Strin
     let is_camera = |key: &str| info.cameras().any(|feature| feature.key == key);
     match own["original_key"].as_str() {
         Some(key) if is_camera(key) => Ok((name.to_owned(), key.to_owned())),
-        Some(key) => Err(format!("video.{name} is {key}, and the set has no such camera")),
+        Some(key) => Err(format!("video.{name} is {key}, but the set has no such camera")),
         None => match usual.into_iter().find(|key| is_camera(key)) {
             Some(key) => Ok((name.to_owned(), key)),
-            None => Err(format!("video.{name} has no original_key, and the set has no camera of this name")),
+            None => Err(format!("video.{name} has no original_key, but the set has no camera of this name")),
         },
     }
 }
@@ -128,7 +128,7 @@ fn annotation(name: &str, own: &Json, info: &Info) -> Result<(), String> {
     let key = own["original_key"].as_str().unwrap_or(&usual);
     match PLACES.contains(&key) || info.feature(key).is_some() {
         true => Ok(()),
-        false => Err(format!("annotation.{name} is {key}, and the set has no such feature")),
+        false => Err(format!("annotation.{name} is {key}, but the set has no such feature")),
     }
 }
 
@@ -186,23 +186,23 @@ mod tests {
             (
                 "/state/single_arm/end",
                 json!(8),
-                "state.single_arm is the numbers 0 to 8 of observation.state, which has 7",
+                "state.single_arm has the numbers 0 to 8 of observation.state, but observation.state has 7",
             ),
-            (
-                "/state/gripper/start",
-                json!(5),
-                "state.single_arm and state.gripper have numbers of observation.state in common",
-            ),
-            ("/action/gripper/start", json!(7), "action.gripper is the numbers 7 to 7"),
+            ("/state/gripper/start", json!(5), "state.single_arm and state.gripper overlap in observation.state"),
+            ("/action/gripper/start", json!(7), "action.gripper has the numbers 7 to 7"),
             ("/action/gripper/start", json!("6"), "`action.gripper.start` is \"6\""),
-            ("/action/base/original_key", json!("base"), "action.base is of base, and the set has no such numbers"),
+            (
+                "/action/base/original_key",
+                json!("base"),
+                "action.base is part of base, but the set has no such numbers",
+            ),
             ("/action/gripper", json!({ "start": 6, "end": 7, "unit": "m" }), "action.gripper has `unit`"),
-            ("/video/ego/original_key", json!("wrist"), "video.ego is wrist, and the set has no such camera"),
+            ("/video/ego/original_key", json!("wrist"), "video.ego is wrist, but the set has no such camera"),
             ("/video/front", json!(null), ""),
             (
                 "/annotation/human.task_description",
                 json!({}),
-                "is annotation.human.task_description, and the set has no",
+                "is annotation.human.task_description, but the set has no",
             ),
             ("/state", json!([]), "`state` is [], not an object"),
         ] {

@@ -57,7 +57,8 @@ impl Set {
             let own = rows.episodes.get(episode.row..end);
             if own.is_none_or(|own| own.iter().any(|&index| index != at as i64)) {
                 let reason = format!(
-                    "rows {} to {end} are not those of episode {at}, as meta/episodes says; the file has {} rows",
+                    "rows {} to {end} do not belong to episode {at}, although meta/episodes says so; the file has {} \
+                     rows",
                     episode.row + 1,
                     rows.num_rows
                 );
@@ -72,7 +73,7 @@ impl Set {
     /// # Errors
     /// As [`Set::open_block`]; or there is no such frame.
     pub fn step(self: &Arc<Self>, episode: usize, frame: usize) -> Result<Step, DataError> {
-        let none = || DataError::file(self.folder(), format!("has no frame {frame} in an episode {episode}"));
+        let none = || DataError::file(self.folder(), format!("has no frame {frame} in episode {episode}"));
         let of = self.episodes.list.get(episode).filter(|of| frame < of.length).ok_or_else(none)?;
         let path = self.folder().join(&self.episodes.files[of.file]);
         let rows = Rows::open(&path)?;

@@ -62,7 +62,10 @@ pub fn rewrite(
 ) -> Result<(), DataError> {
     let fps = set.info().fps;
     if fps.fract() != 0.0 || fps > f64::from(u32::MAX) {
-        return Err(DataError::file(set.folder(), format!("{fps} frames a second: a whole number is needed")));
+        return Err(DataError::file(
+            set.folder(),
+            format!("has {fps} frames per second, but must have a whole number"),
+        ));
     }
     let features: Vec<Feature> =
         set.info().features.iter().cloned().map(|feature| stored_as(feature, as_video)).collect();
@@ -156,7 +159,7 @@ fn expect_one_task_each(set: &Arc<Set>) -> Result<(), DataError> {
         let task = step.task()?;
         match last.as_ref().filter(|(episode, before)| *episode == step.episode() && before != task) {
             Some((episode, _)) => {
-                let reason = format!("episode {episode} has several tasks, which are not written");
+                let reason = format!("episode {episode} has several tasks, which cannot be written");
                 return Err(DataError::file(set.folder(), reason));
             }
             None => last = Some((step.episode(), task.to_owned())),

@@ -52,7 +52,7 @@ impl Set {
     /// Named by the file: missing or wrong.
     pub fn open(folder: &Path) -> Result<Self, DataError> {
         if !is_set(folder) {
-            return Err(DataError::file(folder, format!("is no LeRobot set: it has no {INFO}")));
+            return Err(DataError::file(folder, format!("is not a LeRobot set: it has no {INFO}")));
         }
         let info = Info::read(folder)?;
         let (tasks, episodes) = (tasks::read(folder, &info)?, Episodes::read(folder, &info)?);

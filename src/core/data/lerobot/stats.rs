@@ -56,7 +56,8 @@ impl Stats {
             let mut read = FeatureStats::new();
             for (name, values) in named {
                 let mut numbers = Vec::new();
-                flatten(values, &mut numbers).map_err(|what| format!("{name} of {key} has {what:.40}"))?;
+                flatten(values, &mut numbers)
+                    .map_err(|what| format!("{name} of {key} must have only numbers, found {what:.40}"))?;
                 read.insert(name.clone(), numbers);
             }
             stats.insert(key.clone(), read);
@@ -119,7 +120,7 @@ fn join(parts: &[&FeatureStats]) -> Result<FeatureStats, String> {
     let width = means.first().map_or(0, |mean| mean.len());
     let all = [&means, &deviations, &minima, &maxima];
     if all.iter().any(|values| values.iter().any(|value| value.len() != width)) {
-        return Err("its parts have other widths".to_owned());
+        return Err("its parts have different widths".to_owned());
     }
     let counts: Vec<f64> = counts.iter().map(|count| count.first().copied().unwrap_or_default()).collect();
     let total: f64 = counts.iter().sum();

@@ -47,7 +47,7 @@ pub fn steps_of(seconds: &[f64], fps: f64) -> Result<Vec<i64>, String> {
         // lerobot allows so many seconds; a step has 1/fps.
         if !steps.is_finite() || (steps - steps.round()).abs() > TOLERANCE * fps || steps.abs() > 1e6 {
             return Err(format!(
-                "{time} s is no whole number of steps: at {fps} frames a second one takes {:.6} s",
+                "{time} s is not a whole number of steps: at {fps} frames per second, one step takes {:.6} s",
                 1.0 / fps
             ));
         }
@@ -92,8 +92,8 @@ impl Step {
         match (gap - 1.0 / fps).abs() <= TOLERANCE {
             true => Ok(()),
             false => Err(DataError::Line(format!(
-                "frame {} comes {gap:.4} s after the one before it, and at {fps} frames a second (fps of meta/info.json) it would be \
-                 {:.4} s",
+                "frame {} comes {gap:.4} s after the one before it, but at {fps} frames per second (fps of \
+                 meta/info.json) it should be {:.4} s",
                 self.frame,
                 1.0 / fps
             ))),
@@ -108,7 +108,7 @@ impl Step {
         let number = self.rows.tasks[self.row(self.frame)];
         let text = self.set.tasks().get(&number);
         text.map(String::as_str)
-            .ok_or_else(|| DataError::Line(format!("has task {number}, which the set has no text for")))
+            .ok_or_else(|| DataError::Line(format!("has task {number}, for which the set has no text")))
     }
 
     /// Values of a feature of numbers at `steps` from this frame, those before the episode being its first and those behind it
@@ -119,7 +119,7 @@ impl Step {
     pub fn window(&self, key: &str, steps: &[i64]) -> Result<Window, DataError> {
         let feature = self.feature(key)?;
         if !feature.is_numbers() {
-            return Err(DataError::Line(format!("{key} is of the type {}, not of numbers", feature.dtype.name())));
+            return Err(DataError::Line(format!("{key} has the type {}, not numbers", feature.dtype.name())));
         }
         let (values, width) = (self.rows.numbers(feature)?, feature.width());
         let mut window =
@@ -163,7 +163,7 @@ impl Step {
     pub fn text(&self, key: &str) -> Result<String, DataError> {
         let feature = self.feature(key)?;
         if feature.dtype != Dtype::String {
-            return Err(DataError::Line(format!("{key} is of the type {}, not of texts", feature.dtype.name())));
+            return Err(DataError::Line(format!("{key} has the type {}, not text", feature.dtype.name())));
         }
         Ok(self.rows.texts(key)?[self.row(self.frame)].clone())
     }
@@ -194,7 +194,7 @@ impl Step {
                 let path = self.set.video(clip.file);
                 self.set.videos().frames((clip.file, &path), &times, decoder, limits)
             }
-            other => Err(DataError::Line(format!("{key} is of the type {}, not pictures", other.name()))),
+            other => Err(DataError::Line(format!("{key} has the type {}, not pictures", other.name()))),
         }
     }
 

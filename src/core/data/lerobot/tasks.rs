@@ -44,7 +44,7 @@ pub fn read(folder: &Path, info: &Info) -> Result<Tasks, DataError> {
 /// The reason: the number has another text already, so that nobody knows what the robot was told.
 fn add(tasks: &mut Tasks, index: i64, text: String) -> Result<(), String> {
     match tasks.insert(index, text.clone()).filter(|before| *before != text) {
-        Some(before) => Err(format!("task {index} is {before:?}, and {text:?} as well")),
+        Some(before) => Err(format!("task {index} has two texts: {before:?} and {text:?}")),
         None => Ok(()),
     }
 }

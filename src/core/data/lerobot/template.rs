@@ -20,8 +20,7 @@ impl PathTemplate {
         let mut pieces = Vec::new();
         let mut rest = text;
         while let Some(open) = rest.find('{') {
-            let close =
-                rest[open..].find('}').ok_or_else(|| format!("{text:?} has a brace that is not closed"))? + open;
+            let close = rest[open..].find('}').ok_or_else(|| format!("{text:?} has an unclosed brace"))? + open;
             pieces.push(Piece::Text(rest[..open].to_owned()));
             let inside = &rest[open + 1..close];
             let (name, format) = inside.split_once(':').unwrap_or((inside, ""));
@@ -30,7 +29,7 @@ impl PathTemplate {
             let width = if digits.is_empty() { Some(0) } else { digits.parse().ok() };
             match width.filter(|width| is_known && *width <= 32) {
                 Some(width) => pieces.push(Piece::Field(name.to_owned(), width)),
-                None => return Err(format!("{text:?} has the format {format:?}, which is not read")),
+                None => return Err(format!("{text:?} has the format {format:?}, which is not supported")),
             }
             rest = &rest[close + 1..];
         }
@@ -50,7 +49,7 @@ impl PathTemplate {
                 Piece::Field(name, _) if name == "video_key" => path += video_key,
                 Piece::Field(name, width) => {
                     let number = numbers.iter().find(|(known, _)| known == name).map(|(_, number)| *number);
-                    let number = number.ok_or_else(|| format!("names {{{name}}}, which is not known here"))?;
+                    let number = number.ok_or_else(|| format!("has the unknown placeholder {{{name}}}"))?;
                     path += &format!("{number:0width$}");
                 }
             }
@@ -78,7 +77,7 @@ mod tests {
         assert_eq!(path, Path::new("videos/observation.images.top/chunk-007/f1234.mp4"));
         let error = template.fill(&[("chunk_index", 7)], "a").unwrap_err();
         assert!(error.contains("{file_index}"), "{error}");
-        assert!(PathTemplate::parse("a{b").unwrap_err().contains("not closed"));
+        assert!(PathTemplate::parse("a{b").unwrap_err().contains("unclosed"));
         assert!(PathTemplate::parse("a{b:>8}").unwrap_err().contains(">8"));
         for way_out in ["../{video_key}", "/etc/{video_key}"] {
             assert!(PathTemplate::parse(way_out).unwrap().fill(&[], "a").unwrap_err().contains("not in the set"));

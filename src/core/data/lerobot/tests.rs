@@ -236,10 +236,10 @@ fn what_cannot_be_written_is_named_and_leaves_no_set() {
         add(&[("observation.state", Value::Numbers(&[f32::NAN]))])
             .contains("frame 0 of episode 0: observation.state has NaN")
     );
-    assert!(add(&[("other", Value::Numbers(&[1.0]))]).contains("other is no feature"));
+    assert!(add(&[("other", Value::Numbers(&[1.0]))]).contains("other is not a feature"));
     assert!(writer.end_episode("t").unwrap_err().to_string().contains("no frames"));
     writer.add_frame(&[("observation.state", Value::Numbers(&[1.0]))]).unwrap();
-    assert!(writer.finish().unwrap_err().to_string().contains("1 frames of one that was not ended"));
+    assert!(writer.finish().unwrap_err().to_string().contains("1 frames of one that was not finished"));
     assert!(!is_set(&at("a")));
     std::fs::write(at("file"), "x").unwrap();
     let error = SetWriter::create(folder.path(), 10, "", vec![state()]).err().unwrap().to_string();
@@ -262,7 +262,7 @@ fn what_is_wrong_with_a_set_is_named() {
     let opened = |folder: &Path| Set::open(folder).err().unwrap().to_string();
     let folder = fresh();
     edit(folder.path(), "meta/info.json", &|info| info["total_frames"] = 14.into());
-    assert!(opened(folder.path()).contains("says 2 episodes with 14 frames, and the files of episodes have 2 with 13"));
+    assert!(opened(folder.path()).contains("says 2 episodes with 14 frames, but the files of episodes have 2 with 13"));
 
     let folder = fresh();
     std::fs::remove_file(folder.path().join("meta/tasks.parquet")).unwrap();
@@ -276,7 +276,7 @@ fn what_is_wrong_with_a_set_is_named() {
     let folder = fresh();
     edit(folder.path(), "meta/info.json", &|info| info["features"]["action"]["shape"] = json!([3]));
     let error = samples(&open(folder.path()), 0)[0].numbers("action").unwrap_err().to_string();
-    assert!(error.contains("column action has 26 values in 13 rows, and 3 a row are needed"), "{error}");
+    assert!(error.contains("column action has 26 values in 13 rows, but needs 3 per row"), "{error}");
 
     let folder = fresh();
     let data = folder.path().join("data/chunk-000/file-000.parquet");
@@ -290,7 +290,7 @@ fn what_is_wrong_with_a_set_is_named() {
     assert!(step.window("gone", &[0]).unwrap_err().to_string().contains("no feature gone"));
     assert!(step.window("note", &[0]).unwrap_err().to_string().contains("string"));
     assert!(step.pictures("action", &[0], &InProcess, &LIMITS).unwrap_err().to_string().contains("not pictures"));
-    assert!(steps_of(&[0.05, 0.12], 20.0).unwrap_err().contains("0.12 s is no whole number of steps"));
+    assert!(steps_of(&[0.05, 0.12], 20.0).unwrap_err().contains("0.12 s is not a whole number of steps"));
     assert!(Set::open(&goldens()).err().unwrap().to_string().contains("meta/info.json"));
 }
 
@@ -320,7 +320,7 @@ fn a_task_has_one_text_and_all_files_are_known() {
     };
     assert_eq!(tasks(&["a", "b", "b"]), Ok(()));
     let error = tasks(&["a", "b", "c"]).unwrap_err();
-    assert!(error.contains("tasks.parquet: task 1 is \"b\", and \"c\" as well"), "{error}");
+    assert!(error.contains("tasks.parquet: task 1 has two texts: \"b\" and \"c\""), "{error}");
 }
 
 #[test]

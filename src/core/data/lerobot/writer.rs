@@ -59,12 +59,12 @@ impl SetWriter {
     pub fn create(folder: &Path, fps: u32, robot_type: &str, features: Vec<Feature>) -> Result<Self, DataError> {
         let wrong = |reason: String| DataError::file(folder, reason);
         if fps == 0 {
-            return Err(wrong("a set of 0 frames a second".to_owned()));
+            return Err(wrong("a set must have more than 0 frames per second".to_owned()));
         }
         for (at, feature) in features.iter().enumerate() {
             storable(feature).map_err(|reason| wrong(format!("feature {}: {reason}", feature.key)))?;
             if PLACES.contains(&feature.key.as_str()) || features[..at].iter().any(|other| other.key == feature.key) {
-                return Err(wrong(format!("feature {}: every set has it, or it is named twice", feature.key)));
+                return Err(wrong(format!("feature {}: the name is reserved or used twice", feature.key)));
             }
         }
         if folder.exists()
@@ -101,7 +101,7 @@ impl SetWriter {
         let place = format!("frame {} of episode {}", self.num_frames, self.rows.len());
         let wrong = |key: &str, reason: String| DataError::file(&self.folder, format!("{place}: {key} {reason}"));
         if let Some((key, _)) = values.iter().find(|(key, _)| !self.features.iter().any(|it| it.key == *key)) {
-            return Err(wrong(key, "is no feature of the set".to_owned()));
+            return Err(wrong(key, "is not a feature of the set".to_owned()));
         }
         // Nothing is kept of a frame that is refused.
         let mut found = Vec::with_capacity(self.features.len());
@@ -131,7 +131,7 @@ impl SetWriter {
                         clips.add(picture, is_first)?;
                     }
                 }
-                _ => return Err(wrong(key, "is of another type".to_owned())),
+                _ => return Err(wrong(key, "has the wrong type".to_owned())),
             }
         }
         self.num_frames += 1;
@@ -208,8 +208,11 @@ impl SetWriter {
     /// There are no episodes, the last one was not ended, or a file cannot be written.
     pub fn finish(mut self) -> Result<(), DataError> {
         if self.num_frames > 0 || self.rows.is_empty() {
-            let reason =
-                format!("{} episodes, and {} frames of one that was not ended", self.rows.len(), self.num_frames);
+            let reason = format!(
+                "has {} episodes, and {} frames of one that was not finished",
+                self.rows.len(),
+                self.num_frames
+            );
             return Err(DataError::file(&self.folder, reason));
         }
         if let Some(data) = self.data.take() {
@@ -304,19 +307,19 @@ fn storable(feature: &Feature) -> Result<(), String> {
     let (dtype, shape) = (feature.dtype.name(), &feature.shape);
     let is_picture = matches!(feature.dtype, Dtype::Image | Dtype::Video);
     match &feature.dtype {
-        Dtype::Int(_) | Dtype::Other(_) => Err(format!("the type {dtype} is not written")),
+        Dtype::Int(_) | Dtype::Other(_) => Err(format!("the type {dtype} cannot be written")),
         #[cfg(not(feature = "mp4"))]
         Dtype::Video => Err("this program was built without the feature `mp4`, which writes videos".to_owned()),
         _ if is_picture && (shape.len() != 3 || shape[2] != 3 || shape.contains(&0)) => {
-            Err(format!("pictures have the shape [rows, columns, 3], and this is {shape:?}"))
+            Err(format!("pictures must have the shape [rows, columns, 3], found {shape:?}"))
         }
         Dtype::Video if shape[..2].iter().any(|side| side % 2 == 1 || *side < MIN_SIDE) => {
             Err(format!("pictures of {}×{}: H.264 needs even sides of {MIN_SIDE} pixels or more", shape[1], shape[0]))
         }
         _ if !is_picture && (shape.len() != 1 || shape[0] == 0) => {
-            Err(format!("vectors have the shape [numbers], and this is {shape:?}"))
+            Err(format!("vectors must have the shape [numbers], found {shape:?}"))
         }
-        Dtype::String if shape[0] != 1 => Err("a text has the shape [1]".to_owned()),
+        Dtype::String if shape[0] != 1 => Err("texts must have the shape [1]".to_owned()),
         _ => Ok(()),
     }
 }
@@ -329,7 +332,7 @@ fn fits(feature: &Feature, value: Value<'_>) -> Result<(), String> {
             let (columns, rows) = picture.dimensions();
             match [rows as usize, columns as usize] == feature.shape[..2] {
                 true => Ok(()),
-                false => Err(format!("is {rows}×{columns} pixels, and the feature's shape is {:?}", feature.shape)),
+                false => Err(format!("is {rows}×{columns} pixels, but the feature's shape is {:?}", feature.shape)),
             }
         }
         (Value::Text(_), Dtype::String) => Ok(()),
@@ -338,7 +341,7 @@ fn fits(feature: &Feature, value: Value<'_>) -> Result<(), String> {
         }
         (Value::Reals(numbers), Dtype::Float64) => are_of(feature, numbers.len(), numbers.iter().copied()),
         (Value::Whole(numbers), Dtype::Int64) => are_of(feature, numbers.len(), std::iter::empty()),
-        _ => Err(format!("is no value of the type {}", feature.dtype.name())),
+        _ => Err(format!("is not a value of the type {}", feature.dtype.name())),
     }
 }
 
@@ -346,8 +349,8 @@ fn fits(feature: &Feature, value: Value<'_>) -> Result<(), String> {
 /// The reason: another number of values, or one that is not finite.
 fn are_of(feature: &Feature, count: usize, mut values: impl Iterator<Item = f64>) -> Result<(), String> {
     match values.find(|value| !value.is_finite()) {
-        Some(value) => Err(format!("has {value}")),
-        None if count != feature.width() => Err(format!("has {count} numbers, and {} are needed", feature.width())),
+        Some(value) => Err(format!("has {value}, which is not finite")),
+        None if count != feature.width() => Err(format!("has {count} numbers, but needs {}", feature.width())),
         None => Ok(()),
     }
 }

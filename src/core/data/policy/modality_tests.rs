@@ -82,7 +82,7 @@ fn groups_that_do_not_fit_are_refused() {
             &|it| drop(it["action"].as_object_mut().unwrap().remove("wrist")),
             "the numbers 3 to 4 of action are in no group",
         ),
-        (&|it| it["action"]["claw"]["end"] = 4.into(), "action.claw and action.wrist have numbers of action in common"),
+        (&|it| it["action"]["claw"]["end"] = 4.into(), "action.claw and action.wrist overlap in action"),
         (&|it| it["action"]["arm"]["absolute"] = false.into(), "action.arm is not absolute"),
         (&|it| it["action"]["arm"]["original_key"] = "observation.state".into(), "action.arm is of observation.state"),
         (&|it| drop(it["state"].as_object_mut().unwrap().remove("arm")), "state.arm of observation.state is not there"),
