@@ -14,7 +14,7 @@ use crate::message::SampleId;
 fn step_of(record: &Content) -> Result<&Step, DataError> {
     match record {
         Content::Step(step) => Ok(step),
-        _ => Err(DataError::Line("is no frame of an episode, which robot policies learn from".to_owned())),
+        _ => Err(DataError::Line("is not a frame of an episode, which robot policies learn from".to_owned())),
     }
 }
 
@@ -33,7 +33,7 @@ impl SampleMaker for PolicyMaker {
 
     fn check(&self, source: &Source) -> Result<(), DataError> {
         let Some(set) = source.set() else {
-            let reason = format!("has the format {}, and robot policies learn from LeRobot sets", source.format());
+            let reason = format!("has the format {}, but robot policies learn from LeRobot sets", source.format());
             return Err(DataError::file(source.name(), reason));
         };
         self.expect(set).map_err(|reason| DataError::file(source.name(), reason))

@@ -52,7 +52,7 @@ impl Captions {
         // The null prompt of the pipeline; a tokenizer that puts nothing around a text makes no token of an empty one.
         let null = if is_wan && text.item("").is_ok() { "" } else { " " };
         let pictures = PromptPictures::open(folders.media, &config, &text)?;
-        let empty = Tally::new("captions that are empty and are learned as the null prompt");
+        let empty = Tally::new("empty captions, learned as the null prompt");
         Ok(Self { text, pictures, null: null.to_owned(), cleans: is_wan, seed, dropout, empty })
     }
 

@@ -55,7 +55,7 @@ impl PromptPictures {
     /// The reason: they are too many or too few, or have no size of whole tokens.
     pub fn sized(&self, pictures: &[RgbImage], area: Option<u64>) -> Result<[Vec<RgbImage>; 2], String> {
         if self.edits == Edits::One && pictures.len() != 1 {
-            return Err(format!("has {} pictures to edit, and this model takes one", pictures.len()));
+            return Err(format!("has {} pictures to edit, but this model takes one", pictures.len()));
         }
         let all = |area| pictures.iter().map(|picture| of_area(picture, area)).collect::<Result<Vec<_>, _>>();
         let own = all(area.unwrap_or(AREA))?;
@@ -77,7 +77,7 @@ impl PromptPictures {
         let num_places = ids.iter().filter(|id| **id == self.placeholder).count();
         if num_places != pictures.len() {
             let count = pictures.len();
-            return Err(format!("has {num_places} tokens that stand for pictures, and there are {count} pictures"));
+            return Err(format!("has {num_places} placeholder tokens of pictures, but there are {count} pictures"));
         }
         let (mut expanded, mut spans, mut left) = (Vec::new(), Vec::new(), pictures.iter());
         for part in ids.split_inclusive(|id| *id == self.placeholder) {
@@ -119,7 +119,9 @@ fn of_area(picture: &RgbImage, area: u64) -> Result<RgbImage, String> {
     let [columns, rows] = [width, width / ratio].map(|side| (side / UNIT).round_ties_even() * UNIT);
     if columns < UNIT || rows < UNIT {
         let (width, height) = picture.dimensions();
-        return Err(format!("is {width}×{height} pixels, of which {area} pixels have no side of {UNIT}"));
+        return Err(format!(
+            "is {width}×{height} pixels: resized to {area} pixels, a side would be shorter than {UNIT}"
+        ));
     }
     let resized = resize_as_pillow(picture, columns as usize, rows as usize, Filter::Lanczos)?.into_owned();
     RgbImage::from_raw(columns as u32, rows as u32, resized).ok_or_else(|| "cannot be resized".to_owned())

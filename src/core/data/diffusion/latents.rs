@@ -25,12 +25,16 @@ impl LatentSpace {
     pub fn of(config: &Json) -> Result<Self, String> {
         let vae = &config["vae"];
         let count = |value: &Json, key: &str| {
-            value.as_u64().filter(|count| *count > 0).map(|count| count as usize).ok_or(format!("{key} is {value}"))
+            value
+                .as_u64()
+                .filter(|count| *count > 0)
+                .map(|count| count as usize)
+                .ok_or(format!("{key} must be a whole number above 0, found {value}"))
         };
         let patch = match &config["transformer"]["patch_size"] {
             Json::Array(sizes) if sizes.len() == 3 => {
                 if sizes[0] != 1 {
-                    return Err(format!("transformer.patch_size has {} frames, and 1 is known", sizes[0]));
+                    return Err(format!("transformer.patch_size has {} frames, but only 1 is supported", sizes[0]));
                 }
                 [count(&sizes[1], "transformer.patch_size")?, count(&sizes[2], "transformer.patch_size")?]
             }
@@ -42,18 +46,18 @@ impl LatentSpace {
         match class {
             "PixelLatents" => match count(&vae["channels"], "vae.channels")? {
                 channels @ (1 | 3) => Ok(Self { channels, frames: 1, side: 1, patch }),
-                channels => Err(format!("vae.channels is {channels}: pictures have 3 channels, gray ones 1")),
+                channels => Err(format!("vae.channels must be 3, or 1 for gray pictures, found {channels}")),
             },
             "AutoencoderKLWan" | "AutoencoderKLQwenImage" => {
                 let halvings = match &vae["dim_mult"] {
                     Json::Array(widths) => widths.len().saturating_sub(1),
                     Json::Null => 3,
-                    other => return Err(format!("vae.dim_mult is {other}")),
+                    other => return Err(format!("vae.dim_mult must be a list, found {other}")),
                 };
                 let doubles = match &vae["temperal_downsample"] {
                     Json::Array(stages) => stages.iter().filter(|stage| stage.as_bool() == Some(true)).count(),
                     Json::Null => 2,
-                    other => return Err(format!("vae.temperal_downsample is {other}")),
+                    other => return Err(format!("vae.temperal_downsample must be a list, found {other}")),
                 };
                 let pixels = match &vae["patch_size"] {
                     Json::Null => 1,
@@ -61,7 +65,9 @@ impl LatentSpace {
                 };
                 Ok(Self { channels: 3, frames: 1 << doubles, side: pixels << halvings, patch })
             }
-            _ => Err(format!("vae._class_name is {class:?}, which is no autoencoder that is known")),
+            _ => Err(format!(
+                "vae._class_name must be AutoencoderKLWan, AutoencoderKLQwenImage or PixelLatents, found {class:?}"
+            )),
         }
     }
 
@@ -77,7 +83,7 @@ impl LatentSpace {
         match whole == frames {
             true => Ok(()),
             false => Err(format!(
-                "is {frames}, and the autoencoder takes one frame and multiples of {step} more: set {whole} or {}",
+                "is {frames}, but this autoencoder needs one more than a multiple of {step}: set {whole} or {}",
                 whole + step
             )),
         }
@@ -157,10 +163,14 @@ mod tests {
         let pixels = of(json!({"_class_name": "PixelLatents", "channels": 1}), json!(2)).unwrap();
         assert_eq!(pixels.tokens([1, 8, 24]), Grid { t: 1, h: 4, w: 12 });
         for (vae, patch, reason) in [
-            (json!({"_class_name": "AutoencoderKL"}), json!(2), "AutoencoderKL"),
-            (json!({"_class_name": "PixelLatents", "channels": 4}), json!(2), "vae.channels is 4"),
+            (json!({"_class_name": "AutoencoderKL"}), json!(2), "found \"AutoencoderKL\""),
+            (json!({"_class_name": "PixelLatents", "channels": 4}), json!(2), "gray pictures, found 4"),
             (json!({"_class_name": "PixelLatents", "channels": 1}), json!([2, 2, 2]), "2 frames"),
-            (json!({"_class_name": "PixelLatents", "channels": 1}), json!(0), "transformer.patch_size is 0"),
+            (
+                json!({"_class_name": "PixelLatents", "channels": 1}),
+                json!(0),
+                "transformer.patch_size must be a whole number above 0, found 0",
+            ),
         ] {
             assert!(of(vae, patch).unwrap_err().contains(reason), "{reason}");
         }

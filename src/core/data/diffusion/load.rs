@@ -58,10 +58,10 @@ impl Loader {
             num_reduced: AtomicU64::new(0),
             num_cut: AtomicU64::new(0),
             short: Tally::new(format!(
-                "clips that are too short for {most} at {rate} frames a second and are learned as short as they are"
+                "clips too short for {most} at {rate} frames per second, learned at their own length"
             )),
             still: Tally::new(format!(
-                "clips that are too short for more than one frame at {rate} frames a second and are learned as pictures"
+                "clips too short for more than one frame at {rate} frames per second, learned as pictures"
             )),
         }
     }
@@ -94,7 +94,7 @@ impl Loader {
             let (width, height) = found.dimensions();
             if (width, height) != size {
                 let reason =
-                    format!("is a mask of {width}×{height} pixels, and what it masks has {}×{}", size.0, size.1);
+                    format!("is a mask of {width}×{height} pixels, but the picture or clip has {}×{}", size.0, size.1);
                 return Err(fail(reason));
             }
             Frames::fitted(&[found], self.fit(source, size).map_err(fail)?).map_err(fail)
@@ -175,16 +175,16 @@ impl Loader {
         let fail = |reason: &str| Err(DataError::image(Path::new(source.name()), reason));
         match source {
             MediaSource::Image(locator) => Ok(vec![read_rgb_with(&*self.decoder, locator, base, &self.limits)?]),
-            MediaSource::Video(_) if self.rate.is_infinite() => fail("is a clip, and this model makes pictures"),
+            MediaSource::Video(_) if self.rate.is_infinite() => fail("is a clip, but this model makes pictures"),
             MediaSource::Video(video) => {
                 let sampling = self.sampling(id, group);
                 let frames = media::load(video, base, &*self.decoder, &self.limits, &sampling)?.frames;
                 match self.take == Take::Whole && frames.len() > self.max_frames {
-                    true => fail("has more frames than data.video.frames, and data.video.take is whole"),
+                    true => fail("has more frames than data.video.frames, but data.video.take is whole"),
                     false => Ok(frames),
                 }
             }
-            MediaSource::Audio(_) | MediaSource::Context(_) => fail("is no picture and no clip"),
+            MediaSource::Audio(_) | MediaSource::Context(_) => fail("is neither a picture nor a clip"),
         }
     }
 

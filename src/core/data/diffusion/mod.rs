@@ -73,7 +73,7 @@ impl DiffusionMaker {
             Some("QwenImageTransformer2DModel") => (false, true),
             _ => {
                 return Err(wrong(format!(
-                    "transformer._class_name is {}, which is not known",
+                    "transformer._class_name must be WanTransformer3DModel or QwenImageTransformer2DModel, found {}",
                     transformer["_class_name"]
                 )));
             }
@@ -146,14 +146,16 @@ impl DiffusionMaker {
             (None, Some(sizes)) => sizes,
             (None, None) => {
                 let key = sampled.asked_by.name("size");
-                let reason = format!("no picture or clip that says how large the result is: set {key}");
+                let reason = format!("no picture or clip determines the size of the result: set {key}");
                 return Err(DataError::Line(reason));
             }
         };
         let [unit_rows, unit_columns] = self.space.unit();
         if rows % unit_rows + columns % unit_columns > 0 {
             let key = sampled.asked_by.name("size");
-            let reason = format!("{key} {rows}x{columns} is not whole tokens of {unit_rows}x{unit_columns} pixels");
+            let reason = format!(
+                "{key} {rows}x{columns} is not a multiple of {unit_rows}x{unit_columns} pixels, the size of a token"
+            );
             return Err(DataError::Line(reason));
         }
         if let Some(frames) = sampled.frames {
@@ -179,7 +181,7 @@ impl DiffusionMaker {
     fn check_frames(&self, frames: usize, key: &str) -> Result<(), String> {
         match (frames, self.makes_clips) {
             (1, _) => Ok(()),
-            (_, false) => Err(format!("{key} is {frames}, and this model makes pictures: drop it")),
+            (_, false) => Err(format!("{key} is {frames}, but this model makes pictures: drop it")),
             (_, true) => self.space.check_frames(frames).map_err(|reason| format!("{key} {reason}")),
         }
     }
@@ -193,7 +195,7 @@ impl DiffusionMaker {
         id: SampleId,
     ) -> Result<(usize, Vec<RgbImage>), DataError> {
         if !self.takes_references && !record.references.is_empty() {
-            let reason = "has pictures that the result is made from, and this model takes none";
+            let reason = "has pictures to make the result from, but this model takes none";
             return Err(DataError::Line(reason.to_owned()));
         }
         let (mut num_tokens, mut shown) = (0, Vec::new());
@@ -263,7 +265,7 @@ fn check_clips(video: &VideoLimits, space: LatentSpace, makes_clips: bool) -> Re
         ("take", video.take.is_some()),
     ];
     if let Some((key, _)) = written.iter().find(|(_, is_written)| *is_written && !makes_clips) {
-        return Err(format!("data.video.{key} is about clips, and this model makes pictures: drop it"));
+        return Err(format!("data.video.{key} applies to clips, but this model makes pictures: drop it"));
     }
     video
         .frames
@@ -272,14 +274,17 @@ fn check_clips(video: &VideoLimits, space: LatentSpace, makes_clips: bool) -> Re
 
 fn no_target() -> DataError {
     DataError::Line(
-        "no picture or clip: none of the fields image, video, file_name, image_path and video_path".to_owned(),
+        "no picture or clip: the record has none of the fields image, video, file_name, image_path and video_path"
+            .to_owned(),
     )
 }
 
 fn captioned(record: &Content) -> Result<&Captioned, DataError> {
     match record {
         Content::Captioned(captioned) => Ok(captioned),
-        _ => Err(DataError::Line("is no picture or clip with a caption, which diffusion models learn from".to_owned())),
+        _ => Err(DataError::Line(
+            "is not a picture or clip with a caption, which diffusion models learn from".to_owned(),
+        )),
     }
 }
 
@@ -311,8 +316,8 @@ impl SampleMaker for DiffusionMaker {
             true => Ok(()),
             false => {
                 let reason = format!(
-                    "has the format {}, and diffusion models learn from pictures and clips with captions: drop `format`, or \
-                     set it to captioned",
+                    "has the format {}, but diffusion models learn from pictures and clips with captions: drop \
+                     `format`, or set it to captioned",
                     source.format()
                 );
                 Err(DataError::file(source.name(), reason))

@@ -181,7 +181,7 @@ fn what_cannot_be_used_is_named() {
     let data = Data::of_files(vec![TrainFile { format: Format::Messages, ..TrainFile::new(chat) }]);
     let maker: Box<dyn SampleMaker> = Box::new(bench.qwen(ProcessorOptions::default()));
     let error = Dataset::open(&data, maker, 0).err().unwrap().to_string();
-    assert!(error.contains("has the format messages, and diffusion models learn from"), "{error}");
+    assert!(error.contains("has the format messages, but diffusion models learn from"), "{error}");
     let error = bench.maker(json!({"_class_name": "X", "patch_size": 2}), ProcessorOptions::default());
     assert!(error.err().unwrap().to_string().contains("transformer._class_name"));
 }
@@ -210,7 +210,7 @@ fn a_mask_weighs_the_tokens_of_its_picture() {
     let whole = sample(json!({"prompt": "x", "image": "1.png"}), false).unwrap();
     assert_eq!(weights(&whole), ColumnValues::F32(vec![1.0; 48]));
     let narrow = sample(line("narrow.png"), false).unwrap_err();
-    assert!(narrow.contains("a mask of 24×9 pixels, and what it masks has 25×9"), "{narrow}");
+    assert!(narrow.contains("a mask of 24×9 pixels, but the picture or clip has 25×9"), "{narrow}");
     assert!(sample(line("black.png"), false).unwrap_err().contains("its mask is black"));
 }
 
@@ -305,7 +305,7 @@ fn a_prompt_has_condition_and_negative_but_no_target() {
     assert_eq!((items(&prompt).len(), prompt.meta.target.unwrap().grid), (1, Grid { t: 1, h: 2, w: 3 }));
     assert!(ask(bench.qwen(sampled(None, None, None)), alone.clone()).unwrap_err().contains("set sample.size"));
     assert!(
-        ask(bench.qwen(sampled(Some("5x6"), None, None)), alone.clone()).unwrap_err().contains("whole tokens of 2x2")
+        ask(bench.qwen(sampled(Some("5x6"), None, None)), alone.clone()).unwrap_err().contains("a multiple of 2x2")
     );
     // One picture begins a clip.
     let clip = ask(bench.wan(sampled(Some("4x6"), Some(5), Some(Some("bad".into())))), picture).unwrap();
@@ -428,10 +428,10 @@ fn pictures_to_edit_stand_in_the_prompt() {
     assert_eq!((num_places * 4, text.ids.len() - 64), (num_patches, item.num_features));
     let bad = |maker, edit: Json| bench.sample(maker, line(edit)).unwrap_err();
     let one = || open("QwenImageEditPipeline", small);
-    assert!(bad(one(), json!(["2.png", "3.png"])).contains("has 2 pictures to edit, and this model takes one"));
+    assert!(bad(one(), json!(["2.png", "3.png"])).contains("has 2 pictures to edit, but this model takes one"));
     let forged = json!({"prompt": "<|image_pad|>", "image": "1.png", "edit_image": "2.png"});
     let error = bench.sample(plus(), forged).unwrap_err();
-    assert!(error.contains("has 2 tokens that stand for pictures, and there are 1 pictures"), "{error}");
+    assert!(error.contains("has 2 placeholder tokens of pictures, but there are 1 pictures"), "{error}");
     // Shown as large as it is encoded.
     let sample = bench.sample(one(), line(json!("2.png"))).unwrap();
     let shown = sample.media.last().unwrap();

@@ -14,12 +14,12 @@ fn numbers_of_frames_that_would_be_changed_are_refused() {
     assert!(open(&wan, 1).is_ok() && open(&wan, 17).is_ok());
     let error = open(&wan, 16).err().unwrap().to_string();
     assert!(
-        error.contains("data.video.frames is 16, and") && error.contains("multiples of 4 more: set 13 or 17"),
+        error.contains("data.video.frames is 16, but") && error.contains("a multiple of 4: set 13 or 17"),
         "{error}"
     );
     let qwen = json!({"transformer": {"_class_name": QWEN, "patch_size": 2}});
     let error = open(&qwen, 5).err().unwrap().to_string();
-    assert!(error.contains("data.video.frames is about clips, and this model makes pictures"), "{error}");
+    assert!(error.contains("data.video.frames applies to clips, but this model makes pictures"), "{error}");
 
     let path = bench.write("p.jsonl", json!({"prompt": "up"}).to_string());
     let ask = |config: &Json, frames| {
@@ -29,9 +29,9 @@ fn numbers_of_frames_that_would_be_changed_are_refused() {
         bench.dataset(maker, &path).unwrap().prompt(0).map_err(|bad| bad.reason)
     };
     assert_eq!(ask(&wan, 9).unwrap().meta.target.unwrap().grid.t, 3);
-    assert!(ask(&wan, 10).unwrap_err().contains("sample.frames is 10, and the autoencoder takes one frame"));
+    assert!(ask(&wan, 10).unwrap_err().contains("sample.frames is 10, but this autoencoder needs one more"));
     assert!(ask(&qwen, 1).is_ok());
-    assert!(ask(&qwen, 2).unwrap_err().contains("sample.frames is 2, and this model makes pictures"));
+    assert!(ask(&qwen, 2).unwrap_err().contains("sample.frames is 2, but this model makes pictures"));
 }
 
 #[test]
@@ -53,9 +53,9 @@ fn short_clips_and_empty_captions_are_counted() {
         let notes = dataset.maker().notes();
         notes.into_iter().filter(|note| !note.contains("sides were cut")).collect::<Vec<_>>()
     };
-    let still = "clips that are too short for more than one frame at 16 frames a second and are learned as pictures: 1";
-    let empty = "captions that are empty and are learned as the null prompt: 2";
-    let short = "clips that are too short for data.video.frames = 5 at 16 frames a second and are learned as short as they are: 1";
+    let still = "clips too short for more than one frame at 16 frames per second, learned as pictures: 1";
+    let empty = "empty captions, learned as the null prompt: 2";
+    let short = "clips too short for data.video.frames = 5 at 16 frames per second, learned at their own length: 1";
     assert_eq!(notes(Some(5)), [short, still, empty]);
     // Where nobody says how long clips are to be, none is too short but one of a single frame.
     assert_eq!(notes(None), [still, empty]);
