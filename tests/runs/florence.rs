@@ -203,7 +203,7 @@ fn what_it_cannot_do_is_refused_by_name() {
     let short =
         loongforge(&fixture, &["check", "run.yaml", "model.overrides={text_config.max_position_embeddings: 8}"]);
     let told = format!("{}{}", String::from_utf8_lossy(&short.stdout), String::from_utf8_lossy(&short.stderr));
-    assert!(told.contains("tokens, and the model has positions for 8"), "{told}");
+    assert!(told.contains("tokens, but the model has positions for 8"), "{told}");
     let checked = loongforge(&fixture, &["check", "run.yaml"]);
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
     // A model that is not there.

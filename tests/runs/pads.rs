@@ -105,7 +105,7 @@ fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     assert_ne!(gone_on.values[4..], actions.values[4..]);
     // Not more actions than it was trained to be given, which its checkpoint says.
     let more = Observation { begun: vec![0.0; 6], ..seen.clone() };
-    assert!(policy.act(&more, Moment::default()).unwrap_err().contains("learned to be given at most 2"));
+    assert!(policy.act(&more, Moment::default()).unwrap_err().contains("was trained with at most 2"));
     let whole = Observation { begun: vec![0.0; 16], ..seen.clone() };
     assert!(policy.act(&whole, Moment::default()).unwrap_err().contains("fewer than 8"));
     // Untrained, it is about the mean action away from where the data is.

@@ -43,22 +43,27 @@ impl PolicyMaker {
         }
         let (width, count) = (spec.action_dim, actions.len() / spec.action_dim);
         if !actions.len().is_multiple_of(width) || count >= spec.horizon || state.len() != spec.state_dim {
-            let reason =
-                format!("{} numbers of begun actions, of {width} each and fewer than {}", actions.len(), spec.horizon);
+            let reason = format!(
+                "found {} numbers of started actions, but expected fewer than {} actions of {width} numbers each",
+                actions.len(),
+                spec.horizon
+            );
             return Err(DataError::Line(reason));
         }
         if let Some(most) = self.learned_delay.filter(|most| count > *most) {
             let reason = format!(
-                "{count} actions of the chunk are begun, and the policy has learned to be given at most {most} (policy.max_delay of \
-                 its run)"
+                "{count} actions of the chunk have started, but the policy was trained with at most {most} \
+                 (policy.max_delay of its run)"
             );
             return Err(DataError::Line(reason));
         }
         if let Some(value) = actions.iter().find(|value| !value.is_finite()) {
-            return Err(DataError::Line(format!("a begun action has {value}")));
+            return Err(DataError::Line(format!("a started action has {value}, which is not finite")));
         }
         if spec.scales_by_step() {
-            return Err(DataError::Line("actions have scales of their own at each step, and none is begun".to_owned()));
+            return Err(DataError::Line(
+                "the policy has separate scales for each step of a chunk, so no action may have started".to_owned(),
+            ));
         }
         let mut own = actions.to_vec();
         relative::to_relative(&mut own, state, &scales.mask);
@@ -92,7 +97,7 @@ impl PolicyMaker {
         let expected = spec.horizon * spec.max_action_dim;
         if (normalized.len(), state.len()) != (expected, spec.state_dim) {
             return Err(DataError::Line(format!(
-                "{} numbers of actions and {} of a state, and {expected} and {} are needed",
+                "found {} numbers of actions and {} of a state, but expected {expected} and {}",
                 normalized.len(),
                 state.len(),
                 spec.state_dim

@@ -59,7 +59,9 @@ impl ActionSpace {
             "auto" => {
                 let most = match &config["max_action_dim"] {
                     Json::Null => 20,
-                    value => size(value).ok_or_else(|| format!("`max_action_dim` is {value}, not a size"))?,
+                    value => {
+                        size(value).ok_or_else(|| format!("`max_action_dim` is {value}, not a size from 1 to 65536"))?
+                    }
                 };
                 Ok(Self { by_data: true, ..Self::new(most, &[first(most)]) })
             }

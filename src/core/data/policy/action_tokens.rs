@@ -67,8 +67,8 @@ impl ActionTokens {
         }
         let at = settings.action_tokenizer.clone().unwrap_or_else(|| folder.join(FOLDER));
         if !at.is_dir() {
-            let reason = "there is no such folder; it holds the FAST tokenizer of actions, tokenizer.json and \
-                          processor_config.json (policy.action_tokenizer names another)";
+            let reason = "the folder does not exist; it must hold the FAST tokenizer of actions, tokenizer.json and \
+                          processor_config.json (policy.action_tokenizer names another folder)";
             return Err(DataError::file(&at, reason));
         }
         let mut fast = BTreeMap::<usize, FastTokenizer>::new();
@@ -87,8 +87,7 @@ impl ActionTokens {
                 .ok_or_else(|| wrong(format!("its tokenizer has no token {token:?}, which action tokens need")))
         };
         let eos = tokenizer.special().eos;
-        let eos =
-            eos.ok_or_else(|| wrong("its tokenizer says of no token that it ends a text (eos_token)".to_owned()))?;
+        let eos = eos.ok_or_else(|| wrong("its tokenizer has no token that ends a text (eos_token)".to_owned()))?;
         let begin: Vec<i64> = tokenizer.encode(BEGIN)?.iter().map(|token| token.id).collect();
         if begin.is_empty() {
             return Err(wrong(format!("its tokenizer has no tokens for {BEGIN:?}")));
@@ -139,7 +138,7 @@ impl ActionTokens {
         if let Some(text) = text {
             ids.extend(tokenizer.encode(&format!("{text};\n"))?.iter().map(|token| token.id));
             if self.bos.is_some() && ids.contains(&self.bar()) {
-                return Err(DataError::Line(format!("has the token {BAR:?} in its text to learn, which ends actions")));
+                return Err(DataError::Line(format!("its text to learn has the token {BAR:?}, which ends actions")));
             }
         }
         if text.is_some() || self.bos.is_some() {
@@ -171,7 +170,7 @@ impl ActionTokens {
         }
         let mut found = self.fast[&width].decode_any(&tokens);
         if !begins && found.flaw.is_none() {
-            found.flaw = Some(format!("what was written does not begin with {BEGIN:?}"));
+            found.flaw = Some(format!("the generated text does not begin with {BEGIN:?}"));
         }
         found
     }
@@ -194,18 +193,17 @@ fn check(family: Family, settings: &Policy) -> Result<(), String> {
     let learns = *token_weight > 0.0;
     if family == Family::Pi0Fast && (learns || *flow_weight != 1.0) {
         return Err(
-            "Pi0-FAST learns by the loss of its tokens alone: leave policy.token_weight and flow_weight out".to_owned()
-        );
-    }
-    if family == Family::Pi0Fast && (settings.noise_draws != 1 || settings.mask_padding == Some(true)) {
-        return Err(
-            "Pi0-FAST learns whole chunks, without noise: leave policy.noise_draws and policy.mask_padding out"
+            "Pi0-FAST is trained only by the loss of its tokens: leave out policy.token_weight and flow_weight"
                 .to_owned(),
         );
     }
+    if family == Family::Pi0Fast && (settings.noise_draws != 1 || settings.mask_padding == Some(true)) {
+        return Err("Pi0-FAST learns whole chunks without noise: leave out policy.noise_draws and policy.mask_padding"
+            .to_owned());
+    }
     if learns && !matches!(family, Family::Pi0 | Family::Pi05 | Family::Pi0Fast) {
-        return Err("policy.token_weight: of the policies that learn by flow pi05 and pi0 learn action tokens as well, and this is \
-                    another"
+        return Err("policy.token_weight: of the policies trained by flow matching, only pi05 and pi0 can also learn \
+                    action tokens"
             .to_owned());
     }
     let idle = [
@@ -215,7 +213,7 @@ fn check(family: Family, settings: &Policy) -> Result<(), String> {
     ];
     match idle.into_iter().find(|(_, is_set)| *is_set && !learns && family != Family::Pi0Fast) {
         Some((key, _)) => {
-            Err(format!("policy.{key} is for policies that learn action tokens: policy.token_weight is 0"))
+            Err(format!("policy.{key} is only for policies that learn action tokens, but policy.token_weight is 0"))
         }
         None => Ok(()),
     }

@@ -279,7 +279,7 @@ fn what_is_not_implemented_is_named() {
             &(|it: &mut Json| it["embodiment_tag"] = "my_robot".into()) as &dyn Fn(&mut Json),
             "`embodiment_tag` is \"my_robot\"",
         ),
-        (&|it| it["sizes"]["max_num_embodiments"] = 10.into(), "number 10 of `max_num_embodiments` 10"),
+        (&|it| it["sizes"]["max_num_embodiments"] = 10.into(), "the number 10, but `max_num_embodiments` is 10"),
         (&|it| it["sizes"]["image_crop_size"] = json!([224, 224]), "`image_crop_size`"),
         (&|it| it["action_decode_transform"] = "libero".into(), "`action_decode_transform`"),
         (&|it| it["input_features"] = json!({ "observation.state": { "type": "STATE", "shape": [3] } }), "no camera"),
@@ -293,7 +293,7 @@ fn what_is_not_implemented_is_named() {
     }
     for (key, value, expected) in [
         ("use_percentiles", json!(true), "use_percentiles is true"),
-        ("modality_config", json!({}), "modality_config is {}"),
+        ("modality_config", json!({}), "modality_config is invalid: {}"),
         ("state_dropout_prob", json!(0.2), "state_dropout_prob is 0.2"),
         ("embodiment_tag", json!("libero_sim"), "libero_sim"),
     ] {

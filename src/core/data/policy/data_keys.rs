@@ -20,7 +20,7 @@ const EMPTY_CAMERA: &str = "empty_camera";
 pub fn expect(spec: &SampleSpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -> Result<(), DataError> {
     let wrong = |reason: String| DataError::file(folder, reason);
     if settings.domain.is_some() && spec.xvla.is_none() {
-        return Err(wrong("policy.domain is for X-VLA, and this policy has no domains: leave it out".to_owned()));
+        return Err(wrong("policy.domain is only for X-VLA, but this policy has no domains: leave it out".to_owned()));
     }
     if sets.is_empty() {
         return Ok(());
@@ -28,20 +28,21 @@ pub fn expect(spec: &SampleSpec, folder: &Path, settings: &Policy, sets: &[Arc<S
     for part in settings.augment.iter().flat_map(|augment| &augment.fixed_cameras) {
         // An empty part would be one of every name.
         if part.is_empty() || !spec.cameras.iter().any(|name| name.contains(part.as_str())) {
-            let reason =
-                format!("policy.augment.fixed_cameras has {part:?}, which is in no name of a camera of the policy");
+            let reason = format!(
+                "policy.augment.fixed_cameras has {part:?}, which is not in the name of any camera of the policy"
+            );
             return Err(wrong(reason + &cameras_of(spec.cameras.iter().map(String::as_str))));
         }
     }
     for (key, name) in &settings.cameras {
         if !sets.iter().any(|set| set.info().cameras().any(|feature| feature.key == *key)) {
             let known = sets.iter().flat_map(|set| set.info().cameras()).map(|it| it.key.as_str());
-            let reason = format!("policy.cameras names {key}, which is no camera of the data");
+            let reason = format!("policy.cameras names {key}, which is not a camera of the data");
             return Err(wrong(reason + &cameras_of(known)));
         }
         if !spec.cameras.contains(name) {
             let known = spec.cameras.iter().map(String::as_str);
-            let reason = format!("policy.cameras calls {key} {name}, which is no camera of the policy");
+            let reason = format!("policy.cameras maps {key} to {name}, which is not a camera of the policy");
             return Err(wrong(reason + &cameras_of(known)));
         }
     }
@@ -66,14 +67,15 @@ pub fn notes(spec: &SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Vec<Str
             set.info().cameras().filter(|it| !spec.cameras.iter().any(|name| name == name_of(settings, &it.key)))
         {
             notes.push(format!(
-                "{place}: the camera {} is none of the policy's ({names}) and is not read: policy.cameras says which is which",
+                "{place}: the camera {} is not one of the policy's ({names}) and is not read: map it with \
+                 policy.cameras",
                 camera.key
             ));
         }
         // lerobot adds empty ones to a policy that has too many.
         let is_missing = |name: &&String| !seen.contains(&name.as_str()) && !name.contains(EMPTY_CAMERA);
         for name in spec.cameras.iter().filter(is_missing) {
-            notes.push(format!("{place}: has no camera {name}, which the policy has: it sees nothing there"));
+            notes.push(format!("{place}: has no camera {name}, so the policy sees nothing there"));
         }
     }
     let robot = |set: &Set| set.info().robot_type.clone();
@@ -82,9 +84,9 @@ pub fn notes(spec: &SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Vec<Str
         && let Some(first) = typed().next()
         && let Some(other) = typed().find(|set| robot(set) != robot(first))
     {
-        let of = |set: &Set| format!("{} is of the robot {:?}", set.folder().display(), robot(set));
+        let of = |set: &Set| format!("{} has the robot {:?}", set.folder().display(), robot(set));
         notes.push(format!(
-            "{}, and {}: both are learned and normalized as one robot (policy.embodiments tells robots apart)",
+            "{}, but {}: both are learned and normalized as one robot (policy.embodiments tells robots apart)",
             of(first),
             of(other)
         ));
@@ -110,7 +112,7 @@ pub fn expect_excluded(robots: &[&SampleSpec], settings: &Policy) -> Result<(), 
     let Some(words) = settings.exclude.as_ref().filter(|words| !words.is_empty()) else { return Ok(()) };
     if !robots.iter().any(|spec| spec.relative) {
         return Err(
-            "policy.exclude says which numbers stay absolute, and actions are not relative (policy.relative_actions)"
+            "policy.exclude says which numbers stay absolute, but actions are not relative (policy.relative_actions)"
                 .to_owned(),
         );
     }
@@ -123,10 +125,10 @@ pub fn expect_excluded(robots: &[&SampleSpec], settings: &Policy) -> Result<(), 
     match words.iter().find(|word| !is_in(word)) {
         None => Ok(()),
         Some(word) if names.is_empty() => {
-            Err(format!("policy.exclude has {word:?}, and the numbers of {} have no names", settings.action))
+            Err(format!("policy.exclude has {word:?}, but the numbers of {} have no names", settings.action))
         }
         Some(word) => Err(format!(
-            "policy.exclude has {word:?}, which is in no name of the numbers of {}: {}",
+            "policy.exclude has {word:?}, which is not in any name of the numbers of {}: {}",
             settings.action,
             names.into_iter().collect::<Vec<_>>().join(", ")
         )),

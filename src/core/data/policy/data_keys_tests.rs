@@ -16,10 +16,13 @@ fn settings_that_name_nothing_are_refused() {
     let cameras =
         |key: &str, name: &str| Policy { cameras: [(key.to_owned(), name.to_owned())].into(), ..Policy::default() };
     let found = error(cameras("observation.images.side", CAMERA));
-    assert!(found.contains("policy.cameras names observation.images.side, which is no camera of the data"), "{found}");
+    assert!(
+        found.contains("policy.cameras names observation.images.side, which is not a camera of the data"),
+        "{found}"
+    );
     let found = error(cameras(CAMERA, "observation.images.side"));
     assert!(
-        found.contains("calls observation.images.front observation.images.side, which is no camera of the policy"),
+        found.contains("maps observation.images.front to observation.images.side, which is not a camera of the policy"),
         "{found}"
     );
     let fixed = |part: &str| {
@@ -28,18 +31,23 @@ fn settings_that_name_nothing_are_refused() {
     };
     for part in ["side", ""] {
         let found = error(fixed(part));
-        assert!(found.contains(&format!("policy.augment.fixed_cameras has {part:?}, which is in no name")), "{found}");
+        assert!(
+            found.contains(&format!(
+                "policy.augment.fixed_cameras has {part:?}, which is not in the name of any camera"
+            )),
+            "{found}"
+        );
     }
     bench.maker(&config(), fixed("front"));
     let found = error(Policy { domain: Some(3), ..Policy::default() });
-    assert!(found.contains("policy.domain is for X-VLA"), "{found}");
+    assert!(found.contains("policy.domain is only for X-VLA"), "{found}");
     let exclude = Some(vec!["gripper".to_owned()]);
     let found = error(Policy { exclude: exclude.clone(), ..Policy::default() });
     assert!(found.contains("policy.exclude says which numbers stay absolute"), "{found}");
     let relative =
         |word: &str| Policy { relative_actions: Some(true), exclude: Some(vec![word.to_owned()]), ..Policy::default() };
     let found = error(relative("finger"));
-    assert!(found.contains("policy.exclude has \"finger\", which is in no name"), "{found}");
+    assert!(found.contains("policy.exclude has \"finger\", which is not in any name"), "{found}");
     bench.maker(&config(), relative("Gripper"));
 }
 
@@ -69,9 +77,12 @@ fn rates_are_looked_at() {
     changed(folder.path(), "fps", (own.info().fps * 3.0).into());
     let both = [&*goldens().join("image"), folder.path()];
     let notes = bench.open(&config(), &Bench::options(&both, Policy::default())).unwrap().notes();
-    assert!(notes.iter().any(|note| note.contains("a step is another time in each")), "{notes:?}");
+    assert!(
+        notes.iter().any(|note| note.contains("a step, and so a chunk of actions, takes a different time in each")),
+        "{notes:?}"
+    );
     let alone = bench.maker(&config(), Policy::default()).notes();
-    assert!(!alone.iter().any(|note| note.contains("another time")), "{alone:?}");
+    assert!(!alone.iter().any(|note| note.contains("a different time")), "{alone:?}");
     let of = |set: Set, frame| Arc::new(set).step(0, frame).unwrap().expect_rate();
     let wrong = || Set::open(folder.path()).unwrap();
     assert!(of(own, 1).is_ok() && of(wrong(), 0).is_ok());
@@ -85,7 +96,7 @@ fn a_chunk_that_no_episode_has_is_said() {
     let mut long = config();
     long["chunk_size"] = 500.into();
     let notes = bench.maker(&long, Policy::default()).notes();
-    assert!(notes.iter().any(|note| note.contains("a chunk has 500 actions, and its longest episode")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("a chunk has 500 actions, but the longest episode")), "{notes:?}");
     let notes = bench.maker(&config(), Policy::default()).notes();
     assert!(!notes.iter().any(|note| note.contains("a chunk has")), "{notes:?}");
 }
@@ -104,7 +115,7 @@ fn cameras_and_robots_that_count_for_nothing_are_said() {
     let alone = of_data(&one, &[folder.path()]);
     assert!(!alone.iter().any(|note| note.contains("camera") || note.contains("robot")), "{alone:?}");
     let both = of_data(&config(), &[own.folder(), folder.path()]);
-    let robots = format!("is of the robot {:?}, and", own.info().robot_type);
+    let robots = format!("has the robot {:?}, but", own.info().robot_type);
     assert!(both.iter().any(|note| note.contains(&robots) && note.contains("policy.embodiments")), "{both:?}");
     let mut more = config();
     more["input_features"]["observation.images.empty_camera_0"] = more["input_features"][CAMERA].clone();
@@ -117,7 +128,7 @@ fn cameras_and_robots_that_count_for_nothing_are_said() {
     info["features"]["observation.images.side"] = info["features"][CAMERA].clone();
     std::fs::write(path, info.to_string()).unwrap();
     let unread = of_data(&config(), &[folder.path()]);
-    assert!(unread.iter().any(|note| note.contains("the camera observation.images.side is none of")), "{unread:?}");
+    assert!(unread.iter().any(|note| note.contains("the camera observation.images.side is not one of")), "{unread:?}");
 }
 
 #[test]

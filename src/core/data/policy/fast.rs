@@ -112,7 +112,10 @@ impl FastTokenizer {
     pub fn encode(&self, actions: &[f32]) -> Result<Encoded, String> {
         let Self { steps, width, .. } = *self;
         if actions.len() != steps * width {
-            return Err(format!("{} numbers are no chunk of {steps} actions of {width}", actions.len()));
+            return Err(format!(
+                "expected a chunk of {steps} actions of {width} numbers, found {} numbers",
+                actions.len()
+            ));
         }
         let (mut text, mut num_clipped) = (String::new(), 0);
         for frequency in self.basis.chunks(steps) {
@@ -195,7 +198,8 @@ fn checked(folder: &Path, [steps, width]: [usize; 2]) -> Result<[f64; 2], DataEr
     let found = settings(&config, [steps, width]).map_err(|reason| DataError::file(&path, reason))?;
     if steps == 0 || width == 0 || steps > MAX_STEPS || steps.saturating_mul(width) > MAX_NUMBERS {
         let reason = format!(
-            "chunks of {steps} actions of {width} numbers: at most {MAX_STEPS} actions, and {MAX_NUMBERS} numbers in all"
+            "chunks of {steps} actions of {width} numbers are not supported: at most {MAX_STEPS} actions, and \
+             {MAX_NUMBERS} numbers in all"
         );
         return Err(DataError::file(folder, reason));
     }
@@ -205,7 +209,7 @@ fn checked(folder: &Path, [steps, width]: [usize; 2]) -> Result<[f64; 2], DataEr
 /// The scale and the smallest coefficient.
 fn settings(config: &Json, chunk: [usize; 2]) -> Result<[f64; 2], String> {
     let known = ["action_dim", "auto_map", "min_token", "processor_class", "scale", "time_horizon", "vocab_size"];
-    let keys = config.as_object().ok_or("is no map of keys")?;
+    let keys = config.as_object().ok_or("is not a map of keys")?;
     if let Some(key) = keys.keys().find(|key| !known.contains(&key.as_str())) {
         return Err(format!("`{key}` is not implemented"));
     }
@@ -214,7 +218,7 @@ fn settings(config: &Json, chunk: [usize; 2]) -> Result<[f64; 2], String> {
     }
     for (key, own) in ["time_horizon", "action_dim"].into_iter().zip(chunk) {
         if !config[key].is_null() && config[key].as_u64() != Some(own as u64) {
-            return Err(format!("`{key}` is {}, and the policy's is {own}", config[key]));
+            return Err(format!("`{key}` is {}, but the policy's is {own}", config[key]));
         }
     }
     let scale = config["scale"].as_f64().or(config["scale"].is_null().then_some(10.0));

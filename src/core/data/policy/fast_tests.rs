@@ -78,7 +78,7 @@ fn chunks_without_tokens_are_named() {
     let (tokenizer, golden) = opened();
     let len = size(&golden).into_iter().product::<usize>();
     let error = |values: &[f32]| tokenizer.encode(values).unwrap_err();
-    assert!(error(&[0.0]).contains("1 numbers are no chunk"));
+    assert!(error(&[0.0]).contains("found 1 numbers"));
     assert!(error(&vec![f32::NAN; len]).contains("too large"));
     assert!(error(&vec![1e30; len]).contains("too large"));
     let unknown = error(&vec![90.0; len]);
@@ -103,8 +103,8 @@ fn folders_are_checked() {
     for (key, value, expected) in [
         ("scale", json!(0), "`scale` is 0, not a number above 0"),
         ("min_token", json!(1.5), "`min_token` is 1.5, not a whole number"),
-        ("time_horizon", json!(9), "`time_horizon` is 9, and the policy's is 8"),
-        ("action_dim", json!(2), "`action_dim` is 2, and the policy's is 3"),
+        ("time_horizon", json!(9), "`time_horizon` is 9, but the policy's is 8"),
+        ("action_dim", json!(2), "`action_dim` is 2, but the policy's is 3"),
         ("processor_class", json!("Other"), "`processor_class` is \"Other\""),
         ("high_scale", json!(3), "`high_scale` is not implemented"),
     ] {

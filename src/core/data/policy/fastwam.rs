@@ -43,16 +43,11 @@ impl Frames {
         };
         let unit = space.unit();
         if size_of[0] % unit[0] + size_of[1] % unit[1] > 0 {
-            return Err(format!(
-                "`image_size` is {sides}, which is not whole places of {}×{} pixels",
-                unit[0], unit[1]
-            ));
+            return Err(format!("`image_size` is {sides}, which is not a multiple of {}×{} pixels", unit[0], unit[1]));
         }
         if (window - 1) % (every * space.frames) > 0 || window == 1 {
             let multiple = every * space.frames;
-            return Err(format!(
-                "`num_video_frames` is {window}, which must be one more than a multiple of {multiple}"
-            ));
+            return Err(format!("`num_video_frames` is {window}, but must be one more than a multiple of {multiple}"));
         }
         Ok(Self { space, size: size_of, steps: (0..window as i64).step_by(every).collect(), toggled: Vec::new() })
     }

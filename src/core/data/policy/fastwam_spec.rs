@@ -14,22 +14,27 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
     let mut frames = Frames::of(config, window)?;
     let mut cameras = cameras(config)?;
     if cameras.is_empty() {
-        return Err("`input_features` has no camera, of the type VISUAL, which FastWAM needs".to_owned());
+        return Err("`input_features` has no camera (type VISUAL), which FastWAM needs".to_owned());
     }
     // lerobot goes by the alphabet.
     cameras.sort();
     let [rows, columns] = frames.size;
     if columns % cameras.len() > 0 {
-        return Err(format!("`image_size` has {columns} columns, which {} cameras do not share evenly", cameras.len()));
+        return Err(format!(
+            "`image_size` has {columns} columns, which cannot be divided evenly among {} cameras",
+            cameras.len()
+        ));
     }
     let mode = |kind: &str| match config["normalization_mapping"][kind].as_str() {
         None => Ok(Normalization::MeanStd),
-        Some(name) => named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}")),
+        Some(name) => {
+            named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}, which is not supported"))
+        }
     };
     only(&config["normalization_mapping"], "VISUAL", &[Json::Null, "IDENTITY".into()])?;
     // Null is no default here: lerobot's policy then has no state.
     if config.get("proprio_dim").is_some_and(Json::is_null) {
-        return Err("`proprio_dim` is null, and a policy without a state is not implemented".to_owned());
+        return Err("`proprio_dim` is null, but a policy without a state is not implemented".to_owned());
     }
     let state_dim = size(config, "proprio_dim", 8)?;
     let action_dim = size(config, "action_dim", 7)?;
@@ -83,7 +88,7 @@ fn toggled(config: &Json, action_dim: usize) -> Result<Vec<usize>, String> {
     let place = |at: i64| {
         let place = if at < 0 { at + action_dim as i64 } else { at };
         let place = usize::try_from(place).ok().filter(|place| *place < action_dim);
-        place.ok_or_else(|| format!("`{key}` has {at}, and an action has {action_dim} numbers"))
+        place.ok_or_else(|| format!("`{key}` has {at}, but an action has {action_dim} numbers"))
     };
     all.into_iter().map(place).collect()
 }

@@ -177,9 +177,9 @@ fn errors_name_the_key() {
     };
     let cases = [
         ("proprio_dim", Json::Null, "`proprio_dim` is null"),
-        ("image_size", json!([64, 100]), "whole places of 32×32 pixels"),
+        ("image_size", json!([64, 100]), "a multiple of 32×32 pixels"),
         ("num_video_frames", json!(16), "one more than a multiple of 8"),
-        ("toggle_action_dimensions", json!([5]), "`toggle_action_dimensions` has 5, and an action has 5 numbers"),
+        ("toggle_action_dimensions", json!([5]), "`toggle_action_dimensions` has 5, but an action has 5 numbers"),
         ("toggle_action_dimensions", json!([-6]), "`toggle_action_dimensions` has -6"),
         ("toggle_action_dimensions", json!([0.5]), "`toggle_action_dimensions` is [0.5], not whole numbers"),
         ("input_features", json!({"observation.state": {"type": "STATE", "shape": [3]}}), "no camera"),

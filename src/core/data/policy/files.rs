@@ -60,7 +60,9 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
                 for (kind, mode) in [("STATE", &mut saved.state), ("ACTION", &mut saved.action)] {
                     let name = config["norm_map"][kind].as_str();
                     *mode = name
-                        .map(|it| named(it).ok_or_else(|| wrong(format!("norm_map.{kind} is {it:?}"))))
+                        .map(|it| {
+                            named(it).ok_or_else(|| wrong(format!("norm_map.{kind} is {it:?}, which is not supported")))
+                        })
                         .transpose()?;
                 }
                 // lerobot writes no file where there are no statistics.
@@ -105,10 +107,15 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
             }
             "xvla_add_domain_id" => {
                 let domain = config["domain_id"].as_i64();
-                saved.domain = Some(domain.ok_or_else(|| wrong(format!("domain_id is {}", config["domain_id"])))?);
+                saved.domain = Some(domain.ok_or_else(|| {
+                    wrong(format!("domain_id must be a whole number, found {}", config["domain_id"]))
+                })?);
             }
             "xvla_image_to_float" | "xvla_imagenet_normalize" if !config["image_keys"].is_null() => {
-                return Err(wrong(format!("image_keys is {}; all pictures are normalized", config["image_keys"])));
+                return Err(wrong(format!(
+                    "image_keys is {}, but must be null: all pictures are normalized",
+                    config["image_keys"]
+                )));
             }
             // What these do is done for every sample.
             "to_batch_processor"
@@ -158,7 +165,9 @@ fn read_stats(path: &Path) -> Result<Stats, DataError> {
             Dtype::F32 => tensor.data().as_chunks().0.iter().map(|&it| f64::from(f32::from_le_bytes(it))).collect(),
             Dtype::F64 => tensor.data().as_chunks().0.iter().map(|&it| f64::from_le_bytes(it)).collect(),
             Dtype::I64 => tensor.data().as_chunks().0.iter().map(|&it| i64::from_le_bytes(it) as f64).collect(),
-            other => return Err(DataError::file(path, format!("{name} is of the type {other:?}"))),
+            other => {
+                return Err(DataError::file(path, format!("{name} has the type {other:?}, which is not supported")));
+            }
         };
         stats.0.entry(key.to_owned()).or_default().insert(stat.to_owned(), values);
     }

@@ -106,6 +106,6 @@ pub fn check_encode(config: &Json) -> Result<(), String> {
 fn expect(step: &str, config: &Json, key: &str, value: &Json) -> Result<(), String> {
     match config.get(key).is_none_or(|own| own == value) {
         true => Ok(()),
-        false => Err(format!("{step}: {key} is {}, and {value} is implemented", config[key])),
+        false => Err(format!("{step}: {key} is {}, but only {value} is implemented", config[key])),
     }
 }

@@ -71,7 +71,7 @@ impl Framing {
         };
         match fraction > 0.0 && fraction <= 1.0 {
             true => Ok(Self::Edge { edge: edge as usize, fraction }),
-            false => Err(format!("`crop_fraction` is {fraction}, and must be above 0 and at most 1")),
+            false => Err(format!("`crop_fraction` is {fraction}, but must be above 0 and at most 1")),
         }
     }
 
@@ -133,7 +133,7 @@ fn with_edge(picture: &RgbImage, edge: usize) -> Result<RgbImage, String> {
     let (width, height) = picture.dimensions();
     let shorter = width.min(height);
     if shorter == 0 {
-        return Err("a picture without pixels".to_owned());
+        return Err("the picture has no pixels".to_owned());
     }
     // What it becomes has as many more pixels as it is longer than wide.
     expect_aspect(width as usize, height as usize)?;
@@ -144,7 +144,8 @@ fn with_edge(picture: &RgbImage, edge: usize) -> Result<RgbImage, String> {
 }
 
 fn of_bytes(bytes: Vec<u8>, (width, height): (usize, usize)) -> Result<RgbImage, String> {
-    RgbImage::from_raw(width as u32, height as u32, bytes).ok_or_else(|| "a picture of another size".to_owned())
+    RgbImage::from_raw(width as u32, height as u32, bytes)
+        .ok_or_else(|| "the picture has another size than expected".to_owned())
 }
 
 #[cfg(test)]
@@ -162,7 +163,7 @@ mod tests {
         let size = |width, height| framing.apply(&RgbImage::new(width, height)).map(|picture| picture.dimensions());
         assert_eq!(size(3, 500), Ok((32, 5404)));
         assert!(size(3, 603).unwrap_err().contains("3×603 pixels"));
-        assert!(size(0, 5).unwrap_err().contains("without pixels"));
+        assert!(size(0, 5).unwrap_err().contains("has no pixels"));
         let sizes = json!({ "crop_fraction": null, "shortest_image_edge": null, "image_target_size": [64, 64],
             "image_crop_size": [48, 48] });
         assert_eq!(Framing::of(GrootVersion::N1_6, &sizes), Ok(Framing::Edge { edge: 64, fraction: 0.75 }));

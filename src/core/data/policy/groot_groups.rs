@@ -65,7 +65,7 @@ pub fn bounds(all: &Stats, relative: [Vec<f32>; 2], mask: &[bool]) -> Result<Sta
     for (key, of_steps) in [(STATE, None), (ACTION, Some(relative))] {
         let mut found = FeatureStats::new();
         for (at, (name, own)) in ["min", "max"].into_iter().zip(names).enumerate() {
-            let flat = all.get(key, own).ok_or_else(|| format!("statistics of {key}: has no {own}"))?;
+            let flat = all.get(key, own).ok_or_else(|| format!("statistics of {key} have no {own}"))?;
             let values = match &of_steps {
                 None => flat.to_vec(),
                 Some(_) if flat.len() != mask.len() => {
@@ -140,11 +140,14 @@ pub fn read(config: &Json) -> Result<Option<Read>, String> {
     if raw.is_null() && modality.is_null() {
         return Ok(None);
     }
-    let wrong = |what: &str, found: &Json| format!("{what} is {:.80}", found.to_string());
+    let wrong = |what: &str, found: &Json| format!("{what} is invalid: {:.80}", found.to_string());
     let action = &modality["action"];
     let keys = action["modality_keys"].as_array().ok_or_else(|| wrong("modality_config", modality))?;
     if keys.len() > MAX_GROUPS {
-        return Err(format!("modality_config has {} groups of actions; at most {MAX_GROUPS} are read", keys.len()));
+        return Err(format!(
+            "modality_config has {} groups of actions; at most {MAX_GROUPS} are supported",
+            keys.len()
+        ));
     }
     let names = if config["use_percentiles"] == true { ["q01", "q99"] } else { ["min", "max"] };
     let mut mask = Vec::new();
@@ -185,14 +188,14 @@ pub fn read(config: &Json) -> Result<Option<Read>, String> {
     }
     if !mask.contains(&true) {
         return Err(
-            "modality_config has no group of relative actions: groups of absolute ones alone are not read".to_owned()
+            "modality_config has no group of relative actions: absolute groups alone are not supported".to_owned()
         );
     }
     let num_steps = of_groups.iter().map(|it| it[0].len()).filter(|&len| len > 1).min().unwrap_or(1);
     if num_steps * mask.len() > MAX_NUMBERS {
         let width = mask.len();
         return Err(format!(
-            "raw_stats has {num_steps} steps of {width} numbers; at most {MAX_NUMBERS} in all are read"
+            "raw_stats has {num_steps} steps of {width} numbers; at most {MAX_NUMBERS} in all are supported"
         ));
     }
     let bound = |at: usize| -> Vec<f64> {

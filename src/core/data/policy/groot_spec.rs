@@ -32,11 +32,11 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
     let (horizon, dim) = groot.version.horizon_and_width();
     let (max_state_dim, max_action_dim) = (size(keys, "max_state_dim", dim)?, size(keys, "max_action_dim", dim)?);
     let placeholder = ModelCard::of(config).placeholder(Tower::Vision);
-    let placeholder = placeholder.ok_or("`backbone_config` has no id of the token of pictures")?;
-    let mut cameras = cameras(config)
-        .map_err(|reason| format!("{reason}: a run takes those of its data sets, where the key is absent"))?;
+    let placeholder = placeholder.ok_or("`backbone_config` has no id of the placeholder token of pictures")?;
+    let mut cameras =
+        cameras(config).map_err(|reason| format!("{reason}; without the key, a run takes those of its data sets"))?;
     if cameras.is_empty() {
-        return Err("`input_features` has no camera, of the type VISUAL".to_owned());
+        return Err("`input_features` has no camera (type VISUAL)".to_owned());
     }
     // lerobot goes by the alphabet.
     cameras.sort();
@@ -124,7 +124,7 @@ pub fn put_cameras(spec: &SampleSpec, config: &mut Json) {
 fn embodied(spec: SampleSpec, groot: Groot, tag: &str) -> Result<SampleSpec, String> {
     let Some(number) = groot.published_number(tag) else {
         let known: Vec<&str> = groot.known().iter().map(|(name, _)| *name).collect();
-        return Err(format!("`embodiment_tag` is {tag:?}; known: {}", known.join(", ")));
+        return Err(format!("`embodiment_tag` is {tag:?}; supported: {}", known.join(", ")));
     };
     numbered(spec, groot, tag, number)
 }
@@ -138,6 +138,8 @@ pub fn numbered(spec: SampleSpec, groot: Groot, name: &str, number: i64) -> Resu
     let tag = if groot.published_number(name).is_some() { name } else { NEW };
     match usize::try_from(number).is_ok_and(|number| number < num_embodiments) {
         true => Ok(SampleSpec { embodiment: Some((tag.to_owned(), number)), ..spec }),
-        false => Err(format!("embodiment {name:?} is number {number} of `max_num_embodiments` {num_embodiments}")),
+        false => {
+            Err(format!("embodiment {name:?} has the number {number}, but `max_num_embodiments` is {num_embodiments}"))
+        }
     }
 }

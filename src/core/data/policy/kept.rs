@@ -75,7 +75,7 @@ pub fn read(folder: &Path) -> Result<Vec<Kept>, DataError> {
 
 fn of_json(json: &Json) -> Result<Kept, String> {
     let name = json["name"].as_str().filter(|name| !name.is_empty()).ok_or("has an embodiment without a name")?;
-    let wrong = |key: &str| format!("embodiment {name:?}: `{key}` is {:.80}", json[key].to_string());
+    let wrong = |key: &str| format!("embodiment {name:?}: `{key}` is invalid: {:.80}", json[key].to_string());
     let width = |key: &str| {
         let width = json[key].as_u64().and_then(|it| usize::try_from(it).ok());
         width.filter(|it| (1..=MAX_NUMBERS).contains(it)).ok_or_else(|| wrong(key))

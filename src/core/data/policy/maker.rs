@@ -94,7 +94,10 @@ impl PolicyMaker {
         let chat = spec.groot.map(|groot| Chat::open(folders, config, options, groot.version)).transpose()?;
         if chat.is_none() && texts.is_none() && tokenizer.num_rows() > spec.placeholder + 1 {
             let (ids, rows) = (tokenizer.num_rows(), spec.placeholder + 1);
-            return Err(DataError::file(folders.model, format!("its tokenizer has {ids} ids, and the policy {rows}")));
+            return Err(DataError::file(
+                folders.model,
+                format!("its tokenizer has {ids} ids, but the policy only {rows}"),
+            ));
         }
         let scales = &robots[0].scales;
         let stats = if chat.is_some() { scales.bounds() } else { scales.stats.clone() };
@@ -116,17 +119,14 @@ impl PolicyMaker {
             seed: options.policy.seed,
             limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
-            cut: Tally::new(format!(
-                "prompts that were cut off behind {} tokens (tokenizer_max_length)",
-                spec.max_prompt
-            )),
+            cut: Tally::new(format!("prompts cut off after {} tokens (tokenizer_max_length)", spec.max_prompt)),
             flawed: [
                 Tally::new(format!(
-                    "samples whose action tokens were cut off behind {} (max_action_tokens)",
+                    "samples whose action tokens were cut off after {} (max_action_tokens)",
                     spec.max_action_tokens
                 )),
                 Tally::new(
-                    "samples with a coefficient below the smallest of the tokenizer of actions, which stands for it",
+                    "samples with a coefficient below the smallest of the tokenizer of actions, which replaces it",
                 ),
             ],
             tokens,
@@ -230,19 +230,19 @@ impl PolicyMaker {
             && !self.settings.embodiments.is_empty()
             && set.info().feature(key).is_some()
         {
-            return Err(format!("its feature {key} says the domain of each frame, and so does policy.embodiments"));
+            return Err(format!("both its feature {key} and policy.embodiments say the domain of each frame"));
         }
         for (key, width) in [(&self.settings.state, spec.state_dim), (&self.settings.action, spec.action_dim)] {
             let own = set.info().feature(key).filter(|feature| feature.is_numbers()).map(Feature::width);
             if own != Some(width) {
                 let own = own.map_or("none".to_owned(), |own| own.to_string());
-                return Err(format!("{key} has {own} numbers, and the policy's has {width}"));
+                return Err(format!("{key} has {own} numbers, but the policy's has {width}"));
             }
         }
         if let Some(key) = &self.settings.text_target
             && set.info().feature(key).is_none_or(|feature| feature.dtype != Dtype::String)
         {
-            return Err(format!("has no texts {key} (policy.text_target)"));
+            return Err(format!("has no feature {key} of texts (policy.text_target)"));
         }
         Ok(())
     }
@@ -435,7 +435,7 @@ fn open_texts(
     let other = counts.into_iter().find(|(_, own, most)| own != most);
     if let Some((key, own, most)) = other {
         return Err(wrong(format!(
-            "`{key}` is {most}, and the data has {own} numbers: set it to {own} (model.overrides)"
+            "`{key}` is {most}, but the data has {own} numbers: set it to {own} (model.overrides)"
         )));
     }
     let networks = fastwam_networks(config);

@@ -46,7 +46,7 @@ pub fn groups(
                     .join(", "),
             };
             return Err(wrong(format!(
-                "groups of actions are {}, and those of {} are {}",
+                "groups of actions are {}, but those of {} are {}",
                 names(&found),
                 sets[0].folder().display(),
                 names(other)
@@ -64,7 +64,7 @@ fn of_set(spec: &SampleSpec, settings: &Policy, set: &Set) -> Result<Vec<(String
     }
     if let Some(group) = modality.actions.iter().find(|group| group.key != settings.action) {
         let (name, key, own) = (&group.name, &group.key, &settings.action);
-        return Err(format!("action.{name} is of {key}, and actions are {own} alone (policy.action)"));
+        return Err(format!("action.{name} is part of {key}, but actions are read only from {own} (policy.action)"));
     }
     let mut end = 0;
     for group in &modality.actions {
@@ -101,13 +101,14 @@ fn expect_relative(group: &Group, mask: &[bool], states: &[Group], settings: &Po
         return Ok(());
     }
     if !group.is_absolute {
-        return Err(format!("action.{name} is not absolute, and would be made relative to the state once more"));
+        return Err(format!("action.{name} is already relative, and would be made relative to the state again"));
     }
     let own = states.iter().find(|state| state.name == *name);
     match own.filter(|state| state.at == group.at && state.key == settings.state) {
         Some(_) => Ok(()),
         None => Err(format!(
-            "action.{name} is the numbers {} to {}, and state.{name} of {} is not there: relative actions need the same place in both",
+            "action.{name} has the numbers {} to {}, but state.{name} of {} has not: relative actions need the same \
+             place in both",
             group.at.start, group.at.end, settings.state
         )),
     }

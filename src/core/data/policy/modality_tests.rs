@@ -83,9 +83,12 @@ fn groups_that_do_not_fit_are_refused() {
             "the numbers 3 to 4 of action are in no group",
         ),
         (&|it| it["action"]["claw"]["end"] = 4.into(), "action.claw and action.wrist overlap in action"),
-        (&|it| it["action"]["arm"]["absolute"] = false.into(), "action.arm is not absolute"),
-        (&|it| it["action"]["arm"]["original_key"] = "observation.state".into(), "action.arm is of observation.state"),
-        (&|it| drop(it["state"].as_object_mut().unwrap().remove("arm")), "state.arm of observation.state is not there"),
+        (&|it| it["action"]["arm"]["absolute"] = false.into(), "action.arm is already relative"),
+        (
+            &|it| it["action"]["arm"]["original_key"] = "observation.state".into(),
+            "action.arm is part of observation.state",
+        ),
+        (&|it| drop(it["state"].as_object_mut().unwrap().remove("arm")), "state.arm of observation.state has not"),
         (
             &|it| it["action"] = json!({ "all": { "start": 0, "end": 4 } }),
             "action.all has numbers that are relative to the state and others that are not",

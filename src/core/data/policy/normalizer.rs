@@ -44,8 +44,8 @@ impl Normalizer {
             _ => low - high > CONSTANT as f32 * low.abs().max(1.0),
         };
         match low_values.iter().zip(&high_values).position(is_turned) {
-            Some(at) if mode == Normalization::MeanStd => Err(format!("has a {high} below 0, of number {at}")),
-            Some(at) => Err(format!("has a {low} above its {high}, of number {at}")),
+            Some(at) if mode == Normalization::MeanStd => Err(format!("has a {high} below 0 for number {at}")),
+            Some(at) => Err(format!("has a {low} above its {high} for number {at}")),
             None => Ok(Self { mode, low: low_values, high: high_values, bounded: false }),
         }
     }
@@ -199,9 +199,9 @@ mod tests {
             Normalizer::new(mode, Some(&stats), 2).err()
         };
         let error = refused(Normalization::MeanStd, "std", -1.0).unwrap();
-        assert_eq!(error, "has a std below 0, of number 1");
+        assert_eq!(error, "has a std below 0 for number 1");
         let error = refused(Normalization::Quantiles, "q99", 2.0).unwrap();
-        assert_eq!(error, "has a q01 above its q99, of number 1");
+        assert_eq!(error, "has a q01 above its q99 for number 1");
         assert!(refused(Normalization::MinMax, "min", 3.1).is_some());
         assert_eq!(refused(Normalization::MinMax, "min", 3.0 + 1e-9), None);
     }

@@ -71,7 +71,7 @@ pub fn stats(set: &Arc<Set>, keys: (&str, &str), horizon: usize, mask: &[bool]) 
 }
 
 fn too_short(set: &Set, horizon: usize) -> DataError {
-    DataError::file(set.folder(), format!("has no episode of {horizon} frames, and relative actions need one"))
+    DataError::file(set.folder(), format!("has no episode of {horizon} frames, but relative actions need one"))
 }
 
 /// Calls `with` for the relative actions of each chunk that lies within an episode.

@@ -69,8 +69,8 @@ fn all(spec: &SampleSpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -
             (false, false) => {
                 let names: Vec<&str> = kept.iter().map(|own| own.name.as_str()).collect();
                 let reason = format!(
-                    "is a policy of the embodiments {}: say with policy.embodiments which of them, or which other, the \
-                     data has",
+                    "is a policy of the embodiments {}: set policy.embodiments to those of the data, of these or \
+                     others",
                     names.join(", ")
                 );
                 Err(DataError::file(folder, reason))
@@ -93,7 +93,7 @@ fn all(spec: &SampleSpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -
             sets.iter().zip(&owners).filter(|(_, owner)| *owner == name).map(|(set, _)| set.clone()).collect();
         if own.is_empty() {
             return Err(wrong(format!(
-                "{name} has no set in data.train: none has this robot_type, nor is one in its sets"
+                "{name} has no set in data.train: none has this robot_type, and none is listed in its `sets`"
             )));
         }
         let number = settings.embodiments[name].number.map(|number| number as i64);
@@ -125,10 +125,10 @@ fn with_number(
     let spec = match (spec.family, number) {
         _ if let Some(groot) = spec.groot => {
             let published =
-                || groot.published_number(name).ok_or_else(|| format!("{name} needs a number: GR00T knows none of it"));
+                || groot.published_number(name).ok_or_else(|| format!("{name} needs a number: GR00T has none for it"));
             numbered(spec, groot, name, number.map_or_else(published, Ok)?)?
         }
-        (Family::Xvla, None) => return Err(format!("{name} needs a number, that of its domain")),
+        (Family::Xvla, None) => return Err(format!("{name} needs a number: that of its domain")),
         (Family::Xvla, Some(number)) => {
             settings.domain = Some(usize::try_from(number).map_err(|_| format!("{name} has the number {number}"))?);
             spec
@@ -136,7 +136,7 @@ fn with_number(
         (_, None) => spec,
         (_, Some(number)) => {
             return Err(format!(
-                "{name} has the number {number}, and this policy has the same parameters for all robots"
+                "{name} has the number {number}, but this policy has the same parameters for all robots"
             ));
         }
     };
@@ -156,8 +156,8 @@ pub fn embodiment_of<'a>(settings: &'a Policy, set: &Set) -> Result<&'a str, Str
         None => {
             let known: Vec<&str> = all().map(|(name, _)| name.as_str()).collect();
             Err(format!(
-                "has the robot_type {robot_type:?}, and policy.embodiments has {}: add it there, or name the set in the `sets` \
-                 of one",
+                "has the robot_type {robot_type:?}, but policy.embodiments has {}: add it there, or name the set in \
+                 the `sets` of one",
                 known.join(", ")
             ))
         }
@@ -174,8 +174,8 @@ pub fn chosen(robots: &[Robot], name: Option<&str>) -> Result<usize, String> {
         None if robots.len() == 1 => Ok(0),
         None => Err(format!("the policy has several embodiments: say which acts with --embodiment, one of {known}")),
         Some(name) => robots.iter().position(|robot| robot.name == name).ok_or_else(|| match known.as_str() {
-            "" => format!("embodiment {name:?}: the policy has one robot, without a name"),
-            known => format!("embodiment {name:?}: the policy's are {known}"),
+            "" => format!("unknown embodiment {name:?}: the policy has one robot, without a name"),
+            known => format!("unknown embodiment {name:?}: the policy's are {known}"),
         }),
     }
 }

@@ -194,12 +194,12 @@ fn sets_belong_to_one_robot_and_others_are_named() {
     let error = |settings: &Policy, sets: &[&str]| open(settings, sets).err().expect("an error");
     let both = robots(&[("arm", None), ("hand", None)]);
     let unknown = error(&both, &["arm", "hand", "odd"]);
-    assert!(unknown.contains("has the robot_type \"unknown\", and policy.embodiments has arm, hand"), "{unknown}");
+    assert!(unknown.contains("has the robot_type \"unknown\", but policy.embodiments has arm, hand"), "{unknown}");
     assert!(error(&both, &["arm"]).contains("hand has no set in data.train"));
     assert!(error(&robots(&[("arm", Some(1))]), &["arm"]).contains("the same parameters for all robots"));
     let groot = |settings: &Policy| bench.open(&bench.groot(), settings, &["arm"]).err().expect("an error");
     assert!(groot(&robots(&[("arm", None)])).contains("arm needs a number"));
-    assert!(groot(&robots(&[("arm", Some(40))])).contains("number 40 of `max_num_embodiments` 32"));
+    assert!(groot(&robots(&[("arm", Some(40))])).contains("the number 40, but `max_num_embodiments` is 32"));
 
     // A set may be named whatever its robot_type is.
     let mut named = both.clone();
@@ -252,7 +252,7 @@ fn merged_statistics_are_of_all_robots() {
     assert_eq!(of(Some(Statistics::Merged)), [2.0 * 7.0 / 21.0 - 1.0, 1.0]);
     let widths = Policy { statistics: Some(Statistics::Merged), ..robots(&[("arm", None), ("hand", None)]) };
     let error = bench.open(&Bench::pi05(), &widths, &["arm", "hand"]).err().unwrap();
-    assert!(error.contains("observation.state has 2 numbers, and that of"), "{error}");
+    assert!(error.contains("observation.state has 2 numbers, but that of"), "{error}");
 }
 
 /// A word that excludes numbers of one robot alone is none that excludes nothing.
@@ -271,7 +271,7 @@ fn words_that_stay_absolute_may_be_of_any_robot() {
     assert!(floats(&sample, "actions")[2] != floats(&sample, "actions")[1]);
     let error = bench.open(&Bench::pi05(), &exclude("finger"), &["arm", "hand"]).err().unwrap();
     assert!(
-        error.contains("\"finger\", which is in no name of the numbers of action: joint0, joint1, joint2"),
+        error.contains("\"finger\", which is not in any name of the numbers of action: joint0, joint1, joint2"),
         "{error}"
     );
 }

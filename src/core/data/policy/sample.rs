@@ -101,7 +101,9 @@ impl PolicyMaker {
         };
         if let Some((other, _)) = seen.images.iter().find(|(name, _)| !self.spec.cameras.contains(name)) {
             let known = self.spec.cameras.join(", ");
-            return Err(DataError::Line(format!("has a picture {other}; the policy's cameras are {known}")));
+            return Err(DataError::Line(format!(
+                "has a picture of the unknown camera {other}; the policy's cameras are {known}"
+            )));
         }
         let clips = self.spec.cameras.iter().map(of).collect::<Result<Vec<&CameraClip>, _>>()?;
         let texts = self.texts.as_ref().expect("a policy that learns frames has a text tower");
@@ -155,7 +157,9 @@ impl PolicyMaker {
         let cameras = &self.spec.cameras;
         if let Some((name, _)) = images.iter().find(|(name, _)| !cameras.contains(name)) {
             let known = if cameras.is_empty() { "none".to_owned() } else { cameras.join(", ") };
-            return Err(DataError::Line(format!("has a picture {name}; the policy's cameras are {known}")));
+            return Err(DataError::Line(format!(
+                "has a picture of the unknown camera {name}; the policy's cameras are {known}"
+            )));
         }
         let of = |camera: &String| images.iter().find(|(name, _)| name == camera);
         let found: Vec<&RgbImage> = cameras.iter().filter_map(of).map(|(_, picture)| picture).collect();
@@ -177,7 +181,8 @@ impl PolicyMaker {
         let own = actions.chunks(spec.max_action_dim).flat_map(|action| &action[..spec.action_dim]);
         let answer = tokens.answer(&own.copied().collect::<Vec<f32>>(), spec.action_dim, text, &self.tokenizer)?;
         if answer.ids.contains(&spec.placeholder) {
-            let reason = format!("has the token {} in its text to learn, which stands for pictures", spec.placeholder);
+            let reason =
+                format!("its text to learn has the token {}, which is the placeholder of pictures", spec.placeholder);
             return Err(DataError::Line(reason));
         }
         let flaws = self.flawed.iter().zip([answer.was_cut, answer.num_clipped > 0]);
@@ -196,7 +201,8 @@ impl PolicyMaker {
         };
         let mut ids: Vec<i64> = self.tokenizer.encode_document(&text)?.iter().map(|token| token.id).collect();
         if ids.contains(&self.spec.placeholder) {
-            let reason = format!("has the token {} in its task, which stands for pictures", self.spec.placeholder);
+            let reason =
+                format!("its task has the token {}, which is the placeholder of pictures", self.spec.placeholder);
             return Err(DataError::Line(reason));
         }
         if ids.len() > self.spec.max_prompt {
@@ -214,7 +220,7 @@ impl PolicyMaker {
         }
         let ids: Vec<i64> = ids.into_iter().map(i64::from).collect();
         match ids.iter().find(|id| **id >= self.spec.placeholder) {
-            Some(id) => Err(DataError::Line(format!("has the token {id} in its task, which the policy does not know"))),
+            Some(id) => Err(DataError::Line(format!("its task has the token {id}, which the policy does not know"))),
             None => Ok(rules.filled(ids, self.spec.max_prompt)),
         }
     }
@@ -255,10 +261,10 @@ impl PolicyMaker {
 /// There are others than `len` finite numbers.
 fn expect_finite(what: &str, values: &[f32], len: usize) -> Result<(), DataError> {
     if values.len() != len {
-        return Err(DataError::Line(format!("{what} has {} numbers, and {len} are needed", values.len())));
+        return Err(DataError::Line(format!("{what} has {} numbers, but needs {len}", values.len())));
     }
     match values.iter().find(|value| !value.is_finite()) {
-        Some(value) => Err(DataError::Line(format!("{what} has {value}"))),
+        Some(value) => Err(DataError::Line(format!("{what} has {value}, which is not finite"))),
         None => Ok(()),
     }
 }

@@ -84,7 +84,7 @@ pub fn find(
         [("state", spec.state_dim, spec.max_state_dim), ("action", spec.action_dim, spec.max_action_dim)]
     {
         if width > most {
-            let reason = format!("a policy whose {what} has at most {most} numbers, and the data has {width}");
+            let reason = format!("the policy's {what} has at most {most} numbers, but the data has {width}");
             return Err(DataError::file(folder, reason));
         }
     }
@@ -122,14 +122,16 @@ fn settle_embodiment(spec: &mut SampleSpec, folder: &Path, saved: Option<&files:
     if let (Some((tag, number)), Some((of_files, mapped))) = (&mut spec.embodiment, of_files) {
         if tag != of_files {
             let reason = format!(
-                "its config.json has the embodiment_tag {tag:?}, and its policy_preprocessor.json {of_files:?}"
+                "its config.json has the embodiment_tag {tag:?}, but its policy_preprocessor.json {of_files:?}"
             );
             return Err(DataError::file(folder, reason));
         }
         *number = mapped.unwrap_or(*number);
         if *number < 0 || *number >= spec.num_embodiments as i64 {
-            let reason =
-                format!("its policy_preprocessor.json has the embodiment {number} of {}", spec.num_embodiments);
+            let reason = format!(
+                "its policy_preprocessor.json has the embodiment {number}, but the policy has {}",
+                spec.num_embodiments
+            );
             return Err(DataError::file(folder, reason));
         }
     }
@@ -148,9 +150,9 @@ fn settle_relative(
 ) -> Result<(), DataError> {
     if let Some(saved) = saved.filter(|_| spec.family == Family::Groot) {
         if spec.relative && saved.mask.is_none() && settings.relative_actions.is_none() {
-            let reason = "its config.json has use_relative_actions, and its policy_preprocessor.json has no groups of relative actions \
-                          (raw_stats, modality_config), without which actions are absolute: put the files of one policy together, \
-                          or say with policy.relative_actions in a run what actions are to be";
+            let reason = "its config.json has use_relative_actions, but its policy_preprocessor.json has no groups \
+                          of relative actions (raw_stats, modality_config), without which actions are absolute: put \
+                          the files of one policy together, or set policy.relative_actions in a run";
             return Err(DataError::file(folder, reason));
         }
         spec.relative = saved.mask.is_some();
@@ -192,14 +194,12 @@ fn of_xvla(
     let wrong = |reason: String| DataError::file(folder, reason);
     files::check_after(folder)?;
     if relative {
-        return Err(wrong("X-VLA's actions are not relative to the state (policy.relative_actions)".to_owned()));
+        return Err(wrong("X-VLA does not support actions relative to the state (policy.relative_actions)".to_owned()));
     }
     if let Some(saved) = saved {
         let needed = ["xvla_image_to_float", "xvla_imagenet_normalize"];
         if let Some(name) = needed.iter().find(|name| !saved.steps.iter().any(|step| step == *name)) {
-            return Err(wrong(format!(
-                "its policy_preprocessor.json has no step {name:?}, without which nothing is read"
-            )));
+            return Err(wrong(format!("its policy_preprocessor.json has no step {name:?}, which is required")));
         }
     }
     let domain = settings.domain.map(|domain| domain as i64).or(saved.and_then(|saved| saved.domain));
@@ -214,11 +214,11 @@ fn of_sets(spec: &mut SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
             let feature = set.info().feature(key).filter(|feature| feature.is_numbers());
             let feature = feature.ok_or_else(|| {
                 let known: Vec<&str> = set.info().features.iter().map(|it| it.key.as_str()).collect();
-                wrong(format!("has no numbers {key}; its features are {}", known.join(", ")))
+                wrong(format!("has no feature {key} of numbers; its features are {}", known.join(", ")))
             })?;
             if at > 0 && feature.width() != *width {
                 let (own, first) = (feature.width(), sets[0].folder().display());
-                return Err(wrong(format!("{key} has {own} numbers, and that of {first} has {width}")));
+                return Err(wrong(format!("{key} has {own} numbers, but that of {first} has {width}")));
             }
             *width = feature.width();
         }
@@ -226,7 +226,7 @@ fn of_sets(spec: &mut SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
         let is_known = |key: &&str| spec.cameras.iter().any(|name| name == name_of(settings, key));
         if !spec.cameras.is_empty() && !cameras.iter().any(is_known) {
             return Err(wrong(format!(
-                "none of its cameras ({}) is one of the policy's ({}): policy.cameras says which is which",
+                "none of its cameras ({}) is one of the policy's ({}): map them with policy.cameras",
                 cameras.join(", "),
                 spec.cameras.join(", ")
             )));
@@ -242,7 +242,7 @@ fn of_sets(spec: &mut SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
     }
     if spec.relative && spec.state_dim < spec.action_dim {
         let reason = format!(
-            "actions have {} numbers and states {}: they cannot be relative to these",
+            "actions have {} numbers but states only {}: actions cannot be relative to the state",
             spec.action_dim, spec.state_dim
         );
         return Err(DataError::file(sets[0].folder(), reason));
@@ -290,8 +290,8 @@ pub fn name_of<'a>(settings: &'a Policy, key: &'a str) -> &'a str {
 fn rates(sets: &[Arc<Set>]) -> Option<String> {
     let first = sets.first()?;
     let other = sets.iter().find(|set| set.info().fps != first.info().fps)?;
-    let of = |set: &Set| format!("{} frames a second of {}", set.info().fps, set.folder().display());
-    Some(format!("{} and {}: a step is another time in each, and so is a chunk of actions", of(first), of(other)))
+    let of = |set: &Set| format!("{} frames per second in {}", set.info().fps, set.folder().display());
+    Some(format!("{}, but {}: a step, and so a chunk of actions, takes a different time in each", of(first), of(other)))
 }
 
 /// A set without an episode as long as a chunk.
@@ -299,7 +299,7 @@ fn too_short(sets: &[Arc<Set>], horizon: usize) -> Option<String> {
     let longest = |set: &Set| set.episodes().iter().map(|episode| episode.length).max().unwrap_or_default();
     let set = sets.iter().find(|set| longest(set) < horizon)?;
     Some(format!(
-        "{}: a chunk has {horizon} actions, and its longest episode {} frames: no chunk lies within an episode",
+        "{}: a chunk has {horizon} actions, but the longest episode has {} frames: no chunk lies within an episode",
         set.folder().display(),
         longest(set)
     ))
@@ -312,7 +312,7 @@ fn notes(sets: &[Arc<Set>], settings: &Policy, scales: [&Normalizer; 2]) -> Vec<
         let width = sets.first().and_then(|set| set.info().feature(key)).map_or(0, Feature::width);
         for at in scale.constants_of(width) {
             let name = names.and_then(|names| names.get(at)).map_or(format!("number {at}"), |name| format!("{name:?}"));
-            notes.push(format!("{key}: {name} is the same in all of the data, so nothing can be learned of its scale"));
+            notes.push(format!("{key}: {name} is constant in the data, so its scale cannot be learned"));
         }
     }
     for set in sets {
@@ -325,7 +325,7 @@ fn notes(sets: &[Arc<Set>], settings: &Policy, scales: [&Normalizer; 2]) -> Vec<
         }
         for feature in set.info().features.iter().filter(|feature| matches!(feature.dtype, Dtype::Other(_))) {
             let (place, key, kind) = (set.folder().display(), &feature.key, feature.dtype.name());
-            notes.push(format!("{place}: {key} is of the type {kind}, which is not read"));
+            notes.push(format!("{place}: {key} has the type {kind}, which is not read"));
         }
     }
     notes

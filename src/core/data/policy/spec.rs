@@ -165,7 +165,9 @@ impl SampleSpec {
         let width = |holder: &str, key: &str, most: usize| width(config, holder, key, most);
         let mode = |kind: &str, default: Normalization| match config["normalization_mapping"][kind].as_str() {
             None => Ok(default),
-            Some(name) => named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}")),
+            Some(name) => {
+                named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}, which is not supported"))
+            }
         };
         if mode("VISUAL", Normalization::Identity)? != Normalization::Identity {
             return Err("`normalization_mapping.VISUAL` is not IDENTITY, which is not implemented".to_owned());
@@ -176,7 +178,7 @@ impl SampleSpec {
             (Some(rules), _) => rules.reads_state,
             (None, Json::Null) => !has_digits,
             (None, Json::Bool(value)) => *value || !has_digits,
-            (None, other) => return Err(format!("`sizes.state_token` is {other}")),
+            (None, other) => return Err(format!("`sizes.state_token` must be true or false, found {other}")),
         };
         Ok(Self {
             family,
@@ -229,10 +231,12 @@ impl SampleSpec {
     fn checked(self) -> Result<Self, String> {
         let ([rows, columns], block) = (self.resolution, self.patch * self.merge);
         if rows % block + columns % block > 0 {
-            return Err(format!("pictures of {rows}×{columns} are not whole blocks of {block} pixels a side"));
+            return Err(format!(
+                "pictures of {rows}×{columns} cannot be divided into blocks of {block}×{block} pixels"
+            ));
         }
         if self.xvla.is_some() && self.cameras.is_empty() {
-            return Err("`input_features` has no camera, of the type VISUAL, which X-VLA needs".to_owned());
+            return Err("`input_features` has no camera (type VISUAL), which X-VLA needs".to_owned());
         }
         Ok(self)
     }
@@ -252,13 +256,13 @@ impl SampleSpec {
 pub(super) fn cameras(config: &Json) -> Result<Vec<String>, String> {
     let features = match &config["input_features"] {
         Json::Null => &Map::new(),
-        features => features.as_object().ok_or("`input_features` is no map")?,
+        features => features.as_object().ok_or("`input_features` is not a map")?,
     };
     let is_camera = |key: &&String| config["input_features"][key.as_str()]["type"] == "VISUAL";
     let is_real = |key: &&String| !key.contains("empty_camera");
     let cameras: Vec<String> = features.keys().filter(is_camera).filter(is_real).cloned().collect();
     match cameras.is_empty() && !features.contains_key("observation.state") {
-        true => Err("`input_features` has neither a camera, of the type VISUAL, nor observation.state".to_owned()),
+        true => Err("`input_features` has neither a camera (type VISUAL) nor observation.state".to_owned()),
         false => Ok(cameras),
     }
 }
@@ -271,7 +275,7 @@ pub(super) fn size(config: &Json, key: &str, default: usize) -> Result<usize, St
             .as_u64()
             .and_then(|it| usize::try_from(it).ok())
             .filter(|&it| (1..=1 << 16).contains(&it))
-            .ok_or_else(|| format!("`{key}` is {value}, not a size")),
+            .ok_or_else(|| format!("`{key}` is {value}, not a size from 1 to 65536")),
     }
 }
 
@@ -281,7 +285,7 @@ pub(super) fn width(config: &Json, holder: &str, key: &str, most: usize) -> Resu
         Json::Null => Ok(most),
         value => match value.as_u64().map(|it| it as usize) {
             Some(width) if (1..=most).contains(&width) => Ok(width),
-            _ => Err(format!("`{holder}.{key}.shape` is [{value}], and at most {most} numbers fit")),
+            _ => Err(format!("`{holder}.{key}.shape` is [{value}], but at most {most} numbers fit")),
         },
     }
 }
@@ -306,9 +310,7 @@ fn family_of(config: &Json) -> Result<Family, String> {
         Some("xvla") => Ok(Family::Xvla),
         _ => {
             let own = &config["type"];
-            Err(format!(
-                "`type` is {own}, and samples are made for pi05, pi0, pi0_fast, smolvla, groot, xvla and fastwam"
-            ))
+            Err(format!("`type` is {own}; supported: pi05, pi0, pi0_fast, smolvla, groot, xvla and fastwam"))
         }
     }
 }
@@ -339,7 +341,7 @@ fn blocks(config: &Json, published: &Published, xvla: Option<&Rules>, is_smol: b
         None | Some(Json::Null) => Ok(default),
         Some(side) => match side.as_u64().filter(|side| (1..=512).contains(side)) {
             Some(side) => Ok(side as usize),
-            None => Err(format!("`sizes{}` is {side}", place.replace('/', "."))),
+            None => Err(format!("`sizes{}` must be 1 to 512, found {side}", place.replace('/', "."))),
         },
     };
     let patch = match xvla {

@@ -292,17 +292,16 @@ fn processor_files_hold_all_that_serving_needs() {
     // The first actions of a chunk are brought to the model's numbers as those that are learned are.
     let (recorded, sample) = (trained.recorded(&step).unwrap().values, trained.sample_of(&step));
     assert_eq!(served.begun(&recorded[..6], state).unwrap(), column(&sample, "actions")[..10]);
-    for (begun, part) in
-        [(&recorded[..5], "5 numbers of begun actions"), (&recorded[..], "fewer than 4"), (&[f32::NAN; 3], "NaN")]
-    {
+    for (begun, part) in [
+        (&recorded[..5], "found 5 numbers of started actions"),
+        (&recorded[..], "fewer than 4"),
+        (&[f32::NAN; 3], "NaN"),
+    ] {
         assert!(served.begun(begun, state).unwrap_err().to_string().contains(part), "{part}");
     }
     // More than it was trained with; a folder of lerobot does not say.
     let more = served.begun(&recorded[..9], state).unwrap_err().to_string();
-    assert!(
-        more.contains("3 actions of the chunk are begun, and the policy has learned to be given at most 2"),
-        "{more}"
-    );
+    assert!(more.contains("3 actions of the chunk have started, but the policy was trained with at most 2"), "{more}");
     let delay = bench.folder.path().join("policy_delay.json");
     std::fs::remove_file(&delay).unwrap();
     assert!(bench.open(&saved, &ProcessorOptions::default()).unwrap().begun(&recorded[..9], state).is_ok());
@@ -315,10 +314,13 @@ fn processor_files_hold_all_that_serving_needs() {
         change(&mut observation);
         served.observe(&observation).unwrap_err().to_string()
     };
-    assert!(wrong(&|it| it.state.push(0.0)).contains("the state has 4 numbers, and 3 are needed"));
+    assert!(wrong(&|it| it.state.push(0.0)).contains("the state has 4 numbers, but needs 3"));
     assert!(wrong(&|it| it.state[0] = f32::INFINITY).contains("inf"));
     assert!(wrong(&|it| it.images.clear()).contains("no picture of any of the cameras"));
-    assert!(wrong(&|it| it.images.push(("top".into(), RgbImage::new(4, 4)))).contains("has a picture top"));
+    assert!(
+        wrong(&|it| it.images.push(("top".into(), RgbImage::new(4, 4))))
+            .contains("has a picture of the unknown camera top")
+    );
     assert!(served.actions(&normalized[1..], state).is_err());
 }
 
@@ -410,7 +412,7 @@ fn what_does_not_fit_is_named() {
     for (config, part) in [
         (with("type", "act".into()), "`type` is \"act\""),
         (with("n_obs_steps", 2.into()), "`n_obs_steps` is 2, which is not implemented"),
-        (with("image_resolution", json!([28, 30])), "28×30 are not whole blocks of 14 pixels"),
+        (with("image_resolution", json!([28, 30])), "28×30 cannot be divided into blocks of 14×14 pixels"),
         (with("input_features", json!({})), "neither a camera"),
         (with("normalization_mapping", json!({ "STATE": "LOG" })), "\"LOG\""),
         (with("normalization_mapping", json!({ "VISUAL": "MEAN_STD" })), "VISUAL"),
@@ -418,13 +420,19 @@ fn what_does_not_fit_is_named() {
         (with("sizes", json!({ "vocab_size": 20 })), "its tokenizer has"),
         (of_smolvla("pad_language_to", "left".into()), "`pad_language_to` is \"left\""),
         (of_smolvla("resize_imgs_with_padding", json!([28])), "`resize_imgs_with_padding` is [28], not two sides"),
-        (of_smolvla("sizes", json!({ "vocab_size": 400, "scale_factor": 0 })), "`sizes.scale_factor` is 0"),
+        (
+            of_smolvla("sizes", json!({ "vocab_size": 400, "scale_factor": 0 })),
+            "`sizes.scale_factor` must be 1 to 512, found 0",
+        ),
     ] {
         let error = bench.error(&config, Policy::default());
         assert!(error.contains(part), "{error}");
     }
     let of = |settings: Policy| bench.error(&config(), settings);
-    assert!(of(Policy { state: "gone".into(), ..Policy::default() }).contains("has no numbers gone; its features are"));
+    assert!(
+        of(Policy { state: "gone".into(), ..Policy::default() })
+            .contains("has no feature gone of numbers; its features are")
+    );
     // The set of version 2.1 has no quantiles.
     let old = bench.open(&config(), &Bench::options(&[&goldens().join("v21")], Policy::default())).err().unwrap();
     assert!(old.contains("statistics of observation.state: has no q01") && old.contains("data stats --write"), "{old}");

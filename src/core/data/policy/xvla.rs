@@ -79,7 +79,9 @@ impl Rules {
     pub fn with_domain(self, domain: i64) -> Result<Self, String> {
         match (0..self.num_domains).contains(&domain) {
             true => Ok(Self { domain, ..self }),
-            false => Err(format!("domain {domain}, and the policy has {} (`num_domains`)", self.num_domains)),
+            false => {
+                Err(format!("domain {domain} does not exist: the policy has {} (`num_domains`)", self.num_domains))
+            }
         }
     }
 
@@ -96,7 +98,7 @@ impl Rules {
         match value.fract() == 0.0 && (0.0..self.num_domains as f32).contains(&value) {
             true => Ok(value as i64),
             false => Err(DataError::Line(format!(
-                "{key} is {found:?}, and a domain is a number from 0 to {}",
+                "{key} is {found:?}, but a domain is a number from 0 to {}",
                 self.num_domains - 1
             ))),
         }
@@ -120,8 +122,8 @@ impl Rules {
         let (width, height) = (picture.width() as usize, picture.height() as usize);
         if !self.resizes && [height, width] != [rows, columns] {
             return Err(DataError::Line(format!(
-                "has a picture of {height}×{width}, and the policy takes {rows}×{columns}: resize_imgs_with_padding in its \
-                 config.json resizes pictures"
+                "has a picture of {height}×{width}, but the policy takes {rows}×{columns}: set \
+                 resize_imgs_with_padding in its config.json to resize pictures"
             )));
         }
         let canvas = fitted(picture, rows, columns);
@@ -150,7 +152,7 @@ fn resolution(config: &Json) -> Result<([usize; 2], bool), String> {
         return Err("`resize_imgs_with_padding` is missing, and `input_features` has no camera".to_owned());
     };
     if let Some((other, _)) = cameras.find(|(_, feature)| feature["shape"] != first["shape"]) {
-        return Err(format!("{key} and {other} have pictures of other sizes: set `resize_imgs_with_padding`"));
+        return Err(format!("{key} and {other} have pictures of different sizes: set `resize_imgs_with_padding`"));
     }
     Ok((checked(key, [&first["shape"][1], &first["shape"][2]])?, false))
 }

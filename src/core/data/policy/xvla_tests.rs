@@ -141,7 +141,7 @@ fn domains_come_from_settings_files_and_steps() {
     };
     assert_eq!((of(&config, None), of(&config, Some(7))), (4, 7));
     let error = open(&config, Policy { domain: Some(9), ..Policy::default() }).err().unwrap();
-    assert!(error.contains("domain 9, and the policy has 9"), "{error}");
+    assert!(error.contains("domain 9 does not exist: the policy has 9"), "{error}");
     let folder = tempfile::tempdir().unwrap();
     let (place, names) = (folder.path().join("set"), ["a", "b", "c"]);
     let features = vec![
@@ -170,7 +170,7 @@ fn domains_come_from_settings_files_and_steps() {
     let set = Arc::new(Set::open(&place).unwrap());
     let learned = |frame| maker.learn(crate::message::SampleId(0), &set.step(0, frame).unwrap());
     assert_eq!(column(&learned(0).unwrap(), "domain"), &ColumnValues::I64(vec![2]));
-    for (frame, part) in [(1, "robot is [9.0], and a domain is a number from 0 to 8"), (2, "robot is [0.5]")] {
+    for (frame, part) in [(1, "robot is [9.0], but a domain is a number from 0 to 8"), (2, "robot is [0.5]")] {
         let error = learned(frame).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
@@ -236,7 +236,12 @@ fn processor_files_are_lerobots() {
             "\"xvla_image_scale\", which is not implemented",
         ),
         ("policy_preprocessor.json", step("device_processor", json!({})), 4, "no step \"xvla_imagenet_normalize\""),
-        ("policy_preprocessor.json", step("xvla_add_domain_id", json!({})), 5, "domain_id is null"),
+        (
+            "policy_preprocessor.json",
+            step("xvla_add_domain_id", json!({})),
+            5,
+            "domain_id must be a whole number, found null",
+        ),
         ("policy_preprocessor.json", step("xvla_imagenet_normalize", json!({"image_keys": ["a"]})), 4, "image_keys is"),
         (
             "policy_postprocessor.json",
@@ -264,10 +269,10 @@ fn action_spaces_say_what_counts() {
         ("action_mode", json!("wheel"), "`action_mode` is \"wheel\""),
         ("pad_language_to", json!("longest"), "`pad_language_to` is \"longest\""),
         ("tokenizer_padding_side", json!("both"), "`tokenizer_padding_side` is \"both\""),
-        ("resize_imgs_with_padding", json!([24, 42]), "24×42 are not whole blocks of 4 pixels"),
+        ("resize_imgs_with_padding", json!([24, 42]), "24×42 cannot be divided into blocks of 4×4 pixels"),
         ("resize_imgs_with_padding", json!([24]), "`resize_imgs_with_padding` has 24 and null"),
-        ("max_state_dim", json!(2), "and at most 2 numbers fit"),
-        ("use_relative_actions", json!(true), "X-VLA's actions are not relative"),
+        ("max_state_dim", json!(2), "but at most 2 numbers fit"),
+        ("use_relative_actions", json!(true), "X-VLA does not support actions relative"),
         ("input_features", json!({ "observation.state": { "type": "STATE", "shape": [3] } }), "which X-VLA needs"),
     ] {
         let mut config = json_of("config.json");

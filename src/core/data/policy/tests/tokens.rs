@@ -92,14 +92,14 @@ fn settings_of_action_tokens_are_checked() {
         bench.error(&config, settings)
     };
     for (error, part) in [
-        (with(&|it| it.action_tokenizer = None), "action_tokenizer: there is no such folder"),
-        (with(&|it| it.token_weight = 0.0), "policy.action_tokenizer is for policies that learn action tokens"),
+        (with(&|it| it.action_tokenizer = None), "action_tokenizer: the folder does not exist"),
+        (with(&|it| it.token_weight = 0.0), "policy.action_tokenizer is only for policies that learn action tokens"),
         (
             with(&|it| (it.token_weight, it.action_tokenizer, it.flow_weight) = (0.0, None, 2.0)),
-            "policy.flow_weight is for",
+            "policy.flow_weight is only for",
         ),
         (bench.error(&smolvla(), settings.clone()), "policy.token_weight: of the policies"),
-        (bench.error(&of_tokens("pi0_fast").0, settings.clone()), "Pi0-FAST learns by the loss of its tokens alone"),
+        (bench.error(&of_tokens("pi0_fast").0, settings.clone()), "Pi0-FAST is trained only by the loss of its tokens"),
         (bench.error(&narrow, settings.clone()), "would have the ids 72 to 271"),
     ] {
         assert!(error.contains(part), "{error}");
