@@ -296,14 +296,14 @@ fn a_prompt_and_its_answer_fit_into_the_model() {
     fixture.fails(&chat, 2, &["--max-new-tokens", "must be 1 or more"]);
     // Without a template there is nothing to go on from in a prompt without a token.
     let empty = ["generate", super::fixture::CHECKPOINT, "--raw", "--prompt", ""];
-    fixture.fails(&empty, 2, &["is empty: there is no token to go on from"]);
+    fixture.fails(&empty, 2, &["is empty: there is no token to continue from"]);
     let lines = "{\"prompt\": \"\"}\n{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n{\"prompt\": [\"a\"]}\n\
                  {\"prompt\": \"a\"}\n{\"prompt\": \"a\", \"prompt\": \"b\"}\n";
     fixture.write("prompts.jsonl", lines);
     let said = fixture.start(&[&file[..], &["--overwrite", "--raw", "--max-new-tokens", "2"]].concat());
     assert_eq!((said.code, fixture.read("answers.jsonl").lines().count()), (1, 1), "{}", said.err);
     for part in [
-        "prompts.jsonl:1: not a sample: is empty",
+        "prompts.jsonl:1: not a sample: the prompt is empty",
         "prompts.jsonl:2: not a sample: has an answer without a question before it",
         "prompts.jsonl:3: not a sample: invalid type: string \"a\", expected a message with a `role`",
         "prompts.jsonl:5: not a sample: duplicate key `prompt`",

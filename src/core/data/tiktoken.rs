@@ -65,7 +65,7 @@ pub(super) fn parse(text: &str) -> Result<Ranks, String> {
     }
     let last = ranks.values().max().map_or(0, |&rank| rank as usize + 1);
     if last != ranks.len() || (0..=255u8).any(|byte| !ranks.contains_key(&[byte][..])) {
-        return Err("not every rank and every byte is there once".to_owned());
+        return Err("must have every rank and every byte exactly once".to_owned());
     }
     Ok(ranks)
 }

@@ -240,8 +240,9 @@ fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<(tokenizers::Tokeni
     Err(DataError::file(
         &path,
         format!(
-            "is missing, and {other} is of a kind that is not read: write it once with transformers, \
-             AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True, use_fast=True).save_pretrained(FOLDER)"
+            "is missing, and {other} has a format that is not supported: write tokenizer.json once with \
+             transformers, AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True, \
+             use_fast=True).save_pretrained(FOLDER)"
         ),
     ))
 }

@@ -53,12 +53,12 @@ pub(super) fn parse(bytes: Vec<u8>) -> Result<tokenizers::Tokenizer, String> {
     std::thread::Builder::new().name("tokenizer".into()).spawn(read).map_err(|error| error.to_string())?;
     let tokenizer = match receive.recv_timeout(MAX_TIME) {
         Ok(read) => read.map_err(|error| error.to_string())?,
-        Err(RecvTimeoutError::Timeout) => return Err(format!("is still not read after {} s", MAX_TIME.as_secs())),
+        Err(RecvTimeoutError::Timeout) => return Err(format!("takes more than {} s to read", MAX_TIME.as_secs())),
         Err(RecvTimeoutError::Disconnected) => return Err("cannot be read as a tokenizer".to_owned()),
     };
     let tokens = tokenizer.get_vocab_size(true);
     if tokens > MAX_TOKENS {
-        return Err(format!("has {tokens} tokens; at most {MAX_TOKENS} are read"));
+        return Err(format!("has {tokens} tokens; at most {MAX_TOKENS} are allowed"));
     }
     Ok(tokenizer)
 }

@@ -18,7 +18,7 @@ pub(super) fn answered(rules: &EncoderDecoder, ids: &[i64], counted: &[bool]) ->
     let max = rules.max_positions;
     for (what, len) in [("prompt", asked.len()), ("answer", answer.len())] {
         if len > max {
-            return Err(DataError::Line(format!("its {what} has {len} tokens, and the model has positions for {max}")));
+            return Err(DataError::Line(format!("its {what} has {len} tokens, but the model has positions for {max}")));
         }
     }
     if asked.is_empty() {
@@ -43,7 +43,7 @@ pub(super) fn check_pack(lens: &[u32], positions: &[f32], targets: &[i64]) -> Re
         let border = (begin + 1..end).find(|at| positions[*at] == 0.0).unwrap_or(end);
         if targets[begin..border].iter().any(|target| *target != IGNORE_INDEX) {
             let reason =
-                "a pack whose documents have no answers apart from their prompts: pack the data for this model";
+                "the pack's documents have no answers separate from their prompts: pack the data for this model";
             return Err(DataError::Line(reason.to_owned()));
         }
         begin = end;
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn no_side_is_longer_than_positions() {
         let error = |ids: &[i64], counted: &[bool]| answered(&rules(), ids, counted).unwrap_err().to_string();
-        assert!(error(&[1; 5], &[false; 5]).contains("its prompt has 5 tokens, and the model has positions for 4"));
+        assert!(error(&[1; 5], &[false; 5]).contains("its prompt has 5 tokens, but the model has positions for 4"));
         let counted = [false, true, true, true, true, true];
         assert!(error(&[1; 6], &counted).contains("its answer has 5 tokens"));
         assert!(error(&[1], &[true]).contains("its prompt has no token"));

@@ -37,7 +37,8 @@ impl Processor {
             let count = run.map_or(1, |run| run.len());
             if self.has_prefixes && run.is_some() && counted.contains(&true) {
                 return Err(DataError::Line(
-                    "a picture stands behind what is learned; this model sees pictures before it alone".to_owned(),
+                    "a picture comes after a message that is learned; this model sees pictures only before it"
+                        .to_owned(),
                 ));
             }
             input_ids.extend(std::iter::repeat_n(token.id, count));

@@ -73,7 +73,11 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str) -> Vec<String> {
         notes.push("have `tools`, which the chat template does not render".to_owned());
     }
     if argument_texts(turns).any(|arguments| !text.contains(arguments)) {
-        notes.push("have calls with arguments as JSON text, which the chat template writes otherwise (an object is its own JSON)".to_owned());
+        notes.push(
+            "have calls with arguments as JSON text, which the chat template does not render as it is (write them as \
+             an object)"
+                .to_owned(),
+        );
     }
     let kwargs: BTreeSet<&String> = turns.iter().flat_map(|turn| turn.kwargs.keys()).collect();
     let unknown = kwargs.into_iter().filter(|key| !template.knows(key));

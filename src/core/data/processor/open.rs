@@ -67,7 +67,7 @@ impl Processor {
         options: &ProcessorOptions,
     ) -> Result<Self, DataError> {
         if let Some(name) = &options.maker {
-            let reason = format!("`{name}` makes the samples, and what is asked for here needs the built-in maker");
+            let reason = format!("`{name}` makes the samples, but what is asked for here needs the built-in maker");
             return Err(DataError::file(Path::new("data.maker"), reason));
         }
         let model_dir = folders.model;
@@ -90,7 +90,7 @@ impl Processor {
         let hears_videos =
             towers.audio.is_some() && towers.vision.as_ref().is_some_and(|vision| vision.clock().is_some());
         if options.video.sound && !hears_videos {
-            return Err(DataError::file(model_dir, "data.video.sound: this model hears no videos"));
+            return Err(DataError::file(model_dir, "data.video.sound: this model does not take the sound of videos"));
         }
         let changes = options.changes.clone().filter(|_| towers.audio.is_some());
         let changes = changes.map(|(augment, seed)| SoundChanges::open(augment, seed)).transpose()?;

@@ -48,7 +48,8 @@ impl Processor {
     /// It is longer than the run's packs, or was packed for another model or other limits of pictures.
     pub fn packed_sample(&self, id: SampleId, pack: &PackedSample) -> Result<Sample, DataError> {
         if self.weighs_samples {
-            let reason = "is a pack made ahead of time, whose samples train.loss_weighting cannot tell apart: name the data themselves";
+            let reason = "is a pack made ahead of time, whose samples train.loss_weighting cannot tell apart: name \
+                          the unpacked data";
             return Err(DataError::Line(reason.to_owned()));
         }
         let num_features: usize = pack.items.iter().map(|item| item.num_features as usize).sum();
@@ -59,7 +60,8 @@ impl Processor {
         self.room.check_length(pack.num_tokens() - num_placeholders, counts)?;
         if num_placeholders != num_features {
             return Err(DataError::Line(format!(
-                "a pack of {num_features} features and {num_placeholders} placeholders of this model: pack the data for it"
+                "the pack has {num_features} features but {num_placeholders} placeholders of this model: pack the \
+                 data for it"
             )));
         }
         let sources: Vec<MediaSource> = pack.media.iter().map(PackedMedia::source).collect();
@@ -78,7 +80,8 @@ impl Processor {
         }
         if sample.meta.items != pack.items {
             return Err(DataError::Line(
-                "a pack whose pictures and videos have other sizes for this model and these limits: pack the data for them"
+                "the pictures and videos of the pack have other sizes with this model and these limits: pack the \
+                 data for them"
                     .to_owned(),
             ));
         }

@@ -22,7 +22,7 @@ fn nothing_to_learn(conversation: &Conversation) -> String {
     roles.dedup();
     match roles.contains(&"assistant") {
         true => reason.to_owned(),
-        false => format!("{reason}: the roles are {}, and learned is what `assistant` says", roles.join(", ")),
+        false => format!("{reason}: the roles are {}, but only messages of `assistant` are learned", roles.join(", ")),
     }
 }
 
@@ -94,7 +94,7 @@ impl Processor {
     pub(in crate::data) fn token_sample(&self, id: SampleId, piece: &TokenPiece) -> Result<Sample, DataError> {
         let rows = self.tokenizer.vocab_size();
         if let Some(token) = piece.ids.iter().find(|token| !(0..rows).contains(*token)) {
-            return Err(DataError::Line(format!("has the token {token}, and the model has {rows} tokens")));
+            return Err(DataError::Line(format!("has the token {token}, but the model has {rows} tokens")));
         }
         let tokens: Vec<Token> = piece.ids.iter().map(|&id| Token { id, start: 0 }).collect();
         guarded(|| self.assemble(id, &tokens, &vec![true; tokens.len()], &[], Vec::new()))
@@ -117,7 +117,7 @@ impl Processor {
     pub fn text_prompt(&self, id: SampleId, text: &str) -> Result<Sample, DataError> {
         let tokens = self.tokenizer.encode_document(text)?;
         if tokens.is_empty() {
-            return Err(DataError::Line("is empty: there is no token to go on from".to_owned()));
+            return Err(DataError::Line("the prompt is empty: there is no token to continue from".to_owned()));
         }
         self.assemble(id, &tokens, &vec![false; tokens.len()], &[], Vec::new())
     }

@@ -21,7 +21,7 @@ impl Processor {
         turns: &[Turn],
         pictures: &[RgbImage],
     ) -> Result<Sample, DataError> {
-        let media = self.media_processor().ok_or_else(|| DataError::Line("this model takes no picture".to_owned()))?;
+        let media = self.media_processor().ok_or_else(|| DataError::Line("this model takes no pictures".to_owned()))?;
         let text = self.expect_template()?.render(&self.written(turns), false)?;
         let places = find(&text, &self.towers.markers);
         check(&places, pictures.iter().map(|_| MediaKind::Image))?;

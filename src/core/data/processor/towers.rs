@@ -82,7 +82,7 @@ impl Towers {
         let (made, expected) = (made.count(), runs.len());
         Err(DataError::Line(match made == expected {
             true => format!("the placeholder tokens of the text are not in the order of its {what}"),
-            false => format!("the text became {made} placeholder tokens, but {what} take {expected}"),
+            false => format!("the text has {made} placeholder tokens, but its {what} need {expected}"),
         }))
     }
 }

@@ -15,13 +15,13 @@ const BLANK: &str = "▁";
 /// The model is of a kind that is not read; the added tokens contradict it.
 pub(super) fn tokenizer_json(mut model: Model, config: &Json, added: &Json) -> Result<Json, String> {
     if let Some(kind) = model.other_kind {
-        return Err(format!("is a SentencePiece model of kind {kind}: unigram (1) and BPE (2) are read"));
+        return Err(format!("is a SentencePiece model of kind {kind}; only unigram (1) and BPE (2) are supported"));
     }
     if model.whitespace_is_suffix {
         return Err("puts blanks after words (treat_whitespace_as_suffix), which is not supported".to_owned());
     }
     if model.unk >= model.pieces.len() as u64 {
-        return Err(format!("has unk_id {} and {} pieces", model.unk, model.pieces.len()));
+        return Err(format!("has unk_id {}, but only {} pieces", model.unk, model.pieces.len()));
     }
     let added = with_added(&mut model.pieces, config, added)?;
     let prefix = model.add_dummy_prefix && config["add_prefix_space"] != false;

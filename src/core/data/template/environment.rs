@@ -26,7 +26,7 @@ type Compiled = (Environment<'static>, HashSet<String>);
 /// The source is too long or no template.
 pub(super) fn environment(source: &str) -> Result<Compiled, DataError> {
     if source.len() > MAX_SOURCE {
-        return Err(DataError::Template(format!("has {} bytes; at most {MAX_SOURCE} are read", source.len())));
+        return Err(DataError::Template(format!("has {} bytes; at most {MAX_SOURCE} are allowed", source.len())));
     }
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(describe)?;

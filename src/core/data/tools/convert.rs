@@ -75,7 +75,8 @@ fn one_kind(inputs: &Inputs) -> Result<(), DataError> {
     let mut kinds = [None, None];
     for ((file, _), format) in inputs.files().zip(inputs.formats()) {
         if format == "tokens" {
-            let reason = "holds tokens without their text, which shards do not hold: `data pack` makes packs of them";
+            let reason =
+                "holds tokens without their text, which shards cannot hold: make packs of them with `data pack`";
             return Err(DataError::file(Path::new(&path_text(file)), reason));
         }
         kinds[usize::from(matches!(format, "text" | "plain"))] = Some(file);

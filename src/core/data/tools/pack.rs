@@ -277,13 +277,13 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, (SampleI
     for id in pack {
         let bad = |reason: &str| (*id, dataset.bad(id.0, reason.to_owned()));
         let wrong = |error: DataError| bad(&error.to_string());
-        let no_tokens = || bad("is no sample of tokens, of which packs are made");
+        let no_tokens = || bad("is not a sample of tokens, which packs are made of");
         let (content, base) = dataset.content(id.0).map_err(|bad| (*id, bad))?;
         let processor = dataset.processor().ok_or_else(no_tokens)?;
         let sample = processor.sample_of(*id, &content, base).map_err(wrong)?;
         let narrow = |ids: &[i64]| ids.iter().map(|&id| i32::try_from(id)).collect::<Result<Vec<i32>, _>>();
         let (Ok(input_ids), Ok(targets)) = (narrow(&sample.input_ids), narrow(&sample.targets)) else {
-            return Err(bad("a token of an id above 2 147 483 647"));
+            return Err(bad("has a token id above 2 147 483 647"));
         };
         all.ids.push(id.0);
         all.lens.push(sample.meta.num_tokens);

@@ -52,17 +52,18 @@ pub fn members(
             of_conversation(conversation, Files { base, look, decoder, members: Vec::new() })
         }
         Content::Labeled(_) | Content::Group(_) => Err(DataError::Line(
-            "is an answer with a label, which shards do not hold: keep such records as JSON or Parquet".to_owned(),
+            "is an answer with a label, which shards cannot hold: keep such records as JSON or Parquet".to_owned(),
         )),
         Content::Pair(_) => Err(DataError::Line(
-            "is a pair of answers, which shards do not hold: keep such records as JSON or Parquet".to_owned(),
+            "is a pair of answers, which shards cannot hold: keep such records as JSON or Parquet".to_owned(),
         )),
         Content::Text(piece) => Ok(vec![json_member(&json!({ "text": piece.text, "media": "text" }))]),
         Content::Tokens(_) => Err(DataError::Line(
-            "is tokens without their text, which shards do not hold: `data pack` makes packs of them".to_owned(),
+            "has tokens without their text, which shards cannot hold: make packs of them with `data pack`".to_owned(),
         )),
         Content::Step(_) => Err(DataError::Line(
-            "is a frame of an episode: shards of other samples hold none; `data convert` writes whole sets".to_owned(),
+            "is a frame of an episode, which shards of other samples cannot hold; `data convert` writes whole sets"
+                .to_owned(),
         )),
         #[allow(unreachable_patterns)]
         _ => Err(DataError::Line("is packed: there is nothing to convert".to_owned())),
@@ -240,7 +241,7 @@ impl Files<'_> {
 
     fn frames(&mut self, index: usize, frames: &[Locator], base: &Path) -> Result<Json, DataError> {
         if frames.is_empty() {
-            return Err(DataError::image(base, "a video without frames"));
+            return Err(DataError::image(base, "the video has no frames"));
         }
         let add = |(frame, locator): (usize, &Locator)| self.add(index, Some(frame), locator, base);
         Ok(Json::Array(frames.iter().enumerate().map(add).collect::<Result<_, _>>()?))

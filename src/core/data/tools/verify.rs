@@ -67,7 +67,7 @@ fn check(content: &Content, base: &Path, decoder: &dyn MediaDecoder) -> Result<(
 /// Numbers that a model could not learn from.
 fn finite(key: &str, values: &[f32]) -> Result<(), DataError> {
     match values.iter().find(|value| !value.is_finite()) {
-        Some(value) => Err(DataError::Line(format!("{key} has {value}"))),
+        Some(value) => Err(DataError::Line(format!("{key} has {value}, which is not finite"))),
         None => Ok(()),
     }
 }
@@ -79,7 +79,7 @@ fn check_video(video: &VideoSource, base: &Path, decoder: &dyn MediaDecoder) -> 
             let folder = base.join(name);
             let frames = in_folder(&folder)?;
             if frames.is_empty() {
-                return Err(DataError::image(&folder, "a video without frames"));
+                return Err(DataError::image(&folder, "the video has no frames"));
             }
             frames.iter().try_for_each(|frame| read_rgb_with(decoder, frame, &folder, LIMITS).map(drop))
         }

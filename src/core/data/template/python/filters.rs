@@ -89,7 +89,7 @@ fn indent(
         Some(width) => {
             let spaces = usize::try_from(width.clone())?;
             if spaces > MAX_WIDTH {
-                return Err(wrong(format!("indent of {spaces}, more than {MAX_WIDTH}")));
+                return Err(wrong(format!("indent: width must be at most {MAX_WIDTH}, found {spaces}")));
             }
             " ".repeat(spaces)
         }
@@ -103,7 +103,7 @@ fn indent(
 
 fn batch(values: Value, size: usize, fill: Option<Value>) -> Result<Value, Error> {
     if size == 0 || size > MAX_WIDTH {
-        return Err(wrong(format!("batch of {size}; from 1 to {MAX_WIDTH} are made")));
+        return Err(wrong(format!("batch: size must be 1 to {MAX_WIDTH}, found {size}")));
     }
     let values: Vec<Value> = values.try_iter()?.collect();
     let rows = values.chunks(size).map(|row| {
@@ -118,7 +118,7 @@ fn batch(values: Value, size: usize, fill: Option<Value>) -> Result<Value, Error
 
 fn slice(values: Value, slices: usize, fill: Option<Value>) -> Result<Value, Error> {
     if slices == 0 || slices > MAX_WIDTH {
-        return Err(wrong(format!("{slices} slices; from 1 to {MAX_WIDTH} are made")));
+        return Err(wrong(format!("slice: number of slices must be 1 to {MAX_WIDTH}, found {slices}")));
     }
     let values: Vec<Value> = values.try_iter()?.collect();
     let (each, more) = (values.len() / slices, values.len() % slices);
@@ -155,7 +155,7 @@ fn truncate(text: String, args: Rest<Value>, kwargs: Kwargs) -> Result<String, E
         return Ok(text);
     }
     if length < end_count {
-        return Err(wrong(format!("truncate to {length}, shorter than its end")));
+        return Err(wrong(format!("truncate: length {length} is shorter than its end")));
     }
     let kept: String = text.chars().take(length - end_count).collect();
     let kept = if kill { kept } else { kept.rsplit_once(' ').map_or(kept.clone(), |(words, _)| words.to_owned()) };
@@ -178,7 +178,7 @@ fn round(value: Value, precision: Option<i32>, method: Option<String>, kwargs: K
         "common" => Ok(Value::from(format!("{number:.*}", precision as usize).parse::<f64>().unwrap_or(number))),
         "ceil" => Ok(Value::from((number * scale).ceil() / scale)),
         "floor" => Ok(Value::from((number * scale).floor() / scale)),
-        other => Err(wrong(format!("round: method {other:?} is none of common, ceil and floor"))),
+        other => Err(wrong(format!("round: method must be one of common, ceil and floor, found {other:?}"))),
     }
 }
 
@@ -206,7 +206,7 @@ fn int(value: Value, default: Option<Value>, base: Option<u32>, kwargs: Kwargs) 
         return Ok(f64::try_from(value.clone()).ok().and_then(cut).unwrap_or(default));
     };
     if !(2..=36).contains(&base) {
-        return Err(wrong(format!("int: base {base}; from 2 to 36 are known")));
+        return Err(wrong(format!("int: base must be 2 to 36, found {base}")));
     }
     let text = text.trim_matches(strings::is_space).replace('_', "");
     let whole = i64::from_str_radix(&text, base).ok().map(Value::from);

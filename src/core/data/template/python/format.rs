@@ -59,7 +59,7 @@ fn format(text: &str, args: Vec<Value>, named: Option<Value>) -> Result<String, 
             let named = named.as_ref().ok_or_else(|| wrong("format requires a mapping"))?;
             let found = named.get_item(&Value::from(name.as_str()))?;
             if found.is_undefined() {
-                return Err(wrong(format!("no value {name:?} to format")));
+                return Err(wrong(format!("no value for {name:?}")));
             }
             (value, used_name) = (Some(found), true);
         }
@@ -80,7 +80,7 @@ fn format(text: &str, args: Vec<Value>, named: Option<Value>) -> Result<String, 
             }
             let number = if digits.is_empty() { 0 } else { digits.parse().unwrap_or(usize::MAX) };
             if number > MAX_WIDTH {
-                Err(wrong(format!("a format of more than {MAX_WIDTH} letters")))
+                Err(wrong(format!("format width must be at most {MAX_WIDTH}")))
             } else {
                 Ok(number)
             }

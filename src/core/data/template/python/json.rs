@@ -22,7 +22,7 @@ struct Style {
 /// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 pub(super) fn tojson(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
     if args.len() > 4 {
-        return Err(wrong("tojson takes four arguments"));
+        return Err(wrong("tojson takes at most four arguments"));
     }
     let given = |place: usize, name: &'static str| match args.get(place) {
         Some(value) => Ok(value.clone()),
@@ -39,7 +39,7 @@ pub(super) fn tojson(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<
                 [item, key] if item.as_str().is_some() && key.as_str().is_some() => {
                     (print::text(item), print::text(key))
                 }
-                _ => return Err(wrong("separators are not two texts")),
+                _ => return Err(wrong("separators must be two strings")),
             }
         }
     };
@@ -59,13 +59,13 @@ fn step(indent: &Value) -> Result<Option<String>, Error> {
         if indent.kind() == ValueKind::Bool { i64::from(indent.is_true()) } else { i64::try_from(indent.clone())? };
     match usize::try_from(spaces.max(0)) {
         Ok(spaces) if spaces <= MAX_INDENT => Ok(Some(" ".repeat(spaces))),
-        _ => Err(wrong(format!("indent of {spaces}, more than {MAX_INDENT}"))),
+        _ => Err(wrong(format!("indent must be at most {MAX_INDENT}, found {spaces}"))),
     }
 }
 
 fn write(value: &Value, style: &Style, depth: usize, json: &mut String) -> Result<(), Error> {
     if depth > MAX_DEPTH {
-        return Err(wrong("JSON deeper than 100"));
+        return Err(wrong("JSON is nested deeper than 100"));
     }
     match value.kind() {
         ValueKind::None => json.push_str("null"),

@@ -40,7 +40,7 @@ fn of_bytes(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, 
 fn check_encoding(args: &[Value]) -> Result<(), Error> {
     let (encoding, _): (Option<&str>, Option<&str>) = from_args(args)?;
     let encoding = encoding.unwrap_or("utf-8").to_lowercase().replace(['-', '_'], "");
-    if encoding == "utf8" { Ok(()) } else { Err(wrong(format!("encoding {encoding:?}: only UTF-8 is known"))) }
+    if encoding == "utf8" { Ok(()) } else { Err(wrong(format!("encoding {encoding:?}: only UTF-8 is supported"))) }
 }
 
 fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
@@ -187,7 +187,7 @@ pub(super) fn is_space(letter: char) -> bool {
 fn room(text: &str, width: usize) -> Result<usize, Error> {
     match width {
         0..=MAX_WIDTH => Ok(width.saturating_sub(text.chars().count())),
-        _ => Err(wrong(format!("a width of {width}, more than {MAX_WIDTH}"))),
+        _ => Err(wrong(format!("width must be at most {MAX_WIDTH}, found {width}"))),
     }
 }
 

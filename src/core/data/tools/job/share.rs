@@ -30,9 +30,10 @@ impl std::str::FromStr for Share {
         };
         match parse() {
             Some((index, num)) if index < num => Ok(Self { index, num }),
-            Some((index, num)) => {
-                Err(format!("{index}/{num}: the first of {num} is 0/{num}, the last {}/{num}", num.saturating_sub(1)))
-            }
+            Some((index, num)) => Err(format!(
+                "{index}/{num} is out of range: the first of {num} is 0/{num}, the last {}/{num}",
+                num.saturating_sub(1)
+            )),
             None => Err(format!("{text:?} is not i/n, for example 0/8")),
         }
     }
