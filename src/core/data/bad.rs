@@ -41,6 +41,7 @@ impl BadSampleList {
         Ok(Self { file: AppendFile::later(path), len })
     }
 
+    /// Returns where `bad.jsonl` is, which may not exist yet.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
@@ -50,6 +51,7 @@ impl BadSampleList {
         self.len
     }
 
+    /// Returns whether no sample of the run was bad so far.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -57,6 +57,7 @@ impl ContextProcessor {
         Ok(Some(Self { text, marker: Marker { inline: placeholder.clone(), words: vec![placeholder] } }))
     }
 
+    /// Returns how contexts are written in a rendered text.
     pub fn marker(&self) -> &Marker {
         &self.marker
     }
@@ -185,6 +186,7 @@ impl TextProcessor {
         }
     }
 
+    /// Returns the tower's tokenizer, which may differ from the foundation's.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }

@@ -72,6 +72,7 @@ impl StopStrings {
         Self { stops, ..Self::default() }
     }
 
+    /// Returns whether a stop string was found, after which [`StopStrings::push`] gives out nothing.
     pub fn has_stopped(&self) -> bool {
         self.has_stopped
     }

@@ -19,23 +19,27 @@ use crate::config::{AudioLimits, Phase};
 /// Small, so that what is large is refused and the rest is quick.
 const LIMITS: Limits = Limits { max_side: 2048, max_pixels: 1 << 20 };
 
+/// Decodes a picture; an accepted one is not empty and within the limit of pixels.
 pub fn image(bytes: &[u8]) {
     if let Ok(picture) = decode_rgb(bytes, &LIMITS) {
         assert!(picture.width() > 0 && u64::from(picture.width()) * u64::from(picture.height()) <= 1 << 20);
     }
 }
 
+/// Decodes an animated GIF; an accepted one has frames and a rate above 0.
 pub fn animation(bytes: &[u8]) {
     if let Ok((frames, fps)) = decode_animation(bytes, &LIMITS) {
         assert!(!frames.is_empty() && fps > 0.0);
     }
 }
 
+/// Decodes up to 8 frames of an MP4 file.
 pub fn video(bytes: &[u8]) {
     let sampling = Sampling { fps: 2.0, num_frames: None, min_frames: 4, max_frames: 8, spread: Spread::Ends };
     let _ = mp4::frames(bytes, None, &LIMITS, &sampling, &mut |_| Ok(()));
 }
 
+/// Decodes at most two seconds of a recording and reads its header; accepted samples are finite.
 pub fn sound(bytes: &[u8]) {
     const SECONDS: f64 = 2.0;
     // As in a run: a panic of a decoder spoils one sample.
@@ -63,6 +67,7 @@ pub fn sound_files() -> Vec<Vec<u8>> {
     golden["files"].as_array().into_iter().flatten().map(file).collect()
 }
 
+/// Parses a line of chat messages; an accepted one has a placeholder for each of its files.
 pub fn messages(bytes: &[u8]) {
     let Ok(line) = std::str::from_utf8(bytes) else { return };
     if let Ok(conversation) = Conversation::parse(line) {
@@ -102,6 +107,7 @@ pub fn hub_card(bytes: &[u8]) {
     }
 }
 
+/// Compiles a chat template and renders two turns with it.
 pub fn template(bytes: &[u8]) {
     let Ok(source) = std::str::from_utf8(bytes) else { return };
     if let Ok(template) = ChatTemplate::new(source, &Json::Null) {
@@ -110,6 +116,7 @@ pub fn template(bytes: &[u8]) {
     }
 }
 
+/// Parses a `tokenizer.json` and encodes a short text with it.
 pub fn tokenizer(bytes: &[u8]) {
     // As in a run: its panics spoil one file or one sample.
     if let Ok(tokenizer) = tokenizer_file::parse(bytes.to_vec()) {
@@ -117,12 +124,14 @@ pub fn tokenizer(bytes: &[u8]) {
     }
 }
 
+/// Parses a file of tiktoken ranks.
 pub fn tiktoken(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = ranks::parse(text);
     }
 }
 
+/// Reads a NumPy array of integers; an accepted one has as many values as its shape says.
 pub fn npy(bytes: &[u8]) {
     if let Ok((shape, values)) = read_npy(bytes) {
         assert_eq!(shape.iter().product::<usize>(), values.len());
@@ -141,10 +150,12 @@ pub fn packed(bytes: &[u8]) {
 
 const PACK_ARRAYS: [&str; 3] = ["input_ids.npy", "targets.npy", "position_ids.npy"];
 
+/// Returns a tar archive with samples of chats.
 pub fn archives() -> Vec<Vec<u8>> {
     vec![include_bytes!("../fuzz/seeds/chat.tar").to_vec()]
 }
 
+/// Returns Arrow files: one with columns of many types, a stream and one of `save_to_disk`.
 pub fn arrow_files() -> Vec<Vec<u8>> {
     let files: [&[u8]; 3] = [
         include_bytes!("goldens/peers/kinds.arrow"),
@@ -154,16 +165,19 @@ pub fn arrow_files() -> Vec<Vec<u8>> {
     files.map(<[u8]>::to_vec).into()
 }
 
+/// Returns indexes of Megatron's, with 16-bit and 32-bit ids.
 pub fn indexes() -> Vec<Vec<u8>> {
     vec![include_bytes!("goldens/peers/tokens.idx").to_vec(), include_bytes!("goldens/peers/tokens32.idx").to_vec()]
 }
 
+/// Returns a `README.md` that lists two configurations.
 pub fn hub_cards() -> Vec<Vec<u8>> {
     let card = "---\nlicense: mit\nconfigs:\n- config_name: main\n  default: true\n  data_dir: a\n  data_files:\n  - split: train\n    path: \
                 [main/train-*]\n- config_name: other\n  data_files: {test: x.jsonl}\n---\n# A set\n";
     vec![card.as_bytes().to_vec()]
 }
 
+/// Returns files of JSON lines, of one array, of ShareGPT and of Alpaca records.
 pub fn json_files() -> Vec<Vec<u8>> {
     let lines = lines().join(&b'\n');
     let array = [&b"["[..], &lines.split(|&byte| byte == b'\n').collect::<Vec<_>>().join(&b','), b"]"].concat();
@@ -172,11 +186,13 @@ pub fn json_files() -> Vec<Vec<u8>> {
     vec![lines, array, other.to_vec(), br#"{"instruction":"a","input":"","output":"b","history":[["c","d"]]}"#.to_vec()]
 }
 
+/// Returns CSV files with quotation marks and line breaks in cells.
 pub fn sheets() -> Vec<Vec<u8>> {
     let texts = ["instruction,input,output\r\n\"Say \"\"a, b\"\"\",,c\n\n\"two\nlines\",d,e\n", "text\na\n\"b\"\n"];
     texts.map(|text| text.as_bytes().to_vec()).into()
 }
 
+/// Returns Parquet files of chats and of texts.
 pub fn tables() -> Vec<Vec<u8>> {
     let files: [&[u8]; 2] =
         [include_bytes!("../fuzz/seeds/chat.parquet"), include_bytes!("../fuzz/seeds/text.parquet")];
@@ -191,10 +207,12 @@ pub fn picture_files(kind: &str) -> Vec<Vec<u8>> {
     cases.map(|case| STANDARD.decode(case["file"].as_str().unwrap_or_default()).expect("base64")).collect()
 }
 
+/// Returns an H.264 and an AV1 file.
 pub fn video_files() -> Vec<Vec<u8>> {
     vec![include_bytes!("goldens/clip.mp4").to_vec(), include_bytes!("goldens/clip_av1.mp4").to_vec()]
 }
 
+/// Returns records of chat messages with files, one with placeholders and one with parts.
 pub fn lines() -> Vec<Vec<u8>> {
     [
         r#"{"messages":[{"role":"user","content":"<image>Read<video>é"},{"role":"assistant","content":"1"}],"images":["a.png"],"videos":[{"video":["1.png","2.png"],"fps":4}]}"#,
@@ -204,6 +222,7 @@ pub fn lines() -> Vec<Vec<u8>> {
     .into()
 }
 
+/// Returns chat templates of the program, and one with many constructs of Jinja.
 pub fn templates() -> Vec<Vec<u8>> {
     let own = ["qwen", "llama3", "deepseek"].map(|name| match name {
         "qwen" => super::template::QWEN,
@@ -215,6 +234,7 @@ pub fn templates() -> Vec<Vec<u8>> {
     own.into_iter().chain([wild]).map(|source| source.as_bytes().to_vec()).collect()
 }
 
+/// Returns a small BPE and a small unigram `tokenizer.json`.
 pub fn tokenizer_files() -> Vec<Vec<u8>> {
     let regex = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|\s+(?!\S)|\s+";
     let bpe = serde_json::json!({
@@ -234,15 +254,18 @@ pub fn tokenizer_files() -> Vec<Vec<u8>> {
     [bpe, unigram].map(|json| json.to_string().into_bytes()).into()
 }
 
+/// Returns a file of ranks with all bytes and one merge.
 pub fn tiktoken_files() -> Vec<Vec<u8>> {
     let lines = (0..=255u8).map(|byte| format!("{} {byte}\n", STANDARD.encode([byte])));
     vec![lines.chain([format!("{} 256\n", STANDARD.encode("ab"))]).collect::<String>().into_bytes()]
 }
 
+/// Returns an array of two rows, and an empty one.
 pub fn npy_files() -> Vec<Vec<u8>> {
     vec![write_npy(&[2, 3], &[1, -2, 3, 4, 5, i32::MAX]), write_npy(&[0], &[])]
 }
 
+/// Returns a pack of two documents, in the format of [`packed`].
 pub fn packed_files() -> Vec<Vec<u8>> {
     let json = br#"{"ids":[1,2],"lens":[2,1],"samples":["a","b"],"media":[]}"#;
     vec![[&json[..], b"\0", &write_npy(&[3], &[7, 8, 9])].concat()]

@@ -49,6 +49,7 @@ impl MediaKind {
         NAMES[self as usize].key
     }
 
+    /// Returns the tower that encodes files of this kind.
     pub fn tower(self) -> Tower {
         NAMES[self as usize].tower
     }

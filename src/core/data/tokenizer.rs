@@ -140,6 +140,7 @@ impl Tokenizer {
         self.vocab_size
     }
 
+    /// Returns the ids of placeholders and of the tokens that end a turn or a text, where the model has them.
     pub fn special(&self) -> &SpecialTokens {
         &self.special
     }
@@ -234,7 +235,7 @@ fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<(tokenizers::Tokeni
         // The error of a file that is not there.
         return match files::open(&path) {
             Err(error) => Err(DataError::read(&path, error)),
-            Ok(_) => Err(DataError::file(&path, "appeared just now")),
+            Ok(_) => Err(DataError::file(&path, "appeared while the tokenizer was read")),
         };
     };
     Err(DataError::file(

@@ -153,6 +153,7 @@ impl FrontEnd {
         self.rate
     }
 
+    /// Returns the numbers of a frame: one for each mel filter.
     pub fn num_mels(&self) -> usize {
         self.mel.num_mels()
     }

@@ -45,6 +45,7 @@ impl LogMel {
         }
     }
 
+    /// Returns the numbers of a frame: one for each mel filter.
     pub fn num_mels(&self) -> usize {
         self.filters.len()
     }

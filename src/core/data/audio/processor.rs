@@ -64,10 +64,12 @@ impl AudioProcessor {
         self.front_end.num_mels()
     }
 
+    /// Returns the limits of the run: seconds of a recording, and tokens.
     pub fn limits(&self) -> &AudioLimits {
         &self.limits
     }
 
+    /// Returns how recordings are written in a rendered text.
     pub fn marker(&self) -> &Marker {
         &self.marker
     }

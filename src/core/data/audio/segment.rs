@@ -39,6 +39,7 @@ impl Segment {
         }
     }
 
+    /// Returns whether it is the whole recording: it begins at 0 and has no end.
     pub fn is_whole(&self) -> bool {
         *self == Self::WHOLE
     }

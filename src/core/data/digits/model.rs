@@ -121,6 +121,7 @@ impl Tokens<'_> {
         256 + self.merges.len() + place
     }
 
+    /// Returns the size of the vocabulary: bytes, merges and special tokens.
     pub fn len(&self) -> usize {
         256 + self.merges.len() + self.special.len()
     }

@@ -60,6 +60,7 @@ impl Columns {
         Ok(Self { reader, path: path.to_owned(), num_rows })
     }
 
+    /// Returns the number of rows that the file declares; [`Columns::open`] bounds it.
     pub fn num_rows(&self) -> usize {
         self.num_rows
     }
@@ -70,6 +71,7 @@ impl Columns {
         fields.iter().map(|field| field.name().to_owned()).collect()
     }
 
+    /// Returns whether there is a top-level column `key`.
     pub fn has(&self, key: &str) -> bool {
         self.names().iter().any(|name| name == key)
     }

@@ -47,6 +47,7 @@ pub struct Info {
 }
 
 impl Version {
+    /// Returns it as `codebase_version` has it, such as `v3.0`.
     pub fn name(self) -> &'static str {
         match self {
             Self::V20 => "v2.0",

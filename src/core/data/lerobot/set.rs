@@ -60,10 +60,12 @@ impl Set {
         Ok(Self { folder: folder.to_owned(), info, tasks, modality, episodes, blocks, videos: Videos::default() })
     }
 
+    /// Returns the folder that contains `meta`, as it was given to [`Set::open`].
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
+    /// Returns what `meta/info.json` says: version, rate, features.
     pub fn info(&self) -> &Info {
         &self.info
     }
@@ -78,6 +80,7 @@ impl Set {
         self.modality.as_ref()
     }
 
+    /// Returns all episodes in the order of their numbers.
     pub fn episodes(&self) -> &[Episode] {
         &self.episodes.list
     }

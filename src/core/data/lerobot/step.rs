@@ -61,6 +61,7 @@ impl Step {
         Self { set, rows, episode, frame }
     }
 
+    /// Returns the set whose frame this is.
     pub fn set(&self) -> &Arc<Set> {
         &self.set
     }

@@ -25,10 +25,12 @@ pub struct Shades {
 }
 
 impl Summary {
+    /// Begins the statistics of vectors of `width` numbers.
     pub fn of_numbers(width: usize) -> Self {
         Self::Numbers(Running::new(width))
     }
 
+    /// Begins the statistics of pictures, by channel.
     pub fn of_pictures() -> Self {
         Self::Pictures(Shades { counts: Box::new([[0; 256]; 3]), num_pictures: 0 })
     }

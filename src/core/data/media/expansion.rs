@@ -63,6 +63,7 @@ impl Run {
         self.t as usize * self.h as usize * self.w as usize
     }
 
+    /// Returns whether it has no placeholder.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -74,6 +75,7 @@ impl Expansion {
         Self { media: vec![media], pieces: vec![Piece::Run(run)] }
     }
 
+    /// Returns the features of all its items, one for each placeholder.
     pub fn num_features(&self) -> usize {
         self.media.iter().map(|item| item.num_features).sum()
     }

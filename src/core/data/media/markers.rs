@@ -17,6 +17,7 @@ pub struct Marker {
 pub struct Markers([Marker; 4]);
 
 impl Markers {
+    /// Returns the marker of a kind; one without words if files of the kind are not taken.
     pub fn of(&self, kind: MediaKind) -> &Marker {
         &self.0[kind as usize]
     }

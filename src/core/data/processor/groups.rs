@@ -27,7 +27,7 @@ impl Processor {
         let mut documents = Vec::with_capacity(2 * count);
         for (number, conversation) in own.chain(mixed).enumerate() {
             let sample = self.training_sample(id, &conversation, base).map_err(|error| DataError::Answer {
-                answer: format!("group's {}.", number % count + 1),
+                answer: format!("group's #{}", number % count + 1),
                 source: Box::new(error),
             })?;
             documents.push(sample);
@@ -98,7 +98,7 @@ mod tests {
         };
         let answers = [labeled("a", "b", true), labeled("c", "", false)];
         let error = wrong(&answers, 200);
-        assert!(!error.is_too_long() && error.to_string().contains("group's 2."), "{error}");
+        assert!(!error.is_too_long() && error.to_string().contains("group's #2"), "{error}");
         assert!(wrong(&[labeled("a", "b", true), labeled("c", "dd", false)], 20).is_too_long());
     }
 }

@@ -134,6 +134,7 @@ impl Processor {
         Self { loader: MediaLoader { decoder, ..self.loader }, ..self }
     }
 
+    /// Returns the foundation's tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
@@ -148,6 +149,7 @@ impl Processor {
         self.encoder_decoder.as_ref()
     }
 
+    /// Returns the phase of training, which decides what of a sample is learned (`train.phase`).
     pub fn phase(&self) -> Phase {
         self.phase
     }

@@ -32,6 +32,7 @@ impl Blob {
         Ok(Self::File { file, len })
     }
 
+    /// Returns the number of bytes, of an unpacked file those after unpacking.
     pub fn len(&self) -> u64 {
         match self {
             Self::File { len, .. } => *len,
@@ -84,7 +85,7 @@ impl Blob {
         let limited = |reader: &mut dyn Read, bytes: &mut Vec<u8>| -> io::Result<()> {
             reader.take(MAX_UNPACKED_BYTES + 1).read_to_end(bytes)?;
             match bytes.len() as u64 > MAX_UNPACKED_BYTES {
-                true => Err(io::Error::other(format!("unpacks to more than {} GiB", MAX_UNPACKED_BYTES >> 30))),
+                true => Err(io::Error::other(format!("decompresses to more than {} GiB", MAX_UNPACKED_BYTES >> 30))),
                 false => Ok(()),
             }
         };

@@ -70,8 +70,8 @@ impl Fingerprint {
                         return differs(&new.name, format!("has {} bytes, but had {}", new.size, old.size));
                     }
                     (Some(_), Some(new)) => return differs(&new.name, "was modified since".to_owned()),
-                    (None, Some(new)) => return differs(&new.name, "is new".to_owned()),
-                    (Some(old), None) => return differs(&old.name, "is gone".to_owned()),
+                    (None, Some(new)) => return differs(&new.name, "was added".to_owned()),
+                    (Some(old), None) => return differs(&old.name, "was removed".to_owned()),
                     (None, None) => {}
                 }
             }
@@ -110,8 +110,8 @@ mod tests {
         for (new, text) in [
             (of(&[a.clone(), stamp("b", 3, "y")]), "b has 3 bytes, but had 2"),
             (of(&[a.clone(), stamp("b", 2, "z")]), "b was modified since"),
-            (of(std::slice::from_ref(&a)), "b is gone"),
-            (of(&[a.clone(), b.clone(), stamp("c", 1, "")]), "c is new"),
+            (of(std::slice::from_ref(&a)), "b was removed"),
+            (of(&[a.clone(), b.clone(), stamp("c", 1, "")]), "c was added"),
             (of(&[b.clone(), a.clone()]), "b is now where the run had a"),
             (Fingerprint::default(), "data.train has 0 entries, but the run began with 1"),
         ] {

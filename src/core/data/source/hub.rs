@@ -67,6 +67,7 @@ impl HubPath {
         }
     }
 
+    /// Returns the branch, tag or commit; `main` if the path names none.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }

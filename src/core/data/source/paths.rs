@@ -40,7 +40,7 @@ pub fn expand(paths: &Paths, format: Format) -> Result<Vec<Shard>, DataError> {
         let patterns = braces(path).map_err(|reason| DataError::file(Path::new(path), reason))?;
         if patterns.iter().all(|pattern| is_remote(pattern) && !has_glob(pattern) && !pattern.ends_with('/')) {
             // Each is a question over the network.
-            let found = in_parallel(&patterns, "looking at shards", |pattern| Shard::stat(pattern));
+            let found = in_parallel(&patterns, "checking shards", |pattern| Shard::stat(pattern));
             shards.extend(found.into_iter().collect::<Result<Vec<_>, _>>()?);
             continue;
         }

@@ -33,6 +33,7 @@ impl Object {
         Ok(Self { store, path, name: shard.name.clone(), len: shard.size, chunks: Mutex::default() })
     }
 
+    /// Returns the number of bytes that the store told before.
     pub fn len(&self) -> u64 {
         self.len
     }

@@ -62,7 +62,7 @@ impl Shard {
         };
         match is_packed(&self.name) {
             None => Ok(blob),
-            Some(_) => blob.unpacked(&self.name).map_err(|error| format!("cannot be unpacked: {error}")),
+            Some(_) => blob.unpacked(&self.name).map_err(|error| format!("cannot be decompressed: {error}")),
         }
     }
 

@@ -66,6 +66,7 @@ pub(in crate::data) enum Part {
 }
 
 impl Part {
+    /// Returns the name of the part in paths, `train` or `held_out`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "train",

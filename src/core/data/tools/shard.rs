@@ -40,6 +40,7 @@ impl ShardWriter {
         Ok(Self { path: path.to_path_buf(), part, file, starts: Vec::new(), offset: 0 })
     }
 
+    /// Returns the number of samples written so far.
     pub fn num_samples(&self) -> u64 {
         self.starts.len() as u64
     }

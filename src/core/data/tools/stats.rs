@@ -23,6 +23,7 @@ use crate::schedule::{PackLimits, pack_lengths};
 pub struct Histogram(BTreeMap<u64, u64>);
 
 impl Histogram {
+    /// Counts `value` once more.
     pub fn add(&mut self, value: u64) {
         *self.0.entry(value).or_default() += 1;
     }
@@ -32,18 +33,22 @@ impl Histogram {
         self.0.values().sum()
     }
 
+    /// Returns whether no number was added.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Returns the sum of all numbers that were added.
     pub fn sum(&self) -> u64 {
         self.0.iter().map(|(value, count)| value * count).sum()
     }
 
+    /// Returns the largest number that was added; 0 if there is none.
     pub fn max(&self) -> u64 {
         self.0.keys().next_back().copied().unwrap_or_default()
     }
 
+    /// Returns the mean of all numbers that were added; 0 if there is none.
     pub fn mean(&self) -> f64 {
         self.sum() as f64 / self.len().max(1) as f64
     }

@@ -52,6 +52,7 @@ pub fn survey(dataset: &Dataset, jobs: usize) -> Vec<Survey> {
 }
 
 impl Survey {
+    /// Returns the number of samples seen that are neither bad nor too long.
     pub fn num_usable(&self) -> u64 {
         self.seen - self.bad.len() as u64 - self.too_long.len() as u64
     }

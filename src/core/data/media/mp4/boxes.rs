@@ -48,18 +48,22 @@ impl<'a> Fields<'a> {
         Some(taken)
     }
 
+    /// Takes a byte; `None`: there is none left.
     pub fn u8(&mut self) -> Option<u8> {
         self.take(1).map(|bytes| bytes[0])
     }
 
+    /// Takes a big-endian number of 2 bytes; `None`: there are fewer.
     pub fn u16(&mut self) -> Option<u16> {
         Some(u16::from_be_bytes(*self.take(2)?.first_chunk()?))
     }
 
+    /// Takes a big-endian number of 4 bytes; `None`: there are fewer.
     pub fn u32(&mut self) -> Option<u32> {
         Some(u32::from_be_bytes(*self.take(4)?.first_chunk()?))
     }
 
+    /// Takes a big-endian number of 8 bytes; `None`: there are fewer.
     pub fn u64(&mut self) -> Option<u64> {
         Some(u64::from_be_bytes(*self.take(8)?.first_chunk()?))
     }

@@ -25,6 +25,7 @@ pub enum Codec {
 }
 
 impl Codec {
+    /// Returns the name for messages, `H.264` or `AV1`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::H264(_) => "H.264",

@@ -51,6 +51,7 @@ impl From<Result<Vec<Member>, BadSample>> for Made {
 }
 
 impl Job {
+    /// Returns the number of groups of samples, of which the last may be smaller.
     pub fn num_groups(&self) -> u64 {
         self.num_samples.div_ceil(self.group_samples.max(1))
     }
