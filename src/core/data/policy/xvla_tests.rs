@@ -112,7 +112,10 @@ fn pictures_are_normalized_and_fitted_as_lerobot_does() {
     let images = vec![(CAMERA.to_owned(), RgbImage::new(32, 32))];
     let seen = Observation { images, state: vec![0.0; 3], prompt: "go".into(), begun: Vec::new() };
     let error = maker.observe(&seen).unwrap_err().to_string();
-    assert!(error.contains("has a picture of 32×32, and the policy takes 48×64: resize_imgs_with_padding"), "{error}");
+    assert!(
+        error.contains("has a picture of 32×32, but the policy takes 48×64: set resize_imgs_with_padding"),
+        "{error}"
+    );
 }
 
 #[test]
