@@ -84,7 +84,11 @@ impl VideoFile {
         let samples = &self.track.samples[span.first..=span.last];
         let num_bytes: usize = samples.iter().map(|range| range.len()).sum();
         if num_bytes > MAX_STRETCH {
-            return Err(format!("decoding one frame would take {} MiB of the file", num_bytes >> 20));
+            return Err(format!(
+                "decoding one frame would take {} MiB of the file, more than {} MiB",
+                num_bytes >> 20,
+                MAX_STRETCH >> 20
+            ));
         }
         let mut bytes = vec![0; num_bytes];
         let mut rest = bytes.as_mut_slice();
@@ -137,7 +141,9 @@ fn tables(file: &mut File, file_len: u64) -> Result<Vec<u8>, String> {
             break;
         }
         match name {
-            b"moov" if size > MAX_TABLES => return Err(format!("has tables of {} MiB", size >> 20)),
+            b"moov" if size > MAX_TABLES => {
+                return Err(format!("has tables of {} MiB, more than {} MiB", size >> 20, MAX_TABLES >> 20));
+            }
             b"moov" => {
                 let mut tables = vec![0; (size - begin) as usize];
                 file.read_exact_at(&mut tables, at + begin).map_err(|error| error.to_string())?;
