@@ -49,21 +49,22 @@ pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
         return Err(UsageError(format!("--begun: {} has no numbers", path.display())).into());
     }
     if !begun.is_empty() && !policy.spec().continues_chunks {
-        return Err(UsageError("--begun: this policy cannot go on with a chunk that has begun".to_owned()).into());
+        return Err(UsageError("--begun: this policy cannot continue a chunk that has begun".to_owned()).into());
     }
     let cameras = &policy.spec().cameras;
     let image = |(name, path): &(String, PathBuf)| {
         let is_named = |camera: &&String| *camera == name || camera.rsplit('.').next() == Some(name);
         let camera = cameras.iter().find(is_named);
-        let camera =
-            camera.with_context(|| format!("--image {name}: the policy's cameras are {}", cameras.join(", ")))?;
+        let camera = camera.with_context(|| {
+            format!("--image {name}: the policy has no such camera; its cameras are {}", cameras.join(", "))
+        })?;
         let picture = read_rgb(&Locator::File(path.display().to_string()), Path::new(""), &Limits::NONE)?;
         Ok((camera.clone(), picture))
     };
     let images: Vec<_> = args.image.iter().map(image).collect::<anyhow::Result<_>>().map_err(usage)?;
     let twice = (1..images.len()).find(|&at| images[..at].iter().any(|(before, _)| *before == images[at].0));
     if let Some(at) = twice {
-        return Err(UsageError(format!("--image: two pictures of {}", images[at].0)).into());
+        return Err(UsageError(format!("--image: two pictures are given for {}", images[at].0)).into());
     }
     let observation = Observation { images, state: args.state, prompt: args.prompt, begun };
     let actions = policy.act(&observation, Moment::default()).map_err(UsageError)?;
@@ -79,7 +80,7 @@ fn numbers(path: &Path) -> anyhow::Result<Vec<f32>> {
     let text = files::read_text(path).with_context(|| path.display().to_string())?;
     let number = |word: &str| {
         let value = word.parse::<f32>().ok().filter(|value| value.is_finite());
-        value.with_context(|| format!("{}: {word:?} is no number", path.display()))
+        value.with_context(|| format!("{}: {word:?} is not a number", path.display()))
     };
     text.split_whitespace().map(number).collect()
 }

@@ -63,10 +63,13 @@ impl AskedModel {
         };
         let (layout, said) = match asked {
             Some((option, layout)) if layout.devices() > 1 && is_one_gpu => {
-                return Err(UsageError::new(format!("{option}: --device names one GPU; `cuda` is all of them")).into());
+                return Err(UsageError::new(format!(
+                    "{option} needs several GPUs, but --device names one; `cuda` means all of them"
+                ))
+                .into());
             }
             Some((option, layout)) if device.is_cuda() && layout.devices() > gpus => {
-                let what = format!("{option} is {}, and there are {gpus} CUDA devices", layout.devices());
+                let what = format!("{option} is {}, but there are {gpus} CUDA devices", layout.devices());
                 return Err(UsageError::new(what).into());
             }
             Some((_, layout)) => (layout, None),

@@ -59,7 +59,8 @@ pub fn certs(args: CertsArgs) -> anyhow::Result<ExitCode> {
     let parties = if parties.is_empty() { Party::ALL.to_vec() } else { parties };
     if new && made.out.join("ca.key").exists() {
         let (out, run) = (made.out.display(), &made.run);
-        let what = format!("{out} has an authority: `certs add --run {run} --out {out}` renews its certificates");
+        let what =
+            format!("{out} already has an authority: `certs add --run {run} --out {out}` renews its certificates");
         return Err(UsageError(what).into());
     }
     if new {
@@ -75,9 +76,9 @@ pub fn certs(args: CertsArgs) -> anyhow::Result<ExitCode> {
         issue(&made.out, &made.run, party, valid).map_err(|error| UsageError::of(&error))?;
     }
     let out = made.out.display();
-    println!("{out}: good for {} days and for run `{}` alone", made.days, made.run);
+    println!("{out}: valid for {} days, for run `{}` only", made.days, made.run);
     println!(
-        "give every process its own three files (ca.pem, ROLE.pem, ROLE.key) and --tls {out}; keep ca.key to yourself"
+        "give every process its own three files (ca.pem, ROLE.pem, ROLE.key) and --tls {out}; keep ca.key private"
     );
     Ok(ExitCode::SUCCESS)
 }

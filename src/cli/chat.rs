@@ -61,8 +61,7 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
     let reader = args.model.open()?;
     reader.processor().expect_template().map_err(|error| UsageError::of(&error))?;
     if reader.processor().encoder_decoder().is_some() {
-        let reason = "has an encoder of one prompt and a decoder of its answer, and holds no conversation: ask it with \
-                      `loongforge generate`";
+        let reason = "encodes a single prompt and cannot hold a conversation: use `loongforge generate`";
         return Err(UsageError::new(format!("{}: the model {reason}", args.model.checkpoint)).into());
     }
     // Beginning anew would never help.
@@ -123,7 +122,7 @@ impl Chat {
         self.conversation = Conversation::text(Vec::new());
         self.attached.clear();
         self.missing = None;
-        eprintln!("the conversation begins anew");
+        eprintln!("the conversation starts over");
     }
 
     fn attach(&mut self, media: MediaSource, is_terminal: bool) {
@@ -175,7 +174,7 @@ impl Chat {
     /// The conversation with one message more, as the model reads it, and how many tokens its answer may have.
     fn ask(&mut self, reader: &Reader, text: &str, max_new_tokens: Option<usize>) -> Result<(Sample, usize), String> {
         if let Some(missing) = self.missing.take() {
-            return Err(format!("{missing} is missing, so the message is not asked"));
+            return Err(format!("{missing} is missing, so the message was not sent"));
         }
         let turns = &mut self.conversation.turns;
         if let Some(system) = self.system.as_deref().filter(|_| turns.is_empty()) {
@@ -191,7 +190,7 @@ impl Chat {
         let config = &reader.model().folder().json;
         match room(config, sample.input_ids.len(), max_new_tokens, MAX_NEW_TOKENS) {
             Ok(room) => Ok((sample, room)),
-            Err(no_room) => Err(format!("the conversation has {no_room}: /reset begins anew")),
+            Err(no_room) => Err(format!("the conversation has {no_room}: /reset starts over")),
         }
     }
 }

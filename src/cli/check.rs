@@ -132,7 +132,7 @@ impl Stage<'_> {
             return Ok(());
         }
         let why = if before.saves_adapters_only() {
-            "leaves adapters, which are no model: set `checkpoint.merge_lora: true` there"
+            "saves only adapters, not a whole model: set `checkpoint.merge_lora: true` there"
         } else if !before.checkpoint.at_end {
             "writes no checkpoint at its end: drop `checkpoint.at_end: false` there"
         } else {
@@ -194,7 +194,8 @@ impl Checked {
         let num_samples = match config.packs_first() {
             true => {
                 let packs = packs(&config, &folder).map_err(|error| UsageError::of(&error))?;
-                let none = "its packs are made before the first step: what they save, and how many there are, is not known yet";
+                let none =
+                    "its packs are made before the first step: how many there are and what they save is not known yet";
                 lines.extend(packs.as_ref().map_or_else(|| vec![none.to_owned()], |packs| packs.lines(&config)));
                 packs.map(|packs| packs.stats.packs)
             }

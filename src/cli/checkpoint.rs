@@ -286,7 +286,7 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
             if let Some(first) = pushed.left_out.first() {
                 let more = pushed.left_out.len() - 1;
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-                println!("left out, as no part of the model: {first}{more}");
+                println!("left out, not part of the model: {first}{more}");
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -44,7 +44,7 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<ExitCode> {
     if let Some(out) =
         args.out.as_deref().filter(|out| out.extension().is_none_or(|end| !end.eq_ignore_ascii_case("png")))
     {
-        return Err(UsageError(format!("-o {}: a PNG is drawn, so its name ends in .png", out.display())).into());
+        return Err(UsageError(format!("-o {}: the plot is a PNG, so its name must end in .png", out.display())).into());
     }
     let runs = args.runs.iter().map(|dir| read(dir)).collect::<anyhow::Result<Vec<PastRun>>>()?;
     let names = names(&runs);
@@ -80,7 +80,7 @@ fn read(dir: &Path) -> anyhow::Result<PastRun> {
     match dir.join("metrics.jsonl").is_file() {
         true => Ok(PastRun::read(dir)?),
         false => {
-            let message = format!("{}: no run has left metrics there (metrics.jsonl)", dir.display());
+            let message = format!("{}: there are no metrics of a run (no metrics.jsonl)", dir.display());
             Err(UsageError(message).into())
         }
     }

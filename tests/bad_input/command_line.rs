@@ -53,7 +53,11 @@ fn what_is_not_there_is_named() {
     fixture.fails(&["check", "run.yaml", "--format", "xml"], 2, &["xml", "yaml, json"]);
     fixture.fails(&["run", "run.yaml", "--train.lrate", "1"], 2, &["unknown key `train.lrate`", "override #1"]);
     fixture.fails(&["data", "digits", "--out", "model"], 2, &["model", "holds other files"]);
-    fixture.fails(&["data", "inspect", "data/train.jsonl", "--from", "99"], 2, &["--from 99: there are", "first is 0"]);
+    fixture.fails(
+        &["data", "inspect", "data/train.jsonl", "--from", "99"],
+        2,
+        &["--from 99: there are", "numbered from 0"],
+    );
     let calibrated = ["plan", "run.yaml", "--simulate", "--calibrate", "gone"];
     fixture.fails(&calibrated, 2, &["gone: no run with a checkpoint; --calibrate takes a finished run's folder"]);
 }

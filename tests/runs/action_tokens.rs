@@ -140,7 +140,7 @@ fn policies_that_write_actions_learn_and_act() {
     fs::write(&path, text).unwrap();
     for (setting, part) in [
         (eval.replace("max_samples: 16", "actions: 8").as_str(), "eval.actions"),
-        ("policy.max_delay=2", "policy.max_delay is 2, and this policy cannot go on with a chunk"),
+        ("policy.max_delay=2", "policy.max_delay is 2, but this policy cannot continue a chunk"),
     ] {
         let mut program = Command::new(env!("CARGO_BIN_EXE_loongforge"));
         let output = program.arg("check").arg(&path).args(["policy.noise_draws=1", setting]).output().unwrap();

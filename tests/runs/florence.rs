@@ -177,7 +177,7 @@ fn checkpoints_answer_as_the_run_that_made_them() {
     assert!(evaluated.status.success(), "{told}{}", String::from_utf8_lossy(&evaluated.stderr));
     let chat = loongforge(&fixture, &["chat", &checkpoint]);
     let told = String::from_utf8_lossy(&chat.stderr);
-    assert!(chat.status.code() == Some(2) && told.contains("holds no conversation"), "{told}");
+    assert!(chat.status.code() == Some(2) && told.contains("cannot hold a conversation"), "{told}");
 }
 
 #[test]

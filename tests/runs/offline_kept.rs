@@ -83,7 +83,7 @@ fn packs_of_a_run_that_is_under_way_are_left_alone() {
     }
     // A share of these packs, which comes late.
     let text = done(&fixture, &["data", "pack"], &["--shard", "1/2"]);
-    assert!(text.contains("all packs are there already"), "{text}");
+    assert!(text.contains("all packs already exist"), "{text}");
     assert_eq!((ledger(&fixture), shards(&fixture)), before);
     assert_eq!(run.ends(), Some(0));
     let locks = fs::read_dir(fixture.path().join("run")).unwrap();

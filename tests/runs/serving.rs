@@ -359,7 +359,7 @@ fn a_conversation_may_be_about_sounds_and_pictures() {
     assert_eq!(chatted.status.code(), Some(1), "{told}");
     assert_eq!(out(&chatted), format!("{heard}\n{}\n", second["answer"].as_str().unwrap()), "{told}");
     assert!(
-        told.contains("gone.wav is missing, so the message is not asked") && told.contains("not a sound.wav: "),
+        told.contains("gone.wav is missing, so the message was not sent") && told.contains("not a sound.wav: "),
         "{told}"
     );
 }

@@ -48,22 +48,22 @@ impl TrainedOn {
             (2.., _) if tensor_parallel <= gpus => {
                 let what = format!(
                     "the model was trained with tensor_parallel={tensor_parallel} and is split among as many GPUs; \
-                     --tensor-parallel N takes another number"
+                     --tensor-parallel N chooses another number"
                 );
                 (Layout::Split(tensor_parallel), Some(what))
             }
             (1, _) if pipeline_parallel <= gpus => {
                 let what = format!(
                     "the model was trained with pipeline_parallel={pipeline_parallel} and has its stages on as many GPUs; \
-                     --pipeline-parallel N takes another number"
+                     --pipeline-parallel N chooses another number"
                 );
                 (Layout::Staged(pipeline_parallel), Some(what))
             }
             _ => {
                 let what = format!(
                     "the model was trained with tensor_parallel={tensor_parallel}, pipeline_parallel={pipeline_parallel} and is \
-                     loaded onto one GPU; --tensor-parallel N splits it among N of the {gpus} that are here, and \
-                     --pipeline-parallel N puts its layers on N of them, one behind the other"
+                     loaded onto one GPU; --tensor-parallel N splits it among N of the {gpus} GPUs here, and --pipeline-parallel \
+                     N places its layers on N of them in sequence"
                 );
                 (Layout::Split(1), Some(what))
             }

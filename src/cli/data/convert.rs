@@ -72,7 +72,7 @@ enum Target {
 
 fn word(text: &str) -> Result<String, String> {
     let is_word = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    if is_word { Ok(text.to_owned()) } else { Err("not a word of letters, digits and _".to_owned()) }
+    if is_word { Ok(text.to_owned()) } else { Err("must consist of letters, digits and _".to_owned()) }
 }
 
 /// Writes a LeRobot set anew.
@@ -89,11 +89,11 @@ fn rewrite(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
     ];
     let names: Vec<&str> = of_shards.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect();
     if !names.is_empty() {
-        let reason = "a LeRobot set is rewritten as it is, without shards: leave it out";
+        let reason = "not used for a LeRobot set, which is rewritten as it is, without shards: leave it out";
         return Err(UsageError(format!("{}: {reason}", names.join(", "))).into());
     }
     let [path] = args.input.paths() else {
-        return Err(UsageError("one LeRobot set is converted at a time: name one PATH".to_owned()).into());
+        return Err(UsageError("only one LeRobot set can be converted at a time: name one PATH".to_owned()).into());
     };
     let set = Arc::new(Set::open(path)?);
     let limits = Limits::from(&ImageLimits::default());

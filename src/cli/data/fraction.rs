@@ -12,7 +12,7 @@ pub(super) fn verdict(bad: u64, of: u64, max_bad: f64) -> ExitCode {
 pub(crate) fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(part) if (0.0..=1.0).contains(&part) => Ok(part),
-        _ => Err("not a number from 0 to 1".to_owned()),
+        _ => Err("must be a number from 0 to 1".to_owned()),
     }
 }
 

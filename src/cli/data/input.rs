@@ -75,7 +75,8 @@ impl InputArgs {
             let is_config = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
             if is_config {
                 if self.format.is_some() {
-                    let reason = "a config says the format of its files itself: leave out --format, or name the files";
+                    let reason =
+                        "a config states the format of its files: leave out --format, or name the files instead";
                     return Err(UsageError(format!("{}: {reason}", path.display())).into());
                 }
                 let loaded = config::load(path, &[], environment()).map_err(|report| UsageError(report.to_string()))?;

@@ -62,7 +62,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let files = tools::describe(&inputs);
     if args.from >= inputs.len() && !inputs.is_empty() {
         let (from, count) = (args.from, count(inputs.len() as usize, "sample"));
-        return Err(UsageError(format!("--from {from}: there are {count}, and the first is 0")).into());
+        return Err(UsageError(format!("--from {from}: there are only {count}, numbered from 0")).into());
     }
     let until = args.from.saturating_add(args.samples).min(inputs.len());
     let samples = (args.from..until).map(|index| tools::show(&inputs, index, maker.as_deref()));

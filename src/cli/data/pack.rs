@@ -129,13 +129,15 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
 /// Makes the packs that the run would make, or a share of them.
 fn pack_for_run(args: &PackArgs, config: &RunConfig, share: Share, console: &Console) -> anyhow::Result<ExitCode> {
     if !config.packs_first() {
-        let reason = "name a folder with --out; without it the packs of a run with data.pack.mode=offline are made";
+        let reason =
+            "name a folder with --out; without --out only the packs of a run with data.pack.mode=offline can be made";
         return Err(UsageError(reason.to_owned()).into());
     }
     let of_folder =
         [("--samples", args.samples.is_some()), ("--packs", args.packs.is_some()), ("--bytes", args.bytes.is_some())];
     if let Some((name, _)) = of_folder.into_iter().find(|(_, is_given)| *is_given) {
-        let reason = "packs of a run are as its config says (data.pack.samples): drop it, or name a folder with --out";
+        let reason =
+            "the config determines the packs of a run (data.pack.samples): leave it out, or name a folder with --out";
         return Err(UsageError(format!("{name}: {reason}")).into());
     }
     let mut settled = config.clone();
@@ -168,7 +170,7 @@ fn pack_for_run(args: &PackArgs, config: &RunConfig, share: Share, console: &Con
             return make_share(&dataset.map_or_else(opened, Ok)?, &wanted, args, share, console);
         }
     }
-    println!("{}: all packs are there already", wanted.dir.display());
+    println!("{}: all packs already exist", wanted.dir.display());
     wanted.expect()?.lines(&settled).iter().for_each(|line| println!("{line}"));
     Ok(ExitCode::SUCCESS)
 }
@@ -249,6 +251,8 @@ fn open(config: &RunConfig, folder: &ModelFolder, console: &Console) -> anyhow::
 
 fn measured(out: &Path, missing: u64) -> ExitCode {
     let out = out.display();
-    println!("{out}: this part is measured, {missing} blocks of the others are not: run all parts again then");
+    println!(
+        "{out}: this part is measured, but {missing} blocks of the other parts are not yet: run all parts again once they are"
+    );
     ExitCode::SUCCESS
 }

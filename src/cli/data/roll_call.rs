@@ -34,7 +34,7 @@ pub struct RollCallArgs {
 
 pub fn roll_call(args: RollCallArgs) -> Result<ExitCode> {
     if args.recordings == 0 {
-        return Err(UsageError("--recordings: 1 or more".to_owned()).into());
+        return Err(UsageError("--recordings must be 1 or more".to_owned()).into());
     }
     let console = Console::stderr();
     let settings = RollCall { seed: args.seed, num_train: args.recordings, ..RollCall::default() };

@@ -33,8 +33,8 @@ fn read(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Share, 
         Some(num) => num.to_owned(),
         None if rest.is_empty() => number("SLURM_ARRAY_TASK_COUNT")
             .map(|num| num.to_string())
-            .ok_or("SLURM_ARRAY_TASK_COUNT is not set: say auto/n, with n the number of processes")?,
-        None => return Err("not auto, auto/n or i/n".to_owned()),
+            .ok_or("SLURM_ARRAY_TASK_COUNT is not set: write auto/n, where n is the number of processes")?,
+        None => return Err("must be auto, auto/n or i/n".to_owned()),
     };
     format!("{index}/{num}").parse()
 }
@@ -61,7 +61,7 @@ mod tests {
             ("auto", &[][..], "neither"),
             ("auto", &[("JOB_COMPLETION_INDEX", "0")], "auto/n"),
             ("auto/2", &[("JOB_COMPLETION_INDEX", "2")], "2/2"),
-            ("autox", &[("JOB_COMPLETION_INDEX", "0")], "not auto"),
+            ("autox", &[("JOB_COMPLETION_INDEX", "0")], "must be auto"),
             ("5/5", &[], "the last 4/5"),
         ] {
             let error = with(text, set).unwrap_err();

@@ -172,7 +172,7 @@ impl PolicyModel {
         let given = (!given.is_empty()).then(|| Tensor::from_slice(given).view([1, -1, action_dim]));
         let observed = Observed { columns: &columns, cu_seqlens: &ends, features: &features };
         let actions = self.acting.act(observed, Denoising { noise: &noise, num_steps, given: given.as_ref() });
-        let cannot = || PolicyError::Sample("this policy cannot go on with a chunk that has begun".to_owned());
+        let cannot = || PolicyError::Sample("this policy cannot continue a chunk that has begun".to_owned());
         let actions = actions.ok_or_else(cannot)?;
         let actions = actions.to_device(Device::Cpu).to_kind(Kind::Float).flatten(0, 1);
         Ok(Vec::try_from(actions).expect("a row of numbers"))

@@ -34,7 +34,7 @@ fn check_insulated(
     let (insulate, learns) = (policy.options().insulate, policy.options().token_weight > 0.0);
     if insulate && policy.chunk().writes {
         return Err(
-            "policy.insulate: Pi0-FAST has no action expert, whose gradient could be kept out; leave it out".into()
+            "policy.insulate: Pi0-FAST has no action expert whose gradient could be blocked; leave the key out".into(),
         );
     }
     if !insulate && !learns {
@@ -43,14 +43,15 @@ fn check_insulated(
     let of_prefix = foundation.iter().filter(|spec| policy.is_of_prefix(&spec.name));
     let mut prefix = of_prefix.chain(towers);
     match (prefix.any(|spec| spec.role == Role::Trained), learns) {
-        (false, true) => Err("policy.token_weight: nothing of the vision-language model is trained, which alone learns from tokens; train \
-                              it, or set the weight to 0"
+        (false, true) => Err("policy.token_weight: only the vision-language model learns from tokens, and no part of it is trained; \
+                              train it, or set the weight to 0"
             .into()),
         (true, false) => {
-            let why = "gradients of actions end at the prefix, and policy.token_weight is 0";
-            let how = "set policy.token_weight to have it learn action tokens (pi05, pi0), freeze it by the keys of its config under model.overrides (Pi and SmolVLA: train_expert_only=true, SmolVLA \
-                       train_state_proj=false as well; X-VLA: freeze_vision_encoder and freeze_language_encoder; GR00T: \
-                       tune_llm=false and tune_visual=false), or leave insulate out";
+            let why = "gradients of actions stop at the prefix, and policy.token_weight is 0";
+            let how = "set policy.token_weight to train it on action tokens (pi05, pi0), freeze it with the keys of its config \
+                       under model.overrides (Pi and SmolVLA: train_expert_only=true, SmolVLA train_state_proj=false as well; \
+                       X-VLA: freeze_vision_encoder and freeze_language_encoder; GR00T: tune_llm=false and tune_visual=false), or \
+                       leave insulate out";
             Err(format!("policy.insulate: {why}, so that nothing would train it; {how}").into())
         }
         (true, true) | (false, false) => Ok(()),
@@ -61,8 +62,8 @@ fn check_insulated(
 fn check_acting(config: &RunConfig, policy: &dyn RobotPolicy) -> Result<(), EngineError> {
     let is_asked = config.eval.as_ref().and_then(|eval| eval.actions).is_some_and(|count| count > 0);
     if is_asked && policy.chunk().writes {
-        return Err("eval.actions: Pi0-FAST writes actions as tokens, and does not act while the run goes on; leave the key out: \
-                    actions are compared after the run in any case"
+        return Err("eval.actions: Pi0-FAST writes actions as tokens and does not act during the run; leave the key out: actions are \
+                    compared after the run in any case"
             .into());
     }
     Ok(())
@@ -74,18 +75,17 @@ fn check_delay(policy: &dyn RobotPolicy) -> Result<(), EngineError> {
     if most > 0 && !policy.continues_chunks() {
         let why = match policy.chunk().writes {
             true => "it writes actions as tokens",
-            false => "its actions have one time of noise, and given ones need another",
+            false => "all actions of a chunk share one noise time, and the given ones need another",
         };
-        return Err(format!(
-            "policy.max_delay is {most}, and this policy cannot go on with a chunk: {why} (Pi0.5 can)"
-        )
-        .into());
+        return Err(
+            format!("policy.max_delay is {most}, but this policy cannot continue a chunk: {why} (Pi0.5 can)").into()
+        );
     }
     match i64::from(most) < horizon {
         true => Ok(()),
-        false => {
-            Err(format!("policy.max_delay is {most}: a chunk has {horizon} actions, and some must be left to learn")
-                .into())
-        }
+        false => Err(format!(
+            "policy.max_delay is {most}: a chunk has {horizon} actions, and at least one must be left to learn"
+        )
+        .into()),
     }
 }
