@@ -65,7 +65,7 @@ fn look() -> Vec<Finding> {
         _ => Vec::new(),
     };
     let device = match (device, said.contains("no GPU was found")) {
-        (Device::Cpu, false) => Finding::expect("device", false, said, "runs use the CPU until this is mended"),
+        (Device::Cpu, false) => Finding::expect("device", false, said, "runs use the CPU until this is fixed"),
         _ => Finding::good("device", said),
     };
     let folder = library_folder().map_or_else(|| "not found".to_owned(), |folder| folder.display().to_string());
@@ -91,7 +91,7 @@ fn look() -> Vec<Finding> {
             what: "network",
             verdict: Verdict::Failure,
             found: format!("no port of 127.0.0.1 can be opened: {error}"),
-            advice: "a run's page and the processes of a job need one",
+            advice: "the web page of a run and the processes of a job need one",
         },
     });
     findings
@@ -174,7 +174,7 @@ fn sandbox(has_landlock: bool, has_seccomp: bool) -> Finding {
         (true, false) => "landlock, no seccomp",
         (false, false) => "neither landlock nor seccomp",
     };
-    let advice = "files of others are decoded in processes that have less to keep them in (docs/security.md)";
+    let advice = "the processes that decode untrusted files are less isolated (docs/security.md)";
     Finding::expect("sandbox", has_landlock && has_seccomp, found.to_owned(), advice)
 }
 

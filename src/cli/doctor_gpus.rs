@@ -45,7 +45,7 @@ pub fn of(stack: &Stack, gpus: &[Gpu]) -> Vec<Finding> {
             );
         }
         let is_free = gpu.free as f64 >= FREE * gpu.memory as f64;
-        Finding::expect("GPU", is_free, found, "another program uses it: see nvidia-smi")
+        Finding::expect("GPU", is_free, found, "another program uses the memory: see nvidia-smi")
     }));
     findings
 }

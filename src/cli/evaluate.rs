@@ -137,9 +137,10 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     let dataset = open(&args, &config, &data, learned, &console).map_err(usage)?;
     let scoring = scoring(&args).map_err(usage)?;
     if scoring.is_some() && !dataset.is_conversation() {
-        return Err(
-            UsageError("--answers, --scores: texts are no conversations, and have no answers".to_owned()).into()
-        );
+        return Err(UsageError(
+            "--answers, --scores: the data are plain texts, which have no answers; both need conversations".to_owned(),
+        )
+        .into());
     }
     let model = ForwardModel::load(&folders, kind, device).map_err(usage)?;
     let measure = Measure { max_samples: args.limit, ..Measure::of(&data) };
@@ -286,9 +287,9 @@ fn open(
     let is_text = |error: &DataError| learned.phase == Phase::Sft && error.to_string().contains("train.phase");
     let is_compared = |error: &DataError| error.to_string().contains("train.preference");
     dataset.map_err(|error| match () {
-        () if is_text(&error) => anyhow::Error::from(error).context("texts are evaluated with --phase pretrain"),
+        () if is_text(&error) => anyhow::Error::from(error).context("use --phase pretrain to evaluate plain texts"),
         () if is_compared(&error) => anyhow::Error::from(error).context(
-            "answers that are compared or labeled are evaluated by a run that learns from such, with its `eval`",
+            "pairs and labeled answers can only be evaluated by a run that trains on such data, with `eval` in its config",
         ),
         () => error.into(),
     })

@@ -103,7 +103,7 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         return Err(OutputError(error).into());
     }
     if !has_text {
-        eprintln!("the answer is empty: the model ends it before any text");
+        eprintln!("the answer is empty: the model ended it before any text");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -69,7 +69,7 @@ pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
         None => match answer(None, "--method", "Train adapters or all weights (lora, full): ", asks)?.as_str() {
             "lora" => Method::Lora,
             "full" => Method::Full,
-            other => return Err(UsageError(format!("`{other}` is neither lora nor full")).into()),
+            other => return Err(UsageError(format!("--method must be lora or full, not `{other}`")).into()),
         },
     };
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -126,7 +126,7 @@ fn answer(given: Option<String>, option: &str, question: &str, asks: bool) -> an
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     match line.trim() {
-        "" => Err(UsageError(format!("no answer, and no {option}")).into()),
+        "" => Err(UsageError(format!("no answer was given, and {option} is missing")).into()),
         answer => Ok(answer.to_owned()),
     }
 }

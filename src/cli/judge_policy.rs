@@ -52,7 +52,7 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
         ("--plots", args.plots.is_some()),
     ];
     if let Some((option, _)) = of_recorded.iter().find(|(_, given)| *given && args.wanted.policy == Choice::Replay) {
-        let reason = "compares with recorded actions, and --policy replay sends those: leave it out";
+        let reason = "compares with recorded actions, which --policy replay sends itself: leave it out";
         return Err(UsageError(format!("{option} {reason}")).into());
     }
     let mut policy = open(&args.wanted, Purpose::Judging).map_err(usage)?;

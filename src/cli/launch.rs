@@ -129,13 +129,13 @@ impl LaunchArgs {
         let on = self.on.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
         match names.as_slice() {
             [] => Ok(()),
-            names => Err(UsageError::new(format!("a job for {on} has no use for {}: leave it out", names.join(", ")))),
+            names => Err(UsageError::new(format!("a job for {on} does not use {}: leave it out", names.join(", ")))),
         }
     }
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -150,9 +150,9 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
     };
     let config = &loaded.config;
     match (config.device, args.gpus_per_node) {
-        (Device::Cpu, 1..) => eprintln!("warning: the job asks for GPUs, and the run has device: cpu; add device=cuda"),
+        (Device::Cpu, 1..) => eprintln!("warning: the job asks for GPUs, but the run has device: cpu; add device=cuda"),
         (Device::Cuda(_), 0) => {
-            eprintln!("warning: the run has device: cuda, and the job asks for no GPU; add --gpus-per-node")
+            eprintln!("warning: the run has device: cuda, but the job asks for no GPU; add --gpus-per-node")
         }
         _ => {}
     }

@@ -95,7 +95,7 @@ pub fn parity(args: ParityArgs) -> anyhow::Result<ExitCode> {
 
 /// Exports one fixture to a new folder of its name in `out`.
 fn write(folder: &Path, out: &Path, num_steps: usize) -> anyhow::Result<()> {
-    let Some(name) = folder.file_name() else { bail!("a fixture's folder has a name") };
+    let Some(name) = folder.file_name() else { bail!("the folder of a fixture must have a name") };
     let out = out.join(name);
     if out.exists() {
         bail!("{} already exists: choose another --export", out.display());

@@ -19,8 +19,8 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layouts(PoolLayouts);
 
-const AXES: &str = "foundation.dp, .tp, .sp, .ep, .pp, .vp, .cp, .context, .chunk and .zero are, and .dp, .tp and .zero of \
-                    encoder or of a tower's own pool: vision, audio, text";
+const AXES: &str = "must be foundation.dp, .tp, .sp, .ep, .pp, .vp, .cp, .context, .chunk or .zero, or .dp, .tp or .zero of \
+                    encoder or of a tower's own pool (vision, audio, text)";
 
 impl FromStr for Layouts {
     type Err = String;
@@ -29,13 +29,13 @@ impl FromStr for Layouts {
         let mut layouts = PoolLayouts::default();
         let PoolLayouts { foundation, splits, encoder, own } = &mut layouts;
         for axis in text.split(',') {
-            let wrong = || format!("`{axis}` is not POOL.AXIS=SIZE, such as foundation.tp=2");
+            let wrong = || format!("`{axis}` must have the form POOL.AXIS=SIZE, such as foundation.tp=2");
             let (key, value) = axis.split_once('=').ok_or_else(wrong)?;
             if key == "foundation.context" {
                 splits.context = match value {
                     "ring" => ContextAttention::Ring,
                     "ulysses" => ContextAttention::Ulysses,
-                    _ => return Err(format!("{axis}: ring or ulysses")),
+                    _ => return Err(format!("{axis}: must be ring or ulysses")),
                 };
                 continue;
             }
@@ -54,7 +54,7 @@ impl FromStr for Layouts {
                     continue;
                 }
                 _ => {
-                    let unknown = || format!("{key} is not an axis here: {AXES}");
+                    let unknown = || format!("unknown axis {key}: {AXES}");
                     let (pool, axis) = key.split_once('.').ok_or_else(unknown)?;
                     let tower = Tower::ALL.into_iter().find(|tower| tower.name() == pool);
                     let pool = match tower {
@@ -115,8 +115,8 @@ impl fmt::Display for Layouts {
 
 /// Starts the layout's processes on a fixture and waits for them; whether the numbers are those of one process.
 pub fn run(folder: &Path, layouts: Layouts) -> anyhow::Result<bool> {
-    let place = tempfile::tempdir().context("a folder for the processes to meet in")?;
-    let program = std::env::current_exe().context("this program's path")?;
+    let place = tempfile::tempdir().context("cannot create a folder for the processes to meet in")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let start = |rank: usize| -> anyhow::Result<Child> {
         let mut command = Command::new(&program);
         command.arg("parity").arg(folder).args(["--layout", &layouts.to_string(), "--rank", &rank.to_string()]);
@@ -141,7 +141,7 @@ pub fn run_rank(folder: &Path, Layouts(layouts): Layouts, rank: usize, meeting: 
     set_intra_op_threads(1);
     let found = on_rank(folder, meeting, &layouts, rank, TIMEOUT).map_err(|error| anyhow!("rank {rank}: {error}"))?;
     let Some(found) = found else { return Ok(true) };
-    let place = tempfile::tempdir().context("a folder for one process")?;
+    let place = tempfile::tempdir().context("cannot create a folder for one process")?;
     let alone = alone(folder, place.path(), &layouts).map_err(|error| anyhow!("one process: {error}"))?;
     let report = compare_steps(&found, &alone);
     let ranks = layouts.ranks(towers_of(folder)?);

@@ -127,11 +127,11 @@ pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
 /// Computing one takes more memory than there is.
 fn expect_memory(prompts: &[Sample], painter: &Painter, device: tch::Device) -> Result<(), UsageError> {
     let Some((tokens, needed)) = prompts.iter().map(|prompt| painter.size(prompt)).max() else { return Ok(()) };
-    eprintln!("a result has {} tokens, which every step computes", grouped(tokens));
+    eprintln!("a result has {} tokens, all computed in every step", grouped(tokens));
     match machine().filter(|there| device == tch::Device::Cpu && needed > *there) {
         Some(there) => Err(UsageError(format!(
-            "--size, --frames: of {} tokens one block of the transformer takes {} at least, and this machine has {} of memory: make \
-             the result smaller",
+            "--size, --frames: with {} tokens, one block of the transformer needs at least {}, but this machine has {} of memory: \
+             make the result smaller",
             grouped(tokens),
             bytes(needed),
             bytes(there)
@@ -180,7 +180,7 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
     let folder = painter.folder();
     let guides = args.guidance.iter().any(|guidance| *guidance != 1.0);
     if args.negative.is_some() && !guides {
-        return Err(anyhow!("--negative without guidance would not be read: set --guidance above 1"));
+        return Err(anyhow!("--negative has no effect without guidance: set --guidance above 1"));
     }
     let sampled = Sampled {
         asked_by: AskedBy::Options,

@@ -62,7 +62,7 @@ pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
     let from = scale_run(&address, &security, args.pool, encoders).map_err(|error| match (error, dir) {
         (RunError::Join(error), Some(dir)) if error.is_absence() => {
             let dir = dir.display();
-            let what = format!("no run is active in {dir}: its scheduler was killed, and nobody listens at {address}");
+            let what = format!("no run is active in {dir}: its scheduler was killed, and nothing listens at {address}");
             anyhow::Error::from(UsageError(what))
         }
         (error, _) => error.into(),

@@ -73,7 +73,7 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let is_drawn = !is_local && key.is_none();
     if is_drawn {
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).context("the system gives no random numbers")?;
+        getrandom::fill(&mut bytes).context("cannot get random numbers from the system")?;
         key = Some(hex(bytes));
     }
     let limits = Limits {
@@ -88,7 +88,10 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let decoder = decoder(mode, |warning| eprintln!("warning: {}", safe(warning)));
     let model = args.model;
     let door = Door { host: args.host, port: args.port, key: key.clone(), is_open: args.insecure_allow_plaintext };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the server's thread")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the server's thread")?;
     runtime.block_on(async {
         // Before the model is loaded, which takes its time.
         let server = match Server::open(door).await {

@@ -71,7 +71,10 @@ pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
     };
     let name = spec.name.clone();
     let offer = Offer { spec, names };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the server's thread")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the server's thread")?;
     runtime.block_on(serve(door, args.protocol, offer, actor, &name))
 }
 
@@ -90,7 +93,7 @@ async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name:
 pub(super) fn read_key(path: &Path) -> anyhow::Result<String> {
     let text = files::read_text(path).with_context(|| path.display().to_string())?;
     let key = text.trim().to_owned();
-    ensure!(!key.is_empty() && key.is_ascii(), "{}: a key is a line of ASCII", path.display());
+    ensure!(!key.is_empty() && key.is_ascii(), "{}: the key must be one line of ASCII", path.display());
     Ok(key)
 }
 

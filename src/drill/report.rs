@@ -63,7 +63,7 @@ impl fmt::Display for Report {
         }
         let verdict = match (self.is_identical(), self.is_drilled()) {
             (true, true) => "the faults changed nothing",
-            (true, false) => "NO fault was injected, so nothing is known: name actors and steps of this run",
+            (true, false) => "NO fault was injected, so nothing was tested: name actors and steps of this run",
             (false, _) => "the faults CHANGED the run",
         };
         write!(f, "{verdict}: {} and {}", self.faulty.dir.display(), self.twin.dir.display())

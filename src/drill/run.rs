@@ -47,7 +47,7 @@ impl Drill {
             for pool in fault.target.pools() {
                 if !known.contains(&pool) {
                     let known = known.iter().map(|pool| format!("`{pool}`")).collect::<Vec<_>>().join(", ");
-                    bail!("`{fault}`: the run has no pool `{pool}`, but {known}");
+                    bail!("`{fault}`: the run has no pool `{pool}`; its pools are {known}");
                 }
             }
             if let (Target::Process(pattern), Fault::Kill { point: Some(_) } | Fault::Freeze { point: Some(_) }) =

@@ -82,8 +82,8 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
                 .with_context(|| format!("{}: step {step}", run.display()))?;
             if plan.num_tokens() as u64 != metrics.tokens {
                 bail!(
-                    "{}: step {step} had {} tokens, and has {} when it is planned again: its data or its config has \
-                     changed, or it was resumed",
+                    "{}: step {step} had {} tokens, but has {} when it is planned again: its data or its config has changed, or \
+                     it was resumed",
                     run.display(),
                     metrics.tokens,
                     plan.num_tokens()

@@ -36,12 +36,12 @@ pub enum DataProblem {
     #[error("{first}, and data.pack.too_long is error")]
     TooLong { first: String },
     #[error(
-        "edges.{edge}.credit is {credit} bytes, and {what} of {name} takes {needed}, which could never be sent: raise it"
+        "edges.{edge}.credit is {credit} bytes, but {what} of {name} takes {needed}, which could never be sent: raise it"
     )]
     Credit { edge: &'static str, credit: u64, what: &'static str, name: PathBuf, needed: usize },
     #[error(
-        "data.train: {bad} of {seen} samples that were looked at are bad, so that of the {all} that the run reads at least {least} are: \
-         more than data.on_bad_sample.max_fraction = {limit} allows, and the run would end; the first: {first}"
+        "data.train: {bad} of {seen} samples that were looked at are bad, so at least {least} of the {all} that the run reads \
+         are: the run would end, since this is more than data.on_bad_sample.max_fraction = {limit} allows; the first: {first}"
     )]
     TooManyBad { bad: usize, seen: u64, all: u64, least: u64, limit: f64, first: String },
     #[error(transparent)]
@@ -80,8 +80,8 @@ impl Preflight<'_> {
                 let share = bad.len() as f64 / (*seen).max(1) as f64;
                 let meaning = match share > limit {
                     true => format!(
-                        " ({:.1} %, and from {MIN_SEEN} samples on a run ends where more than data.on_bad_sample.max_fraction = \
-                         {limit} are)",
+                        " ({:.1} %; from {MIN_SEEN} samples on, a run ends if more than data.on_bad_sample.max_fraction = {limit} \
+                         are)",
                         100.0 * share
                     ),
                     false => String::new(),
@@ -140,8 +140,8 @@ impl Preflight<'_> {
                 continue;
             }
             let (at, what) = match pool.replicas {
-                1 => (1, "what the one encoder makes of a sample"),
-                _ => (0, "what an encoder makes of a picture, clip or recording"),
+                1 => (1, "the encoder's result for a sample"),
+                _ => (0, "the encoder's result for a picture, clip or recording"),
             };
             for survey in found {
                 let bytes = towers.iter().map(|tower| {

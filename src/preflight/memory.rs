@@ -39,7 +39,7 @@ pub fn check(config: &RunConfig, model: &ModelConfig, alone: bool) -> Result<Opt
         return Ok(None);
     };
     let text = format!(
-        "the weights of all actors take {} at least, and this machine has {} of memory",
+        "the weights of all actors take at least {}, but this machine has {} of memory",
         bytes(needed),
         bytes(there)
     );

@@ -116,7 +116,7 @@ impl Preflight<'_> {
             open_device(&config.device).map_err(PreflightError::Engine)?;
             if config.run.deterministic && !adds_in_order(config.device) {
                 let what = format!(
-                    "run.deterministic: on a GPU the environment must have {CUBLAS_WORKSPACE}=:4096:8, as it has where it names nothing"
+                    "run.deterministic: on a GPU the environment variable {CUBLAS_WORKSPACE} must be :4096:8 (the default if it is unset)"
                 );
                 return Err(PreflightError::Engine(what.into()));
             }

@@ -39,11 +39,13 @@ const NOT_OF_ONE: [&str; 2] = ["look_ahead", "mode"];
 #[derive(Debug, thiserror::Error)]
 pub enum PacksError {
     #[error(
-        "data.pack.mode is offline, and {dir} holds no packs of this config: `loongforge run` makes them before the first step, \
-         `loongforge data pack` with the config alone does nothing else"
+        "data.pack.mode is offline, and {dir} holds no packs of this config: `loongforge run` makes them before the first step; \
+         `loongforge data pack` with only the config makes them and stops"
     )]
     Missing { dir: PathBuf },
-    #[error("data.pack.mode is offline, and {dir} holds something else than packs of a run: remove it, or set run.dir")]
+    #[error(
+        "data.pack.mode is offline, and {dir} holds something other than packs of a run: remove it, or set run.dir"
+    )]
     Foreign { dir: PathBuf },
     #[error("{bad} of {all} samples are bad, more than data.on_bad_sample.max_fraction = {limit}: {list} lists them")]
     TooManyBad { bad: u64, all: u64, limit: f64, list: PathBuf },

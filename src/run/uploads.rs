@@ -18,8 +18,8 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 /// Checkpoints that a run could not copy by its end.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the run is done, and its last checkpoint is not in {url}: {error}; checkpoints are in {}, and the same command with \
-     --resume copies them", dir.display()
+    "the run is done, but its last checkpoint is not in {url}: {error}; checkpoints are in {}, and the same command with --resume \
+     copies them", dir.display()
 )]
 pub struct NotUploaded {
     url: String,

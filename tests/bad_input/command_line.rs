@@ -160,7 +160,7 @@ fn top_of_a_run_that_has_ended_says_what_it_did_last() {
     fixture.edit("run/watch.json", "\"ended\":true", "\"ended\":false");
     let said = fixture.succeeds(&["top", "run", "--once"]);
     assert!(said.out.contains("not running: no answer") && said.out.contains("step 2/2"), "{}", said.out);
-    fixture.fails(&["top", "model"], 2, &["model: no run is active there, and none has left metrics"]);
+    fixture.fails(&["top", "model"], 2, &["model: no run is active there, and there are no metrics of one"]);
 }
 
 #[test]

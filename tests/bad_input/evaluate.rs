@@ -163,11 +163,11 @@ fn what_cannot_be_evaluated_is_named() {
     fixture.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n");
     fixture.write("labeled.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\", \"label\": true}\n");
     for file in ["pairs.jsonl", "labeled.jsonl"] {
-        evaluate(&["run", file], &[file, "answers that are compared or labeled", "train.preference"]);
+        evaluate(&["run", file], &[file, "pairs and labeled answers can only be evaluated", "train.preference"]);
     }
     fixture.succeeds(&["evaluate", "run", "labeled.jsonl", "--format", "alpaca"]);
     fixture.write("a.txt", "hello\nworld\n");
-    evaluate(&["run", "a.txt", "--phase", "pretrain", "--answers"], &["--answers", "texts are no conversations"]);
+    evaluate(&["run", "a.txt", "--phase", "pretrain", "--answers"], &["--answers", "the data are plain texts"]);
     evaluate(&["run", "a.txt"], &["--phase pretrain", "a.txt"]);
     fixture.succeeds(&["evaluate", "run", "a.txt", "--phase", "pretrain"]);
 }

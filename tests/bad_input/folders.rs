@@ -60,7 +60,7 @@ fn resume_refuses_what_is_no_whole_checkpoint() {
     fixture.fails(&["run", "run.yaml", "--resume=gone"], 2, &["--resume=gone: there is no such folder"]);
     let muon = ["run", "run.yaml", "--resume", "train.steps=3", "train.optimizer.type=muon"];
     fixture.fails(&muon, 2, &["train.optimizer.type adamw, this run muon", "model.load=run/checkpoints/step-00000002"]);
-    fixture.fails(&["run", "run.yaml", "--resume=model"], 2, &["--resume=model: it is no checkpoint of a run"]);
+    fixture.fails(&["run", "run.yaml", "--resume=model"], 2, &["--resume=model: it is not a checkpoint of a run"]);
     fixture.fails(&["run", "run.yaml", "--resume", CHECKPOINT], 2, &[&format!("--resume={CHECKPOINT}")]);
     fixture.fails(&["run", "run.yaml", "--resume", "run"], 2, &["--resume=run"]);
     // Of a run's folder, and of that of its checkpoints, the newest one is meant.
@@ -132,7 +132,7 @@ fn resume_refuses_another_model() {
         2,
         &[CHECKPOINT, "does not match this run's model", layers],
     );
-    let adapters = "has no optimizer state of";
+    let adapters = "has no optimizer state for";
     fixture.fails(&resume("model.foundation.lora.r=4"), 2, &[CHECKPOINT, adapters, "lora_A", "model.load="]);
     fixture.fails(&resume("train.ema=0.9"), 2, &[CHECKPOINT, "has no averages of the weights", "train.ema=null"]);
     fixture.fails(&resume("train.precision=bf16"), 2, &[CHECKPOINT, "train.precision float32", "this run bf16"]);
@@ -148,9 +148,9 @@ fn resume_refuses_other_adapters_and_tells_what_is_frozen_now() {
     let before = fixture.contents("run");
     let resume = ["--resume", "train.steps=3"];
     let narrower = "model.foundation.lora.target_modules=[q_proj]";
-    fixture.fails(&run(&[&resume[..], &[narrower]].concat()), 2, &[CHECKPOINT, "lora_A", "that would be lost"]);
+    fixture.fails(&run(&[&resume[..], &[narrower]].concat()), 2, &[CHECKPOINT, "lora_A", "its training would be lost"]);
     let wider = ["run", "run.yaml", "model.foundation.lora.r=8", "--resume", "train.steps=3"];
-    fixture.fails(&wider, 2, &[CHECKPOINT, "of shape [4, ", "trains it as [8, "]);
+    fixture.fails(&wider, 2, &[CHECKPOINT, "with shape [4, ", "trains it with shape [8, "]);
     fixture.fails(&["run", "run.yaml", "--resume", "train.steps=3"], 2, &[CHECKPOINT]);
     assert!(fixture.contents("run") == before);
     fixture.succeeds(&run(&resume));
@@ -159,5 +159,5 @@ fn resume_refuses_other_adapters_and_tells_what_is_frozen_now() {
     let said = fixture.succeeds(&[&["run", "run.yaml", "--resume", "train.steps=3"], &frozen[..]].concat());
     assert!(said.err.contains("parameters that it trained are frozen from now on"), "{}", said.err);
     let thawed = ["run", "run.yaml", "--resume", "train.steps=4"];
-    fixture.fails(&thawed, 2, &["has no optimizer state of", "visual"]);
+    fixture.fails(&thawed, 2, &["has no optimizer state for", "visual"]);
 }

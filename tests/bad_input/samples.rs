@@ -185,7 +185,7 @@ fn too_many_bad_samples_end_the_run() {
     }
     // A short one may end before.
     let said = fixture.succeeds(&["check", "run.yaml", limit]);
-    assert!(said.out.contains("(22.5 %, and from 100 samples on a run ends where more than"), "{}", said.out);
+    assert!(said.out.contains("(22.5 %; from 100 samples on, a run ends if more than"), "{}", said.out);
     // Nobody knows of bad samples behind those that are looked at.
     let lines = fixture.read("data/train.jsonl");
     let (bad, good) = lines.split_at(lines.match_indices('\n').nth(9).unwrap().0 + 1);

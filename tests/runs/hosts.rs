@@ -166,7 +166,7 @@ fn soak_lock_of_another_host() {
         let begun = std::time::Instant::now();
         let output = program(&fixture, "run", &["train.steps=4", "--overwrite"]).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        if !output.status.success() || !told.contains("taken over if no heartbeat comes for 30 s") {
+        if !output.status.success() || !told.contains("it is taken over if there is no heartbeat for 30 s") {
             return Err(told);
         }
         let seconds = begun.elapsed().as_secs();

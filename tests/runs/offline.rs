@@ -78,7 +78,11 @@ fn what_cannot_be_packed_first_is_refused() {
     fs::create_dir_all(&mine).unwrap();
     fs::write(mine.join("notes.txt"), "mine").unwrap();
     let output = call(&fixture, &["run"], &[]);
-    assert!(!output.status.success() && said(&output).contains("holds something else than packs"), "{}", said(&output));
+    assert!(
+        !output.status.success() && said(&output).contains("holds something other than packs"),
+        "{}",
+        said(&output)
+    );
     assert_eq!(fs::read_to_string(mine.join("notes.txt")).unwrap(), "mine");
     fs::remove_dir_all(&mine).unwrap();
     // As many samples as the config allows may be bad.

@@ -176,7 +176,7 @@ fn packs_are_kept_until_the_run_with_others_takes_a_step() {
     fs::remove_file(fixture.path().join("run/packs.json")).unwrap();
     done(&fixture, &["data", "pack"], &["--out", packs.to_str().unwrap()]);
     let text = said(&command(&fixture, &["run"], &with(&STEPS, &["--overwrite"])).output().unwrap());
-    assert!(text.contains("holds something else than packs of a run") && !shards(&fixture).is_empty(), "{text}");
+    assert!(text.contains("holds something other than packs of a run") && !shards(&fixture).is_empty(), "{text}");
 }
 
 #[test]

@@ -155,7 +155,7 @@ fn packs_are_used_again_only_where_they_fit() {
     damaged[middle] ^= 1;
     fs::write(&shard, damaged).unwrap();
     let text = recipe.done(&["stage=instruction", "--resume", "train.steps=7"]);
-    assert!(text.contains("is not what was written: the packs are made again"), "{text}");
+    assert!(text.contains("has changed since it was written: the packs are made again"), "{text}");
     assert_eq!(recipe.shards("instruction"), shards);
     // A stage that is done needs none.
     fs::remove_dir_all(&packs).unwrap();

@@ -228,7 +228,7 @@ fn a_run_begins_again_from_memory_where_that_is_newer_than_the_disk() {
     // There is none on the disk when it dies.
     let arguments = ["checkpoint.every_steps=5", "checkpoint.snapshot_every=1"];
     let text = succeeds(&fixture, "killed", "foundation/0@before_commit:5=kill", &arguments);
-    let from = text.split("from memory: ").nth(1).unwrap_or_else(|| panic!("{text}"));
+    let from = text.split("from memory, after ").nth(1).unwrap_or_else(|| panic!("{text}"));
     let from: u64 = from.split(' ').next().unwrap().parse().unwrap();
     assert!((1..=4).contains(&from), "{text}");
     assert_eq!(losses(&fixture, "killed"), losses(&fixture, "twin"));

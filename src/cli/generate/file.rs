@@ -57,10 +57,10 @@ pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<Ex
     let lines = files::open(prompts).map_err(|error| named(prompts, &error))?;
     // Before the model is loaded, and never over what is being read.
     if !args.overwrite && out.exists() {
-        return Err(named(out, &"is there; --overwrite replaces it").into());
+        return Err(named(out, &"already exists; --overwrite replaces it").into());
     }
     if out.canonicalize().is_ok_and(|out| prompts.canonicalize().is_ok_and(|prompts| prompts == out)) {
-        return Err(named(out, &"is the file of the prompts").into());
+        return Err(named(out, &"is the file that the prompts are read from").into());
     }
     let reader = args.model.open()?;
     let mut options = OpenOptions::new();
@@ -111,7 +111,7 @@ fn next_line(lines: &mut BufReader<File>) -> std::io::Result<Option<Vec<u8>>> {
 
 fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &str) -> Result<Asked, String> {
     if line.len() as u64 > MAX_LINE {
-        return Err(format!("more than {MAX_LINE} bytes"));
+        return Err(format!("the line has more than {MAX_LINE} bytes"));
     }
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let line = std::str::from_utf8(line).map_err(|error| format!("not a sample: {error}"))?;
@@ -126,7 +126,7 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
             let has_one_text = conversation.turns.len() == 1 && conversation.media.is_empty();
             let is_raw = args.raw || has_one_text && reader.processor().expect_template().is_err();
             let sample = match is_raw {
-                true if !has_one_text => return Err("--raw takes one text, not a conversation".to_owned()),
+                true if !has_one_text => return Err("--raw needs a single text, not a conversation".to_owned()),
                 true => reader.processor().text_prompt(SampleId(number), &conversation.turns[0].joined_text()),
                 false => reader.processor().prompt(SampleId(number), conversation, Path::new("")),
             };
@@ -144,7 +144,7 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
     };
     let sample = sample.map_err(|error| error.to_string())?;
     if sample.input_ids.is_empty() {
-        return Err("has no token".to_owned());
+        return Err("the prompt has no tokens".to_owned());
     }
     let mut record = json!({"line": number});
     for (name, value) in [("id", id), ("messages", Some(messages)), ("expected", expected.map(Value::from))] {
@@ -189,7 +189,7 @@ fn write_answers(
     })?;
     let mut total = 0;
     for (Asked { mut record, .. }, Told { text, end }) in waiting.drain(..).zip(told) {
-        let (finish, num_tokens) = end.context("an answer without an end")?;
+        let (finish, num_tokens) = end.context("an answer has no end")?;
         record["answer"] = text.into();
         record["tokens"] = num_tokens.into();
         record["finish_reason"] = finish.name().into();

@@ -76,9 +76,11 @@ impl Case {
         let split = |pool: FoundationPool| [pool.pipeline_parallel, pool.tensor_parallel * pool.context_parallel];
         let why = match pools.len() {
             1 => return Ok(()),
-            _ if args.law.is_some() => "--law: its samples have no noise levels, which choose between two transformers",
+            _ if args.law.is_some() => {
+                "--law: its samples have no noise levels, which choose between the two transformers of this model"
+            }
             _ if args.devices.is_some() => {
-                "--devices: with two transformers, write their pools and simulate each layout"
+                "--devices is not supported with two transformers: set their pools and simulate each layout"
             }
             _ if pools.iter().any(|(_, pool)| split(*pool) != split(pools[0].1)) => {
                 "--simulate: the pools foundation_high and foundation_low must have the same tensor_parallel, \
@@ -126,7 +128,7 @@ impl Case {
             return Ok(if has_encoder { Box::new(samples) } else { Box::new(TextOnly(Box::new(samples))) });
         }
         let samples = Stream::open(&self.config, &self.folder)?.samples(args.samples.max(1))?;
-        Ok(Box::new(Measured::new(samples).context("--samples: no sample to go by")?))
+        Ok(Box::new(Measured::new(samples).context("--samples: no sample can be measured")?))
     }
 
     fn costs(&self, args: &PlanArgs, spec: &SimSpec, samples: &dyn Samples) -> anyhow::Result<Costs> {
@@ -137,9 +139,10 @@ impl Case {
         }
         if let Some(name) = &args.device {
             let Some(peak) = peak_flops(&name.to_uppercase(), self.is_bf16()) else {
-                return Err(
-                    UsageError(format!("--device: no peak is known of `{name}`; try H200, H100, A100, L40S")).into()
-                );
+                return Err(UsageError(format!(
+                    "--device: the peak performance of `{name}` is not known; use H200, H100, A100 or L40S"
+                ))
+                .into());
             };
             let rate = DeviceRate { flops: peak * args.mfu, memory_bandwidth: memory_bandwidth(&name.to_uppercase()) };
             let costs = costs(&self.folder, self.encoder, self.foundation, rate, self.is_bf16());
@@ -207,7 +210,7 @@ impl Drawing {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("html") => Ok(Self::Page),
             Some("svg") => Ok(Self::Picture),
-            _ => Err(UsageError(format!("--gantt: `{}` should end in .svg or .html", path.display()))),
+            _ => Err(UsageError(format!("--gantt: `{}` must end in .svg or .html", path.display()))),
         }
     }
 }

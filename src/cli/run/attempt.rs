@@ -216,8 +216,9 @@ fn first_step(mut former: Option<FormerRun>, config: &RunConfig) -> FirstStep {
         let files = former.as_mut().map(FormerRun::remove).transpose();
         if config.packs_first() {
             let forgotten = packs::forget_former(&config);
-            forgotten
-                .unwrap_or_else(|error| tracing::warn!("former packs are removed at the next first step: {error}"));
+            forgotten.unwrap_or_else(|error| {
+                tracing::warn!("old packs could not be removed, and are removed at the next first step: {error}")
+            });
         }
         if let Some(mark) = SchedulerProcess::replaced() {
             // A restart without it begins anew.

@@ -88,7 +88,7 @@ pub fn find_resume(
 /// Returns the checkpoint in memory where it is of a later step than that on the disk.
 fn from_memory(on_disk: Option<&Path>, snapshots: Option<&Snapshots>, console: &Console) -> Option<Resume> {
     let newest = snapshots.map_or(Ok(None), Snapshots::newest).unwrap_or_else(|error| {
-        console.line(&format!("warning: not from memory: {error}"));
+        console.line(&format!("warning: cannot resume from memory: {error}"));
         None
     });
     let (checkpoint, manifest) = newest?;
@@ -96,7 +96,7 @@ fn from_memory(on_disk: Option<&Path>, snapshots: Option<&Snapshots>, console: &
     if on_disk.is_some_and(|on_disk| on_disk.num_steps >= manifest.num_steps) {
         return None;
     }
-    console.line(&format!("from memory: {} steps are done", manifest.num_steps));
+    console.line(&format!("resuming from memory, after {} steps", manifest.num_steps));
     let first_step = StepId(manifest.num_steps);
     Some(Resume { checkpoint, first_step, state: manifest.scheduler })
 }
@@ -115,8 +115,9 @@ fn expect_same_run(
     let (theirs, ours) = (manifest.precision.as_str(), precision_name(config.train.precision));
     if theirs != ours {
         let path = checkpoint.display();
-        let what =
-            format!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
+        let what = format!(
+            "{path} has train.precision {theirs}, but this run has {ours}: resume with train.precision={theirs}"
+        );
         return Err(UsageError(what).into());
     }
     expect_same_optimizer(checkpoint, manifest, config)?;
@@ -157,7 +158,7 @@ fn named(path: &str) -> anyhow::Result<PathBuf> {
     }
     let newest = |dir: PathBuf| latest(&dir).transpose();
     let found = [folder.join("checkpoints"), folder].into_iter().find_map(newest);
-    found.ok_or_else(|| wrong("it is no checkpoint of a run, and has none"))?.map_err(Into::into)
+    found.ok_or_else(|| wrong("it is not a checkpoint of a run, and contains none"))?.map_err(Into::into)
 }
 
 /// The state of one optimizer is of no use to another.
@@ -172,7 +173,7 @@ fn expect_same_optimizer(checkpoint: &Path, manifest: &Manifest, config: &RunCon
     if theirs != ours {
         let path = checkpoint.display();
         return Err(UsageError(format!(
-            "{path} has the state of train.optimizer.type {theirs}, this run {ours}: resume with \
+            "{path} has the state of train.optimizer.type {theirs}, but this run has {ours}: resume with \
              train.optimizer.type={theirs}, or begin a run with model.load={path}"
         ))
         .into());
@@ -187,7 +188,7 @@ fn fetch_newer(config: &RunConfig, here: Option<&Path>, console: &Console) -> an
     let newest = match (uploads::newest(config), here) {
         (Ok(newest), _) => newest,
         (Err(error), Some(_)) => {
-            console.line(&format!("warning: checkpoint.upload is not looked at: {error}"));
+            console.line(&format!("warning: checkpoint.upload cannot be read, and is not used: {error}"));
             None
         }
         // To begin anew would be another run.
@@ -215,7 +216,9 @@ fn fetch_named(url: &str, config: &RunConfig, stored: bool, console: &Console) -
     let to = dir.join(format!("step-{num_steps:08}"));
     if to.exists() {
         let (url, dir, to) = (StoredCheckpoints::new(folder).url(num_steps), dir.display(), to.display());
-        bail!("{url} is fetched into {dir}, which has {to}: resume that with --resume={to}, or remove it");
+        bail!(
+            "{url} would be fetched into {dir}, which already has {to}: resume that with --resume={to}, or remove it"
+        );
     }
     if stored {
         let from = StoredCheckpoints::new(folder);
@@ -260,7 +263,9 @@ fn expect_same_products(checkpoint: &Path, manifest: &Manifest, composition: &Co
     if asked != recorded {
         let [asked, recorded] = [asked, recorded].map(Products::name);
         let path = checkpoint.display();
-        tracing::warn!("run.products is {asked}, {path} was trained with {recorded}: the run goes on with other bits");
+        tracing::warn!(
+            "run.products is {asked}, but {path} was trained with {recorded}: the continued run is not bit-identical"
+        );
     }
     Ok(())
 }

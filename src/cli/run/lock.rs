@@ -33,7 +33,7 @@ pub enum LockError {
     Held { path: PathBuf, holder: Box<Holder> },
     #[error("packs are being made in {} by {holder} ({path}): wait for it or stop it", folder(path).display())]
     Packing { path: PathBuf, holder: Box<Holder> },
-    #[error("{path} names no holder ({source}): remove it if no run is active in its folder")]
+    #[error("{path} does not name its holder ({source}): remove it if no run is active in its folder")]
     Damaged { path: PathBuf, source: serde_json::Error },
     #[error("cannot write into {}", folder(path).display())]
     Io { path: PathBuf, source: io::Error },
@@ -141,7 +141,8 @@ pub(super) fn expect_free(key: &str, path: &Path, console: &Console) -> Result<(
 fn waiting(key: &str, console: &Console) -> impl Fn(&Holder) {
     move |holder| {
         let seconds = SILENCE.as_secs();
-        console.line(&format!("{key} is locked by {holder}; taken over if no heartbeat comes for {seconds} s"));
+        console
+            .line(&format!("{key} is locked by {holder}; it is taken over if there is no heartbeat for {seconds} s"));
     }
 }
 
@@ -174,7 +175,10 @@ fn beat(path: &Path, me: &Holder) {
             let _ = File::options().write(true).open(path).and_then(touch);
         }
         Ok(Some(other)) => {
-            eprintln!("error: {} was taken over by {other}, which found this run dead; this run ends", path.display());
+            eprintln!(
+                "error: {} was taken over by {other}, which considered this run dead; this run stops",
+                path.display()
+            );
             exit_at_once(exit::FAILED);
         }
         Ok(None) => drop(create(path, me)),

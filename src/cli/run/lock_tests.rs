@@ -126,7 +126,7 @@ fn a_lock_that_was_removed_by_hand_is_made_again_and_a_damaged_one_is_named() {
     assert_eq!(read(&path).unwrap().as_ref(), Some(&me));
     fs::write(&path, "{").unwrap();
     let error = acquire(&path, &me, SILENCE, &|_| {}).unwrap_err().to_string();
-    assert!(error.contains("run.lock names no holder") && error.contains("remove it"), "{error}");
+    assert!(error.contains("run.lock does not name its holder") && error.contains("remove it"), "{error}");
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub fn packed(
         let damaged = if args.trust { None } else { wanted.damaged(packs) };
         let damaged = damaged.map(|name| wanted.dir.join(name));
         damaged.iter().for_each(|path| {
-            console.line(&format!("{} is not what was written: the packs are made again", path.display()));
+            console.line(&format!("{} has changed since it was written: the packs are made again", path.display()));
         });
         damaged.is_none()
     };

@@ -17,11 +17,11 @@ pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
     };
     let listed = || stages.iter().map(|stage| stage.name.as_str()).collect::<Vec<_>>().join(", ");
     if args.part.role.is_some() {
-        let what = format!("--role is of one stage: choose it with stage=NAME, of {}", listed());
+        let what = format!("--role applies to one stage: choose one with stage=NAME ({})", listed());
         return Err(UsageError(what).into());
     }
     if args.resume.as_deref().is_some_and(|wanted| wanted != "auto") {
-        let what = format!("--resume=CHECKPOINT is of one stage: choose it with stage=NAME, of {}", listed());
+        let what = format!("--resume=CHECKPOINT applies to one stage: choose one with stage=NAME ({})", listed());
         return Err(UsageError(what).into());
     }
     let expect_no_run = |config: &RunConfig| match args.resume.is_none() && !args.overwrite {
@@ -47,7 +47,7 @@ pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
         command.args(std::env::args_os().skip(1)).arg(&stage.word);
         let status = run_to_end(command)?;
         if !status.success() {
-            eprintln!("stage `{}` did not end well: {status}; `--resume` continues with it", stage.name);
+            eprintln!("stage `{}` failed: {status}; `--resume` continues with it", stage.name);
             // None: a signal ended it.
             let code = status.code().map_or(exit::LOST, |code| code as u8);
             return Ok(Some(ExitCode::from(code)));

@@ -41,8 +41,8 @@ pub fn expect_same_trained(checkpoint: &Path, composition: &Composition, console
         Err(why) => {
             let path = checkpoint.display();
             Err(UsageError(format!(
-                "{path} {why}: resume with the freeze, train_patterns and lora that it was made with, or begin a run with \
-                 model.load={path}"
+                "{path} {why}: resume with the freeze, train_patterns and lora settings that it was made with, or begin a run \
+                 with model.load={path}"
             ))
             .into())
         }
@@ -74,7 +74,7 @@ fn compare(then: &BTreeMap<String, Then>, now: &BTreeMap<&str, &[i64]>) -> Resul
     let new: Vec<&str> = now.keys().copied().filter(|name| !then.contains_key(*name)).collect();
     if let Some(first) = new.first() {
         return Err(format!(
-            "has no optimizer state of {} parameters that this run trains, such as {first}",
+            "has no optimizer state for {} parameters that this run trains, such as {first}",
             new.len()
         ));
     }
@@ -83,11 +83,16 @@ fn compare(then: &BTreeMap<String, Then>, now: &BTreeMap<&str, &[i64]>) -> Resul
         then.len() == shape.len() && then != *shape
     });
     if let Some((name, shape)) = other {
-        return Err(format!("has {name} of shape {:?}, and this run trains it as {shape:?}", then[*name].shape));
+        return Err(format!(
+            "has {name} with shape {:?}, but this run trains it with shape {shape:?}",
+            then[*name].shape
+        ));
     }
     let dropped: Vec<(&String, &Then)> = then.iter().filter(|(name, _)| !now.contains_key(name.as_str())).collect();
     if let Some((first, _)) = dropped.iter().find(|(_, then)| then.keeps_value) {
-        return Err(format!("has trained {first}, which this run does not have or does not train: that would be lost"));
+        return Err(format!(
+            "has trained {first}, which this run does not have or does not train: its training would be lost"
+        ));
     }
     let line = |first| format!("{} parameters that it trained are frozen from now on, such as {first}", dropped.len());
     Ok(dropped.first().map(|(first, _)| line(first)))

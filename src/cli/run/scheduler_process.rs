@@ -148,7 +148,7 @@ impl SchedulerProcess<'_> {
             return None;
         }
         if !args.processes {
-            console.line("warning: checkpoint.snapshot_every is for runs with --processes");
+            console.line("warning: checkpoint.snapshot_every has no effect without --processes");
             return None;
         }
         let opened = Snapshots::new();

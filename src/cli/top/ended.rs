@@ -20,7 +20,8 @@ pub fn describe_ended(dir: &Path, how: &str, view: View) -> anyhow::Result<Strin
 /// The folder has no metrics.
 pub fn ended(dir: &Path, how: &str) -> anyhow::Result<Board> {
     if !dir.join("metrics.jsonl").exists() {
-        let message = format!("{}: no run is active there, and none has left metrics (metrics.jsonl)", dir.display());
+        let message =
+            format!("{}: no run is active there, and there are no metrics of one (metrics.jsonl)", dir.display());
         return Err(UsageError(message).into());
     }
     let run = PastRun::read(dir)?;

@@ -70,7 +70,7 @@ impl EncodeJob {
         let others = all.into_iter().filter(|(name, ..)| self.pools.iter().all(|(own, _)| own != name));
         let note = |(name, _, towers): (PoolName, _, TowerSet)| {
             let towers: Vec<&str> = towers.iter().map(Tower::name).collect();
-            format!("the pool `{name}` ({}) has no cache_dir and is left out", towers.join(", "))
+            format!("the pool `{name}` ({}) has no cache_dir and is skipped", towers.join(", "))
         };
         others.map(note).chain(self.visits.note()).collect()
     }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Why features cannot be made ahead.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    #[error("no encoder pool has a folder for features: set `cache_dir` of one, as in `pools.{0}.cache_dir=features`")]
+    #[error("no encoder pool has a folder for features: set one, as in `pools.{0}.cache_dir=features`")]
     NoFolder(PoolName),
     #[error("the model has no tower that encodes: there is nothing to encode")]
     NoTowers,

@@ -85,7 +85,7 @@ impl Visits {
     /// What a user should know of them.
     pub fn note(&self) -> Option<String> {
         self.is_one_epoch.then(|| {
-            "data.pack.mode is not step: how many samples the run reads is not known ahead, so one epoch is encoded"
+            "data.pack.mode is not step: the number of samples that the run reads is not known in advance, so one epoch is encoded"
                 .to_owned()
         })
     }

@@ -100,7 +100,8 @@ impl Observer for Report {
         for PoisonItem { item, deaths } in items {
             let (sample, index) = (item.sample, item.index);
             self.console.line(&format!(
-                "warning: an encoder died of media item {index} of sample {sample}, or of one beside it: {deaths} of {MAX_CRASHES}"
+                "warning: an encoder died while it encoded media item {index} of sample {sample}, or one beside it: {deaths} of \
+                 {MAX_CRASHES} times"
             ));
         }
         if let Err(error) = poison_items::append(&self.dir, items) {
@@ -142,10 +143,13 @@ impl Observer for Report {
         let steps = failed.step.0 + 1;
         match (to, num_failures) {
             (SaveTo::Memory, _) => self.console.line(&format!("warning: no checkpoint in memory: {error}")),
-            (_, 0) => self.console.line(&format!("warning: the checkpoint of {steps} steps is started over: {error}")),
+            (_, 0) => self.console.line(&format!(
+                "warning: the checkpoint of {steps} steps could not be written and is started \
+                                                  again: {error}"
+            )),
             (_, num) => {
                 self.console.line(&format!(
-                    "ALARM: the checkpoint of {steps} steps could not be written ({num} of {} in a row that end the run): {error}",
+                    "ALARM: the checkpoint of {steps} steps could not be written ({num} in a row; {} end the run): {error}",
                     self.max_failures
                 ));
             }
@@ -170,7 +174,10 @@ impl Observer for Report {
         if let Some(costs) = &draft.state.costs {
             for (pool, cost) in costs.seconds() {
                 let [pair, token, one] = cost.unwrap_or_default().map(|seconds| seconds * 1e9);
-                self.console.line(&format!("costs of {pool}, ns: {pair:.4} a pair, {token:.1} a token, {one:.0} each"));
+                self.console.line(&format!(
+                    "costs of {pool} in ns: {pair:.4} per pair, {token:.1} per token, {one:.0} per \
+                                            document or item"
+                ));
             }
         }
     }
@@ -190,7 +197,7 @@ impl Report {
     fn show_slow(&mut self, stragglers: &[Straggler]) {
         for straggler in stragglers.iter().filter(|straggler| !self.slow.contains(&straggler.actor)) {
             let (actor, times) = (straggler.actor, straggler.times_slower);
-            let line = format!("slow: takes {times:.1} × as long as the others for its work, and gets less of it");
+            let line = format!("slow: it takes {times:.1} × as long as the others for its work, and gets less of it");
             self.console.line(&format!("warning: {actor} is {line}"));
             self.tell(|| News::Actor(actor, line));
         }

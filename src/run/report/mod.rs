@@ -148,7 +148,7 @@ impl Report {
         let Some(first_step) = &mut self.first_step else { return };
         match first_step() {
             Ok(beside) => (self.first_step, self.beside) = (None, beside),
-            Err(error) => self.console.line(&format!("warning: {error:#}; tried again after the next step")),
+            Err(error) => self.console.line(&format!("warning: {error:#}; this is tried again after the next step")),
         }
     }
 

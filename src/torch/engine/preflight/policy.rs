@@ -43,9 +43,11 @@ fn check_insulated(
     let of_prefix = foundation.iter().filter(|spec| policy.is_of_prefix(&spec.name));
     let mut prefix = of_prefix.chain(towers);
     match (prefix.any(|spec| spec.role == Role::Trained), learns) {
-        (false, true) => Err("policy.token_weight: only the vision-language model learns from tokens, and no part of it is trained; \
+        (false, true) => Err(
+            "policy.token_weight: only the vision-language model learns from tokens, and no part of it is trained; \
                               train it, or set the weight to 0"
-            .into()),
+                .into(),
+        ),
         (true, false) => {
             let why = "gradients of actions stop at the prefix, and policy.token_weight is 0";
             let how = "set policy.token_weight to train it on action tokens (pi05, pi0), freeze it with the keys of its config \
