@@ -41,14 +41,14 @@ pub fn export_diffusion(
 ) -> Result<Exported, ExportError> {
     if is_adapter(path) || path.join(DIFFUSERS_LORA_FILE).is_file() || is_lora_file(path) {
         if dtype.is_some() {
-            let reason = "adapters keep their type: leave --dtype out".to_owned();
+            let reason = "adapters keep their dtype: leave --dtype out".to_owned();
             return Err(ExportError::Form { path: path.to_owned(), reason });
         }
         return export_adapters(path, out, format, averages);
     }
     // One network alone is no whole model, and has its form all the same.
     let wrong = |reason: String| ExportError::Form { path: path.to_owned(), reason };
-    let json = diffusers::read(path, &|_| false)?.ok_or_else(|| wrong("it is no diffusion model".to_owned()))?;
+    let json = diffusers::read(path, &|_| false)?.ok_or_else(|| wrong("it is not a diffusion model".to_owned()))?;
     let checkpoint = Checkpoint::open(path)?;
     let averages = match averages {
         true => {
@@ -72,7 +72,7 @@ pub fn export_diffusion(
         if let Some((name, _)) = unknown {
             return Err(ExportError::Form {
                 path: path.to_owned(),
-                reason: format!("{name} has no name in this form"),
+                reason: format!("{name} has no name in this format"),
             });
         }
         let rename = |name: &str| naming.of(of.in_file(name)).filter(|_| of.has(name));
@@ -99,7 +99,7 @@ fn export_adapters(path: &Path, out: &Path, format: Format, averages: bool) -> R
         Format::ComfyUi => (LoraForm::ComfyUi, "lora.safetensors"),
         Format::Kohya => (LoraForm::Kohya, "lora.safetensors"),
         Format::Original => {
-            let reason = "adapters have the forms diffusers, comfyui and kohya".to_owned();
+            let reason = "adapters can only be written as diffusers, comfyui or kohya".to_owned();
             return Err(ExportError::Form { path: path.to_owned(), reason });
         }
     };
@@ -159,12 +159,12 @@ impl Format {
                 Some(Place { naming: original, prefix: "", stem, max_size: MAX_SHARD_SIZE })
             }
             Self::Original if is_transformer => {
-                let reason = "only Wan has an original form of its own; Qwen-Image's is Diffusers'".to_owned();
+                let reason = "only Wan has an original format of its own; that of Qwen-Image is Diffusers'".to_owned();
                 return Err(ExportError::Form { path: checkpoint.folder().to_owned(), reason });
             }
             Self::Original => None,
             Self::Kohya => {
-                let reason = "kohya is a form of adapters, and this is a whole model".to_owned();
+                let reason = "kohya is a format for adapters, but this is a whole model".to_owned();
                 return Err(ExportError::Form { path: checkpoint.folder().to_owned(), reason });
             }
         })

@@ -94,7 +94,7 @@ fn a_model_goes_into_each_form_and_back() {
         &Checkpoint::open_for(&from, |name| name == "transformer").unwrap(),
         "",
     );
-    assert!(out(Format::Kohya).unwrap_err().to_string().contains("form of adapters"));
+    assert!(out(Format::Kohya).unwrap_err().to_string().contains("format for adapters"));
     assert!(!dir.path().join("Kohya").exists());
 }
 

@@ -80,7 +80,7 @@ impl Llava {
         let tokenizer = Tokenizer::open(folder, &self.config, &settings).map_err(|error| error.to_string())?;
         let id = self.config["image_token_index"].as_i64();
         let token =
-            id.and_then(|id| tokenizer.token(id)).ok_or("the tokenizer has no token of the id image_token_id")?;
+            id.and_then(|id| tokenizer.token(id)).ok_or("the tokenizer has no token with the id image_token_id")?;
         let mut processor = Map::new();
         if let Some(image) = read(&path)?.get("image_processor") {
             processor.insert("image_processor".into(), image.clone());
@@ -123,21 +123,23 @@ fn arranged(config: &Value) -> Result<Llava, String> {
     let Some((_, model_type, has_class, usual)) = TOWERS.iter().find(|(own, ..)| *own == named).copied() else {
         let known: BTreeSet<&str> = TOWERS.iter().map(|(_, theirs, ..)| *theirs).collect();
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(format!("image_encoder.model_type is {named:?}; {CLASS} takes {known}"));
+        return Err(format!("image_encoder.model_type is {named:?}; {CLASS} supports {known}"));
     };
     if encoder["spatial_merge_size"].as_i64().is_some_and(|merge| merge != 1) {
-        return Err(format!("image_encoder.spatial_merge_size is not 1, and {CLASS} makes a feature of each patch"));
+        return Err(format!("image_encoder.spatial_merge_size is not 1, but {CLASS} makes one feature per patch"));
     }
     let Some(layer) = encoder["vision_feature_layer"].as_i64().or(usual) else {
         return Err(format!(
-            "image_encoder.vision_feature_layer is not set: features are the states behind the tower's last norm, and {CLASS} \
-             takes those before it; -1 are those of the last block"
+            "image_encoder.vision_feature_layer is not set: features are the states after the tower's last norm, but {CLASS} \
+             takes those before it; -1 selects the last block"
         ));
     };
     let activation = projector_activation(&config["image_projector"], &text["hidden_size"])?;
     let named = text["model_type"].as_str().unwrap_or_default();
     if !TEXTS.contains(&named) {
-        return Err(format!("foundation.model_type is {named:?}, which was not compared within {CLASS}"));
+        return Err(format!(
+            "foundation.model_type is {named:?}, which was not compared with transformers inside {CLASS}"
+        ));
     }
     let strategy = if has_class { "default" } else { "full" };
     let arranged = json!({
@@ -172,7 +174,8 @@ fn vision_config(encoder: &Value, model_type: &str) -> Value {
 
 /// The activation of a projector of two maps without a norm, of features this wide.
 fn projector_activation(projector: &Value, width: &Value) -> Result<Value, String> {
-    let other = |key: &str, must: &str| Err(format!("image_projector.{key} is {}; {CLASS} has {must}", projector[key]));
+    let other =
+        |key: &str, must: &str| Err(format!("image_projector.{key} is {}; {CLASS} needs {must}", projector[key]));
     match projector["model_type"].as_str() {
         // The one that these towers come with.
         None => Ok(json!("gelu")),

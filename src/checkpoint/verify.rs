@@ -56,7 +56,7 @@ fn headers(folder: &Path) -> Check {
     for name in &states {
         let file = TensorFile::open(&folder.join(name))?;
         if file.note("num_steps").and_then(|steps| steps.parse::<u64>().ok()).is_none() {
-            return Err(format!("{name} does not say its step").into());
+            return Err(format!("{name} does not contain its step (num_steps)").into());
         }
     }
     Ok(format!("{} files are whole", checkpoint.files().len() + states.len()))
@@ -135,7 +135,9 @@ fn index(folder: &Path) -> Check {
         );
     }
     match index["metadata"]["total_size"].as_u64() {
-        Some(size) if size != total => Err(format!("{INDEX_FILE} says {size} bytes, the files have {total}").into()),
+        Some(size) if size != total => {
+            Err(format!("{INDEX_FILE} says {size} bytes, but the files have {total}").into())
+        }
         _ => Ok(format!("{} tensors are where it says", listed.len())),
     }
 }

@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(plain, json!({"model_type": "qwen3"}));
         (model.text.layers, model.text.drop_tokens) = (Some(vec![-2]), Some(34));
         let error = put_text(&mut plain, &model).unwrap_err().to_string();
-        assert!(error.contains("model.text is set, and the model has no text tower"), "{error}");
+        assert!(error.contains("model.text is set, but the model has no text tower"), "{error}");
         let mut json = json!({"text_encoder": {"model_type": "umt5"}, "text": {"max_tokens": 9, "drop_tokens": 1}});
         put_text(&mut json, &model).unwrap();
         assert_eq!(json["text"], json!({"max_tokens": 9, "drop_tokens": 34, "layers": [-2]}));

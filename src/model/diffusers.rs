@@ -113,7 +113,7 @@ fn checked(folder: &Path, name: &str, config: Value) -> Result<Value, FolderErro
 fn unknown(path: &Path, key: &'static str, found: &str) -> FolderError {
     let known = match OTHER_KINDS.iter().find(|kind| found.contains(**kind)) {
         Some(kind) => format!("{kind} models are not trained here; those that are: {}", PIPELINES.join(", ")),
-        None => format!("known are the pipelines {}, and their transformers alone", PIPELINES.join(", ")),
+        None => format!("only the pipelines {}, and their transformers alone, are supported", PIPELINES.join(", ")),
     };
     FolderError::Pipeline { path: path.to_owned(), key, found: found.to_owned(), known }
 }

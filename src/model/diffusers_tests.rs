@@ -76,7 +76,7 @@ fn models_of_other_kinds_are_refused_by_name() {
     for (file, key, value, expected) in [
         (MODEL_INDEX, "_class_name", json!("WanVACEPipeline"), "VACE models are not trained here"),
         (MODEL_INDEX, "_class_name", json!("QwenImageLayeredPipeline"), "Layered models are not trained here"),
-        (MODEL_INDEX, "_class_name", json!("FluxPipeline"), "\"FluxPipeline\": known are the pipelines WanPipeline"),
+        (MODEL_INDEX, "_class_name", json!("FluxPipeline"), "\"FluxPipeline\": only the pipelines WanPipeline"),
         ("transformer/config.json", "_class_name", json!("WanAnimateTransformer3DModel"), "Animate models are not"),
         ("transformer/config.json", "use_layer3d_rope", json!(true), "Layered models are not trained here"),
         ("vae/config.json", "_class_name", json!("AutoencoderKL"), "\"AutoencoderKL\": known are"),

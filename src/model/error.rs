@@ -20,28 +20,30 @@ pub enum FolderError {
     #[error("{key} is missing")]
     Missing { key: &'static str },
     #[error(
-        "model.mtp.num_layers is {num_heads}, and layers of multi-token prediction of {model_type} are not known here: leave it out; \
-         where a folder has such tensors, model.load_ignore names them"
+        "model.mtp.num_layers is {num_heads}, but multi-token prediction layers are not supported for {model_type}: leave it out; \
+         if the folder has such tensors, name them in model.load_ignore"
     )]
     NoMtp { num_heads: usize, model_type: String },
-    #[error("model.indexer.loss_coef is set, and {model_type} has no indexer that learns: leave it out")]
+    #[error("model.indexer.loss_coef is set, but {model_type} has no indexer that can be trained: leave it out")]
     NoIndexer { model_type: String },
-    #[error("model.text is set, and the model has no text tower (model.text_encoder): leave it out")]
+    #[error("model.text is set, but the model has no text tower (model.text_encoder): leave it out")]
     NoTextTower,
-    #[error("model.moe is set, and {model_type} has no experts, whose routers it would balance: leave it out")]
+    #[error("model.moe is set, but {model_type} has no experts whose routers it could balance: leave it out")]
     NoRouters { model_type: String },
     #[error(
-        "train.preference.loss compares with a reference model, and {model_type} is put together from parts, which are no such model \
-         yet: train them first and set model.load to a checkpoint, or set model.reference.load, or choose orpo or simpo, which have no \
-         reference"
+        "train.preference.loss compares with a reference model, but {model_type} is composed of parts, which cannot serve as one \
+         yet: train them first and set model.load to a checkpoint, or set model.reference.load, or choose orpo or simpo, which \
+         have no reference"
     )]
     ReferenceOfParts { model_type: String },
     #[error(
-        "train.preference.loss compares with a reference model, which would share pools.{pool} with towers of the model: give it a pool \
-         of its own with pools.reference={{replicas: 1}}, and leave pools.placement at separate"
+        "train.preference.loss compares with a reference model, but this would share pools.{pool} with towers of the model: give \
+         it a pool of its own with pools.reference={{replicas: 1}}, and leave pools.placement at separate"
     )]
     ReferenceShares { pool: String },
-    #[error("{key}: it is for language models that are one decoder, and {model_type} is none; leave it out")]
+    #[error(
+        "{key} is only supported for language models with a single decoder, which {model_type} is not; leave it out"
+    )]
     NotOfTokens { key: &'static str, model_type: String },
     #[error("train.preference: {source}")]
     Answers { source: AnswersError },

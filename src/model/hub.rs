@@ -35,7 +35,7 @@ pub enum HubError {
         "{id} has its weights in pickle files only ({file}), which run code when they are opened and are never read"
     )]
     Pickle { id: String, file: String },
-    #[error("{id}: {file} has another SHA-256 than the hub announced; it was removed, try again")]
+    #[error("{id}: the SHA-256 of {file} differs from the one that the hub announced; the file was removed, try again")]
     Corrupt { id: String, file: String },
     #[error("{id}: the hub's answer is invalid: {what}")]
     Hostile { id: String, what: String },
@@ -176,7 +176,7 @@ impl Hub {
             }
         };
         if !is_plain(&info.sha) || !revision.split('/').all(is_plain) {
-            return Err(hostile(format!("a commit {:?} for {revision:?}", info.sha)));
+            return Err(hostile(format!("the commit {:?} for {revision:?}", info.sha)));
         }
         // All files of one commit, whatever is pushed meanwhile.
         let repo = api.repo(self.repo(id, &info.sha));
@@ -238,7 +238,7 @@ impl Hub {
             }
         };
         if !is_plain(&info.sha) || !is_plain(path.revision()) {
-            return Err(hostile(format!("a commit {:?} for {:?}", info.sha, path.revision())));
+            return Err(hostile(format!("the commit {:?} for {:?}", info.sha, path.revision())));
         }
         let repo = api.repo(self.repo(&id, &info.sha));
         let folder = self.cache.repo(self.repo(&id, path.revision())).pointer_path(&info.sha);
@@ -246,7 +246,7 @@ impl Hub {
         let fetch = |name: &str| match name.split('/').all(is_plain) {
             true if folder.join(name).exists() => Ok(()),
             true => self.download(&api, &repo, &id, name),
-            false => Err(hostile(format!("a file {name:?}"))),
+            false => Err(hostile(format!("the file name {name:?}"))),
         };
         let has_card = files.iter().any(|name| name == HUB_CARD);
         if has_card {
@@ -269,7 +269,7 @@ impl Hub {
         // The library names files in the cache by these, unseen.
         let metadata = api.metadata(&repo.url(name)).map_err(failed)?;
         if !is_plain(metadata.etag()) || !is_plain(metadata.commit_hash()) {
-            let what = format!("{name} has the tag {:?} of commit {:?}", metadata.etag(), metadata.commit_hash());
+            let what = format!("{name} has the tag {:?} of the commit {:?}", metadata.etag(), metadata.commit_hash());
             return Err(HubError::Hostile { id: id.to_string(), what });
         }
         let path = repo.download(name).map_err(failed)?;

@@ -36,7 +36,7 @@ pub(super) fn config(path: &Path, num_heads: Option<i64>) -> Result<Value, Folde
     let found = match () {
         () if shapes.has("patch_embedding.weight") => shapes.wan(num_heads),
         () if shapes.has("img_in.weight") => shapes.qwen_image(),
-        () => return Err(wrong("it holds no transformer of Wan or Qwen-Image".to_owned())),
+        () => return Err(wrong("it contains no transformer of Wan or Qwen-Image".to_owned())),
     };
     found.map_err(wrong)
 }
@@ -67,7 +67,7 @@ impl Shapes<'_> {
         let width = self.size("patch_embedding.weight", 0)?;
         let num_heads = num_heads.unwrap_or((width / HEAD_DIM).max(1));
         if num_heads <= 0 || width % num_heads != 0 {
-            return Err(format!("its width {width} is not a number of heads of {HEAD_DIM}"));
+            return Err(format!("its width {width} is not a multiple of the head width {HEAD_DIM}"));
         }
         let patch: Vec<i64> = (2..5).map(|dim| self.size("patch_embedding.weight", dim)).collect::<Result<_, _>>()?;
         let pictures = "condition_embedder.image_embedder";
@@ -102,7 +102,7 @@ impl Shapes<'_> {
         let (width, head_dim) =
             (self.size("img_in.weight", 0)?, self.size("transformer_blocks.0.attn.norm_q.weight", 0)?);
         if head_dim != HEAD_DIM || width % head_dim != 0 {
-            return Err(format!("its heads are {head_dim} wide, and only those of {HEAD_DIM} have known positions"));
+            return Err(format!("its heads are {head_dim} wide, but only heads of width {HEAD_DIM} are supported"));
         }
         let patch_size = 2;
         let mut json = Map::new();

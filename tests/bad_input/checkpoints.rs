@@ -32,7 +32,7 @@ fn whole_checkpoints_are_shown_verified_and_exported() {
     fixture.succeeds(&["checkpoint", "diff", CHECKPOINT, "out", "--tolerance", "0.01"]);
     fixture.fails(&["checkpoint", "export-hf", CHECKPOINT, "out"], 2, &["out already exists"]);
     let gguf = ["checkpoint", "export-gguf", CHECKPOINT, "out.gguf", "--dtype", "q8_0"];
-    fixture.fails(&gguf, 2, &["model_type is \"qwen3_vl\"; GGUF files are written of llama"]);
+    fixture.fails(&gguf, 2, &["model_type is \"qwen3_vl\"; GGUF files can be written for llama"]);
     let push =
         fixture.start_in(&["checkpoint", "push", CHECKPOINT, "me/it"], &[("HF_TOKEN", ""), ("HF_HOME", "nowhere")]);
     assert!(push.code == 2 && push.err.contains("needs a token that may write: set HF_TOKEN"), "{}", push.err);

@@ -153,7 +153,7 @@ fn what_the_hub_refuses_or_gets_wrong_is_named() {
     fails(&fixture, "org/gone", &online, &["org/gone: the hub answered not found", "revision"]);
     fails(&fixture, "org/tiny@nope", &online, &["org/tiny@nope: the hub answered not found"]);
     fails(&fixture, "org/gated", &online, &["no access", "HF_TOKEN"]);
-    fails(&fixture, "org/tiny", &online, &["tokenizer.json has another SHA-256"]);
+    fails(&fixture, "org/tiny", &online, &["the SHA-256 of tokenizer.json differs from the one"]);
     fails(&fixture, "org/tiny", &[("HF_ENDPOINT", "http://127.0.0.1:1")], &["download from http://127.0.0.1:1"]);
 
     let mut pickled = shelf(&fixture);

@@ -96,7 +96,8 @@ fn expect_known(
     attention: &AttentionConfig,
 ) -> Result<(), String> {
     let name = architecture.name();
-    let no_place = |key: &str, what: &str| Err(format!("{key}: llama.cpp's architecture {name} has no {what}"));
+    let no_place =
+        |key: &str, what: &str| Err(format!("{key}: llama.cpp's architecture {name} does not support {what}"));
     if architecture.is_gemma() {
         return gemma::expect_known(architecture, decoder).or_else(|(key, what)| no_place(key, what));
     }
@@ -110,10 +111,10 @@ fn expect_known(
     let is_llama = architecture == Architecture::Llama;
     let is_qwen3 = matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe);
     if layer.act != Activation::Silu {
-        return no_place("hidden_act", "other activation than silu");
+        return no_place("hidden_act", "an activation other than silu");
     }
     if attention.o_bias && !is_llama || attention.qkv_bias && is_qwen3 {
-        return no_place("attention_bias", "such biases");
+        return no_place("attention_bias", "these biases");
     }
     if (attention.qk_norm == QkNorm::Head) != is_qwen3 || attention.qk_norm == QkNorm::Full {
         return no_place("qk_norm", "norms of queries and keys like these");
@@ -131,13 +132,13 @@ fn expect_known(
         return no_place("config.json", "layers like these");
     }
     if layer.rope.rotary_dim != attention.head_dim {
-        return no_place("partial_rotary_factor", "heads of which a part turns");
+        return no_place("partial_rotary_factor", "rotary embeddings on only a part of each head");
     }
     if architecture == Architecture::Qwen2 && attention.num_heads * attention.head_dim != decoder.hidden_size {
-        return no_place("head_dim", "width of heads that is not hidden_size / num_attention_heads");
+        return no_place("head_dim", "a head width other than hidden_size / num_attention_heads");
     }
     match &layer.feed_forward {
-        FeedForwardConfig::Dense { bias: true, .. } if !is_llama => no_place("mlp_bias", "such biases"),
+        FeedForwardConfig::Dense { bias: true, .. } if !is_llama => no_place("mlp_bias", "these biases"),
         FeedForwardConfig::Dense { .. } if architecture == Architecture::Qwen3Moe => {
             no_place("num_experts", "layers without experts")
         }
@@ -165,7 +166,7 @@ fn unknown_experts(moe: &MoeConfig) -> Option<&'static str> {
 
 /// Puts the scaling of rotary embeddings; of LLaMA 3.1 returns what divides each frequency.
 fn rope(keys: &mut Keys, layer: &LayerConfig, head_dim: i64) -> Result<Option<Vec<f32>>, String> {
-    let refused = |what: &str| Err(format!("rope_scaling: llama.cpp has no place for {what}"));
+    let refused = |what: &str| Err(format!("rope_scaling: llama.cpp does not support {what}"));
     match &layer.rope.scaling {
         RopeScaling::Default => {}
         RopeScaling::Linear { factor } => {

@@ -51,11 +51,11 @@ pub fn pre_tokenizer(tokenizer: &Json) -> Result<&'static str, String> {
     let normalizer = tokenizer["normalizer"]["type"].as_str();
     // Qwen's NFC, which llama.cpp leaves out.
     if !matches!(normalizer, None | Some("NFC")) {
-        return Err(format!("normalizer is {}, which llama.cpp does not have", tokenizer["normalizer"]));
+        return Err(format!("normalizer is {}, which llama.cpp does not support", tokenizer["normalizer"]));
     }
     let steps = steps(&tokenizer["pre_tokenizer"]);
     if steps.iter().any(|step| step["type"] == "ByteLevel" && step["add_prefix_space"] == true) {
-        return Err("pre_tokenizer has add_prefix_space, which llama.cpp does not have".to_owned());
+        return Err("pre_tokenizer has add_prefix_space, which llama.cpp does not support".to_owned());
     }
     let ignores_merges = tokenizer["model"]["ignore_merges"] == true;
     let kinds: Vec<&str> = steps.iter().map(|step| step["type"].as_str().unwrap_or_default()).collect();
@@ -71,12 +71,12 @@ pub fn pre_tokenizer(tokenizer: &Json) -> Result<&'static str, String> {
         {
             split["pattern"]["Regex"].as_str().unwrap_or_default()
         }
-        _ => return Err(format!("pre_tokenizer has the steps {kinds:?}, in a form that llama.cpp has no rule for")),
+        _ => return Err(format!("pre_tokenizer has the steps {kinds:?} with settings that llama.cpp has no rule for")),
     };
     let rule = rules().into_iter().find(|(rule, _, ignores)| rule == regex && *ignores == ignores_merges);
     rule.map(|(_, name, _)| name).ok_or_else(|| {
         format!(
-            "pre_tokenizer splits by {regex:?} with ignore_merges: {ignores_merges}, which no rule of llama.cpp does"
+            "pre_tokenizer splits by {regex:?} with ignore_merges: {ignores_merges}, for which llama.cpp has no rule"
         )
     })
 }
@@ -110,7 +110,7 @@ pub fn merges(model: &Json) -> Result<Vec<String>, String> {
         (Json::String(text), ..) => Ok(text.clone()),
         // A blank within a side has the letter that GPT-2's alphabet has for it.
         (_, Some(left), Some(right)) => Ok([left, right].map(|side| side.replace(' ', "Ġ")).join(" ")),
-        _ => Err(format!("model.merges has an entry that is no pair: {merge:.80}")),
+        _ => Err(format!("model.merges has an entry that is not a pair: {merge:.80}")),
     };
     merges.iter().map(merge).collect()
 }

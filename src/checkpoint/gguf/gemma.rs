@@ -37,17 +37,17 @@ pub fn expect_known(architecture: Architecture, decoder: &DecoderConfig) -> Resu
         let attention = heads(layer).map_err(|_| ("config.json", "layers like these"))?;
         let window = if rhythm.is_none_or(|rhythm| (at + 1) % rhythm == 0) { None } else { first.window };
         if attention.window != window || rhythm.is_some() && first.window.is_none() {
-            return Err(("layer_types", "other order of layers with a sliding window, and needs some"));
+            return Err(("layer_types", "this order of layers with and without a sliding window (some need one)"));
         }
         let alike = AttentionConfig { window: first.window, ..attention.clone() };
         if alike != *first || layer.feed_forward != layers[0].feed_forward {
             return Err(("config.json", "layers that differ from each other"));
         }
         if attention.window.is_some() && layer.rope.scaling != RopeScaling::Default {
-            return Err(("rope_parameters", "scaling of layers with a sliding window"));
+            return Err(("rope_parameters", "scaling in layers with a sliding window"));
         }
         if layer.rope.rotary_dim != attention.head_dim {
-            return Err(("partial_rotary_factor", "heads of which a part turns"));
+            return Err(("partial_rotary_factor", "rotary embeddings on only a part of each head"));
         }
     }
     let layer = &layers[0];
@@ -59,23 +59,23 @@ pub fn expect_known(architecture: Architecture, decoder: &DecoderConfig) -> Resu
     let is_gated = matches!(layer.feed_forward, FeedForwardConfig::Dense { bias: false, .. });
     match () {
         () if layer.act != Activation::GeluTanh => {
-            Err(("hidden_activation", "other activation than gelu_pytorch_tanh"))
+            Err(("hidden_activation", "an activation other than gelu_pytorch_tanh"))
         }
-        () if first.qkv_bias || first.o_bias => Err(("attention_bias", "such biases")),
+        () if first.qkv_bias || first.o_bias => Err(("attention_bias", "these biases")),
         () if (scale - (width as f64).powf(-0.5)).abs() > 1e-6 => {
-            Err(("query_pre_attn_scalar", "such scale of scores"))
+            Err(("query_pre_attn_scalar", "this scale of scores"))
         }
-        () if first.scores.soft_cap.is_some() != capped => Err(("attn_logit_softcapping", "such cap")),
+        () if first.scores.soft_cap.is_some() != capped => Err(("attn_logit_softcapping", "this value")),
         () if capped && decoder.final_soft_cap.is_none()
             || architecture == Architecture::Gemma && decoder.final_soft_cap.is_some() =>
         {
-            Err(("final_logit_softcapping", "such cap"))
+            Err(("final_logit_softcapping", "this value"))
         }
         () if (first.qk_norm == QkNorm::Head) != (architecture == Architecture::Gemma3) => {
             Err(("qk_norm", "norms of queries and keys like these"))
         }
         () if layer.output_norms.is_some() != architecture.norms_outputs() || !decoder.tie_word_embeddings => {
-            Err(("tie_word_embeddings", "head of its own"))
+            Err(("tie_word_embeddings", "a separate output head"))
         }
         () if !is_gated || !layer.norm.zero_centered || decoder.head_bias => Err(("config.json", "layers like these")),
         () => Ok(()),

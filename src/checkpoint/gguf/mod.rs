@@ -76,7 +76,7 @@ pub fn export_gguf(
             Some(kind) => format!("type is {kind:?}, a robot policy"),
             None => format!("model_type is {model_type:?}"),
         };
-        return Err(wrong(format!("{what}; GGUF files are written of {known}")));
+        return Err(wrong(format!("{what}; GGUF files can be written for {known}")));
     };
     let described = describe(architecture, &model.json, decoder).map_err(wrong)?;
     let mut said = described.said.clone();

@@ -59,7 +59,7 @@ impl Plan {
             let more = unknown.len().saturating_sub(MAX_NAMES);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let names = unknown[..unknown.len().min(MAX_NAMES)].join(", ");
-            return Err(format!("llama.cpp's architecture has no place for {names}{more}"));
+            return Err(format!("llama.cpp's architecture has no tensors for {names}{more}"));
         }
         let mut planned = Vec::new();
         for (name, sources) in whole {
@@ -116,7 +116,9 @@ impl Plan {
         let has = |kind: TensorType| self.0.iter().filter(move |planned| planned.description.kind == kind).count();
         let whole = has(TensorType::F16);
         (has(TensorType::Q8_0) > 0 && whole > 0).then(|| {
-            format!("{whole} tensors are float16: their rows are no multiple of {Q8_0_VALUES} values, which q8_0 needs")
+            format!(
+                "{whole} tensors are float16: their rows are not a multiple of {Q8_0_VALUES} values, which q8_0 needs"
+            )
         })
     }
 }

@@ -194,7 +194,7 @@ fn what_llama_cpp_has_no_place_for_is_refused_by_name() {
         "llama3",
         "config.json",
         &set("model_type", json!("olmo2")),
-        "\"olmo2\"; GGUF files are written of llama, mistral",
+        "\"olmo2\"; GGUF files can be written for llama, mistral",
     );
     refused("llama3", "config.json", &set("hidden_act", json!("gelu")), "hidden_act");
     let dynamic = json!({"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0});
@@ -202,7 +202,7 @@ fn what_llama_cpp_has_no_place_for_is_refused_by_name() {
         "llama3",
         "config.json",
         &set("rope_parameters", dynamic),
-        "rope_scaling: llama.cpp has no place for rope_type: dynamic",
+        "rope_scaling: llama.cpp does not support rope_type: dynamic",
     );
     refused("qwen3_moe", "config.json", &set("norm_topk_prob", json!(false)), "norm_topk_prob");
     refused("llama3", "tokenizer.json", &model("type", json!("WordPiece")), "model.type is WordPiece");
@@ -217,7 +217,7 @@ fn what_llama_cpp_has_no_place_for_is_refused_by_name() {
         "normalizer is {\"type\":\"Lowercase\"}",
     );
     let id = |json: &mut Json| json["added_tokens"][0]["id"] = json!(352);
-    refused("qwen2", "tokenizer.json", &id, "has the id 352, and the model has 352 rows");
+    refused("qwen2", "tokenizer.json", &id, "has the id 352, but the model has only 352 rows");
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn pieces_without_their_file_have_scores_in_the_order_of_merges() {
     };
     edit(folder.path(), "tokenizer.json", apart);
     let error = word_pieces::tokens(&Files::read(folder.path()).unwrap(), 352).unwrap_err();
-    assert!(error.contains("stand apart"), "{error}");
+    assert!(error.contains("are not next to each other"), "{error}");
 }
 
 #[test]

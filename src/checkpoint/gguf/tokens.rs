@@ -49,10 +49,10 @@ impl Files {
     /// # Errors
     /// An id is no whole number below `rows`.
     pub fn tokens(&self, rows: usize) -> Result<BTreeMap<usize, &str>, String> {
-        let vocab = self.json["model"]["vocab"].as_object().ok_or("model.vocab is no object of tokens and ids")?;
+        let vocab = self.json["model"]["vocab"].as_object().ok_or("model.vocab must be an object of tokens and ids")?;
         let id = |(text, id): (&'_ String, &Json)| match id.as_u64() {
             Some(id) if id < rows as u64 => Ok(id as usize),
-            _ => Err(format!("token {text:?} has the id {id}, and the model has {rows} rows")),
+            _ => Err(format!("token {text:?} has the id {id}, but the model has only {rows} rows")),
         };
         vocab.iter().map(|(text, number)| Ok((id((text, number))?, text.as_str()))).collect()
     }
@@ -65,11 +65,11 @@ impl Files {
 pub fn put_added(tokens: &mut [Token], files: &Files) -> Result<(), String> {
     for added in files.json["added_tokens"].as_array().into_iter().flatten() {
         let (Some(id), Some(text)) = (added["id"].as_u64(), added["content"].as_str()) else {
-            return Err(format!("added_tokens has an entry without id or content: {added:.80}"));
+            return Err(format!("added_tokens has an entry without `id` or `content`: {added:.80}"));
         };
         let rows = tokens.len();
         let Some(token) = usize::try_from(id).ok().and_then(|id| tokens.get_mut(id)) else {
-            return Err(format!("token {text:?} has the id {id}, and the model has {rows} rows"));
+            return Err(format!("token {text:?} has the id {id}, but the model has only {rows} rows"));
         };
         let is_control = added["special"] == true || looks_special(text);
         let (kind, text) = match is_control {

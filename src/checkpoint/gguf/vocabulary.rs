@@ -17,7 +17,7 @@ pub fn vocabulary(files: &Files, config: &Json, rows: usize, template: Option<St
     let kind = model["type"].as_str().unwrap_or("BPE");
     if kind != "BPE" {
         return Err(format!(
-            "model.type is {kind}: llama.cpp's tokenizers that are written are BPE, on bytes or with byte_fallback"
+            "model.type is {kind}, but only BPE tokenizers, on bytes or with byte_fallback, can be written for llama.cpp"
         ));
     }
     let is_byte_level = files.json["decoder"]["type"] == "ByteLevel" || byte_level::is_in(&files.json["pre_tokenizer"]);

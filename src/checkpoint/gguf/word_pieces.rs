@@ -22,7 +22,7 @@ pub fn begins_with_blank(tokenizer: &Json) -> Result<bool, String> {
         match step["type"].as_str() {
             Some("Prepend") if step["prepend"] == BLANK => begins = true,
             Some("Replace") if step["pattern"]["String"] == " " && step["content"] == BLANK => {}
-            _ => return Err(format!("normalizer has the step {step}, which llama.cpp does not have")),
+            _ => return Err(format!("normalizer has the step {step}, which llama.cpp does not support")),
         }
     }
     match tokenizer["pre_tokenizer"]["type"].as_str() {
@@ -32,7 +32,10 @@ pub fn begins_with_blank(tokenizer: &Json) -> Result<bool, String> {
         Some("Metaspace") if tokenizer["pre_tokenizer"]["split"] == false => {
             Ok(begins || tokenizer["pre_tokenizer"]["prepend_scheme"] != "never")
         }
-        _ => Err(format!("pre_tokenizer is {}, and llama.cpp does not split here", tokenizer["pre_tokenizer"])),
+        _ => Err(format!(
+            "pre_tokenizer is {}, but llama.cpp does not split with such a tokenizer",
+            tokenizer["pre_tokenizer"]
+        )),
     }
 }
 
@@ -41,13 +44,13 @@ pub fn begins_with_blank(tokenizer: &Json) -> Result<bool, String> {
 pub fn tokens(files: &Files, rows: usize) -> Result<Vec<Token>, String> {
     if files.json["model"]["byte_fallback"] != true {
         return Err(
-            "model is BPE without ByteLevel and without byte_fallback, which llama.cpp does not have".to_owned()
+            "model is BPE without ByteLevel and without byte_fallback, which llama.cpp does not support".to_owned()
         );
     }
     let known = files.tokens(rows)?;
     let mut tokens: Vec<Token> = (0..rows).map(unused).collect();
     match &files.pieces {
-        Some((_, false)) => return Err("tokenizer.model is no BPE: llama.cpp has no such tokenizer".to_owned()),
+        Some((_, false)) => return Err("tokenizer.model is not BPE, which llama.cpp does not support".to_owned()),
         Some((pieces, true)) => {
             for (id, piece) in pieces.iter().enumerate() {
                 let kind = match piece.kind {
@@ -66,7 +69,10 @@ pub fn tokens(files: &Files, rows: usize) -> Result<Vec<Token>, String> {
                     ));
                 }
                 let Some(token) = tokens.get_mut(id) else {
-                    return Err(format!("tokenizer.model has {} pieces, and the model has {rows} rows", pieces.len()));
+                    return Err(format!(
+                        "tokenizer.model has {} pieces, but the model has only {rows} rows",
+                        pieces.len()
+                    ));
                 };
                 *token = Token { text: piece.text.clone(), kind, score: piece.score };
             }
@@ -101,12 +107,13 @@ fn scores(model: &Json) -> Result<HashMap<String, f32>, String> {
             Json::String(text) => text.split_once(' '),
             other => other.get(0).and_then(Json::as_str).zip(other.get(1).and_then(Json::as_str)),
         };
-        let (left, right) = sides.ok_or_else(|| format!("model.merges has an entry that is no pair: {merge:.80}"))?;
+        let (left, right) =
+            sides.ok_or_else(|| format!("model.merges has an entry that is not a pair: {merge:.80}"))?;
         let whole = format!("{left}{right}");
         if whole != last && scores.contains_key(&whole) {
             return Err(format!(
-                "merges that make {whole:?} stand apart from each other: llama.cpp, which goes by one score for a token, would cut \
-                 texts otherwise; put the tokenizer.model beside tokenizer.json"
+                "merges that make {whole:?} are not next to each other: llama.cpp, which has one score per token, would split \
+                 texts differently; put the tokenizer.model beside tokenizer.json"
             ));
         }
         scores.entry(whole.clone()).or_insert(-(rank as f32));

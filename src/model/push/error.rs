@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
-    #[error("{id} is no id of the hub: it has the form ORG/NAME; a branch is named with --revision")]
+    #[error("{id} is not an id of the hub: it must have the form ORG/NAME; name a branch with --revision")]
     Id { id: String },
     #[error("pushing to {endpoint} needs a token that may write: set HF_TOKEN, or log in with `hf auth login`")]
     NoToken { endpoint: String },

@@ -97,7 +97,7 @@ impl Client {
         sent: Sent<'_>,
     ) -> Result<Response<Body>, PushError> {
         if !url.starts_with("http://") && !url.starts_with("https://") {
-            let reason = format!("{url:.80} is no address");
+            let reason = format!("{url:.80} is not an address");
             return Err(PushError::Answer { what: what.to_owned(), reason });
         }
         let mut waits = WAITS.into_iter();

@@ -35,7 +35,7 @@ pub fn upload(
     for (file, oid) in files {
         let told = answer["objects"].as_array().into_iter().flatten().find(|told| told["oid"] == *oid);
         let wrong = |reason: String| PushError::Answer { what: format!("uploading {}", file.name), reason };
-        let told = told.ok_or_else(|| wrong("its hash is not in it".to_owned()))?;
+        let told = told.ok_or_else(|| wrong("the file's hash is missing".to_owned()))?;
         if let Some(error) = told["error"]["message"].as_str() {
             let status = told["error"]["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(0);
             return Err(PushError::Refused {
@@ -62,12 +62,12 @@ pub fn upload(
 fn send(client: &Client, file: &PushFile, oid: &str, action: &Value) -> Result<(), PushError> {
     let what = format!("uploading {}", file.name);
     let wrong = |reason: String| PushError::Answer { what: what.clone(), reason };
-    let href = action["href"].as_str().ok_or_else(|| wrong("no address".to_owned()))?;
+    let href = action["href"].as_str().ok_or_else(|| wrong("the address is missing".to_owned()))?;
     let io = |source| PushError::Io { path: file.path.clone(), source };
     let open = File::open(&file.path).map_err(io)?;
     let now = open.metadata().map_err(io)?.len();
     if now != file.bytes {
-        return Err(io(std::io::Error::other(format!("has {now} bytes, and had {} when it was hashed", file.bytes))));
+        return Err(io(std::io::Error::other(format!("has {now} bytes, but had {} when it was hashed", file.bytes))));
     }
     let headers = action["header"].as_object();
     let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
@@ -78,10 +78,11 @@ fn send(client: &Client, file: &PushFile, oid: &str, action: &Value) -> Result<(
         let answer = client.send(&what, "PUT", href, &headers, Sent::Part(&open, 0, file.bytes))?;
         return expect_success(&what, answer).map(drop);
     };
-    let chunk: u64 = chunk.parse().ok().filter(|chunk| *chunk > 0).ok_or_else(|| wrong(format!("parts of {chunk}")))?;
+    let chunk: u64 =
+        chunk.parse().ok().filter(|chunk| *chunk > 0).ok_or_else(|| wrong(format!("a part size of {chunk}")))?;
     let count = file.bytes.div_ceil(chunk);
     if count > MAX_PARTS {
-        return Err(wrong(format!("{count} parts")));
+        return Err(wrong(format!("{count} parts (the limit is {MAX_PARTS})")));
     }
     // Addresses of parts stand under their numbers, with zeros before them.
     let mut addresses: Vec<(u64, String)> =

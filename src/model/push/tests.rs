@@ -222,8 +222,8 @@ fn a_repository_that_is_there_is_taken_and_refusals_are_named() {
         push(hub, folder.path(), id, true, revision, &mut |_| {}).unwrap_err().to_string()
     };
     assert!(refused("me/it", None, "main").contains("needs a token that may write: set HF_TOKEN"));
-    assert!(refused("it", Some("secret"), "main").contains("no id of the hub"));
-    assert!(refused("me/it", Some("secret"), "a/b").contains("no id of the hub"));
+    assert!(refused("it", Some("secret"), "main").contains("not an id of the hub"));
+    assert!(refused("me/it", Some("secret"), "a/b").contains("not an id of the hub"));
     let gone = refused("me/it", Some("secret"), "gone");
     assert!(gone.contains("creating the branch gone of me/it: the hub answered 404: Repository not found"), "{gone}");
     let before = server.asked.lock().unwrap().len();
