@@ -150,5 +150,5 @@ fn a_foundation_and_a_maker_of_ones_own_work_with_processes() {
     assert!(other.status.code() == Some(2) && text.contains("data.maker") && text.contains("has shouted"), "{text}");
     let answer = start(&example(name), dir, &["generate", "one/checkpoints/step-00000006", "--prompt", "Say it."]);
     let text = String::from_utf8(answer.stderr).unwrap();
-    assert!(!answer.status.success() && text.contains("a bigram is no language model"), "{text}");
+    assert!(!answer.status.success() && text.contains("a bigram model is not a language model"), "{text}");
 }

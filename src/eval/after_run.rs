@@ -109,7 +109,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     }
     if checkpoint.is_some() && config.saves_adapters_only() && !has_base(config) {
         console.line(
-            "the base of these adapters is random weights that no folder has: checkpoint.merge_lora=true saves whole models",
+            "the base of these adapters has random weights that are not saved anywhere: checkpoint.merge_lora=true saves whole models",
         );
     }
     console.line("");
@@ -119,7 +119,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     if let Some(checkpoint) = checkpoint.as_deref().filter(|_| config.saves_adapters_only() && has_base(config)) {
         let (what, command) = match is_diffusion(&folder) {
             true => ("one file for Diffusers or ComfyUI", "export --format comfyui"),
-            false => ("adapters added to their base", "export-hf"),
+            false => ("adapters merged into their base", "export-hf"),
         };
         console.line(&format!("{what:<38} loongforge checkpoint {command} {} OUT", shell_word(checkpoint)));
     }

@@ -91,11 +91,14 @@ impl ForwardModel {
                     decoders.push(Decoder::stage(config, stage, &params));
                     first.get_or_insert(params);
                 }
-                (Language::Decoder(decoders), first.ok_or_else(|| anyhow!("a model needs a device"))?)
+                (Language::Decoder(decoders), first.ok_or_else(|| anyhow!("a model needs at least one device"))?)
             }
             (None, Some(_)) if devices.len() > 1 => {
                 let model_type = &folder.config.model_type;
-                return Err(anyhow!("{}: the layers of a {model_type} are not divided into stages", config.display()));
+                return Err(anyhow!(
+                    "{}: a {model_type} model cannot be divided into pipeline stages",
+                    config.display()
+                ));
             }
             (None, Some(config)) => {
                 let params = load(config.specs())?;
@@ -104,12 +107,12 @@ impl ForwardModel {
             (None, None) => {
                 let model_type = &folder.config.model_type;
                 let instead = match (is_diffusion(&folder), foundation.as_policy()) {
-                    (true, _) => "; `loongforge sample` makes pictures and clips with it",
-                    (_, Some(_)) => "; `loongforge act` and `loongforge serve-policy` tell its actions",
+                    (true, _) => "; use `loongforge sample` to make pictures and clips with it",
+                    (_, Some(_)) => "; use `loongforge act` or `loongforge serve-policy` for its actions",
                     _ => "",
                 };
                 return Err(anyhow!(
-                    "{}: a {model_type} is no language model: it has no scores of tokens{instead}",
+                    "{}: a {model_type} model is not a language model and has no token scores{instead}",
                     config.display()
                 ));
             }
@@ -126,14 +129,14 @@ impl ForwardModel {
         let ModelFolders { weights, adapters, config } = folders;
         if adapters.is_some() {
             return Err(anyhow!(
-                "{}: adapters are added to a model on one rank only: merge them with `loongforge checkpoint export-hf` first",
+                "{}: adapters can only be used on one rank: merge them with `loongforge checkpoint export-hf` first",
                 config.display()
             ));
         }
         let folder = ModelFolder::open_plain(config)?;
         let Some(whole) = folder.config.decoder() else {
             let model_type = &folder.config.model_type;
-            return Err(anyhow!("{}: the layers of a {model_type} are not split among ranks", config.display()));
+            return Err(anyhow!("{}: a {model_type} model cannot be split among ranks", config.display()));
         };
         let (DecoderPart { decoder, params }, ranks) = Ranks::start(whole, weights, kind, devices)?;
         let load = |specs: Vec<ParamSpec>| -> Result<Rc<ParamStore>> {
@@ -210,7 +213,11 @@ impl ForwardModel {
         let decoder = match &self.language {
             Language::Decoder(stages) => match stages.as_slice() {
                 [decoder] => decoder,
-                _ => return Err(anyhow!("a model in stages makes answers; scores are computed by one on one device")),
+                _ => {
+                    return Err(anyhow!(
+                        "a model in pipeline stages can only generate answers; scores need a model on one device"
+                    ));
+                }
             },
             Language::EncoderDecoder(both) => {
                 let positions: Vec<f32> =

@@ -142,7 +142,7 @@ pub fn summary(config: &RunConfig, folder: &ModelFolder) -> Option<String> {
     let answers = match config.num_answers() {
         _ if folder.model_kind() != ModelKind::Tokens => String::new(),
         0 => String::new(),
-        count => format!("; up to {count} questions of each are answered"),
+        count => format!("; up to {count} questions of each set are answered"),
     };
     let names = eval.set_names(config.data.val_size > 0.0).join(", ");
     Some(format!("evaluated every {} steps and at the end: {names}{answers}", eval.every_steps))

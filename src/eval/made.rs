@@ -64,8 +64,8 @@ pub fn measure(
     let path = settings.load.as_path();
     if !path.is_dir() {
         console.line(&format!(
-            "the samples are not read: eval.reader.load names {}, which is not there; cargo xtask quickstart makes the \
-             quick start's reader",
+            "the samples are not read: eval.reader.load is {}, which does not exist; `cargo xtask quickstart` makes the quick \
+             start's reader",
             path.display()
         ));
         return Ok(Some(record));

@@ -38,7 +38,7 @@ impl Nearest {
     pub fn text(&self) -> String {
         let share = 100.0 * self.nearer as f64 / self.count.max(1) as f64;
         format!(
-            "nearer to one of {} training pictures than half of the true ones are: {share:.0} % (50 %: as new as those)",
+            "{share:.0} % are nearer to one of {} training pictures than half of the true pictures are (at 50 % they are as new as those)",
             self.num_trained
         )
     }

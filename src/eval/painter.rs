@@ -46,7 +46,7 @@ impl Painter {
         let folder = ModelFolder::open_plain(config)?;
         let autoencoder = ModelConfig::autoencoder(&folder.json)?.ok_or_else(|| {
             let model_type = &folder.config.model_type;
-            anyhow!("{}: a {model_type} makes no pictures: it is no diffusion model", config.display())
+            anyhow!("{}: a {model_type} model makes no pictures: it is not a diffusion model", config.display())
         })?;
         let kind = folder.kind();
         let base = || Checkpoint::open(weights);
@@ -102,7 +102,7 @@ impl Painter {
     pub fn make(&self, prompt: &Sample, settings: &MakeSettings, draw: u32, fps: f64) -> Result<Clip> {
         let row = SampleRow::new(&prompt.meta, true, NoisePurpose::Evaluation(draw));
         if row.target.is_none() {
-            return Err(anyhow!("the prompt does not say how large the result is"));
+            return Err(anyhow!("the prompt does not give the size of the result"));
         }
         let noise = settings.noise(&row, settings.width(&*self.transformer.0).ok_or_else(no_latents)?);
         let made = self.latents(prompt, &row, settings, noise)?;

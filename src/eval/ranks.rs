@@ -57,7 +57,7 @@ impl Ranks {
     /// # Errors
     /// The decoder cannot be split into as many parts, a part cannot be loaded, or a rank does not come.
     pub fn start(whole: &DecoderConfig, weights: &Path, kind: Kind, devices: &[Device]) -> Result<(DecoderPart, Self)> {
-        let folder = tempfile::tempdir().context("a folder in which ranks meet")?;
+        let folder = tempfile::tempdir().context("cannot create a folder for the ranks to meet in")?;
         let start = |rank: usize| Start {
             whole: whole.clone(),
             weights: weights.to_owned(),
@@ -75,7 +75,10 @@ impl Ranks {
                 set_intra_op_threads(threads.max(1));
                 follow(&start, &loaded, &queue);
             };
-            std::thread::Builder::new().name(format!("rank {rank}")).spawn(run).context("a rank's thread")?;
+            std::thread::Builder::new()
+                .name(format!("rank {rank}"))
+                .spawn(run)
+                .context("cannot start the thread of a rank")?;
             Ok(jobs)
         };
         let others = (1..devices.len()).map(other).collect::<Result<Vec<_>>>()?;

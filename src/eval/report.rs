@@ -77,7 +77,7 @@ impl EvalReport {
         if summary.stops {
             let best = summary.evaluated.best.map_or(String::new(), |best| format!("; the best was {}", best.step));
             let count = summary.evaluated.without_progress;
-            let what = format!("the held-out loss has not become lower in {count} evaluations (eval.patience){best}");
+            let what = format!("the held-out loss has not improved in {count} evaluations (eval.patience){best}");
             self.console.line(&format!("stopping after {} steps: {what}", summary.step));
         }
         self.mark();
@@ -134,7 +134,9 @@ impl EvalReport {
             let step = id.as_held_out().and_then(|(_, number)| dataset.step_asked(number));
             match step.map(|step| policy.compared(&step, normalized)) {
                 Some(Ok(compared)) => errors.add(&compared),
-                Some(Err(error)) => self.console.line(&format!("warning: actions of held-out sample {id}: {error}")),
+                Some(Err(error)) => self
+                    .console
+                    .line(&format!("warning: the actions of held-out sample {id} cannot be compared: {error}")),
                 None => self.console.line(&format!("warning: held-out sample {id} cannot be read again")),
             }
         }

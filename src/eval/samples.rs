@@ -30,9 +30,9 @@ pub enum SampleError {
     Schedule(#[from] ScheduleError),
     #[error(transparent)]
     Model(#[from] ModelConfigError),
-    #[error("sample: the model makes no pictures: it is no diffusion model")]
+    #[error("sample: the model makes no pictures: it is not a diffusion model")]
     NoPictures,
-    #[error("{key}: two numbers are for two transformers, and the model has one: write one number")]
+    #[error("{key}: two numbers are for two transformers, but the model has one: write one number")]
     OneTransformer { key: &'static str },
 }
 
