@@ -123,7 +123,7 @@ fn arranged(config: &Value) -> Result<Llava, String> {
     let Some((_, model_type, has_class, usual)) = TOWERS.iter().find(|(own, ..)| *own == named).copied() else {
         let known: BTreeSet<&str> = TOWERS.iter().map(|(_, theirs, ..)| *theirs).collect();
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(format!("image_encoder.model_type is {named:?}; {CLASS} supports {known}"));
+        return Err(format!("image_encoder.model_type is {named:?}; {CLASS} takes {known}"));
     };
     if encoder["spatial_merge_size"].as_i64().is_some_and(|merge| merge != 1) {
         return Err(format!("image_encoder.spatial_merge_size is not 1, but {CLASS} makes one feature per patch"));

@@ -147,7 +147,7 @@ fn adapters_are_merged_into_their_base() {
     let said = run(&[&from("foundation", ", r: 8"), &parts[1], &parts[2], "--overwrite"]);
     assert!(said.code != 0 && said.err.contains("model.foundation.lora.r is 8"), "{}", said.err);
     let said = run(&[&parts[0], &parts[1], "--overwrite"]);
-    assert!(said.code != 0 && said.err.contains("`lora.adapter` of every part"), "{}", said.err);
+    assert!(said.code != 0 && said.err.contains("`lora.adapter` for every part"), "{}", said.err);
 
     std::fs::rename(fixture.path("base"), fixture.path("moved")).unwrap();
     fixture.fails(&["generate", apart, "--prompt", "hi"], 2, &["adapters of base, which is not a local folder"]);

@@ -59,7 +59,11 @@ fn resume_refuses_what_is_no_whole_checkpoint() {
     let fixture = Fixture::trained();
     fixture.fails(&["run", "run.yaml", "--resume=gone"], 2, &["--resume=gone: there is no such folder"]);
     let muon = ["run", "run.yaml", "--resume", "train.steps=3", "train.optimizer.type=muon"];
-    fixture.fails(&muon, 2, &["train.optimizer.type adamw, this run muon", "model.load=run/checkpoints/step-00000002"]);
+    fixture.fails(
+        &muon,
+        2,
+        &["train.optimizer.type adamw, but this run has muon", "model.load=run/checkpoints/step-00000002"],
+    );
     fixture.fails(&["run", "run.yaml", "--resume=model"], 2, &["--resume=model: it is not a checkpoint of a run"]);
     fixture.fails(&["run", "run.yaml", "--resume", CHECKPOINT], 2, &[&format!("--resume={CHECKPOINT}")]);
     fixture.fails(&["run", "run.yaml", "--resume", "run"], 2, &["--resume=run"]);
@@ -135,7 +139,11 @@ fn resume_refuses_another_model() {
     let adapters = "has no optimizer state for";
     fixture.fails(&resume("model.foundation.lora.r=4"), 2, &[CHECKPOINT, adapters, "lora_A", "model.load="]);
     fixture.fails(&resume("train.ema=0.9"), 2, &[CHECKPOINT, "has no averages of the weights", "train.ema=null"]);
-    fixture.fails(&resume("train.precision=bf16"), 2, &[CHECKPOINT, "train.precision float32", "this run bf16"]);
+    fixture.fails(
+        &resume("train.precision=bf16"),
+        2,
+        &[CHECKPOINT, "train.precision float32", "but this run has bf16"],
+    );
     assert!(fixture.contents("run") == before);
 }
 

@@ -24,7 +24,11 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
         &[pool, "num_attention_heads is 2", "tensor_parallel=3"],
     );
     refused(&fixture, &["pools.encoder.tensor_parallel=3"], &["pools.encoder", "tensor_parallel=3"]);
-    refused(&fixture, &["pools.foundation.pipeline_parallel=3"], &["pipeline_parallel", "3 stages of 2 layers"]);
+    refused(
+        &fixture,
+        &["pools.foundation.pipeline_parallel=3"],
+        &["pipeline_parallel", "3 stages are too many for 2 layers"],
+    );
     let ulysses = ["pools.foundation.context_parallel=3", "pools.foundation.context_attention=ulysses"];
     refused(&fixture, &ulysses, &["pools.foundation.context_parallel"]);
     let both = ["pools.foundation.context_parallel=2", "pools.foundation.chunk_tokens=16"];
@@ -60,11 +64,7 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
         fixture.succeeds(&["check", "run.yaml", &format!("{key}=64MiB")]);
     }
     let reference = ["train.preference={loss: orpo}", "pools.reference={}"];
-    refused(
-        &fixture,
-        &reference,
-        &["`orpo` compares with no reference model; leave the pool out (`~pools.reference`)"],
-    );
+    refused(&fixture, &reference, &["`orpo` does not use a reference model; leave the pool out (`~pools.reference`)"]);
     let learn = ["train.preference={loss: orpo}", "train.learn=last"];
     refused(&fixture, &learn, &["`train.learn` with `train.preference`"]);
     let none = ["model.image_projector.freeze_patterns=['*.nothing.*']"];
@@ -183,10 +183,10 @@ fn what_has_no_effect_is_said() {
     let lora = "model.foundation.lora.r=2";
     let whole = said(&[lora]);
     for part in ["image_encoder", "image_projector"] {
-        assert!(whole.contains(&format!("model.{part} is trained whole beside the adapters")), "{whole}");
+        assert!(whole.contains(&format!("model.{part} is trained as a whole beside the adapters")), "{whole}");
     }
     let settled = [lora, "model.image_encoder.freeze=true", "model.image_projector.freeze=false"];
-    assert!(!said(&settled).contains("is trained whole"));
+    assert!(!said(&settled).contains("is trained as a whole"));
     let line = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
     fixture.write("mixed/a.jsonl", format!("{line}\n"));
     fixture.write("mixed/b.txt", "a text\n");

@@ -151,7 +151,7 @@ fn an_encoder_that_sends_what_is_not_its_own_is_let_go_and_changes_nothing() {
     succeeds(&fixture, "twin", "", &[]);
     for (name, faults, why) in [
         ("shape", "encoder/1@lie_shape:2=lie", "has shapes"),
-        ("claim", "encoder/1@lie_claim:2-9=lie", "is another's to send"),
+        ("claim", "encoder/1@lie_claim:2-9=lie", "should have been sent by another actor"),
     ] {
         let text = succeeds(&fixture, name, faults, &[]);
         assert!(

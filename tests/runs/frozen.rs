@@ -291,7 +291,7 @@ fn what_makes_no_sense_is_refused() {
     let fixture = Fixture::new(Pictures::Some);
     let zero = ["pools.foundation.replicas=2", "pools.foundation.zero=3"];
     for (own, says) in [
-        (vec![FLOAT8[0]], "model.foundation.frozen_precision: no weight of a linear map of this part is frozen"),
+        (vec![FLOAT8[0]], "model.foundation.frozen_precision: no weight of a linear layer of this part is frozen"),
         (
             [&ADAPTERS[..], &["model.foundation.frozen_precision=nf4", "pools.foundation.tensor_parallel=2"]].concat(),
             "tensor_parallel would cut its rows within blocks of 64 numbers",

@@ -191,7 +191,7 @@ pub fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, Eng
             let count = tch::Cuda::device_count();
             let index = index.map_or(number % count.max(1) as usize, |index| index as usize);
             if index as i64 >= count {
-                return Err(format!("device: cuda:{index} was asked for and there are {count} CUDA devices").into());
+                return Err(format!("device: cuda:{index} was asked for, but there are {count} CUDA devices").into());
             }
             enter_gpu(index);
             wake_autograd(tch::Device::Cuda(index))?;

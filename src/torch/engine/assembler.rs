@@ -19,7 +19,7 @@ impl Assembler {
     /// Takes the part of `owner`.
     pub(super) fn insert(&mut self, owner: u32, tensors: Vec<Tensor>) -> Result<(), EngineError> {
         if !self.expected.contains(&owner) {
-            return Err(format!("data/{owner} holds none of it").into());
+            return Err(format!("data/{owner} has no part of it").into());
         }
         match self.arrived.insert(owner, tensors) {
             None => Ok(()),
@@ -61,7 +61,7 @@ impl Assembler {
         for (owner, len) in taken {
             let size = self.arrived[&owner][index].size();
             if size[dim as usize] != len {
-                return Err(format!("data/{owner} sent {size:?} where its samples take {len}").into());
+                return Err(format!("data/{owner} sent {size:?}, but its samples need {len}").into());
             }
         }
         match (&self.arrived.values().next(), self.arrived.len()) {

@@ -79,7 +79,9 @@ fn spill(config: &RunConfig, own: &OwnPool<'_>) -> Result<Option<Spill>, EngineE
     let bytes = if is_dry_run() { 0 } else { own.pool.spill.bytes() };
     let folder = &config.run.dir;
     let file = (bytes > 0).then(|| Spill::new(folder, bytes)).transpose();
-    file.map_err(|error| format!("pools.{}.spill: a file in {}: {error}", own.name, folder.display()).into())
+    file.map_err(|error| {
+        format!("pools.{}.spill: cannot create a file in {}: {error}", own.name, folder.display()).into()
+    })
 }
 
 /// This rank's part of an encoder, which has all towers of its pool.

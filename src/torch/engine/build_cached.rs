@@ -72,9 +72,10 @@ pub(super) fn expect_whole(name: PoolName, pool: &EncoderPool, trained: &[&str])
         .into());
     }
     if pool.tensor_parallel > 1 || pool.zero > 2 {
-        return Err(
-            format!("{key}: the pool's actors must have whole parameters: tensor_parallel 1, zero below 3").into()
-        );
+        return Err(format!(
+            "{key}: the pool's actors must have whole parameters: set tensor_parallel to 1 and zero below 3"
+        )
+        .into());
     }
     Ok(())
 }
@@ -125,7 +126,7 @@ pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<Encod
 /// # Errors
 /// The pool has no `cache_dir` or is trained, the device is absent, or weights are missing or of another model.
 pub fn build_feature_encoder(spec: &EngineSpec) -> Result<FeatureEncoder, EngineError> {
-    let own = own_pool(spec).ok_or("the pool holds no tower of the model")?;
+    let own = own_pool(spec).ok_or("the pool has no tower of this model")?;
     let dir = cache_dir(&own)?;
     let device = settle_thread(spec, Some(&own))?;
     let params = encoder_specs(&spec.config, &own.towers, &spec.model.tree)?;

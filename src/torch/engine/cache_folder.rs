@@ -139,7 +139,7 @@ impl CacheFolder {
         for (name, info) in file.tensors() {
             let named = name.split_once('.').and_then(|(key, level)| Some((Key::parse(key)?, level.parse().ok()?)));
             let (Some((key, level)), Some(kind)) = (named, info.dtype.kind()) else {
-                return Err(torn(format!("{}: {name} is no features of ours", path.display())));
+                return Err(torn(format!("{}: {name} is not a tensor of features of loongforge", path.display())));
             };
             let stored = Stored { file: self.files.len(), info: info.clone(), kind };
             found.entry(key).or_default().push((level, stored));

@@ -76,8 +76,7 @@ pub fn note_on_carried_parts(config: &RunConfig, model: &ModelConfig) -> Option<
         (true, None) => format!("checkpoints have no {names}, which nothing reads"),
         (false, None) => return None,
         (false, Some(_)) => format!(
-            "checkpoints carry {names} along unchanged; the talker reads the hidden states of the model that is trained, \
-             so speech may get worse"
+            "{names} are saved unchanged; the talker reads the hidden states of the model that is trained, so speech may get worse"
         ),
     })
 }

@@ -167,7 +167,7 @@ impl EncoderWorker {
     pub(super) fn arrive(&mut self, from: ActorId, parcel: Parcel) -> Result<(), EngineError> {
         let (id, kind) = match parcel.header.kind {
             ParcelKind::Items(id) | ParcelKind::Gradient(id) => (id, parcel.header.kind),
-            other => return Err(format!("{other:?} from {from} is nothing for an encoder").into()),
+            other => return Err(format!("{from} sent {other:?}, which an encoder does not take").into()),
         };
         let device = self.state.params().flat().device();
         if id.is_of_evaluation() && !self.has(id) {
@@ -190,7 +190,7 @@ impl EncoderWorker {
                 work.phase = Phase::Returned { run, grads: tensors };
                 Ok(())
             }
-            _ => Err(format!("{from} sent {kind:?} out of turn").into()),
+            _ => Err(format!("{from} sent {kind:?} out of order").into()),
         }
     }
 
@@ -261,7 +261,7 @@ impl EncoderWorker {
             };
             if outputs.len() != grads.len() {
                 return Err(format!(
-                    "{} has {} outputs and got {} gradients",
+                    "{} has {} outputs, but got {} gradients",
                     work.unit.id,
                     outputs.len(),
                     grads.len()

@@ -130,7 +130,7 @@ fn expect_all_used(
             }
         }
         folder.expect_all([&folder.contents(&own, &model.tree)?]).map_err(|error| {
-            format!("{error}; set `lora.adapter` of every part of the model whose adapters it holds")
+            format!("{error}; set `lora.adapter` for every part of the model that it has adapters of")
         })?;
     }
     Ok(())
@@ -140,14 +140,14 @@ fn expect_all_used(
 fn check(model: &ModelConfig, all: &[ParamSpec]) -> Result<(), EngineError> {
     let merge = "set checkpoint.merge_lora=true to save whole models";
     if let Some(path) = dora_without_place(all, &model.tree) {
-        let why = "PEFT takes it for a layer of experts, which have none";
+        let why = "PEFT treats it as a layer of experts, which cannot have DoRA";
         return Err(format!("DoRA beside {path}: {why}; leave it out with lora.exclude_modules, or {merge}").into());
     }
     let saved = modules_to_save(all.iter(), &model.tree);
     let mut adapted = all.iter().filter_map(|spec| spec.name.strip_suffix(ADAPTER_PARTS[0]));
     if let Some(path) = adapted.find(|path| is_within(&format!("{}.weight", model.tree.name(path)), &saved)) {
-        let why = "a module that is saved whole holds it";
-        return Err(format!("the adapter of {path} cannot be saved apart: {why}; {merge}").into());
+        let why = "it is within a module that is saved whole";
+        return Err(format!("the adapter of {path} cannot be saved separately: {why}; {merge}").into());
     }
     Ok(())
 }

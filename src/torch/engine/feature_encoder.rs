@@ -75,5 +75,5 @@ impl FeatureEncoder {
 }
 
 fn unwritten(error: io::Error) -> String {
-    format!("cache_dir does not take what was encoded: {error}")
+    format!("cannot write features into cache_dir: {error}")
 }

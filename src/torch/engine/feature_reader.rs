@@ -91,16 +91,16 @@ impl FeatureReader {
     fn missing(&self, tower: Tower, sample: SampleId) -> Missing {
         let (pool, dir) = (self.pool, self.dir.display());
         let why = match self.folders.get(&tower).is_some_and(|folders| !folders.is_empty()) {
-            true => "an item of it is not in",
-            false => "there are none at all of this tower, with these weights and in this precision, in",
+            true => "one of its items is not in",
+            false => "there are no features of this tower, with these weights and in this precision, in",
         };
         let sample_name = match sample.as_held_out() {
             Some((stream, index)) => format!("held-out sample {index} of set {}", stream / 2),
             None => format!("sample {sample}"),
         };
         let error = format!(
-            "{sample_name} has no features of the {tower} tower, and the pool `{pool}` has no encoders \
-             (pools.{pool}.replicas is 0): {why} {dir}; `loongforge data encode CONFIG` makes what is missing"
+            "{sample_name} has no features of the {tower} tower, and the pool `{pool}` has no encoders (pools.{pool}.replicas is \
+             0): {why} {dir}; `loongforge data encode CONFIG` computes what is missing"
         );
         Missing { sample, error }
     }

@@ -15,8 +15,8 @@ pub enum TrainedError {
     #[error("{key}.lora: every linear layer of this part is excluded")]
     NothingLeft { key: &'static str },
     #[error(
-        "{key}.frozen_precision: no weight of a linear map of this part is frozen, and weights that are trained are not \
-         rounded: set {key}.lora or {key}.freeze, or leave it out"
+        "{key}.frozen_precision: no weight of a linear layer of this part is frozen, and trained weights are not rounded: set \
+         {key}.lora or {key}.freeze, or leave it out"
     )]
     NothingFrozen { key: &'static str },
     #[error("{key}.frozen_precision: {name}: {why}")]

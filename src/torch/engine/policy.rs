@@ -29,7 +29,7 @@ pub enum PolicyError {
     Config { path: PathBuf, reason: String },
     #[error("{path}: {source}")]
     Model { path: PathBuf, source: ModelConfigError },
-    #[error("{path}: {model_type} is no robot policy")]
+    #[error("{path}: {model_type} is not a robot policy")]
     Other { path: PathBuf, model_type: String },
     #[error(transparent)]
     Weights(#[from] WeightsError),
@@ -153,17 +153,23 @@ impl PolicyModel {
     ) -> Result<Vec<f32>, PolicyError> {
         let ActionChunk { horizon, action_dim, .. } = self.chunk;
         if given.len() as i64 % action_dim != 0 || given.len() as i64 >= horizon * action_dim {
-            let wrong =
-                format!("{} numbers of given actions, of {action_dim} each and fewer than {horizon}", given.len());
+            let wrong = format!(
+                "{} numbers of given actions: they must be whole actions of {action_dim}, and fewer than {horizon} actions",
+                given.len()
+            );
             return Err(PolicyError::Sample(wrong));
         }
         if noise.len() as i64 != horizon * action_dim || num_steps == 0 {
-            let wrong =
-                format!("noise of {} numbers, {num_steps} steps: {horizon} x {action_dim} are needed", noise.len());
+            let wrong = format!(
+                "noise of {} numbers for {num_steps} steps: {horizon} x {action_dim} numbers and at least one step are needed",
+                noise.len()
+            );
             return Err(PolicyError::Sample(wrong));
         }
         if self.chunk.writes {
-            return Err(PolicyError::Sample("this policy writes actions as tokens, and makes none of noise".into()));
+            return Err(PolicyError::Sample(
+                "this policy writes actions as tokens and does not generate them from noise".into(),
+            ));
         }
         let columns = self.columns(sample)?;
         let features = self.features(sample)?;
@@ -189,8 +195,9 @@ impl PolicyModel {
         let observed = Observed { columns: &columns, cu_seqlens: &ends, features: &features };
         let written = self.acting.write(observed, &decoding);
         let written = written.and_then(|mut written| written.pop());
-        written
-            .ok_or_else(|| PolicyError::Sample("this policy makes actions of noise, and writes none as tokens".into()))
+        written.ok_or_else(|| {
+            PolicyError::Sample("this policy generates actions from noise and does not write them as tokens".into())
+        })
     }
 
     /// What it reads of the sample, checked; other columns are empty.
@@ -198,7 +205,7 @@ impl PolicyModel {
         let wrong = |reason: String| Err::<Columns, _>(PolicyError::Sample(reason));
         let (vocab_size, image) = (self.chunk.vocab_size, self.chunk.image_token);
         if sample.input_ids.is_empty() {
-            return wrong("a sample without tokens".into());
+            return wrong("the sample has no tokens".into());
         }
         if let Some(id) = sample.input_ids.iter().find(|id| !(0..vocab_size).contains(*id) && **id != image) {
             return wrong(format!("token {id} is not below the policy's vocab_size ({vocab_size})"));
@@ -230,9 +237,10 @@ impl PolicyModel {
     fn features(&self, sample: &Sample) -> Result<Vec<Tensor>, PolicyError> {
         let all = self.towers.iter().map(|tower| tower.features(sample)).collect::<Result<Vec<_>, _>>()?;
         match sample.media.iter().find(|item| self.towers.iter().all(|tower| tower.tower != item.tower)) {
-            Some(other) => {
-                Err(PolicyError::Sample(format!("an item for a tower {}, which the policy lacks", other.tower)))
-            }
+            Some(other) => Err(PolicyError::Sample(format!(
+                "the sample has an item for the {} tower, which the policy does not have",
+                other.tower
+            ))),
             None => Ok(all.into_iter().flatten().collect()),
         }
     }
@@ -250,7 +258,9 @@ impl OpenTower {
         };
         if places != of_items || !items.iter().all(fits) {
             let (tower, count) = (self.tower, items.len());
-            let reason = format!("{places} tokens for {of_items} features of {count} items of the {tower} tower");
+            let reason = format!(
+                "the sample has {places} placeholder tokens for {of_items} features of {count} items of the {tower} tower"
+            );
             return Err(PolicyError::Sample(reason));
         }
         if items.is_empty() {

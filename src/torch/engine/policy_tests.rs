@@ -88,9 +88,10 @@ fn samples_of_another_policy_are_refused() {
     };
     assert!(error(&|sample| sample.columns.clear()).contains("no column state"));
     assert!(error(&|sample| sample.input_ids.push(99)).contains("token 99 is not below"));
-    assert!(error(&|sample| sample.input_ids.clear()).contains("without tokens"));
+    assert!(error(&|sample| sample.input_ids.clear()).contains("has no tokens"));
     assert!(
-        error(&|sample| drop(sample.media.pop())).contains("8 tokens for 4 features of 1 items of the vision tower")
+        error(&|sample| drop(sample.media.pop()))
+            .contains("8 placeholder tokens for 4 features of 1 items of the vision tower")
     );
     assert!(error(&|sample| sample.media[0].pixels.truncate(9)).contains("features of 2 items"));
     let other = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen3-seed1");

@@ -74,7 +74,7 @@ fn check_encoder(
 ) -> Result<Vec<ParamSpec>, EngineError> {
     if pool.reads() && !config.model.has_frozen(set) {
         let why = "features of towers that are trained change with every step";
-        return Err(format!("pools.{name}.replicas is 0, and the pool is trained: {why}").into());
+        return Err(format!("pools.{name}.replicas is 0, but the pool is trained: {why}").into());
     }
     // On the foundation's actors every encoder is whole.
     let parallel = match config.pools.placement {
@@ -103,10 +103,10 @@ fn check_held_towers(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
             if let (Tower::Reference, Some(preference)) = (tower, &config.train.preference) {
                 let loss = serde_json::to_value(preference.loss).expect("a word");
                 let loss = loss.as_str().unwrap_or_default();
-                let why = format!("train.preference.loss `{loss}` compares with no reference model");
+                let why = format!("train.preference.loss `{loss}` does not use a reference model");
                 return Err(format!("pools.{name}: {why}; leave the pool out (`~pools.{name}`)").into());
             }
-            return Err(format!("pools.{name}: it holds the {tower} tower, which this model does not have").into());
+            return Err(format!("pools.{name}: it is for the {tower} tower, which this model does not have").into());
         }
     }
     Ok(())
@@ -120,7 +120,7 @@ pub fn without_effect(config: &RunConfig, model: &ModelConfig) -> Vec<String> {
         .filter(|(name, pool)| pool.expert_parallel > 1 && !model.foundation_of(*name).has_experts());
     let no_experts = dense.map(|(name, pool)| {
         let experts = pool.expert_parallel;
-        format!("pools.{name}.expert_parallel is {experts} and has no effect: this model has no experts to spread")
+        format!("pools.{name}.expert_parallel is {experts} and has no effect: this model has no experts to distribute")
     });
     let pools = config.pools.encoders(model.towers.set());
     let is_frozen = |towers| config.model.has_frozen(towers);
@@ -133,7 +133,7 @@ pub fn without_effect(config: &RunConfig, model: &ModelConfig) -> Vec<String> {
     let rates = rates.map(|(name, ..)| format!("pools.{name}.lr has no effect: the pool's towers are frozen"));
     let on_host = config.train.optimizer.offload.as_ref().filter(|offload| offload.to == OffloadTo::Cpu);
     let same_memory = on_host.filter(|_| config.device == Device::Cpu).map(|_| {
-        "train.optimizer.offload.to is cpu and saves nothing on device: cpu, whose memory is the host's (to: disk does)".to_owned()
+        "train.optimizer.offload.to is cpu, which saves nothing with device: cpu, since its memory is the host's (to: disk does)".to_owned()
     });
     no_experts.chain(rates).chain(of_pools).chain(same_memory).collect()
 }
@@ -154,7 +154,10 @@ pub fn whole_beside_adapters(config: &RunConfig, model: &ModelConfig) -> Vec<Str
     let mut keys: Vec<&'static str> = trained.map(part_of).filter(silent).map(|(key, _)| key).collect();
     keys.dedup();
     let said = |key| {
-        format!("{key} is trained whole beside the adapters of model.foundation: set {key}.freeze to say whether it is")
+        format!(
+            "{key} is trained as a whole beside the adapters of model.foundation: set {key}.freeze to true or false to make this \
+             explicit"
+        )
     };
     keys.into_iter().map(said).collect()
 }
@@ -164,7 +167,7 @@ fn unused(config: &RunConfig, name: PoolName, pool: &EncoderPool, is_frozen: boo
     let default = EncoderPool::default();
     let of_cache = [("cache", pool.cache.bytes() > 0 && !is_frozen), ("spill", pool.spill.bytes() > 0 && !is_frozen)];
     let trained = "the pool's towers are trained, and their features change with every step";
-    let (spill, no_cache) = ("spill", "it is for features that have no room in `cache`, which is 0");
+    let (spill, no_cache) = ("spill", "it is for features that do not fit into `cache`, which is 0");
     let of_spill = [(spill, is_frozen && pool.spill.bytes() > 0 && pool.cache.bytes() == 0)];
     let is_colocated = config.pools.placement == Placement::Colocated;
     let of_actors = [
@@ -172,7 +175,7 @@ fn unused(config: &RunConfig, name: PoolName, pool: &EncoderPool, is_frozen: boo
         ("threads", pool.threads != default.threads),
         ("grace", pool.grace != default.grace),
     ];
-    let actors = "encoders are colocated with the foundation, and are those of its actors";
+    let actors = "encoders are colocated with the foundation and run in its actors";
     let of_cache = of_cache.into_iter().map(|(key, is_set)| (key, is_set, trained));
     let of_spill = of_spill.into_iter().map(|(key, is_set)| (key, is_set, no_cache));
     let of_actors = of_actors.into_iter().map(|(key, is_set)| (key, is_set && is_colocated, actors));

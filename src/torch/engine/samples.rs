@@ -70,11 +70,11 @@ pub fn decode(
     fps: f64,
 ) -> Result<Clip, EngineError> {
     let _no_grad = tch::no_grad_guard();
-    let grid = row.target.ok_or("what is made has a size")?.grid;
+    let grid = row.target.ok_or("the result has no size")?.grid;
     let latents = latents.to_kind(Kind::Float).to_device(params.flat().device());
     let frames = autoencoder.decoder(params).decode(&latents, [grid.t, grid.h, grid.w].map(i64::from), None);
     let sizes: Vec<usize> = frames.size().into_iter().map(|size| size as usize).collect();
-    let sizes = <[usize; 4]>::try_from(sizes).map_err(|sizes| format!("frames of {sizes:?}"))?;
+    let sizes = <[usize; 4]>::try_from(sizes).map_err(|sizes| format!("frames have the shape {sizes:?}"))?;
     let values = frames.to_kind(Kind::Float).to_device(Device::Cpu).contiguous().view([-1]);
     let values = Vec::<f32>::try_from(values).map_err(|error| format!("frames: {error}"))?;
     Ok(Clip::from_values(&values, sizes, fps))

@@ -60,7 +60,7 @@ impl FoundationPlan {
         pool: PoolName,
     ) -> Result<Self, EngineError> {
         if layout.cp > 1 && splits.chunk_tokens > 0 {
-            let what = "rows are split by context_parallel or by chunk_tokens, not by both";
+            let what = "rows can be split by context_parallel or by chunk_tokens, not by both";
             return Err(format!("pools.{pool}: {what}").into());
         }
         if let Some(what) = family.needs_whole_rows().filter(|_| splits.chunk_tokens > 0) {
@@ -154,7 +154,7 @@ pub(super) fn cut(
     let error = |what: String| format!("pools.{pool}.pipeline_parallel: {what}");
     let too_many = || match num_layers {
         0 => error("this model cannot be split into stages; set it to 1".into()),
-        _ => error(format!("{} stages of {num_layers} layers; take fewer", pipeline.stages())),
+        _ => error(format!("{} stages are too many for {num_layers} layers; use fewer", pipeline.stages())),
     };
     let stages = Stage::all(pipeline.layers(num_layers).ok_or_else(too_many)?);
     stages.iter().try_for_each(|stage| family.check_stage(stage)).map_err(|found| error(found.to_string()))?;

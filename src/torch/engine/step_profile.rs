@@ -41,7 +41,7 @@ impl StepProfile {
         let first = profile.first - 1;
         if first <= first_step.0 {
             tracing::warn!(
-                "{me}: no profile: it begins with step {}, and step {} was to be recorded",
+                "{me}: no profile: it begins with step {}, but step {} was to be recorded first",
                 first_step.0 + 1,
                 first + 1
             );
@@ -96,7 +96,7 @@ impl StepProfile {
         fs::create_dir_all(&self.folder).map_err(|error| failed(&self.folder, error))?;
         let profile = profiler.stop(&trace).map_err(|error| error.to_string())?;
         if self.device.is_cuda() && profile.kernels.is_empty() {
-            tracing::warn!("{}: its profile has no kernel: libtorch could not record those of the GPU", self.me);
+            tracing::warn!("{}: its profile has no kernels: libtorch could not record those of the GPU", self.me);
         }
         fs::write(&table, self.table(&profile)).map_err(|error| failed(&table, error))?;
         tracing::info!("profile {} and {}", table.display(), trace.display());
@@ -113,11 +113,11 @@ impl StepProfile {
     fn table(&self, profile: &Profile) -> String {
         let (first, end) = self.steps;
         let mut text =
-            format!("Steps {} to {end} of {}, with all that its process did meanwhile.\n", first + 1, self.me);
+            format!("Steps {} to {end} of {}, with everything that its process did meanwhile.\n", first + 1, self.me);
         if !profile.kernels.is_empty() {
             text += &rows("kernels and copies of GPUs", &profile.kernels, true);
         }
-        text + &rows("operators of all threads, each with those that it calls", &profile.operators, false)
+        text + &rows("operators of all threads, each including those that it calls", &profile.operators, false)
     }
 }
 

@@ -168,7 +168,7 @@ impl TorchEngine {
     fn reduce_members(&mut self, step: StepId, epoch: Epoch, ports: &mut Ports) -> Result<(), EngineError> {
         let plan = self.planned.front().filter(|plan| plan.step == step).cloned();
         let (Some(plan), Some(worker)) = (plan, &mut self.encoder) else {
-            return Err(format!("step {step} is not one to reduce").into());
+            return Err(format!("step {step} cannot be reduced now").into());
         };
         let Some(membership) = worker.membership.as_mut().filter(|membership| membership.epoch() == epoch) else {
             return Ok(());
@@ -239,15 +239,22 @@ impl TorchEngine {
 
     fn finish_step(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
         let evaluates = self.evaluates();
-        if self.planned.pop_front().map(|plan| plan.step) != Some(step) {
-            return Err(format!("step {step} was ended out of turn").into());
+        let expected = self.planned.pop_front().map(|plan| plan.step);
+        if expected != Some(step) {
+            let expected =
+                expected.map_or_else(|| "none is planned".to_owned(), |step| format!("expected step {step}"));
+            return Err(format!("step {step} finished out of order ({expected})").into());
         }
         if let Some(worker) = &mut self.encoder {
             worker.finish_step();
         }
         let claims = self.foundation.as_mut().map_or(Vec::new(), FoundationWorker::finish_step);
         for (peer, kind) in claims.into_iter().filter(|(peer, _)| !ports.is_gone(*peer)) {
-            ports.emit(Event::Refused { peer, reason: format!("{kind:?} is another's to send"), lacks: None });
+            ports.emit(Event::Refused {
+                peer,
+                reason: format!("{kind:?} should have been sent by another actor"),
+                lacks: None,
+            });
         }
         self.num_reported = self.num_reported.saturating_sub(1);
         if !evaluates {

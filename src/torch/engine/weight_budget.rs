@@ -33,8 +33,8 @@ fn within(
     let Some(budget) = budget else { return Ok(specs) };
     within_weight_budget(specs, kind(config.train.precision), budget.bytes()).map_err(|least| {
         format!(
-            "`{key}`: weights need at least {least} bytes on the device, and the budget is {}: frozen weights of linear \
-             maps lie on the host already, all others stay",
+            "`{key}`: weights need at least {least} bytes on the device, but the budget is {}: frozen weights of linear layers \
+             are already on the host, and all others must stay on the device",
             budget.bytes()
         )
         .into()

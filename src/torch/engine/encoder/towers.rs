@@ -27,7 +27,8 @@ impl TowerModels {
     /// # Errors
     /// The encoder does not have the tower.
     pub(in crate::engine) fn of(&self, tower: Tower) -> Result<&dyn EncoderModel, EngineError> {
-        let missing = || EngineError::from(format!("the encoder has no {tower} tower, for which it was given a unit"));
+        let missing =
+            || EngineError::from(format!("the encoder was given a unit for the {tower} tower, which it does not have"));
         self.0.get(&tower).map(|model| &**model).ok_or_else(missing)
     }
 }

@@ -32,7 +32,8 @@ impl Actor {
         let seen: Vec<Tensor> = features.iter().flatten().map(Tensor::shallow_clone).collect();
         let observed = Observed { columns: &batch.columns, cu_seqlens: &batch.cu_seqlens, features: &seen };
         let from = Denoising { noise: &Tensor::cat(&noise, 0), num_steps: num_steps as usize, given: None };
-        let actions = self.policy.act(observed, from).ok_or("eval.actions: the policy makes no actions of noise")?;
+        let actions =
+            self.policy.act(observed, from).ok_or("eval.actions: the policy does not generate actions from noise")?;
         let actions = actions.to_device(Device::Cpu).to_kind(Kind::Float).flatten(0, -1).contiguous();
         let flat = Vec::<f32>::try_from(actions).map_err(|error| error.to_string())?;
         let chunks = flat.chunks((horizon * action_dim) as usize).map(<[f32]>::to_vec);

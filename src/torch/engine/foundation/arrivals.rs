@@ -159,7 +159,7 @@ impl Arrivals {
         if !kinds.iter().eq(columns.iter().map(|column| &column.kind)) {
             let read = columns.iter().map(|column| format!("{} ({:?})", column.name, column.kind));
             let read = read.collect::<Vec<_>>().join(", ");
-            return wrong(format!("samples have columns of {kinds:?}, and the model reads {read}"));
+            return wrong(format!("samples have columns of {kinds:?}, but the model reads {read}"));
         }
         if self.colocated {
             take_over(&tensors);
@@ -197,7 +197,7 @@ impl Arrivals {
             return if id.is_of_evaluation() { Ok(None) } else { unplanned(kind) };
         };
         match &mut unit.features {
-            Some((sender, _)) if *sender == from => return wrong(format!("{kind:?} came twice")),
+            Some((sender, _)) if *sender == from => return wrong(format!("{kind:?} arrived twice")),
             // From one that has died since: the same, but it is the other one now who waits for the gradient.
             Some((sender, _)) => {
                 *sender = from;
@@ -208,7 +208,7 @@ impl Arrivals {
         let missing = |reason| Ok(Some(Wrong { reason, lacks: Some(id) }));
         let trained = encoders.get(&unit.pool).is_some_and(|peers| peers.trained);
         if trained && version != Version(step.id.0) {
-            return missing(format!("{kind:?} was made with parameters of version {version}"));
+            return missing(format!("{kind:?} was computed with parameters of version {version}"));
         }
         let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
         let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();

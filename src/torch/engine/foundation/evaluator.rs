@@ -70,7 +70,7 @@ impl Evaluator {
                 Ok(Done::Made(making.make(step.id, &filled, rank)?))
             }
             (Purpose::Act { .. }, Some(filled)) => {
-                let none = "eval.actions: the model is no robot policy that makes actions of noise";
+                let none = "eval.actions: the model is not a robot policy that generates actions from noise";
                 Ok(Done::Acted(self.actor.as_ref().ok_or(none)?.act(&filled)?))
             }
             (Purpose::Generate { max_new_tokens }, filled) => {
@@ -100,7 +100,7 @@ impl Evaluator {
             }
             _ => continue_together(rank, filled, &decoding)?,
         };
-        Ok(outputs.ok_or("eval.generate: the model does not say which tokens it predicts")?)
+        Ok(outputs.ok_or("eval.generate: the model does not predict tokens")?)
     }
 }
 
@@ -112,11 +112,11 @@ fn expect_whole(purpose: Purpose, rank: &Rank) -> Result<(), EngineError> {
     }
     match purpose {
         Purpose::Sample { .. } => {
-            let keys = "tensor_parallel, context_parallel, pipeline_parallel, expert_parallel and zero: 3";
-            Err(format!("sample: samples are made by single ranks with a whole model; set no {keys}").into())
+            let keys = "tensor_parallel, context_parallel, pipeline_parallel, expert_parallel and `zero: 3`";
+            Err(format!("sample: samples can only be made by a rank with the whole model; leave {keys} unset").into())
         }
         Purpose::Act { .. } => {
-            Err("eval.actions: actions are made by single ranks with a whole model; set it to 0".into())
+            Err("eval.actions: actions can only be made by a rank with the whole model; set it to 0".into())
         }
         Purpose::Generate { .. } | Purpose::Train | Purpose::Score { .. } => Ok(()),
     }

@@ -38,7 +38,8 @@ pub enum SamplePart {
 impl SampleMaking {
     /// The first part of samples, of which there is nothing to see.
     pub fn high_noise(settings: MakeSettings, boundary: f64, hand_over: HandOver) -> Self {
-        let finish = |_: StepId, _: &SampleRow, _: &Tensor| Err("the transformer of high noise ends no sample".into());
+        let finish =
+            |_: StepId, _: &SampleRow, _: &Tensor| Err("the high-noise transformer does not finish samples".into());
         Self { settings, part: SamplePart::High(boundary, hand_over), finish: Box::new(finish) }
     }
 

@@ -68,13 +68,13 @@ impl PoolLayouts {
         let encoders = || own.iter().flatten().chain([encoder]);
         let broken = |is: bool, what: &str| if is { Err(what.to_owned()) } else { Ok(()) };
         let of_encoders: usize = encoders().map(|pool| pool.layout.dp * pool.layout.tp).product();
-        broken(dp * pp * cp * tp * ep * of_encoders * splits.virtual_stages == 0, "every axis has a rank")?;
-        broken(dp * cp % ep.max(&1) != 0, "foundation.ep divides foundation.dp x foundation.cp")?;
-        broken(splits.virtual_stages > 1 && *pp == 1, "foundation.vp needs foundation.pp")?;
-        broken(splits.zero > 3, "foundation.zero is 3 at most")?;
-        broken(encoders().any(|pool| pool.zero > 1), "the .zero of an encoder pool is 1 at most")?;
+        broken(dp * pp * cp * tp * ep * of_encoders * splits.virtual_stages == 0, "every axis must be at least 1")?;
+        broken(dp * cp % ep.max(&1) != 0, "foundation.ep must divide foundation.dp x foundation.cp")?;
+        broken(splits.virtual_stages > 1 && *pp == 1, "foundation.vp needs foundation.pp above 1")?;
+        broken(splits.zero > 3, "foundation.zero must be at most 3")?;
+        broken(encoders().any(|pool| pool.zero > 1), "the .zero of an encoder pool must be at most 1")?;
         let meets = splits.zero > 1 && dp * cp > 1 || *ep > 1;
-        let chunks = "foundation.chunk goes with one virtual stage, foundation.zero up to 1, and no .ep";
+        let chunks = "foundation.chunk needs one virtual stage, foundation.zero of at most 1, and no foundation.ep";
         broken(splits.chunk_tokens > 0 && (meets || splits.virtual_stages > 1), chunks)
     }
 

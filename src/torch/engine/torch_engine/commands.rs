@@ -55,7 +55,7 @@ impl Engine for TorchEngine {
             }
             Command::Reduce { step, epoch } => self.reduce_members(step, epoch, ports),
             Command::Read { .. } | Command::ReadAgain { .. } | Command::Connect { .. } | Command::Stop => {
-                Err(format!("{command:?} cannot be taken by {}", ports.me()).into())
+                Err(format!("{} cannot execute {command:?}", ports.me()).into())
             }
         }
     }
@@ -76,7 +76,7 @@ impl Engine for TorchEngine {
             _ if from.role == Role::Encoder => {
                 ports.emit(Event::Refused {
                     peer: from,
-                    reason: format!("{kind:?} is not for this actor"),
+                    reason: format!("{kind:?} was sent to the wrong actor"),
                     lacks: None,
                 });
                 Ok(())
