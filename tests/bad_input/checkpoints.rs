@@ -64,7 +64,7 @@ fn damage_is_found() {
     let index = String::from_utf8(contents("model.safetensors.index.json")).unwrap();
     fixture
         .write(&path("model.safetensors.index.json"), index.replace(FOUNDATION, "../model-00002-of-00002.safetensors"));
-    fixture.fails(&verify, 2, &["leads out of the folder"]);
+    fixture.fails(&verify, 2, &["points outside the folder"]);
     let mut json: Value = serde_json::from_str(&index).unwrap();
     json["metadata"]["total_size"] = 1.into();
     fixture.write(&path("model.safetensors.index.json"), json.to_string());

@@ -75,8 +75,8 @@ impl OptimizerMethod {
     pub fn refuses(self, spec: &ParamSpec) -> Option<&'static str> {
         let is_cut = spec.shard.as_ref().is_some_and(|shard| !shard.cuts.is_empty());
         (self == OptimizerMethod::AdamW8bit && is_cut).then_some(
-            "moments are rounded in blocks of 256 elements of a whole parameter, and tensor_parallel or expert_parallel would \
-             cut it",
+            "moments are rounded in blocks of 256 elements of a whole parameter, which tensor_parallel or expert_parallel would \
+             split",
         )
     }
 

@@ -36,7 +36,8 @@ pub enum StateError {
     #[error("{path} lacks {name}: the checkpoint is of another model, precision or train.optimizer.type")]
     Missing { path: PathBuf, name: String },
     #[error(
-        "{path}: {name} is {found}, and this run has {wanted}: the checkpoint is of another train.optimizer.type. Resume with that one, or begin a new run with the checkpoint's weights (model.load)"
+        "{path}: {name} is {found}, but this run has {wanted}: the checkpoint is of another train.optimizer.type. Resume with \
+         that one, or begin a new run with the checkpoint's weights (model.load)"
     )]
     OtherOptimizer { path: PathBuf, name: String, found: Dtype, wanted: Dtype },
     #[error(
@@ -44,7 +45,7 @@ pub enum StateError {
          train.ema=null, or begin a new run with the checkpoint's weights (model.load)"
     )]
     NoEma { path: PathBuf },
-    #[error("{path}: {name} is {found:?} where the parameter is {wanted:?}")]
+    #[error("{path}: {name} has the shape {found:?}, but the parameter has {wanted:?}")]
     Shape { path: PathBuf, name: String, found: Vec<i64>, wanted: Vec<i64> },
 }
 

@@ -178,18 +178,20 @@ impl Mismatches {
         let tables = self.misshaped.iter().filter(|(name, ..)| is_token_table(name));
         if let Some((_, found, want)) = tables.into_iter().find(|(_, found, want)| found.get(1) == want.get(1)) {
             hints.push(match found[0] < want[0] {
-                true => "the tokenizer grew? set model.resize_embeddings=true".to_owned(),
-                false => format!("the folder has {} tokens: set vocab_size so in model.overrides", found[0]),
+                true => "if the tokenizer has grown, set model.resize_embeddings=true".to_owned(),
+                false => {
+                    format!("the folder has {} tokens: set vocab_size to this number in model.overrides", found[0])
+                }
             });
         }
         if self.missing.iter().any(|(name, _)| name.ends_with("lm_head.weight")) {
-            hints.push("the head is the embedding? set model.overrides.tie_word_embeddings=true".to_owned());
+            hints.push("if the head shares the embedding, set model.overrides.tie_word_embeddings=true".to_owned());
         }
         for Component { name, .. } in COMPONENTS {
             let is_of = |tensor: &str| tensor.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
             let is_opened = checkpoints.iter().any(|it| it.tensors().any(|(tensor, _)| is_of(tensor)));
             if !is_opened && self.missing.iter().any(|(tensor, _)| is_of(tensor)) {
-                hints.push(format!("there are no `.safetensors` of the {name}: is its folder there?"));
+                hints.push(format!("there are no `.safetensors` files of the {name}: check that its folder exists"));
             }
         }
         let has = |part: &str| self.extra.iter().any(|(name, _)| name.contains(part));
@@ -201,13 +203,14 @@ impl Mismatches {
         }
         if !self.extra.is_empty() && hints.is_empty() {
             hints.push(
-                "the folder has more than the model needs? name it in model.load_ignore, with * for anything"
+                "if the folder has more than the model needs, name these tensors in model.load_ignore (* matches anything)"
                     .to_owned(),
             );
         }
         let untyped = self.untyped.iter().any(|(_, dtype)| dtype.bits() < 16);
         if untyped {
-            hints.push("packed weights without their scales: is quantization_config in config.json?".to_owned());
+            hints
+                .push("packed weights without their scales: check that config.json has quantization_config".to_owned());
         }
         let (missing, extra): (BTreeSet<&str>, BTreeSet<&str>) = (
             self.missing.iter().map(|(name, _)| name.as_str()).collect(),
@@ -220,7 +223,7 @@ impl Mismatches {
             let count = missing.iter().filter(|name| longer(name) || shorter(name)).count();
             if count > 0 && count == missing.len() {
                 let how = if missing.iter().all(longer) { "with" } else { "without" };
-                hints.push(format!("what is missing is there {how} the prefix `{prefix}`: another class saved it"));
+                hints.push(format!("the missing tensors exist {how} the prefix `{prefix}`: another class saved them"));
             }
         }
         hints

@@ -49,7 +49,8 @@ fn open_networks(folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<
         let config = part.join("config.json");
         let config = if config.is_file() { read_json(&config)? } else { serde_json::Value::Null };
         if let Some(scheme) = config.get("quantization_config").filter(|scheme| !scheme.is_null()) {
-            let reason = format!("quantization_config is {scheme}; networks of diffusion models are read unpacked");
+            let reason =
+                format!("quantization_config is {scheme}; networks of diffusion models can only be read unpacked");
             return Err(WeightsError::Quantization { folder: part, reason });
         }
         all.extend(named(open_in(&part, component.stem)?, Some(component)));

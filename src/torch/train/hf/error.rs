@@ -14,8 +14,8 @@ pub enum WeightsError {
     #[error("{folder} has no {stem}.safetensors (nor its .index.json)")]
     NoWeights { folder: PathBuf, stem: String },
     #[error(
-        "{folder} has its weights in pickle files ({file}), which run code when they are opened and are never read; \
-         convert it once where you trust it: python -c \"from transformers import AutoModel; \
+        "{folder} has its weights in pickle files ({file}), which run code when they are opened and are never read; if you trust \
+         it, convert it once: python -c \"from transformers import AutoModel; \
          AutoModel.from_pretrained('{folder}').save_pretrained('converted')\""
     )]
     Pickle { folder: PathBuf, file: String },
@@ -30,7 +30,7 @@ pub enum WeightsError {
     Quantization { folder: PathBuf, reason: String },
     #[error("the weights in {folder} do not match config.json:\n{mismatches}")]
     Mismatch { folder: PathBuf, mismatches: Box<Mismatches> },
-    #[error("{name} has numbers that are not from 0 to {below} (exclusive)")]
+    #[error("{name} has values outside the range from 0 to {below} (exclusive)")]
     OutOfRange { name: String, below: i64 },
     #[error("cannot write {path}: {source}; is the folder writable, and is there space on the disk?")]
     Write { path: PathBuf, source: std::io::Error },

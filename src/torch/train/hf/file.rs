@@ -37,11 +37,11 @@ impl TensorFile {
         let file = loongforge_core::files::open(path).map_err(io)?;
         let len = file.metadata().map_err(io)?.len();
         let mut prefix = [0; 8];
-        file.read_exact_at(&mut prefix, 0).map_err(|_| torn(format!("it has {len} bytes")))?;
+        file.read_exact_at(&mut prefix, 0).map_err(|_| torn(format!("it has only {len} bytes")))?;
         let data_start = u64::from_le_bytes(prefix).saturating_add(8);
         // The second bound is against a length that lies.
         if data_start > len || data_start > MAX_HEADER {
-            return Err(torn(format!("its header ends at byte {data_start} of {len} bytes")));
+            return Err(torn(format!("its header ends at byte {data_start}, but it has {len} bytes")));
         }
         let mut json = vec![0; data_start as usize - 8];
         file.read_exact_at(&mut json, 8).map_err(io)?;

@@ -42,7 +42,7 @@ impl Header {
         }
         let end = data_start.saturating_add(expect_end_to_end(&tensors)?);
         if end != len {
-            return Err(format!("it has {len} bytes and its header says {end}"));
+            return Err(format!("it has {len} bytes, but its header says {end}"));
         }
         Ok(Self { tensors, notes: raw.notes })
     }
@@ -55,10 +55,10 @@ fn expect_end_to_end(tensors: &BTreeMap<String, TensorInfo>) -> Result<u64, Stri
     let mut end = 0;
     for (name, info) in order {
         if info.start < end {
-            return Err(format!("{name} overlaps the tensor before it: begins at {} and not at {end}", info.start));
+            return Err(format!("{name} overlaps the tensor before it: it begins at {} instead of {end}", info.start));
         }
         if info.start > end {
-            return Err(format!("there are {} bytes of no tensor before {name}", info.start - end));
+            return Err(format!("{} bytes before {name} belong to no tensor", info.start - end));
         }
         end += info.len;
     }
@@ -87,10 +87,14 @@ impl RawInfo {
         let bits = bits.filter(|_| shape.len() == self.shape.len());
         let bits = bits.ok_or_else(|| format!("its shape {:?} is too large", self.shape))?;
         let [start, end] = self.data_offsets;
-        let len = end.checked_sub(start).ok_or_else(|| format!("its data end at {end}, before {start}"))?;
+        let len =
+            end.checked_sub(start).ok_or_else(|| format!("its data end at {end}, before they begin at {start}"))?;
         if !bits.is_multiple_of(8) || bits / 8 != len {
             let shape = &self.shape;
-            return Err(format!("{dtype} of shape {shape:?} takes {} bytes, its offsets say {len}", bits.div_ceil(8)));
+            return Err(format!(
+                "{dtype} of shape {shape:?} takes {} bytes, but its offsets say {len}",
+                bits.div_ceil(8)
+            ));
         }
         Ok(TensorInfo { dtype, shape, start, len })
     }
@@ -123,7 +127,7 @@ impl<'de> Visitor<'de> for RawVisitor {
                 raw.tensors.insert(name.clone(), entry).is_some()
             };
             if twice {
-                return Err(A::Error::custom(format!("{name} comes twice")));
+                return Err(A::Error::custom(format!("{name} appears twice")));
             }
         }
         Ok(raw)
@@ -183,8 +187,8 @@ mod tests {
     fn every_lie_is_named() {
         let cases = [
             (r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 12, "header says 8"),
-            (r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#, 8, "takes 12 bytes, its offsets say 8"),
-            (r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}"#, 8, "before 8"),
+            (r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#, 8, "takes 12 bytes, but its offsets say 8"),
+            (r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}"#, 8, "before they begin at 8"),
             (r#"{"a":{"dtype":"Q3","shape":[2],"data_offsets":[0,8]}}"#, 8, "unknown type \"Q3\""),
             (r#"{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}}"#, 2, "takes 2 bytes"),
             (
@@ -195,12 +199,12 @@ mod tests {
             (
                 r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[5,9]}}"#,
                 9,
-                "1 bytes of no tensor before b",
+                "1 bytes before b belong to no tensor",
             ),
             (
                 r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}}"#,
                 8,
-                "a comes twice",
+                "a appears twice",
             ),
             (r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]}}"#, 0, "too large"),
             (r#"{"a":{"dtype":"F32","shape":[18446744073709551615,0],"data_offsets":[0,0]}}"#, 0, "too large"),

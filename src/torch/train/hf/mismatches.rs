@@ -22,7 +22,8 @@ impl fmt::Display for Mismatches {
         let both = |found: &[i64], want: &[i64]| format!("checkpoint {found:?}, model {want:?}");
         let misshaped = self.misshaped.iter().map(|(name, found, want)| (name.as_str(), both(found, want)));
         section(f, "shape mismatch", misshaped)?;
-        let untyped = self.untyped.iter().map(|(name, dtype)| (name.as_str(), format!("is {dtype}, must be a float")));
+        let untyped =
+            self.untyped.iter().map(|(name, dtype)| (name.as_str(), format!("is {dtype}, but must be a float")));
         section(f, "unsupported type", untyped)?;
         let extra = self.extra.iter().map(|(name, shape)| (name.as_str(), format!("checkpoint {shape:?}")));
         section(f, "unexpected", extra)?;
@@ -48,7 +49,7 @@ fn section<'a>(
     }
     match lines.len().saturating_sub(MAX_LINES) {
         0 => Ok(()),
-        more => writeln!(f, "    and {more} more kinds"),
+        more => writeln!(f, "    and {more} more"),
     }
 }
 

@@ -48,12 +48,12 @@ pub(super) fn find_pickle(folder: &Path) -> Option<String> {
 fn open_shards(folder: &Path, index: &Path) -> Result<Vec<TensorFile>, WeightsError> {
     let wrong = |reason: String| WeightsError::Index { path: index.to_owned(), reason };
     let json = read_json(index)?;
-    let places = json["weight_map"].as_object().ok_or_else(|| wrong("it has no object `weight_map`".into()))?;
+    let places = json["weight_map"].as_object().ok_or_else(|| wrong("it has no `weight_map` object".into()))?;
     let mut names = BTreeSet::new();
     for (tensor, file) in places {
         let file = file.as_str().ok_or_else(|| wrong(format!("weight_map.{tensor} is not a file name")))?;
         if Path::new(file).file_name().is_none_or(|last| last != file) {
-            return Err(wrong(format!("weight_map.{tensor} leads out of the folder: {file}")));
+            return Err(wrong(format!("weight_map.{tensor} points outside the folder: {file}")));
         }
         names.insert(file);
     }
@@ -79,7 +79,7 @@ fn open_shards(folder: &Path, index: &Path) -> Result<Vec<TensorFile>, WeightsEr
         for tensor in file.tensors().keys() {
             if let Some(other) = seen.insert(tensor, file) {
                 let (left, right) = (other.path().display(), file.path().display());
-                return Err(wrong(format!("{tensor} is in {left} and in {right}")));
+                return Err(wrong(format!("{tensor} is both in {left} and in {right}")));
             }
         }
     }

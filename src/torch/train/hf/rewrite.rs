@@ -55,7 +55,7 @@ pub fn rewrite(
         };
         dtype.kind().map(|_| Entry { name: to.clone(), dtype, shape: stored.plain_shape() }).ok_or_else(|| {
             let (folder, name) = (checkpoint.folder().to_owned(), name.escape_debug());
-            WeightsError::Convert { folder, reason: format!("{name} is {dtype}, which cannot be copied on its own") }
+            WeightsError::Convert { folder, reason: format!("{name} is {dtype}, which cannot be copied separately") }
         })
     };
     let entries = tensors.iter().map(entry).collect::<Result<Vec<_>, _>>()?;

@@ -103,7 +103,9 @@ impl Quantization {
         match method {
             "fp8" => {
                 let Some(block) = scheme["weight_block_size"].as_array() else {
-                    return Err("quantization_config.weight_block_size is missing: FP8 is read in blocks only".into());
+                    return Err(
+                        "quantization_config.weight_block_size is missing: FP8 is only supported in blocks".into()
+                    );
                 };
                 let block: Vec<usize> =
                     block.iter().filter_map(Value::as_u64).filter(|size| *size > 0).map(|size| size as usize).collect();
@@ -118,7 +120,7 @@ impl Quantization {
             "compressed-tensors" => {
                 let format = scheme["format"].as_str().unwrap_or("pack-quantized");
                 if format != "pack-quantized" {
-                    return Err(format!("quantization_config.format is {format:?}; supported is \"pack-quantized\""));
+                    return Err(format!("quantization_config.format is {format:?}; supported: \"pack-quantized\""));
                 }
             }
             other => {
@@ -220,11 +222,13 @@ impl Parts<'_> {
             _ => self.take_float(scale)?,
         };
         let mut want = shape.clone();
-        let [.., rows, cols] = want.as_mut_slice() else { return Err(format!("FP8 of shape {shape:?} has no blocks")) };
+        let [.., rows, cols] = want.as_mut_slice() else {
+            return Err(format!("FP8 of shape {shape:?} cannot have blocks"));
+        };
         *rows = rows.div_euclid_up(block[0]);
         *cols = cols.div_euclid_up(block[1]);
         if scale_shape != want {
-            return Err(format!("its scales are {scale_shape:?}, blocks of {block:?} need {want:?}"));
+            return Err(format!("its scales have the shape {scale_shape:?}, but blocks of {block:?} need {want:?}"));
         }
         let source = Source::Fp8 { weight, scale, block };
         Ok(Stored { shape, dtype: Dtype::F32, bytes: bytes + scale_bytes, source })
@@ -239,7 +243,9 @@ impl Parts<'_> {
             let of_rows = shape.len() == 2 && (scale == &shape[..1] || scale == &[shape[0], 1]);
             let is_one = scale.iter().product::<i64>() == 1 && !shape.is_empty();
             if !is_one && !of_rows {
-                return Err(format!("its scales are {scale:?}, must be one, or one for each row of {shape:?}"));
+                return Err(format!(
+                    "its scales have the shape {scale:?}, but must be one number, or one for each row of {shape:?}"
+                ));
             }
             bytes += more;
         }
@@ -257,10 +263,10 @@ impl Parts<'_> {
         };
         let words = cols.div_euclid_up(INT4_A_WORD);
         if rows <= 0 || cols <= 0 || packed_shape != [rows, words] {
-            return Err(format!("INT4 of shape {shape:?} is packed as [{rows}, {words}], not {packed_shape:?}"));
+            return Err(format!("INT4 of shape {shape:?} must be packed as [{rows}, {words}], not {packed_shape:?}"));
         }
         if scale_rows != rows || groups <= 0 || cols % groups != 0 {
-            return Err(format!("its scales are {scale_shape:?}, which do not divide {shape:?}"));
+            return Err(format!("its scales have the shape {scale_shape:?}, which does not divide {shape:?}"));
         }
         let mut bytes = bytes + scale_bytes;
         let name = format!("{weight}_zero_point");
@@ -270,12 +276,12 @@ impl Parts<'_> {
                 let (place, found, more) = self.take(&name)?;
                 let want = [rows.div_euclid_up(INT4_A_WORD), groups];
                 if found != want {
-                    return Err(format!("its zero points are {found:?}, must be {want:?}"));
+                    return Err(format!("its zero points have the shape {found:?}, but must have {want:?}"));
                 }
                 bytes += more;
                 Some(place)
             }
-            Some(other) => return Err(format!("its zero points are {other}, must be I32")),
+            Some(other) => return Err(format!("its zero points are {other}, but must be I32")),
         };
         Ok(Stored { shape, dtype: Dtype::F32, bytes, source: Source::Int4 { packed, scale, zero_point } })
     }
@@ -289,7 +295,7 @@ impl Parts<'_> {
             return Err(format!("MXFP4 needs blocks [.., M, G, {half}] and scales [.., M, G], not {scale_shape:?}"));
         }
         if !matches!(dtype, Dtype::U8 | Dtype::F8_E8M0) {
-            return Err(format!("its scales are {dtype}, must be U8"));
+            return Err(format!("its scales are {dtype}, but must be U8"));
         }
         let groups = shape.pop().unwrap_or_default();
         shape.push(groups * MXFP4_BLOCK as i64);
@@ -310,7 +316,7 @@ impl Parts<'_> {
             ));
         }
         if dtype != Dtype::F8_E8M0 {
-            return Err(format!("its scales are {dtype}, must be F8_E8M0"));
+            return Err(format!("its scales are {dtype}, but must be F8_E8M0"));
         }
         shape[1] *= 2;
         let source = Source::Mxfp4 { blocks, scales };
@@ -319,7 +325,7 @@ impl Parts<'_> {
 
     fn take_float(&mut self, name: &str) -> Result<(TensorPlace, Vec<i64>, u64), String> {
         match self.dtype(name) {
-            Some(dtype) if !dtype.is_plain_float() => Err(format!("{name} is {dtype}, must be a float")),
+            Some(dtype) if !dtype.is_plain_float() => Err(format!("{name} is {dtype}, but must be a float")),
             _ => self.take(name),
         }
     }
@@ -329,7 +335,7 @@ impl Parts<'_> {
         let (name, file) = (&place.name, &self.files[place.file]);
         let info = &file.tensors()[name];
         if info.shape != [2] || !matches!(info.dtype, Dtype::I32 | Dtype::I64) {
-            return Err(format!("{name} is {} {:?}, must be two integers", info.dtype, info.shape));
+            return Err(format!("{name} is {} {:?}, but must be two integers", info.dtype, info.shape));
         }
         let mut bytes = vec![0; info.len as usize];
         file.read_at(info, 0, &mut bytes).map_err(|error| error.to_string())?;

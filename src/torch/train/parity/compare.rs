@@ -42,7 +42,7 @@ pub fn compare_steps(found: &Steps, alone: &Steps) -> ParityReport {
     {
         let names = |list: &[(String, Tensor)]| list.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
         if names(found) != names(alone) {
-            report.problems.push(format!("the {quantity} have other names than those of one process"));
+            report.problems.push(format!("the names of the {quantity} differ from those of one process"));
         }
         for ((name, found), (_, expected)) in found.iter().zip(alone) {
             if !is_rounding(name) {

@@ -110,7 +110,7 @@ impl Fixture {
                 None => Rounding::None,
                 Some("nf4") => Rounding::Nf4,
                 Some(other) => {
-                    let key = format!("a known frozen_precision, and not {other}");
+                    let key = format!("a known frozen_precision, not {other}");
                     return Err(FixtureError::Missing { file: "fixture.json", key });
                 }
             },

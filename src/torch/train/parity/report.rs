@@ -93,7 +93,7 @@ impl ParityReport {
 
     fn other_shape(&mut self, quantity: &str, name: &str, found: &Tensor, expected: &Tensor) {
         let (found, expected) = (found.size(), expected.size());
-        self.problems.push(format!("{quantity} {name}: shape {found:?}, and the reference has {expected:?}"));
+        self.problems.push(format!("{quantity} {name}: shape {found:?}, but the reference has {expected:?}"));
     }
 
     /// Notes the largest difference of one tensor, as a share of its largest value and of what is tolerated.

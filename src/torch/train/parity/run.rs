@@ -193,7 +193,9 @@ impl Models {
         }
         let theirs = fixture.grad_norms().count();
         if theirs != known {
-            report.problems.push(format!("the reference has {theirs} gradients, and {known} of them are known here"));
+            report
+                .problems
+                .push(format!("the reference has {theirs} gradients, but only {known} of them are known here"));
         }
     }
 

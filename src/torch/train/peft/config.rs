@@ -79,12 +79,14 @@ pub(super) fn understand(path: &Path, json: &Value) -> Result<AdapterConfig, Ada
     let init = json["init_lora_weights"].as_str();
     if let Some(name) = init.filter(|name| !["gaussian", "eva", "orthogonal"].contains(name)) {
         let help = "have PEFT convert it (`path_initial_model_for_weight_conversion` of `save_pretrained`)";
-        return Err(wrong(format!("init_lora_weights is {name:?}, whose base is not the one in the files: {help}")));
+        return Err(wrong(format!(
+            "init_lora_weights is {name:?}, which needs a changed base instead of the one in the files: {help}"
+        )));
     }
     if json["bias"].as_str().is_some_and(|bias| bias != "none") {
         return Err(wrong(format!("bias is {}; supported: \"none\"", json["bias"])));
     }
-    let r = json["r"].as_i64().filter(|r| *r > 0).ok_or_else(|| wrong("r is not a positive integer".into()))?;
+    let r = json["r"].as_i64().filter(|r| *r > 0).ok_or_else(|| wrong("r must be a positive integer".into()))?;
     let flag = |key: &str| json[key].as_bool().unwrap_or(false);
     let parameters = json["target_parameters"].as_array().into_iter().flatten();
     Ok(AdapterConfig {

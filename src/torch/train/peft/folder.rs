@@ -104,7 +104,9 @@ impl AdapterFolder {
             used.insert(name.to_owned());
             let value = self.read(&alpha)?.to_kind(Kind::Double);
             if value.numel() != 1 {
-                return Err(self.mismatch(vec![format!("{name} is {:?}, must be one number", value.size())]));
+                return Err(
+                    self.mismatch(vec![format!("{name} has the shape {:?}, but must be one number", value.size())])
+                );
             }
             let scale = value.sum(Kind::Double).double_value(&[]) / r as f64;
             return Ok(LoraConfig { r, ..self.config.lora.clone() }.with_scale(scale));
@@ -133,8 +135,9 @@ impl AdapterFolder {
             maps.push(Written { path, a, b, scale });
         }
         let extra = self.file.tensors().keys().filter(|name| !used.contains(*name));
-        let problems: Vec<String> =
-            extra.map(|name| format!("{name} is no adapter's A or B: only folders of PEFT's can hold it")).collect();
+        let problems: Vec<String> = extra
+            .map(|name| format!("{name} is not the A or B of an adapter: only a PEFT folder can hold it"))
+            .collect();
         if problems.is_empty() { Ok(maps) } else { Err(self.mismatch(problems)) }
     }
 
@@ -146,9 +149,8 @@ impl AdapterFolder {
         let names: Vec<&str> =
             self.keys.names().unwrap_or_else(|| self.file.tensors().keys().map(String::as_str).collect());
         if names.is_empty() {
-            return Err(
-                self.mismatch(vec!["it has no names to go by: convert from the form it was made from".to_owned()])
-            );
+            return Err(self
+                .mismatch(vec!["it has no usable names: convert the file that it was made from instead".to_owned()]));
         }
         Ok(names.into_iter().filter_map(forms::path_of).map(str::to_owned).collect())
     }
@@ -218,7 +220,7 @@ impl AdapterFolder {
         let rows = shape.first().copied().unwrap_or(0);
         let outputs = place.rows.as_ref().map_or(module.whole_outputs(), |rows| rows.len() as i64);
         if rows == 0 || rows % stack != 0 {
-            problems.push(format!("{a} is {shape:?}, no whole number of rows for each of {stack}"));
+            problems.push(format!("{a} is {shape:?}, which is not a whole number of rows for each of {stack} experts"));
             return Ok(None);
         }
         self.expect(&a, &[rows, module.whole_inputs()], used, problems);
@@ -326,7 +328,10 @@ impl AdapterFolder {
             num_rows += rows.numel() as i64;
         }
         if lora.use_dora && num_rows < outputs {
-            let what = format!("{} is one map here, of which some rows have no norms there", module.path);
+            let what = format!(
+                "{} is a single linear layer here, and some of its rows have no norms in the file",
+                module.path
+            );
             return Err(self.mismatch(vec![what]));
         }
         let mut tensors = vec![Tensor::cat(&all_a, 0), b];

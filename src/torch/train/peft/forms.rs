@@ -88,7 +88,7 @@ impl LoraForm {
         }
         let is_qwen = inner.starts_with("transformer_blocks.");
         let theirs = if is_qwen { Some(inner.to_owned()) } else { Naming::Wan.from_diffusers(inner) };
-        let theirs = theirs.ok_or_else(|| format!("{path} has no name in files of this form"))?;
+        let theirs = theirs.ok_or_else(|| format!("{path} has no name in files of this format"))?;
         Ok(match self {
             Self::Kohya => format!("{KOHYA}{}", theirs.replace('.', "_")),
             _ => format!("{COMFY}{theirs}"),

@@ -197,7 +197,7 @@ fn what_has_no_place_is_named() {
             [("lora_te_text_model.lora_down.weight", [2, 5].as_slice())],
             "lora_te_text_model.lora_down.weight matches no",
         ),
-        ([(comfy.as_str(), [2, 5].as_slice())], "are the same"),
+        ([(comfy.as_str(), [2, 5].as_slice())], "are the same tensor"),
         ([(format!("{base}.alpha").as_str(), [2].as_slice())], "must be one number"),
     ] {
         let error = refused(pair(), &more);

@@ -78,7 +78,7 @@ impl Keys {
                 },
             };
             if let Some(other) = map.insert(ours, name.clone()) {
-                return Err(format!("{other} and {name} are the same"));
+                return Err(format!("{other} and {name} are the same tensor"));
             }
         }
         Ok(Self { others: Some(others) })

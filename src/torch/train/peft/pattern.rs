@@ -22,7 +22,7 @@ impl Patterns {
         let compiled = |(pattern, value): (&String, &Value)| -> Result<(Regex, f64), AdapterError> {
             let regex = Regex::new(&format!("^(?:.*\\.)?(?:{pattern})$"));
             let regex = regex.map_err(|error| wrong(format!("{pattern:?}: {error}")))?;
-            Ok((regex, value.as_f64().ok_or_else(|| wrong(format!("{pattern:?} is {value}, no number")))?))
+            Ok((regex, value.as_f64().ok_or_else(|| wrong(format!("{pattern:?} is {value}, not a number")))?))
         };
         let list = config[key].as_object().into_iter().flatten().map(compiled);
         Ok(Self { path: path.to_owned(), key, list: list.collect::<Result<_, AdapterError>>()? })

@@ -83,7 +83,7 @@ fn what_is_not_implemented_is_refused() {
         (r#"{"peft_type": "LORA", "r": 4, "alpha_pattern": {"(": 3}}"#, "alpha_pattern: \"(\""),
         (r#"{"peft_type": "LORA", "r": 4, "trainable_token_indices": [7]}"#, "trainable_token_indices is [7]"),
         (r#"{"peft_type": "LORA", "r": 4, "init_lora_weights": "pissa_niter_4"}"#, "convert it"),
-        (r#"{"peft_type": "LORA", "r": 0, "target_modules": ["q"]}"#, "r is not a positive integer"),
+        (r#"{"peft_type": "LORA", "r": 0, "target_modules": ["q"]}"#, "r must be a positive integer"),
     ] {
         write(text);
         let message = read_adapter_config(dir.path()).err().expect("refused").to_string();

@@ -29,10 +29,10 @@ fn everything_that_does_not_fit_is_in_one_table() {
     embed_tokens.weight  checkpoint [6, 4], model [8, 4]
     wrong                checkpoint [2, 3], model [3, 2]
   unsupported type (1):
-    integer  is I64, must be a float
+    integer  is I64, but must be a float
   unexpected (4):
     layers.{0..3}.extra  checkpoint [2]  (4 tensors)
-  hint: the tokenizer grew? set model.resize_embeddings=true
+  hint: if the tokenizer has grown, set model.resize_embeddings=true
 ";
     assert!(error.ends_with(want), "{error}");
     let options =
@@ -64,14 +64,14 @@ fn folders_and_indices_that_lead_nowhere_are_named() {
         open()
     };
     for (index, words) in [
-        (r#"{"weight_map": {"a": "../model.safetensors"}}"#, "weight_map.a leads out of the folder"),
-        (r#"{"weight_map": {"a": "/etc/passwd"}}"#, "leads out of the folder"),
+        (r#"{"weight_map": {"a": "../model.safetensors"}}"#, "weight_map.a points outside the folder"),
+        (r#"{"weight_map": {"a": "/etc/passwd"}}"#, "points outside the folder"),
         (r#"{"weight_map": {"a": 1}}"#, "weight_map.a is not a file name"),
         (r#"{"weight_map": {"a": "gone.safetensors"}}"#, "gone.safetensors, which is not in"),
         (r#"{"weight_map": {"c": "model-00001-of-00001.safetensors"}}"#, "which has no such tensor"),
-        (r#"{"weight_map": {"b": "model-00001-of-00001.safetensors", "a": "second.safetensors"}}"#, "a is in"),
+        (r#"{"weight_map": {"b": "model-00001-of-00001.safetensors", "a": "second.safetensors"}}"#, "a is both in"),
         (r#"{"weight_map": {}}"#, "is empty"),
-        (r#"{"weight_map": []}"#, "no object `weight_map`"),
+        (r#"{"weight_map": []}"#, "no `weight_map` object"),
         ("{", INDEX_FILE),
     ] {
         let error = with_index(index);

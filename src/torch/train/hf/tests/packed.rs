@@ -113,16 +113,16 @@ fn packed_tensors_without_their_parts_are_refused() {
     let float8 = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float8e4m3fn, Device::Cpu));
     let shape = |rows: i32, cols: i32| Tensor::from_slice(&[rows, cols]);
     let cases: &[(&[(&str, Tensor)], &str)] = &[
-        (&[("w", float8(&[2, 3])), ("w_scale", floats(&[3]))], "must be one, or one for each row of [2, 3]"),
-        (&[("w", float8(&[2, 3])), ("w_scale", ints(&[1]))], "w_scale is I32, must be a float"),
+        (&[("w", float8(&[2, 3])), ("w_scale", floats(&[3]))], "must be one number, or one for each row of [2, 3]"),
+        (&[("w", float8(&[2, 3])), ("w_scale", ints(&[1]))], "w_scale is I32, but must be a float"),
         (&[("w_packed", ints(&[2, 1]))], "w_scale is missing"),
         (&[("w_packed", ints(&[2, 1])), ("w_scale", floats(&[2, 1]))], "w_shape is missing"),
         (&[("w_packed", ints(&[2, 1])), ("w_scale", floats(&[2, 1])), ("w_shape", shape(2, 9))], "packed as [2, 2]"),
-        (&[("w_packed", ints(&[2, 1])), ("w_scale", floats(&[2, 3])), ("w_shape", shape(2, 8))], "do not divide"),
-        (&[("w_packed", ints(&[2, 1])), ("w_scale", floats(&[2, 0])), ("w_shape", shape(2, 8))], "do not divide"),
+        (&[("w_packed", ints(&[2, 1])), ("w_scale", floats(&[2, 3])), ("w_shape", shape(2, 8))], "does not divide"),
+        (&[("w_packed", ints(&[2, 1])), ("w_scale", floats(&[2, 0])), ("w_shape", shape(2, 8))], "does not divide"),
         (&[("w_packed", ints(&[0, 0])), ("w_scale", floats(&[0, 1])), ("w_shape", shape(-1, 0))], "packed as"),
         (&[("w.weight", int8(&[2, 16])), ("w.scale", bytes(&[2, 2]))], "FP4 needs bytes"),
-        (&[("w.weight", int8(&[2, 16])), ("w.scale", bytes(&[2, 1]))], "its scales are U8, must be F8_E8M0"),
+        (&[("w.weight", int8(&[2, 16])), ("w.scale", bytes(&[2, 1]))], "its scales are U8, but must be F8_E8M0"),
         (&[("w_blocks", bytes(&[2, 1, 16]))], "w_scales is missing"),
         (&[("w_blocks", bytes(&[2, 1, 8])), ("w_scales", bytes(&[2, 1]))], "MXFP4 needs"),
     ];
