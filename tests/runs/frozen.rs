@@ -294,7 +294,7 @@ fn what_makes_no_sense_is_refused() {
         (vec![FLOAT8[0]], "model.foundation.frozen_precision: no weight of a linear layer of this part is frozen"),
         (
             [&ADAPTERS[..], &["model.foundation.frozen_precision=nf4", "pools.foundation.tensor_parallel=2"]].concat(),
-            "tensor_parallel would cut its rows within blocks of 64 numbers",
+            "tensor_parallel would split its rows within blocks of 64 numbers",
         ),
         (
             [&ADAPTERS[..], &["model.foundation.frozen_precision=nf4_double", "pools.foundation.tensor_parallel=2"]]

@@ -19,11 +19,11 @@ fn choose(found: Option<(Result<(), CudaError>, PathBuf)>) -> (Device, String) {
     let said = match found {
         Some((Ok(()), _)) => {
             let device = Device::Cuda(None);
-            return (device, "device: cuda, every actor takes the next GPU (device=cpu for the CPU)".to_owned());
+            return (device, "device: cuda, every actor uses the next GPU (device=cpu for the CPU)".to_owned());
         }
         None => "no GPU was found (device=cuda for one)".to_owned(),
         Some((Err(CudaError::Absent { path }), gpu)) => format!(
-            "there is a GPU ({}), but this is the CPU build of libtorch: {} does not exist; name the `lib` folder of the CUDA \
+            "a GPU was found ({}), but this is the CPU build of libtorch: {} does not exist; name the `lib` folder of the CUDA \
              build of libtorch 2.11 in {}",
             gpu.display(),
             path.display(),

@@ -236,7 +236,7 @@ impl<'a> Keys<'a> {
 
     /// Refuses keys that are not among these.
     pub fn only_keys(&self, known: &[&str]) -> Result<()> {
-        self.no_others(known, || format!("only {} can stand here", known.join(" and ")))
+        self.no_others(known, || format!("only {} are supported here", known.join(" and ")))
     }
 
     /// Works like `only_keys`, and says why by `must`.

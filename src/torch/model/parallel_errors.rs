@@ -10,17 +10,15 @@ pub enum ContextParallelError {
     )]
     Mixer { layer: usize, what: &'static str },
     #[error(
-        "tokens of a picture or of a prompt see tokens behind them, which needs whole rows on one rank: set context_parallel to 1"
+        "tokens of a picture or of a prompt attend to later tokens, which needs whole rows on one rank: set context_parallel to 1"
     )]
     Ahead,
     #[error("train.preference compares whole answers: set context_parallel to 1")]
     Pairs,
-    #[error(
-        "heads for multi-token prediction read the token after their own: set context_parallel to 1, or train none"
-    )]
+    #[error("multi-token prediction heads read the next token as well: set context_parallel to 1, or train none")]
     Mtp,
     #[error(
-        "rotary embeddings that depend on a document's length, with pictures in it, need all of it on one rank: set \
+        "rotary embeddings that depend on a document's length, with pictures in it, need the whole document on one rank: set \
          context_parallel to 1"
     )]
     Rope,
@@ -29,7 +27,7 @@ pub enum ContextParallelError {
          context_attention=ulysses; use ring"
     )]
     Heads { heads: i64, ranks: usize },
-    #[error("a diffusion transformer exchanges heads for tokens: set context_attention to ulysses")]
+    #[error("a diffusion transformer only supports ulysses: set context_attention to ulysses")]
     Ring,
     #[error(
         "{heads} heads cannot be sharded over context_parallel x tensor_parallel={parts}: their number must be a multiple of it"

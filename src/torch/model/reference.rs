@@ -32,14 +32,16 @@ pub const REFERENCE_PREFIX: &str = "reference.";
 /// Why a model cannot learn from answers, or be what it is compared with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswersError {
-    #[error("it is for language models that are one decoder, and {model_type} is none")]
+    #[error("it is only supported for language models with a single decoder, which {model_type} is not")]
     NotOfTokens { model_type: String },
     #[error(
-        "a reference model reads text, and pictures by a built-in tower, and {model_type} has another {tower} tower: choose orpo or \
-         simpo, which have no reference"
+        "a reference model can only read text, and pictures with a built-in tower, but {model_type} has another {tower} tower: \
+         choose orpo or simpo, which have no reference"
     )]
     Tower { model_type: String, tower: Tower },
-    #[error("the reference must see pictures as the model does, which takes {own}: {model_type} takes {other}")]
+    #[error(
+        "the reference must read pictures in the same way as the model, which takes {own}, but {model_type} takes {other}"
+    )]
     OtherPictures { own: String, model_type: String, other: String },
 }
 

@@ -59,13 +59,10 @@ const MODELS: &[(&str, ReadModel)] = &[
 const MISSING: &[(&str, &str)] = &[
     (
         "kimi_k3",
-        "Kimi K3 is not implemented: transformers 5.17, which families are compared with, has no class of it; its code is \
-        published beside its weights alone",
+        "Kimi K3 is not implemented: transformers 5.17, which families are compared with, has no class for it; its code is \
+         published only with its weights",
     ),
-    (
-        "kimi_linear",
-        "Kimi-Linear is not implemented: delta attention whose decay differs by channel (KDA) is missing here",
-    ),
+    ("kimi_linear", "Kimi-Linear is not implemented: delta attention with a decay per channel (KDA) is not supported"),
 ];
 
 /// Experts of all layers together: each has names and shapes of its own before there is any weight.
@@ -77,9 +74,11 @@ impl ModelConfig {
         let model = ModelConfig::read(config)?;
         let (experts, most) = (model.decoder().map_or(0, DecoderConfig::num_all_experts), MAX_EXPERTS);
         match experts > most {
-            true => {
-                Err(Keys::new(config).inconsistent("experts of all layers", experts, format!("must be at most {most}")))
-            }
+            true => Err(Keys::new(config).inconsistent(
+                "number of experts in all layers",
+                experts,
+                format!("must be at most {most}"),
+            )),
             false => Ok(model),
         }
     }

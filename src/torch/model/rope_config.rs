@@ -14,9 +14,11 @@ pub(super) fn read_rope(keys: &Keys<'_>, head_dim: i64, default_theta: f64) -> R
     let rope = read(keys, section.as_ref(), head_dim, default_theta)?;
     let factor = number(keys, section.as_ref(), "partial_rotary_factor")?;
     match factor.filter(|factor| rope.scaling != RopeScaling::Default && part(head_dim, *factor) != head_dim) {
-        Some(factor) => {
-            Err(keys.inconsistent("partial_rotary_factor", factor, "all channels of a head must turn here"))
-        }
+        Some(factor) => Err(keys.inconsistent(
+            "partial_rotary_factor",
+            factor,
+            "rotary embeddings must cover all channels of a head",
+        )),
         None => Ok(rope),
     }
 }
@@ -38,7 +40,8 @@ pub(super) fn read_partial_rope(
     // Of an odd number of channels the frequencies are made, and one more turns.
     let turning = rotary_dim + rotary_dim % 2;
     if turning < 2 || turning > head_dim {
-        let must = format!("1 to {} channels of a head can turn, not {rotary_dim}", head_dim / 2 * 2);
+        let must =
+            format!("rotary embeddings must cover 1 to {} channels of a head, not {rotary_dim}", head_dim / 2 * 2);
         return Err(keys.inconsistent("partial_rotary_factor", rotary_dim as f64 / head_dim as f64, must));
     }
     read(keys, section.as_ref(), rotary_dim, default_theta)
@@ -124,7 +127,9 @@ pub(super) fn read_rope_by_compression(
             true => Ok(rotary_dim),
             false => {
                 let factor = rotary_dim as f64 / head_dim as f64;
-                let must = format!("an even number of a head's {head_dim} channels must turn, not {rotary_dim}");
+                let must = format!(
+                    "rotary embeddings must cover an even number of a head's {head_dim} channels, not {rotary_dim}"
+                );
                 Err(keys.inconsistent("partial_rotary_factor", factor, must))
             }
         };
@@ -180,7 +185,7 @@ pub(super) fn read_mrope(
         Ok([_, rows, columns]) if interleaved => Ok(RopeAxes::interleaved(half, [rows, columns])),
         _ if interleaved => wrong("must be three numbers".to_owned()),
         _ if found.iter().sum::<i64>() == half => Ok(RopeAxes::contiguous(&found)),
-        _ => wrong(format!("must have the sum {half}, half of the channels that turn")),
+        _ => wrong(format!("must have the sum {half}, half of the channels with rotary embeddings")),
     }
 }
 
@@ -215,7 +220,7 @@ fn read_scaling(keys: &Keys<'_>, section: &Keys<'_>, rotary_dim: i64) -> Result<
         "dynamic" if rotary_dim <= 2 => Err(section.inconsistent(
             name,
             kind,
-            format!("more than 2 channels of a head must turn then, not {rotary_dim}"),
+            format!("it needs rotary embeddings on more than 2 channels of a head, not {rotary_dim}"),
         )),
         "dynamic" => {
             let max_position_embeddings = keys.size("max_position_embeddings")?;
@@ -262,7 +267,7 @@ fn read_scaling(keys: &Keys<'_>, section: &Keys<'_>, rotary_dim: i64) -> Result<
         "yarn" if rotary_dim % 2 != 0 => Err(section.inconsistent(
             name,
             kind,
-            format!("an even number of channels must turn then, not {rotary_dim}"),
+            format!("it needs rotary embeddings on an even number of channels, not {rotary_dim}"),
         )),
         "yarn" => {
             let original = original()?;
@@ -333,12 +338,14 @@ mod tests {
         assert_eq!(read_partial(json!({})), Ok(RopeConfig::plain(6, 1e4)));
         assert_eq!(read_partial(json!({"partial_rotary_factor": 0.3})), Ok(RopeConfig::plain(7, 1e4)));
         let message = read_partial(json!({"partial_rotary_factor": 1.5})).unwrap_err();
-        assert!(message.contains("1 to 24 channels of a head can turn, not 36"), "{message}");
+        assert!(message.contains("rotary embeddings must cover 1 to 24 channels of a head, not 36"), "{message}");
         let odd =
             json!({"partial_rotary_factor": 0.3, "max_position_embeddings": 64, "rope_scaling": {"type": "yarn"}});
         let message = read_partial(odd).unwrap_err();
         assert!(
-            message.contains("rope_scaling.type is yarn, but an even number of channels must turn then, not 7"),
+            message.contains(
+                "rope_scaling.type is yarn, but it needs rotary embeddings on an even number of channels, not 7"
+            ),
             "{message}"
         );
     }
@@ -418,7 +425,7 @@ mod tests {
             ),
             (
                 json!({"partial_rotary_factor": 0.5, "rope_scaling": {"type": "linear", "factor": 2}}),
-                "partial_rotary_factor is 0.5, but all channels of a head must turn here",
+                "partial_rotary_factor is 0.5, but rotary embeddings must cover all channels of a head",
             ),
             (json!({"rope_scaling": {"type": "linear"}}), "rope_scaling.factor is missing"),
             (json!({"rope_scaling": {"type": "linear", "factor": 0.5}}), "factor is 0.5, but must be at least 1"),

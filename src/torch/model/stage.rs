@@ -19,7 +19,9 @@ pub enum StageError {
          train.preference.loss without a reference (orpo, simpo)"
     )]
     Reference,
-    #[error("layer {layer} takes the keys that layer {from} chose, of another stage: choose other pipeline stages")]
+    #[error(
+        "layer {layer} uses the keys that layer {from} chose, which is in another stage: choose other pipeline stages"
+    )]
     ChosenElsewhere { layer: usize, from: usize },
 }
 

@@ -70,7 +70,7 @@ impl Group {
         let find = |symbol: &CStr| {
             // SAFETY: the name is NUL-terminated.
             let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) };
-            let missing = "NCCL's backend is not there: libtorch_cuda of libtorch 2.11 is to be loaded first";
+            let missing = "the NCCL backend is not available: libtorch_cuda of libtorch 2.11 must be loaded first";
             if found.is_null() { Err(failed(missing.into())) } else { Ok(found) }
         };
         let [options, backend] = NCCL_SYMBOLS.map(find);

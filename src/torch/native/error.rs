@@ -15,15 +15,15 @@ pub enum NativeError {
     Grad { message: String },
     #[error("process group {group:?}: rank {rank} of {world} could not join: {message}")]
     Join { group: String, rank: usize, world: usize, message: String },
-    #[error("no store for process groups at {host}: {message}")]
+    #[error("cannot open a store for process groups at {host}: {message}")]
     Store { host: String, message: String },
     #[error("process group {group:?}: {operation} failed on rank {rank} (has another process ended?): {message}")]
     Collective { group: String, rank: usize, operation: &'static str, message: String },
     #[error("a stream of the device failed: {message}")]
     Stream { message: String },
-    #[error("libtorch's profiler: {message}")]
+    #[error("the profiler of libtorch failed: {message}")]
     Profile { message: String },
-    #[error("train.optimizer.offload.path: a file of {bytes} bytes in {folder}: {source}")]
+    #[error("train.optimizer.offload.path: cannot create a file of {bytes} bytes in {folder}: {source}")]
     Disk { folder: PathBuf, bytes: usize, source: std::io::Error },
     #[error("{what} contains a NUL byte")]
     Nul { what: &'static str },

@@ -22,7 +22,7 @@ pub fn expect_products(products: Products) -> Result<(), String> {
     // SAFETY: it asks the processor and has no arguments.
     if matches!(products, Products::Tiled | Products::TiledBf16) && !unsafe { ffi::lf_can_tile() } {
         let lacks = "tiled products (`run.products`) need AVX2 with fused multiply-add, which this processor lacks";
-        return Err(format!("{lacks}; `run.products=libtorch` works, and computes other bits"));
+        return Err(format!("{lacks}; `run.products=libtorch` works, but its results are not bit-identical"));
     }
     Ok(())
 }

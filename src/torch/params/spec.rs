@@ -148,10 +148,11 @@ impl ParamSpec {
             |&(start, len): &(i64, i64)| start % NF4_BLOCK != 0 || (len % NF4_BLOCK != 0 && start + len != width);
         match self.held.rounding {
             Rounding::Nf4 if ends.any(cuts_block) => Some(
-                "tensor_parallel would cut its rows within blocks of 64 numbers, which nf4 rounds together: take fewer ranks, or another frozen_precision",
+                "tensor_parallel would split its rows within blocks of 64 numbers, which nf4 rounds together: use fewer ranks, or \
+                 another frozen_precision",
             ),
             Rounding::Nf4Double if self.is_cut_within_matrices() => Some(
-                "tensor_parallel would cut it, and nf4_double rounds the largest magnitudes of a whole matrix together: take nf4",
+                "tensor_parallel would split it, but nf4_double rounds the largest magnitudes of a whole matrix together: use nf4",
             ),
             _ => None,
         }

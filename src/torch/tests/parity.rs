@@ -150,7 +150,7 @@ fn tensors_of_another_shape_are_named() {
                 model.sort_by(|a, b| a.0.cmp(&b.0));
                 model[at].1 = Tensor::zeros([3, 1, 2, 7], (Kind::Float, Device::Cpu));
             }));
-            assert!(found.contains("model.safetensors: ") && found.contains("the model's has"), "{name}: {found}");
+            assert!(found.contains("model.safetensors: ") && found.contains("that of the model is"), "{name}: {found}");
         }
     }
     for (name, tensor) in [("groot-seed1", "pixels_0"), ("groot-seed1", "noise"), ("pi05-seed1", "images")] {

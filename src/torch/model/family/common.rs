@@ -56,12 +56,12 @@ pub(super) fn attention_or(keys: &Keys<'_>, default_head_dim: Option<i64>) -> Re
         Some(head_dim) => head_dim,
         None if hidden_size % num_heads == 0 => hidden_size / num_heads,
         None => {
-            let must = format!("must divide hidden_size ({hidden_size}) where there is no head_dim");
+            let must = format!("must divide hidden_size ({hidden_size}) if there is no head_dim");
             return Err(keys.inconsistent("num_attention_heads", num_heads, must));
         }
     };
     if head_dim % 2 != 0 {
-        return Err(keys.inconsistent("head_dim", head_dim, "rotary embeddings need an even one"));
+        return Err(keys.inconsistent("head_dim", head_dim, "rotary embeddings need an even width"));
     }
     Ok(AttentionConfig::new(num_heads, num_kv_heads, head_dim))
 }
@@ -166,7 +166,7 @@ pub(super) fn layered(
     let vocab_size = keys.size("vocab_size")?;
     let pad_token_id = keys.integer_or("pad_token_id")?;
     if let Some(pad) = pad_token_id.filter(|pad| !(-vocab_size..vocab_size).contains(pad)) {
-        let must = format!("must be below vocab_size ({vocab_size}), or as far from the end");
+        let must = format!("must be below vocab_size ({vocab_size}), and at least minus that");
         return Err(keys.inconsistent("pad_token_id", pad, must));
     }
     let act = keys.activation_or("hidden_act")?.unwrap_or(Activation::Silu);

@@ -137,7 +137,7 @@ fn own(
     let projector = key.replace("encoder", "projector");
     match keys.value(&projector).filter(|value| family.is_some() && value.as_object().is_none_or(|it| !it.is_empty())) {
         Some(found) => {
-            let must = format!("{key} is of the program's own and brings its projector: leave it out");
+            let must = format!("{key} is registered by the program and has its own projector: leave it out");
             Err(keys.inconsistent(&projector, found, must))
         }
         None => Ok(family),

@@ -28,7 +28,7 @@ pub(super) const V3: Defaults = Defaults { groups: [8, 4], n_shared_experts: 1, 
 pub(super) fn rope(keys: &Keys<'_>, layout: RopeLayout) -> Result<RopeConfig> {
     let head_dim = keys.size("qk_rope_head_dim")?;
     if head_dim % 2 != 0 {
-        return Err(keys.inconsistent("qk_rope_head_dim", head_dim, "rotary embeddings need an even one"));
+        return Err(keys.inconsistent("qk_rope_head_dim", head_dim, "rotary embeddings need an even width"));
     }
     let rope = RopeConfig { layout, ..read_rope(keys, head_dim, 10_000.0)? };
     // With other laws the reference multiplies the scores by it as well; no published model has it.
@@ -66,7 +66,11 @@ pub(super) fn indexer(keys: &Keys<'_>, layout: RopeLayout) -> Result<IndexerConf
     let head_dim = keys.size("index_head_dim")?;
     let turning = keys.size("qk_rope_head_dim")?;
     if head_dim < turning {
-        return Err(keys.inconsistent("index_head_dim", head_dim, format!("must hold qk_rope_head_dim ({turning})")));
+        return Err(keys.inconsistent(
+            "index_head_dim",
+            head_dim,
+            format!("must be at least qk_rope_head_dim ({turning})"),
+        ));
     }
     let (num_heads, topk) = (keys.size("index_n_heads")?, keys.size("index_topk")?);
     Ok(IndexerConfig { num_heads, head_dim, topk, layout, training: IndexerTraining::Frozen })

@@ -67,7 +67,7 @@ pub(super) const FAMILY: TextFamily = TextFamily::new("deepseek_v4", read);
 
 fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     if !["model.", "foundation.model."].contains(&place.base.as_str()) {
-        let must = "it is a language model of its own, or model.foundation of a composed model";
+        let must = "it is only supported as a language model on its own, or as model.foundation of a composed model";
         return Err(keys.inconsistent("model_type", "deepseek_v4", must));
     }
     let filled = keys.filled(&defaults());
@@ -81,7 +81,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
         topk: keys.size("index_topk")?,
     };
     if indexer.head_dim < compress.rotary_dim {
-        let must = format!("must hold the {} channels that turn", compress.rotary_dim);
+        let must = format!("must be at least the {} channels with rotary embeddings", compress.rotary_dim);
         return Err(keys.inconsistent("index_head_dim", indexer.head_dim, must));
     }
     let attention = CompressedConfig {
@@ -402,7 +402,10 @@ mod tests {
             (json!({"n_shared_experts": 2}), "n_shared_experts is 2"),
             (json!({"scoring_func": "softmax"}), "scoring_func is \"softmax\""),
             (json!({"o_groups": 3}), "o_groups is 3, but must divide the 2048 channels of all heads"),
-            (json!({"index_head_dim": 32}), "index_head_dim is 32, but must hold the 64 channels that turn"),
+            (
+                json!({"index_head_dim": 32}),
+                "index_head_dim is 32, but must be at least the 64 channels with rotary embeddings",
+            ),
             (json!({"hc_mult": 65}), "hc_mult is 65, but must be at most 64"),
             (json!({"swiglu_limit": 0}), "swiglu_limit is 0, but must be above 0"),
             (json!({"partial_rotary_factor": 1.5}), "partial_rotary_factor is 1.5"),
@@ -417,6 +420,6 @@ mod tests {
         let tower = json!({"model_type": "loongforge_vlm", "foundation": config(json!({})),
             "text_encoder": config(json!({})), "text_token_id": 5});
         let message = ModelConfig::from_hf(&tower).unwrap_err().to_string();
-        assert!(message.contains("it is a language model of its own"), "{message}");
+        assert!(message.contains("it is only supported as a language model on its own"), "{message}");
     }
 }

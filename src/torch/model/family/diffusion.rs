@@ -33,8 +33,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
         }
         let low_noise = read_transformer(keys, SECOND)?.foundation;
         if low_noise.inputs() != model.foundation.inputs() {
-            let must = format!("must read the latents and states that {FIRST} reads");
-            return Err(keys.inconsistent(SECOND, "another kind", must));
+            let must = format!("must read the same latents and states as {FIRST}");
+            return Err(keys.inconsistent(SECOND, "of another kind", must));
         }
         model.low_noise = Some(low_noise);
     }
@@ -81,7 +81,7 @@ fn read_transformer(keys: &Keys<'_>, name: &str) -> Result<ModelConfig> {
     if vae.channels() != channels {
         let keys = keys.section("vae")?;
         let of = if keys.has("z_dim") { "z_dim" } else { "channels" };
-        let must = format!("must be the channels of a latent that {name} makes ({channels})");
+        let must = format!("must be the number of latent channels of {name} ({channels})");
         return Err(keys.inconsistent(of, vae.channels(), must));
     }
     Ok(ModelConfig {
@@ -174,7 +174,7 @@ mod tests {
                 json!(17),
                 "text_encoder is 16 wide, but must equal transformer.text_dim (17)",
             ),
-            (wan(), "/vae/channels", json!(1), "vae.channels is 1, but must be the channels of a latent"),
+            (wan(), "/vae/channels", json!(1), "vae.channels is 1, but must be the number of latent channels"),
             (wan(), "/vae", Value::Null, "vae is missing"),
             (wan(), "/boundary_ratio", Value::Null, "boundary_ratio is missing"),
             (

@@ -87,7 +87,11 @@ fn parts(keys: &Keys<'_>) -> Result<(WamConfig, Vec<ModelTower>)> {
     let video = video_stream(&video_keys, text_rows)?;
     let action = action_stream(&action_keys, &video)?;
     if action_keys.size("action_dim")? != action_dim {
-        return Err(action_keys.inconsistent("action_dim", action_keys.size("action_dim")?, "must be the policy's"));
+        return Err(action_keys.inconsistent(
+            "action_dim",
+            action_keys.size("action_dim")?,
+            "must be that of the policy",
+        ));
     }
     expect_template(keys)?;
     let networks = fastwam_networks(&keys.filled(&json!({})));
@@ -99,7 +103,7 @@ fn parts(keys: &Keys<'_>) -> Result<(WamConfig, Vec<ModelTower>)> {
     };
     let (mut towers, vae) = diffusion_towers::read(&networks, &video_keys, &wanted)?;
     if vae.channels() != video.in_channels {
-        let must = format!("must be the channels of a latent of the autoencoder ({})", vae.channels());
+        let must = format!("must be the number of latent channels of the autoencoder ({})", vae.channels());
         return Err(video_keys.inconsistent("in_dim", video.in_channels, must));
     }
     let clip = clip(keys, &vae, video.patch)?;

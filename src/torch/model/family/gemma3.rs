@@ -65,7 +65,7 @@ pub(super) fn siglip(vision: &Keys<'_>, merge: i64, width: i64) -> Result<Vision
     vision.only("vision_feature_layer", &[])?;
     vision.only("spatial_merge_size", &[])?;
     if vision.flag_or("vision_use_head")?.unwrap_or(true) {
-        let must = "must be false: the tower's own head, which nothing is computed by, is not read";
+        let must = "must be false: the tower's own head is not used, and is not read";
         return Err(vision.inconsistent("vision_use_head", true, must));
     }
     let mut filled = vision.filled(&json!({"model_type": SIGLIP}));
@@ -119,7 +119,7 @@ mod tests {
         let model = ModelConfig::from_hf(&published()).unwrap();
         let decoder = model.decoder().unwrap();
         let refused = decoder.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
-        assert!(refused.contains("see tokens behind them") && refused.contains("context_parallel to 1"), "{refused}");
+        assert!(refused.contains("attend to later tokens") && refused.contains("context_parallel to 1"), "{refused}");
         assert!(decoder.needs_whole_rows().is_some());
     }
 

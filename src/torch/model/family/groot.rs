@@ -252,7 +252,11 @@ fn check(keys: &Keys<'_>, config: &GrootConfig) -> Result<()> {
         equal("vl_self_attention_cfg", config.context.width(), "text_config.hidden_size", seen)?;
     }
     if width % 2 != 0 {
-        return Err(keys.inconsistent("input_embedding_dim", width, "must be even: a time has sines and cosines"));
+        return Err(keys.inconsistent(
+            "input_embedding_dim",
+            width,
+            "must be even: times are encoded as sines and cosines",
+        ));
     }
     match config.max_positions.filter(|entries| *entries < config.horizon) {
         Some(entries) => {

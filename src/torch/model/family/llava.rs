@@ -38,7 +38,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     let mut tower = tower_keys.filled(&json!({"model_type": "clip_vision_model"}));
     let num_blocks = tower_keys.size_or("num_hidden_layers")?.unwrap_or(NUM_BLOCKS);
     if let Some(layers) = keys.value("vision_feature_layer").filter(|layers| layers.is_array()) {
-        let must = "states of several layers side by side are not implemented: it must be one layer";
+        let must = "concatenated states of several layers are not supported: it must be one layer";
         return Err(keys.inconsistent("vision_feature_layer", layers, must));
     }
     tower["vision_feature_layer"] = json!(feature_layer(keys, num_blocks, Some(FEATURE_LAYER))?);

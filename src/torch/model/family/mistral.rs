@@ -27,10 +27,10 @@ pub(super) fn heads(keys: &Keys<'_>, window: Option<i64>) -> Result<AttentionCon
         && slides.contains(&window.is_none())
     {
         let must = match window {
-            Some(window) => format!("all layers slide by sliding_window ({window})"),
-            None => "no layer slides where sliding_window is null".to_owned(),
+            Some(window) => format!("all layers must have sliding_attention, since sliding_window is {window}"),
+            None => "no layer can have sliding_attention, since sliding_window is null".to_owned(),
         };
-        return Err(keys.inconsistent("layer_types", "a list of both or the other kind", must));
+        return Err(keys.inconsistent("layer_types", "a list with the other kind", must));
     }
     Ok(AttentionConfig { window, ..attention(keys)? })
 }

@@ -199,10 +199,14 @@ pub(super) fn stream(keys: &Keys<'_>) -> Result<StreamConfig> {
         return Err(keys.inconsistent("num_kv_heads", stream.num_kv_heads, must));
     }
     if stream.head_dim % 2 != 0 {
-        return Err(keys.inconsistent("head_dim", stream.head_dim, "must be even: halves of a head turn together"));
+        return Err(keys.inconsistent(
+            "head_dim",
+            stream.head_dim,
+            "must be even: rotary embeddings use both halves of a head",
+        ));
     }
     if stream.width % 2 != 0 {
-        return Err(keys.inconsistent("width", stream.width, "must be even: a time has sines and cosines"));
+        return Err(keys.inconsistent("width", stream.width, "must be even: times are encoded as sines and cosines"));
     }
     Ok(stream)
 }

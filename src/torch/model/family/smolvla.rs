@@ -190,7 +190,7 @@ fn expert(keys: &Keys<'_>, text: &StreamConfig, mlp_dim: Option<i64>) -> Result<
     let factor = keys.number_or("expert_width_multiplier")?.unwrap_or(0.75);
     let width = (text.width as f64 * factor) as i64;
     if !(factor > 0.0 && factor <= 16.0) || width < 2 || width % 2 != 0 {
-        let must = format!("times {} must be even: a time has sines and cosines", text.width);
+        let must = format!("times {} must be even: times are encoded as sines and cosines", text.width);
         return Err(keys.inconsistent("expert_width_multiplier", factor, must));
     }
     Ok(StreamConfig { width, mlp_dim: mlp_dim.unwrap_or(feed_forward(width)), ..*text })

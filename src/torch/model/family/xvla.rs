@@ -118,13 +118,15 @@ fn check_state(keys: &Keys<'_>, config: &XvlaConfig) -> Result<()> {
     let last = config.space.hidden.iter().max().map_or(-1, |at| *at as i64);
     match config.state_dim > last {
         true => Ok(()),
-        false if config.state_dim == 0 => {
-            Err(keys.inconsistent("use_proprio", false, "this action_mode hides numbers of the state"))
-        }
+        false if config.state_dim == 0 => Err(keys.inconsistent(
+            "use_proprio",
+            false,
+            "this action_mode masks numbers of the state, which must be there",
+        )),
         false => Err(keys.inconsistent(
             "max_state_dim",
             config.state_dim,
-            format!("this action_mode hides number {last} of the state"),
+            format!("this action_mode masks number {last} of the state, which must be there"),
         )),
     }
 }
@@ -199,10 +201,10 @@ fn features(keys: &Keys<'_>, tower: &DavitConfig, pixels: [i64; 2]) -> Result<i6
         return wrong(format!("rows and columns must be multiples of {patch}, the step of the first convolution"));
     }
     match tower.grid_of(pixels) {
-        None => wrong("pictures are smaller than a convolution".into()),
+        None => wrong("such pictures are smaller than a convolution".into()),
         Some([rows, columns]) if rows.max(columns) > tower.max_positions => {
             let most = tower.max_positions;
-            wrong(format!("the last stage has {rows} x {columns} places, and positions are for {most} x {most}"))
+            wrong(format!("the last stage has {rows} x {columns} places, but there are only {most} x {most} positions"))
         }
         Some(_) => Ok(tower.num_features_of(pixels)),
     }

@@ -36,7 +36,7 @@ pub enum Shift {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ScheduleError {
-    #[error("scheduler: {0} is not supported; known are FlowMatchEulerDiscreteScheduler and UniPCMultistepScheduler")]
+    #[error("scheduler: {0} is not supported; supported: FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler")]
     Unknown(String),
     #[error("scheduler: {key}: {value} is not supported; only {only} is")]
     Setting { key: &'static str, value: String, only: &'static str },

@@ -89,15 +89,15 @@ impl RobotPolicy for WamConfig {
             (
                 "policy.noise_draws",
                 noise_draws > 1,
-                "frames are noised beside actions, so that draws have nothing in common",
+                "frames are noised together with actions, so that draws cannot share anything",
             ),
             (
                 "policy.insulate",
                 insulate,
-                "frames learn by a loss of their own; freeze_video_expert in its config freezes them",
+                "frames are trained with a loss of their own; set freeze_video_expert in its config to freeze them",
             ),
             ("policy.token_weight", token_weight > 0.0, "it has no language model"),
-            ("policy.flow_weight", flow_weight != 1.0, "loss in its config has a weight of each of its losses"),
+            ("policy.flow_weight", flow_weight != 1.0, "set the weight of each loss in `loss` of its config"),
         ];
         let (key, _, why) = set.into_iter().find(|(_, is_set, _)| *is_set)?;
         Some(format!("{key}: FastWAM has no such training: {why}; leave it out"))
