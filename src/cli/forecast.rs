@@ -42,7 +42,7 @@ pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
         let foundations = report.pools.iter().filter(|pool| pool.role == Role::Foundation);
         let busy = foundations.map(|pool| pool.busy).fold(0.0, f64::max);
         text += &format!(
-            "  bubble  {:.1} % of the foundation idles; {:.1} % is what 1F1B has with {} stages\n",
+            "  bubble  the foundation idles {:.1} % of the time; 1F1B would idle {:.1} % with {} stages\n",
             (1.0 - busy) * 100.0,
             report.ideal_bubble * 100.0,
             spec.cluster.stages

@@ -113,7 +113,7 @@ pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
             let name = clip.write(&out_folder, &stem)?;
             let path = out_folder.join(name);
             if replaces {
-                eprintln!("{} replaces what was there; --out names another file", path.display());
+                eprintln!("{} replaces an existing file; --out names another one", path.display());
             }
             println!("{}", path.display());
         }

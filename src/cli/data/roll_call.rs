@@ -46,8 +46,8 @@ pub fn roll_call(args: RollCallArgs) -> Result<ExitCode> {
     let made = made?;
     made.bad.iter().for_each(|bad| console.line(&format!("left out: {}", safe(bad))));
     println!(
-        "{} clips of {} levels, {} of them held out; left out are {} clips shorter than 1.1 s, {} without a second that is \
-         loud enough, {} of another rate than most of their language (other voices, it seems), and {} that cannot be decoded",
+        "{} clips of {} levels, {} of them held out; left out: {} clips shorter than 1.1 s, {} without a second that is loud \
+         enough, {} with another sample rate than most of their language (probably other voices), and {} that cannot be decoded",
         made.num_clips,
         made.num_levels,
         made.num_held_out_levels,

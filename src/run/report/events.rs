@@ -100,8 +100,8 @@ impl Observer for Report {
         for PoisonItem { item, deaths } in items {
             let (sample, index) = (item.sample, item.index);
             self.console.line(&format!(
-                "warning: an encoder died while it encoded media item {index} of sample {sample}, or one beside it: {deaths} of \
-                 {MAX_CRASHES} times"
+                "warning: an encoder died while it encoded media item {index} of sample {sample}, or another one of the same \
+                 unit: {deaths} of {MAX_CRASHES} times"
             ));
         }
         if let Err(error) = poison_items::append(&self.dir, items) {
@@ -144,8 +144,7 @@ impl Observer for Report {
         match (to, num_failures) {
             (SaveTo::Memory, _) => self.console.line(&format!("warning: no checkpoint in memory: {error}")),
             (_, 0) => self.console.line(&format!(
-                "warning: the checkpoint of {steps} steps could not be written and is started \
-                                                  again: {error}"
+                "warning: the checkpoint of {steps} steps could not be written and is started again: {error}"
             )),
             (_, num) => {
                 self.console.line(&format!(
@@ -175,8 +174,7 @@ impl Observer for Report {
             for (pool, cost) in costs.seconds() {
                 let [pair, token, one] = cost.unwrap_or_default().map(|seconds| seconds * 1e9);
                 self.console.line(&format!(
-                    "costs of {pool} in ns: {pair:.4} per pair, {token:.1} per token, {one:.0} per \
-                                            document or item"
+                    "costs of {pool} in ns: {pair:.4} per pair, {token:.1} per token, {one:.0} per document or item"
                 ));
             }
         }

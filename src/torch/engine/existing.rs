@@ -61,12 +61,12 @@ fn agree(
     for Found { module, lora: there, .. } in found {
         let typed = LoraConfig { use_rslora: there.use_rslora, ..lora_config(lora, &module.path) };
         if (lora.r.is_some() || !lora.rank_pattern.is_empty()) && typed.r != there.r {
-            return differ("r", typed.r.to_string(), format!("{} beside {}", there.r, module.path));
+            return differ("r", typed.r.to_string(), format!("{} for {}", there.r, module.path));
         }
         let scale = LoraConfig { r: there.r, ..typed.clone() }.scale();
         let has_alpha = lora.alpha.is_some() || !lora.alpha_pattern.is_empty();
         if has_alpha && (scale - there.scale()).abs() > 1e-9 * scale.abs() {
-            return differ("alpha", typed.alpha.to_string(), format!("{} beside {}", there.alpha, module.path));
+            return differ("alpha", typed.alpha.to_string(), format!("{} for {}", there.alpha, module.path));
         }
     }
     let has = |module: &LinearModule| found.iter().any(|found| found.module.path == module.path);
@@ -79,14 +79,14 @@ fn agree(
             }
         };
         let excluded = !lora.exclude_modules.is_empty() && !lora.targets(&module.path) && module.parameter().is_none();
-        let said = |is: bool, what: &str| format!("{}{what} beside {}", if is { "" } else { "no " }, module.path);
+        let misplaced = |name: &'static str, typed: bool| {
+            let [typed, found] = [typed, !typed].map(|is| if is { "an adapter" } else { "no adapter" });
+            let (folder, module) = (folder.as_str().to_owned(), module.path.clone());
+            Err(TrainedError::Misplaced { key, name, typed, found, folder, module })
+        };
         match typed {
-            Some(typed) if typed != has(&module) => {
-                return differ(name, said(typed, "one"), said(has(&module), "one"));
-            }
-            None if excluded && has(&module) => {
-                return differ("exclude_modules", said(false, "one"), said(true, "one"));
-            }
+            Some(typed) if typed != has(&module) => return misplaced(name, typed),
+            None if excluded && has(&module) => return misplaced("exclude_modules", false),
             _ => {}
         }
     }

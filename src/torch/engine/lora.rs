@@ -35,6 +35,18 @@ pub enum TrainedError {
         "{key}.lora.{name} is {typed}, but the adapter in {folder} has {found}: leave {name} out to use the adapter's"
     )]
     Contradiction { key: &'static str, name: &'static str, typed: String, found: String, folder: String },
+    #[error(
+        "{key}.lora.{name} gives {module} {typed}, but the adapter in {folder} has {found} for it: leave {name} out to use the \
+         adapter's"
+    )]
+    Misplaced {
+        key: &'static str,
+        name: &'static str,
+        typed: &'static str,
+        found: &'static str,
+        folder: String,
+        module: String,
+    },
 }
 
 /// Returns what PEFT calls the same, of the adapter beside the module at this path.
