@@ -51,6 +51,7 @@ impl Difference {
         }
     }
 
+    /// Returns the difference as an object: name, verdict at this tolerance, types, and shapes or the largest difference.
     pub fn to_json(&self, tolerance: f64) -> Value {
         let mut entry =
             json!({ "name": self.name, "verdict": self.verdict(tolerance), "types": [self.types.0, self.types.1] });

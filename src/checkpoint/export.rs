@@ -206,6 +206,7 @@ impl<'a> Draft<'a> {
         Ok(Self { dir, out })
     }
 
+    /// Returns the temporary folder that files are written into until the draft is published.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }

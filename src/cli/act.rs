@@ -38,6 +38,7 @@ pub struct ActArgs {
     begun: Option<PathBuf>,
 }
 
+/// Runs `loongforge act`: prints one line of numbers per action of a chunk.
 pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
     let mut policy = open(&args.wanted, Purpose::Once).map_err(usage)?;

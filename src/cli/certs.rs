@@ -44,6 +44,7 @@ struct Made {
     roles: Vec<String>,
 }
 
+/// Runs `loongforge certs`: writes an authority and certificates, or only certificates of an existing authority.
 pub fn certs(args: CertsArgs) -> anyhow::Result<ExitCode> {
     let (made, new) = match &args.command {
         Command::New(made) => (made, true),

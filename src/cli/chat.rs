@@ -57,6 +57,7 @@ struct Chat {
     num_refused: u64,
 }
 
+/// Runs `loongforge chat` until `/exit` or the end of standard input; from a pipe the exit code tells of refused messages.
 pub fn chat(args: ChatArgs) -> Result<ExitCode> {
     let reader = args.model.open()?;
     reader.processor().expect_template().map_err(|error| UsageError::of(&error))?;

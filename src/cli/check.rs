@@ -55,6 +55,7 @@ enum Format {
     Json,
 }
 
+/// Runs `loongforge check` on a config, or on every stage of one; the exit code is 2 if there is a mistake.
 pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
     let stages = match stages_of(&args.file, &args.overrides) {
         Ok(stages) => stages,

@@ -36,6 +36,7 @@ pub struct CompareArgs {
     json: bool,
 }
 
+/// Runs `loongforge compare`: prints keys that differ and results of runs, and draws their loss curves with `-o`.
 pub fn compare(args: CompareArgs) -> anyhow::Result<ExitCode> {
     let count = args.runs.len();
     if args.out.is_some() && count > MAX_CURVES {

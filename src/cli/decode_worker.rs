@@ -14,6 +14,7 @@ pub struct DecodeWorkerArgs {
     drill: bool,
 }
 
+/// Decodes other people's files for the process that started this one.
 pub fn decode_worker(args: DecodeWorkerArgs) -> ExitCode {
     serve(args.drill)
 }

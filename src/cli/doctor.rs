@@ -36,6 +36,7 @@ pub struct DoctorArgs {
     json: bool,
 }
 
+/// Runs `loongforge doctor`: prints one line per requirement of a run; the exit code is 1 if one fails.
 pub fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let findings = look();
     if args.json {

@@ -51,6 +51,7 @@ pub struct DrillArgs {
     out: Option<PathBuf>,
 }
 
+/// Runs `loongforge drill`: a run with faults and one without; the exit code is 0 if they have the same results.
 pub fn drill(args: DrillArgs) -> anyhow::Result<ExitCode> {
     let text = match (&args.faults, &args.script) {
         (Some(text), _) => text.clone(),

@@ -111,6 +111,7 @@ enum Type {
     F32,
 }
 
+/// Runs `loongforge evaluate`: prints the loss of a model on files of samples, and scores of its answers if asked.
 pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
     let device = open_device(&args.device).map_err(|error| anyhow::anyhow!("{error}"))?;

@@ -19,6 +19,7 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// Makes a finding that needs no advice.
     pub fn good(what: &'static str, found: impl Into<String>) -> Self {
         Self { what, verdict: Verdict::Good, found: found.into(), advice: "" }
     }
@@ -33,6 +34,7 @@ impl Finding {
 }
 
 impl Verdict {
+    /// Returns the word that begins the finding's line, at most four letters.
     pub fn word(self) -> &'static str {
         match self {
             Self::Good => "ok",

@@ -62,6 +62,7 @@ pub struct GenerateArgs {
 /// Bytes of a prompt from standard input.
 const MAX_PROMPT: u64 = 16 << 20;
 
+/// Runs `loongforge generate`: prints the answer to one prompt, or writes those to a file of prompts.
 pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     if let (Some(prompts), Some(out)) = (&args.prompts, &args.out) {
         let GenerateArgs { model, choosing, max_new_tokens, raw, overwrite, .. } = &args;

@@ -36,6 +36,7 @@ pub struct ImportArgs {
 /// Bytes of a config.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// Runs `loongforge import`: writes another trainer's settings as a config, and lists the keys that have no counterpart.
 pub fn import(args: ImportArgs) -> anyhow::Result<ExitCode> {
     let (imported, source) = match &args.file {
         Some(file) => (of_file(file), file.display().to_string()),

@@ -56,6 +56,7 @@ enum Method {
     Full,
 }
 
+/// Runs `loongforge init`: asks for what options do not say, and writes a config.
 pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
     if args.file.exists() && !args.overwrite {
         let message = format!("{} exists: name another file, or replace it with --overwrite", args.file.display());

@@ -43,6 +43,7 @@ pub struct JudgePolicyArgs {
     plots: Option<PathBuf>,
 }
 
+/// Runs `loongforge judge-policy`: counts successes in the task Pads, or compares actions with recorded ones.
 pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
     let of_recorded = [

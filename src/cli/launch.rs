@@ -139,6 +139,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
+/// Runs `loongforge launch`: prints a job for Slurm, Kubernetes or ssh.
 pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
     args.expect_options_of_the_launcher()?;
     let loaded = match config::load_elsewhere(&args.file, &args.overrides, super::environment()) {

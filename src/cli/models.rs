@@ -37,6 +37,7 @@ pub struct ModelsArgs {
     seq_len: usize,
 }
 
+/// Runs `loongforge models`: prints built-in model configs with parameters, FLOPs and memory.
 pub fn models(args: ModelsArgs) -> anyhow::Result<ExitCode> {
     let filter = args.filter.as_deref().unwrap_or_default().to_lowercase();
     let matches = |file: &ModelFile| {

@@ -52,6 +52,7 @@ enum On {
     Cuda,
 }
 
+/// Runs `loongforge parity`: compares fixtures with this program's numbers; the exit code is 1 if one differs too much.
 pub fn parity(args: ParityArgs) -> anyhow::Result<ExitCode> {
     let device = match args.device {
         On::Cpu => Device::Cpu,

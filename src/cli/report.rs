@@ -24,6 +24,7 @@ pub struct ReportArgs {
     out: PathBuf,
 }
 
+/// Runs `loongforge report`: writes a page on a run, made from the files in its folder.
 pub fn report(args: ReportArgs) -> anyhow::Result<ExitCode> {
     let board = ended(&args.run, "as of its files")?;
     let (mut status, sheet) = (board.status(), newest_sheet(&args.run));

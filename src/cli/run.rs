@@ -46,6 +46,7 @@ pub(super) use packs_lock::{ShareLock, expect_no_shares};
 
 pub use args::RunArgs;
 
+/// Runs `loongforge run`: all stages of a config, a run of one stage, or one part of a run.
 pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     expect_equals_sign(&args)?;
     if let Some(code) = recipe::run_stages(&args)? {

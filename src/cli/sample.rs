@@ -85,6 +85,7 @@ pub struct SampleArgs {
     device: Device,
 }
 
+/// Runs `loongforge sample`: makes pictures or clips of prompts with a diffusion model, and prints the paths of the files.
 pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
     set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
     let (out_folder, stem) = place(&args.out).map_err(|error| UsageError::of(error.as_ref()))?;

@@ -47,6 +47,7 @@ pub struct ScaleArgs {
     insecure_allow_plaintext: bool,
 }
 
+/// Runs `loongforge scale`: tells a running job how many encoders a pool is to have.
 pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
     let dir = args.run.clone();
     let address = match (args.join, args.run) {

@@ -14,6 +14,7 @@ and, for editors with the YAML language server, as the first line of a config:
 #[command(after_help = EXAMPLES)]
 pub struct SchemaArgs {}
 
+/// Runs `loongforge schema`: prints the JSON schema of configs.
 pub fn schema(_: SchemaArgs) -> anyhow::Result<ExitCode> {
     println!("{:#}", editor_schema());
     Ok(ExitCode::SUCCESS)

@@ -63,6 +63,7 @@ pub struct ServeArgs {
     no_sandbox: bool,
 }
 
+/// Runs `loongforge serve`: answers requests of OpenAI's clients until the process is stopped.
 pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
     let mut key = args.api_key_file.as_deref().map(read_key).transpose().map_err(usage)?;

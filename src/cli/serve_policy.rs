@@ -56,6 +56,7 @@ pub struct ServePolicyArgs {
     insecure_allow_plaintext: bool,
 }
 
+/// Runs `loongforge serve-policy`: answers observations of robots with actions until the process is stopped.
 pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
     // Files and names that are not what they should be are for the user to change.
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());

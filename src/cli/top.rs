@@ -47,6 +47,7 @@ pub struct TopArgs {
     once: bool,
 }
 
+/// Runs `loongforge top`: shows the state of a run, again and again in a terminal, once otherwise.
 pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
     let run = named(args.run.as_deref())?;
     let dir = Some(Path::new(&run)).filter(|dir| dir.is_dir());

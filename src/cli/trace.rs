@@ -24,6 +24,7 @@ pub struct TraceArgs {
     out: PathBuf,
 }
 
+/// Runs `loongforge trace`: writes the last steps of a running or finished job as a trace.
 pub fn trace(args: TraceArgs) -> anyhow::Result<ExitCode> {
     // A run that has ended has left its last steps in its folder.
     let left = args.run.as_ref().map(|run| Path::new(run).join(TRACE_FILE));

@@ -8,6 +8,7 @@ use loongforge_core::engine::error_chain;
 pub struct UsageError(pub(super) String);
 
 impl UsageError {
+    /// Makes the error of a command that was used wrongly, for this reason.
     pub fn new(reason: impl Into<String>) -> Self {
         Self(reason.into())
     }

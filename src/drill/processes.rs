@@ -28,6 +28,7 @@ impl Members {
         self.find(pattern).into_iter().filter(|&process| signal(process, Signal::STOP)).collect()
     }
 
+    /// Continues a process that was frozen; does nothing if it is no longer a child of the run.
     pub fn thaw(&mut self, process: u32) {
         // It may have been given up and killed by now; its number is not another's yet, as its parent's is not.
         if self.children().contains(&process) {

@@ -42,6 +42,7 @@ pub struct ParamCounts {
 }
 
 impl ParamCounts {
+    /// Counts the elements of trained and of frozen parameters; sums saturate.
     pub fn of<'a>(specs: impl Iterator<Item = &'a ParamSpec>) -> Self {
         specs.fold(Self::default(), |sum, spec| {
             let count = spec.shape.iter().fold(1, |count: u64, &size| count.saturating_mul(size as u64));

@@ -176,6 +176,7 @@ impl ForwardModel {
         Ok(())
     }
 
+    /// Returns the folder that the model was loaded from, with its config.
     pub fn folder(&self) -> &ModelFolder {
         &self.folder
     }

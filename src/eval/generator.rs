@@ -75,10 +75,12 @@ impl Reader {
         &self.stop_token_ids
     }
 
+    /// Returns the model that answers.
     pub fn model(&self) -> &ForwardModel {
         &self.model
     }
 
+    /// Returns what makes tokens of prompts and text of answers.
     pub fn processor(&self) -> &Processor {
         &self.processor
     }

@@ -62,6 +62,7 @@ impl HeldOut {
         self.correct as f64 / self.targets as f64
     }
 
+    /// Returns the tokens, not only targets, that were evaluated per second.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens as f64 / self.seconds
     }

@@ -82,6 +82,7 @@ impl Painter {
         Ok(Self { towers, transformer, low_noise, autoencoder, decoder, folder })
     }
 
+    /// Returns the folder that the model was loaded from, with its config.
     pub fn folder(&self) -> &ModelFolder {
         &self.folder
     }

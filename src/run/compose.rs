@@ -242,6 +242,7 @@ impl Composition {
         self
     }
 
+    /// Returns the media items that encoders have died of before.
     pub fn poison_items(&self) -> &[PoisonItem] {
         &self.poison_items
     }
@@ -274,10 +275,12 @@ impl Composition {
         self
     }
 
+    /// Returns the run's config as its actors see it.
     pub fn config(&self) -> &RunConfig {
         &self.config
     }
 
+    /// Returns the model's folder, opened with the run's settings.
     pub fn folder(&self) -> &ModelFolder {
         &self.folder
     }

@@ -20,6 +20,7 @@ pub struct Families {
 }
 
 impl Families {
+    /// Returns an empty set of families.
     pub fn new() -> Self {
         Self::default()
     }

@@ -38,6 +38,7 @@ impl Snapshots {
         Ok(Self { folder, _lock: lock })
     }
 
+    /// Returns the folder in memory that holds the checkpoints.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }

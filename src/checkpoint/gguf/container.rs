@@ -87,10 +87,12 @@ pub struct Description {
 }
 
 impl Description {
+    /// Returns the product of the shape's dimensions.
     pub fn num_values(&self) -> u64 {
         self.shape.iter().product::<i64>() as u64
     }
 
+    /// Returns the bytes that the values take in the file, in the tensor's type.
     pub fn num_bytes(&self) -> u64 {
         self.kind.num_bytes(self.num_values())
     }

@@ -27,6 +27,7 @@ impl Architecture {
         ("gemma3_text", Self::Gemma3),
     ];
 
+    /// Returns the architecture for a `model_type` of transformers; `None` if llama.cpp's files are not written for it.
     pub fn of(model_type: &str) -> Option<Self> {
         Self::TYPES.iter().find(|(name, _)| *name == model_type).map(|(_, architecture)| *architecture)
     }
@@ -44,6 +45,7 @@ impl Architecture {
         }
     }
 
+    /// Returns whether it is one of Gemma 1, 2 and 3.
     pub fn is_gemma(self) -> bool {
         matches!(self, Self::Gemma | Self::Gemma2 | Self::Gemma3)
     }

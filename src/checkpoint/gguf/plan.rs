@@ -103,10 +103,12 @@ impl Plan {
         Ok(Self(planned))
     }
 
+    /// Returns the planned tensors, in the order of the file.
     pub fn tensors(&self) -> &[Planned] {
         &self.0
     }
 
+    /// Returns what the file's header says of each tensor, in the order of the file.
     pub fn descriptions(&self) -> Vec<Description> {
         self.0.iter().map(|planned| planned.description.clone()).collect()
     }

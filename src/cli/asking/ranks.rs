@@ -14,6 +14,7 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// Returns the number of devices that the model is divided among; 1: it is whole.
     pub fn devices(self) -> usize {
         match self {
             Self::Split(num) | Self::Staged(num) => num,

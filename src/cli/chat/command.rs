@@ -23,6 +23,7 @@ pub enum Line {
 }
 
 impl Line {
+    /// Reads a line: a command if it begins with one slash, otherwise a message.
     pub fn read(line: &str) -> Self {
         let line = line.trim();
         if line.is_empty() {

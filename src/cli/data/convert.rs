@@ -106,6 +106,7 @@ fn rewrite(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Runs `loongforge data convert`: writes shards, or rewrites a LeRobot set.
 pub fn convert(args: ConvertArgs) -> anyhow::Result<ExitCode> {
     if let Target::LerobotImages | Target::LerobotVideos = args.to {
         return rewrite(&args);

@@ -42,11 +42,13 @@ struct To {
     seed: u64,
 }
 
+/// Runs `loongforge data diffusion-digits`: writes pictures of numbers with captions, and a model folder without weights.
 pub fn digits(args: DigitsArgs) -> anyhow::Result<ExitCode> {
     let DigitsArgs { to } = args;
     told(&to, compose_digits(&to.out, &DiffusionDigits { seed: to.seed, ..DiffusionDigits::default() }))
 }
 
+/// Runs `loongforge data diffusion-motion`: writes clips of moving digits with captions, and a model folder without weights.
 pub fn motion(args: MotionArgs) -> anyhow::Result<ExitCode> {
     let MotionArgs { to } = args;
     told(&to, compose_motion(&to.out, &DiffusionMotion { seed: to.seed, ..DiffusionMotion::default() }))

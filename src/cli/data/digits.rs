@@ -13,6 +13,7 @@ pub struct DigitsArgs {
     out: PathBuf,
 }
 
+/// Runs `loongforge data digits`: writes the quick start's data and its model folder.
 pub fn digits(args: DigitsArgs) -> anyhow::Result<ExitCode> {
     let out = args.out;
     let digits = digits::Digits::default();

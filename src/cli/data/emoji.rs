@@ -26,6 +26,7 @@ pub struct EmojiArgs {
     seed: u64,
 }
 
+/// Runs `loongforge data emoji`: writes dialogues on the emoji of packages, and a model folder without weights.
 pub fn emoji(args: EmojiArgs) -> Result<ExitCode> {
     let made = emoji::compose(&args.out, &args.packages, args.seed)?;
     println!("{} dialogues and {} held-out questions in {}", made.num_train, made.num_held_out, args.out.display());

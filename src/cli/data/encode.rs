@@ -40,6 +40,7 @@ pub struct EncodeArgs {
     share: ShareArgs,
 }
 
+/// Runs `loongforge data encode`: fills `cache_dir` of a run's encoder pools, and prints what was encoded.
 pub fn encode(args: EncodeArgs) -> Result<ExitCode> {
     let start = Instant::now();
     let loaded =

@@ -21,6 +21,7 @@ pub struct HeardAndSeenArgs {
     seed: u64,
 }
 
+/// Runs `loongforge data heard-and-seen`: writes samples with sound and pictures, and a model folder without weights.
 pub fn heard_and_seen(args: HeardAndSeenArgs) -> anyhow::Result<ExitCode> {
     let made = compose(&args.out, &HeardAndSeen { seed: args.seed, ..HeardAndSeen::default() })?;
     println!("{} training and {} held-out samples in {}", made.num_train, made.num_held_out, args.out.display());

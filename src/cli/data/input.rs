@@ -97,6 +97,7 @@ impl InputArgs {
         Ok(inputs)
     }
 
+    /// Returns the decoder of pictures, sound and videos: in a sandbox unless the user turned that off.
     pub fn decoder(&self) -> Arc<dyn MediaDecoder> {
         let console = Console::stderr();
         let mode = if self.no_sandbox { SandboxMode::Off } else { SandboxMode::Auto };
@@ -108,11 +109,13 @@ impl InputArgs {
         self.jobs.is_some()
     }
 
+    /// Returns the number of threads that read samples: the given one, or a default for this machine.
     pub fn jobs(&self) -> usize {
         jobs(self.jobs)
     }
 }
 
+/// Returns the given number of threads, or the default for this machine.
 pub fn jobs(jobs: Option<usize>) -> usize {
     jobs.unwrap_or_else(tools::default_jobs)
 }

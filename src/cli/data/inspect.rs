@@ -46,6 +46,7 @@ pub struct InspectArgs {
     episode: usize,
 }
 
+/// Runs `loongforge data inspect`: prints samples, or draws them as a page or a sheet of an episode.
 pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
     if let Some(sheet) = &args.sheet {
         let [folder] = args.input.paths() else {

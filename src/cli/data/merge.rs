@@ -19,6 +19,7 @@ pub struct MergeArgs {
     out: PathBuf,
 }
 
+/// Runs `loongforge data merge`: joins the shards that several processes made.
 pub fn merge(args: MergeArgs) -> anyhow::Result<ExitCode> {
     let done = tools::merge(&args.out)?;
     let out = args.out.display();

@@ -83,6 +83,7 @@ enum Action {
     RollCall(roll_call::RollCallArgs),
 }
 
+/// Runs the commands of `loongforge data`.
 pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
     let done = match args.action {
         Action::Inspect(args) => inspect::inspect(args),

@@ -70,6 +70,7 @@ pub struct PackArgs {
     share: ShareArgs,
 }
 
+/// Runs `loongforge data pack`: writes packs into the folder of `--out`, or those of a run with `data.pack.mode: offline`.
 pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     let share = args.share.get()?;
     let loaded =

@@ -25,6 +25,7 @@ pub struct PadsArgs {
     episodes: u64,
 }
 
+/// Runs `loongforge data pads`: writes demonstrations of the task Pads, and a model folder without weights.
 pub fn pads(args: PadsArgs) -> anyhow::Result<ExitCode> {
     let PadsArgs { out, seed, episodes } = args;
     let Written { num_episodes, num_frames, num_successes } =

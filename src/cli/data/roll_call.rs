@@ -32,6 +32,7 @@ pub struct RollCallArgs {
     recordings: usize,
 }
 
+/// Runs `loongforge data roll-call`: makes recordings from the clips of a game, and a model folder without weights.
 pub fn roll_call(args: RollCallArgs) -> Result<ExitCode> {
     if args.recordings == 0 {
         return Err(UsageError("--recordings must be 1 or more".to_owned()).into());

@@ -12,6 +12,7 @@ pub struct ShareArgs {
 }
 
 impl ShareArgs {
+    /// Returns this process's share of the work: all of it without `--shard`.
     pub fn get(&self) -> Result<Share, UsageError> {
         let Some(text) = &self.shard else { return Ok(Share::WHOLE) };
         read(text, |name| std::env::var(name).ok()).map_err(|reason| UsageError(format!("--shard {text}: {reason}")))

@@ -18,6 +18,7 @@ pub struct SpokenDigitsArgs {
     out: PathBuf,
 }
 
+/// Runs `loongforge data spoken-digits`: writes recordings of synthetic voices, and a model folder without weights.
 pub fn spoken_digits(args: SpokenDigitsArgs) -> anyhow::Result<ExitCode> {
     let made = spoken_digits::compose(&args.out)?;
     let (train, held_out) = (made.num_train, made.num_held_out);

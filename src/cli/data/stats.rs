@@ -38,6 +38,7 @@ pub struct StatsArgs {
     write: bool,
 }
 
+/// Runs `loongforge data stats`: prints lengths of samples and fill of packs, or writes the statistics of LeRobot sets.
 pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
     if args.write {
         for path in args.input.paths() {

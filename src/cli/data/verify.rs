@@ -32,6 +32,7 @@ pub struct VerifyArgs {
     max_bad: f64,
 }
 
+/// Runs `loongforge data verify`: decodes every sample; the exit code is 1 if more are bad than `--max-bad` allows.
 pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let maker = args.model.open(&args.input)?;
     let inputs = args.input.open_for(maker.as_deref())?;

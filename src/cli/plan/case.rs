@@ -12,6 +12,7 @@ use loongforge_core::message::Tower;
 use loongforge_core::schedule::CoordinatorSpec;
 use std::process::ExitCode;
 
+/// Runs `loongforge plan`: prints packs and memory of a run, or with `--simulate` the time of its steps.
 pub fn plan(args: PlanArgs) -> anyhow::Result<ExitCode> {
     let loaded = match config::load(&args.file, &args.overrides, environment()) {
         Ok(loaded) => loaded,
@@ -73,6 +74,7 @@ impl Case {
         Ok(ParamCounts::of(of_tower.flat_map(|(_, specs)| specs)))
     }
 
+    /// Returns whether the run computes in bfloat16.
     pub fn is_bf16(&self) -> bool {
         self.config.train.precision == Precision::Bf16
     }

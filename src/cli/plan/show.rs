@@ -18,6 +18,7 @@ const PLANNED_STEPS: u64 = 2;
 const MAX_PACKS: usize = 8;
 
 impl Case {
+    /// Prints pools, data, the first steps and the memory of each kind of actor.
     pub fn show(&self, args: &PlanArgs) -> anyhow::Result<()> {
         let mut stream = Stream::open(&self.config, &self.folder)?;
         let mut batches = Batches::new(&self.coordinator);
@@ -32,6 +33,7 @@ impl Case {
         Ok(())
     }
 
+    /// Returns a line on the run's actors and on how many samples make a step.
     pub fn pools(&self) -> String {
         let (pools, plan) = (&self.coordinator.pools, &self.coordinator.plan);
         let of_pool = |pool: &PoolSize| format!("{}, ", count(pool.actors as usize, &format!("{} actor", pool.name)));

@@ -26,6 +26,7 @@ const DRAWN_STEPS: u64 = 3;
 const SHARING_LOSS: f64 = 0.07;
 
 impl Case {
+    /// Prints the times of simulated steps, writes costs and a chart if asked, and with `--devices` compares layouts.
     pub fn simulate(&self, args: &PlanArgs) -> anyhow::Result<()> {
         // Known before anything is computed.
         let drawing = args.gantt.as_deref().map(Drawing::of).transpose()?;

@@ -117,14 +117,17 @@ impl Mesh {
         })
     }
 
+    /// Returns the sizes of all axes.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
+    /// Returns this rank's coordinate on each axis.
     pub fn place(&self) -> RankCoords {
         self.place
     }
 
+    /// Returns this rank's number among all ranks of the layout.
     pub fn rank(&self) -> usize {
         self.layout.rank(self.place)
     }
@@ -134,6 +137,7 @@ impl Mesh {
         self.replica.rank() == 0
     }
 
+    /// Returns whether this rank has the pipeline's first stage, with the embedding.
     pub fn is_first_stage(&self) -> bool {
         self.place.pp == 0
     }

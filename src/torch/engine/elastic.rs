@@ -32,6 +32,7 @@ impl Membership {
         Self { me, rendezvous, epoch: Epoch(0), num_current: members.len(), members, formed: false }
     }
 
+    /// Returns the epoch of the current membership.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }

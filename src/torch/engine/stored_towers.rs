@@ -25,6 +25,7 @@ impl StoredTowers {
         Self { config: config.clone(), checkpoint, specs }
     }
 
+    /// Returns the type that the weights are read in: that of `train.precision`.
     pub fn kind(&self) -> Kind {
         kind(self.config.train.precision)
     }

@@ -97,6 +97,7 @@ impl Columns {
         Some(&self.tensors[at])
     }
 
+    /// Returns the device of the tensors; the CPU if there are none.
     pub fn device(&self) -> Device {
         self.tensors.first().map_or(Device::Cpu, Tensor::device)
     }

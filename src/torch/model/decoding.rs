@@ -47,6 +47,7 @@ impl<'a> Continuations<'a> {
         self.decodings.iter().map(|decoding| decoding.max_new_tokens).max().unwrap_or(0)
     }
 
+    /// Returns whether no sequence goes on.
     pub fn are_done(&self) -> bool {
         !self.running.contains(&true)
     }

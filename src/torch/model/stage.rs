@@ -31,6 +31,7 @@ impl Stage {
         Stage { layers: 0..num_layers, is_first: true, is_last: true }
     }
 
+    /// Returns whether the stage has all layers and both ends of the model.
     pub fn is_whole(&self) -> bool {
         self.is_first && self.is_last
     }

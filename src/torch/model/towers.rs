@@ -54,10 +54,12 @@ impl Towers {
         Towers(towers)
     }
 
+    /// Returns whether the model has no tower.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Returns the towers in the order of their kinds.
     pub fn iter(&self) -> impl Iterator<Item = &ModelTower> {
         self.0.iter()
     }

@@ -142,6 +142,7 @@ impl Group {
         self.begin("recv", unsafe { ffi::lf_recv(self.group, raw(tensor), from as i32, tag) })
     }
 
+    /// Begins a barrier, which ends when all ranks have begun it.
     pub fn barrier(&self) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("barrier", unsafe { ffi::lf_barrier(self.group) })

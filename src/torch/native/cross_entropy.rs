@@ -16,6 +16,7 @@ pub struct ScoreScan {
 }
 
 impl ScoreScan {
+    /// Returns a scan of no scores yet, for so many targets, on the CPU.
     pub fn new(num_targets: i64) -> ScoreScan {
         let full = |value: f64| Tensor::full([num_targets], value, (Kind::Float, Device::Cpu));
         ScoreScan { greatest: full(f64::from(f32::MIN)), sum: full(0.0), label_score: full(0.0) }

@@ -57,6 +57,7 @@ pub struct MemoryWatch {
 }
 
 impl MemoryWatch {
+    /// Begins to count what this thread allocates.
     pub fn start() -> MemoryWatch {
         // SAFETY: no arguments; null only if memory for a few words is lacking.
         let scope = unsafe { ffi::lf_memory_watch_start() };
@@ -84,6 +85,7 @@ impl MemoryWatch {
         bytes
     }
 
+    /// Sets the peak to what is allocated now.
     pub fn reset_peak(&mut self) {
         // SAFETY: `scope` is alive until drop.
         unsafe { ffi::lf_memory_watch_reset_peak(self.scope) }

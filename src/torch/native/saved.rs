@@ -39,11 +39,13 @@ impl SavedTensors {
         (result, saved)
     }
 
+    /// Returns the number of saved tensors.
     pub fn len(&self) -> usize {
         // SAFETY: the list is alive until drop.
         unsafe { ffi::lf_saved_len(self.list) as usize }
     }
 
+    /// Returns whether nothing was saved.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

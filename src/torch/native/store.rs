@@ -36,6 +36,7 @@ impl StoreServer {
         if store.is_null() { Err(failed(last_error())) } else { Ok(Self { port, store }) }
     }
 
+    /// Returns the TCP port that the store listens at.
     pub fn port(&self) -> u16 {
         self.port
     }

@@ -38,6 +38,7 @@ pub fn pinned(x: &Tensor) -> Tensor {
 }
 
 impl CopyStream {
+    /// Makes a new stream the current one of this thread on `device`, for good; does nothing on a CPU.
     pub fn enter(device: Device) -> Result<CopyStream, NativeError> {
         let like = Tensor::empty([0], (Kind::Uint8, device));
         // SAFETY: the tensor is alive.

@@ -33,6 +33,7 @@ impl Limit {
         Limit(limit.to_bits())
     }
 
+    /// Returns the number whose bits are kept.
     pub fn get(self) -> f64 {
         f64::from_bits(self.0)
     }

@@ -77,6 +77,7 @@ impl Indexer {
         }
     }
 
+    /// Returns the config that the indexer was built from.
     pub fn config(&self) -> &IndexerConfig {
         &self.config
     }

@@ -36,6 +36,7 @@ impl FlatParam {
         &self.name
     }
 
+    /// Returns whether the parameters in it are trained.
     pub fn is_trained(&self) -> bool {
         self.trained
     }

@@ -102,6 +102,7 @@ impl FrozenUnit {
         (FrozenUnit { held, whole, values, scales, codes, weights }, leaves)
     }
 
+    /// Returns where the unit's weights lie and in what form.
     pub fn held(&self) -> Held {
         self.held
     }

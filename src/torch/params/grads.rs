@@ -40,6 +40,7 @@ impl GradBuffer {
         &self.flat
     }
 
+    /// Sets all gradients to zero.
     pub fn zero(&mut self) {
         let _ = self.flat.zero_();
     }

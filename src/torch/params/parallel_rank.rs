@@ -41,6 +41,7 @@ impl ParallelRank {
         ParallelRank { tp: layout.tp, tp_rank: 0, sequence, ep: layout.ep, ep_rank: 0 }
     }
 
+    /// Returns whether tensor and expert parallelism split nothing.
     pub fn is_whole(&self) -> bool {
         self.tp == 1 && self.ep == 1
     }

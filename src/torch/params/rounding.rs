@@ -33,6 +33,7 @@ pub(super) struct Sizes {
 }
 
 impl Rounding {
+    /// Returns whether frozen weights are rounded.
     pub fn is_some(self) -> bool {
         self != Rounding::None
     }

@@ -130,6 +130,7 @@ impl ParamStore {
         store
     }
 
+    /// Returns how parameters, gradients and optimizer state are shared among replicas.
     pub fn sharding(&self) -> Sharding {
         self.sharding
     }

@@ -71,6 +71,7 @@ impl Sharding {
         if of_experts { self.of_experts } else { Slices { rank: self.rank, world: self.world } }
     }
 
+    /// Returns whether nothing is shared: there is one rank, or the stage is 0.
     pub fn is_none(&self) -> bool {
         self.world == 1 || self.shared == ZeroStage::Nothing
     }

@@ -94,6 +94,7 @@ impl ParamSpec {
         ParamSpec { pieces, ..self }
     }
 
+    /// Returns the same parameter with this role.
     pub fn with_role(self, role: Role) -> ParamSpec {
         ParamSpec { role, ..self }
     }
@@ -165,6 +166,7 @@ impl ParamSpec {
         self.held.rounding == Rounding::Int8 && is_cut
     }
 
+    /// Returns the number of elements of this rank's part.
     pub fn num_elements(&self) -> i64 {
         self.shape.iter().product()
     }

@@ -142,10 +142,12 @@ impl ParamStore {
         self.find(name).unwrap_or_else(|| panic!("no parameter {name}"))
     }
 
+    /// Returns the parameter of this name; `None` if there is none.
     pub fn find(&self, name: &str) -> Option<ParamId> {
         self.by_name.get(name).copied()
     }
 
+    /// Returns the ids of all parameters, in the order of their declaration.
     pub fn ids(&self) -> impl Iterator<Item = ParamId> + use<> {
         (0..self.params.len() as u32).map(ParamId)
     }

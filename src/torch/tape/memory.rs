@@ -92,6 +92,7 @@ impl Memory {
         self.peak
     }
 
+    /// Returns the bytes held now.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

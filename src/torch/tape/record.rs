@@ -158,6 +158,7 @@ pub struct Tape {
 }
 
 impl Tape {
+    /// Returns a tape without operations.
     pub fn new() -> Tape {
         Tape::default()
     }
@@ -304,6 +305,7 @@ impl Tape {
         self.operations.len()
     }
 
+    /// Returns whether no operation was recorded.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }

@@ -88,6 +88,7 @@ impl Moments {
         [&self.exp_avg, &self.exp_avg_sq, &self.momentum].into_iter().chain(bytes)
     }
 
+    /// Returns the rule by which the parameter at `index` is changed.
     pub fn rule(&self, index: usize) -> Rule {
         self.places[index].rule
     }

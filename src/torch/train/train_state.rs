@@ -160,6 +160,7 @@ impl TrainState {
         self.in_buckets_of(buckets::ELEMENTS)
     }
 
+    /// Returns whether gradients are summed in buckets, which may begin before the backward ends.
     pub fn is_in_buckets(&self) -> bool {
         self.buckets.is_some()
     }
@@ -174,6 +175,7 @@ impl TrainState {
         self
     }
 
+    /// Returns the parameters that are trained, with the frozen ones beside them.
     pub fn params(&self) -> &Rc<ParamStore> {
         &self.params
     }
@@ -190,18 +192,22 @@ impl TrainState {
         self.optimizer.as_ref().map_or(0, AdamW::offloaded_bytes)
     }
 
+    /// Returns whether there is an optimizer.
     pub fn is_trained(&self) -> bool {
         self.optimizer.is_some()
     }
 
+    /// Returns the optimizer; `None` if nothing is trained.
     pub fn optimizer(&self) -> Option<&AdamW> {
         self.optimizer.as_ref()
     }
 
+    /// Returns the optimizer, to change its state; `None` if nothing is trained.
     pub fn optimizer_mut(&mut self) -> Option<&mut AdamW> {
         self.optimizer.as_mut()
     }
 
+    /// Returns this rank's number in its group, or in the current membership of an elastic pool.
     pub fn rank(&self) -> usize {
         self.elastic_rank.unwrap_or_else(|| self.group.rank())
     }

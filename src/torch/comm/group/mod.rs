@@ -121,10 +121,12 @@ impl ProcessGroup {
         Ok(all.iter().collect::<BTreeSet<_>>().len() == all.len())
     }
 
+    /// Returns this process's place in the group, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
+    /// Returns the number of ranks of the group.
     pub fn world(&self) -> usize {
         self.world
     }

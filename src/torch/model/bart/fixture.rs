@@ -54,6 +54,7 @@ struct Summary {
 }
 
 impl Fixture {
+    /// Reads a fixture's folder; parameters have this `kind`.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let folder = FixtureFolder::read(path, "make_florence.py", &[], &["loss"])?;
         let model = folder.model()?;
@@ -86,6 +87,7 @@ impl Fixture {
         })
     }
 
+    /// Returns the numbers of all samples.
     pub fn all(&self) -> Vec<usize> {
         (0..self.num_samples).collect()
     }

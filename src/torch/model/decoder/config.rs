@@ -164,6 +164,7 @@ impl DecoderConfig {
         if self.streams.is_some() { 0 } else { self.num_layers() }
     }
 
+    /// Returns the number of layers without prediction heads.
     pub fn num_layers(&self) -> usize {
         self.layers.len()
     }

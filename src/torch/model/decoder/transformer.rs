@@ -127,6 +127,7 @@ impl Decoder {
         }
     }
 
+    /// Returns the config of this rank's part of the decoder.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
     }

@@ -159,6 +159,7 @@ impl TransformerConfig {
         }
     }
 
+    /// Returns the number of transformer blocks.
     pub fn num_layers(&self) -> usize {
         match self {
             TransformerConfig::Wan(config) => config.num_layers,
@@ -193,6 +194,7 @@ impl DitFamily {
         DitFamily { inputs: transformer.inputs(), transformer, flow: FlowSettings::default() }
     }
 
+    /// Returns the config of the transformer, without towers and autoencoder.
     pub fn transformer(&self) -> &TransformerConfig {
         &self.transformer
     }

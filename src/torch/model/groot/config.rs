@@ -85,6 +85,7 @@ pub struct Tuned {
 }
 
 impl TransformerSizes {
+    /// Returns the width of all heads together.
     pub fn width(&self) -> i64 {
         self.num_heads * self.head_dim
     }

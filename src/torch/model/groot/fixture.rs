@@ -58,6 +58,7 @@ struct Sample {
 }
 
 impl Fixture {
+    /// Reads a fixture's folder; parameters have this `kind`.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let mut inputs =
             vec!["input_ids", "position_ids", "actions", "weights", "state", "embodiment", "noise", "time"];
@@ -89,14 +90,17 @@ impl Fixture {
         })
     }
 
+    /// Returns the numbers of all samples.
     pub fn all(&self) -> Vec<usize> {
         (0..self.summary.samples.len()).collect()
     }
 
+    /// Returns the policy's family with so many draws of noise per sample.
     pub fn family(&self, noise_draws: u32) -> PolicyFamily<GrootConfig> {
         PolicyFamily::new(self.config.clone()).with_options(PolicyOptions { noise_draws, ..PolicyOptions::default() })
     }
 
+    /// Builds the policy with the fixture's weights and as many draws as the fixture has.
     pub fn model(&self, policy: Policy) -> PolicyModel<GrootConfig> {
         self.family(self.summary.dropped.len() as u32).model(&self.params, policy)
     }
@@ -119,6 +123,7 @@ impl Fixture {
         rows_of(&self.inputs[name], samples)
     }
 
+    /// Returns the columns of these samples, and where each begins and the last ends among their tokens.
     pub fn columns(&self, samples: &[usize]) -> (Columns, Vec<usize>) {
         let lens = &self.summary.lens;
         let begin = |sample: usize| lens[..sample].iter().sum::<usize>() as i64;
@@ -141,6 +146,7 @@ impl Fixture {
         (Columns::new(&self.family(1).columns().into(), all), ends)
     }
 
+    /// Returns a micro-batch of these samples, whose loss is scaled by the weights of all samples of the fixture.
     pub fn batch(&self, samples: &[usize]) -> MicroBatch {
         let row = |sample: &usize| {
             let grids = self.pixels(&[*sample]).1;
@@ -150,6 +156,7 @@ impl Fixture {
         fixture::batch(self.columns(samples), samples.iter().map(row).collect(), loss_scale)
     }
 
+    /// Returns the fixture's noise, times and dropped states of these samples, one after the other for each draw.
     pub fn noise(&self, samples: &[usize]) -> Noise {
         let dropped = &self.summary.dropped;
         let kept =
@@ -164,10 +171,12 @@ impl Fixture {
         }
     }
 
+    /// Returns the features of these samples' pictures, computed by the tower.
     pub fn features(&self, samples: &[usize]) -> Vec<Tensor> {
         self.parts().features(self.pixels(samples))
     }
 
+    /// Runs a recorded tape forward and backward on the pictures of these samples.
     pub fn run_tape(&self, tape: FoundationTape, samples: &[usize]) -> Found {
         self.parts().run(tape, self.pixels(samples), Policy::Keep)
     }

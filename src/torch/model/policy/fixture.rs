@@ -66,6 +66,7 @@ struct Summary {
 }
 
 impl Fixture {
+    /// Reads a fixture's folder; parameters have this `kind`.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let inputs = ["images", "tokens", "actions", "noise", "time", "start"];
         let folder = FixtureFolder::read(path, "make_policies.py", &inputs, &["loss", "of_samples", "sampled"])?;
@@ -98,18 +99,22 @@ impl Fixture {
         })
     }
 
+    /// Returns the numbers of all samples.
     pub fn all(&self) -> Vec<usize> {
         (0..self.samples.len()).collect()
     }
 
+    /// Returns the policy's family with these options.
     pub fn family(&self, options: PolicyOptions) -> PolicyFamily<PolicyConfig> {
         PolicyFamily::new(self.config.clone()).with_options(options)
     }
 
+    /// Returns the number of draws of noise per sample.
     pub fn num_draws(&self) -> i64 {
         self.inputs["noise"].size()[0]
     }
 
+    /// Builds the policy with the fixture's weights and as many draws as the fixture has.
     pub fn model(&self, policy: Policy, insulate: bool) -> PolicyModel<PolicyConfig> {
         let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate, ..PolicyOptions::default() };
         self.family(options).model(&self.params, policy)
@@ -160,6 +165,7 @@ impl Fixture {
         (Columns::new(&PolicyFamily::new(self.config.clone()).columns().into(), all), ends)
     }
 
+    /// Returns what a plan says of these samples: length, targets and grids of pictures.
     pub fn rows(&self, samples: &[usize]) -> Vec<SampleRow> {
         let row = |sample: &usize| {
             let num_targets = (self.num_inside(*sample) * self.action_dim) as u32;
@@ -169,24 +175,29 @@ impl Fixture {
         samples.iter().map(row).collect()
     }
 
+    /// Returns a micro-batch of these samples, whose loss is scaled by the targets of all samples of the fixture.
     pub fn batch(&self, samples: &[usize]) -> MicroBatch {
         let num_targets: i64 = self.all().into_iter().map(|sample| self.num_inside(sample) * self.action_dim).sum();
         fixture::batch(self.columns(samples), self.rows(samples), 1.0 / num_targets as f64)
     }
 
+    /// Returns the fixture's noise and times of these samples, without delays.
     pub fn noise(&self, samples: &[usize]) -> Noise {
         let [noise, times] = ["noise", "time"].map(|name| draws_of(&self.inputs[name], samples));
         Noise { noise: noise.flatten(0, 1), times, delays: Vec::new() }
     }
 
+    /// Records these samples with the fixture's noise and runs them forward and backward.
     pub fn run(&self, model: &PolicyModel<PolicyConfig>, samples: &[usize]) -> Found {
         self.run_tape(model.record_with(&self.batch(samples), &self.noise(samples)), samples)
     }
 
+    /// Runs a recorded tape forward and backward on the pictures of these samples.
     pub fn run_tape(&self, tape: FoundationTape, samples: &[usize]) -> Found {
         self.parts().run(tape, self.pixels(samples), Policy::Keep)
     }
 
+    /// Returns what runs a tape: the parameters and the tower.
     pub fn parts(&self) -> Parts<'_> {
         let Fixture { params, tower, of_tower, trains_tower, .. } = self;
         Parts { params, tower: &**tower, of_tower, trains_tower: *trains_tower }

@@ -52,6 +52,7 @@ struct Sample {
 }
 
 impl Fixture {
+    /// Reads a fixture's folder; parameters have this `kind`.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let folder =
             FixtureFolder::read(path, "make_pi0_fast.py", &["images", "tokens", "answers"], &["loss", "written"])?;
@@ -75,6 +76,7 @@ impl Fixture {
         })
     }
 
+    /// Returns the numbers of all samples.
     pub fn all(&self) -> Vec<usize> {
         (0..self.summary.samples.len()).collect()
     }

@@ -43,6 +43,7 @@ impl Sampler {
         Self { levels: schedule.levels(num_tokens), done: 0, unipc }
     }
 
+    /// Returns the noise levels of all steps.
     pub fn levels(&self) -> &Levels {
         &self.levels
     }

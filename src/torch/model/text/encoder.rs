@@ -62,6 +62,7 @@ impl TextTowerConfig {
         }
     }
 
+    /// Returns the number of blocks of the tower, used or not.
     pub fn num_layers(&self) -> usize {
         match self {
             TextTowerConfig::T5(config) => config.num_layers,

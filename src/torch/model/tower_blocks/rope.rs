@@ -53,6 +53,7 @@ impl Rotation {
         Rotation { cos_SC: table(angles.cos()), sin_SC: table(angles.sin()), order }
     }
 
+    /// Returns the same rotation with its tables on `device`.
     pub fn to_device(&self, device: Device) -> Rotation {
         let [cos_SC, sin_SC] = [&self.cos_SC, &self.sin_SC].map(|table| table.to_device(device));
         Rotation { cos_SC, sin_SC, ..*self }

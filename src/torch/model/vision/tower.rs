@@ -68,6 +68,7 @@ impl Tower {
         }
     }
 
+    /// Returns the config that the tower was built from.
     pub fn config(&self) -> &TowerConfig {
         &self.config
     }

@@ -60,6 +60,7 @@ pub(in crate::model) enum Shows {
 }
 
 impl Fixture {
+    /// Reads a fixture's folder; parameters have this `kind`.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let mut inputs = vec!["text", "latents", "actions", "video_noise", "action_noise", "video_time", "action_time"];
         inputs.push("start");
@@ -82,14 +83,17 @@ impl Fixture {
         })
     }
 
+    /// Returns the numbers of all samples.
     pub fn all(&self) -> Vec<usize> {
         (0..self.samples.len()).collect()
     }
 
+    /// Returns the policy's family with default options.
     pub fn family(&self) -> PolicyFamily<WamConfig> {
         PolicyFamily::new(self.config.clone())
     }
 
+    /// Builds the policy with the fixture's weights.
     pub fn model(&self, policy: Policy) -> PolicyModel<WamConfig> {
         self.family().model(&self.params, policy)
     }
@@ -155,6 +159,7 @@ impl Fixture {
         (Columns::new(&self.config.columns().into(), all), ends)
     }
 
+    /// Returns a micro-batch of these samples, of which only what it `shows` is given.
     pub fn batch(&self, samples: &[usize], shows: Shows) -> MicroBatch {
         let (columns, cu_seqlens) = self.columns(samples, shows);
         let row = |(sample, ends): (&usize, &[usize])| SampleRow {
@@ -202,6 +207,7 @@ impl Fixture {
         (loss, grads)
     }
 
+    /// Returns the loss of these samples and the gradients of the parameters.
     pub fn loss(&self, samples: &[usize], shows: Shows, policy: Policy) -> (f64, GradBuffer) {
         let tape = self.model(policy).record_with(&self.batch(samples, shows), &self.noise(samples));
         self.run(tape, &self.features(samples, shows))

@@ -51,10 +51,12 @@ impl Samples {
         Samples { latents: std::iter::once(0..rows).collect(), texts: std::iter::once(0..0).collect() }
     }
 
+    /// Returns the rows of each sample's latents.
     pub fn latents(&self) -> impl Iterator<Item = &Range<i64>> {
         self.latents.iter()
     }
 
+    /// Returns the number of samples.
     pub fn count(&self) -> i64 {
         self.latents.len() as i64
     }

@@ -54,6 +54,7 @@ struct Sample {
 }
 
 impl Fixture {
+    /// Reads a fixture's folder; parameters have this `kind`.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let inputs = ["images", "tokens", "actions", "domain", "noise", "time", "start"];
         let folder = FixtureFolder::read(path, "make_xvla.py", &inputs, &["loss", "of_samples", "sampled"])?;
@@ -79,18 +80,22 @@ impl Fixture {
         })
     }
 
+    /// Returns the numbers of all samples.
     pub fn all(&self) -> Vec<usize> {
         (0..self.summary.samples.len()).collect()
     }
 
+    /// Returns the policy's family with these options.
     pub fn family(&self, options: PolicyOptions) -> PolicyFamily<XvlaConfig> {
         PolicyFamily::new(self.config.clone()).with_options(options)
     }
 
+    /// Returns the number of draws of noise per sample.
     pub fn num_draws(&self) -> i64 {
         self.inputs["noise"].size()[0]
     }
 
+    /// Builds the policy with the fixture's weights and as many draws as the fixture has.
     pub fn model(&self, policy: Policy, insulate: bool) -> PolicyModel<XvlaConfig> {
         let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate, ..PolicyOptions::default() };
         self.family(options).model(&self.params, policy)
@@ -152,20 +157,24 @@ impl Fixture {
         samples.iter().map(row).collect()
     }
 
+    /// Returns a micro-batch of these samples, whose loss is scaled by the targets of all samples of the fixture.
     pub fn batch(&self, samples: &[usize]) -> MicroBatch {
         let loss_scale = 1.0 / (self.summary.samples.len() as i64 * self.num_targets()) as f64;
         fixture::batch(self.columns(samples), self.rows(samples), loss_scale)
     }
 
+    /// Returns the fixture's noise and times of these samples, without delays.
     pub fn noise(&self, samples: &[usize]) -> Noise {
         let [noise, times] = ["noise", "time"].map(|name| draws_of(&self.inputs[name], samples));
         Noise { noise: noise.flatten(0, 1), times, delays: Vec::new() }
     }
 
+    /// Records these samples with the fixture's noise and runs them forward and backward.
     pub fn run(&self, model: &PolicyModel<XvlaConfig>, samples: &[usize]) -> Found {
         self.run_tape(model.record_with(&self.batch(samples), &self.noise(samples)), samples, Policy::Keep)
     }
 
+    /// Runs a recorded tape forward and backward on the pictures of these samples.
     pub fn run_tape(&self, tape: FoundationTape, samples: &[usize], policy: Policy) -> Found {
         self.parts().run(tape, self.pixels(samples), policy)
     }

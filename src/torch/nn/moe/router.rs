@@ -81,6 +81,7 @@ impl Router {
         }
     }
 
+    /// Returns the config that the router was built from.
     pub fn config(&self) -> &RouterConfig {
         &self.config
     }

@@ -70,6 +70,7 @@ impl KeyValuePool {
         self.layers.iter().map(of).collect()
     }
 
+    /// Returns whether no chunk has its keys and values here.
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }

@@ -63,10 +63,12 @@ impl ContextShard {
         ContextShard { split, rank, method, device }
     }
 
+    /// Returns how rows are split among the ranks.
     pub fn split(&self) -> &RowSplit {
         &self.split
     }
 
+    /// Returns this rank's number among those that share a row.
     pub fn rank(&self) -> usize {
         self.rank
     }

@@ -52,6 +52,7 @@ impl RowSplit {
         RowSplit { num_ranks, pieces: cu_seqlens.windows(2).map(document).collect() }
     }
 
+    /// Returns the number of ranks that share a row.
     pub fn num_ranks(&self) -> usize {
         self.num_ranks
     }

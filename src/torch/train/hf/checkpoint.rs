@@ -74,10 +74,12 @@ impl Checkpoint {
         Ok(Self { folder: folder.to_owned(), files, tensors })
     }
 
+    /// Returns the folder that was opened.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
+    /// Returns the opened files.
     pub fn files(&self) -> &[TensorFile] {
         &self.files
     }
@@ -97,6 +99,7 @@ impl Checkpoint {
         pieces_in(spec, &|name| self.get(name))
     }
 
+    /// Returns whether a tensor is stored in packed form.
     pub fn is_quantized(&self) -> bool {
         self.tensors.values().any(Stored::is_packed)
     }

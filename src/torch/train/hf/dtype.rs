@@ -59,10 +59,12 @@ impl Dtype {
         TABLE.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
     }
 
+    /// Returns the name in a header of safetensors, such as `BF16`.
     pub fn name(self) -> &'static str {
         TABLE.iter().find(|entry| entry.0 == self).expect("every type is in the table").1
     }
 
+    /// Returns the bits of an element; fewer than 8 for packed types.
     pub fn bits(self) -> u64 {
         TABLE.iter().find(|entry| entry.0 == self).expect("every type is in the table").2
     }

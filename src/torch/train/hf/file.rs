@@ -49,10 +49,12 @@ impl TensorFile {
         Ok(Self { path: path.to_owned(), file, header, data_start })
     }
 
+    /// Returns the path that the file was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Returns type, shape and place of each tensor by its name.
     pub fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
         &self.header.tensors
     }

@@ -70,6 +70,7 @@ pub(super) struct Int4 {
 }
 
 impl Int4 {
+    /// Returns the number of groups in a row, each with its own scale.
     pub fn num_groups(&self) -> usize {
         self.num_cols / self.group
     }

@@ -52,6 +52,7 @@ pub(super) struct TensorPlace {
 }
 
 impl Stored {
+    /// Returns whether the tensor must be unpacked when it is read.
     pub fn is_packed(&self) -> bool {
         !matches!(self.source, Source::Plain(_))
     }
