@@ -128,7 +128,7 @@ fn shared_memory(path: &Path) -> Finding {
             let free = stat.f_bavail * stat.f_frsize;
             let found = format!("{} are free in {}", bytes(free), path.display());
             let advice =
-                "checkpoint.snapshot_every and NCCL keep data there: docker run --shm-size 8g, or a memory volume";
+                "checkpoint.snapshot_every and NCCL keep data there: use docker run --shm-size 8g, or a memory volume";
             Finding::expect("shared memory", free >= SHARED, found, advice)
         }
         Err(error) => {
@@ -147,7 +147,7 @@ fn disk(what: &'static str, path: &Path) -> Finding {
                 what,
                 free >= DISK,
                 found,
-                "checkpoints take 16 bytes a trained parameter and 2 to 4 a frozen one",
+                "checkpoints take 16 bytes per trained parameter and 2 to 4 per frozen one",
             )
         }
         Err(error) => Finding::expect(what, false, format!("{}: {error}", path.display()), "name another folder"),

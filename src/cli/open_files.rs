@@ -44,7 +44,7 @@ fn files_of(encoders: u64, foundations: u64) -> u64 {
 fn expect(files: u64, what: &str) -> Result<(), UsageError> {
     match getrlimit(Resource::Nofile).current {
         Some(limit) if limit < files => Err(UsageError(format!(
-            "this process may have {limit} files open, and {what} {files}: raise the limit (`ulimit -n {}`){}",
+            "this process may have {limit} files open, but {what} {files}: raise the limit (`ulimit -n {}`){}",
             (2 * files).next_multiple_of(1024),
             if files > LEAST { ", or give each actor a process (`--processes`)" } else { "" }
         ))),

@@ -126,7 +126,7 @@ pub(crate) fn fit_deepstack(json: &mut Value, model: &Model) -> Option<String> {
     let outputs = tower.get("out_hidden_size")?.as_i64().filter(|outputs| has && *outputs != width)?;
     tower["deepstack_visual_indexes"] = json!([]);
     Some(format!(
-        "DeepStack is off: the tower's mergers have {outputs} outputs, and the language model's width is {width}"
+        "DeepStack is off: the tower's mergers have {outputs} outputs, but the language model's width is {width}"
     ))
 }
 

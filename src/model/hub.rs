@@ -291,10 +291,10 @@ impl Hub {
         let (id, reason) = (id.to_string(), error.to_string());
         let refused = |status, hint| HubError::Refused { id: id.clone(), status, hint };
         match reason.rsplit("status: ").next().unwrap_or_default().trim() {
-            "401" | "403" => refused("no access", "is it private or gated? accept its terms, and set HF_TOKEN"),
+            "401" | "403" => refused("no access", "if it is private or gated, accept its terms and set HF_TOKEN"),
             "404" => refused(
                 "not found",
-                "is the id right, and its revision (org/name@revision)? A folder of that name is not here either",
+                "check the id and its revision (org/name@revision); there is no local folder of that name either",
             ),
             _ => HubError::Network { id, endpoint: self.endpoint.clone(), reason },
         }

@@ -13,11 +13,9 @@ const MAX_PARAMETERS: u64 = 1 << 48;
 /// Why the weights of a run fit nowhere.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryProblem {
-    #[error("the model has {parameters} parameters: are the sizes in its config right?")]
+    #[error("the model has {parameters} parameters: check the sizes in its config")]
     Absurd { parameters: u64 },
-    #[error(
-        "{0}: take a smaller model, fewer replicas, or more machines (`check --no-device` asks nothing of this one)"
-    )]
+    #[error("{0}: use a smaller model, fewer replicas, or more machines (`check --no-device` does not check this one)")]
     TooMuch(String),
 }
 

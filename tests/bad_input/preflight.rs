@@ -146,7 +146,7 @@ fn sizes_and_names_are_bounded_before_anything_is_made_of_them() {
         "pools.foundation.replicas=1024",
         "train.global_batch_size=1024",
     ];
-    let words = ["of memory: take a smaller model, fewer replicas, or more machines"];
+    let words = ["of memory: use a smaller model, fewer replicas, or more machines"];
     fixture.fails(&[&["run", "run.yaml", "--processes"], &many[..]].concat(), 2, &words);
     fixture.fails(&[&["check", "run.yaml"], &many[..]].concat(), 2, &words);
     // Of machines that are not here nothing is known, of CPUs that are named so much that they may be few.

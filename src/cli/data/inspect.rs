@@ -51,7 +51,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
     if let Some(sheet) = &args.sheet {
         let [folder] = args.input.paths() else {
             return Err(
-                UsageError("--sheet draws an episode of one LeRobot set: name its folder alone".to_owned()).into()
+                UsageError("--sheet draws an episode of one LeRobot set: name only its folder".to_owned()).into()
             );
         };
         let drawn = draw_episode(folder, args.episode, &*args.input.decoder(), sheet);

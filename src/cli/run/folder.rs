@@ -136,8 +136,8 @@ fn expect_same_run(
     if config.train.ema.is_none() && has_averages(&manifest.config) {
         let path = checkpoint.display();
         console.line(&format!(
-            "warning: {path} has averages of the weights, and this run has no train.ema: they are dropped, and \
-             checkpoints will have none"
+            "warning: {path} has averages of the weights, but this run has no train.ema: they are dropped, and checkpoints will \
+             have none"
         ));
     }
     Ok(())

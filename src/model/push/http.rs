@@ -161,8 +161,8 @@ pub fn expect_success(what: &str, mut answer: Response<Body>) -> Result<Response
     let told = serde_json::from_str::<Value>(&text).ok();
     let told = told.as_ref().and_then(|json| json["error"].as_str().or(json["message"].as_str()));
     let hint = match status {
-        401 | 403 => " (may the token write there? HF_TOKEN)",
-        404 => " (is the id right?)",
+        401 | 403 => " (check that the token in HF_TOKEN may write there)",
+        404 => " (check the id)",
         _ => "",
     };
     let reason = format!("{}{hint}", told.unwrap_or(&text).chars().take(300).collect::<String>());

@@ -39,6 +39,6 @@ pub(super) fn check_optimizer(config: &RunConfig, specs: &[ParamSpec], pool: &st
     let refused = trained.filter_map(|spec| Some((spec, method.refuses(spec)?))).next();
     refused.map_or(Ok(()), |(spec, why)| {
         let name = &spec.name;
-        Err(format!("train.optimizer.type: {name} of pools.{pool}: {why}: take adamw, or replicas with zero").into())
+        Err(format!("train.optimizer.type: {name} of pools.{pool}: {why}: use adamw, or replicas with zero").into())
     })
 }

@@ -258,5 +258,5 @@ fn tag(number: usize, index: usize) -> i32 {
 
 /// The error of chunks of a model that cannot compute a row in pieces.
 pub(super) fn whole_rows(what: &str) -> EngineError {
-    format!("pools.foundation.chunk_tokens: {what} needs whole rows; set it to 0").into()
+    format!("pools.foundation.chunk_tokens: rows cannot be split with {what}; set it to 0").into()
 }

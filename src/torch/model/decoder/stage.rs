@@ -114,7 +114,7 @@ impl DecoderConfig {
         match () {
             () if !self.layers.iter().all(attends) => Some("layers that are not self-attention"),
             () if self.layers.iter().any(window) => Some("a sliding window"),
-            () if self.sees != Sees::Back => Some("pictures or prompts whose tokens see tokens behind them"),
+            () if self.sees != Sees::Back => Some("pictures or prompts whose tokens attend to later tokens"),
             () if self.depends_on_length() => Some("rotary embeddings that depend on a document's length"),
             () if self.mtp.is_some() => Some("prediction heads"),
             () if self.neftune.is_some() => Some("train.neftune_alpha"),

@@ -166,7 +166,7 @@ pub(super) fn layered(
     let vocab_size = keys.size("vocab_size")?;
     let pad_token_id = keys.integer_or("pad_token_id")?;
     if let Some(pad) = pad_token_id.filter(|pad| !(-vocab_size..vocab_size).contains(pad)) {
-        let must = format!("must be below vocab_size ({vocab_size}), and at least minus that");
+        let must = format!("must be below vocab_size ({vocab_size}), and at least -{vocab_size}");
         return Err(keys.inconsistent("pad_token_id", pad, must));
     }
     let act = keys.activation_or("hidden_act")?.unwrap_or(Activation::Silu);

@@ -23,8 +23,9 @@ fn refuse_first_release(keys: &Keys<'_>) -> Result<(), ModelConfigError> {
     let own = "florence2_language";
     match text.text_or("model_type")? {
         Some(model_type) if model_type == own && !keys.has("image_token_id") => {
-            let must = "must be \"bart\": this is the first release (microsoft/Florence-2-base and -large), which only its own code \
-                        reads; take florence-community/Florence-2-base, -large, -base-ft or -large-ft, which have the same weights";
+            let must = "must be \"bart\": this is the first release (microsoft/Florence-2-base and -large), which only its own \
+                        code reads; use florence-community/Florence-2-base, -large, -base-ft or -large-ft, which have the same \
+                        weights";
             Err(text.inconsistent("model_type", json!(own), must))
         }
         _ => Ok(()),
