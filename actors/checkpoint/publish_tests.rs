@@ -352,7 +352,7 @@ fn folders_that_cannot_be_written_are_named() {
     let draft = run.draft(0);
     fs::create_dir(draft.dir.join("config.json")).unwrap();
     let error = publish(&draft, &run.publication).unwrap_err().to_string();
-    assert!(error.contains("config.json") && error.contains("check that the folder is writable"), "{error}");
+    assert!(error.contains("config.json") && error.contains("is the folder writable"), "{error}");
     assert_eq!(run.newest(), None);
 }
 

@@ -32,7 +32,7 @@ pub enum WeightsError {
     Mismatch { folder: PathBuf, mismatches: Box<Mismatches> },
     #[error("{name} has values outside the range from 0 to {below} (exclusive)")]
     OutOfRange { name: String, below: i64 },
-    #[error("cannot write {path}: {source}; check that the folder is writable and that there is space on the disk")]
+    #[error("cannot write {path}: {source}; is the folder writable, and is there space on the disk?")]
     Write { path: PathBuf, source: std::io::Error },
     #[error("{folder}: {reason}")]
     Convert { folder: PathBuf, reason: String },
