@@ -37,7 +37,7 @@ fn combinations_that_cannot_be_are_reported() {
     let frozen =
         ["model.image_encoder.freeze=true", "model.image_projector.freeze=true", "model.foundation.freeze=true"];
     let overrides = [&frozen[..], &["pools.placement=colocated", "pools.encoder.replicas=3"]].concat();
-    let words = ["all frozen", "colocated pools with 3 encoder and 1 foundation actors", "2 errors"];
+    let words = ["all frozen", "colocated pools differ in size: 3 encoder and 1 foundation actors", "2 errors"];
     fixture.fails(&[&["check", "run.yaml"], &overrides[..]].concat(), 2, &words);
 }
 

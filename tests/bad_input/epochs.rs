@@ -48,7 +48,7 @@ fn what_is_wrong_with_epochs_is_said_before_a_run() {
         let fails = |change: &str, words: &[&str]| fixture.fails(&[command, "run.yaml", change], 2, words);
         fails("train.steps=2", &["LF0111", "both `train.steps` and `train.epochs`"]);
         fails("~train.epochs", &["LF0105", "`train.steps` or `train.epochs`"]);
-        fails("data.pack.mode=stream", &["LF0111", "`train.epochs` with `data.pack.mode: stream`"]);
+        fails("data.pack.mode=stream", &["LF0111", "`train.epochs` is not supported with `data.pack.mode: stream`"]);
         fails("train.warmup_steps=3", &["`train.warmup_steps` 3 is more than the 2 steps of `train.epochs` 0.3"]);
     }
     fixture.write("data/train.jsonl", "\n");

@@ -66,7 +66,7 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
     let reference = ["train.preference={loss: orpo}", "pools.reference={}"];
     refused(&fixture, &reference, &["`orpo` does not use a reference model; leave the pool out (`~pools.reference`)"]);
     let learn = ["train.preference={loss: orpo}", "train.learn=last"];
-    refused(&fixture, &learn, &["`train.learn` with `train.preference`"]);
+    refused(&fixture, &learn, &["`train.learn` is not supported with `train.preference`"]);
     let none = ["model.image_projector.freeze_patterns=['*.nothing.*']"];
     refused(&fixture, &none, &["model.image_projector.freeze_patterns: no parameter of this part matches"]);
     let adapters = ["model.foundation.lora.r=4", "model.foundation.lora.target_modules=[query]"];
@@ -140,7 +140,7 @@ fn sizes_and_names_are_bounded_before_anything_is_made_of_them() {
     refused(&fixture, &[&width], &["hidden_size is 1000000000", "must be at most"]);
     refused(&fixture, &["train.global_batch_size=18446744073709551615"], &["train.global_batch_size", "at most"]);
     refused(&fixture, &["data.pack.max_tokens=18446744073709551615"], &["data.pack.max_tokens", "at most"]);
-    refused(&fixture, &["run.name=../../evil"], &["run.name", "would lead out of the folder"]);
+    refused(&fixture, &["run.name=../../evil"], &["run.name", "would lead out of the runs folder"]);
     let many = [
         "model.overrides.text_config.vocab_size=16000000",
         "pools.foundation.replicas=1024",

@@ -233,10 +233,7 @@ fn a_file_without_samples_is_named_before_the_first_step() {
     fixture.fails(
         &["run", "run.yaml", "data.train.0.path=data/images/train"],
         2,
-        &[
-            "is a directory without files",
-            "folders within are not looked into; name them: path: [data/images/train/000]",
-        ],
+        &["is a directory without files", "subfolders are not searched; name them: path: [data/images/train/000]"],
     );
     fixture.fails(&["run", "run.yaml", "data.train.0.path=data/trian.jsonl"], 2, &["did you mean", "data/train.jsonl"]);
     assert!(!fixture.path("run/checkpoints/step-00000002").exists());

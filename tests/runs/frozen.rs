@@ -302,14 +302,17 @@ fn what_makes_no_sense_is_refused() {
             "largest magnitudes of a whole matrix together",
         ),
         (vec!["model.foundation.frozen_precision=int4"], "model.foundation.frozen_precision"),
-        ([&ADAPTERS[..], &FLOAT8, &zero].concat(), "beside `model.foundation.frozen_precision`"),
+        ([&ADAPTERS[..], &FLOAT8, &zero].concat(), "not supported with `model.foundation.frozen_precision`"),
         (
             [&ADAPTERS[..], &["memory.weight_budget.foundation=1GiB"], &zero].concat(),
-            "beside `memory.weight_budget.foundation`",
+            "not supported with `memory.weight_budget.foundation`",
         ),
         ([&ADAPTERS[..], &["memory.weight_budget.foundation=1KiB"]].concat(), "weights need at least"),
         (vec!["memory.weight_budget.foundation=1KiB"], "weights need at least"),
-        (vec!["memory.weight_budget.encoder=1KiB", "memory.offload=false"], "`memory.offload: false` beside"),
+        (
+            vec!["memory.weight_budget.encoder=1KiB", "memory.offload=false"],
+            "both `memory.offload: false` and `memory.weight_budget.encoder` are set",
+        ),
         (vec!["memory.weight_budget.encoder=0B"], "must be above 0"),
     ] {
         let found = refusal(fixture.path(), &own);

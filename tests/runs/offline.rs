@@ -69,10 +69,13 @@ fn what_cannot_be_packed_first_is_refused() {
     let fixture = Fixture::new(Pictures::Some);
     let unchecked = |words: &[&str]| refused(&fixture, &["check"], words);
     let pairs = "train.preference={loss: orpo}";
-    assert!(unchecked(&[pairs]).contains("pairs and labeled answers are packed while the run goes on"));
-    assert!(unchecked(&["data.train.0.format=packed"]).contains("makes packs of samples"));
+    assert!(unchecked(&[pairs]).contains("pairs and labeled answers are packed during the run"));
+    assert!(
+        unchecked(&["data.train.0.format=packed"])
+            .contains("contradicts `data.pack.mode: offline`, which packs samples")
+    );
     assert!(unchecked(&["train.loss_weighting=square"]).contains("cannot be told apart"));
-    assert!(unchecked(&["data.pack.mode=step", "data.pack.samples=4"]).contains("is for `data.pack.mode: offline`"));
+    assert!(unchecked(&["data.pack.mode=step", "data.pack.samples=4"]).contains("requires `data.pack.mode: offline`"));
     // A folder of the user's is left alone.
     let mine = fixture.path().join("run/packs");
     fs::create_dir_all(&mine).unwrap();

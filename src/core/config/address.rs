@@ -33,7 +33,7 @@ impl Address {
     fn unix(path: &str) -> Result<Self, String> {
         match path.len() {
             0..=Self::MAX_PATH => Ok(Self::Unix(path.into())),
-            len => Err(format!("the path of a socket has at most {} bytes, and `{path}` has {len}", Self::MAX_PATH)),
+            len => Err(format!("the path of a socket may have at most {} bytes, `{path}` has {len}", Self::MAX_PATH)),
         }
     }
 }
@@ -61,7 +61,9 @@ impl FromStr for Address {
         let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
             Some(number) if number.parse::<Ipv6Addr>().is_ok() => number,
             _ if host.is_empty() || host.contains([':', '[', ']']) => {
-                return Err(format!("`{host}` is not a host name; an IPv6 number has brackets, `[::1]:{port}`"));
+                return Err(format!(
+                    "`{host}` is not a host name; write an IPv6 address in brackets, as in `[::1]:{port}`"
+                ));
             }
             _ => host,
         };

@@ -42,7 +42,7 @@ pub(super) fn refuse_code(node: &mut Node, path: &str, problems: &mut Vec<Proble
             for key in CODE_KEYS {
                 if let Some(entry) = map.remove(key) {
                     let message = format!("`{}` is refused: a config cannot name code to run", join(path, key));
-                    let help = "remove it; what is configurable is a key of its own (`check --show-origin` lists all)";
+                    let help = "remove it; everything that can be configured has its own key (`check --show-origin` lists them)";
                     problems.push(Problem::new(code::REFUSED, entry.key.or(entry.node.pos), message).help(help));
                 }
             }

@@ -89,7 +89,7 @@ impl<'a> Composer<'a> {
             Some(Node { kind: Kind::Seq(items), .. }) => items,
             None => Vec::new(),
             Some(other) => {
-                let message = format!("`defaults` is a list, this is {}", other.describe());
+                let message = format!("`defaults` must be a list, found {}", other.describe());
                 self.problems.push(Problem::new(code::DEFAULTS, other.pos, message).help(ENTRY_HELP));
                 Vec::new()
             }
@@ -151,16 +151,18 @@ impl<'a> Composer<'a> {
         };
         let problem = |message: String| Problem::new(code::DEFAULTS, item.pos, message);
         if name.contains("${") {
-            return self.problems.push(problem(format!("`{option}`: no interpolation inside the `defaults` list")));
+            return self
+                .problems
+                .push(problem(format!("`{option}`: interpolation is not supported inside the `defaults` list")));
         }
         if self.open.contains(&path) {
             let chain: Vec<_> = self.open.iter().chain([&path]).map(|p| p.display().to_string()).collect();
             return self.problems.push(problem(format!("the `defaults` list is circular: {}", chain.join(" -> "))));
         }
         if self.open.len() > MAX_DEPTH || self.num_files >= MAX_FILES {
-            return self
-                .problems
-                .push(problem(format!("more than {MAX_FILES} files, or nested deeper than {MAX_DEPTH}")));
+            return self.problems.push(problem(format!(
+                "the `defaults` lists name more than {MAX_FILES} files, or are nested deeper than {MAX_DEPTH}"
+            )));
         }
         let builtin = match path.is_file() {
             true => None,

@@ -26,7 +26,7 @@ impl Item {
         let text = |node: &Node| match &node.kind {
             Kind::Text(text) if !text.is_empty() => Ok(text.clone()),
             Kind::Number(_) | Kind::Bool(_) => Ok(node.brief()),
-            _ => Err(problem("an option is the name of a file, without `.yaml`")),
+            _ => Err(problem("an option must be the name of a file, without `.yaml`")),
         };
         let (key, options, pos) = match &node.kind {
             Kind::Text(name) if !name.is_empty() => {
@@ -52,9 +52,9 @@ impl Item {
             _ => return Err(problem("not an entry of a `defaults` list")),
         };
         let mut words: Vec<&str> = key.split_whitespace().collect();
-        let group = words.pop().ok_or_else(|| problem("an entry without a group"))?;
+        let group = words.pop().ok_or_else(|| problem("the entry has no group"))?;
         if let Some(word) = words.iter().find(|word| !matches!(**word, "optional" | "override")) {
-            return Err(problem(&format!("`{word}` is neither `optional` nor `override`")));
+            return Err(problem(&format!("unknown keyword `{word}`, expected `optional` or `override`")));
         }
         let (group, package) = split_package(group);
         let (optional, is_override) = (words.contains(&"optional"), words.contains(&"override"));

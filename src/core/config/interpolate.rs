@@ -163,7 +163,7 @@ impl Resolver<'_> {
                 scalar => out += &Node::new(scalar, None).to_text(),
             }
             if out.len() > MAX_TEXT {
-                return Err(Failure::new("the text grows too long"));
+                return Err(Failure::new("the interpolated text is too long"));
             }
         }
         out += rest;
@@ -180,7 +180,7 @@ impl Resolver<'_> {
             let refused = matches!(resolver, "eval" | "oc.eval" | "python" | "exec");
             let failure = Failure::new(format!(
                 "`${{{resolver}:...}}` is {}",
-                if refused { "refused: a config runs no code" } else { "not a resolver" }
+                if refused { "refused: a config cannot run code" } else { "not a resolver" }
             ));
             let code = if refused { code::REFUSED } else { code::INTERPOLATION };
             return Err(Failure { code, ..failure.help("resolvers are `${key}` and `${oc.env:NAME,default}`") });
@@ -278,7 +278,7 @@ mod tests {
             ("a: ${b}\nb: ${a}\n", "is circular: `a` -> `b` -> `a`"),
             ("a: ${nope}\n", "there is no key `nope`"),
             ("a: ${oc.env:UNSET}\n", "`UNSET` is not set"),
-            ("a: ${eval:1+1}\n", "refused: a config runs no code"),
+            ("a: ${eval:1+1}\n", "refused: a config cannot run code"),
             ("a: ${now:%Y}\n", "not a resolver"),
             ("a: ${b\n", "no closing `}`"),
             ("a: x${b}\nb: [1]\n", "a list or map"),

@@ -24,22 +24,20 @@ pub enum KindError {
     #[error("{}: {why}; drop {}", listed(.keys), if .keys.len() == 1 { "it" } else { "them" })]
     Useless { keys: Vec<&'static str>, why: &'static str },
     #[error(
-        "`pools.placement`: colocated, and the run trains two transformers, each in a pool of its own; set it to separate, or \
-         `model.experts` to high or low"
+        "`pools.placement: colocated` is not supported for two transformers, each of which has its own pool; set it \
+         to separate, or `model.experts` to high or low"
     )]
     ColocatedPair,
-    #[error("`data.pack.mode`: offline makes packs of tokens, and the samples of this model have none; set it to step")]
+    #[error("`data.pack.mode: offline` packs tokens, but the samples of this model have none; set it to step")]
     OfflineOfNoTokens,
     #[error(
-        "`data.pack.mode`: stream, where packs are made before the noise levels of a step are planned, which choose between the \
-         two transformers of this run; set it to step"
+        "`data.pack.mode: stream` is not supported for two transformers: it packs before the noise levels of a step, \
+         which choose between them, are planned; set it to step"
     )]
     StreamOfPair,
-    #[error(
-        "`{0}`: it is the pool of one of two transformers, and this run trains one; write `pools.foundation` in its place"
-    )]
+    #[error("`{0}` is for one of two transformers, but this run trains only one; set `pools.foundation` instead")]
     PoolOfPair(&'static str),
-    #[error("`sample`: one of two transformers makes no samples, and this run trains one; leave the section out")]
+    #[error("`sample` needs both transformers, but this run trains only one; leave the section out")]
     SamplesOfOne,
 }
 
@@ -54,11 +52,11 @@ impl RunConfig {
     /// Returns the keys that have none, or that do not fit the kind.
     pub fn expect_keys_of(&self, kind: ModelKind) -> Result<(), KindError> {
         let (keys, why) = match kind {
-            ModelKind::Tokens => (self.of_diffusion(), "is for diffusion models, and this model predicts tokens"),
+            ModelKind::Tokens => (self.of_diffusion(), "only for diffusion models, but this model predicts tokens"),
             ModelKind::Diffusion { two } => {
                 let experts = ("model.experts", self.model.experts.is_some() && !two);
                 let keys = self.of_tokens().into_iter().chain([experts]).collect();
-                (keys, "has no meaning for this diffusion model")
+                (keys, "not applicable to this diffusion model")
             }
             ModelKind::Policy => {
                 // A policy has a projector, as models that predict tokens may have.
@@ -73,7 +71,7 @@ impl RunConfig {
                     ("data.video.fps", self.data.video.fps.is_some()),
                     ("eval.max_new_tokens", self.eval.as_ref().is_some_and(Eval::names_length)),
                 ];
-                (of_tokens.chain(of_diffusion).chain(of_both).collect(), "has no meaning for a robot policy")
+                (of_tokens.chain(of_diffusion).chain(of_both).collect(), "not applicable to a robot policy")
             }
         };
         if kind != ModelKind::Tokens && self.packs_first() {
@@ -81,11 +79,11 @@ impl RunConfig {
         }
         let is_policy = self.policy != Policy::default();
         if is_policy && kind != ModelKind::Policy {
-            let why = "is for robot policies, and this model is none";
+            let why = "only for robot policies, but this model is not one";
             return Err(KindError::Useless { keys: vec!["policy"], why });
         }
         if kind != ModelKind::Policy && self.eval.as_ref().is_some_and(|eval| eval.actions.is_some()) {
-            let why = "is for robot policies, and this model is none";
+            let why = "only for robot policies, but this model is not one";
             return Err(KindError::Useless { keys: vec!["eval.actions"], why });
         }
         let keys: Vec<_> = keys.into_iter().filter(|(_, is_written)| *is_written).map(|(key, _)| key).collect();
@@ -143,7 +141,7 @@ impl RunConfig {
         keys.extend(of_encoders.into_iter().filter(|(_, is_written)| !has_pool && *is_written).map(|(key, _)| key));
         match keys.is_empty() {
             true => Ok(()),
-            false => Err(KindError::Useless { keys, why: "is about a tower that this model does not have" }),
+            false => Err(KindError::Useless { keys, why: "for a tower that this model does not have" }),
         }
     }
 
@@ -262,20 +260,19 @@ mod tests {
         let error = flow.expect_keys_of(tokens).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`model.vae`, `data.video.take`, `train.sigma`: is for diffusion models, and this model predicts \
-             tokens; drop them"
+            "`model.vae`, `data.video.take`, `train.sigma`: only for diffusion models, but this model predicts tokens; drop them"
         );
         let words = config(&["train.phase=pretrain", "data.template=qwen", "data.audio.max_seconds=3"]);
         words.expect_keys_of(tokens).unwrap();
         let error = words.expect_keys_of(two).unwrap_err();
         assert!(
-            error.to_string().starts_with("`data.template`, `data.audio`, `train.phase`: has no meaning"),
+            error.to_string().starts_with("`data.template`, `data.audio`, `train.phase`: not applicable"),
             "{error}"
         );
         let experts = config(&["model.experts=high"]);
         experts.expect_keys_of(two).unwrap();
         let error = experts.expect_keys_of(one).unwrap_err().to_string();
-        assert_eq!(error, "`model.experts`: has no meaning for this diffusion model; drop it");
+        assert_eq!(error, "`model.experts`: not applicable to this diffusion model; drop it");
         let own = "pools.foundation_high={zero: 1}";
         for both in [&[][..], &["model.experts=both", own]] {
             config(both).expect_keys_of(two).unwrap();
@@ -289,7 +286,7 @@ mod tests {
         timed.expect_keys_of(tokens).unwrap();
         timed.expect_keys_of(one).unwrap();
         let error = timed.expect_keys_of(ModelKind::Policy).unwrap_err().to_string();
-        assert_eq!(error, "`data.video.fps`: has no meaning for a robot policy; drop it");
+        assert_eq!(error, "`data.video.fps`: not applicable to a robot policy; drop it");
         let colocated = config(&["pools.placement=colocated"]);
         colocated.expect_keys_of(one).unwrap();
         assert_eq!(colocated.expect_keys_of(two), Err(KindError::ColocatedPair));
@@ -318,12 +315,12 @@ mod tests {
         ] {
             config(words).expect_keys_of_towers(has).unwrap();
             let error = config(words).expect_keys_of_towers(none).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{keys}: is about a tower")), "{error}");
+            assert!(error.starts_with(&format!("{keys}: for a tower")), "{error}");
         }
         let sound = config(&["model.audio_encoder.lora={r: 4}", "data.audio.max_seconds=3"]);
         sound.expect_keys_of_towers([Tower::Audio].into_iter().collect()).unwrap();
         let error = sound.expect_keys_of_towers(vision).unwrap_err().to_string();
-        assert!(error.starts_with("`model.audio_encoder`, `data.audio`: is about"), "{error}");
+        assert!(error.starts_with("`model.audio_encoder`, `data.audio`: for a tower"), "{error}");
         // Where another pool holds all towers, `encoder` holds none.
         let apart = config(&["pools.vision.replicas=1", "pools.encoder.replicas=2"]);
         let error = apart.expect_keys_of_towers(vision).unwrap_err().to_string();

@@ -39,7 +39,7 @@ pub(super) fn parse(path: &Path, text: &str, sources: &mut Sources) -> Result<No
         Kind::Map(_) => Ok(node),
         Kind::Null => Ok(Node::empty_map(node.pos)),
         _ => {
-            let message = format!("a config is a map of keys, this is {}", node.describe());
+            let message = format!("a config must be a map of keys, found {}", node.describe());
             Err(Problem::new(code::FILE, node.pos, message))
         }
     }

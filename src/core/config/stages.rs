@@ -64,11 +64,11 @@ impl Stages {
     pub fn take(file: &mut Node, problems: &mut Vec<Problem>) -> Self {
         let Some(Entry { key, node }) = file.map_mut().and_then(|map| map.remove(KEY)) else { return Self::default() };
         let (pos, Kind::Seq(items)) = (node.pos.or(key), node.kind) else {
-            problems.push(Problem::new(code::STAGES, key, "`stages` is a list of maps with a `name`"));
+            problems.push(Problem::new(code::STAGES, key, "`stages` must be a list of maps with a `name`"));
             return Self::default();
         };
         if items.is_empty() || items.len() > MAX_STAGES {
-            problems.push(Problem::new(code::STAGES, pos, format!("`stages` has 1 to {MAX_STAGES} entries")));
+            problems.push(Problem::new(code::STAGES, pos, format!("`stages` must have 1 to {MAX_STAGES} entries")));
             return Self::default();
         }
         let (mut stages, mut names) = (Vec::new(), BTreeSet::new());
@@ -110,7 +110,7 @@ impl Stages {
         match word {
             None if self.0.is_empty() => Ok(None),
             None => Err(Problem::new(code::STAGES, None, format!("this config has stages: {names}")).help(
-                "choose one with `stage=NAME`; `loongforge run` and `loongforge check` without it take all, one after another",
+                "choose one with `stage=NAME`; without it, `loongforge run` and `loongforge check` process all, one after another",
             )),
             Some((pos, _)) if self.0.is_empty() => {
                 Err(Problem::new(code::STAGES, Some(pos), "this config has no `stages`, so none can be chosen"))
@@ -118,7 +118,7 @@ impl Stages {
             Some((pos, name)) => {
                 let found = self.0.iter().position(|stage| Some(&stage.name) == name.as_ref());
                 let index = found.ok_or_else(|| {
-                    let message = format!("no stage `{}`: there are {names}", name.unwrap_or_default());
+                    let message = format!("no stage `{}`; the stages are {names}", name.unwrap_or_default());
                     Problem::new(code::STAGES, Some(pos), message)
                 })?;
                 let before = index.checked_sub(1).map(|before| self.0[before].name.clone());
@@ -135,24 +135,23 @@ impl Stage {
         let mut keys = item;
         let name = keys.map_mut().and_then(|map| map.remove("name"));
         let Some(Entry { node: Node { kind: Kind::Text(name), pos: Some(pos), .. }, .. }) = name else {
-            return Err(problem("a stage is a map with a `name`, which is text"));
+            return Err(problem("a stage must be a map with a `name`, which must be text"));
         };
         let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
-            let message =
-                format!("the name `{name}` of a stage has other characters than letters, digits, `_` and `-`");
+            let message = format!("the stage name `{name}` must have 1 to 64 characters: letters, digits, `_` and `-`");
             return Err(Problem::new(code::STAGES, Some(pos), message));
         }
         normalize(&mut keys, "")?;
         for key in ["defaults", KEY] {
             if keys.get(key).is_some() {
-                let help = "lay what all stages share at the top of the file";
-                return Err(problem(&format!("a stage has no `{key}` of its own")).help(help));
+                let help = "put what all stages share at the top of the file";
+                return Err(problem(&format!("a stage cannot set `{key}`")).help(help));
             }
         }
         if let Some(key) = OF_THE_NAME.iter().find(|key| keys.get(key).is_some()) {
-            let help = format!("set it at the top of the file; the stage's name, `{name}`, is added to it");
-            return Err(problem(&format!("a stage has no `{key}` of its own")).help(help));
+            let help = format!("set it at the top of the file; the stage's name, `{name}`, is appended to it");
+            return Err(problem(&format!("a stage cannot set `{key}`")).help(help));
         }
         Ok(Self { name, pos, keys })
     }
@@ -242,14 +241,14 @@ pub(super) fn open_last_checkpoint(tree: &mut Node) -> Result<(), Problem> {
     match newest?.pop().and_then(|(_, path)| path.to_str().map(str::to_owned)) {
         Some(newest) if Path::new(&newest).join(ADAPTER).exists() => {
             let message =
-                format!("the checkpoint that this stage starts from, `{newest}`, holds adapters, which are no model");
-            let help = "set `checkpoint.merge_lora: true` in the stage before, or `model.load` in this one";
+                format!("the checkpoint that this stage starts from, `{newest}`, holds only adapters, not a model");
+            let help = "set `checkpoint.merge_lora: true` in the previous stage, or `model.load` in this one";
             return Err(Problem::new(code::STAGES, *pos, message).help(help));
         }
         Some(newest) => *folder = newest,
         None => {
             let message =
-                format!("this stage starts from the last checkpoint of the stage before it, and `{folder}` has none");
+                format!("this stage starts from the last checkpoint of the previous stage, but `{folder}` has none");
             let help = "run that stage first, or set `model.load` in this one";
             return Err(Problem::new(code::STAGES, *pos, message).help(help));
         }

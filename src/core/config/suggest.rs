@@ -23,7 +23,7 @@ pub(super) fn begun<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
 /// Returns a hint about a path that does not exist: a sibling with a similar name, or which part of the path exists.
 pub(super) fn path(missing: &Path) -> Option<String> {
     if missing.starts_with("~") {
-        return Some("`~` is not a home here: write the whole path, or `${oc.env:HOME}/...`".to_owned());
+        return Some("`~` is not expanded: write the whole path, or `${oc.env:HOME}/...`".to_owned());
     }
     let parent = missing.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
@@ -63,13 +63,12 @@ pub(crate) fn folders_within(path: &Path, is_wanted: impl Fn(&Path) -> bool) -> 
     };
     let repeats = match folders.iter().any(has_repeats) {
         true => {
-            "; the repeats before a folder's name, as kohya's scripts have them, are not read: data.train[].weight gives a set \
-                 its share"
+            "; repeats in front of a folder's name, as in kohya's scripts, are not read: set data.train[].weight instead"
         }
         false => "",
     };
     (!folders.is_empty())
-        .then(|| format!("folders within are not looked into; name them: path: [{}{more}]{repeats}", named.join(", ")))
+        .then(|| format!("subfolders are not searched; name them: path: [{}{more}]{repeats}", named.join(", ")))
 }
 
 /// Returns the folders in a folder that are not hidden, by name.

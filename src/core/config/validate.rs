@@ -46,8 +46,8 @@ impl Rules<'_> {
         let leads_out = !Path::new(name).components().all(is_part) || name.contains(|c: char| c.is_control());
         self.broken(leads_out, code::OUT_OF_RANGE, &["run.name"], || {
             (
-                format!("`run.name`: {name:?} is not a valid name: it would lead out of the folder of runs"),
-                "take letters, digits, `-` and `_`; `run.dir` may be any directory",
+                format!("`run.name`: {name:?} is not a valid name: it would lead out of the runs folder"),
+                "use letters, digits, `-` and `_`; `run.dir` may be any directory",
             )
         });
     }
@@ -57,14 +57,14 @@ impl Rules<'_> {
         self.broken(train.min_lr > train.lr, code::COMBINATION, &["train.min_lr", "train.lr"], || {
             (
                 format!("`train.min_lr` {} is above `train.lr` {}", float(train.min_lr), float(train.lr)),
-                "the schedule falls from `lr` to `min_lr`",
+                "the schedule decays from `lr` to `min_lr`",
             )
         });
         self.duration(config);
         let is_muon = train.optimizer.kind == OptimizerType::Muon;
         let (key, kind) = ("train.optimizer.muon", "train.optimizer.type");
         self.broken(train.optimizer.muon.is_some() && !is_muon, code::COMBINATION, &[key, kind], || {
-            (format!("`{key}` is for `{kind}: muon`"), "set the type, or leave the section out")
+            (format!("`{key}` requires `{kind}: muon`"), "set the type, or leave the section out")
         });
         for (i, beta) in train.optimizer.betas.into_iter().enumerate() {
             let key = format!("train.optimizer.betas.{i}");
@@ -81,7 +81,7 @@ impl Rules<'_> {
         let keys = ["train.steps", "train.epochs", "train"];
         self.broken(train.steps.is_none() && train.epochs.is_none(), code::MISSING_KEY, &keys, || {
             let message = "missing required key `train.steps` or `train.epochs`".to_owned();
-            (message, "`steps` are steps of the optimizer; `epochs`: how many epochs")
+            (message, "`steps` counts optimizer steps, `epochs` counts passes over the data")
         });
         let keys = ["train.epochs", "train.steps"];
         self.broken(train.steps.is_some() && train.epochs.is_some(), code::COMBINATION, &keys, || {
@@ -95,7 +95,7 @@ impl Rules<'_> {
             &["train.epochs", "data.pack.mode"],
             || {
                 let message =
-                    "`train.epochs` with `data.pack.mode: stream`, whose batches are counted in packs".to_owned();
+                    "`train.epochs` is not supported with `data.pack.mode: stream`, whose batches are counted in packs".to_owned();
                 (
                     message,
                     "the number of packs is not known in advance: set `train.steps`, or `data.pack.mode: step` or `offline`; \
@@ -110,19 +110,18 @@ impl Rules<'_> {
         });
         let both = train.warmup_ratio.is_some() && train.warmup_steps > 0;
         self.broken(both, code::COMBINATION, &["train.warmup_ratio", "train.warmup_steps"], || {
-            ("both `train.warmup_ratio` and `train.warmup_steps` are set".to_owned(), "one of them says how long it is")
+            ("both `train.warmup_ratio` and `train.warmup_steps` are set".to_owned(), "set only one of them")
         });
         let is_wsd = train.schedule == Schedule::Wsd;
         let keys = ["train.decay_steps", "train.schedule"];
         self.broken(train.decay_steps.is_some() && !is_wsd, code::COMBINATION, &keys, || {
-            ("`train.decay_steps` is for `train.schedule: wsd`".to_owned(), "the other schedules fall over all steps")
+            ("`train.decay_steps` requires `train.schedule: wsd`".to_owned(), "other schedules decay over all steps")
         });
         let (decay, warmup) = (train.decay_steps.unwrap_or(0), train.num_warmup_steps(steps));
         let overlaps = is_wsd && train.steps.is_some() && warmup.saturating_add(decay) > steps;
         self.broken(overlaps, code::COMBINATION, &["train.decay_steps", "train.steps"], || {
-            let message =
-                format!("a warm-up of {warmup} and a decay of {decay} steps are more than `train.steps` {steps}");
-            (message, "the learning rate would fall before it has reached its peak")
+            let message = format!("a warm-up of {warmup} and a decay of {decay} steps exceed `train.steps` {steps}");
+            (message, "the learning rate would decay before it has reached its peak")
         });
     }
 
@@ -132,12 +131,13 @@ impl Rules<'_> {
         let colocated = config.pools.placement == Placement::Colocated;
         self.broken(colocated && of_encoder.ranks() != of_foundation.ranks(), code::COMBINATION, &keys, || {
             let (encoder, foundation) = (of_encoder.ranks(), of_foundation.ranks());
-            let message = format!("colocated pools with {encoder} encoder and {foundation} foundation actors");
-            (message, "when colocated, each actor of the foundation encodes a share: give both pools the same size")
+            let message =
+                format!("colocated pools differ in size: {encoder} encoder and {foundation} foundation actors");
+            (message, "when colocated, each foundation actor also encodes a share: give both pools the same size")
         });
         let keys = ["pools.encoder.tensor_parallel", "pools.placement"];
         self.broken(colocated && of_encoder.tp > 1, code::COMBINATION, &keys, || {
-            let message = format!("colocated encoders, each sharded over {} actors", of_encoder.tp);
+            let message = format!("colocated encoders are sharded over {} actors each", of_encoder.tp);
             (message, "when colocated, every actor has a whole encoder: set `tensor_parallel` to 1")
         });
         self.towers(config);
@@ -154,7 +154,7 @@ impl Rules<'_> {
         let keys = ["pools.foundation", "pools.foundation_high", "pools.foundation_low"];
         self.broken(is_unused, code::COMBINATION, &keys, || {
             let message = "`pools.foundation` has no effect: both transformers have pools of their own";
-            (message.to_owned(), "drop it, or one of the others, which is then as `pools.foundation`")
+            (message.to_owned(), "drop it or one of the others, which then follows `pools.foundation`")
         });
         let pools = config.pools.named.iter().chain([(&PoolName::ENCODER, &config.pools.encoder)]);
         for (name, pool) in pools {
@@ -168,7 +168,7 @@ impl Rules<'_> {
         for (name, pool) in &config.pools.named {
             let (key, held) = (format!("pools.{name}"), pool.held(*name));
             self.broken(colocated, code::COMBINATION, &[&key, "pools.placement"], || {
-                let message = format!("`{key}`: a pool of its own where encoders are colocated with the foundation");
+                let message = format!("`{key}`: encoders colocated with the foundation cannot have a separate pool");
                 (message, "drop the pool, or set `pools.placement: separate`")
             });
             let key = format!("{key}.towers");
@@ -182,12 +182,12 @@ impl Rules<'_> {
             });
             self.broken(other.is_some(), code::COMBINATION, &[&key], || {
                 let other = other.map(|(other, _)| other.to_string()).unwrap_or_default();
-                (format!("`{key}`: the pools `{other}` and `{name}` hold the same tower"), "a tower is in one pool")
+                (format!("`{key}`: the pools `{other}` and `{name}` hold the same tower"), "drop it from one of them")
             });
         }
         let names = config.pools.encoder.towers.is_some();
         self.broken(names, code::COMBINATION, &["pools.encoder.towers"], || {
-            let message = "`pools.encoder.towers`: this pool holds the towers that no other pool holds".to_owned();
+            let message = "`pools.encoder.towers` cannot be set: this pool holds all remaining towers".to_owned();
             (message, "drop it, and give the other towers pools of their own")
         });
     }
@@ -200,25 +200,25 @@ impl Rules<'_> {
             let message = format!("`run.lanes` {} is less than `{replicas}` {}", config.run.lanes, pool.replicas);
             (
                 message,
-                "under `run.deterministic` each encoder needs a lane of its own; more lanes change the sums' order",
+                "with `run.deterministic` each encoder needs its own lane; more lanes change the order of summation",
             )
         });
         let (dir, parallel) = (key("cache_dir"), key("tensor_parallel"));
         self.broken(pool.reads() && pool.cache_dir.is_none(), code::COMBINATION, &[&replicas, &dir], || {
-            let message = format!("`{replicas}` 0 without `{dir}`: there is nothing to read features from");
+            let message = format!("`{replicas}` is 0 without `{dir}`: there is no folder to read features from");
             (message, "set `cache_dir` to the folder that `loongforge data encode` has filled")
         });
         let is_split = pool.tensor_parallel > 1;
         self.broken(pool.reads() && is_split, code::COMBINATION, &[&replicas, &parallel], || {
-            (format!("`{parallel}` {} of a pool without encoders", pool.tensor_parallel), "drop `tensor_parallel`")
+            (format!("`{parallel}` is {} without encoders", pool.tensor_parallel), "drop `tensor_parallel`")
         });
         let (rate, lr) = (key("lr"), config.train.lr);
         self.broken(pool.lr.is_some() && lr == 0.0, code::COMBINATION, &[&rate, "train.lr"], || {
-            (format!("`{rate}` with `train.lr` 0, of which it is a multiple"), "set `train.lr` above 0")
+            (format!("`{rate}` is a multiple of `train.lr`, which is 0"), "set `train.lr` above 0")
         });
         self.broken(pool.zero > 1, code::COMBINATION, &[&zero], || {
             let message = format!("`{zero}` {}: encoders do not synchronize within a step", pool.zero);
-            (message, "take 1: moments and master weights are what is largest")
+            (message, "use 1, which shards the largest parts: moments and master weights")
         });
     }
 
@@ -228,27 +228,32 @@ impl Rules<'_> {
         let keys = ["expert_parallel", "replicas", "context_parallel"];
         let spread = layout.dp * layout.cp;
         self.broken_in(key, !spread.is_multiple_of(layout.ep), &keys, || {
-            let message = format!("{} expert-parallel actors among {spread} of replicas and context", layout.ep);
-            (message, "`expert_parallel` must divide replicas x context_parallel")
+            let message =
+                format!("`expert_parallel` {} does not divide {spread} (replicas x context_parallel)", layout.ep);
+            (message, "change one of them so that `expert_parallel` divides the product")
         });
         let keys = ["sequence_parallel", "tensor_parallel"];
         self.broken_in(key, pool.sequence_parallel && layout.tp == 1, &keys, || {
-            ("`sequence_parallel` without tensor parallelism".into(), "set `tensor_parallel` above 1")
+            ("`sequence_parallel` requires tensor parallelism".into(), "set `tensor_parallel` above 1")
         });
         let keys = ["virtual_stages", "pipeline_parallel"];
         self.broken_in(key, pool.virtual_stages > 1 && layout.pp == 1, &keys, || {
-            ("`virtual_stages` without a pipeline".into(), "set `pipeline_parallel` above 1")
+            ("`virtual_stages` requires pipeline parallelism".into(), "set `pipeline_parallel` above 1")
         });
         let meets = (pool.zero > 1 && layout.dp * layout.cp > 1) || layout.ep > 1;
         let keys = ["chunk_tokens", "zero", "expert_parallel"];
         self.broken_in(key, pool.chunk_tokens > 0 && meets, &keys, || {
             let message =
-                "chunks where replicas synchronize within a micro-batch: their rows have different numbers of chunks";
-            (message.into(), "take `zero` 0 or 1 and `expert_parallel` 1, or `chunk_tokens` 0")
+                "`chunk_tokens` is not supported where replicas synchronize within a micro-batch: their rows have \
+                 different numbers of chunks";
+            (message.into(), "set `zero` to 0 or 1 and `expert_parallel` to 1, or `chunk_tokens` to 0")
         });
         let keys = ["chunk_tokens", "virtual_stages"];
         self.broken_in(key, pool.virtual_stages > 1 && pool.chunk_tokens > 0, &keys, || {
-            ("chunks in an interleaved pipeline".into(), "set `virtual_stages` to 1, or `chunk_tokens` to 0")
+            (
+                "`chunk_tokens` is not supported in an interleaved pipeline".into(),
+                "set `virtual_stages` to 1, or `chunk_tokens` to 0",
+            )
         });
     }
 
@@ -273,7 +278,7 @@ impl Rules<'_> {
                 &[key],
                 || {
                     let message = format!(
-                        "`{key}`: must be the smallest and the largest of -100 to 100 dB, found [{least}, {most}]"
+                        "`{key}`: must be a minimum and a maximum from -100 to 100 dB, found [{least}, {most}]"
                     );
                     (message, "5 to 20 dB are usual: `[5, 20]`")
                 },
@@ -399,7 +404,7 @@ impl Rules<'_> {
         let help = help.unwrap_or_else(|| {
             let here = "relative paths start at the directory the program runs in";
             match key.ends_with("load") || key.ends_with("tokenizer") || key.ends_with("adapter") {
-                true => format!("{here}; an id of the hub has the form org/name"),
+                true => format!("{here}; a hub id has the form org/name"),
                 false => here.to_owned(),
             }
         });

@@ -21,7 +21,7 @@ impl Rules<'_> {
         }
         let is_alone = checkpoint.upload_keep_last.is_some() && checkpoint.upload.is_none();
         self.broken(is_alone, code::COMBINATION, &["checkpoint.upload_keep_last"], || {
-            ("`checkpoint.upload_keep_last` is for `checkpoint.upload`".to_owned(), "set checkpoint.upload")
+            ("`checkpoint.upload_keep_last` requires `checkpoint.upload`".to_owned(), "set checkpoint.upload")
         });
         if !checkpoint.at_end {
             self.none_at_end(config);
@@ -41,22 +41,22 @@ impl Rules<'_> {
         ];
         for (key, _) in need_any.into_iter().filter(|(_, is)| *is && !writes_any) {
             self.broken(true, code::COMBINATION, &[key, AT_END], || {
-                (format!("`{key}` is of checkpoints, and {without}"), "drop it, or set checkpoint.at_end: true")
+                (format!("`{key}` needs a checkpoint, but {without}"), "drop it, or set checkpoint.at_end: true")
             });
         }
         let Some(eval) = &config.eval else { return };
         let saves_best = eval.every_steps > 0 && eval.save_best && !writes_any;
         self.broken(saves_best, code::COMBINATION, &[AT_END, "eval.save_best"], || {
-            let message = format!("`eval.save_best` keeps the best checkpoint, and {without}");
+            let message = format!("`eval.save_best` keeps the best checkpoint, but {without}");
             (message, "set eval.save_best: false, or checkpoint.at_end: true")
         });
         self.broken(eval.every_steps == 0, code::COMBINATION, &[AT_END, "eval"], || {
             let message =
-                format!("`eval` without `every_steps` reads the last checkpoint after the run, and {without}");
+                format!("`eval` without `every_steps` reads the last checkpoint after the run, but {without}");
             (message, "set eval.every_steps, or checkpoint.at_end: true")
         });
         self.broken(eval.pooled_statistics.is_some(), code::COMBINATION, &["eval.pooled_statistics", AT_END], || {
-            let message = format!("`eval.pooled_statistics` is measured with the last checkpoint, and {without}");
+            let message = format!("`eval.pooled_statistics` is measured with the last checkpoint, but {without}");
             (message, "drop it, or set checkpoint.at_end: true")
         });
     }

@@ -11,7 +11,7 @@ impl Rules<'_> {
         let Some(eval) = &config.eval else {
             self.broken(sets_aside, code::COMBINATION, &["data.val_size"], || {
                 let message =
-                    "`data.val_size` sets samples aside, and there is no `eval` that evaluates them".to_owned();
+                    "`data.val_size` sets samples aside, but there is no `eval` section to evaluate them".to_owned();
                 (message, "add eval: { every_steps: 100 }")
             });
             return;
@@ -19,12 +19,12 @@ impl Rules<'_> {
         let names = eval.set_names(sets_aside);
         self.broken(names.is_empty(), code::MISSING_KEY, &["eval"], || {
             let message = "missing required key `eval.path`, `eval.sets` or `data.val_size`".to_owned();
-            (message, "one of them names the samples to evaluate")
+            (message, "set one of them to name the samples to evaluate")
         });
         if let Some(key) = config.cannot_act() {
             let asks = eval.actions.is_some_and(|count| count > 0);
             self.broken(asks, code::COMBINATION, &["eval.actions", key], || {
-                let message = format!("`eval.actions`: a policy cannot act while the run goes on with `{key}`");
+                let message = format!("`eval.actions`: a policy cannot act during a run with `{key}`");
                 (message, "set it to 0, or drop that key; actions are compared after the run in any case")
             });
         }
@@ -32,7 +32,7 @@ impl Rules<'_> {
             let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !name.is_empty();
             let is_taken = name == Eval::POOLED || names.iter().filter(|other| *other == name).count() > 1;
             self.broken(!is_plain || is_taken, code::OUT_OF_RANGE, &["eval.sets"], || {
-                let why = if is_taken { "is taken" } else { "is not a valid name of a set" };
+                let why = if is_taken { "is already in use" } else { "is not a valid set name" };
                 (format!("`eval.sets`: `{name}` {why}"), "a name has letters, digits, `-`, `_` and `.`")
             });
         }
@@ -51,14 +51,20 @@ impl Rules<'_> {
                     part.is_some_and(|part| !(0.0..=1.0).contains(&part)),
                     code::OUT_OF_RANGE,
                     &["eval.expect"],
-                    || (format!("`eval.expect.{name}.{key}` is not a fraction"), "it is from 0 to 1, for example 0.95"),
+                    || {
+                        (
+                            format!("`eval.expect.{name}.{key}` is not a fraction"),
+                            "it must be from 0 to 1, for example 0.95",
+                        )
+                    },
                 );
             }
             self.broken(expect.word == Some(0), code::OUT_OF_RANGE, &["eval.expect"], || {
                 (format!("`eval.expect.{name}.word` is 0"), "the first word is 1")
             });
             self.broken(kinds.iter().flatten().count() != 1, code::COMBINATION, &["eval.expect"], || {
-                let message = format!("`eval.expect.{name}` is not one of `at_least`, `at_most` and `chance`");
+                let message =
+                    format!("`eval.expect.{name}` must have exactly one of `at_least`, `at_most` and `chance`");
                 (message, "set one of them, for example { at_least: 0.9 }")
             });
         }
@@ -76,7 +82,7 @@ impl Rules<'_> {
         ];
         for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set && eval.every_steps == 0) {
             self.broken(true, code::COMBINATION, &[key], || {
-                (format!("`{key}` is for evaluations during the run"), "set eval.every_steps")
+                (format!("`{key}` applies only to evaluations during the run"), "set eval.every_steps")
             });
         }
     }

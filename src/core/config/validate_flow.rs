@@ -24,20 +24,20 @@ impl Rules<'_> {
         });
         let reads = eval.is_some_and(|eval| eval.reader.is_some());
         self.broken(reads && config.sample.is_none(), code::COMBINATION, &["eval.reader"], || {
-            ("`eval.reader` without samples to read".to_owned(), "add `sample: { prompts: FILE }`")
+            ("`eval.reader` has no samples to read".to_owned(), "add `sample: { prompts: FILE }`")
         });
         for (key, pool) in config.pools.written_foundations().filter(|_| config.data.masks) {
             let key = format!("{key}.context_parallel");
             self.broken(pool.context_parallel > 1, code::COMBINATION, &["data.masks", &key], || {
-                ("`data.masks` with tokens that ranks share: not implemented".to_owned(), "set context_parallel to 1")
+                ("`data.masks` with context parallelism is not implemented".to_owned(), "set context_parallel to 1")
             });
         }
         let vae = &config.model.vae;
         let trains = vae.freeze == Some(false) || vae.lora.is_some() || !vae.train_patterns.is_empty();
         let keys = ["model.vae.freeze", "model.vae.lora", "model.vae.train_patterns"];
         self.broken(trains, code::COMBINATION, &keys, || {
-            let help = "its latents are what the transformer learns to make: they must not change meanwhile";
-            ("`model.vae`: the autoencoder is not trained here".to_owned(), help)
+            let help = "the transformer learns to make its latents, which therefore must not change";
+            ("`model.vae`: training the autoencoder is not supported".to_owned(), help)
         });
     }
 
@@ -46,8 +46,8 @@ impl Rules<'_> {
         let is_normal = matches!(sigma.density, Density::LogitNormal | Density::Logsnr);
         let is_beta = sigma.density == Density::Beta;
         let keys = [
-            ("mean", sigma.mean.is_some() && !is_normal, "logit_normal and logsnr"),
-            ("std", sigma.std.is_some() && !is_normal, "logit_normal and logsnr"),
+            ("mean", sigma.mean.is_some() && !is_normal, "logit_normal or logsnr"),
+            ("std", sigma.std.is_some() && !is_normal, "logit_normal or logsnr"),
             ("scale", sigma.scale.is_some() && sigma.density != Density::Mode, "mode"),
             ("alpha", sigma.alpha.is_some() && !is_beta, "beta"),
             ("beta", sigma.beta.is_some() && !is_beta, "beta"),
@@ -66,7 +66,7 @@ impl Rules<'_> {
         self.of_another(
             "train.loss",
             "train.loss.kind",
-            [("delta", loss.delta.is_some() && !bends, "huber, pseudo_huber and smooth_l1")],
+            [("delta", loss.delta.is_some() && !bends, "huber, pseudo_huber or smooth_l1")],
         );
         let keys = [
             ("gamma", loss.gamma.is_some() && !is(LossWeight::MinSnr), "min_snr"),
@@ -80,7 +80,7 @@ impl Rules<'_> {
         for (key, is_written, of) in keys {
             let key = format!("{section}.{key}");
             self.broken(is_written, code::COMBINATION, &[&key, chooser], || {
-                (format!("`{key}` is for `{chooser}`: {of}"), "drop the key, or choose that")
+                (format!("`{key}` requires `{chooser}`: {of}"), "drop the key, or change that one")
             });
         }
     }
@@ -88,7 +88,10 @@ impl Rules<'_> {
     fn samples(&mut self, config: &RunConfig, sample: &Sampling) {
         let is_moving = sample.frames.is_some() && sample.size.is_none();
         self.broken(is_moving, code::COMBINATION, &["sample.frames", "sample.size"], || {
-            ("`sample.frames` without `sample.size`".to_owned(), "a clip has frames of a size: `size: 480x832`")
+            (
+                "`sample.frames` requires `sample.size`".to_owned(),
+                "set the size of the clip's frames, as in `size: 480x832`",
+            )
         });
         self.file_or_folder("sample.prompts", &sample.prompts);
         for (key, pool) in config.pools.written_foundations() {
@@ -99,7 +102,8 @@ impl Rules<'_> {
             let keys: Vec<&str> = std::iter::once("sample").chain(keys.iter().map(String::as_str)).collect();
             self.broken(split, code::COMBINATION, &keys, || {
                 let message =
-                    "`sample` with a foundation that is split among actors: samples are made by one with a whole model";
+                    "`sample` is not supported with a foundation that is split among actors: an actor needs the whole \
+                     model to make samples";
                 let help =
                     "leave `sample` out and make samples with `loongforge sample CHECKPOINT`, or set zero below 3";
                 (message.to_owned(), help)
@@ -111,7 +115,7 @@ impl Rules<'_> {
         });
         let one = config.model.experts.is_some_and(|experts| experts != super::Experts::Both);
         self.broken(one && sample.guidance.len() > 1, code::COMBINATION, &["sample.guidance"], || {
-            ("`sample.guidance` has two numbers, and one transformer is trained".to_owned(), "write one number")
+            ("`sample.guidance` has two numbers, but only one transformer is trained".to_owned(), "write one number")
         });
     }
 }

@@ -23,7 +23,7 @@ impl Rules<'_> {
             let other = format!("{part}.recompute");
             let both = budget.is_some() && recompute != Recompute::None;
             self.broken(both, code::COMBINATION, &[&other, &key], || {
-                (format!("`{other}: all` beside `{key}`"), "a budget decides what is recomputed: drop one")
+                (format!("both `{other}: all` and `{key}` are set"), "a budget decides what is recomputed: drop one")
             });
         }
         self.broken(
@@ -41,10 +41,10 @@ impl Rules<'_> {
         let Some(offload) = &config.train.optimizer.offload else { return };
         let (to, path) = ("train.optimizer.offload.to", "train.optimizer.offload.path");
         self.broken(offload.to == OffloadTo::Disk && offload.path.is_none(), code::COMBINATION, &[to], || {
-            (format!("`{to}: disk` without `{path}`"), "name a directory on a fast disk of each host")
+            (format!("`{to}: disk` requires `{path}`"), "name a directory on a fast disk of each host")
         });
         self.broken(offload.to == OffloadTo::Cpu && offload.path.is_some(), code::COMBINATION, &[path, to], || {
-            (format!("`{path}` is for `{to}: disk`"), "set it, or leave the path out")
+            (format!("`{path}` requires `{to}: disk`"), "set it, or leave the path out")
         });
         if let Some(dir) = offload.path.as_ref().filter(|dir| dir.exists() && !dir.is_dir()) {
             self.missing(path, dir, "not a directory");
@@ -62,7 +62,10 @@ impl Rules<'_> {
             });
             let stays = budget.is_some() && !memory.offload;
             self.broken(stays, code::COMBINATION, &["memory.offload", &key], || {
-                (format!("`memory.offload: false` beside `{key}`"), "weights beyond a budget lie on the host: drop one")
+                (
+                    format!("both `memory.offload: false` and `{key}` are set"),
+                    "weights beyond a budget are kept on the host: drop one",
+                )
             });
         }
         let precision = foundation.frozen_precision.map(|_| "model.foundation.frozen_precision");
@@ -71,8 +74,8 @@ impl Rules<'_> {
             let zero = format!("pools.{name}.zero");
             for key in precision.into_iter().chain(budget) {
                 self.broken(true, code::COMBINATION, &[&zero, "pools.foundation.zero", key], || {
-                    let help = "level 3 shares frozen weights out among the replicas: take a level below it, or leave the other key out";
-                    (format!("`{zero}` 3 beside `{key}`"), help)
+                    let help = "level 3 shards frozen weights among the replicas: use a lower level, or leave the other key out";
+                    (format!("`{zero}` 3 is not supported with `{key}`"), help)
                 });
             }
         }

@@ -28,8 +28,8 @@ impl Rules<'_> {
             || foundation.load.is_some();
         let keys = ["model.load", "model"];
         self.broken(!described, code::MISSING_KEY, &keys, || {
-            let help = "name a Hugging Face directory or hub id, give a `model.config`, or lay a built-in config, as in \
-                        `defaults: [models/qwen3@model: qwen3_0_6b]` (`loongforge models` lists them)";
+            let help = "name a Hugging Face directory or hub id, give a `model.config`, or use a built-in config, as \
+                        in `defaults: [models/qwen3@model: qwen3_0_6b]` (`loongforge models` lists them)";
             ("no model: `model.load` is missing".to_owned(), help)
         });
         let no_weights =
@@ -64,12 +64,12 @@ impl Rules<'_> {
             let rate = lora.dropout.unwrap_or(0.0);
             let has_parameters = !lora.target_parameters.is_empty();
             self.broken(rate > 0.0 && has_parameters, code::COMBINATION, &[&of("dropout")], || {
-                let help = "PEFT knows no dropout beside `target_parameters`: set it to 0, or leave those out";
-                (format!("`{}` is {rate} beside `target_parameters`", of("dropout")), help)
+                let help = "PEFT does not support dropout with `target_parameters`: set it to 0, or leave those out";
+                (format!("`{}` is {rate}, but `target_parameters` is set", of("dropout")), help)
             });
             self.broken(lora.use_dora == Some(true) && has_parameters, code::COMBINATION, &[&of("use_dora")], || {
-                let help = "PEFT knows no DoRA beside `target_parameters`: leave one of the two out";
-                (format!("`{}` beside `target_parameters`", of("use_dora")), help)
+                let help = "PEFT does not support DoRA with `target_parameters`: leave one of the two out";
+                (format!("both `{}` and `target_parameters` are set", of("use_dora")), help)
             });
             let nothing = lora.target_modules.as_ref().is_some_and(Vec::is_empty) && !has_parameters;
             self.broken(nothing, code::OUT_OF_RANGE, &[&of("target_modules")], || {
@@ -82,13 +82,13 @@ impl Rules<'_> {
         let moves = model.foundation.lora.is_some() && model.moe.bias_update_rate.is_some_and(|rate| rate > 0.0);
         self.broken(moves, code::COMBINATION, &["model.moe.bias_update_rate", "model.foundation.lora"], || {
             let help = "adapters are added to frozen weights: set it to 0, or leave out `lora`";
-            ("`model.moe.bias_update_rate` beside `model.foundation.lora`".to_owned(), help)
+            ("both `model.moe.bias_update_rate` and `model.foundation.lora` are set".to_owned(), help)
         });
         let merge = config.checkpoint.merge_lora;
         let adapts = model.parts().iter().any(|(_, part)| part.lora.is_some());
         self.broken(merge && !adapts, code::COMBINATION, &["checkpoint.merge_lora"], || {
             let help = "no part of the model has a `lora`: add one, or leave this out";
-            ("`checkpoint.merge_lora` without adapters".to_owned(), help)
+            ("`checkpoint.merge_lora` requires adapters".to_owned(), help)
         });
     }
 
@@ -98,7 +98,10 @@ impl Rules<'_> {
         for (pattern, value) in part.lr_ratios.iter().filter(|(_, value)| !is_ratio(value)) {
             let key = format!("{key}.lr_ratios");
             self.broken(true, code::OUT_OF_RANGE, &[&key], || {
-                (format!("`{key}`: {pattern} is {value}"), "a ratio is a number above 0; `freeze_patterns` freezes")
+                (
+                    format!("`{key}`: {pattern} is {value}"),
+                    "a ratio must be a number above 0; use `freeze_patterns` to freeze",
+                )
             });
         }
     }
@@ -110,13 +113,13 @@ impl Rules<'_> {
         for (pattern, value) in lora.rank_pattern.iter().filter(|(_, value)| !is_rank(value)) {
             let key = format!("{key}.lora.rank_pattern");
             self.broken(true, code::OUT_OF_RANGE, &[&key], || {
-                (format!("`{key}`: {pattern} is {value}"), "a rank is an integer from 1 to 4096")
+                (format!("`{key}`: {pattern} is {value}"), "a rank must be an integer from 1 to 4096")
             });
         }
         for (pattern, value) in lora.alpha_pattern.iter().filter(|(_, value)| !is_alpha(value)) {
             let key = format!("{key}.lora.alpha_pattern");
             self.broken(true, code::OUT_OF_RANGE, &[&key], || {
-                (format!("`{key}`: {pattern} is {value}"), "an alpha is a number above 0")
+                (format!("`{key}`: {pattern} is {value}"), "an alpha must be a number above 0")
             });
         }
     }

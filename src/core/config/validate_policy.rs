@@ -12,17 +12,17 @@ impl Rules<'_> {
         let key = "policy.embodiments";
         let has = !policy.embodiments.is_empty();
         self.broken(policy.statistics.is_some() && !has, code::COMBINATION, &["policy.statistics", key], || {
-            (format!("`policy.statistics` without `{key}`"), "name the robots of the data, or drop the key")
+            (format!("`policy.statistics` requires `{key}`"), "name the robots of the data, or drop the key")
         });
         self.broken(policy.domain.is_some() && has, code::COMBINATION, &["policy.domain", key], || {
             (
                 format!("both `policy.domain` and `{key}` are set"),
-                "each embodiment has its `number`, which is its domain",
+                "drop `policy.domain`: the `number` of each embodiment is its domain",
             )
         });
         let nameless = policy.embodiments.keys().any(|name| name.is_empty() || name.chars().any(char::is_control));
         self.broken(nameless, code::OUT_OF_RANGE, &[key], || {
-            (format!("`{key}`: an embodiment without a name"), "a set's `robot_type` is the usual name")
+            (format!("`{key}`: an embodiment has no name"), "a set's `robot_type` is the usual name")
         });
         let of_train = config.data.train.iter().flat_map(|file| &file.path.0).map(Path::new);
         let of_eval = config.eval.iter().flat_map(|eval| eval.path.iter().chain(eval.sets.values()));
@@ -31,15 +31,15 @@ impl Rules<'_> {
         for (at, (name, set)) in all().enumerate() {
             let place = format!("{key}.{name}.sets");
             self.broken(!known.contains(&set.as_path()), code::NO_SUCH_FILE, &[&place], || {
-                let message = format!("`{place}`: `{}` is no set of `data.train` or `eval`", set.display());
+                let message = format!("`{place}`: `{}` is not a data set of `data.train` or `eval`", set.display());
                 (message, "write the path as it is written there")
             });
             let before = all().take(at).find(|(_, other)| *other == set);
             self.broken(before.is_some(), code::COMBINATION, &[&place], || {
                 let other = before.map_or("", |(name, _)| name);
                 (
-                    format!("`{place}`: `{}` is a set of {other}, too", set.display()),
-                    "a set was recorded with one robot",
+                    format!("`{place}`: `{}` is also a set of {other}", set.display()),
+                    "a set must be recorded with one robot",
                 )
             });
         }

@@ -17,7 +17,10 @@ impl Rules<'_> {
             let is_path = matches!(otlp.endpoint, Address::Unix(_));
             self.broken(is_path, code::OUT_OF_RANGE, &["watch.otlp.endpoint"], || {
                 let message = format!("`watch.otlp.endpoint`: expected HOST:PORT, found `{}`", otlp.endpoint);
-                (message, "a collector on this host listens at 127.0.0.1:4318; one that wants https is behind it")
+                (
+                    message,
+                    "a collector on this host listens at 127.0.0.1:4318; it can forward to one that requires https",
+                )
             });
             let is_short = otlp.every.duration() < MIN_EXPORT;
             self.broken(is_short, code::OUT_OF_RANGE, &["watch.otlp.every"], || {
@@ -25,8 +28,8 @@ impl Rules<'_> {
             });
             let keys = ["watch.otlp", "watch.listen"];
             self.broken(config.watch.listen.is_none(), code::COMBINATION, &keys, || {
-                let message =
-                    "`watch.otlp` with `watch.listen: null`: what is exported is what the page shows".to_owned();
+                let message = "`watch.otlp` is not supported with `watch.listen: null`: it exports what the page shows"
+                    .to_owned();
                 (message, "drop one of them")
             });
         }
@@ -34,8 +37,9 @@ impl Rules<'_> {
             let last = profile.first.saturating_add(profile.steps) - 1;
             let all = config.train.steps.unwrap_or(u64::MAX);
             self.broken(last > all, code::OUT_OF_RANGE, &["watch.profile", "train.steps"], || {
-                let message = format!("`watch.profile`: step {last} is to be recorded, and the run has {all}");
-                (message, "record earlier steps, or take more")
+                let message =
+                    format!("`watch.profile`: step {last} is to be recorded, but the run has only {all} steps");
+                (message, "record earlier steps, or train for more")
             });
         }
         if let Some(wandb) = &config.log.wandb {
@@ -43,8 +47,8 @@ impl Rules<'_> {
             let is_bad = |c: char| "/\\#?%:".contains(c) || c.is_control();
             let is_wrong = project.trim().is_empty() || project.len() > MAX_PROJECT || project.contains(is_bad);
             self.broken(is_wrong, code::OUT_OF_RANGE, &["log.wandb.project"], || {
-                let message = format!("`log.wandb.project`: W&B takes no project named {project:?}");
-                (message, "a name has at most 128 characters and none of / \\ # ? % :")
+                let message = format!("`log.wandb.project`: W&B does not accept the project name {project:?}");
+                (message, "a name may have at most 128 characters and none of / \\ # ? % :")
             });
             let texts = [("entity", &wandb.entity), ("name", &wandb.name), ("group", &wandb.group)];
             for (key, text) in texts.into_iter().chain([("job_type", &wandb.job_type)]) {
@@ -65,7 +69,7 @@ impl Rules<'_> {
             for tag in mlflow.tags.keys() {
                 let is_wrong = tag.is_empty() || tag.starts_with('.') || !tag.chars().all(is_plain);
                 self.broken(is_wrong, code::OUT_OF_RANGE, &["log.mlflow.tags"], || {
-                    let message = format!("`log.mlflow.tags`: {tag:?} is not a valid name of a tag");
+                    let message = format!("`log.mlflow.tags`: {tag:?} is not a valid tag name");
                     (message, "a name has letters, digits, `_`, `-`, `.`, `:` and blanks, and does not begin with `.`")
                 });
             }

@@ -93,7 +93,7 @@ impl Position {
                     if let (Some((name, given)), Raw::Scalar(Kind::Null)) = (key.value.split_once(':'), &value.value)
                         && self.is_config
                     {
-                        let message = format!("a space is missing behind a colon: `{name}: {given}`");
+                        let message = format!("a space is missing after a colon: `{name}: {given}`");
                         return Err(YamlError { pos: key_pos, message });
                     }
                     let entry = Entry { key: key_pos, node: self.node(value)? };
@@ -117,7 +117,7 @@ fn plain(message: &str) -> String {
         return "a tab: indent with spaces".to_owned();
     }
     if said.contains("':' may not precede any of") {
-        return "a space is missing behind a colon: `key: value`".to_owned();
+        return "a space is missing after a colon: `key: value`".to_owned();
     }
     let said = said.replace("budget breached:", "too large or too deep:");
     said.split(", set DuplicateKeyPolicy")
@@ -232,8 +232,8 @@ mod tests {
             ("a: .inf\n", "non-finite", 1),
             ("a: [1,\n", "unclosed bracket", 1),
             // Hydra reads these as maps, YAML as keys without values.
-            ("a: 1\nb: {r:4, c: 2}\n", "a space is missing behind a colon: `r: 4`", 2),
-            ("a: {b:[1]}\n", "a space is missing behind a colon: `key: value`", 1),
+            ("a: 1\nb: {r:4, c: 2}\n", "a space is missing after a colon: `r: 4`", 2),
+            ("a: {b:[1]}\n", "a space is missing after a colon: `key: value`", 1),
         ];
         for (text, message, line) in cases {
             let error = parse(text, 0, 0).unwrap_err();

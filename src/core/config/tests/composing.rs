@@ -120,7 +120,7 @@ fn what_cannot_be_composed_says_what_there_is() {
     assert!(text.contains("is circular: vlm.yaml -> base.yaml -> other.yaml -> base.yaml"), "{text}");
     assert!(text.contains("other.yaml:1:12"), "{text}");
     bench.file("base.yaml", "defaults: {a: b}\n");
-    assert!(bench.errors(&[]).contains("`defaults` is a list"));
+    assert!(bench.errors(&[]).contains("`defaults` must be a list"));
     bench.file("vlm.yaml", &format!("defaults: [nogroup: x, [], {{a: 1, b: 2}}]\n{GOOD}"));
     let text = bench.errors(&[]);
     assert!(

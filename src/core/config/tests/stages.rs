@@ -64,7 +64,7 @@ fn the_checkpoint_of_the_stage_before_takes_the_place_of_the_first_model() {
     let words = ["stage=tune", &format!("run.dir={dir}")];
     // There is none yet.
     let report = bench.stage(&words, StageStart::Checkpoint).unwrap_err();
-    assert!(report.to_string().contains("the last checkpoint of the stage before it, and"), "{report}");
+    assert!(report.to_string().contains("the last checkpoint of the previous stage, but"), "{report}");
     for name in ["config.json", "tokenizer.json", "model.safetensors"] {
         bench.file(&format!("out/align/checkpoints/step-00000010/{name}"), "{}");
     }
@@ -106,16 +106,16 @@ fn wrong_stages_are_named() {
         report.to_string()
     };
     assert!(error(RECIPE, &[]).contains("this config has stages: align, tune, own"));
-    assert!(error(RECIPE, &["stage=x"]).contains("no stage `x`: there are align, tune, own"));
+    assert!(error(RECIPE, &["stage=x"]).contains("no stage `x`; the stages are align, tune, own"));
     assert!(error(GOOD, &["stage=x"]).contains("this config has no `stages`"));
     let with = |stages: &str| error(&format!("{GOOD}stages: {stages}\n"), &["stage=a"]);
-    assert!(with("3").contains("is a list of maps"));
+    assert!(with("3").contains("must be a list of maps"));
     assert!(with("[]").contains("1 to 64 entries"));
     assert!(with("[{ name: a }, { name: a }]").contains("two stages are called `a`"));
     assert!(with("[{ train: { lr: 1 } }, { name: a }]").contains("with a `name`"));
-    assert!(with("[{ name: ../a }]").contains("other characters"));
-    assert!(with("[{ name: a, run: { name: b } }]").contains("no `run.name` of its own"));
-    assert!(with("[{ name: a, defaults: [b] }]").contains("no `defaults` of its own"));
+    assert!(with("[{ name: ../a }]").contains("the stage name `../a` must have 1 to 64 characters"));
+    assert!(with("[{ name: a, run: { name: b } }]").contains("cannot set `run.name`"));
+    assert!(with("[{ name: a, defaults: [b] }]").contains("cannot set `defaults`"));
     // Keys of stages are checked like any others.
     let report = Bench::new(&RECIPE.replace("lr: 2e-05", "lrr: 2e-05")).stage(&["stage=tune"], StageStart::FirstModel);
     assert!(report.unwrap_err().to_string().contains("did you mean"), "an unknown key");

@@ -23,12 +23,12 @@ fn names_that_others_would_refuse_are_refused_here() {
     for (section, words) in [
         (
             "log: { wandb: { project: a/b } }",
-            &["LF0104", "`log.wandb.project`: W&B takes no project named \"a/b\""][..],
+            &["LF0104", "`log.wandb.project`: W&B does not accept the project name \"a/b\""][..],
         ),
         ("log: { wandb: { group: ' ' } }", &["LF0104", "`log.wandb.group` is empty"]),
         ("log: { wandb: { projct: a } }", &["LF0102", "did you mean `project`?"]),
         ("log: { mlflow: { experiment: '' } }", &["LF0104", "`log.mlflow.experiment` is empty"]),
-        ("log: { mlflow: { tags: { a/b: c } } }", &["LF0104", "\"a/b\" is not a valid name of a tag"]),
+        ("log: { mlflow: { tags: { a/b: c } } }", &["LF0104", "\"a/b\" is not a valid tag name"]),
         ("log: { format: yaml }", &["LF0103", "expected `text` or `json`"]),
         ("watch: { otlp: { endpoint: /run/otlp } }", &["LF0104", "`watch.otlp.endpoint`: expected HOST:PORT"]),
         (
@@ -37,10 +37,10 @@ fn names_that_others_would_refuse_are_refused_here() {
         ),
         ("checkpoint: { upload: /mnt/runs }", &["LF0104", "`checkpoint.upload` is no URL of an object store"]),
         ("checkpoint: { upload: 's3://k:s@b/runs' }", &["LF0104", "`checkpoint.upload` has credentials in it"]),
-        ("checkpoint: { upload_keep_last: 2 }", &["LF0111", "is for `checkpoint.upload`"]),
+        ("checkpoint: { upload_keep_last: 2 }", &["LF0111", "requires `checkpoint.upload`"]),
         ("watch: { profile: { first: 1 } }", &["LF0104", "`watch.profile.first`: must be at least 2, found `1`"]),
         ("watch: { profile: { steps: 0 } }", &["LF0104", "`watch.profile.steps`: must be at least 1, found `0`"]),
-        ("watch: { profile: { first: 1000000 } }", &["LF0104", "step 1000000 is to be recorded, and the run has"]),
+        ("watch: { profile: { first: 1000000 } }", &["LF0104", "step 1000000 is to be recorded, but the run has only"]),
         ("watch: { listen: null, otlp: { endpoint: 'h:4318' } }", &["LF0111", "`watch.listen: null`"]),
     ] {
         let bench = Bench::new(&format!("{GOOD}{section}\n"));

@@ -181,7 +181,7 @@ mod tests {
         };
         write("texts/notes.md");
         write(".cache/a.png");
-        assert!(error().contains("is a folder without data files") && !error().contains("within"), "{}", error());
+        assert!(error().contains("is a folder without data files") && !error().contains("subfolders"), "{}", error());
         let captioned = expand(&Paths(vec![folder.path().display().to_string()]), Format::Captioned).unwrap_err();
         assert!(captioned.to_string().contains("without pictures, clips and data files"), "{captioned}");
         write("cats/a.png");
@@ -191,7 +191,7 @@ mod tests {
             write(name);
         }
         let dogs = folder.path().join("10_dogs").display().to_string();
-        let (told, weight) = (error(), "data.train[].weight gives a set its share");
+        let (told, weight) = (error(), "set data.train[].weight instead");
         assert!(
             told.contains(&format!("path: [{dogs}, ")) && told.contains(", …]; ") && told.ends_with(weight),
             "{told}"
