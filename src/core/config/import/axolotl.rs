@@ -46,12 +46,12 @@ fn model(sheet: &mut Sheet) {
     sheet.copy("base_model", "model.load");
     sheet.copy("tokenizer_config", "model.tokenizer");
     sheet.settled(
-        "the class follows from config.json",
+        "config.json determines the class",
         &["model_type", "tokenizer_type", "base_model_config", "processor_type", "is_llama_derived_model"],
     );
     sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
     quantization(sheet);
-    let built_in = "attention and losses are fused here, without a switch";
+    let built_in = "attention and losses are always fused";
     sheet.settled(
         built_in,
         &[
@@ -98,7 +98,7 @@ fn quantization(sheet: &mut Sheet) {
     } else if sheet.is_true("load_in_8bit") {
         sheet.frozen_in(8, false, "load_in_8bit");
     }
-    let why = "model.foundation.frozen_precision is nf4, nf4_double or int8 of bitsandbytes, or fp8_e4m3fn";
+    let why = "model.foundation.frozen_precision must be nf4, nf4_double or int8 (bitsandbytes), or fp8_e4m3fn";
     sheet.missing(why, &["load_in_4bit", "load_in_8bit", "gptq", "bnb_config_kwargs"]);
 }
 
@@ -120,14 +120,14 @@ fn data(sheet: &mut Sheet) {
         }
     }
     if sheet.number("val_set_size") == Some(0.0) {
-        sheet.settled("nothing is set aside", &["val_set_size"]);
+        sheet.settled("no samples are set aside", &["val_set_size"]);
     }
     sheet.held_out("val_set_size");
     sheet.with("excess_length_strategy", "data.pack.too_long", |value| match value.as_str() {
         Some("drop") => Ok("skip".into()),
         Some("raise") => Ok("error".into()),
         Some("truncate") => Ok("truncate".into()),
-        _ => Err("data.pack.too_long is skip, truncate or error"),
+        _ => Err("data.pack.too_long must be skip, truncate or error"),
     });
     sheet.copy("sequence_len", "data.pack.max_tokens");
     sheet.settled(
@@ -150,7 +150,7 @@ fn data(sheet: &mut Sheet) {
     }
     sheet.settled("only answers count in the loss of train.phase sft", &["train_on_inputs"]);
     sheet.with("shuffle_merged_datasets", "data.shuffle", |value| Ok(value.clone()));
-    let prepared = "data is read as the run goes on; `loongforge data pack` packs ahead of time";
+    let prepared = "data is read during the run; `loongforge data pack` packs it in advance";
     sheet.settled(
         prepared,
         &[
@@ -168,12 +168,14 @@ fn data(sheet: &mut Sheet) {
 
 /// `lr_groups`, whose modules are parts of names, as ratios to the learning rate.
 fn lr_ratios(groups: &Value, rate: Option<f64>) -> Result<Value, &'static str> {
-    let rate = rate.filter(|rate| *rate > 0.0).ok_or("learning_rate, of which the ratios are, is no number above 0")?;
+    let rate = rate
+        .filter(|rate| *rate > 0.0)
+        .ok_or("the ratios are relative to learning_rate, which must be a number above 0")?;
     let mut ratios = serde_json::Map::new();
-    for group in groups.as_array().ok_or("it is no list")? {
-        let own = group["lr"].as_f64().or_else(|| group["lr"].as_str()?.parse().ok()).ok_or("a group without lr")?;
-        for module in group["modules"].as_array().ok_or("a group without modules")? {
-            let module = module.as_str().ok_or("a module that is no text")?;
+    for group in groups.as_array().ok_or("it must be a list")? {
+        let own = group["lr"].as_f64().or_else(|| group["lr"].as_str()?.parse().ok()).ok_or("a group has no lr")?;
+        for module in group["modules"].as_array().ok_or("a group has no modules")? {
+            let module = module.as_str().ok_or("each module must be text")?;
             ratios.insert(format!("*{module}*"), (own / rate).into());
         }
     }
@@ -193,7 +195,7 @@ fn method(sheet: &mut Sheet) {
     if has_adapters {
         sheet.arrived("adapter", "model.foundation.lora");
     } else {
-        let why = "it is for adapters, which `adapter: lora` turns on";
+        let why = "it applies only to adapters, which `adapter: lora` turns on";
         sheet.settled(why, &ADAPTERS);
     }
     if sheet
@@ -202,7 +204,7 @@ fn method(sheet: &mut Sheet) {
         .is_some_and(|names| names.contains(['[', '(', '\\', '|']))
     {
         sheet.missing(
-            "all linear maps have adapters: it is a regular expression, and model.foundation.lora.target_modules is a list of names",
+            "it is a regular expression, but model.foundation.lora.target_modules is a list of names: all linear layers get adapters",
             &["lora_target_modules"],
         );
     }
@@ -216,9 +218,9 @@ fn method(sheet: &mut Sheet) {
         ("peft_use_dora", "model.foundation.lora.use_dora"),
         ("peft_use_rslora", "model.foundation.lora.use_rslora"),
     ]);
-    sheet.settled("all linear maps are the default", &["lora_target_linear"]);
-    sheet.missing("PEFT's layout is always written", &["lora_fan_in_fan_out", "peft"]);
-    sheet.missing("this variant of adapters is not there", &["relora", "lora_on_cpu"]);
+    sheet.settled("all linear layers are the default", &["lora_target_linear"]);
+    sheet.missing("adapters are always written in PEFT's layout", &["lora_fan_in_fan_out", "peft"]);
+    sheet.missing("this adapter variant is not supported", &["relora", "lora_on_cpu"]);
     sheet.regularization(has_adapters);
     let loss = match sheet.get("rl").and_then(Value::as_str) {
         Some("dpo") => Some("sigmoid"),
@@ -230,7 +232,7 @@ fn method(sheet: &mut Sheet) {
     };
     match loss {
         Some(loss) => sheet.with("rl", "train.preference.loss", |_| Ok(loss.into())),
-        None => sheet.missing("train.preference is dpo, ipo, orpo, simpo or kto", &["rl"]),
+        None => sheet.missing("only dpo, ipo, orpo, simpo and kto are supported (train.preference)", &["rl"]),
     }
     ["rl_beta", "dpo_beta", "orpo_alpha"].iter().for_each(|key| sheet.copy_number(key, "train.preference.beta"));
     sheet.copy_number("kto_desirable_weight", "train.preference.desirable_weight");
@@ -266,8 +268,8 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
         sheet.set("train.precision", "bf16");
     }
     ["bf16", "bfloat16"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
-    sheet.missing("bf16 is there; it needs no loss scaling", &["fp16", "fp8"]);
-    sheet.settled("products are chosen by the processor", &["tf32"]);
+    sheet.missing("use bf16, which needs no loss scaling", &["fp16", "fp8"]);
+    sheet.settled("the processor chooses the precision of matrix products", &["tf32"]);
     sheet.deepspeed("deepspeed");
     fsdp(sheet);
     sheet.copy_all(&[
@@ -276,7 +278,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
         ("sequence_parallel_degree", "pools.foundation.context_parallel"),
         ("expert_parallel_size", "pools.foundation.expert_parallel"),
     ]);
-    let recompute = "model.foundation.recompute: all, or memory.activation_budget, save memory of activations";
+    let recompute = "model.foundation.recompute: all or memory.activation_budget saves activation memory";
     sheet.settled(recompute, &["gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_offloading"]);
 }
 
@@ -296,7 +298,7 @@ fn run(sheet: &mut Sheet) {
     sheet.copy("early_stopping_patience", "eval.patience");
     sheet.missing("checkpoint.every_steps counts steps", &["saves_per_epoch"]);
     sheet.missing("eval.every_steps counts steps", &["evals_per_epoch"]);
-    sheet.settled("packs of the run are evaluated with", &["eval_batch_size"]);
+    sheet.settled("evaluation uses packs of the same size as training", &["eval_batch_size"]);
     sheet.copy_all(&[
         ("wandb_project", "log.wandb.project"),
         ("wandb_entity", "log.wandb.entity"),
@@ -306,9 +308,9 @@ fn run(sheet: &mut Sheet) {
     sheet.missing(TRACKERS, &["wandb_watch", "wandb_log_model", "wandb_run_id", "comet_project_name"]);
     sheet.settled("TensorBoard's files are always written", &["use_tensorboard"]);
     sheet.settled(WHOLE, &["save_only_model"]);
-    sheet.settled("`loongforge run --resume`", &["resume_from_checkpoint", "auto_resume_from_checkpoints"]);
+    sheet.settled("use `loongforge run --resume`", &["resume_from_checkpoint", "auto_resume_from_checkpoints"]);
     sheet.settled(
-        "it is always so here",
+        "this is always the case",
         &[
             "save_safetensors",
             "save_first_step",

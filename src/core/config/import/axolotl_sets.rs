@@ -46,7 +46,7 @@ pub(super) fn train(sheet: &mut Sheet, key: &str, is_pairs: bool) {
 pub(super) fn held_out(sheet: &mut Sheet, key: &str, is_pairs: bool) {
     let one = read(sheet, key, is_pairs).and_then(|(sets, parts)| match &sets[..] {
         [one] => Ok((one["path"].clone(), parts)),
-        _ => Err("write each set under eval.sets"),
+        _ => Err("list each set under eval.sets"),
     });
     take(sheet, key, "eval.path", one);
 }
@@ -65,7 +65,7 @@ fn read(sheet: &Sheet, key: &str, is_pairs: bool) -> Result<(Vec<Value>, Vec<Par
     let sets = match sheet.get(key) {
         Some(Value::Array(sets)) => sets.clone(),
         Some(one @ (Value::Object(_) | Value::String(_))) => vec![one.clone()],
-        _ => return Err("it is no list of data sets"),
+        _ => return Err("it must be a list of data sets"),
     };
     let mut parts = Vec::new();
     let read = sets.iter().enumerate().map(|(at, set)| {
@@ -73,7 +73,7 @@ fn read(sheet: &Sheet, key: &str, is_pairs: bool) -> Result<(Vec<Value>, Vec<Par
         one(&set, &format!("{key}[{at}]"), is_pairs, &mut parts)
     });
     let ours: Option<Vec<Value>> = read.collect();
-    Ok((ours.ok_or("a data set without `path`")?, parts))
+    Ok((ours.ok_or("a data set has no `path`")?, parts))
 }
 
 fn one(set: &Value, name: &str, is_pairs: bool, parts: &mut Vec<Part>) -> Option<Value> {
@@ -155,27 +155,31 @@ fn of_part(key: &str, value: &Value) -> Fate {
     let mapped =
         |from: &str, to: &str| value[from].is_null() || ["role", "content", to].iter().any(|it| value[from] == *it);
     match key {
-        "type" if is_shown => Fate::Settled("the first sample shows its format; data.train[].format names one"),
-        "type" => Fate::Missing("data.train[].format and `columns` say how samples are read"),
-        "ds_type" => Fate::Settled("the names of files say what they are"),
-        "message_property_mappings" if mapped("role", "from") && mapped("content", "value") => {
-            Fate::Settled("role and content, or from and value, are found in a message")
+        "type" if is_shown => {
+            Fate::Settled("the format is detected from the first sample; data.train[].format sets it")
         }
-        "message_field_role" if value == "role" || value == "from" => Fate::Settled("it is found in a message"),
-        "message_field_content" if value == "content" || value == "value" => Fate::Settled("it is found in a message"),
+        "type" => Fate::Missing("set data.train[].format and `columns`, which determine how samples are read"),
+        "ds_type" => Fate::Settled("file types are detected from file names"),
+        "message_property_mappings" if mapped("role", "from") && mapped("content", "value") => {
+            Fate::Settled("role and content, or from and value, are detected in messages")
+        }
+        "message_field_role" if value == "role" || value == "from" => Fate::Settled("it is detected in messages"),
+        "message_field_content" if value == "content" || value == "value" => {
+            Fate::Settled("it is detected in messages")
+        }
         "roles_to_train" if *value == json!(["assistant"]) || *value == json!(["gpt", "assistant"]) => {
             Fate::Settled("answers count in the loss of train.phase sft")
         }
         "roles" if value.as_object().is_some_and(|roles| roles.iter().all(is_usual)) => {
-            Fate::Settled("roles are found by their usual names")
+            Fate::Settled("roles are recognized by their usual names")
         }
         "trust_remote_code" => Fate::Settled("no code of a data set is ever run"),
-        "preprocess_shards" => Fate::Settled("data is read as the run goes on"),
+        "preprocess_shards" => Fate::Settled("data is read during the run"),
         "split" => Fate::Missing("a part of a split: write a file of these samples"),
         "shards" | "shards_idx" | "skip" => Fate::Missing("write a file of these samples"),
         "chat_template" | "chat_template_jinja" => {
-            Fate::Missing("data.template holds for all sets; else that of the model's folder is taken")
+            Fate::Missing("data.template applies to all sets; the default is the template in the model's folder")
         }
-        _ => Fate::Missing("data.train[] has path, format, columns and weight"),
+        _ => Fate::Missing("data.train[] supports path, format, columns and weight"),
     }
 }

@@ -29,10 +29,10 @@ pub(super) const METHODS: [&str; 23] = [
     "tpo",
     "xpo",
 ];
-const NO_COMMAND: &str = "no command in it trains";
+const NO_COMMAND: &str = "it contains no training command";
 /// Which commands are read.
-pub(super) const NEITHER: &str = "neither `trl METHOD …`, `llamafactory-cli train …` or `lerobot-train …` with options, nor a script with \
-     DiffSynth-Studio's or Megatron's options";
+pub(super) const NEITHER: &str = "expected `trl METHOD …`, `llamafactory-cli train …` or `lerobot-train …` with \
+                                  options, or a script with DiffSynth-Studio's or Megatron's options";
 /// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none of
 /// them.
 const MEGATRON: [&str; 5] =
@@ -96,14 +96,14 @@ pub(super) fn not_translated(words: &[Word]) -> Option<String> {
     if let Some(config) = config
         && has(&["axolotl", "axolotl.cli.train", "llamafactory-cli", "train.py", "train_bash.py"])
     {
-        return Some(format!("the config that it names is what is translated: `loongforge import {}`", config.text));
+        return Some(format!("import the config that it names: `loongforge import {}`", config.text));
     }
     let of_lerobot = words.iter().any(|word| is_lerobot(&word.text));
     if let Some(file) = of_lerobot.then(|| config_path(words)).flatten() {
-        return Some(format!("the config that it names is what is translated: `loongforge import {file}`"));
+        return Some(format!("import the config that it names: `loongforge import {file}`"));
     }
     has_option(&["--job.config_file"]).then(|| {
-        "torchtitan's configs are not translated; `loongforge check` names our key for one of theirs".to_owned()
+        "torchtitan's configs are not translated; `loongforge check` suggests our key for each of its keys".to_owned()
     })
 }
 

@@ -36,7 +36,7 @@ impl Sheet {
         let offloads = ["offload_params", "fsdp_offload_params"].iter().any(|key| config[key] == true);
         if words.contains("offload") || offloads {
             self.note(
-                "offload by FSDP has no counterpart for weights that are trained: train.optimizer.offload moves the optimizer's state",
+                "FSDP's offload of trained weights has no counterpart: train.optimizer.offload offloads the optimizer's state",
             );
         }
         FSDP.iter().for_each(|key| self.arrived(key, ZERO));
@@ -53,7 +53,7 @@ impl Sheet {
             None => of_name(&value.as_str().unwrap_or_default().to_lowercase()),
         };
         let Some(level) = found.level else {
-            return self.missing("pools.foundation.zero is a level, 0 to 3", &[key]);
+            return self.missing("pools.foundation.zero must be a level from 0 to 3", &[key]);
         };
         self.set(ZERO, level);
         let mut arrived = ZERO.to_owned();
@@ -62,7 +62,9 @@ impl Sheet {
             arrived = format!("{ZERO}, {OFFLOAD}");
         }
         if found.offloads_weights {
-            self.note("offload_param has no counterpart for weights that are trained: memory.weight_budget offloads frozen ones");
+            self.note(
+                "offload_param has no counterpart for trained weights: memory.weight_budget offloads frozen ones",
+            );
         }
         self.arrived(key, &arrived);
     }

@@ -7,7 +7,7 @@ use super::sheet::Sheet;
 use super::trainer::{FROZEN, REGULAR_EXPRESSION};
 
 const LORA: &str = "model.foundation.lora";
-const ENCODED: &str = "`loongforge data encode` and pools.NAME.cache_dir keep what frozen towers make";
+const ENCODED: &str = "`loongforge data encode` and pools.NAME.cache_dir cache the outputs of frozen towers";
 
 /// What a model may be given beside the prompt.
 const INPUTS: [&str; 3] = ["input_image", "end_image", "edit_image"];
@@ -25,24 +25,26 @@ pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
         Some(task) if task.ends_with(":data_process") => {
             return Some(format!("its task `{task}` trains nothing: {ENCODED}"));
         }
-        Some(task) => return Some(format!("DiffSynth-Studio's task `{task}` has no counterpart: sft is translated")),
+        Some(task) => {
+            return Some(format!("DiffSynth-Studio's task `{task}` has no counterpart: only sft is translated"));
+        }
     }
     for key in ["trainable_models", "lora_base_model"] {
         if let Some(part) = text(key).filter(|part| !["dit", ""].contains(part)) {
             return Some(format!(
-                "`--{key} {part}` of DiffSynth-Studio has no counterpart: `dit`, the transformer, is trained"
+                "`--{key} {part}` of DiffSynth-Studio has no counterpart: only `dit`, the transformer, can be trained"
             ));
         }
     }
     if let Some(input) = inputs(text("extra_inputs")).into_iter().find(|input| !INPUTS.contains(input)) {
         return Some(format!(
-            "DiffSynth-Studio's extra input `{input}` has no counterpart: first and last frames and pictures to edit are given to a model"
+            "DiffSynth-Studio's extra input `{input}` has no counterpart: only first and last frames and pictures to edit are supported"
         ));
     }
     match find(fields) {
         Some(Found::Other(id)) => Some(format!(
-            "DiffSynth-Studio's model `{id}` has no counterpart: T2V, I2V, FLF2V and TI2V of Wan 2.1 and 2.2, and Qwen-Image with its \
-             models that edit, are translated"
+            "DiffSynth-Studio's model `{id}` has no counterpart: only T2V, I2V, FLF2V and TI2V of Wan 2.1 and 2.2, \
+             and Qwen-Image with its editing models, are translated"
         )),
         _ => None,
     }
@@ -72,21 +74,22 @@ fn weights(sheet: &mut Sheet, model: Option<&Named>) {
             if let Some(experts) = model.experts {
                 sheet.set("model.experts", experts);
                 sheet.note(
-                    "one of two transformers is trained, as there; without model.experts one run trains both, each on its noise levels",
+                    "as in the script, one of two transformers is trained; without model.experts one run trains both, \
+                     each on its noise levels",
                 );
             }
             if model.is_local {
-                sheet.note("files of Wan's first release have pickles, which are not read: model.load is the hub's folder for Diffusers");
+                sheet.note("files of Wan's first release are pickles, which are not read: model.load is set to the hub's Diffusers folder");
             }
             keys.iter().for_each(|key| sheet.arrived(key, "model.load"));
         }
         None => sheet.missing("name a folder in Diffusers' layout, or its hub id, in model.load", &keys),
     }
     sheet.copy("tokenizer_path", "model.text.tokenizer");
-    sheet.settled("the model's folder has it", &["processor_path", "zero_cond_t"]);
-    sheet.missing("the models that are trained hear nothing", &["audio_processor_path"]);
+    sheet.settled("it comes from the model's folder", &["processor_path", "zero_cond_t"]);
+    sheet.missing("none of the supported models takes audio", &["audio_processor_path"]);
     sheet.missing(
-        "model.load is a folder of a checkpoint; `loongforge run --resume` continues a run",
+        "set model.load to the folder of a checkpoint; `loongforge run --resume` continues a run",
         &["resume_from_checkpoint"],
     );
     let given = sheet.text("extra_inputs");
@@ -94,7 +97,7 @@ fn weights(sheet: &mut Sheet, model: Option<&Named>) {
         sheet.set("data.video.first_frame", 1.0);
         sheet.arrived("extra_inputs", "data.video.first_frame");
     }
-    sheet.settled("the model says what it is given", &["extra_inputs"]);
+    sheet.settled("the model determines its inputs", &["extra_inputs"]);
 }
 
 fn data(sheet: &mut Sheet, model: Option<&Named>) {
@@ -107,30 +110,33 @@ fn data(sheet: &mut Sheet, model: Option<&Named>) {
             sheet.set("data.train", json!([{ "path": list }]));
             sheet.arrived("dataset_metadata_path", "data.train");
             match is_beside {
-                true => sheet.settled("files are named from the list's folder on", &["dataset_base_path"]),
+                true => sheet.settled("file paths are relative to the list's folder", &["dataset_base_path"]),
                 false => sheet.missing(
-                    "files are named from the list's folder on: put the list into this folder, or write whole paths into it",
+                    "file paths are relative to the list's folder: move the list into this folder, or write absolute paths into it",
                     &["dataset_base_path"],
                 ),
             }
         }
         (_, None) => sheet.missing(
-            "what DiffSynth-Studio has encoded ahead is not read: name the list of pictures or clips in data.train",
+            "data that DiffSynth-Studio encoded in advance is not read: name the list of pictures or clips in data.train",
             &["dataset_base_path"],
         ),
     }
-    sheet.settled("data actors read ahead; pools.data.replicas adds some", &["dataset_num_workers"]);
+    sheet.settled("data actors read ahead; pools.data.replicas sets their number", &["dataset_num_workers"]);
     let keys = sheet.text("data_file_keys").unwrap_or_default();
     match keys.split(',').map(str::trim).all(|key| ["", "image", "video", "edit_image"].contains(&key)) {
-        true => sheet.settled("fields of records have these names", &["data_file_keys"]),
+        true => sheet.settled("the fields of records have these names", &["data_file_keys"]),
         false => sheet.missing(
-            "fields of records are image, video and edit_image; data.train[].columns maps others",
+            "the fields of records are image, video and edit_image; data.train[].columns maps other names",
             &["data_file_keys"],
         ),
     }
-    sheet.missing("it is of other models", &["framewise_decoding"]);
+    sheet.missing("it applies only to other models", &["framewise_decoding"]);
     if model.is_some_and(|model| !model.is_image()) {
-        sheet.note("there every frame of a clip is taken one after another; here data.video.fps a second: write the rate of the clips");
+        sheet.note(
+            "DiffSynth-Studio takes every frame of a clip; here data.video.fps frames a second are taken: set \
+                    it to the frame rate of the clips",
+        );
     }
 }
 
@@ -149,8 +155,11 @@ fn sizes(sheet: &mut Sheet, model: Option<&Named>) {
     let ours = if is_image { "data.image.area" } else { "data.video.area" };
     sheet.set(ours, area);
     if sheet.get("height").is_some() && sheet.get("width").is_some() {
-        sheet.settled("height and width go before it", &["max_pixels"]);
-        sheet.note("there all frames are brought to height and width; here larger ones are reduced to as many pixels and keep their shape");
+        sheet.settled("height and width take precedence", &["max_pixels"]);
+        sheet.note(
+            "DiffSynth-Studio resizes all frames to height and width; here larger ones are scaled down to as \
+                    many pixels and keep their aspect ratio",
+        );
     }
     ["height", "width", "max_pixels"].iter().for_each(|key| sheet.arrived(key, ours));
     if !is_image {
@@ -172,7 +181,7 @@ fn levels(sheet: &mut Sheet, model: Option<&Named>) {
     sheet.set("train.loss.weight", "bell");
     let keys = ["min_timestep_boundary", "max_timestep_boundary"];
     let Some(model) = model else {
-        return sheet.missing("train.sigma.min and train.sigma.max bound the noise levels", &keys);
+        return sheet.missing("set train.sigma.min and train.sigma.max, which bound the noise levels", &keys);
     };
     let shift = model.shift();
     sheet.set("train.sigma.density", "discrete");
@@ -180,7 +189,7 @@ fn levels(sheet: &mut Sheet, model: Option<&Named>) {
     if model.is_image() {
         // Where its grid is stretched to.
         sheet.set("train.sigma.min", 0.02);
-        return sheet.missing("train.sigma.min and train.sigma.max bound the noise levels", &keys);
+        return sheet.missing("set train.sigma.min and train.sigma.max, which bound the noise levels", &keys);
     }
     if model.experts.is_some() {
         return keys.iter().for_each(|key| sheet.arrived(key, "model.experts"));
@@ -189,20 +198,20 @@ fn levels(sheet: &mut Sheet, model: Option<&Named>) {
     let level = |share: f64| (shift * (1.0 - share) / (1.0 + (shift - 1.0) * (1.0 - share)) * 1e6).round() / 1e6;
     for (key, ours) in [("max_timestep_boundary", "train.sigma.min"), ("min_timestep_boundary", "train.sigma.max")] {
         let share = sheet.number(key).filter(|share| (0.0..=1.0).contains(share));
-        sheet.with(key, ours, |_| share.map(|share| level(share).into()).ok_or("it is a share, 0 to 1"));
+        sheet.with(key, ours, |_| share.map(|share| level(share).into()).ok_or("it must be a fraction from 0 to 1"));
     }
 }
 
 fn adapters(sheet: &mut Sheet) {
-    sheet.settled("the transformer is what is trained", &["trainable_models"]);
+    sheet.settled("the transformer is trained", &["trainable_models"]);
     let is_whole = sheet.text("lora_base_model").is_none();
     let of_adapters = ["lora_base_model", "lora_target_modules", "lora_rank", "lora_checkpoint"];
     sheet.missing(
-        "model.load is the model with it: write one with `loongforge checkpoint export-hf`",
+        "merge it into the model that model.load names, with `loongforge checkpoint export-hf`",
         &["preset_lora_path", "preset_lora_model"],
     );
     if is_whole {
-        return sheet.settled("adapters are there with lora_base_model alone", &of_adapters);
+        return sheet.settled("adapters are used only with lora_base_model", &of_adapters);
     }
     let rank = sheet.number("lora_rank").unwrap_or(32.0) as u64;
     sheet.set(&format!("{LORA}.r"), rank);
@@ -254,11 +263,11 @@ fn train(sheet: &mut Sheet) {
     match sheet.text("customized_optimizer").as_deref() {
         Some("torch.optim.AdamW") => sheet.settled("AdamW is the optimizer", &["customized_optimizer"]),
         Some("bitsandbytes.optim.AdamW8bit") => sheet.optimizer_is("adamw_8bit", "customized_optimizer"),
-        _ => sheet.missing("train.optimizer.type is adamw, adamw_8bit or muon", &["customized_optimizer"]),
+        _ => sheet.missing("train.optimizer.type must be adamw, adamw_8bit or muon", &["customized_optimizer"]),
     }
-    sheet.settled("samples are trained with one loss, as by sft", &["task"]);
+    sheet.settled("sft is the only task", &["task"]);
     sheet.launcher();
-    sheet.settled("parameters without a gradient need no switch", &["find_unused_parameters"]);
+    sheet.settled("parameters without gradients need no option", &["find_unused_parameters"]);
 }
 
 fn memory(sheet: &mut Sheet) {
@@ -272,21 +281,22 @@ fn memory(sheet: &mut Sheet) {
         sheet.set(FROZEN, "fp8_e4m3fn");
         sheet.arrived("fp8_models", FROZEN);
     }
-    sheet.missing("weights beside adapters are held by model.foundation.frozen_precision: fp8_e4m3fn", &["fp8_models"]);
+    sheet.missing(
+        "with adapters, model.foundation.frozen_precision: fp8_e4m3fn stores frozen weights in FP8",
+        &["fp8_models"],
+    );
     let method =
         sheet.text("quant_options").filter(|options| is_transformer(options) && options.contains("bitsandbytes_nf4"));
     if has_adapters && method.is_some() {
         sheet.frozen_in(4, false, "quant_options");
     }
+    sheet
+        .missing("with adapters, model.foundation.frozen_precision may be nf4, int8 or fp8_e4m3fn", &["quant_options"]);
     sheet.missing(
-        "weights beside adapters are held by model.foundation.frozen_precision: nf4, int8 or fp8_e4m3fn",
-        &["quant_options"],
-    );
-    sheet.missing(
-        "memory.weight_budget holds frozen weights in the host's memory, train.optimizer.offload the optimizer's state",
+        "memory.weight_budget offloads frozen weights to the host, train.optimizer.offload the optimizer's state",
         &["offload_models", "enable_model_cpu_offload", "enable_optimizer_cpu_offload", "cpu_offload_split_threshold"],
     );
-    sheet.settled("weights are read where they are computed with", &["initialize_model_on_cpu"]);
+    sheet.settled("weights are loaded directly onto their device", &["initialize_model_on_cpu"]);
 }
 
 fn run(sheet: &mut Sheet) {
@@ -297,11 +307,14 @@ fn run(sheet: &mut Sheet) {
     match sheet.get("save_steps") {
         Some(_) => sheet.copy("save_steps", "checkpoint.every_steps"),
         None => sheet.note(
-            "there each epoch ends with a checkpoint; here the run does: checkpoint.every_steps is a number of steps",
+            "DiffSynth-Studio writes a checkpoint after each epoch; here one is written at the end of the run: set \
+             checkpoint.every_steps for more",
         ),
     }
-    sheet
-        .settled("`loongforge checkpoint export` writes the file that other programs load", &["remove_prefix_in_ckpt"]);
+    sheet.settled(
+        "use `loongforge checkpoint export` to write a file that other programs load",
+        &["remove_prefix_in_ckpt"],
+    );
     sheet.settled(
         "TensorBoard's files and metrics.jsonl are always written",
         &["enable_tensorboard_log", "enable_csv_log"],
@@ -312,5 +325,5 @@ fn run(sheet: &mut Sheet) {
     }
     sheet.settled("nothing is written for W&B unless log.wandb is set", &["wandb_project"]);
     sheet.missing(super::trainer::TRACKERS, &["enable_swanlab_log", "swanlab_project"]);
-    sheet.missing("models of templates have no counterpart", &["template_model_id_or_path", "enable_lora_hot_loading"]);
+    sheet.missing("template models have no counterpart", &["template_model_id_or_path", "enable_lora_hot_loading"]);
 }

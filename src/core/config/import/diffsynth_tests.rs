@@ -148,5 +148,5 @@ fn what_is_not_there_is_refused_by_name() {
     let two = WAN.replace("ID", "Wan-AI/Wan2.1-T2V-14B") + "\n" + QWEN;
     let imported = import(&two).unwrap();
     assert_eq!(node(&imported)["model"]["load"], json!("Qwen/Qwen-Image-Edit-2511"));
-    assert!(imported.notes.iter().any(|note| note.contains("several commands")), "{:?}", imported.notes);
+    assert!(imported.notes.iter().any(|note| note.contains("several training commands")), "{:?}", imported.notes);
 }

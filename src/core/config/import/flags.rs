@@ -5,10 +5,10 @@ use super::shell::{Conditional, Word};
 use serde_json::{Map, Number, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-const NOT_SAID: &str = "its value is not in the script: the environment, an argument or a command gives it";
-const NEVER: &str = "the script adds it under a condition that does not hold as it stands";
-const PERHAPS: &str = "the script adds it under a condition that is not evaluated here: set it where it is meant";
-const NO_OPTION: &str = "it is no option";
+const NOT_SAID: &str = "its value is not in the script: it comes from the environment, an argument or a command";
+const NEVER: &str = "the script adds it under a condition that does not hold";
+const PERHAPS: &str = "the script adds it under a condition that cannot be evaluated: set it if it applies";
+const NO_OPTION: &str = "it is not an option";
 
 /// The options of a command.
 #[derive(Default)]

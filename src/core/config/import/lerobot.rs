@@ -82,7 +82,7 @@ fn run(sheet: &mut Sheet, default: &str) {
     sheet.copy("output_dir", "run.dir");
     sheet.set("run.seed", 1000);
     sheet.copy("seed", "run.seed");
-    sheet.settled("`run.deterministic` is of all operators", &["cudnn_deterministic"]);
+    sheet.settled("`run.deterministic` applies to all operators", &["cudnn_deterministic"]);
     sheet.set("train.steps", 100_000);
     sheet.copy("steps", "train.steps");
     let every = sheet.number("save_freq").unwrap_or(20_000.0).max(0.0);
@@ -96,8 +96,8 @@ fn run(sheet: &mut Sheet, default: &str) {
     if sheet.is("checkpoint_format", "safetensors") {
         sheet.settled("checkpoints are Hugging Face folders", &["checkpoint_format"]);
     }
-    sheet.missing("checkpoints are Hugging Face folders of safetensors", &["checkpoint_format"]);
-    sheet.settled("`loongforge run --resume`", &["resume", "checkpoint_path"]);
+    sheet.missing("checkpoints are always Hugging Face folders with safetensors", &["checkpoint_format"]);
+    sheet.settled("use `loongforge run --resume`", &["resume", "checkpoint_path"]);
     sheet.missing("import that file as well: `loongforge import FILE`", &["config_path"]);
 }
 
@@ -115,24 +115,24 @@ fn data(sheet: &mut Sheet) -> Option<String> {
     }
     sheet.arrived("dataset.root", "data.train");
     match root.is_some() {
-        true => sheet.settled("dataset.root is where it lies", &["dataset.repo_id", "dataset.revision"]),
+        true => sheet.settled("dataset.root is the folder of the data set", &["dataset.repo_id", "dataset.revision"]),
         false => ["dataset.repo_id", "dataset.revision"].iter().for_each(|key| sheet.arrived(key, "data.train")),
     }
     if sheet.is("dataset.repo_type", "dataset") {
-        sheet.settled("data.train names it", &["dataset.repo_type"]);
+        sheet.settled("data.train names the data set", &["dataset.repo_type"]);
     }
-    sheet.missing("copy the set to a folder, or a data set of the hub", &["dataset.repo_type"]);
+    sheet.missing("copy the set to a folder or to a data set on the hub", &["dataset.repo_type"]);
     sheet.missing(
-        "every episode of a set is trained: write those alone as a set of its own (`lerobot-edit-dataset`)",
+        "every episode of a set is used: write the wanted episodes to a separate set (`lerobot-edit-dataset`)",
         &["dataset.episodes", "dataset.exclude_episodes"],
     );
     transforms(sheet);
     if sheet.number("tolerance_s") == Some(1e-4) {
-        sheet.settled("frames lie within 0.1 ms of their times", &["tolerance_s"]);
+        sheet.settled("frames must lie within 0.1 ms of their timestamps", &["tolerance_s"]);
     }
-    sheet.missing("frames lie within 0.1 ms of their times", &["tolerance_s"]);
+    sheet.missing("frames must lie within 0.1 ms of their timestamps", &["tolerance_s"]);
     sheet.settled(
-        "data actors read ahead and decode; pools.data.replicas adds some",
+        "data actors read ahead and decode; pools.data.replicas sets their number",
         &[
             "dataloader_multiprocessing_context",
             "dataset.return_uint8",
@@ -143,8 +143,8 @@ fn data(sheet: &mut Sheet) -> Option<String> {
             "prefetch_factor",
         ],
     );
-    sheet.settled("cameras of depth are not read", &["dataset.depth_output_unit"]);
-    sheet.settled("pictures are normalized as the model was published", &["dataset.use_imagenet_stats"]);
+    sheet.settled("depth cameras are not read", &["dataset.depth_output_unit"]);
+    sheet.settled("pictures are normalized as in the published model", &["dataset.use_imagenet_stats"]);
     renamed(sheet);
     path
 }
@@ -158,11 +158,16 @@ fn renamed(sheet: &mut Sheet) {
             Some("observation.state") => others.push(("policy.state", theirs)),
             Some("action") => others.push(("policy.action", theirs)),
             Some(name) if name.starts_with("observation.image") => _ = cameras.insert(theirs.clone(), name.into()),
-            _ => return sheet.missing("policy.cameras, policy.state and policy.action name features", &["rename_map"]),
+            _ => {
+                return sheet.missing(
+                    "set policy.cameras, policy.state and policy.action, which name features",
+                    &["rename_map"],
+                );
+            }
         }
     }
     if names.is_empty() {
-        return sheet.settled("it names nothing", &["rename_map"]);
+        return sheet.settled("it is empty", &["rename_map"]);
     }
     others.into_iter().for_each(|(key, theirs)| sheet.set(key, theirs.as_str()));
     if !cameras.is_empty() {
@@ -178,11 +183,11 @@ fn transforms(sheet: &mut Sheet) {
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     match sheet.is_true(keys[0]) {
         true => sheet.missing(
-            "policy.augment changes pictures: lerobot's own ranges are brightness 0.2, contrast 0.2, saturation 0.5 and hue 0.05; sharpness \
-             and shifts have no counterpart",
+            "policy.augment augments pictures: lerobot's default ranges are brightness 0.2, contrast 0.2, saturation \
+             0.5 and hue 0.05; sharpness and shifts have no counterpart",
             &keys,
         ),
-        false => sheet.settled("pictures stay as they are", &keys),
+        false => sheet.settled("pictures are not augmented", &keys),
     }
 }
 
@@ -192,7 +197,7 @@ fn layout(sheet: &mut Sheet) {
     let devices = sheet.devices().or((shard > 1.0 || replicate > 1.0).then(|| replicate * shard.max(1.0)));
     let accumulated = "accelerator.gradient_accumulation.steps";
     if devices.is_none() {
-        sheet.note("train.global_batch_size is that of one GPU: multiply it with the number of GPUs of the run");
+        sheet.note("train.global_batch_size is the batch size of one GPU: multiply it by the number of GPUs");
     }
     let own = sheet.number("batch_size").unwrap_or(8.0) * sheet.number(accumulated).unwrap_or(1.0);
     sheet.set("train.global_batch_size", (own * devices.unwrap_or(1.0)) as u64);
@@ -209,39 +214,38 @@ fn layout(sheet: &mut Sheet) {
     for key in one.iter().chain(&["parallelism.cfg_parallel"]) {
         match sheet.number(key) {
             Some(1.0) => sheet.settled("it is off", &[key]),
-            _ => sheet.missing("a policy has no context parallelism", &[key]),
+            _ => sheet.missing("policies do not support context parallelism", &[key]),
         }
     }
     if sheet.is("accelerator.activation_checkpointing.mode", "full") {
         sheet.set("model.foundation.recompute", "all");
         sheet.arrived("accelerator.activation_checkpointing.mode", "model.foundation.recompute");
     }
-    sheet.missing("train.optimizer.offload moves the optimizer's state", &["accelerator.fsdp.cpu_offload"]);
+    sheet.missing("train.optimizer.offload offloads the optimizer's state", &["accelerator.fsdp.cpu_offload"]);
     let inner =
         ["accelerator.ddp.", "accelerator.fsdp.", "accelerator.compile.", "accelerator.activation_checkpointing."];
     let inner: Vec<String> = inner.iter().flat_map(|begin| sheet.begin_with(begin)).collect();
     sheet.settled(
-        "what can overlap does, and operators are compiled already",
+        "communication overlaps automatically, and operators are already compiled",
         &inner.iter().map(String::as_str).collect::<Vec<_>>(),
     );
     sheet.settled(
-        "the run is one of this machine, or of those of `loongforge launch`",
+        "the run uses this machine, or those that `loongforge launch` selects",
         &["job.target", "job.image", "job.timeout", "job.detach", "job.tags"],
     );
 }
 
 /// Evaluations, of which those in a simulator are asked by clients of `serve-policy`.
 fn evaluation(sheet: &mut Sheet) {
-    sheet.missing("evaluated episodes are a set of their own: name it in eval.path", &["dataset.eval_split"]);
-    let split =
-        "it needs episodes that are set aside: eval.every_steps evaluates eval.path, eval.max_samples bounds it";
+    sheet.missing("write the evaluated episodes to a separate set and name it in eval.path", &["dataset.eval_split"]);
+    let split = "it needs held-out episodes: eval.every_steps evaluates eval.path, eval.max_samples limits it";
     sheet.missing(split, &["eval_steps", "max_eval_samples"]);
     let has_env = sheet.get("env").is_some() || !sheet.begin_with("env.").is_empty();
     let env: Vec<String> = ["env", "eval"].iter().flat_map(|begin| sheet.begin_with(&format!("{begin}."))).collect();
     let keys: Vec<&str> = env.iter().map(String::as_str).chain(["env", "env_eval_freq", "eval_freq"]).collect();
     match has_env {
-        true => sheet.missing("a simulator asks `loongforge serve-policy`, after the run (docs/policies.md)", &keys),
-        false => sheet.settled("nothing is asked without `env`", &keys),
+        true => sheet.missing("simulators query `loongforge serve-policy` after the run (docs/policies.md)", &keys),
+        false => sheet.settled("it has no effect without `env`", &keys),
     }
 }
 
@@ -261,7 +265,7 @@ fn watch(sheet: &mut Sheet) {
     }
     sheet.settled("nothing is written for W&B unless log.wandb is set", &keys);
     sheet.settled(
-        "W&B's files lie in the run's folder; `wandb sync` sends them",
+        "W&B files are written to the run's folder; `wandb sync` uploads them",
         &["wandb.mode", "wandb.disable_artifact", "wandb.add_tags", "wandb.run_id"],
     );
     let push = "`loongforge checkpoint push` uploads a checkpoint";

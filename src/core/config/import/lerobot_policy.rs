@@ -96,9 +96,9 @@ impl Kind {
 
 /// Says what is trained that has no counterpart.
 pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
-    let known = "pi05, pi0, pi0_fast, smolvla, groot, xvla and fastwam are translated";
+    let known = "only pi05, pi0, pi0_fast, smolvla, groot, xvla and fastwam are translated";
     if fields.iter().any(|(key, value)| key.starts_with("reward_model") && !value.is_null()) {
-        return Some("lerobot's reward models have no counterpart: policies are translated".to_owned());
+        return Some("lerobot's reward models have no counterpart: only policies are translated".to_owned());
     }
     let kind = kind_of(fields)?;
     let is_known = KINDS.iter().any(|(_, name, _)| *name == kind);
@@ -137,7 +137,7 @@ pub(super) fn read(sheet: &mut Sheet, kind: Option<Kind>, is_file: bool, set: Op
     }
     precision(sheet, kind);
     sheet.with("policy.device", "device", |value| match value.as_str() {
-        Some("mps") | None => Err("device is cpu or cuda"),
+        Some("mps") | None => Err("device must be cpu or cuda"),
         Some(_) => Ok(value.clone()),
     });
     for key in ["policy.gradient_checkpointing", "policy.use_gradient_checkpointing"] {
@@ -165,10 +165,10 @@ pub(super) fn read(sheet: &mut Sheet, kind: Option<Kind>, is_file: bool, set: Op
     sheet.settled("nothing is uploaded during a run", &["policy.push_to_hub"]);
     sheet.settled("operators are compiled already", &["policy.compile_model", "policy.compile_mode"]);
     sheet.settled(
-        "the data and config.json say it",
+        "the data and config.json determine it",
         &["policy.input_features", "policy.output_features", "policy.action_feature_names"],
     );
-    sheet.settled("it is for a policy that acts: docs/policies.md, real-time chunking", &["policy.rtc_config"]);
+    sheet.settled("it applies only at inference: see real-time chunking in docs/policies.md", &["policy.rtc_config"]);
     for key in sheet.begin_with("policy.") {
         let name = key["policy.".len()..].to_owned();
         // Read with the rates.
@@ -180,7 +180,7 @@ pub(super) fn read(sheet: &mut Sheet, kind: Option<Kind>, is_file: bool, set: Op
         }
         match is_file && !CHANGES.contains(&name.as_str()) {
             true => sheet.settled(
-                "config.json in model.load says it; what this run changed there belongs into model.overrides",
+                "it comes from config.json in model.load; put this run's changes into model.overrides",
                 &[&key],
             ),
             false => sheet.copy(&key, &format!("model.overrides.{name}")),
@@ -197,17 +197,17 @@ fn weights(sheet: &mut Sheet, kind: Option<Kind>) {
             keys.iter().chain(&["policy.pretrained_revision"]).for_each(|key| sheet.arrived(key, "model.load"));
             if kind.is_none() {
                 sheet.note(
-                    "which policy it is does not show: rate, optimizer and schedule are in its config.json (`optimizer_lr`, \
-                     `scheduler_warmup_steps`, …) and not here: set train.lr and the others",
+                    "the kind of policy cannot be determined: learning rate, optimizer and schedule are in its \
+                     config.json (`optimizer_lr`, `scheduler_warmup_steps`, …): set train.lr and the others",
                 );
             }
         }
         None => sheet.note(
-            "there the policy begins without weights of its own: model.load is a folder with its config.json and tokenizer, and \
-             model.weights: random leaves weights out",
+            "the policy starts without its own weights: set model.load to a folder with its config.json and \
+             tokenizer, and model.weights to random",
         ),
     }
-    sheet.settled("config.json of the folder in model.load says it", &["policy.type"]);
+    sheet.settled("it comes from config.json in model.load", &["policy.type"]);
 }
 
 fn precision(sheet: &mut Sheet, kind: Option<Kind>) {
@@ -227,7 +227,7 @@ fn precision(sheet: &mut Sheet, kind: Option<Kind>) {
         ("policy.dtype", is_fp16(&own)),
     ] {
         match is_half {
-            true => sheet.missing("train.precision is bf16 or float32", &[key]),
+            true => sheet.missing("train.precision must be bf16 or float32", &[key]),
             false => sheet.arrived(key, "train.precision"),
         }
     }
@@ -251,7 +251,7 @@ fn normalization(sheet: &mut Sheet) {
     let found: Vec<(&str, Option<&str>)> =
         pairs.iter().filter_map(|(key, to)| Some((*to, ours(map.get(*key)?)))).collect();
     if found.iter().any(|(_, name)| name.is_none()) {
-        let why = "policy.state_normalization and policy.action_normalization are identity, mean_std, min_max, quantiles or quantile10";
+        let why = "policy.state_normalization and policy.action_normalization must be identity, mean_std, min_max, quantiles or quantile10";
         return sheet.missing(why, &["policy.normalization_mapping"]);
     }
     found.into_iter().for_each(|(to, name)| sheet.set(to, name));
@@ -263,11 +263,11 @@ fn adapters(sheet: &mut Sheet, kind: Option<Kind>) {
     let is_lora = sheet.text("peft.method_type").is_none_or(|method| method.eq_ignore_ascii_case("lora"));
     let adapted = kind.and_then(Kind::adapted);
     if others.is_empty() {
-        return sheet.settled("it is told by `peft`", &["policy.use_peft"]);
+        return sheet.settled("`peft` determines it", &["policy.use_peft"]);
     }
     if !is_lora {
         return sheet.missing(
-            "adapters are LoRA, of model.foundation.lora",
+            "only LoRA adapters are supported (model.foundation.lora)",
             &others.iter().map(String::as_str).collect::<Vec<_>>(),
         );
     }
@@ -295,8 +295,8 @@ fn adapters(sheet: &mut Sheet, kind: Option<Kind>) {
         None => sheet.missing(REGULAR_EXPRESSION, &["peft.target_modules"]),
     }
     if sheet.get("peft.full_training_modules").is_some_and(|list| *list == json!([])) {
-        sheet.settled("it names nothing", &["peft.full_training_modules"]);
+        sheet.settled("it is empty", &["peft.full_training_modules"]);
     }
     sheet.copy("peft.full_training_modules", &format!("{LORA}.modules_to_save"));
-    sheet.settled("it is told by `peft`", &["policy.use_peft"]);
+    sheet.settled("`peft` determines it", &["policy.use_peft"]);
 }

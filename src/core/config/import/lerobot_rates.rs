@@ -50,7 +50,7 @@ impl Preset {
 /// Translates rate, optimizer and schedule.
 pub(super) fn read(sheet: &mut Sheet, kind: Option<Kind>, is_file: bool) {
     let is_explicit = is_file || sheet.get("use_policy_training_preset") == Some(&Value::Bool(false));
-    sheet.settled("rate, optimizer and schedule are keys of train", &["use_policy_training_preset"]);
+    sheet.settled("learning rate, optimizer and schedule are keys of train", &["use_policy_training_preset"]);
     let preset = kind.map(Preset::of);
     let begin = if is_explicit { "optimizer." } else { "policy.optimizer_" };
     if let Some(Preset { lr, betas, weight_decay, clip, .. }) = preset.as_ref().filter(|_| !is_explicit) {
@@ -69,15 +69,17 @@ pub(super) fn read(sheet: &mut Sheet, kind: Option<Kind>, is_file: bool) {
             let course = own_course(sheet, preset.course);
             set_course(sheet, course);
         }
-        None => sheet
-            .missing("the kind of policy does not show, and so which schedule it is: set train.schedule", &SCHEDULER),
+        None => sheet.missing(
+            "the kind of policy, and with it the schedule, cannot be determined: set train.schedule",
+            &SCHEDULER,
+        ),
     }
     if kind == Some(Kind::Xvla) {
         parts_of_xvla(sheet, begin);
     }
     let (why, others) = match is_explicit {
-        true => ("optimizer and scheduler are what came of it", ["policy.optimizer_", "policy.scheduler_"]),
-        false => ("lerobot takes the policy's own instead", ["optimizer.", "scheduler."]),
+        true => ("optimizer and scheduler already contain its values", ["policy.optimizer_", "policy.scheduler_"]),
+        false => ("lerobot uses the policy's preset instead", ["optimizer.", "scheduler."]),
     };
     let others: Vec<String> = others.iter().flat_map(|begin| sheet.begin_with(begin)).collect();
     sheet.settled(
@@ -100,7 +102,7 @@ fn parts_of_xvla(sheet: &mut Sheet, begin: &str) {
     }
     sheet.set("model.foundation.lr_ratios", ratios);
     sheet.arrived(&scale, "model.foundation.lr_ratios");
-    sheet.missing("rates of parts follow the run's schedule", &[&warmup]);
+    sheet.missing("learning rates of parts follow the run's schedule", &[&warmup]);
 }
 
 /// The optimizer's keys, which begin so.
@@ -120,7 +122,7 @@ fn optimizer(sheet: &mut Sheet, begin: &str) {
         Some("adam") if sheet.set_number("train.optimizer.weight_decay") == Some(0.0) => {
             sheet.settled("it is AdamW without decay", &[&key("type")]);
         }
-        _ => sheet.missing("train.optimizer.type is adamw, adamw_8bit or muon", &[&key("type")]),
+        _ => sheet.missing("train.optimizer.type must be adamw, adamw_8bit or muon", &[&key("type")]),
     }
 }
 
@@ -171,7 +173,7 @@ fn explicit_course(sheet: &mut Sheet) -> Course {
             let name = sheet.get(keys[1]).cloned().unwrap_or("cosine".into());
             schedule(&name).map(|schedule| Course::Named { schedule, warmup })
         }
-        Some(_) => Err("train.schedule is cosine, linear, constant, inverse_sqrt or wsd"),
+        Some(_) => Err("train.schedule must be cosine, linear, constant, inverse_sqrt or wsd"),
     };
     match found {
         Ok(course) => {
@@ -192,7 +194,7 @@ fn set_course(sheet: &mut Sheet, course: Course) {
         Course::Decay { warmup, steps, lr, peak } => {
             if all > steps {
                 sheet.note(
-                    "there the rate stays where its decay has ended; here it falls until the last step of the run",
+                    "lerobot keeps the learning rate constant after its decay; here it decays until the last step of the run",
                 );
             }
             let share = (all / steps.max(1.0)).min(1.0);
@@ -210,15 +212,15 @@ fn average(sheet: &mut Sheet) {
     let keys = sheet.begin_with("ema.");
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     if !sheet.is_true("ema.enable") {
-        return sheet.settled("there is no average", &keys);
+        return sheet.settled("weights are not averaged", &keys);
     }
     let decay = sheet.number("ema.decay").or(sheet.number("ema.max_decay")).unwrap_or(0.9999);
     sheet.set("train.ema", decay);
     ["ema.enable", "ema.decay", "ema.max_decay"].iter().for_each(|key| sheet.arrived(key, "train.ema"));
     sheet.settled(
-        "in the first steps an average keeps less, by a rule of its own",
+        "in the first steps the average decays faster, by a built-in rule",
         &["ema.inv_gamma", "ema.power", "ema.min_decay"],
     );
-    sheet.settled("evaluations are of the averages", &["ema.use_for_eval"]);
-    sheet.missing("the average begins with the first step", &["ema.update_after_step"]);
+    sheet.settled("evaluations use the averaged weights", &["ema.use_for_eval"]);
+    sheet.missing("averaging starts with the first step", &["ema.update_after_step"]);
 }

@@ -173,7 +173,7 @@ fn other_policies_and_bare_files_are_refused_by_name() {
             "lerobot-train --config_path=out/train_config.json --resume=true",
             "`loongforge import out/train_config.json`",
         ),
-        ("lerobot-record --policy.path=a/pi05 --dataset.repo_id=a/b", "no command in it trains"),
+        ("lerobot-record --policy.path=a/pi05 --dataset.repo_id=a/b", "it contains no training command"),
     ] {
         let error = import(line).unwrap_err().to_string();
         assert!(error.contains(part), "{line}: {error}");

@@ -16,8 +16,8 @@ const TYPES: [&str; 3] = ["lora", "full", "freeze"];
 
 /// Keys of configs that merge, answer or serve, and train nothing.
 const OF_OTHER_COMMANDS: [(&str, &str); 2] = [
-    ("export_dir", "`loongforge checkpoint export-hf` merges adapters and writes a model"),
-    ("infer_backend", "`loongforge chat` and `loongforge serve` answer"),
+    ("export_dir", "use `loongforge checkpoint export-hf` to merge adapters and write a model"),
+    ("infer_backend", "use `loongforge chat` or `loongforge serve` for inference"),
 ];
 
 /// Returns why a config is not translated, where it trains nothing or by a method that has no counterpart: anything else in its place
@@ -26,12 +26,12 @@ pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
     let text = |key: &str| fields.get(key).and_then(Value::as_str);
     if let Some(stage) = text("stage").filter(|stage| REFUSED_STAGES.contains(stage)) {
         return Some(format!(
-            "LLaMA-Factory's stage `{stage}` has no counterpart: pt, sft, dpo and kto are translated"
+            "LLaMA-Factory's stage `{stage}` has no counterpart: only pt, sft, dpo and kto are translated"
         ));
     }
     if let Some(kind) = text("finetuning_type").filter(|kind| !TYPES.contains(kind)) {
         return Some(format!(
-            "LLaMA-Factory's finetuning_type `{kind}` has no counterpart: lora, full and freeze are translated"
+            "LLaMA-Factory's finetuning_type `{kind}` has no counterpart: only lora, full and freeze are translated"
         ));
     }
     let trains = fields.contains_key("dataset") || fields.get("do_train") == Some(&Value::Bool(true));
@@ -59,7 +59,8 @@ fn model(sheet: &mut Sheet) {
     let is_later =
         |key: &str| sheet.get(key).and_then(Value::as_str).is_some_and(|name| name.to_lowercase().contains("qwen3"));
     if ["model_name_or_path", "template"].into_iter().any(is_later) {
-        let why = "of one frame there; data.video.max_pixels and min_pixels of this model are of all frames together";
+        let why = "LLaMA-Factory's limit applies to each frame; data.video.max_pixels and min_pixels of this model \
+                   apply to all frames together";
         sheet.missing(why, &["video_max_pixels", "video_min_pixels"]);
     }
     sheet.copy_all(&[
@@ -77,9 +78,9 @@ fn model(sheet: &mut Sheet) {
     ]);
     sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
     quantization(sheet);
-    let built_in = "attention and losses are fused here, without a switch";
+    let built_in = "attention and losses are always fused";
     sheet.settled(built_in, &["flash_attn", "enable_liger_kernel", "use_unsloth", "use_fast_tokenizer", "shift_attn"]);
-    sheet.missing("set model.load to a folder in `rope_scaling` of whose config.json it is", &["rope_scaling"]);
+    sheet.missing("set model.load to a folder whose config.json contains it as `rope_scaling`", &["rope_scaling"]);
 }
 
 /// Weights of 4 and 8 bits, which bitsandbytes rounds when it loads them.
@@ -96,12 +97,12 @@ fn quantization(sheet: &mut Sheet) {
             }
         }
         Some(_) => {
-            let why = "model.foundation.frozen_precision is nf4, nf4_double or int8 of bitsandbytes, or fp8_e4m3fn";
+            let why = "model.foundation.frozen_precision must be nf4, nf4_double or int8 (bitsandbytes), or fp8_e4m3fn";
             let keys = ["quantization_bit", "quantization_method", "double_quantization", "quantization_type"];
             sheet.missing(why, &keys);
         }
         None => sheet.settled(
-            "it is for quantization_bit",
+            "it applies only with quantization_bit",
             &["quantization_method", "double_quantization", "quantization_type"],
         ),
     }
@@ -128,15 +129,15 @@ fn data(sheet: &mut Sheet) {
             // Names of dataset_info.json: most are the file's, too.
             let file = |name: &String| format!("{folder}/{name}.json");
             match (ours, &names[..]) {
-                (_, []) => Err("it names no data set"),
+                (_, []) => Err("it must name a data set"),
                 ("eval.path", [one]) => Ok(file(one).into()),
-                ("eval.path", _) => Err("write each set under eval.sets"),
+                ("eval.path", _) => Err("list each set under eval.sets"),
                 _ => Ok(names.iter().map(|name| json!({ "path": file(name) })).collect()),
             }
         });
     }
     sheet.settled(
-        "the paths of data.train begin with it: compare them with the files of dataset_info.json",
+        "the paths in data.train start with it: compare them with the files in dataset_info.json",
         &["dataset_dir"],
     );
     // Answers that are compared cannot be cut.
@@ -152,12 +153,12 @@ fn data(sheet: &mut Sheet) {
     sheet.with("mask_history", "train.learn", |_| Ok(if mask { "last" } else { "all" }.into()));
     sheet.missing("only answers count in the loss of train.phase sft", &["train_on_prompt"]);
     sheet.missing("write a file of fewer samples", &["max_samples"]);
-    let workers = "data actors read ahead; pools.data.replicas adds some";
+    let workers = "data actors read ahead; pools.data.replicas sets their number";
     sheet.settled(
         workers,
         &["preprocessing_num_workers", "dataloader_num_workers", "overwrite_cache", "streaming", "buffer_size"],
     );
-    sheet.missing("give each file of data.train its `weight`", &["interleave_probs", "mix_strategy"]);
+    sheet.missing("set the `weight` of each file in data.train", &["interleave_probs", "mix_strategy"]);
 }
 
 fn method(sheet: &mut Sheet) {
@@ -175,10 +176,10 @@ fn method(sheet: &mut Sheet) {
             sheet.set(&format!("{lora}.alpha"), alpha);
             sheet.arrived("finetuning_type", lora);
         }
-        _ => sheet.settled("all weights are trained where there is no lora", &["finetuning_type"]),
+        _ => sheet.settled("without lora, all weights are trained", &["finetuning_type"]),
     }
     sheet.settled(
-        "it is for finetuning_type: freeze",
+        "it applies only to finetuning_type: freeze",
         &["freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"],
     );
     sheet.missing("name layers in model.foundation.train_patterns", &["use_llama_pro"]);
@@ -190,15 +191,15 @@ fn method(sheet: &mut Sheet) {
         ("use_dora", "model.foundation.lora.use_dora"),
     ]);
     if sheet.is("lora_target", "all") {
-        sheet.settled("all linear maps are the default", &["lora_target"]);
+        sheet.settled("all linear layers are the default", &["lora_target"]);
     }
     sheet.with("lora_target", "model.foundation.lora.target_modules", |value| Ok(names(value)));
     sheet.with("additional_target", "model.foundation.lora.modules_to_save", |value| Ok(names(value)));
-    let others = "this variant of adapters is not there";
+    let others = "this adapter variant is not supported";
     sheet.missing(others, &["pissa_init", "pissa_iter", "use_galore", "use_badam", "use_apollo", "create_new_adapter"]);
     sheet.regularization(has_adapters);
     match sheet.get("stage").and_then(Value::as_str).unwrap_or("sft") {
-        "sft" => sheet.settled("train.phase is sft where nothing else is said", &["stage"]),
+        "sft" => sheet.settled("sft is the default of train.phase", &["stage"]),
         "pt" => {
             sheet.long_documents();
             sheet.with("stage", "train.phase", |_| Ok("pretrain".into()));
@@ -210,12 +211,13 @@ fn method(sheet: &mut Sheet) {
             sheet.copy_number("pref_beta", "train.preference.beta");
             sheet.copy_number("kto_chosen_weight", "train.preference.desirable_weight");
             sheet.copy_number("kto_rejected_weight", "train.preference.undesirable_weight");
-            sheet.missing("train.preference.loss: kto has no negative log-likelihood beside it", &["pref_ftx"]);
+            sheet
+                .missing("train.preference.loss: kto cannot be combined with a negative log-likelihood", &["pref_ftx"]);
         }
-        _ => sheet.missing("sft, pretraining, preferences in pairs and kto are there", &["stage"]),
+        _ => sheet.missing("only sft, pretraining, preference pairs and kto are supported", &["stage"]),
     }
     sheet.settled(
-        "it is for preferences",
+        "it applies only to preference training",
         &[
             "pref_beta",
             "pref_ftx",
@@ -235,7 +237,8 @@ fn preference(sheet: &mut Sheet) {
     sheet.arrived("stage", "train.preference");
     match known {
         true => sheet.arrived("pref_loss", "train.preference.loss"),
-        false => sheet.missing("train.preference.loss has others; sigmoid is written", &["pref_loss"]),
+        false => sheet
+            .missing("this loss is not supported by train.preference.loss; sigmoid is used instead", &["pref_loss"]),
     }
     sheet.copy_number("pref_beta", "train.preference.beta");
     sheet.preference("pref_ftx");
@@ -264,7 +267,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
         sheet.set("train.precision", "bf16");
     }
     ["bf16", "pure_bf16"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
-    sheet.missing("bf16 is there; it needs no loss scaling", &["fp16"]);
+    sheet.missing("use bf16, which needs no loss scaling", &["fp16"]);
     sheet.deepspeed("deepspeed");
     sheet.copy_all(&[
         ("tensor_model_parallel_size", "pools.foundation.tensor_parallel"),
@@ -273,7 +276,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
         ("context_parallel_size", "pools.foundation.context_parallel"),
     ]);
     sheet.fsdp();
-    let recompute = "model.foundation.recompute: all, or memory.activation_budget, save memory of activations";
+    let recompute = "model.foundation.recompute: all or memory.activation_budget saves activation memory";
     sheet.settled(recompute, &["gradient_checkpointing", "disable_gradient_checkpointing", "use_reentrant_gc"]);
 }
 
@@ -293,12 +296,12 @@ fn packing(sheet: &mut Sheet) {
 fn run(sheet: &mut Sheet) {
     sheet.run_of_trainer();
     sheet.with("predict_with_generate", "eval.generate", |value| match value {
-        Value::Bool(true) => Err("eval.generate makes answers; it is a section"),
+        Value::Bool(true) => Err("set eval.generate, the number of answers to generate"),
         _ => Err("it is off"),
     });
     sheet.missing(TRACKERS, &["use_swanlab"]);
-    sheet.settled("`loongforge run --overwrite`", &["overwrite_output_dir"]);
-    sheet.settled("it is always so here", &["plot_loss", "include_num_input_tokens_seen"]);
+    sheet.settled("use `loongforge run --overwrite`", &["overwrite_output_dir"]);
+    sheet.settled("this is always the case", &["plot_loss", "include_num_input_tokens_seen"]);
     sheet.settled("`loongforge evaluate` does so after the run", &["do_eval", "do_predict"]);
 }
 

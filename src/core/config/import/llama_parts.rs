@@ -50,8 +50,8 @@ pub(super) fn freeze(sheet: &mut Sheet) {
         (Some(all), _) => ((all - wanted).max(0)..all).map(|layer| layer.to_string()).collect(),
         (None, _) => {
             sheet.note(
-                "how many layers the model has is not known here: in model.foundation.train_patterns write the numbers of its last \
-                 layers in the place of LAST; `loongforge check` refuses the config before",
+                "the model's number of layers is not known here: in model.foundation.train_patterns, replace LAST by \
+                 the numbers of its last layers; until then `loongforge check` refuses the config",
             );
             (1..=wanted).map(|back| format!("LAST-{back}")).collect()
         }
@@ -88,7 +88,7 @@ pub(super) fn towers(sheet: &mut Sheet) {
     sheet.copy("freeze_language_model", FREEZE);
     if !sees {
         sheet.note(
-            "of a vision-language model LLaMA-Factory trains the language model alone: if this is one, set \
+            "LLaMA-Factory trains only the language model of a vision-language model: if this is one, set \
              model.image_encoder.freeze and model.image_projector.freeze to true",
         );
     }

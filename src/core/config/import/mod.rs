@@ -56,17 +56,17 @@ pub struct Imported {
 /// Why a text is not translated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    #[error("it is not YAML: {0}")]
+    #[error("not valid YAML: {0}")]
     Yaml(String),
-    #[error("it is no config in YAML, and as a launch script: {0}")]
+    #[error("it is not a YAML config, and cannot be read as a launch script: {0}")]
     Script(String),
-    #[error("no command that is translated: {0}")]
+    #[error("the command is not supported: {0}")]
     Command(String),
     #[error("{0}")]
     Method(String),
     #[error(
-        "it is of no trainer that is known here: LLaMA-Factory's and TRL's configs have `model_name_or_path`, axolotl's `base_model`, \
-         lerobot's `policy` and `dataset`; its keys are {0}"
+        "unknown trainer: LLaMA-Factory's and TRL's configs have `model_name_or_path`, axolotl's `base_model`, \
+         lerobot's `policy` and `dataset`; the keys found are {0}"
     )]
     Unknown(String),
 }
@@ -117,8 +117,8 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
     let is_trl = has("model_name_or_path") && !llama_factory::OWN.iter().any(|key| has(key));
     if let Some(key) = trl::OF_REWARDS.iter().find(|key| is_trl && has(key)) {
         return Err(ImportError::Method(format!(
-            "`{key}` is of TRL's methods that learn from rewards (grpo, rloo), which have no counterpart: sft, dpo, orpo, cpo and kto \
-             are translated"
+            "`{key}` belongs to TRL's reinforcement learning methods (grpo, rloo), which have no counterpart: only \
+             sft, dpo, orpo, cpo and kto are translated"
         )));
     }
     let (from, read): (_, fn(&mut Sheet)) = match () {
@@ -145,8 +145,8 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
         () if has("base_model") => {
             if let Some(method) = axolotl::refused(&fields) {
                 return Err(ImportError::Method(format!(
-                    "axolotl's `{method}` has no counterpart: fine-tuning, pretraining and `rl` of dpo, ipo, orpo, simpo and kto are \
-                     translated"
+                    "axolotl's `{method}` has no counterpart: only fine-tuning, pretraining and `rl` of dpo, ipo, \
+                     orpo, simpo and kto are translated"
                 )));
             }
             ("axolotl", axolotl::read)
@@ -179,7 +179,7 @@ fn of_command(training: Training) -> Result<Imported, ImportError> {
     }?;
     if is_last_of_several {
         imported.notes.push(
-            "the script has several commands that train, and the last is translated: import the others one by one",
+            "the script has several training commands and only the last is translated: import the others one by one",
         );
     }
     Ok(imported)
@@ -201,7 +201,7 @@ fn of_trl(method: &str, flags: Flags) -> Result<Imported, ImportError> {
         "kto" => trl::kto,
         other => {
             return Err(ImportError::Method(format!(
-                "TRL's method `{other}` has no counterpart: sft, dpo, orpo, cpo and kto are translated"
+                "TRL's method `{other}` has no counterpart: only sft, dpo, orpo, cpo and kto are translated"
             )));
         }
     };

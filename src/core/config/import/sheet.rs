@@ -38,7 +38,7 @@ pub(super) struct Sheet {
 }
 
 const NO_COUNTERPART: &str = "no counterpart";
-const NO_NUMBER: &str = "it is not a number";
+const NO_NUMBER: &str = "it must be a number";
 
 impl Sheet {
     /// Begins with all keys untranslated; words such as `yes` become truth values where a key is a switch.
@@ -79,8 +79,8 @@ impl Sheet {
     /// Says what differs where there are several data sets.
     pub fn equal_shares(&mut self) {
         self.note(
-            "there every sample of all data sets comes once an epoch; here each set has an equal share: give each its number of samples \
-             as its `weight` (`loongforge data stats` counts them)",
+            "the original reads every sample of all data sets once per epoch; here each set has an equal share: set \
+             the `weight` of each to its number of samples (`loongforge data stats` counts them)",
         );
     }
 
@@ -253,7 +253,7 @@ pub(super) fn schedule(value: &Value) -> Result<Value, &'static str> {
         "constant" | "constant_with_warmup" => Ok("constant".into()),
         "inverse_sqrt" => Ok("inverse_sqrt".into()),
         "warmup_stable_decay" => Ok("wsd".into()),
-        _ => Err("train.schedule is cosine, linear, constant, inverse_sqrt or wsd"),
+        _ => Err("train.schedule must be cosine, linear, constant, inverse_sqrt or wsd"),
     }
 }
 

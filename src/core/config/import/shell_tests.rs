@@ -122,7 +122,7 @@ fn sizes_of_a_llama_make_a_config_and_binary_data_are_read() {
     assert_eq!(node["pools"]["foundation"], json!({"replicas": 4, "pipeline_parallel": 2}));
     assert_eq!(node["data"]["train"][1], json!({"path": "b_text_document", "weight": 0.7}));
     assert_eq!(missing(&imported), ["--attention-dropout", "--fp16", "--lr-decay-samples"]);
-    assert!(imported.notes.iter().any(|note| note.contains("one pack here")), "{:?}", imported.notes);
+    assert!(imported.notes.iter().any(|note| note.contains("here a micro-batch is one pack")), "{:?}", imported.notes);
     // Nothing is written without `--save`, and that can be run.
     assert_eq!((&node["checkpoint"]["at_end"], &node["eval"]["save_best"]), (&json!(false), &json!(false)));
     assert!(imported.notes.iter().any(|note| note.contains("drop checkpoint.at_end")), "{:?}", imported.notes);
@@ -137,7 +137,7 @@ fn sizes_of_a_llama_make_a_config_and_binary_data_are_read() {
     let imported = import(saved).unwrap();
     let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
     assert_eq!((&node["checkpoint"], &node["pools"]), (&json!({ "every_steps": 5 }), &json!(null)));
-    for part in ["folder of checkpoints is not in the script", "set pools.foundation.replicas"] {
+    for part in ["the script does not give the checkpoint folder", "set pools.foundation.replicas"] {
         assert!(imported.notes.iter().any(|note| note.contains(part)), "{:?}", imported.notes);
     }
     let batch = |options: &str| {
@@ -216,28 +216,28 @@ fn trls_kto_arrives_from_every_kind_of_command() {
 #[test]
 fn what_trains_nothing_is_refused_with_a_reason() {
     for (text, part) in [
-        ("#!/bin/bash\necho \"unfinished --lr 3\n", "does not end"),
-        ("#!/bin/bash\nls --all\n", "no command in it trains"),
+        ("#!/bin/bash\necho \"unfinished --lr 3\n", "is not closed"),
+        ("#!/bin/bash\nls --all\n", "it contains no training command"),
         ("trl grpo --model_name_or_path x --dataset_name y", "`grpo` has no counterpart"),
         ("python examples/scripts/dpo_online.py --model_name_or_path x", "`online_dpo` has no counterpart"),
         ("python examples/scripts/gkd.py --model_name_or_path x", "`gkd` has no counterpart"),
         ("python examples/scripts/mpo_vlm.py --model_name_or_path x", "`mpo` has no counterpart"),
         (
             "model_name_or_path: x\ndataset_name: y\nreward_funcs: [accuracy_reward]\n",
-            "`reward_funcs` is of TRL's methods",
+            "`reward_funcs` belongs to TRL's reinforcement learning methods",
         ),
-        ("trl env --verbose x", "no command in it trains"),
+        ("trl env --verbose x", "it contains no training command"),
         (
             "torchrun run_text_generation.py --micro-batch-size 1 --tensor-model-parallel-size 4 --out-seq-length 512",
-            "no command in it trains",
+            "it contains no training command",
         ),
         (
             "python tools/convert.py --tensor_model_parallel_size 4 --load_platform huggingface --save_platform mcore",
-            "no command in it trains",
+            "it contains no training command",
         ),
         // A value that doubles and doubles.
-        (&format!("#!/bin/bash\nA=aaaaaaaa\n{}", "A=$A$A\n".repeat(64)), "larger than is taken"),
-        (&format!("#!/bin/bash\nA={}x{}\n", "${B:-".repeat(64), "}".repeat(64)), "nested too deep"),
+        (&format!("#!/bin/bash\nA=aaaaaaaa\n{}", "A=$A$A\n".repeat(64)), "a value of the script is too large"),
+        (&format!("#!/bin/bash\nA={}x{}\n", "${B:-".repeat(64), "}".repeat(64)), "nested too deeply"),
     ] {
         let error = import(text).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");

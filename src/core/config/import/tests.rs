@@ -344,7 +344,7 @@ fn strategies_that_count_no_steps_are_named() {
 
 #[test]
 fn what_is_of_nobody_is_refused() {
-    for (text, part) in [("a: [", "not YAML"), ("model: x\nlr: 1\n", "lr, model"), ("3\n", "none")] {
+    for (text, part) in [("a: [", "not valid YAML"), ("model: x\nlr: 1\n", "lr, model"), ("3\n", "none")] {
         let error = import(text).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }

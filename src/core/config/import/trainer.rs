@@ -9,14 +9,15 @@ pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
 
 /// Why PEFT's regular expressions over modules have no counterpart.
 pub(super) const REGULAR_EXPRESSION: &str =
-    "it is a regular expression: lora.target_modules are endings of names, or whole names with `*`";
+    "it is a regular expression: lora.target_modules takes endings of names, or whole names with `*`";
 
 /// Which trackers a run has here.
-pub(super) const TRACKERS: &str = "metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a page are there";
+pub(super) const TRACKERS: &str =
+    "only metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a web page are supported";
 
 /// What a checkpoint has beside the model.
 pub(super) const WHOLE: &str =
-    "a checkpoint has the optimizer's state as well; `loongforge checkpoint export-hf` writes the model alone";
+    "a checkpoint also contains the optimizer's state; `loongforge checkpoint export-hf` writes only the model";
 
 impl Sheet {
     /// Freezes the image tower and its projector: beside adapters PEFT trains nothing else.
@@ -36,7 +37,7 @@ impl Sheet {
     fn global_batch(&mut self, of_device: f64) {
         let accumulated = "gradient_accumulation_steps";
         let devices = self.devices().unwrap_or_else(|| {
-            self.note("train.global_batch_size is that of one GPU: multiply it with the number of GPUs of the run");
+            self.note("train.global_batch_size is the batch size of one GPU: multiply it by the number of GPUs");
             1.0
         });
         let size = of_device * self.number(accumulated).unwrap_or(1.0) * devices;
@@ -55,8 +56,9 @@ impl Sheet {
     /// Says what becomes of long documents.
     pub fn long_documents(&mut self) {
         self.note(
-            "there a text that is longer than a row is cut into rows; here it is skipped or cut off (data.pack.too_long): write shorter \
-             texts, or the `.bin` with `.idx` of Megatron's preprocess_data.py, whose documents are cut into pieces",
+            "the original splits a text that is longer than a row; here it is skipped or truncated \
+             (data.pack.too_long): write shorter texts, or the `.bin` and `.idx` files of Megatron's \
+             preprocess_data.py, whose documents are split",
         );
     }
 
@@ -72,7 +74,7 @@ impl Sheet {
     pub fn duration(&mut self, epochs: &str, default: f64) {
         if self.number("max_steps").is_some_and(|steps| steps > 0.0) {
             self.copy("max_steps", "train.steps");
-            self.settled("max_steps goes before it", &[epochs]);
+            self.settled("max_steps takes precedence", &[epochs]);
         } else {
             self.set("train.epochs", default);
             self.copy_number(epochs, "train.epochs");
@@ -85,7 +87,7 @@ impl Sheet {
     pub fn schedule_options(&mut self, default_lr: f64) {
         let peak = self.number("learning_rate").unwrap_or(default_lr);
         self.with("lr_scheduler_kwargs", "train.min_lr", |value| {
-            let why = "of the schedule, train.min_lr and train.decay_steps may be set";
+            let why = "only train.min_lr and train.decay_steps of the schedule can be set";
             let options: Value =
                 value.as_str().map_or_else(|| Ok(value.clone()), serde_json::from_str).map_err(|_| why)?;
             let options = options.as_object().ok_or(why)?;
@@ -106,7 +108,7 @@ impl Sheet {
     pub fn warmup(&mut self) {
         let steps = self.number("warmup_steps").unwrap_or(0.0);
         if steps > 0.0 {
-            self.settled("warmup_steps goes before it", &["warmup_ratio"]);
+            self.settled("warmup_steps takes precedence", &["warmup_ratio"]);
         }
         if steps > 0.0 && steps < 1.0 {
             self.copy_number("warmup_steps", "train.warmup_ratio");
@@ -129,13 +131,13 @@ impl Sheet {
             "adamw_8bit" | "adamw_bnb_8bit" | "paged_adamw_8bit" | "adamw_torch_8bit" => {
                 self.optimizer_is("adamw_8bit", optimizer)
             }
-            "adamw_torch_4bit" => self.missing("moments are of 32 bits, or of 8 with adamw_8bit", &[optimizer]),
+            "adamw_torch_4bit" => self.missing("moments have 32 bits, or 8 with adamw_8bit", &[optimizer]),
             "adamw_hf" | "adamw_apex_fused" | "paged_adamw" | "paged_adamw_32bit" => {
                 self.settled("AdamW is the optimizer", &[optimizer])
             }
             name if name.starts_with("adamw_torch") => self.settled("AdamW is the optimizer", &[optimizer]),
             "muon" => self.optimizer_is("muon", optimizer),
-            _ => self.missing("train.optimizer.type is adamw, adamw_8bit or muon", &[optimizer]),
+            _ => self.missing("train.optimizer.type must be adamw, adamw_8bit or muon", &[optimizer]),
         }
     }
 
@@ -163,7 +165,7 @@ impl Sheet {
         }
         self.with(share, "data.val_size", |value| match value.as_f64() {
             Some(share) if share < 1.0 => Ok(value.clone()),
-            _ => Err("data.val_size is a share, below 1"),
+            _ => Err("data.val_size must be a fraction below 1"),
         });
     }
 
@@ -174,7 +176,7 @@ impl Sheet {
         if has_adapters {
             self.copy_number("loraplus_lr_ratio", "model.foundation.lora.loraplus_lr_ratio");
         }
-        self.settled("it is for adapters", &["loraplus_lr_ratio"]);
+        self.settled("it applies only to adapters", &["loraplus_lr_ratio"]);
         self.settled("embeddings have no adapters", &["loraplus_lr_embedding"]);
     }
 
@@ -203,10 +205,10 @@ impl Sheet {
             self.settled("nothing is evaluated during the run", &["eval_strategy", "eval_steps"]);
         }
         self.missing("eval.every_steps evaluates during the run", &["eval_strategy", "eval_steps", "eval_on_start"]);
-        self.settled("packs of the run are evaluated with", &["per_device_eval_batch_size"]);
+        self.settled("evaluation uses packs of the same size as training", &["per_device_eval_batch_size"]);
         self.trackers();
-        self.settled("`loongforge run --resume`", &["resume_from_checkpoint"]);
-        self.settled("it is always so here", &["do_train", "ddp_timeout"]);
+        self.settled("use `loongforge run --resume`", &["resume_from_checkpoint"]);
+        self.settled("this is always the case", &["do_train", "ddp_timeout"]);
         self.settled(WHOLE, &["save_only_model"]);
     }
 
@@ -240,7 +242,7 @@ impl Sheet {
             true => self.settled(why, &[strategy]),
             false => {
                 self.missing(why, &[strategy]);
-                self.settled("it is for steps, and the strategy is another one", &[steps]);
+                self.settled("it applies only to the strategy `steps`", &[steps]);
             }
         }
     }
@@ -249,7 +251,7 @@ impl Sheet {
     fn save_strategy(&mut self) {
         // Python's YAML reads `no` without quotes as false, and so writes it again.
         if self.is("save_strategy", "no") || self.get("save_strategy") == Some(&Value::Bool(false)) {
-            let why = "a checkpoint is written at the end alone, and `checkpoint.at_end: false` leaves that out";
+            let why = "a checkpoint is written only at the end; `checkpoint.at_end: false` turns that off";
             return self.settled(why, &["save_strategy", "save_steps"]);
         }
         self.strategy("save_strategy", "save_steps", "checkpoint.every_steps counts steps");
@@ -272,7 +274,7 @@ impl Sheet {
             (None, _) => self.copy(theirs, ours),
             (Some(share), Some(all)) => self.with(theirs, ours, |_| Ok(((share * all as f64).ceil() as u64).into())),
             (Some(_), None) => self.with(theirs, ours, |_| {
-                Err("it is a share of all steps, whose number the samples give: write a number of steps")
+                Err("it is a fraction of all steps, whose number depends on the samples: set a number of steps")
             }),
         }
     }

@@ -204,7 +204,7 @@ fn what_trains_something_else_is_refused() {
 fn adapters_leave_the_image_tower_as_it_is() {
     let model = |name: &str, key: &str| {
         let imported = import(&format!("model_name_or_path: {name}\ndataset_name: x/y\n{key}")).unwrap();
-        (node(&imported)["model"]["image_encoder"]["freeze"].clone(), says(&imported, "in the image tower as well"))
+        (node(&imported)["model"]["image_encoder"]["freeze"].clone(), says(&imported, "to layers of the image tower"))
     };
     assert_eq!(model("Qwen/Qwen2.5-VL-3B-Instruct", "use_peft: true\n"), (json!(true), true));
     assert_eq!(model("Qwen/Qwen2.5-VL-3B-Instruct", ""), (json!(null), false));

@@ -22,9 +22,9 @@ pub(super) fn read(sheet: &mut Sheet) {
         sheet.with(key, "data.train", files);
     }
     sheet.with("dataset_path", "data.train", |value| Ok(json!([{ "path": value }])));
-    sheet.missing("evaluation: name its files in eval.path", &["valid_data_path", "test_data_path"]);
+    sheet.missing("name the files for evaluation in eval.path", &["valid_data_path", "test_data_path"]);
     if sheet.is("dataset_format", "lerobot_datasets") {
-        sheet.settled("data.train finds LeRobot sets by their files", &["dataset_format"]);
+        sheet.settled("LeRobot sets are detected by their files", &["dataset_format"]);
     }
     let key = if sheet.get("max_packed_tokens").is_some() { "max_packed_tokens" } else { "seq_length" };
     sheet.copy(key, "data.pack.max_tokens");
@@ -66,7 +66,7 @@ pub(super) fn read(sheet: &mut Sheet) {
         ],
     );
     sheet.settled(
-        "data actors read ahead; pools.data.replicas adds some",
+        "data actors read ahead; pools.data.replicas sets their number",
         &[
             "batch_drop_last",
             "dataloader_prefetch_factor",
@@ -92,12 +92,9 @@ pub(super) fn read(sheet: &mut Sheet) {
         "name files and columns in data.train",
         &["sft_dataset_config", "sft_dataset", "prompt_path", "dataset_strategy", "dataset_provider"],
     );
-    sheet.missing(
-        "tokens that are written ahead are made by `loongforge data pack`",
-        &["is_tokenized_data", "sft_data_streaming"],
-    );
+    sheet.missing("use `loongforge data pack` to tokenize in advance", &["is_tokenized_data", "sft_data_streaming"]);
     sheet.missing("name files of samples in data.train", &["mock_data"]);
-    sheet.missing("set `policy`: LeRobot's info.json says what the robot has", &["robot_type"]);
+    sheet.missing("set `policy`: LeRobot's info.json describes the robot", &["robot_type"]);
 }
 
 /// A path, or weights and paths in turns; prefixes of `.bin` and `.idx` files are taken as they are.
@@ -108,7 +105,7 @@ fn files(value: &Value) -> Result<Value, &'static str> {
         true => list.chunks(2).map(|two| Some((two[0].as_f64(), two.get(1).and_then(text)?))).collect(),
         false => list.iter().map(|path| Some((None, text(path)?))).collect(),
     };
-    let sets = sets.ok_or("it is no list of paths")?;
+    let sets = sets.ok_or("it must be a list of paths")?;
     let set = |(weight, path): &(Option<f64>, String)| match weight {
         Some(weight) => json!({ "path": path, "weight": weight }),
         None => json!({ "path": path }),
@@ -127,13 +124,16 @@ fn split(sheet: &mut Sheet) {
         _ => None,
     };
     let Some(parts) = parts else {
-        return sheet.missing("data.val_size is the part that is evaluated", &["split", "eval_interval", "eval_iters"]);
+        return sheet.missing(
+            "set data.val_size, the fraction of samples to evaluate",
+            &["split", "eval_interval", "eval_iters"],
+        );
     };
     let (sum, valid) = (parts.iter().sum::<f64>(), parts.get(1).copied().unwrap_or(0.0));
     if valid == 0.0 || sum == 0.0 {
-        sheet.settled("nothing is set aside", &["split"]);
+        sheet.settled("no samples are set aside", &["split"]);
         sheet.settled(
-            "nothing is set aside that could be evaluated; eval.path names a file",
+            "no samples are set aside for evaluation; eval.path names a file",
             &["eval_interval", "eval_iters"],
         );
         return;
@@ -144,5 +144,7 @@ fn split(sheet: &mut Sheet) {
     sheet.copy("eval_interval", "eval.every_steps");
     let samples = sheet.number("eval_iters").zip(sheet.number("global_batch_size"));
     let samples = samples.map(|(steps, size)| (steps * size) as u64).filter(|samples| *samples > 0);
-    sheet.with("eval_iters", "eval.max_samples", |_| samples.map(Value::from).ok_or("eval.max_samples counts samples"));
+    sheet.with("eval_iters", "eval.max_samples", |_| {
+        samples.map(Value::from).ok_or("set eval.max_samples, which counts samples")
+    });
 }

@@ -2,7 +2,7 @@
 
 use crate::config::import::sheet::Sheet;
 
-const OVERLAP: &str = "what can overlap does, without a switch";
+const OVERLAP: &str = "communication overlaps automatically";
 
 /// Keys that say how many processes there are, and how a model is split over them.
 const PROCESSES: [&str; 5] =
@@ -22,8 +22,8 @@ pub(super) fn replicas(sheet: &Sheet) -> Option<f64> {
 pub(super) fn read(sheet: &mut Sheet) {
     if PROCESSES.iter().any(|key| sheet.is_unsaid(key)) {
         sheet.note(
-            "how many processes there are, or how a model is split over them, is not in the script: set pools.foundation.replicas to the \
-             number of processes / tensor, pipeline and context parallelism",
+            "the script does not give the number of processes or how the model is split among them: set \
+             pools.foundation.replicas to the number of processes / tensor, pipeline and context parallelism",
         );
     } else if let Some(replicas) = replicas(sheet) {
         sheet.set("pools.foundation.replicas", replicas as u64);
@@ -41,23 +41,24 @@ pub(super) fn read(sheet: &mut Sheet) {
     ]);
     match is_split {
         true => sheet.copy("sequence_parallel", "pools.foundation.sequence_parallel"),
-        false => sheet.settled("it needs tensor parallelism", &["sequence_parallel"]),
+        false => sheet.settled("it has no effect without tensor parallelism", &["sequence_parallel"]),
     }
-    sheet.missing("pools.foundation.virtual_stages is a number of stages", &["num_layers_per_virtual_pipeline_stage"]);
     sheet.missing(
-        "stages have layers by their cost",
+        "set pools.foundation.virtual_stages, which counts stages",
+        &["num_layers_per_virtual_pipeline_stage"],
+    );
+    sheet.missing(
+        "layers are assigned to stages by their cost",
         &["custom_pipeline_layers", "custom_virtual_pipeline_layers", "pipeline_model_parallel_layout"],
     );
     if sheet.number("expert_tensor_parallel_size") == Some(1.0) {
-        sheet.settled("experts are spread by pools.foundation.expert_parallel", &["expert_tensor_parallel_size"]);
+        sheet.settled("pools.foundation.expert_parallel distributes experts", &["expert_tensor_parallel_size"]);
     }
-    sheet.missing(
-        "experts are split by pools.foundation.tensor_parallel as other layers are",
-        &["expert_tensor_parallel_size"],
-    );
+    sheet
+        .missing("pools.foundation.tensor_parallel splits experts like other layers", &["expert_tensor_parallel_size"]);
     sheet.with("context_parallel_ulysses_degree", "pools.foundation.context_attention", |value| match value.as_f64() {
         Some(1.0) => Ok("ring".into()),
-        _ => Err("pools.foundation.context_attention: ulysses has all ranks of a row"),
+        _ => Err("pools.foundation.context_attention: ulysses uses all context-parallel ranks"),
     });
     let sharded =
         sheet.is("data_parallel_sharding_strategy", "optim_grads_params") || sheet.is("distributed_strategy", "fsdp");
@@ -124,6 +125,6 @@ pub(super) fn read(sheet: &mut Sheet) {
             "tee",
         ],
     );
-    sheet.settled("garbage is not collected: there is no Python", &["manual_gc", "manual_gc_interval"]);
-    sheet.settled("memory is freed by libtorch's allocator", &["empty_unused_memory_level"]);
+    sheet.settled("there is no Python garbage collection", &["manual_gc", "manual_gc_interval"]);
+    sheet.settled("libtorch's allocator frees memory", &["empty_unused_memory_level"]);
 }

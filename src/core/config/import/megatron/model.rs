@@ -4,8 +4,8 @@ use serde_json::json;
 
 use crate::config::import::sheet::Sheet;
 
-const SAID: &str = "config.json of model.load says it; model.overrides changes it";
-const BUILT_IN: &str = "it is built in, without a switch";
+const SAID: &str = "it comes from config.json in model.load; model.overrides changes it";
+const BUILT_IN: &str = "it is built in";
 /// Options that describe an architecture.
 const SIZES: [&str; 59] = [
     "add_qkv_bias",
@@ -85,7 +85,7 @@ pub(super) fn read(sheet: &mut Sheet) {
         Some(key) => {
             sheet.copy(key, "model.load");
             sheet.note(
-                "model.load is a Hugging Face folder with config.json and weights; Megatron's checkpoints are not read",
+                "model.load must be a Hugging Face folder with config.json and weights; Megatron checkpoints are not read",
             );
             sheet.settled(SAID, &SIZES);
             sheet.settled(
@@ -108,15 +108,15 @@ pub(super) fn read(sheet: &mut Sheet) {
         &["vocab_file", "merge_file", "tiktoken_pattern"],
     );
     sheet.settled(
-        "the tokenizer is model.load's",
+        "the tokenizer comes from model.load",
         &["tokenizer_path", "hf_processor_path", "no_use_tokenizer_model_from_checkpoint_args"],
     );
-    sheet.missing("put it into the tokenizer's folder, or choose data.template", &["tokenizer_prompt_format"]);
-    let checkpoint = "Megatron's checkpoints are not read: model.load is a Hugging Face folder";
+    sheet.missing("put it into the tokenizer's folder, or set data.template", &["tokenizer_prompt_format"]);
+    let checkpoint = "Megatron checkpoints are not read: set model.load to a Hugging Face folder";
     sheet.missing(checkpoint, &["pretrained_checkpoint", "checkpoint_path"]);
     let load = sheet.get("load").cloned();
     if load.is_some() && load == sheet.get("save").cloned() {
-        sheet.settled("`loongforge run --resume` goes on from the run's own checkpoint", &["load"]);
+        sheet.settled("use `loongforge run --resume` to continue from the run's own checkpoint", &["load"]);
     }
     sheet.missing(checkpoint, &["load"]);
     mixture(sheet);
@@ -150,7 +150,7 @@ fn sizes(sheet: &mut Sheet) {
             .any(|key| sheet.is_true(key));
     let needed = ["num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads"];
     if !is_llama || has_other || needed.iter().any(|key| sheet.number(key).is_none()) {
-        let other = "these sizes are of no model that is written from options (LLaMA and Mixtral are): use model.load or model.config";
+        let other = "only LLaMA and Mixtral models can be built from options: set model.load or model.config";
         return sheet.missing(other, &SIZES);
     }
     let number = |key: &str| sheet.number(key).map(|number| number as u64);
@@ -215,13 +215,13 @@ fn sizes(sheet: &mut Sheet) {
     ];
     of_type.iter().for_each(|key| sheet.arrived(key, "model.config.model_type"));
     if sheet.number("rotary_percent") == Some(1.0) {
-        sheet.settled("all of a head turns", &["rotary_percent"]);
+        sheet.settled("the whole head is rotated", &["rotary_percent"]);
     }
     if sheet.is("moe_router_load_balancing_type", "aux_loss") {
-        sheet.settled("model.moe.aux_loss_coef balances", &["moe_router_load_balancing_type"]);
+        sheet.settled("model.moe.aux_loss_coef balances the experts", &["moe_router_load_balancing_type"]);
     }
     sheet.settled("a vocabulary is not padded", &["make_vocab_size_divisible_by"]);
-    sheet.missing("it has no place in this model.config", &SIZES);
+    sheet.missing("this model.config has no such key", &SIZES);
 }
 
 fn mixture(sheet: &mut Sheet) {
@@ -252,7 +252,7 @@ fn mixture(sheet: &mut Sheet) {
         sheet.settled("routers compute in float32", &["moe_router_dtype"]);
     }
     sheet.missing(
-        "no token is dropped, and routers are never forced",
+        "tokens are never dropped, and routers are never forced to balance",
         &["moe_expert_capacity_factor", "moe_router_force_load_balancing"],
     );
 }
@@ -263,7 +263,7 @@ fn parts(sheet: &mut Sheet) {
         sheet.copy(theirs, ours);
     }
     if sheet.is("trainable_modules", "all") {
-        sheet.settled("all parts are trained where nothing else is said", &["trainable_modules"]);
+        sheet.settled("all parts are trained by default", &["trainable_modules"]);
     }
     let freeze = "freeze the other parts: model.image_encoder.freeze, image_projector.freeze, foundation.freeze";
     sheet.missing(freeze, &["trainable_modules"]);
@@ -278,7 +278,8 @@ fn parts(sheet: &mut Sheet) {
     }
     let frames = [("min_num_frame", "data.video.min_frames"), ("max_num_frame", "data.video.max_frames")];
     frames.iter().for_each(|(theirs, ours)| sheet.copy(theirs, ours));
-    let pictures = "the model's preprocessor_config.json and config.json say how pictures are cut; data.image and model.overrides change it";
+    let pictures = "the model's preprocessor_config.json and config.json determine how pictures are processed; \
+                    data.image and model.overrides change it";
     sheet.settled(
         pictures,
         &[
@@ -297,11 +298,11 @@ fn parts(sheet: &mut Sheet) {
         ],
     );
     sheet.missing(pictures, &["max_dynamic_patch", "max_num_tiles", "use_thumbnail", "conv_style"]);
-    let diffusion = "data.image.area and data.video.frames say the size of a diffusion model's samples";
+    let diffusion = "set data.image.area and data.video.frames, the size of a diffusion model's samples";
     sheet.missing(diffusion, &["num_latent_frames", "max_latent_height", "max_latent_width", "num_frames"]);
     sheet.copy("max_text_length", "model.text.max_tokens");
     sheet.missing(
-        "model.experts chooses the transformer of high or of low noise",
+        "set model.experts, which selects the transformer for high or low noise",
         &["min_timestep_boundary", "max_timestep_boundary"],
     );
 }

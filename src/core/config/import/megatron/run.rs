@@ -21,13 +21,15 @@ pub(super) fn read(sheet: &mut Sheet) {
             sheet.set("eval.save_best", false);
         }
         sheet.settled("no checkpoint is written, as without `save`", &["save_interval"]);
-        sheet.note("without `save` Megatron writes no checkpoint: drop checkpoint.at_end to have one of the last step");
+        sheet.note(
+            "without `save` Megatron writes no checkpoint: drop checkpoint.at_end to write one after the last step",
+        );
     }
     if is_unsaid {
-        sheet.note("the folder of checkpoints is not in the script: they are written into run.dir, unless checkpoint.dir is set");
+        sheet.note("the script does not give the checkpoint folder: checkpoints are written into run.dir unless checkpoint.dir is set");
     }
     if saves && sheet.number("save_interval") == Some(0.0) {
-        sheet.settled("a checkpoint is written at the end in any case", &["save_interval"]);
+        sheet.settled("a checkpoint is always written at the end", &["save_interval"]);
     }
     sheet.copy("save_interval", "checkpoint.every_steps");
     sheet.copy("log_interval", "log.every_steps");
@@ -37,7 +39,7 @@ pub(super) fn read(sheet: &mut Sheet) {
     );
     wandb(sheet);
     sheet.settled(
-        "the metrics of every step have what is measured",
+        "all measurements are in the metrics of every step",
         &[
             "check_weight_hash_across_dp_replicas_interval",
             "disable_straggler_on_startup",
@@ -56,7 +58,7 @@ pub(super) fn read(sheet: &mut Sheet) {
     );
     profile(sheet);
     sheet.settled(
-        "checkpoints are Hugging Face folders, whole, with optimizer and data position",
+        "checkpoints are complete Hugging Face folders with optimizer state and data position",
         &[
             "allow_missing_adapter_checkpoint",
             "allow_missing_vision_projection_checkpoint",
@@ -78,14 +80,17 @@ pub(super) fn read(sheet: &mut Sheet) {
             "use_dist_ckpt",
         ],
     );
-    sheet.missing("checkpoints have the optimizer's state", &["no_save_optim", "no_save_rng"]);
-    sheet.settled("scheduler.lease and pools.*.grace say how long is waited", &["distributed_timeout_minutes"]);
+    sheet.missing("checkpoints contain the optimizer's state", &["no_save_optim", "no_save_rng"]);
+    sheet.settled("scheduler.lease and pools.*.grace set how long to wait", &["distributed_timeout_minutes"]);
     sheet.missing(
-        "train.steps ends the run, and a signal stops it after a checkpoint",
+        "the run ends after train.steps; a signal stops it after a checkpoint",
         &["exit_interval", "exit_duration_in_mins", "exit_signal_handler"],
     );
-    sheet.settled("evaluations take the run's packs", &["inference_max_requests", "inference_max_seq_length"]);
-    sheet.settled("train.phase and the model say which trainer it is", &["trainer_type"]);
+    sheet.settled(
+        "evaluations use packs of the same size as training",
+        &["inference_max_requests", "inference_max_seq_length"],
+    );
+    sheet.settled("train.phase and the model determine the trainer", &["trainer_type"]);
 }
 
 /// Megatron records the steps after `profile_step_start` up to `profile_step_end`.
@@ -94,13 +99,13 @@ fn profile(sheet: &mut Sheet) {
     let number = |key: &str, default: f64| sheet.number(key).unwrap_or(default) as u64;
     let (start, end, all) = (number(start_key, 10.0), number(end_key, 12.0), sheet.steps().unwrap_or(u64::MAX));
     if !sheet.is_true("profile") {
-        sheet.settled("nothing is recorded without `profile`", &["profile", "profile_ranks", start_key, end_key]);
+        sheet.settled("it has no effect without `profile`", &["profile", "profile_ranks", start_key, end_key]);
     } else if start > 0 && (start + 1..=(start + 100).min(all)).contains(&end) {
         sheet.set("watch.profile.first", start + 1);
         sheet.set("watch.profile.steps", end - start);
         ["profile", start_key, end_key].iter().for_each(|key| sheet.arrived(key, "watch.profile"));
     } else {
-        let why = "1 to 100 steps are recorded, from the second to the last (`watch.profile`)";
+        let why = "watch.profile records 1 to 100 steps, between the second and the last step";
         ["profile", start_key, end_key].iter().for_each(|key| sheet.with(key, "watch.profile", |_| Err(why)));
     }
     sheet.settled("every process that computes is recorded", &["profile_ranks", "use_pytorch_profiler"]);
@@ -116,5 +121,5 @@ fn wandb(sheet: &mut Sheet) {
     sheet.copy("wandb_project", "log.wandb.project");
     sheet.copy("wandb_exp_name", "log.wandb.name");
     sheet.copy("wandb_entity", "log.wandb.entity");
-    sheet.settled("W&B's files lie in the run's folder; `wandb sync` sends them", &keys);
+    sheet.settled("W&B files are written to the run's folder; `wandb sync` uploads them", &keys);
 }

@@ -10,8 +10,9 @@ pub(super) fn read(sheet: &mut Sheet) {
     let size = sheet.number("global_batch_size").unwrap_or(1.0).max(1.0);
     let steps = sheet.number("train_iters").or(sheet.number("train_samples").map(|samples| (samples / size).floor()));
     sheet.copy("train_iters", "train.steps");
-    sheet
-        .with("train_samples", "train.steps", |_| steps.map(|steps| (steps as u64).into()).ok_or("it is not a number"));
+    sheet.with("train_samples", "train.steps", |_| {
+        steps.map(|steps| (steps as u64).into()).ok_or("it must be a number")
+    });
     rate(sheet, steps, size);
     sheet.arrived("global_batch_size", "train.global_batch_size");
     optimizer(sheet);
@@ -21,12 +22,12 @@ pub(super) fn read(sheet: &mut Sheet) {
     sheet.settled("the loss is a mean over tokens", &["calculate_per_token_loss", "no_check_for_nan_in_loss_and_grad"]);
     sheet.with("loss_reduction", "train.loss_weighting", |value| match value.as_str() {
         Some("token" | "sample" | "square") => Ok(value.clone()),
-        _ => Err("train.loss_weighting is token, sample or square"),
+        _ => Err("train.loss_weighting must be token, sample or square"),
     });
     sheet.settled("the mean is over the global batch", &["loss_reduction_all_gather"]);
     sheet.missing("models have no dropout", &["attention_dropout", "hidden_dropout"]);
-    sheet.settled("weights are loaded", &["init_method_std"]);
-    let recompute = "memory.activation_budget chooses what is recomputed";
+    sheet.settled("weights are loaded from model.load", &["init_method_std"]);
+    let recompute = "memory.activation_budget determines what is recomputed";
     sheet.with("recompute_granularity", "model.foundation.recompute", |value| match value.as_str() {
         Some("full") => Ok("all".into()),
         _ => Err(recompute),
@@ -36,10 +37,10 @@ pub(super) fn read(sheet: &mut Sheet) {
         &["recompute_activations", "recompute_modules", "checkpoint_activations", "custom_pipeline_recompute_layers"],
     );
     sheet.missing(
-        "model.foundation.recompute: all is of every layer; memory.activation_budget of as many as needed",
+        "model.foundation.recompute: all recomputes every layer; memory.activation_budget only as many as needed",
         &["recompute_num_layers"],
     );
-    sheet.settled("model.foundation.recompute: all is of every layer", &["recompute_method", "recompute_vision"]);
+    sheet.settled("model.foundation.recompute: all recomputes every layer", &["recompute_method", "recompute_vision"]);
     sheet.missing(recompute, &["activation_checkpoint_module_patterns", "activation_checkpoint_skip_modules"]);
 }
 
@@ -57,16 +58,19 @@ fn batch(sheet: &mut Sheet) {
             Some(replicas) => sheet.set("train.global_batch_size", (own * replicas) as u64),
             None => {
                 sheet.set("train.global_batch_size", own as u64);
-                sheet.note("train.global_batch_size is that of one replica: multiply it with the number of replicas");
+                sheet.note(
+                    "train.global_batch_size is the batch size of one replica: multiply it by the number of replicas",
+                );
             }
         }
     }
     if sheet.number("micro_batch_size").is_some_and(|size| size > 1.0) {
-        sheet
-            .note("micro_batch_size is above 1: a micro-batch is one pack here, of data.pack.max_tokens tokens in all");
+        sheet.note(
+            "micro_batch_size is above 1: here a micro-batch is one pack, with data.pack.max_tokens tokens in total",
+        );
     }
-    sheet.settled("a micro-batch is a pack of data.pack.max_tokens", &["micro_batch_size"]);
-    sheet.missing("the batch has one size", &["rampup_batch_size", "step_batch_size_schedule"]);
+    sheet.settled("a micro-batch is one pack of data.pack.max_tokens tokens", &["micro_batch_size"]);
+    sheet.missing("the batch size is constant", &["rampup_batch_size", "step_batch_size_schedule"]);
 }
 
 fn rate(sheet: &mut Sheet, steps: Option<f64>, size: f64) {
@@ -82,15 +86,15 @@ fn rate(sheet: &mut Sheet, steps: Option<f64>, size: f64) {
         "constant" => Ok("constant".into()),
         "inverse-square-root" => Ok("inverse_sqrt".into()),
         "WSD" => Ok("wsd".into()),
-        _ => Err("train.schedule is cosine, linear, constant, inverse_sqrt or wsd"),
+        _ => Err("train.schedule must be cosine, linear, constant, inverse_sqrt or wsd"),
     });
     let decay =
         sheet.number("lr_decay_iters").or(sheet.number("lr_decay_samples").map(|samples| (samples / size).floor()));
     let decays_all = decay.is_none() || decay == steps;
     let keys = ["lr_decay_iters", "lr_decay_samples"];
     match decays_all {
-        true => sheet.settled("the rate falls until the last step", &keys),
-        false => sheet.missing("the rate falls until the last step", &keys),
+        true => sheet.settled("the learning rate decays until the last step", &keys),
+        false => sheet.missing("the learning rate decays until the last step", &keys),
     }
     sheet.copy("lr_wsd_decay_iters", "train.decay_steps");
     let within = decay.or(steps).zip(sheet.number("lr_warmup_fraction")).map(|(steps, part)| (steps * part).round());
@@ -103,14 +107,14 @@ fn rate(sheet: &mut Sheet, steps: Option<f64>, size: f64) {
     }
     sheet.copy("lr_warmup_iters", "train.warmup_steps");
     let samples = sheet.number("lr_warmup_samples").map(|samples| (samples / size).round() as u64);
-    sheet.with("lr_warmup_samples", "train.warmup_steps", |_| samples.map(Value::from).ok_or("it is not a number"));
-    sheet.missing("the rate begins at 0", &["lr_warmup_init"]);
+    sheet.with("lr_warmup_samples", "train.warmup_steps", |_| samples.map(Value::from).ok_or("it must be a number"));
+    sheet.missing("the learning rate starts at 0", &["lr_warmup_init"]);
     sheet.missing(
-        "all parameters have one rate; pools.encoder.lr is the encoders'",
+        "all parameters have the same learning rate; pools.encoder.lr sets that of encoders",
         &["decoupled_lr", "decoupled_min_lr"],
     );
     sheet.settled(
-        "a resumed run has the config's schedule",
+        "a resumed run uses the schedule in the config",
         &["override_opt_param_scheduler", "use_checkpoint_opt_param_scheduler"],
     );
 }
@@ -120,7 +124,7 @@ fn optimizer(sheet: &mut Sheet) {
     sheet.set("train.optimizer.weight_decay", 0.01);
     sheet.copy_number("weight_decay", "train.optimizer.weight_decay");
     sheet.missing(
-        "biases and norms decay as other parameters do not: AdamW's groups are fixed",
+        "AdamW's parameter groups are fixed: biases and norms do not decay like other parameters",
         &["weight_decay_grouping"],
     );
     let betas = [("adam_beta1", 0.9), ("adam_beta2", 0.999)];
@@ -136,9 +140,9 @@ fn optimizer(sheet: &mut Sheet) {
     if sheet.is("optimizer", "muon") {
         sheet.copy("optimizer", "train.optimizer.type");
     }
-    sheet.missing("train.optimizer.type is adamw, adamw_8bit or muon", &["optimizer"]);
+    sheet.missing("train.optimizer.type must be adamw, adamw_8bit or muon", &["optimizer"]);
     offload(sheet);
-    let moments = "moments are float32, on the device; train.optimizer.type: adamw_8bit holds them in 8 bits";
+    let moments = "moments are float32 and on the device; train.optimizer.type: adamw_8bit stores them in 8 bits";
     sheet.missing(
         moments,
         &[
@@ -158,7 +162,7 @@ fn offload(sheet: &mut Sheet) {
         [("optimizer_cpu_offload", "optimizer_offload_fraction"), ("offload_optimizer", "offload_optimizer_percent")];
     for (key, share) in SHARES {
         if sheet.number(share) == Some(0.0) && !sheet.is(key, "auto") {
-            sheet.settled("the share that is offloaded is 0", &[key, share]);
+            sheet.settled("the offloaded fraction is 0", &[key, share]);
         }
     }
     let is_on = sheet.is_true("optimizer_cpu_offload");
@@ -172,10 +176,10 @@ fn offload(sheet: &mut Sheet) {
             sheet.arrived(key, OFFLOAD);
         }
     }
-    sheet.settled("nothing is offloaded without it", &SHARES.map(|(_, share)| share));
-    let off = "train.optimizer.offload is for all of an optimizer's state";
+    sheet.settled("it has no effect without offload", &SHARES.map(|(_, share)| share));
+    let off = "set train.optimizer.offload to offload the optimizer's state";
     sheet.missing(off, &["optimizer_cpu_offload", "offload_optimizer"]);
-    let own = "the step on the host is our own, and copies are beside it";
+    let own = "the optimizer step on the host is built in and overlaps with copies";
     let keys = ["overlap_cpu_optimizer_d2h_h2d", "use_torch_optimizer_for_cpu_offload", "no_use_deepspeed_cpu_adam"];
     sheet.settled(own, &keys);
 }
@@ -186,7 +190,7 @@ fn precision(sheet: &mut Sheet) {
         sheet.set("train.precision", "bf16");
     }
     ["bf16", "dtype"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
-    sheet.missing("bf16 is there; it needs no loss scaling", &["fp16"]);
+    sheet.missing("use bf16, which needs no loss scaling", &["fp16"]);
     sheet.settled(
         "bf16 needs no loss scaling",
         &["initial_loss_scale", "loss_scale", "loss_scale_window", "min_loss_scale", "use_loss_scaling"],
@@ -195,7 +199,7 @@ fn precision(sheet: &mut Sheet) {
     sheet.settled(gradients, &["accumulate_allreduce_grads_in_fp32", "no_gradient_accumulation_fusion"]);
     sheet.missing(gradients, &["grad_reduce_in_bf16"]);
     sheet.missing(
-        "products in 8 bits are not there",
+        "FP8 matrix products are not supported",
         &[
             "fp8_amax_compute_algo",
             "fp8_amax_history_len",

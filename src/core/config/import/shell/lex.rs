@@ -189,7 +189,7 @@ impl Lexer<'_> {
         loop {
             self.blanks()?;
             match self.peek(0) {
-                None => return Err(format!("the list of `{name}` does not end")),
+                None => return Err(format!("the list of `{name}` is not closed")),
                 Some(')') => {
                     self.at += 1;
                     return Ok(Some(Token::Array { name, adds, words }));
@@ -224,7 +224,7 @@ impl Lexer<'_> {
     /// The parts up to a character that ends them, or the end.
     fn parts(&mut self, depth: usize, ends: impl Fn(char) -> bool) -> Result<RawWord, String> {
         if depth > MAX_DEPTH {
-            return Err("quotes and defaults are nested too deep".to_owned());
+            return Err("quotes and defaults are nested too deeply".to_owned());
         }
         let mut parts = Vec::new();
         while let Some(c) = self.peek(0).filter(|c| !ends(*c)) {
@@ -260,7 +260,7 @@ impl Lexer<'_> {
     fn double(&mut self, parts: &mut Vec<Part>, depth: usize) -> Result<(), String> {
         loop {
             match self.peek(0) {
-                None => return Err("a text in double quotes does not end".to_owned()),
+                None => return Err("a double quote is not closed".to_owned()),
                 Some('"') => {
                     self.at += 1;
                     return Ok(());
@@ -282,7 +282,8 @@ impl Lexer<'_> {
 
     fn until(&mut self, end: char) -> Result<String, String> {
         let rest = &self.text[self.at..];
-        let length = rest.iter().position(|c| *c == end).ok_or_else(|| format!("a text in {end} does not end"))?;
+        let length =
+            rest.iter().position(|c| *c == end).ok_or_else(|| format!("a quotation with {end} is not closed"))?;
         self.at += length + 1;
         Ok(rest[..length].iter().collect())
     }
@@ -329,13 +330,13 @@ impl Lexer<'_> {
             let default = Some(self.parts(depth + 1, |c| c == '}')?);
             return match self.skips("}") {
                 true => Ok(Part::Variable { name, default, is_list, quoted }),
-                false => Err(format!("the expansion of `{name}` does not end")),
+                false => Err(format!("the expansion of `{name}` is not closed")),
             };
         }
         if self.skips(":+") || self.skips("+") {
             let other = self.parts(depth + 1, |c| c == '}')?;
             if !self.skips("}") {
-                return Err(format!("the expansion of `{name}` does not end"));
+                return Err(format!("the expansion of `{name}` is not closed"));
             }
             // `${LIST[@]+"${LIST[@]}"}` is how a list that may be empty is written under `set -u`.
             let itself =
@@ -357,7 +358,7 @@ impl Lexer<'_> {
         let (start, mut open) = (self.at, closing);
         while open > 0 {
             match self.peek(0) {
-                None => return Err("a parenthesis does not end".to_owned()),
+                None => return Err("a parenthesis is not closed".to_owned()),
                 Some('(') => open += 1,
                 Some(')') => open -= 1,
                 Some(_) => {}

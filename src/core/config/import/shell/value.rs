@@ -118,7 +118,7 @@ impl Variables {
     /// What an expansion stands for.
     fn values(&self, part: &Part, depth: usize) -> Result<Vec<Word>, String> {
         if depth > MAX_DEPTH {
-            return Err("its defaults are nested too deep".to_owned());
+            return Err("its defaults are nested too deeply".to_owned());
         }
         Ok(match part {
             Part::Text { text, .. } => vec![Word::known(text)],
@@ -154,7 +154,7 @@ fn split(value: &Word) -> Vec<Word> {
 
 fn expect_small(bytes: usize, words: usize) -> Result<(), String> {
     if bytes > MAX_BYTES || words > MAX_WORDS {
-        return Err("a value of the script is larger than is taken".to_owned());
+        return Err("a value of the script is too large".to_owned());
     }
     Ok(())
 }
