@@ -54,9 +54,9 @@ fn stretched(keys: &Json, own: usize) -> Option<usize> {
 /// A prompt that leaves no room for its answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoom {
-    #[error("{num_tokens} tokens, and with {max_new_tokens} of an answer that is more than the model's {most}")]
+    #[error("{num_tokens} tokens, which with {max_new_tokens} tokens of an answer exceed the model's {most}")]
     Together { num_tokens: usize, max_new_tokens: usize, most: usize },
-    #[error("{num_tokens} tokens, and its answer up to {max_new_tokens}: the model has positions for {most} of each")]
+    #[error("{num_tokens} tokens, and its answer up to {max_new_tokens}: the model has only {most} positions for each")]
     Apart { num_tokens: usize, max_new_tokens: usize, most: usize },
 }
 
@@ -97,7 +97,7 @@ mod tests {
         }
         assert_eq!(room(&json!({}), 10, None, 128), Ok(128));
         let told = room(&config, 10, Some(503), 128).unwrap_err().to_string();
-        assert_eq!(told, "10 tokens, and with 503 of an answer that is more than the model's 512");
+        assert_eq!(told, "10 tokens, which with 503 tokens of an answer exceed the model's 512");
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
             assert_eq!(room(&config, num_tokens, wanted, 128).ok(), expected, "{num_tokens} {wanted:?}");
         }
         let told = room(&config, 10, Some(65), 128).unwrap_err().to_string();
-        assert_eq!(told, "10 tokens, and its answer up to 65: the model has positions for 64 of each");
+        assert_eq!(told, "10 tokens, and its answer up to 65: the model has only 64 positions for each");
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let promised = file.metadata()?.len();
     if promised > max_bytes {
-        return Err(too_large(format!("{promised} bytes, more than {max_bytes}")));
+        return Err(too_large(format!("{promised} bytes, more than the limit of {max_bytes}")));
     }
     let mut bytes = Vec::with_capacity(promised as usize);
     // What is read is counted: the promise may be wrong, as it is for the files of /proc.
@@ -164,7 +164,7 @@ mod tests {
         let path = folder.path().join("a");
         fs::write(&path, "hello").unwrap();
         assert_eq!(read(&path, 5).unwrap(), b"hello");
-        assert_eq!(read(&path, 4).unwrap_err().to_string(), "file of 5 bytes, more than 4");
+        assert_eq!(read(&path, 4).unwrap_err().to_string(), "file of 5 bytes, more than the limit of 4");
         // The kernel promises 0 bytes of these.
         let maps = Path::new("/proc/self/maps");
         assert_eq!(read(maps, 100).unwrap_err().to_string(), "file of more than 100 bytes");

@@ -84,7 +84,7 @@ impl Judged {
     /// The file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         let title = format!("Pads: {} of {} reached", self.plain.told, self.plain.num_layouts);
-        Gallery::new(&title, &self.strips).save(path).context("the sheet of episodes")
+        Gallery::new(&title, &self.strips).save(path).context("cannot write the sheet of episodes")
     }
 }
 

@@ -69,11 +69,11 @@ impl Wanted {
         let (is_replay, is_judged) = (self.policy == Choice::Replay, purpose == Purpose::Judging);
         let draws = matches!(self.policy, Choice::Trained | Choice::PadsRandom);
         let options = [
-            ("--episodes", self.episodes.is_some() && !is_replay && !is_judged, "is for --policy replay"),
-            ("--episode", self.episode.is_some() && !is_replay, "is for --policy replay"),
-            ("--embodiment", self.embodiment.is_some() && self.policy != Choice::Trained, "is for a trained policy"),
-            ("--device", self.device.is_some() && self.policy != Choice::Trained, "is for a trained policy"),
-            ("--seed", self.seed.is_some() && !draws && !is_judged, "is for a policy that draws numbers"),
+            ("--episodes", self.episodes.is_some() && !is_replay && !is_judged, "requires --policy replay"),
+            ("--episode", self.episode.is_some() && !is_replay, "requires --policy replay"),
+            ("--embodiment", self.embodiment.is_some() && self.policy != Choice::Trained, "requires a trained policy"),
+            ("--device", self.device.is_some() && self.policy != Choice::Trained, "requires a trained policy"),
+            ("--seed", self.seed.is_some() && !draws && !is_judged, "requires a policy that draws random numbers"),
             (
                 "--execute",
                 self.execute.is_some() && purpose == Purpose::Once,
@@ -96,22 +96,22 @@ pub fn open(wanted: &Wanted, purpose: Purpose) -> Result<Box<dyn Policy>> {
     wanted.expect_effects(purpose)?;
     let robot = wanted.embodiment.as_deref();
     let mut policy: Box<dyn Policy> = match (wanted.policy, &wanted.checkpoint) {
-        (Choice::Trained, None) => bail!("which checkpoint? Name its folder, or another --policy"),
+        (Choice::Trained, None) => bail!("missing checkpoint: name its folder, or choose another --policy"),
         (Choice::Trained, Some(checkpoint)) => {
             let device = wanted.device.unwrap_or_default();
             Box::new(Trained::open(checkpoint, robot, wanted.seed(), &device)?)
         }
-        (_, Some(checkpoint)) => bail!("{checkpoint} would not be read: --policy is not trained"),
+        (_, Some(checkpoint)) => bail!("{checkpoint} would not be read, because --policy is not `trained`"),
         (Choice::Replay, None) => match &wanted.episodes {
             Some(set) => Box::new(Replay::open(set, wanted.episode.unwrap_or(0))?),
-            None => bail!("which episodes? Name their set with --episodes"),
+            None => bail!("missing episodes: name their set with --episodes"),
         },
         (Choice::PadsExpert, None) => Box::new(Expert::new()),
         (Choice::PadsRandom, None) => Box::new(Random::new(wanted.seed())),
     };
     if let Some(count) = wanted.execute {
         let (count, chunk) = (count as usize, policy.spec().chunk_size);
-        ensure!(count <= chunk, "--execute {count}: a chunk has {chunk} actions");
+        ensure!(count <= chunk, "--execute is {count}, but a chunk has only {chunk} actions");
         policy.execute(count);
     }
     Ok(policy)

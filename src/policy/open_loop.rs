@@ -43,14 +43,18 @@ pub fn open_loop(
     let spec = policy.spec().clone();
     let feature = set.info().feature(ACTION).with_context(|| format!("{} has no {ACTION}", folder.display()))?;
     let width = feature.width();
-    ensure!(width == spec.action_width, "the set's actions have {width} values, the policy's {}", spec.action_width);
+    ensure!(
+        width == spec.action_width,
+        "the set's actions have {width} values, but the policy's have {}",
+        spec.action_width
+    );
     let names = match feature.names.len() == width {
         true => feature.names.clone(),
         false => (0..width).map(|at| at.to_string()).collect(),
     };
     let mean: Vec<f32> = match set.stats()?.get(ACTION, "mean") {
         Some(mean) => mean.iter().map(|&value| value as f32).collect(),
-        None => return Err(anyhow!("{} has no mean of {ACTION} in its statistics", folder.display())),
+        None => return Err(anyhow!("the statistics of {} have no mean of {ACTION}", folder.display())),
     };
     let is_position = set.info().feature(STATE).is_some_and(|state| state.width() == width);
     let num_ways = if is_position { WAYS.len() } else { WAYS.len() - 1 };
@@ -136,7 +140,9 @@ impl OpenLoop {
             lines.push(line + &each.collect::<String>());
         }
         lines.push(
-            "An open loop is not success: it never sees what its own actions lead to (docs/policies.md).".to_owned(),
+            "An open-loop error does not measure success: the policy never sees the results of its own actions \
+             (docs/policies.md)."
+                .to_owned(),
         );
         lines.join("\n")
     }

@@ -58,7 +58,7 @@ impl Trained {
         let (num_cut, most) = self.maker.cut_prompts();
         if num_cut > self.num_cut && num_cut.is_power_of_two() {
             eprintln!(
-                "warning: a prompt was cut off behind {most} tokens (tokenizer_max_length) ({num_cut} such prompts so far)"
+                "warning: a prompt was truncated to {most} tokens (tokenizer_max_length) ({num_cut} such prompts so far)"
             );
         }
         self.num_cut = num_cut;
@@ -115,10 +115,10 @@ impl Policy for Trained {
     fn begin_with(&mut self, noise: Vec<f32>) -> Result<(), String> {
         let ActionChunk { horizon, action_dim, writes, .. } = *self.model.chunk();
         if writes {
-            return Err("this policy writes actions as tokens, and makes none of noise".to_owned());
+            return Err("this policy generates actions as tokens, not from noise".to_owned());
         }
         if noise.len() as i64 != horizon * action_dim {
-            return Err(format!("noise of {} numbers, and {horizon} x {action_dim} are needed", noise.len()));
+            return Err(format!("noise has {} numbers, expected {horizon} x {action_dim}", noise.len()));
         }
         self.noise = Some(noise);
         Ok(())
@@ -129,9 +129,7 @@ impl Policy for Trained {
         self.warn_of_cut();
         if let Some((stop, most)) = self.maker.writes() {
             if !observation.begun.is_empty() {
-                return Err(
-                    "this policy writes actions as tokens, and cannot go on with a chunk that has begun".to_owned()
-                );
+                return Err("this policy generates actions as tokens and cannot continue a started chunk".to_owned());
             }
             let written = self.model.write(&sample, stop, most).map_err(|error| error.to_string())?;
             let (normalized, flaw) = self.maker.read_tokens(&written);
@@ -140,7 +138,7 @@ impl Policy for Trained {
                 // A policy that has learned little does so every time.
                 if self.num_flawed.is_power_of_two() {
                     let so_far = self.num_flawed;
-                    let effect = "what is missing counts as 0, and what is too much is left out";
+                    let effect = "missing values count as 0, and surplus values are dropped";
                     eprintln!("warning: {flaw}: {effect} ({so_far} such chunks so far)");
                 }
             }

@@ -56,14 +56,16 @@ impl Sandbox {
                 Ok((worker, missing)) => {
                     if !missing.is_empty() {
                         let missing = missing.join(", ");
-                        (self.warn)(&format!("decode workers are less restricted here: this system lacks {missing}"));
+                        (self.warn)(&format!(
+                            "decode workers run with fewer restrictions: this system lacks {missing}"
+                        ));
                     }
                     *state = State::Idle(Vec::new());
                     return Ok(Some(worker));
                 }
                 Err(error) => {
                     (self.warn)(&format!(
-                        "no decode worker can be started, pictures are decoded in this process: {error}"
+                        "cannot start a decode worker, so pictures are decoded in this process: {error}"
                     ));
                     *state = State::Absent;
                     return Ok(None);
@@ -86,7 +88,7 @@ impl Sandbox {
 
     /// `None`: this process is to decode it.
     fn ask(&self, what: impl Fn() -> What, bytes: &[u8], limits: &Limits) -> Option<Result<Found, String>> {
-        let failed = |error: io::Error| Some(Err(format!("no decode worker can be started: {error}")));
+        let failed = |error: io::Error| Some(Err(format!("cannot start a decode worker: {error}")));
         let mut worker = match self.take() {
             Ok(worker) => worker?,
             Err(error) => return failed(error),
@@ -137,7 +139,7 @@ impl MediaDecoder for Sandbox {
                 let frames = answer?.frames;
                 match frames.len() == stretch.num_taken() {
                     true => Ok(frames),
-                    false => Err("its decoder gave other frames than were asked for".to_owned()),
+                    false => Err("its decoder did not return the requested frames".to_owned()),
                 }
             }
             None => InProcess.stretch(bytes, stretch, limits),

@@ -77,7 +77,7 @@ fn decode(
             let placed = InProcess.sound(bytes, *rate, limits, *segment).and_then(|samples| {
                 let limit = SIZES.to_parent >> 20;
                 let room = room.get_mut(..size_of_val(samples.as_slice()));
-                let room = room.ok_or_else(|| format!("takes more than {limit} MiB as samples"))?;
+                let room = room.ok_or_else(|| format!("takes more than {limit} MiB as decoded samples"))?;
                 room.chunks_exact_mut(4)
                     .zip(samples.iter())
                     .for_each(|(to, sample)| to.copy_from_slice(&sample.to_le_bytes()));
@@ -129,5 +129,5 @@ fn place(picture: &RgbImage, room: &mut [u8]) -> Result<(u32, u32), String> {
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("the program failed on it, which is a bug; please report it: {}", text.unwrap_or("no message"))
+    format!("the program panicked on it; this is a bug, please report it: {}", text.unwrap_or("no message"))
 }

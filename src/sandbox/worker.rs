@@ -89,7 +89,7 @@ impl Worker {
         worker.stream.get_mut().begin(MAX_CLIP_SECONDS);
         match receive(&mut worker.stream) {
             Ok(Reply::Ready { missing }) => Ok((worker, missing)),
-            Ok(other) => Err(io::Error::other(format!("it says {other:?}"))),
+            Ok(other) => Err(io::Error::other(format!("it sent {other:?} instead of being ready"))),
             Err(error) => Err(io::Error::other(worker.cause(error))),
         }
     }
@@ -152,9 +152,12 @@ impl Worker {
                     num_bytes += len;
                     let max_frames = if is_clip { MAX_FRAMES } else { usize::from(max_samples.is_none()) };
                     if found.frames.len() == max_frames || num_bytes > MAX_VIDEO_BYTES {
-                        return Err(nonsense("more frames than were asked for"));
+                        return Err(nonsense("more frames than requested"));
                     }
-                    let pixels = self.memory.take(len as usize).ok_or_else(|| nonsense("a frame that has no room"))?;
+                    let pixels = self
+                        .memory
+                        .take(len as usize)
+                        .ok_or_else(|| nonsense("a frame that does not fit into the buffer"))?;
                     if is_clip {
                         self.stream.get_mut().write_all(&[1])?;
                     }
@@ -162,11 +165,11 @@ impl Worker {
                 }
                 Reply::Sound { num_samples } => {
                     if !found.samples.is_empty() || max_samples.is_none_or(|most| num_samples > most) {
-                        return Err(nonsense("more sound than was asked for"));
+                        return Err(nonsense("more sound than requested"));
                     }
                     found.samples = Samples::empty();
                     let taken = self.memory.take_floats(num_samples, &mut found.samples);
-                    taken.ok_or_else(|| nonsense("sound that has no room"))?;
+                    taken.ok_or_else(|| nonsense("sound that does not fit into the buffer"))?;
                 }
                 Reply::Done(Ok(taken)) => {
                     let num_frames = found.frames.len();
@@ -181,7 +184,7 @@ impl Worker {
                     return if makes_sense { Ok(Ok(found)) } else { Err(nonsense("frames or samples are missing")) };
                 }
                 Reply::Done(Err(reason)) => return Ok(Err(reason)),
-                Reply::Ready { .. } => return Err(nonsense("it is ready again")),
+                Reply::Ready { .. } => return Err(nonsense("a second ready message")),
             }
         }
     }
@@ -206,8 +209,8 @@ impl Worker {
         }
         match ended.map(|status| (status.signal(), status.code())) {
             Ok((Some(signal), _)) => format!("its decoder crashed (signal {signal})"),
-            Ok((_, Some(code))) => format!("its decoder ended (exit code {code}): {}", said.trim()),
-            _ => "its decoder is gone".to_owned(),
+            Ok((_, Some(code))) => format!("its decoder exited with code {code}: {}", said.trim()),
+            _ => "its decoder exited".to_owned(),
         }
     }
 }
@@ -275,7 +278,7 @@ impl Watched {
         self.seen = now;
         self.looks += 1;
         if now > self.until || self.idle > MAX_IDLE_LOOKS {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "its decoder does not answer"));
+            return Err(io::Error::new(ErrorKind::InvalidInput, "its decoder does not respond"));
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ impl Actor {
             }
             Err(error) => drop(opened.send(Err(error))),
         };
-        std::thread::Builder::new().name("policy".into()).spawn(serve).context("the policy's thread")?;
+        std::thread::Builder::new().name("policy".into()).spawn(serve).context("cannot start the policy's thread")?;
         let spec = spec.recv().context("the policy's thread has ended")??;
         Ok((Self(requests), spec))
     }
@@ -46,10 +46,10 @@ impl Actor {
     /// Returns the policy's actions, checked, and the milliseconds that they took.
     pub async fn act(&self, observation: Observation, moment: Moment) -> Outcome {
         let (answer, outcome) = flume::bounded(1);
-        let gone = |_| (Err("the policy has ended".to_owned()), 0.0);
+        let gone = |_| (Err("the policy's thread has ended".to_owned()), 0.0);
         match self.0.send_async(Request { observation, moment, answer }).await {
             Ok(()) => outcome.recv_async().await.unwrap_or_else(gone),
-            Err(_) => (Err("the policy has ended".to_owned()), 0.0),
+            Err(_) => (Err("the policy's thread has ended".to_owned()), 0.0),
         }
     }
 }

@@ -41,7 +41,7 @@ where
                 }
             },
             Ok(Message::Text(_)) => {
-                dialogue.refuse("a message of text: MessagePack is taken, in binary messages", now())
+                dialogue.refuse("expected a binary message with MessagePack, found a text message", now())
             }
             // What closes the connection is answered while the end of it is read.
             Ok(_) => continue,
@@ -52,7 +52,7 @@ where
                 | Error::Protocol(ProtocolError::ResetWithoutClosingHandshake),
             ) => return Ok(()),
             Err(Error::Capacity(CapacityError::MessageTooLong { size, max_size })) => {
-                let reason = format!("a message of {size} bytes, more than {max_size}");
+                let reason = format!("message has {size} bytes, more than the limit of {max_size}");
                 let reply = Reply { ends: true, ..dialogue.refuse(&reason, now()) };
                 return end(&mut socket, reply, false).await;
             }
@@ -79,12 +79,12 @@ async fn end<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<(), String> {
     let reason = match &reply.frame {
         Some(Frame::Text(reason)) => reason.clone(),
-        _ => "a message that is too large".to_owned(),
+        _ => "message is too large".to_owned(),
     };
     if let Some(frame) = reply.frame {
         send(socket, message_of(frame)).await?;
     }
-    let close = CloseFrame { code: CloseCode::Error, reason: "the last message says why".into() };
+    let close = CloseFrame { code: CloseCode::Error, reason: "see the previous message for the reason".into() };
     send(socket, Message::Close(Some(close))).await?;
     let mut buffer = vec![0; 1 << 16];
     let drain = async {
@@ -111,7 +111,7 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     match timeout(PATIENCE, socket.send(message)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("the client does not take its answer".to_owned()),
+        Err(_) => Err("the client does not read its answer".to_owned()),
     }
 }
 

@@ -23,7 +23,7 @@ pub fn answer<B>(request: &Request<B>, protocol: Protocol, key: Option<&str>) ->
     let header = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let page = |status, text: &'static str| Answer::Page(text_page(status, "text/plain; charset=utf-8", text));
     if request.method() != Method::GET {
-        return page(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+        return page(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n");
     }
     if let Some((kind, text)) = protocol.page(request.uri().path()) {
         return Answer::Page(text_page(StatusCode::OK, kind, text));
@@ -32,22 +32,22 @@ pub fn answer<B>(request: &Request<B>, protocol: Protocol, key: Option<&str>) ->
     if !is_websocket || header(SEC_WEBSOCKET_VERSION) != Some("13") {
         return match request.uri().path() {
             "/" => page(StatusCode::UPGRADE_REQUIRED, "this is a policy server: connect with WebSocket, version 13\n"),
-            _ => page(StatusCode::NOT_FOUND, "there is no such page\n"),
+            _ => page(StatusCode::NOT_FOUND, "no such page\n"),
         };
     }
     // Browsers say where a page comes from, and clients of robots do not: no web page may drive a robot.
     if request.headers().contains_key(ORIGIN) {
-        return page(StatusCode::FORBIDDEN, "web pages are not served\n");
+        return page(StatusCode::FORBIDDEN, "requests from web pages are refused (the request has an Origin)\n");
     }
     let given = header(AUTHORIZATION).and_then(|value| value.strip_prefix("Api-Key "));
     if key.is_some_and(|key| given.is_none_or(|given| !is_same(given, key))) {
         let mut refused =
-            text_page(StatusCode::UNAUTHORIZED, "text/plain; charset=utf-8", "the Api-Key is missing or another\n");
+            text_page(StatusCode::UNAUTHORIZED, "text/plain; charset=utf-8", "the Api-Key is missing or wrong\n");
         refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Api-Key"));
         return Answer::Page(refused);
     }
     let Some(key) = request.headers().get(SEC_WEBSOCKET_KEY) else {
-        return page(StatusCode::BAD_REQUEST, "no Sec-WebSocket-Key\n");
+        return page(StatusCode::BAD_REQUEST, "missing header Sec-WebSocket-Key\n");
     };
     let mut response = Response::new(Full::default());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

@@ -28,11 +28,11 @@ pub enum ServeError {
     #[error("cannot listen at {host}:{port}: {source}")]
     Listen { host: String, port: u16, source: std::io::Error },
     #[error(
-        "{host} is not this machine alone: anyone who reaches the port could read and send requests, in plain text. Use 127.0.0.1 and an ssh \
-         tunnel, or say --insecure-allow-plaintext where the network is isolated"
+        "{host} can be reached from other machines: anyone who reaches the port could read and send requests, in \
+         plain text. Use 127.0.0.1 and an ssh tunnel, or --insecure-allow-plaintext if the network is isolated"
     )]
     Open { host: String },
-    #[error("the model answers no more, since one of its ranks or its thread has failed: start the server again")]
+    #[error("the model no longer answers because one of its ranks or its thread has failed: restart the server")]
     Ended,
 }
 

@@ -126,7 +126,7 @@ async fn bad_messages_end_their_connection_and_no_other() {
         objects[at..at + 3].copy_from_slice(b"|O1");
         assert!(refused(address, Message::Binary(objects.into())).await.contains("|O1"));
         let large = Message::Binary(vec![0; MAX_MESSAGE + 1].into());
-        assert!(refused(address, large).await.contains("more than 67108864"));
+        assert!(refused(address, large).await.contains("more than the limit of 67108864"));
         assert!(refused(address, Message::Binary(observation("panic").into())).await.contains("failed"));
         // Who was there before all of that is still served.
         is_answered(&mut patient).await;

@@ -273,7 +273,7 @@ fn a_prompt_and_its_answer_fit_into_the_model() {
     let fixture = Fixture::trained();
     let ask = ["generate", super::fixture::CHECKPOINT, "--prompt", "Read the number."];
     let many = [&ask[..], &["--max-new-tokens", "999999999999"]].concat();
-    fixture.fails(&many, 2, &["the prompt has", "999999999999 of an answer", "--max-new-tokens"]);
+    fixture.fails(&many, 2, &["the prompt has", "999999999999 tokens of an answer", "--max-new-tokens"]);
     let none = [&ask[..], &["--max-new-tokens", "0"]].concat();
     fixture.fails(&none, 2, &["--max-new-tokens", "must be 1 or more"]);
     fixture.write("prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": 5}\n");

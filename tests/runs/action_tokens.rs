@@ -132,7 +132,7 @@ fn policies_that_write_actions_learn_and_act() {
     let actions = acts(dir.path()).unwrap();
     assert!(!actions.is_empty() && actions.iter().all(|value| value.is_finite()));
     let begun = acts_after(dir.path(), vec![0.01, 0.02]).unwrap_err();
-    assert!(begun.contains("writes actions as tokens, and cannot go on with a chunk that has begun"), "{begun}");
+    assert!(begun.contains("generates actions as tokens and cannot continue a started chunk"), "{begun}");
     // Nor does it act while a run goes on, or have delays to learn.
     let root = dir.path().display().to_string();
     let text = include_str!("../../configs/pads_policy.yaml").replace("runs/pads_policy/data", &format!("{root}/data"));

@@ -142,7 +142,7 @@ fn unmodified_clients_of_s3_hold_checkpoints_and_data() {
     for (word, part) in [
         ("checkpoint.upload=s3://no-such-bucket/runs", "no-such-bucket"),
         ("checkpoint.upload=s3://key:secret@shelf/runs", "credentials"),
-        ("checkpoint.upload=/mnt/runs", "no URL of an object store"),
+        ("checkpoint.upload=/mnt/runs", "is not the URL of an object store"),
         (path.as_str(), "train.jsonl"),
         ("model.load=s3://shelf/nothing", "no model is there"),
     ] {

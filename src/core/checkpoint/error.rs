@@ -14,7 +14,9 @@ pub enum CheckpointError {
     Missing { path: PathBuf },
     #[error("checkpoint {path} is damaged: {what}")]
     Torn { path: PathBuf, what: String },
-    #[error("checkpoint {path} has format version {found} ({MANIFEST}), this loongforge reads 1 to {FORMAT_VERSION}")]
+    #[error(
+        "checkpoint {path} has format version {found} ({MANIFEST}), but this version of loongforge reads 1 to {FORMAT_VERSION}"
+    )]
     OtherVersion { path: PathBuf, found: u64 },
 }
 

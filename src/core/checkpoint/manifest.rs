@@ -87,7 +87,7 @@ impl Manifest {
     pub fn parse(text: &[u8], dir: &Path) -> Result<Self, CheckpointError> {
         let torn = |what: String| CheckpointError::torn(dir, format!("{MANIFEST}: {what}"));
         let json: serde_json::Value = serde_json::from_slice(text).map_err(|error| torn(error.to_string()))?;
-        let found = json["format_version"].as_u64().ok_or_else(|| torn("it has no format_version".to_owned()))?;
+        let found = json["format_version"].as_u64().ok_or_else(|| torn("missing field format_version".to_owned()))?;
         if !(1..=FORMAT_VERSION).contains(&found) {
             return Err(CheckpointError::OtherVersion { path: dir.to_owned(), found });
         }
@@ -97,7 +97,10 @@ impl Manifest {
         }
         let manifest: Self = serde_json::from_value(json).map_err(|error| torn(error.to_string()))?;
         match manifest.files.keys().find(|name| !files::is_inner_name(name)) {
-            Some(name) => Err(CheckpointError::torn(dir, format!("{MANIFEST} names a file {name:?}"))),
+            Some(name) => Err(CheckpointError::torn(
+                dir,
+                format!("{MANIFEST} names the file {name:?}, which is not a valid name"),
+            )),
             None => Ok(manifest),
         }
     }
@@ -107,7 +110,7 @@ impl Manifest {
             match std::fs::metadata(dir.join(name)) {
                 Ok(found) if found.len() == entry.bytes => {}
                 Ok(found) => {
-                    let what = format!("{name} has {} bytes, should have {}", found.len(), entry.bytes);
+                    let what = format!("{name} has {} bytes, expected {}", found.len(), entry.bytes);
                     return Err(CheckpointError::torn(dir, what));
                 }
                 Err(error) => return Err(CheckpointError::torn(dir, format!("{name}: {error}"))),

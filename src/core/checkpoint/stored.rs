@@ -198,7 +198,7 @@ impl Read for Hashed<'_> {
         self.hash.update(&buffer[..got]);
         self.left -= got as u64;
         if got > 0 && self.left == 0 && hex(self.hash.clone().finalize()) != self.expected {
-            return Err(io::Error::other("the file is not what was written: its SHA-256 differs from the manifest's"));
+            return Err(io::Error::other("the file is corrupt: its SHA-256 differs from that in the manifest"));
         }
         Ok(got)
     }

@@ -28,7 +28,11 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["stage", "training_phase"], "train.phase", "sft or pretrain"),
     (&["num_train_epochs", "num_epochs"], "train.epochs", "instead of train.steps"),
     (&["max_steps", "train_iters", "training_steps", "num_steps"], "train.steps", ""),
-    (&["per_device_train_batch_size", "local_batch_size"], "train.micro_batch_size", "most samples in a pack"),
+    (
+        &["per_device_train_batch_size", "local_batch_size"],
+        "train.micro_batch_size",
+        "maximum number of samples in a pack",
+    ),
     (
         &["gradient_accumulation_steps", "train_batch_size", "batch_size"],
         "train.global_batch_size",
@@ -37,7 +41,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["learning_rate"], "train.lr", ""),
     (&["lr_scheduler_type", "lr_decay_style"], "train.schedule", ""),
     (&["lr_warmup_iters", "num_warmup_steps"], "train.warmup_steps", "a number of steps"),
-    (&["lr_warmup_fraction"], "train.warmup_ratio", "a share of all steps"),
+    (&["lr_warmup_fraction"], "train.warmup_ratio", "a fraction of all steps"),
     (&["lr_wsd_decay_iters"], "train.decay_steps", "a number of steps, for `schedule: wsd`"),
     (&["pref_beta", "dpo_beta"], "train.preference.beta", ""),
     (&["pref_loss", "dpo_loss"], "train.preference.loss", ""),
@@ -131,7 +135,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (
         &["caption_dropout_rate", "caption_dropout_percent", "uncond_prob"],
         "data.caption_dropout",
-        "a part, such as 0.1",
+        "a fraction, such as 0.1",
     ),
     (&["ema_decay", "use_ema"], "train.ema", "a number such as 0.999"),
     (&["resolution", "max_area", "max_pixels"], "data.image.area", "1024x1024, or a number of pixels"),

@@ -129,18 +129,17 @@ impl DataEngine {
                 match sample.meta == meta {
                     true => Ok(sample),
                     false => {
-                        Err(format!("sample {id} is not what it was when it was first read; has a file changed?")
-                            .into())
+                        Err(format!("sample {id} has changed since it was first read; was a file modified?").into())
                     }
                 }
             }
-            None => Err(format!("sample {id} was planned and is not held here").into()),
+            None => Err(format!("sample {id} is planned but not held by this data actor").into()),
         }
     }
 
     fn read_again(&mut self, id: SampleId) -> Result<Sample, EngineError> {
         let sample = self.samples.sample(id).map_err(|SkippedSample { source, reason, .. }| {
-            format!("{source} was valid when it was first read, and no longer is: {reason}")
+            format!("{source} was valid when it was first read, but no longer is: {reason}")
         });
         let mut sample = sample?;
         sample.meta.owner = self.index;
@@ -263,7 +262,7 @@ impl DataEngine {
             let found = sample.all_columns().count();
             if found != num_columns {
                 let (id, other) = (sample.meta.id, first.meta.id);
-                return Err(format!("sample {id} has {found} columns, and sample {other} has {num_columns}").into());
+                return Err(format!("sample {id} has {found} columns, but sample {other} has {num_columns}").into());
             }
             columns.iter_mut().zip(sample.all_columns()).for_each(|(column, view)| column.push((sample.meta.id, view)));
         }

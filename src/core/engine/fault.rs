@@ -212,7 +212,7 @@ impl FromStr for Rule {
         let points =
             [&POINTS[..], &SAVE_POINTS, &FOLDER_POINTS, &PACK_POINTS, &NAN_POINTS, &LIE_POINTS, &JOURNAL_POINTS];
         if !points.concat().contains(&point) {
-            return Err("there is no such point");
+            return Err("unknown point");
         }
         let (first, last) = nth.split_once('-').unwrap_or((nth, nth));
         let turns = match nth.strip_prefix('s') {

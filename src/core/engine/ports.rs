@@ -180,7 +180,7 @@ impl Ports {
                         return Ok(());
                     }
                     Refusal::Closed => {
-                        let reason = format!("it takes no {:?}", refused.parcel.header.kind);
+                        let reason = format!("it no longer receives {:?}", refused.parcel.header.kind);
                         if to.role == Role::Encoder {
                             self.lose(to, reason);
                             return Ok(());

@@ -20,7 +20,7 @@ impl Fields {
         let text = std::str::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
         match parse_strictly(text).map_err(|error| wrong(error.to_string()))? {
             Json::Object(fields) => Ok(Self(fields)),
-            _ => Err(wrong("it is another value".to_owned())),
+            _ => Err(wrong("it is another JSON value".to_owned())),
         }
     }
 
@@ -111,7 +111,7 @@ impl Fields {
         match self.0.into_iter().find(|(_, value)| !value.is_null()) {
             Some((name, _)) => {
                 let name: String = name.chars().take(MAX_NAME).collect();
-                Err(ApiError::unsupported(name, "this server does not know the field"))
+                Err(ApiError::unsupported(name, "this server does not know this field"))
             }
             None => Ok(()),
         }

@@ -27,11 +27,11 @@ fn confine_one(locator: &mut Locator, files: Option<&Path>) -> Result<(), ApiErr
     let refuse = |reason: &str| Err(ApiError::bad("messages", reason));
     let name = match locator {
         Locator::Bytes { .. } => return Ok(()),
-        Locator::Url(_) => return refuse("a URL is not fetched: send the bytes, in a data: URI"),
+        Locator::Url(_) => return refuse("URLs are not fetched: send the bytes in a data: URI"),
         Locator::File(name) => name,
     };
     let Some(folder) = files else {
-        return refuse("files are not served: send the bytes, in a data: URI, or start the server with --files");
+        return refuse("files cannot be named: send the bytes in a data: URI, or start the server with --files");
     };
     // The same words for a file that is not there and one that is elsewhere: nobody learns what is on the disk.
     let found = folder.canonicalize().and_then(|folder| Ok((folder.join(&*name).canonicalize()?, folder)));
@@ -40,6 +40,6 @@ fn confine_one(locator: &mut Locator, files: Option<&Path>) -> Result<(), ApiErr
             *locator = Locator::File(path.display().to_string());
             Ok(())
         }
-        _ => refuse("a file is not below the folder of --files"),
+        _ => refuse("a file is not inside the folder of --files"),
     }
 }

@@ -30,7 +30,7 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
         (tools, None) => tools,
         (tools, Some(Json::String(choice))) if choice == "auto" => tools,
         (_, Some(Json::String(choice))) if choice == "none" => None,
-        _ => return Err(ApiError::unsupported("tool_choice", "only \"auto\" and \"none\" are")),
+        _ => return Err(ApiError::unsupported("tool_choice", "only \"auto\" and \"none\" are supported")),
     };
     let record = json!({
         "messages": messages,
@@ -45,7 +45,7 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
         }
     }
     if conversation.media.iter().any(|source| matches!(source, MediaSource::Context(_))) {
-        return Err(ApiError::bad("messages", "parts of type \"context\" are for training data"));
+        return Err(ApiError::bad("messages", "parts of type \"context\" are only supported in training data"));
     }
     Ok(conversation)
 }
@@ -56,7 +56,7 @@ fn normalize(message: &mut Map<String, Json>, at: usize) -> Result<(), ApiError>
     let says = |value: &Json| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty());
     if let Some(name) = message.iter().find(|(name, value)| !KNOWN.contains(&name.as_str()) && says(value)) {
         let name: String = name.0.chars().take(64).collect();
-        return Err(ApiError::unsupported(param(&name), "this server does not know the field"));
+        return Err(ApiError::unsupported(param(&name), "this server does not know this field"));
     }
     message.retain(|name, value| KNOWN.contains(&name.as_str()) && !value.is_null() || name == "content");
     match message.get("role").and_then(Json::as_str) {
@@ -95,14 +95,14 @@ fn expect_content(message: &Map<String, Json>, at: usize) -> Result<(), ApiError
     };
     let is_said = has("content");
     if is_said && !message["content"].is_string() && !message["content"].is_array() {
-        return Err(ApiError::bad(param.clone(), format!("`{param}` must be a text or a list of parts")));
+        return Err(ApiError::bad(param.clone(), format!("`{param}` must be a string or a list of parts")));
     }
     let role = message.get("role").and_then(Json::as_str).unwrap_or_default();
     let is_otherwise = role == "assistant" && (has("tool_calls") || has("reasoning_content"));
     match is_said || is_otherwise {
         true => Ok(()),
         false => {
-            Err(ApiError::bad(param.clone(), format!("`{param}` is missing: it must be a text or a list of parts")))
+            Err(ApiError::bad(param.clone(), format!("`{param}` is missing: it must be a string or a list of parts")))
         }
     }
 }

@@ -77,7 +77,7 @@ impl Asked {
             return Err(ApiError::bad("stop", format!("a stop string must have 1 to {MAX_STOP_BYTES} bytes")));
         }
         if asked.includes_usage && !asked.streams {
-            return Err(ApiError::bad("stream_options", "`stream_options` is for requests with `stream`"));
+            return Err(ApiError::bad("stream_options", "`stream_options` requires `stream`"));
         }
         refuse(&mut fields, endpoint)?;
         fields.finish()?;
@@ -87,7 +87,7 @@ impl Asked {
 
 /// The text of `/v1/completions`.
 fn prompt(fields: &mut Fields) -> Result<String, ApiError> {
-    let hint = "one string is taken; a list of strings or of tokens is not";
+    let hint = "it must be one string, not a list of strings or of tokens";
     match fields.take("prompt") {
         Some(Json::String(text)) if !text.is_empty() => Ok(text),
         Some(Json::Array(mut list)) if list.len() == 1 => match list.pop() {
@@ -95,7 +95,7 @@ fn prompt(fields: &mut Fields) -> Result<String, ApiError> {
             _ => Err(ApiError::unsupported("prompt", hint)),
         },
         Some(Json::Array(_)) => Err(ApiError::unsupported("prompt", hint)),
-        _ => Err(ApiError::bad("prompt", "`prompt` must be a string that is not empty")),
+        _ => Err(ApiError::bad("prompt", "`prompt` must be a non-empty string")),
     }
 }
 
@@ -142,30 +142,30 @@ fn refuse(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError> {
     let is_one = |value: &Json| value.as_i64() == Some(1);
     let is_false = |value: &Json| value.as_bool() == Some(false);
     let is_empty = |value: &Json| value.as_object().is_some_and(|map| map.is_empty());
-    fields.only("n", is_one, "ask once for each answer")?;
-    fields.only("presence_penalty", is_zero, "there is `repetition_penalty`")?;
-    fields.only("frequency_penalty", is_zero, "there is `repetition_penalty`")?;
-    fields.only("logit_bias", is_empty, "no token can be favored")?;
+    fields.only("n", is_one, "send one request per answer")?;
+    fields.only("presence_penalty", is_zero, "use `repetition_penalty`")?;
+    fields.only("frequency_penalty", is_zero, "use `repetition_penalty`")?;
+    fields.only("logit_bias", is_empty, "tokens cannot be biased")?;
     // Who asks is nothing that an answer depends on.
     fields.only("user", Json::is_string, "it must be a string")?;
     match endpoint {
         Endpoint::Chat => {
             let is_text = |value: &Json| value.get("type").and_then(Json::as_str) == Some("text");
-            fields.only("response_format", is_text, "only {\"type\": \"text\"} is")?;
-            fields.only("logprobs", is_false, "probabilities are not told")?;
-            fields.only("top_logprobs", is_zero, "probabilities are not told")?;
+            fields.only("response_format", is_text, "only {\"type\": \"text\"} is supported")?;
+            fields.only("logprobs", is_false, "log probabilities are not returned")?;
+            fields.only("top_logprobs", is_zero, "log probabilities are not returned")?;
             fields.only("parallel_tool_calls", Json::is_boolean, "it must be true or false")?;
             fields.only("metadata", Json::is_object, "it must be an object")?;
             for name in ["prompt_cache_key", "safety_identifier", "service_tier"] {
                 fields.only(name, Json::is_string, "it must be a string")?;
             }
-            fields.only("store", is_false, "nothing is stored")
+            fields.only("store", is_false, "answers are not stored")
         }
         Endpoint::Completions => {
-            fields.only("logprobs", |_| false, "probabilities are not told")?;
+            fields.only("logprobs", |_| false, "log probabilities are not returned")?;
             fields.only("echo", is_false, "the prompt is not repeated")?;
-            fields.only("best_of", is_one, "ask once for each answer")?;
-            fields.only("suffix", |value| value.as_str() == Some(""), "text is continued at its end only")
+            fields.only("best_of", is_one, "send one request per answer")?;
+            fields.only("suffix", |value| value.as_str() == Some(""), "text can only be continued at its end")
         }
     }
 }

@@ -139,8 +139,8 @@ fn files_are_those_below_the_folder() {
     }
     let outside = format!("file://{}", at("b.png").display());
     for url in ["../b.png", "link.png", "gone.png", "/etc/passwd", outside.as_str()] {
-        assert_eq!(ask(url, files).unwrap_err(), "a file is not below the folder of --files", "{url}");
-        assert!(ask(url, None).unwrap_err().contains("files are not served"));
+        assert_eq!(ask(url, files).unwrap_err(), "a file is not inside the folder of --files", "{url}");
+        assert!(ask(url, None).unwrap_err().contains("files cannot be named"));
     }
-    assert!(ask("https://example.com/a.png", files).unwrap_err().contains("is not fetched"));
+    assert!(ask("https://example.com/a.png", files).unwrap_err().contains("are not fetched"));
 }

@@ -27,10 +27,14 @@ impl Actions {
     /// The reason: no action, values that do not fill rows of the width, or one that is not finite.
     pub fn check(&self) -> Result<(), String> {
         if self.values.is_empty() || !self.values.len().is_multiple_of(self.width.max(1)) {
-            return Err(format!("the policy made {} values in actions of {}", self.values.len(), self.width));
+            return Err(format!(
+                "the policy returned {} values, which do not form actions of {} values",
+                self.values.len(),
+                self.width
+            ));
         }
         match self.values.iter().find(|value| !value.is_finite()) {
-            Some(value) => Err(format!("the policy made an action with {value}")),
+            Some(value) => Err(format!("the policy returned an action that contains {value}")),
             None => Ok(()),
         }
     }
@@ -78,7 +82,7 @@ pub trait Policy {
     /// # Errors
     /// The reason: the policy draws none, or the noise has another size.
     fn begin_with(&mut self, _noise: Vec<f32>) -> Result<(), String> {
-        Err("this policy begins with no noise".to_owned())
+        Err("this policy does not start from noise".to_owned())
     }
 
     /// # Errors

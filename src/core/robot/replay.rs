@@ -30,8 +30,7 @@ impl Replay {
         let num_frames = set.episodes()[episode].length;
         let width =
             |key: &str| set.info().feature(key).filter(|feature| feature.is_numbers()).map(|feature| feature.width());
-        let lacks =
-            || DataError::File { path: folder.to_owned(), reason: format!("has no feature {ACTION} of numbers") };
+        let lacks = || DataError::File { path: folder.to_owned(), reason: format!("has no numeric feature {ACTION}") };
         let chunk_size = CHUNK_SIZE.min(num_frames);
         let spec = PolicySpec {
             name: format!("replay of episode {episode} of {}", folder.display()),
@@ -60,7 +59,7 @@ impl Policy for Replay {
     fn act(&mut self, _: &Observation, moment: Moment) -> Result<Actions, String> {
         let begin = usize::try_from(moment.request).unwrap_or(usize::MAX).saturating_mul(self.spec.num_executed);
         if begin >= self.num_frames {
-            return Err(format!("the recorded episode is over: it has {} frames", self.num_frames));
+            return Err(format!("the recorded episode has ended: it has only {} frames", self.num_frames));
         }
         let steps: Vec<i64> = (begin..begin + self.spec.chunk_size).map(|step| step as i64).collect();
         let window = self.first.window(ACTION, &steps).map_err(|error| error.to_string())?;

@@ -31,7 +31,7 @@ static STORES: Mutex<BTreeMap<String, Arc<dyn ObjectStore>>> = Mutex::new(BTreeM
 
 /// The store of a URL, where in it, and what stands before that place in the URL.
 pub(crate) fn client_of(text: &str) -> Result<(Arc<dyn ObjectStore>, Path, String), StoreError> {
-    let url = Url::parse(text).map_err(|error| StoreError::new(text, format!("is no URL: {error}")))?;
+    let url = Url::parse(text).map_err(|error| StoreError::new(text, format!("is not a valid URL: {error}")))?;
     let key = url[..Position::BeforePath].to_owned();
     let root = format!("{key}/");
     let lock = || STORES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +138,9 @@ pub fn get(url: &str, max: u64) -> Result<Option<Vec<u8>>, StoreError> {
     });
     match fetched {
         Ok(Ok(bytes)) => Ok(Some(bytes.to_vec())),
-        Ok(Err(size)) => Err(StoreError::new(url, format!("{size} bytes, more than {max}"))),
+        Ok(Err(size)) => {
+            Err(StoreError::new(url, format!("the object has {size} bytes, more than the limit of {max}")))
+        }
         // A bucket that is not there is another thing than an object that is not.
         Err(object_store::Error::NotFound { source, .. }) if !source.to_string().contains("NoSuchBucket") => Ok(None),
         Err(error) => Err(failed(url, &error)),
@@ -166,7 +168,7 @@ pub fn send(url: &str, reader: &mut dyn Read, bytes: u64) -> Result<(), StoreErr
         if got as u64 == want {
             Ok(part)
         } else {
-            Err(StoreError::new(url, "the file became shorter while it was sent"))
+            Err(StoreError::new(url, "the file was truncated while it was being uploaded"))
         }
     };
     if bytes <= PART_BYTES {
@@ -221,7 +223,7 @@ pub fn fetch(url: &str, bytes: u64, sink: &mut dyn FnMut(&[u8]) -> io::Result<()
         let Some((len, answer)) = ahead.pop_front() else { return Ok(()) };
         let part = answer.recv().expect("the future answers").map_err(|error| failed(url, &error))?;
         if part.len() as u64 != len {
-            return Err(StoreError::new(url, "ends too early: truncated"));
+            return Err(StoreError::new(url, "the response is truncated"));
         }
         sink(&part).map_err(|error| StoreError::new(url, error))?;
     }
@@ -243,7 +245,7 @@ pub fn list(folder: &str) -> Result<Vec<StoredObject>, StoreError> {
         let listed = wait(async move { store.list_with_delimiter(Some(&prefix)).await });
         let listed = listed.map_err(|error| failed(&folder, &error))?;
         if found.len() + listed.objects.len() > MAX_LISTED {
-            return Err(StoreError::new(&folder, format!("more than {MAX_LISTED} objects")));
+            return Err(StoreError::new(&folder, format!("the folder has more than {MAX_LISTED} objects")));
         }
         folders.extend(listed.common_prefixes);
         for meta in &listed.objects {

@@ -12,7 +12,7 @@ pub fn is_store_url(text: &str) -> bool {
 /// What is wrong with it as the URL of a folder in an object store.
 pub fn check_store_url(text: &str) -> Result<(), String> {
     if !is_store_url(text) {
-        return Err("is no URL of an object store: write s3://BUCKET/FOLDER, gs://… or az://…".to_owned());
+        return Err("is not the URL of an object store: write s3://BUCKET/FOLDER, gs://… or az://…".to_owned());
     }
     let (scheme, rest) = text.split_once("://").unwrap_or_default();
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -20,7 +20,7 @@ pub fn check_store_url(text: &str) -> Result<(), String> {
     let user = host.rsplit_once('@').map(|(user, _)| user);
     let is_azure = scheme.to_ascii_lowercase().starts_with('a');
     if user.is_some_and(|user| user.contains(':') || !is_azure) {
-        return Err("has credentials in it: they belong in the environment".to_owned());
+        return Err("contains credentials: put them into the environment".to_owned());
     }
     if host.is_empty() {
         return Err("names no bucket".to_owned());
@@ -29,7 +29,7 @@ pub fn check_store_url(text: &str) -> Result<(), String> {
     if text.contains(['?', '#', '*', '{', '\\'])
         || path.trim_end_matches('/').split('/').skip_while(|_| path.is_empty()).any(strange)
     {
-        return Err("is not plain: a bucket and a folder, without `?`, `#`, `*`, `{` or empty names".to_owned());
+        return Err("must be a bucket and a folder, without `?`, `#`, `*`, `{` or empty names".to_owned());
     }
     Ok(())
 }
@@ -50,16 +50,16 @@ mod tests {
             assert_eq!(check_store_url(url), Ok(()), "{url}");
         }
         for (url, part) in [
-            ("runs/a", "no URL"),
-            ("http://host/a", "no URL"),
+            ("runs/a", "is not the URL of an object store"),
+            ("http://host/a", "is not the URL of an object store"),
             ("s3://", "no bucket"),
             ("s3:///a", "no bucket"),
             ("s3://key:secret@bucket/a", "credentials"),
             ("s3://key@bucket/a", "credentials"),
             ("az://container:secret@account/a", "credentials"),
-            ("s3://b/a/../c", "not plain"),
-            ("s3://b//a", "not plain"),
-            ("s3://b/a?x=1", "not plain"),
+            ("s3://b/a/../c", "must be a bucket and a folder"),
+            ("s3://b//a", "must be a bucket and a folder"),
+            ("s3://b/a?x=1", "must be a bucket and a folder"),
         ] {
             let reason = check_store_url(url).unwrap_err();
             assert!(reason.contains(part) && !reason.contains("secret"), "{url}: {reason}");

@@ -83,7 +83,7 @@ impl Engine {
                 Err(error) => drop(opened.send(Err(error))),
             }
         };
-        std::thread::Builder::new().name("answers".into()).spawn(serve).context("the model's thread")?;
+        std::thread::Builder::new().name("answers".into()).spawn(serve).context("cannot start the model's thread")?;
         is_open.recv().context("the model's thread has ended")??;
         Ok(Self { jobs, ended })
     }
@@ -102,8 +102,10 @@ impl Engine {
         let (events, answer) = flume::bounded(limits.max_new_tokens + 4);
         match self.jobs.try_send(Job { asked, events }) {
             Ok(()) => Ok(answer),
-            Err(TrySendError::Full(_)) => Err(ApiError::new(429, format!("{} requests wait already", limits.queue))),
-            Err(TrySendError::Disconnected(_)) => Err(ApiError::new(503, "the server is ending")),
+            Err(TrySendError::Full(_)) => {
+                Err(ApiError::new(429, format!("{} requests are already waiting", limits.queue)))
+            }
+            Err(TrySendError::Disconnected(_)) => Err(ApiError::new(503, "the server is shutting down")),
         }
     }
 }
@@ -124,7 +126,7 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
             Ok(Ok(())) => continue,
             Ok(Err(error)) => error.to_string(),
             Err(_) => {
-                "the model failed on this request or on one that was answered with it (see the server)".to_owned()
+                "the model failed on this request or on another one in its batch (see the server's log)".to_owned()
             }
         };
         for request in &begun {
@@ -159,9 +161,9 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
     let sample = match asked.question {
         Question::Text(text) => processor.text_prompt(SampleId(0), &text),
         Question::Chat(mut conversation) => {
-            processor.expect_template().map_err(|_| {
-                ApiError::bad("messages", "the model has no chat template: /v1/completions continues texts")
-            })?;
+            processor
+                .expect_template()
+                .map_err(|_| ApiError::bad("messages", "the model has no chat template; use /v1/completions"))?;
             confine(&mut conversation, limits.files.as_deref())?;
             processor.prompt(SampleId(0), &conversation, Path::new(""))
         }
@@ -173,28 +175,29 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
     let room = left.min(limits.max_context.saturating_sub(num_tokens));
     let most = match positions {
         Some(Positions { most, apart: true }) => {
-            format!("prompt and answer have {most} at most each, and together {}", limits.max_context)
+            format!("prompt and answer may have at most {most} tokens each and {} together", limits.max_context)
         }
         Some(Positions { most, apart: false }) => {
-            format!("prompt and answer together have {} at most", most.min(limits.max_context))
+            format!("prompt and answer together may have at most {} tokens", most.min(limits.max_context))
         }
-        None => format!("prompt and answer together have {} at most", limits.max_context),
+        None => format!("prompt and answer together may have at most {} tokens", limits.max_context),
     };
     let too_long = |reason: String| ApiError::bad("messages", reason).with_code("context_length_exceeded");
     if num_tokens == 0 {
-        return Err(ApiError::bad("messages", "the prompt has no token"));
+        return Err(ApiError::bad("messages", "the prompt has no tokens"));
     }
     if room == 0 {
-        return Err(too_long(format!("the prompt has {num_tokens} tokens, and {most}")));
+        return Err(too_long(format!("the prompt has {num_tokens} tokens; {most}")));
     }
     let max_new_tokens = match asked.max_tokens {
         None => limits.max_new_tokens.min(room),
         Some(wanted) if wanted > limits.max_new_tokens => {
-            let reason = format!("`max_tokens` is {wanted}; this server makes {} at most", limits.max_new_tokens);
+            let reason =
+                format!("`max_tokens` is {wanted}, but this server generates at most {}", limits.max_new_tokens);
             return Err(ApiError::bad("max_tokens", reason));
         }
         Some(wanted) if wanted > room => {
-            let reason = format!("{num_tokens} tokens of the prompt and {wanted} of the answer are too many: {most}");
+            let reason = format!("the prompt has {num_tokens} tokens and the answer up to {wanted}: {most}");
             return Err(too_long(reason));
         }
         Some(wanted) => wanted,

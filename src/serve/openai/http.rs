@@ -56,10 +56,10 @@ where
         "/health" | "/v1/models" => Method::GET,
         "/v1/chat/completions" | "/v1/completions" => Method::POST,
         path if path.starts_with("/v1/models/") => Method::GET,
-        _ => return Err(ApiError::new(404, "there is no such page").with_code("not_found")),
+        _ => return Err(ApiError::new(404, "no such page").with_code("not_found")),
     };
     if *request.method() != method && !(method == Method::GET && *request.method() == Method::HEAD) {
-        return Err(ApiError::new(405, format!("{path} takes {method}")));
+        return Err(ApiError::new(405, format!("{path} requires {method}")));
     }
     if path == "/health" {
         return Ok(page(StatusCode::OK, &json!({"status": "ok"})));
@@ -89,7 +89,7 @@ where
     // Only then is it known whether the request can be answered at all.
     let prompt_tokens = match next(&answer).await? {
         Event::Begun { prompt_tokens } => prompt_tokens,
-        _ => return Err(ApiError::new(500, "an answer without a beginning")),
+        _ => return Err(ApiError::new(500, "the model's answer has no beginning")),
     };
     if !streams {
         return collect(&reply, &answer, prompt_tokens).await;
@@ -105,13 +105,13 @@ where
 fn admit<B>(request: &Request<B>, shared: &Shared) -> Result<(), ApiError> {
     // Browsers say where a page comes from: no web page may use the model of who looks at it.
     if request.headers().contains_key(ORIGIN) {
-        return Err(ApiError::new(403, "web pages are not served (the request has an Origin)"));
+        return Err(ApiError::new(403, "requests from web pages are refused (the request has an Origin)"));
     }
     let Some(key) = &shared.key else { return Ok(()) };
     let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     match header.and_then(|value| value.strip_prefix("Bearer ")) {
         Some(given) if is_same(given.trim(), key) => Ok(()),
-        _ => Err(ApiError::new(401, "the API key is missing or another").with_code("invalid_api_key")),
+        _ => Err(ApiError::new(401, "the API key is missing or wrong").with_code("invalid_api_key")),
     }
 }
 
@@ -120,7 +120,7 @@ fn expect_model(named: &str, shared: &Shared) -> Result<(), ApiError> {
         return Ok(());
     }
     let named: String = named.chars().take(64).collect();
-    let reason = format!("the model {named:?} is not served; {:?} is", shared.name);
+    let reason = format!("the model {named:?} is not served, only {:?}", shared.name);
     Err(ApiError { param: Some("model".into()), ..ApiError::new(404, reason).with_code("model_not_found") })
 }
 
@@ -129,7 +129,7 @@ where
     B: hyper::body::Body,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    let too_large = || ApiError::new(413, format!("a body has {MAX_BODY} bytes at most"));
+    let too_large = || ApiError::new(413, format!("the body may have at most {MAX_BODY} bytes"));
     let header = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if header.and_then(|value| value.parse().ok()).is_some_and(|length: u64| length > MAX_BODY as u64) {
         return Err(too_large());
@@ -138,8 +138,8 @@ where
     match timeout(PATIENCE, body.collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(ApiError::new(400, format!("the body ends early: {error}"))),
-        Err(_) => Err(ApiError::new(408, "the body does not come")),
+        Ok(Err(error)) => Err(ApiError::new(400, format!("the body is incomplete: {error}"))),
+        Err(_) => Err(ApiError::new(408, "the body did not arrive in time")),
     }
 }
 

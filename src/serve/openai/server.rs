@@ -108,7 +108,7 @@ async fn welcome(stream: TcpStream, shared: &Shared) {
 /// Says that there are too many connections.
 async fn turn_away(stream: TcpStream) {
     let service = service_fn(|_: Request<Incoming>| async {
-        Ok::<_, Infallible>(refusal(&ApiError::new(503, format!("{MAX_CONNECTIONS} connections are open"))))
+        Ok::<_, Infallible>(refusal(&ApiError::new(503, format!("too many connections: {MAX_CONNECTIONS} are open"))))
     });
     let _ = timeout(PATIENCE, http().keep_alive(false).serve_connection(TokioIo::new(stream), service)).await;
 }

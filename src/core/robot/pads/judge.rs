@@ -72,7 +72,7 @@ fn episode(
             .act(&Observation { images, state: scene.state(), prompt: instruction(told), begun: Vec::new() }, moment)?;
         actions.check()?;
         if actions.width != 2 {
-            return Err(format!("Pads takes actions of 2 values, the policy makes {}", actions.width));
+            return Err(format!("actions in Pads have 2 values, but the policy's have {}", actions.width));
         }
         moment.request += 1;
         for step in 0..actions.num_steps().min(policy.spec().num_executed.max(1)) {

@@ -59,9 +59,11 @@ impl Policy for Expert {
 
     fn act(&mut self, observation: &Observation, _: Moment) -> Result<Actions, String> {
         let named = COLORS.iter().position(|color| observation.prompt.split(' ').any(|word| word == *color));
-        let named = named.ok_or_else(|| format!("the instruction {:?} names no pad", observation.prompt))?;
-        let &[x, y] = &observation.state[..] else { return Err("the state of Pads has two values".to_owned()) };
-        let Some((_, picture)) = observation.images.first() else { return Err("no picture".to_owned()) };
+        let named = named.ok_or_else(|| format!("the instruction {:?} does not name a pad", observation.prompt))?;
+        let &[x, y] = &observation.state[..] else { return Err("a state in Pads must have two values".to_owned()) };
+        let Some((_, picture)) = observation.images.first() else {
+            return Err("the observation has no picture".to_owned());
+        };
         let mut agent = [f64::from(x), f64::from(y)];
         // A pad that is nowhere is not gone to.
         let center = find(picture, named).unwrap_or(agent);

@@ -60,9 +60,12 @@ impl DType {
             "f4" | "float32" => Self::F32,
             "f8" | "float64" => Self::F64,
             _ => {
-                let reason = "booleans, integers and floats of 32 or 64 bits are taken, little end first; objects, records and \
-                              complex numbers never";
-                return Err(format!("an array of type {:?}: {reason}", text.chars().take(32).collect::<String>()));
+                let reason =
+                    "only booleans, integers and floats of 32 or 64 bits are supported, in little-endian order";
+                return Err(format!(
+                    "array has the unsupported type {:?}: {reason}",
+                    text.chars().take(32).collect::<String>()
+                ));
             }
         })
     }
@@ -97,22 +100,22 @@ impl<'a> Array<'a> {
         if entry("__ndarray__").is_none() {
             return Ok(None);
         }
-        let Some(&Value::Text(dtype)) = entry("dtype") else { return Err("an array without its type".to_owned()) };
-        let Some(&Value::Bytes(data)) = entry("data") else { return Err("an array without its bytes".to_owned()) };
-        let Some(Value::List(axes)) = entry("shape") else { return Err("an array without its shape".to_owned()) };
+        let Some(&Value::Text(dtype)) = entry("dtype") else { return Err("array has no `dtype`".to_owned()) };
+        let Some(&Value::Bytes(data)) = entry("data") else { return Err("array has no `data`".to_owned()) };
+        let Some(Value::List(axes)) = entry("shape") else { return Err("array has no `shape`".to_owned()) };
         if axes.len() > MAX_AXES {
-            return Err(format!("an array of {} axes, more than {MAX_AXES}", axes.len()));
+            return Err(format!("array has {} axes, more than the limit of {MAX_AXES}", axes.len()));
         }
         let axis = |axis: &Value<'_>| match axis {
             Value::Int(size) => usize::try_from(*size).ok(),
             _ => None,
         };
         let shape: Option<Vec<usize>> = axes.iter().map(axis).collect();
-        let shape = shape.ok_or("a shape with a size that is no whole number of at least 0")?;
+        let shape = shape.ok_or("every size in `shape` must be an integer of at least 0")?;
         let dtype = DType::parse(dtype)?;
         let num_bytes = shape.iter().try_fold(dtype.size(), |product, &size| product.checked_mul(size));
         if num_bytes != Some(data.len()) {
-            return Err(format!("an array of shape {shape:?} and type {dtype:?} in {} bytes", data.len()));
+            return Err(format!("array of shape {shape:?} and type {dtype:?} does not match its {} bytes", data.len()));
         }
         Ok(Some(Self { dtype, shape, data }))
     }
@@ -138,7 +141,7 @@ impl<'a> Array<'a> {
             DType::F64 => all(self.data, f64::from_le_bytes),
         };
         match numbers.iter().find(|number| !number.is_finite()) {
-            Some(number) => Err(format!("an array with {number}")),
+            Some(number) => Err(format!("array contains {number}")),
             None => Ok(numbers),
         }
     }

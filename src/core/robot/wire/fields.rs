@@ -34,7 +34,7 @@ fn collect<'a>(path: &str, value: &Value<'a>, keys: Keys, to: &mut Vec<(String, 
         Value::Bool(_) => Field::Other("true or false"),
         Value::Int(_) | Value::Float(_) => Field::Numbers(value.number().into_iter().collect()),
         Value::Text(text) => Field::Text(text),
-        Value::Bytes(_) => Field::Other("bytes without a type"),
+        Value::Bytes(_) => Field::Other("untyped bytes"),
         Value::List(values) => match values.iter().map(Value::number).collect::<Option<Vec<f64>>>() {
             Some(numbers) => Field::Numbers(numbers),
             None => {
@@ -47,7 +47,7 @@ fn collect<'a>(path: &str, value: &Value<'a>, keys: Keys, to: &mut Vec<(String, 
             None => {
                 return entries.iter().try_for_each(|(key, value)| match key {
                     Value::Text(name) => collect(&joined(name), value, keys, to),
-                    _ => Err(at("a key of bytes in a map that is no array".to_owned())),
+                    _ => Err(at("map that is not an array has a binary key".to_owned())),
                 });
             }
         },
@@ -63,13 +63,13 @@ fn special<'a>(map: &Value<'a>, keys: Keys) -> Result<Option<Field<'a>>, String>
     }
     let entry = |name: &str| map.entry(&keys.key(name));
     if entry("__npgeneric__").is_some() {
-        let number = entry("data").and_then(Value::number).ok_or("a scalar that is no number")?;
+        let number = entry("data").and_then(Value::number).ok_or("scalar is not a number")?;
         return Ok(Some(Field::Numbers(vec![number])));
     }
     if keys == Keys::Bytes || entry("__image__").is_none() {
         return Ok(None);
     }
-    let Some(&Value::Bytes(data)) = entry("data") else { return Err("a picture without its bytes".to_owned()) };
+    let Some(&Value::Bytes(data)) = entry("data") else { return Err("picture has no `data`".to_owned()) };
     match entry("format").and_then(Value::text) {
         Some("png" | "jpeg") => Ok(Some(Field::Encoded(data))),
         Some("raw") => {
@@ -78,6 +78,6 @@ fn special<'a>(map: &Value<'a>, keys: Keys) -> Result<Option<Field<'a>>, String>
             let array = Array::of(&Value::Map(entries.iter().cloned().chain([marked]).collect()), keys)?;
             Ok(array.map(Field::Array))
         }
-        _ => Err("a picture that is neither png nor jpeg nor raw".to_owned()),
+        _ => Err("the `format` of a picture must be png, jpeg or raw".to_owned()),
     }
 }

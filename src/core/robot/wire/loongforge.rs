@@ -58,7 +58,7 @@ impl LoongForge {
                 Ok(Heard::Reply(done("reset", id, Some(map([("episode_id", Value::Text(episode))])))))
             }
             "infer" | "predict_action" => self.infer(payload, episode, id),
-            other => Err(format!("the type {other:?} is none of ping, reset, infer, predict_action")),
+            other => Err(format!("unknown type {other:?}, expected one of ping, reset, infer, predict_action")),
         }
     }
 
@@ -78,7 +78,7 @@ impl LoongForge {
         given.retain(|(name, field)| !(CONTROL.contains(&&**name) || name == "unnorm_key" && is_own_key(field)));
         let is_whole = self.asked.is_chunk && self.asked.is_fresh;
         if self.offer.names.has_begun(&given) && !is_whole {
-            return Err("begun actions need return_action_chunk and disable_action_cache".to_owned());
+            return Err("action_prefix requires return_action_chunk and disable_action_cache".to_owned());
         }
         if let Some(reply) = self.next(None) {
             return Ok(Heard::Reply(reply));
@@ -125,7 +125,7 @@ impl Dialogue for LoongForge {
     fn hear(&mut self, message: &[u8], _: f64) -> Heard {
         let message = match read(message) {
             Ok(message @ Value::Map(_)) => message,
-            Ok(_) => return Heard::Reply(Reply::end("a request is a map")),
+            Ok(_) => return Heard::Reply(Reply::end("a request must be a map")),
             Err(reason) => return Heard::Reply(Reply::end(&reason)),
         };
         let text = |key: &str| message.get(key).and_then(Value::text);
@@ -153,7 +153,7 @@ impl Dialogue for LoongForge {
                 self.cached.fill(chunk);
                 match self.next(Some(timing.infer)) {
                     Some(reply) => return reply,
-                    None => "the policy made no action".to_owned(),
+                    None => "the policy returned no action".to_owned(),
                 }
             }
             Err(reason) => reason,

@@ -56,7 +56,7 @@ pub fn read(message: &[u8]) -> Result<Value<'_>, String> {
     let value = reader.value(0)?;
     match reader.rest.len() {
         0 => Ok(value),
-        more => Err(format!("{more} bytes behind the message's value")),
+        more => Err(format!("message has {more} extra bytes after its value")),
     }
 }
 
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
     fn value(&mut self, depth: usize) -> Result<Value<'a>, String> {
         self.num_values += 1;
         if self.num_values > MAX_VALUES {
-            return Err(format!("more than {MAX_VALUES} values: send numbers as arrays"));
+            return Err(format!("message has more than {MAX_VALUES} values: send numbers as arrays"));
         }
         let [tag] = self.array()?;
         Ok(match tag {
@@ -101,8 +101,8 @@ impl<'a> Reader<'a> {
             0xde => self.length::<2>().and_then(|len| self.map(len, depth))?,
             0xdf => self.length::<4>().and_then(|len| self.map(len, depth))?,
             0xe0..=0xff => Value::Int((tag as i8).into()),
-            0xc1 => return Err("the byte 0xc1, which MessagePack never uses".to_owned()),
-            0xc7..=0xc9 | 0xd4..=0xd8 => return Err("an extension type of MessagePack, which is not taken".to_owned()),
+            0xc1 => return Err("message contains the byte 0xc1, which MessagePack never uses".to_owned()),
+            0xc7..=0xc9 | 0xd4..=0xd8 => return Err("extension types of MessagePack are not supported".to_owned()),
         })
     }
 
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
 
     fn text(&mut self, len: usize) -> Result<Value<'a>, String> {
         let text = std::str::from_utf8(self.take(len)?);
-        text.map(Value::Text).map_err(|_| "a text that is not UTF-8".to_owned())
+        text.map(Value::Text).map_err(|_| "text is not valid UTF-8".to_owned())
     }
 
     /// Room for `len` values: a value takes a byte at least.
@@ -161,10 +161,10 @@ impl<'a> Reader<'a> {
             let is_new = match &key {
                 Value::Text(text) => keys.insert((false, text.as_bytes())),
                 Value::Bytes(bytes) => keys.insert((true, *bytes)),
-                _ => return Err("a key of a map that is neither text nor bytes".to_owned()),
+                _ => return Err("a key of a map must be text or bytes".to_owned()),
             };
             if !is_new {
-                return Err(format!("the key {key:?} twice in a map"));
+                return Err(format!("map has the key {key:?} twice"));
             }
             entries.push((key, self.value(depth + 1)?));
         }
@@ -290,7 +290,7 @@ mod tests {
     fn what_is_not_taken_is_said() {
         let error = |bytes: &[u8]| read(bytes).unwrap_err();
         assert!(error(&[0x91; 17]).contains("more than 16 deep"));
-        assert!(error(&[0x81, 1, 1]).contains("neither text nor bytes"));
+        assert!(error(&[0x81, 1, 1]).contains("must be text or bytes"));
         // Two thousand million values, and text, in a few bytes.
         assert!(error(&[0xdd, 0x7f, 0xff, 0xff, 0xff, 0]).contains("2147483647 values are announced"));
         assert!(error(&[0xdb, 0xff, 0xff, 0xff, 0xff, 0]).contains("4294967295 bytes are announced"));
@@ -298,7 +298,7 @@ mod tests {
         assert!(error(&[0xc1]).contains("0xc1"));
         assert!(error(&[0xa1, 0xff]).contains("UTF-8"));
         assert!(error(&[0x82, 0xa1, b'a', 0, 0xa1, b'a', 0]).contains("twice"));
-        assert!(error(&[0, 0]).contains("behind"));
+        assert!(error(&[0, 0]).contains("extra bytes after its value"));
         let many = [&[0xdd, 0, 2, 0, 0][..], &vec![0; 1 << 17]].concat();
         assert!(error(&many).contains("more than 65536 values"));
     }

@@ -54,11 +54,12 @@ impl Names {
             let mut named = spec.cameras.iter().enumerate().filter(|(_, camera)| is_named(camera));
             match (named.next(), named.next()) {
                 (Some((number, _)), None) => Ok(number),
-                _ => Err(format!("`{name}` is none of the policy's cameras ({})", spec.cameras.join(", "))),
+                _ => Err(format!("`{name}` is not one of the policy's cameras ({})", spec.cameras.join(", "))),
             }
         };
         let rule = |text: &String| {
-            let (field, part) = text.split_once('=').ok_or_else(|| format!("`{text}` is not FIELD=PART"))?;
+            let (field, part) =
+                text.split_once('=').ok_or_else(|| format!("`{text}` must have the form FIELD=PART"))?;
             let part = match part {
                 "state" => Part::State,
                 "prompt" => Part::Prompt,
@@ -72,7 +73,7 @@ impl Names {
         if let Some((field, _)) =
             rules.iter().enumerate().find_map(|(at, rule)| rules[..at].iter().find(|before| before.0 == rule.0))
         {
-            return Err(format!("two rules of the field `{field}`"));
+            return Err(format!("the field `{field}` has two rules"));
         }
         let without = without.iter().map(|name| camera(name)).collect::<Result<_, _>>()?;
         Ok(Self { rules, without, prompt, spec: spec.clone() })
@@ -100,17 +101,17 @@ impl Names {
                 }
                 Some(Part::Prompt) if prompt.is_none() => match field {
                     Field::Text(text) => prompt = Some((*text).to_owned()),
-                    _ => return Err(at("the prompt is no text".to_owned())),
+                    _ => return Err(at("the prompt must be text".to_owned())),
                 },
                 Some(Part::State) => states.push((rule, numbers(field).map_err(at)?)),
                 Some(Part::Begun) if begun.is_none() => begun = Some(self.begun(field).map_err(at)?),
                 Some(Part::Nothing) => {}
                 Some(_) => {
-                    return Err(at("another field of the message is the same part of the observation".to_owned()));
+                    return Err(at("another field of the message is already this part of the observation".to_owned()));
                 }
                 None => {
                     return Err(format!(
-                        "{path}: no rule says what it is (serve-policy --map {path}=PART, or {path}=-)"
+                        "{path}: unknown field; name its part with serve-policy --map {path}=PART, or ignore it with {path}=-"
                     ));
                 }
             }
@@ -119,13 +120,13 @@ impl Names {
             self.spec.cameras.iter().zip(images).enumerate().filter_map(|(number, (name, image))| match image {
                 Some(image) => Some(Ok((name.clone(), image))),
                 None if self.without.contains(&number) => None,
-                None => {
-                    Some(Err(format!("no picture of {name} (serve-policy --map FIELD={name}, or --without {name})")))
-                }
+                None => Some(Err(format!(
+                    "missing picture of {name} (serve-policy --map FIELD={name}, or --without {name})"
+                ))),
             });
         let images = images.collect::<Result<_, String>>()?;
         let prompt = match prompt.or_else(|| self.prompt.clone()) {
-            None if self.spec.reads_prompt => return Err("no prompt, and no --prompt of the server".to_owned()),
+            None if self.spec.reads_prompt => return Err("missing prompt, and the server has no --prompt".to_owned()),
             prompt => prompt.unwrap_or_default(),
         };
         Ok(Observation { images, state: self.state(states)?, prompt, begun: begun.unwrap_or_default() })
@@ -146,22 +147,27 @@ impl Names {
     fn begun(&self, field: &Field<'_>) -> Result<Vec<f32>, String> {
         let (width, chunk) = (self.spec.action_width, self.spec.chunk_size);
         if !self.spec.continues_chunks {
-            return Err("this policy cannot go on with a chunk that has begun (--map FIELD=-)".to_owned());
+            return Err("this policy cannot continue a started chunk (ignore the field with --map FIELD=-)".to_owned());
         }
         let values = match field {
             Field::Numbers(numbers) => numbers.clone(),
             Field::Array(array) if array.shape.len() > 1 && array.shape.last() != Some(&width) => {
-                return Err(format!("begun actions of shape {:?}, and an action has {width} values", array.shape));
+                return Err(format!(
+                    "the started actions have shape {:?}, but an action has {width} values",
+                    array.shape
+                ));
             }
             Field::Array(array) => array.numbers()?,
-            _ => return Err("the begun actions are no numbers".to_owned()),
+            _ => return Err("the started actions must be numbers".to_owned()),
         };
         if !values.len().is_multiple_of(width.max(1)) || values.len() >= width * chunk {
             let count = values.len();
-            return Err(format!("{count} values of begun actions, and an action has {width}, a chunk {chunk} actions"));
+            return Err(format!(
+                "the started actions have {count} values, but an action has {width} values and a chunk {chunk} actions"
+            ));
         }
         match values.iter().find(|value| !(**value as f32).is_finite()) {
-            Some(value) => Err(format!("a begun action with {value}")),
+            Some(value) => Err(format!("a started action contains {value}")),
             None => Ok(values.iter().map(|&value| value as f32).collect()),
         }
     }
@@ -184,13 +190,15 @@ impl Names {
     fn state(&self, mut parts: Vec<(Option<usize>, Vec<f32>)>) -> Result<Vec<f32>, String> {
         parts.sort_by_key(|(rule, _)| *rule);
         if parts.len() > 1 && parts.iter().any(|(rule, _)| rule.is_none()) {
-            return Err("several fields of the state: give each a rule (--map FIELD=state) in their order".to_owned());
+            return Err("the state has several fields: give each a rule (--map FIELD=state), in their order".to_owned());
         }
         let state: Vec<f32> = parts.into_iter().flat_map(|(_, values)| values).collect();
         match (state.len(), self.spec.state_width) {
             (found, wanted) if found == wanted => Ok(state),
-            (found, 0) => Err(format!("a state of {found} values, and the policy reads none (--map FIELD=-)")),
-            (found, wanted) => Err(format!("a state of {found} values, and the policy reads {wanted}")),
+            (found, 0) => Err(format!(
+                "the state has {found} values, but the policy reads no state (ignore it with --map FIELD=-)"
+            )),
+            (found, wanted) => Err(format!("the state has {found} values, but the policy reads {wanted}")),
         }
     }
 }
@@ -205,11 +213,11 @@ fn numbers(field: &Field<'_>) -> Result<Vec<f32>, String> {
         Field::Numbers(numbers) => numbers.clone(),
         // [1, width] is a batch of one.
         Field::Array(array) if array.shape.iter().filter(|&&size| size != 1).count() <= 1 => array.numbers()?,
-        Field::Array(array) => return Err(format!("a state of shape {:?}", array.shape)),
-        _ => return Err("the state is no numbers".to_owned()),
+        Field::Array(array) => return Err(format!("the state must be a vector, found shape {:?}", array.shape)),
+        _ => return Err("the state must be numbers".to_owned()),
     };
     match numbers.iter().find(|number| !(**number as f32).is_finite()) {
-        Some(number) => Err(format!("a state with {number}")),
+        Some(number) => Err(format!("the state contains {number}")),
         None => Ok(numbers.iter().map(|&number| number as f32).collect()),
     }
 }

@@ -23,7 +23,7 @@ impl OpenPi {
         let value = read(message)?;
         match value {
             Value::Map(_) => self.offer.names.observation(&fields(&value, Keys::Bytes)?),
-            _ => Err("an observation is a map".to_owned()),
+            _ => Err("an observation must be a map".to_owned()),
         }
     }
 }

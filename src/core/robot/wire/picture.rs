@@ -16,33 +16,38 @@ pub fn picture(field: &Field<'_>) -> Result<RgbImage, String> {
     match field {
         Field::Array(array) => of_array(array),
         Field::Encoded(bytes) => decode_rgb(bytes, &LIMITS),
-        _ => Err("is no picture: an array of 3 axes, or a file in PNG or JPEG".to_owned()),
+        _ => Err("must be a picture: an array with 3 axes, or a PNG or JPEG file".to_owned()),
     }
 }
 
 fn of_array(array: &Array<'_>) -> Result<RgbImage, String> {
     let &[first, second, third] = &array.shape[..] else {
-        return Err(format!("a picture has 3 axes, this array has the shape {:?}", array.shape));
+        return Err(format!("a picture must have 3 axes, found shape {:?}", array.shape));
     };
     let (rows, columns, channels_first) = match (first == 3, third == 3) {
         (false, true) => (first, second, false),
         (true, false) => (second, third, true),
         (true, true) => {
-            return Err(format!("the shape {:?} may be channels first or last: send another size", array.shape));
+            return Err(format!(
+                "the shape {:?} is ambiguous (channels first or last): send another size",
+                array.shape
+            ));
         }
-        (false, false) => return Err(format!("the shape {:?} has no axis of 3 channels, first or last", array.shape)),
+        (false, false) => {
+            return Err(format!("the first or the last axis must have 3 channels, found shape {:?}", array.shape));
+        }
     };
     let (width, height) = (u32::try_from(columns).unwrap_or(u32::MAX), u32::try_from(rows).unwrap_or(u32::MAX));
     if width == 0 || height == 0 || width.max(height) as usize > LIMITS.max_side || rows * columns > LIMITS.max_pixels {
         let Limits { max_side, max_pixels } = LIMITS;
         return Err(format!(
-            "a picture of {width}×{height} pixels: up to {max_side} a side and {max_pixels} in all are taken"
+            "picture has {width}×{height} pixels; at most {max_side} per side and {max_pixels} in total are supported"
         ));
     }
     let bytes = match array.dtype {
         DType::U8 => array.data.to_vec(),
         DType::F32 | DType::F64 => floats(array)?,
-        other => return Err(format!("a picture of type {other:?}: bytes (uint8) or floats from 0 to 1 are taken")),
+        other => return Err(format!("picture has type {other:?}; only uint8 and floats from 0 to 1 are supported")),
     };
     let bytes = match channels_first {
         true => {
@@ -57,7 +62,7 @@ fn of_array(array: &Array<'_>) -> Result<RgbImage, String> {
 fn floats(array: &Array<'_>) -> Result<Vec<u8>, String> {
     let brightness = |value: f64| match (0.0..=1.0).contains(&value) {
         true => Ok((255.0 * value) as u8),
-        false => Err(format!("a picture of floats with {value}, which is not from 0 to 1")),
+        false => Err(format!("the values of a float picture must be from 0 to 1, found {value}")),
     };
     array.numbers()?.into_iter().map(brightness).collect()
 }
@@ -78,7 +83,7 @@ mod tests {
         assert_eq!(array(DType::U8, [4, 1, 3], &last).unwrap(), expected);
         assert_eq!(array(DType::U8, [3, 4, 1], &first).unwrap(), expected);
         assert!(array(DType::U8, [3, 1, 3], &[0; 9]).unwrap_err().contains("channels first or last"));
-        assert!(array(DType::U8, [2, 2, 4], &[0; 16]).unwrap_err().contains("no axis of 3 channels"));
+        assert!(array(DType::U8, [2, 2, 4], &[0; 16]).unwrap_err().contains("must have 3 channels"));
     }
 
     #[test]

@@ -44,7 +44,7 @@ fn begun_actions_are_a_field() {
     };
     assert_eq!(observed(true, &message).unwrap().begun, STATE);
     assert!(observed(true, &observation(|_| ())).unwrap().begun.is_empty());
-    assert!(observed(false, &message).unwrap_err().contains("cannot go on with a chunk"));
+    assert!(observed(false, &message).unwrap_err().contains("cannot continue a started chunk"));
     for (shape, values, part) in [
         (vec![3], vec![0.5; 3], "3 values"),
         (vec![8, 2], vec![0.5; 16], "16 values"),
@@ -119,19 +119,19 @@ fn every_bad_message_of_openpi_ends_with_its_reason() {
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (observation(|_| ())[..50].to_vec(), "cut off"),
         (vec![0x91; 100], "nested"),
-        (b"\x93\x01\x02\x03".to_vec(), "is a map"),
+        (b"\x93\x01\x02\x03".to_vec(), "must be a map"),
         (observation(|all| all[0].1 = complex.clone()), "\"<c8\""),
         (observation(|all| all[0].1 = floats(Keys::Bytes, "|O", &[1], &dimmed)), "\"|O\""),
         (observation(|all| all[0].1 = floats(Keys::Bytes, "|u1", &[3, 1, 3], &dimmed[..9])), "first or last"),
         (observation(|all| all[0].1 = floats(Keys::Bytes, "|u1", &[1 << 40, 3], &dimmed)), "12 bytes"),
-        (observation(|all| all[0].1 = Value::Text("x")), "observation/image: no rule says what it is"),
-        (observation(|all| drop(all.remove(0))), "no picture of observation.images.top"),
-        (observation(|all| drop(all.remove(1))), "a state of 0 values, and the policy reads 2"),
+        (observation(|all| all[0].1 = Value::Text("x")), "observation/image: unknown field; name its part"),
+        (observation(|all| drop(all.remove(0))), "missing picture of observation.images.top"),
+        (observation(|all| drop(all.remove(1))), "the state has 0 values, but the policy reads 2"),
         (observation(|all| all[1].1 = array(Keys::Bytes, &[2], &endless)), "NaN"),
-        (observation(|all| drop(all.remove(2))), "no prompt"),
-        (observation(|all| all.push((Value::Text("gripper"), Value::Int(1)))), "gripper: no rule"),
+        (observation(|all| drop(all.remove(2))), "missing prompt"),
+        (observation(|all| all.push((Value::Text("gripper"), Value::Int(1)))), "gripper: unknown field"),
         (observation(|all| all.push((Value::Text("state"), Value::List(vec![Value::Int(1)])))), "several fields"),
-        (observation(|all| all.push((Value::Text("task"), Value::Text("b")))), "same part"),
+        (observation(|all| all.push((Value::Text("task"), Value::Text("b")))), "already this part"),
     ];
     for (message, expected) in cases {
         let mut dialogue = Protocol::OpenPi.begin(offer(&[], &[]));
@@ -153,14 +153,14 @@ fn rules_say_what_fields_are() {
         let picture = all[0].1.clone();
         all.push((Value::Text("wrist"), picture));
     });
-    assert!(error_of(&replied(hear(&[], &wrist))).contains("observation/image: no rule"));
+    assert!(error_of(&replied(hear(&[], &wrist))).contains("observation/image: unknown field"));
     let (seen, _) = asked(hear(&["wrist=top", "observation/image=-"], &wrist));
     assert_eq!(seen.images.len(), 1);
     let blind = observation(|all| drop(all.remove(0)));
     let (seen, _) = asked(Protocol::OpenPi.begin(offer(&[], &["top"])).hear(&blind, 0.0));
     assert!(seen.images.is_empty());
     let names = |rule: &str| Names::new(&pads::spec("test"), &[rule.to_owned()], &[], None).unwrap_err();
-    assert!(names("a=side").contains("none of the policy's cameras (observation.images.top)"));
+    assert!(names("a=side").contains("not one of the policy's cameras (observation.images.top)"));
     assert!(names("a").contains("FIELD=PART"));
 }
 
@@ -253,14 +253,14 @@ fn begun_actions_are_refused_where_clients_get_single_ones() {
     let picture = floats(Keys::Bytes, "uint8", &[2, 4, 3], &PICTURE);
     let of_loongforge =
         |whole: bool| Protocol::LoongForge.begin(offer.clone()).hear(&request(&picture, true, whole), 0.0);
-    assert!(error_of(&replied(of_loongforge(false))).contains("need return_action_chunk and disable_action_cache"));
+    assert!(error_of(&replied(of_loongforge(false))).contains("requires return_action_chunk and disable_action_cache"));
     assert_eq!(asked(of_loongforge(true)).0.begun, STATE);
     // A chunk that is kept does not make them go unread.
     let mut dialogue = Protocol::LoongForge.begin(offer.clone());
     asked(dialogue.hear(&request(&picture, false, false), 0.0));
     dialogue.answer(Ok(chunk()), Timing::default(), 0.0);
     let error = error_of(&replied(dialogue.hear(&request(&picture, true, false), 0.0)));
-    assert!(error.contains("need return_action_chunk and disable_action_cache"), "{error}");
+    assert!(error.contains("requires return_action_chunk and disable_action_cache"), "{error}");
     assert!(!error_of(&replied(dialogue.hear(&request(&picture, false, false), 0.0))).contains("error"));
 
     let observed = |is_begun: bool, seq| {
@@ -278,7 +278,7 @@ fn begun_actions_are_refused_where_clients_get_single_ones() {
     dialogue.hear(&vla_eval("episode_start", map([]), 1), 0.0);
     let refused = |heard: Heard| {
         let error = error_of(&replied(heard));
-        assert!(error.contains("sends one action after another"), "{error}");
+        assert!(error.contains("sends one action at a time"), "{error}");
     };
     refused(dialogue.hear(&observed(true, 2), 0.0));
     asked(dialogue.hear(&observed(false, 3), 0.0));

@@ -38,7 +38,7 @@ impl VlaEval {
         let given = fields(payload, Keys::Text)?;
         if self.offer.names.has_begun(&given) {
             return Err(
-                "begun actions: this protocol sends one action after another, and its clients execute each".to_owned()
+                "started actions are not supported by this protocol, which sends one action at a time".to_owned()
             );
         }
         if let Some(reply) = self.action(seq, now) {
@@ -54,7 +54,9 @@ impl VlaEval {
     fn hello(&self, payload: &Value<'_>, seq: i128, now: f64) -> Reply {
         match payload.get("protocol_version") {
             None | Some(Value::Int(PROTOCOL_VERSION)) => {}
-            Some(other) => return failed(&format!("protocol_version is {other:?}, not {PROTOCOL_VERSION}"), seq, now),
+            Some(other) => {
+                return failed(&format!("protocol_version is {other:?}, expected {PROTOCOL_VERSION}"), seq, now);
+            }
         }
         let spec = &self.offer.spec;
         let dims = Value::Int(spec.action_width as i128);
@@ -77,8 +79,8 @@ impl VlaEval {
 
     fn heard(&mut self, message: &Value<'_>, seq: i128, now: f64) -> Result<Heard, String> {
         let payload = message.get("payload").filter(|payload| matches!(payload, Value::Map(_)));
-        let payload = payload.ok_or("a message without a payload that is a map")?;
-        let kind = message.get("type").and_then(Value::text).ok_or("a message without a type")?;
+        let payload = payload.ok_or("the `payload` of a message must be a map")?;
+        let kind = message.get("type").and_then(Value::text).ok_or("missing `type`")?;
         Ok(match kind {
             "hello" => Heard::Reply(self.hello(payload, seq, now)),
             "episode_start" => {
@@ -92,7 +94,7 @@ impl VlaEval {
             "observation" => self.observation(payload, seq, now)?,
             // What a client reports is not answered.
             "error" => Heard::Reply(Reply::none()),
-            other => return Err(format!("the type {other:?} is none that clients send")),
+            other => return Err(format!("unknown message type {other:?}")),
         })
     }
 }
@@ -115,7 +117,7 @@ impl Dialogue for VlaEval {
         match outcome {
             Ok(chunk) => {
                 self.cached.fill(chunk);
-                self.action(self.asked, now).unwrap_or_else(|| failed("the policy made no action", self.asked, now))
+                self.action(self.asked, now).unwrap_or_else(|| failed("the policy returned no action", self.asked, now))
             }
             Err(reason) => failed(&reason, self.asked, now),
         }

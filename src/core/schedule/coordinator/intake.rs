@@ -195,7 +195,7 @@ impl Intake {
             self.held.pop_front();
             let sample = answer.map_err(|bad| {
                 let (source, reason) = (bad.source, bad.reason);
-                format!("{source} was valid when the checkpoint was written, and no longer is: {reason}")
+                format!("{source} was valid when the checkpoint was written, but no longer is: {reason}")
             })?;
             self.batches.push(sample, SampleId(self.cursor))?;
             return Ok(true);
