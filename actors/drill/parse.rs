@@ -237,7 +237,7 @@ mod tests {
             ("", "write for example"),
             ("encoder/1 kill", "write WHO: FAULT"),
             ("encoder/1: hug", "unknown fault"),
-            ("Encodr/1: kill", "`Encodr` is not the name of a pool"),
+            ("Encodr/1: kill", "`Encodr` is not a valid pool name"),
             ("encoder/x: kill", "names no process"),
             ("encoder/1: partition", "between two processes: write `encoder/1 <-> scheduler: partition"),
             ("encoder/1 -> scheduler: kill", "happens to one process"),

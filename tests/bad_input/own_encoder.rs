@@ -60,7 +60,7 @@ fn features_of_another_shape_end_the_run() {
     assert_eq!(run(Linear { width: 48, outputs: 2 }), Ok(()));
     for (width, outputs) in [(40, 2), (48, 1), (48, 3)] {
         let error = run(Linear { width, outputs }).unwrap_err();
-        for word in ["encoder/0: ", "foundation/0 accepted nothing of it", "expected 2 tensors of [", ", 48]"] {
+        for word in ["encoder/0: ", "foundation/0 rejected its data", "expected 2 tensors of [", ", 48]"] {
             assert!(error.contains(word), "{word:?} is not in {error}");
         }
     }

@@ -67,7 +67,7 @@ fn what_a_simulation_cannot_go_by_is_named() {
     simulate(&[], &["--calibrate RUN_DIR, --costs FILE or --device GPU"]);
     simulate(&["--device", "X1"], &["the peak performance of `X1` is not known"]);
     simulate(&["--device", "H200", "--gantt", "steps.png"], &["`steps.png` must end in .svg or .html"]);
-    simulate(&["--device", "H200", "--law", "poisson"], &["no law `poisson`: sft, vlm, longtail"]);
+    simulate(&["--device", "H200", "--law", "poisson"], &["unknown law `poisson`, expected sft, vlm, longtail"]);
     fixture.fails(&["plan", "run.yaml", "--device", "H200"], 2, &["--simulate"]);
     assert!(!fixture.path("steps.png").exists());
 }

@@ -155,7 +155,7 @@ fn an_encoder_that_sends_what_is_not_its_own_is_let_go_and_changes_nothing() {
     ] {
         let text = succeeds(&fixture, name, faults, &[]);
         assert!(
-            text.contains("encoder/1 has left: foundation/0 accepted nothing of it") && text.contains(why),
+            text.contains("encoder/1 has left: foundation/0 rejected its data") && text.contains(why),
             "{name}: {text}"
         );
         assert_eq!(losses(&fixture, name), losses(&fixture, "twin"), "{name}");

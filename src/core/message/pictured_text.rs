@@ -21,7 +21,7 @@ pub struct PicturedText {
 
 /// Values that are not a text with pictures; they are foreign or damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an item is no text with pictures: it is too short or too long for what its first values say")]
+#[error("an item is not a text with pictures: its length does not match its first values")]
 pub struct NoPicturedText;
 
 impl PicturedText {

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 pub enum ObserveError {
     #[error("cannot write {path}: {source}")]
     Write { path: PathBuf, source: std::io::Error },
-    #[error("{path} was removed or replaced while the run was writing it: a new one begins here, without what it held")]
+    #[error(
+        "{path} was removed or replaced while the run was writing it: a new file starts here, without the earlier contents"
+    )]
     Replaced { path: PathBuf },
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },

@@ -5,11 +5,13 @@ use crate::message::{ActorId, SampleId, StepId};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    #[error("sample {sample} has {num_tokens} tokens, and a pack holds {max_tokens}; raise `data.pack.max_tokens`")]
+    #[error(
+        "sample {sample} has {num_tokens} tokens, but a pack holds only {max_tokens}; raise `data.pack.max_tokens`"
+    )]
     SampleTooLong { sample: SampleId, num_tokens: u32, max_tokens: usize },
     #[error(transparent)]
     SampleTooLarge(#[from] TooLarge),
-    #[error("sample {sample} has route {route}, and no foundation pool computes samples of that route")]
+    #[error("sample {sample} has route {route}, but no foundation pool computes samples of that route")]
     NoFoundation { sample: SampleId, route: u32 },
     #[error("no token of step {step} counts in the loss (samples {first} to {last}); does the data hold any answers?")]
     NoTargets { step: StepId, first: SampleId, last: SampleId },

@@ -173,7 +173,7 @@ fn samples_go_to_the_foundation_pool_of_their_route() {
     let alone = plan_step(&spec, StepId(0), Batch::Samples(vec![routed(0, 5)]), SampleId(1)).unwrap();
     assert_eq!(alone.packs.len(), 1, "a pool without samples has no packs");
     let lost = plan_step(&spec, StepId(0), Batch::Samples(vec![routed(3, 1000)]), SampleId(1)).unwrap_err();
-    assert_eq!(lost.to_string(), "sample 3 has route 1000, and no foundation pool computes samples of that route");
+    assert_eq!(lost.to_string(), "sample 3 has route 1000, but no foundation pool computes samples of that route");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn what_does_not_fit_is_named() {
     assert!(text(&spec(), &[sample(7, 65, &[])]).contains("sample 7 has 65 tokens"));
     assert!(text(&spec(), &[sample(7, 1, &[])]).contains("samples 7 to 7"));
     let few = PlanSpec { pack: PackLimits { max_images: 1, ..spec().pack }, ..spec() };
-    assert!(text(&few, &[sample(7, 20, &[(2, 2), (2, 2)])]).contains("sample 7 has 2 images, and a pack holds 1"));
+    assert!(text(&few, &[sample(7, 20, &[(2, 2), (2, 2)])]).contains("sample 7 has 2 images, but a pack holds only 1"));
 
     let mut small = spec();
     small.credits.features = 100;

@@ -64,7 +64,9 @@ pub struct Histogram {
 
 #[derive(Debug, thiserror::Error)]
 pub enum LawError {
-    #[error("no law `{0}`: sft, vlm, longtail, or a JSON file with {{\"tokens\": [[length, weight], …]}}")]
+    #[error(
+        "unknown law `{0}`, expected sft, vlm, longtail, or a JSON file with {{\"tokens\": [[length, weight], …]}}"
+    )]
     Unknown(String),
     #[error("{key}: {problem}")]
     Histogram { key: &'static str, problem: String },
@@ -96,7 +98,7 @@ impl Law {
         let parts = [("tokens", &histogram.tokens), ("images", &histogram.images), ("patches", &histogram.patches)];
         for (key, entries) in parts {
             if entries.iter().any(|&(_, weight)| !(weight >= 0.0 && weight.is_finite())) {
-                return wrong(key, "a weight is not a number from 0 on");
+                return wrong(key, "a weight must be a number of at least 0");
             }
             let needed = key == "tokens" || (key == "patches" && histogram.images.iter().any(|&(count, _)| count > 0));
             if needed && entries.iter().map(|&(_, weight)| weight).sum::<f64>() <= 0.0 {

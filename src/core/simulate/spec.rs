@@ -146,6 +146,6 @@ pub enum SimError {
     Run(Failure),
     #[error("the simulated run stalled in step {step}, with nothing in flight")]
     Stuck { step: u64 },
-    #[error("a simulation of {steps} steps of which {warm_up} are warm-up has nothing to report")]
+    #[error("a simulation of {steps} steps has nothing to report after {warm_up} warm-up steps")]
     NoSteps { steps: u64, warm_up: u64 },
 }

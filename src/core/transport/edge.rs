@@ -33,7 +33,7 @@ pub enum Refusal {
     )]
     TooLarge { bytes: usize, credit: usize },
     #[error(
-        "{num_tensors} tensors; between processes a parcel has at most {MAX_TENSORS}, each of at most {MAX_DIMS} dimensions"
+        "the parcel has {num_tensors} tensors; between processes at most {MAX_TENSORS} are allowed, each with at most {MAX_DIMS} dimensions"
     )]
     Unfit { num_tensors: usize },
 }

@@ -16,7 +16,7 @@ pub struct MemoryPlan {
 
 /// No plan fits in the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("activations need at least {needed} bytes, and the budget is {budget}")]
+#[error("activations need at least {needed} bytes, but the budget is {budget}")]
 pub struct NoPlan {
     /// The smallest budget for which there is a plan.
     pub needed: u64,

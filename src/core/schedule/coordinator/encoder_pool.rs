@@ -83,7 +83,7 @@ impl EncoderPools {
     /// # Panics
     /// The run has no such pool: of that the caller has made sure.
     pub fn of(&mut self, encoder: ActorId) -> &mut EncoderPool {
-        self.get_mut(encoder.pool).unwrap_or_else(|| panic!("{encoder} is of no pool of this run"))
+        self.get_mut(encoder.pool).unwrap_or_else(|| panic!("{encoder} belongs to no pool of this run"))
     }
 
     /// Returns whether this is an encoder that is a member of its pool.

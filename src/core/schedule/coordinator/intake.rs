@@ -148,10 +148,10 @@ impl Intake {
                 sample.document_lens().iter().map(|&len| u64::from(len)).sum::<u64>() == u64::from(sample.num_tokens)
             });
             if !whole {
-                return Err(format!("measured position {position}, whose documents are not as long as it is"));
+                return Err(format!("measured position {position}, whose documents do not add up to its length"));
             }
             if !asked || self.keep(position.0, answer).is_some() {
-                return Err(format!("measured position {position}, not once or not in its share of {window:?}"));
+                return Err(format!("measured position {position} twice or outside its share of {window:?}"));
             }
             num_answers += 1;
         }

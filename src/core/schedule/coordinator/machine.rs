@@ -126,7 +126,7 @@ impl Coordinator {
                 Role::Encoder => self.encoders.get(actor.pool).is_some(),
                 Role::Data | Role::Foundation => self.spec.pools.contains(actor),
             };
-            assert!(known, "{actor} is not of this run");
+            assert!(known, "{actor} does not belong to this run");
             if actor.role == Role::Encoder && self.drain.has_ended(actor) {
                 // Excluded: what it says is late.
                 return Vec::new();
@@ -280,7 +280,7 @@ impl Coordinator {
             }
             Event::Reduced(report) if computes => self.reduced(actor, report),
             Event::Applied { step } if computes => self.applied(actor, step),
-            event => Err((actor, format!("sent {event:?} out of turn"))),
+            event => Err((actor, format!("sent {event:?} out of order"))),
         }
     }
 
@@ -293,7 +293,7 @@ impl Coordinator {
 
     fn applied(&mut self, actor: ActorId, step: StepId) -> Result<(), Broken> {
         let in_flight = self.in_flight.get_mut(&step).filter(|_| step == self.current);
-        let in_flight = in_flight.ok_or_else(|| (actor, format!("applied step {step} out of turn")))?;
+        let in_flight = in_flight.ok_or_else(|| (actor, format!("applied step {step} out of order")))?;
         if in_flight.applied(actor).map_err(|error| (actor, error))? {
             self.close_step();
         }

@@ -164,7 +164,9 @@ impl Saves {
                         again.push((id.0, id.1, save.dir.clone()));
                     }
                     None if is_frozen => save.vacant.push(actor.pool),
-                    None => drop(save.failed.get_or_insert(Cause::Lost(format!("{actor} is gone, which wrote it")))),
+                    None => {
+                        drop(save.failed.get_or_insert(Cause::Lost(format!("{actor}, which was writing it, is lost"))))
+                    }
                 }
             }
             ended.extend(self.ended(id));

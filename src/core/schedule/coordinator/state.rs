@@ -101,7 +101,8 @@ fn from_ranges<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SampleI
     let text = String::deserialize(deserializer)?;
     let mut ids: Vec<SampleId> = Vec::new();
     for word in text.split_whitespace() {
-        let wrong = || de::Error::custom(format!("`{word}` is not a position or range after those before it"));
+        let wrong =
+            || de::Error::custom(format!("`{word}` must be a position or range that follows the previous ones"));
         let (first, last) = word.split_once('-').unwrap_or((word, word));
         let first: u64 = first.parse().map_err(|_| wrong())?;
         let last: u64 = last.parse().map_err(|_| wrong())?;

@@ -54,7 +54,7 @@ impl Told<'_> {
             Event::Applied { step } => self.applied(*step),
             Event::Saved { files, .. } => saved(files),
             Event::NoFeatures { .. } if !self.pool.is_cached() => {
-                Err("lacks features, which it is not to read but to make".into())
+                Err("reported missing features, although it has to compute them".into())
             }
             Event::Measured { .. } | Event::Lost { .. } | Event::Refused { .. } => {
                 Err(format!("sent {event:?}, which encoders do not send"))
@@ -70,7 +70,7 @@ impl Told<'_> {
 
     fn ready(&self) -> Result<(), String> {
         let is_first = self.is_joining || !(self.is_member() || self.pool.is_ready(self.actor.index));
-        if is_first { Ok(()) } else { Err("was ready before".into()) }
+        if is_first { Ok(()) } else { Err("reported twice that it is ready".into()) }
     }
 
     /// Units are taken from nobody but who has left.
@@ -94,7 +94,7 @@ impl Told<'_> {
         self.of_epoch(step, epoch)?;
         let is_its_turn = self.is_member() && step == self.current && self.pool.is_reducing();
         if epoch == self.pool.epoch() && !is_its_turn {
-            return Err(format!("could not reduce step {step}, which it was not told to"));
+            return Err(format!("failed to reduce step {step}, which it was not told to reduce"));
         }
         Ok(())
     }
@@ -110,19 +110,19 @@ impl Told<'_> {
         let in_flight = self.in_flight.get(&report.step).filter(|_| is_turn);
         let was_told = in_flight.is_some_and(|step| !step.is_decided());
         if !was_told || in_flight.is_some_and(|step| step.has_reduced(self.actor)) {
-            return Err(format!("reduced step {} out of turn", report.step));
+            return Err(format!("reduced step {} out of order", report.step));
         }
         let StepReport { loss, grad_square_sum, routing, timings, .. } = report;
         let Timings { busy, idle, units, packs, .. } = timings;
         if *loss != 0.0 || routing.is_some() {
-            return Err("reported a loss, of which it computes none".into());
+            return Err("reported a loss, which encoders do not compute".into());
         }
         // What is not a number is a step's trouble, not a lie.
         if *grad_square_sum < 0.0 || (*grad_square_sum != 0.0 && !self.is_trained) {
-            return Err(format!("reported a gradient of square {grad_square_sum}"));
+            return Err(format!("reported an invalid squared gradient norm: {grad_square_sum}"));
         }
         if ![busy, idle, units, packs].into_iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) {
-            return Err(format!("reported times {timings:?}"));
+            return Err(format!("reported invalid times: {timings:?}"));
         }
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Told<'_> {
         let is_awaited = self.in_flight.get(&step).is_some_and(|in_flight| in_flight.awaits(self.actor));
         // One that is let go ends what it had begun.
         let was_told = (step == self.current && is_awaited) || (!self.is_member() && step <= self.current);
-        if was_told { Ok(()) } else { Err(format!("applied step {step} out of turn")) }
+        if was_told { Ok(()) } else { Err(format!("applied step {step} out of order")) }
     }
 }
 

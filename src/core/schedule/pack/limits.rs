@@ -25,7 +25,7 @@ pub struct SampleSize {
 
 /// A sample that does not fit even in an empty pack. It is never split: the caller decides what to do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("sample {sample} has {amount} {what}, and a pack holds {limit}; raise `{key}`")]
+#[error("sample {sample} has {amount} {what}, but a pack holds only {limit}; raise `{key}`")]
 pub struct TooLarge {
     pub sample: SampleId,
     pub amount: u32,

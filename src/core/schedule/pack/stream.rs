@@ -329,7 +329,10 @@ mod tests {
         let limits = PackLimits { max_images: 1, ..PackLimits::tokens(100) };
         let mut packer = StreamPacker::new(limits, 4);
         let error = packer.push(sample(7, 101, &[])).unwrap_err();
-        assert_eq!(error.to_string(), "sample 7 has 101 tokens, and a pack holds 100; raise `data.pack.max_tokens`");
+        assert_eq!(
+            error.to_string(),
+            "sample 7 has 101 tokens, but a pack holds only 100; raise `data.pack.max_tokens`"
+        );
         assert!(packer.push(sample(7, 50, &[1, 1])).unwrap_err().to_string().contains("`data.pack.max_images`"));
         assert_eq!(packer.num_held(), 0);
         packer.finish();

@@ -141,11 +141,12 @@ impl SlabListener {
             return Err(refused(format!("connected for an edge to {}, which {} does not expect", hello.to, self.me)));
         }
         let Ok([slab, bell]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return Err(refused("said hello without its shared memory".to_owned()));
+            return Err(refused("sent its hello without shared memory".to_owned()));
         };
         let credit = usize::try_from(hello.credit).ok().filter(|&credit| credit > 0);
         let layout = credit.and_then(|credit| Some((credit, SlabLayout::new(credit)?)));
-        let (credit, layout) = layout.ok_or_else(|| refused(format!("asked for a credit of {}", hello.credit)))?;
+        let (credit, layout) =
+            layout.ok_or_else(|| refused(format!("asked for an invalid credit of {} bytes", hello.credit)))?;
         let memory_error = |error| SlabError::Memory { credit, error };
         let memory = Memory::adopt(slab, layout.len()).map_err(memory_error)?;
         let bell = Bell::adopt(bell).map_err(memory_error)?;
@@ -181,7 +182,7 @@ impl SlabEdge {
     ) -> Result<SlabEdge, SlabError> {
         let socket_error = |error| SlabError::Socket { path: path.to_owned(), error };
         let memory_error = |error| SlabError::Memory { credit, error };
-        let too_large = || memory_error(io::Error::other("a credit is from 1 byte to 256 GiB"));
+        let too_large = || memory_error(io::Error::other("a credit must be from 1 byte to 256 GiB"));
         let layout = SlabLayout::new(credit).filter(|_| credit > 0).ok_or_else(too_large)?;
         let memory = Memory::create("loongforge-slab", layout.len()).map_err(memory_error)?;
         let bell = mail.bell().fd().ok_or_else(|| memory_error(private_bell()))?;

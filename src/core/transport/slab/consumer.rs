@@ -71,7 +71,7 @@ impl Incoming {
             return Err(format!("slot {slot}, which is in use"));
         }
         if lent.bytes + bytes > self.credit {
-            return Err(format!("{bytes} bytes where {} of {} were in flight", lent.bytes, self.credit));
+            return Err(format!("{bytes} bytes, but {} of {} were already in flight", lent.bytes, self.credit));
         }
         lent.slots[slot] = true;
         lent.bytes += bytes;
@@ -140,7 +140,7 @@ impl Receiver {
             return Ok(None);
         }
         if waiting > SLOTS {
-            return Err(format!("{waiting} parcels at once, at most {SLOTS}"));
+            return Err(format!("{waiting} parcels at once, more than the limit of {SLOTS}"));
         }
         let contents = Contents::read(&incoming.control.headers[self.received as usize % SLOTS], incoming.credit)?;
         let lease = incoming.lend(contents.slot, contents.num_bytes())?;

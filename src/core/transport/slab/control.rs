@@ -125,13 +125,13 @@ impl Contents {
             1 => ParcelKind::Items(UnitId { step, index }),
             2 => ParcelKind::Features(UnitId { step, index }),
             3 => ParcelKind::Gradient(UnitId { step, index }),
-            kind => return Err(format!("parcel kind {kind}")),
+            kind => return Err(format!("the unknown parcel kind {kind}")),
         };
         if slot as usize >= SLOTS {
-            return Err(format!("slot {slot} of {SLOTS}"));
+            return Err(format!("the invalid slot {slot} of {SLOTS}"));
         }
         if num_tensors as usize > MAX_TENSORS {
-            return Err(format!("{num_tensors} tensors, at most {MAX_TENSORS}"));
+            return Err(format!("{num_tensors} tensors, more than the limit of {MAX_TENSORS}"));
         }
         let tensors = words[HEAD..].chunks_exact(TENSOR).take(num_tensors as usize);
         let metas: Vec<TensorMeta> = tensors.map(read_tensor).collect::<Result<_, _>>()?;
@@ -150,10 +150,10 @@ fn read_tensor(words: &[AtomicU64]) -> Result<TensorMeta, String> {
         0 => Dtype::F32,
         1 => Dtype::Bf16,
         2 => Dtype::I64,
-        dtype => return Err(format!("dtype {dtype}")),
+        dtype => return Err(format!("the unknown dtype {dtype}")),
     };
     if num_dims as usize > MAX_DIMS {
-        return Err(format!("{num_dims} dimensions, at most {MAX_DIMS}"));
+        return Err(format!("{num_dims} dimensions, more than the limit of {MAX_DIMS}"));
     }
     let size =
         |word: &AtomicU64| usize::try_from(word.load(Relaxed)).map_err(|_| "a dimension out of range".to_owned());

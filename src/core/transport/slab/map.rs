@@ -50,10 +50,10 @@ impl Memory {
     pub(super) fn adopt(fd: OwnedFd, len: usize) -> io::Result<Self> {
         let found = rustix::fs::fstat(&fd)?.st_size as u64;
         if found != len as u64 {
-            return Err(io::Error::other(format!("shared memory of {found} bytes, should be {len}")));
+            return Err(io::Error::other(format!("the shared memory has {found} bytes, expected {len}")));
         }
         if !rustix::fs::fcntl_get_seals(&fd)?.contains(SEALS) {
-            return Err(io::Error::other("shared memory that can be resized"));
+            return Err(io::Error::other("the shared memory can still be resized"));
         }
         Ok(Self(fd))
     }

@@ -93,7 +93,7 @@ impl SlabEdge {
         }
         self.shared.returned.store(returned, Release);
         if !sane {
-            self.shared.break_off(format!("it returned {freed} slots of {}", self.sent));
+            self.shared.break_off(format!("it returned {freed} slots, but only {} were sent", self.sent));
         }
     }
 

@@ -17,11 +17,11 @@ pub enum WireError {
     OtherVersion { theirs: u16, ours: u16 },
     #[error("a packet arrived corrupt")]
     Corrupt,
-    #[error("packet {number} came where {expected} was next")]
+    #[error("packet {number} arrived out of order (expected {expected})")]
     Gap { number: u64, expected: u64 },
     #[error("a packet of {len} bytes exceeds the limit of {max}")]
     TooLong { len: u64, max: usize },
-    #[error("it acknowledges packet {number}, of {sent} that were sent")]
+    #[error("it acknowledged packet {number}, but only {sent} were sent")]
     Acknowledged { number: u64, sent: u64 },
     #[error("it lost packets after {number}, which it had acknowledged")]
     Forgotten { number: u64 },

@@ -123,7 +123,7 @@ impl Records {
         let mut magic = [0; MAGIC.len()];
         file.read_exact(&mut magic).map_err(read)?;
         if &magic != MAGIC {
-            return Err(read(io::Error::new(io::ErrorKind::InvalidData, "it does not begin as a file of W&B")));
+            return Err(read(io::Error::new(io::ErrorKind::InvalidData, "it does not start like a W&B file")));
         }
         Ok(Self { file, at: HEAD })
     }
@@ -225,7 +225,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run-x.wandb");
         fs::write(&path, "something else").unwrap();
-        assert!(Records::open(&path).err().unwrap().to_string().contains("does not begin as a file of W&B"));
+        assert!(Records::open(&path).err().unwrap().to_string().contains("does not start like a W&B file"));
     }
 
     const GOLDEN: &str = "3a572642e1be00dbcf9d100a00016c6f6f6e67666f726765";

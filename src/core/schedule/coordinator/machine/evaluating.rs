@@ -70,7 +70,7 @@ impl Coordinator {
                             "no token of it counts in the loss".to_owned()
                         }
                         Ok(()) if pass.purpose.is_sample() && sample.target.is_none() => {
-                            "it does not say what size the picture or clip is to have".to_owned()
+                            "it does not give the size of the picture or clip".to_owned()
                         }
                         Ok(()) => {
                             samples.push(sample);

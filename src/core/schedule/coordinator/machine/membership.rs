@@ -36,7 +36,7 @@ impl Coordinator {
         match self.trust.violated(actor) {
             true => {
                 self.crashes.take(actor);
-                self.exclude(actor, format!("{why}; that exceeds the limit"))
+                self.exclude(actor, format!("{why}; it has sent too many invalid messages"))
             }
             false => Ok(()),
         }
@@ -110,7 +110,7 @@ impl Coordinator {
         if self.drain.has_ended(peer) {
             return Ok(());
         }
-        let why = format!("{by} accepted nothing of it: {reason}");
+        let why = format!("{by} rejected its data: {reason}");
         if !self.may_lose(peer) {
             return Err((peer, why));
         }
@@ -128,7 +128,7 @@ impl Coordinator {
     pub(super) fn doubted(&mut self, Doubt { by, encoder, reason }: Doubt) -> Result<(), Broken> {
         match self.drain.has_ended(encoder) || !self.may_lose(encoder) {
             true => Ok(()),
-            false => self.exclude(encoder, format!("{by} has lost it: {reason}")),
+            false => self.exclude(encoder, format!("{by} lost its connection: {reason}")),
         }
     }
 

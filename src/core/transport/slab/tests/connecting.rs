@@ -24,7 +24,7 @@ fn strangers_and_late_actors_are_named() {
     let Err(nobody) = SlabEdge::connect(&path, PRODUCER, CONSUMER, 64, &mailbox.sender()) else { panic!() };
     assert!(nobody.to_string().contains("its actor has ended"), "{nobody}");
     let Err(none) = SlabEdge::connect(&path, PRODUCER, CONSUMER, 0, &mailbox.sender()) else { panic!() };
-    assert!(none.to_string().contains("a credit is from 1 byte"), "{none}");
+    assert!(none.to_string().contains("a credit must be from 1 byte"), "{none}");
 }
 
 /// The wait for a connection ends before the producer, which has connected, says hello.
@@ -41,6 +41,6 @@ fn a_producer_that_has_connected_may_say_hello_late() {
         std::io::Write::write_all(&mut stream, &hello).unwrap();
     });
     let error = listener.accept_one(|from| from == PRODUCER, &mailbox.sender(), Instant::now()).unwrap_err();
-    assert!(error.to_string().contains("said hello without its shared memory"), "{error}");
+    assert!(error.to_string().contains("sent its hello without shared memory"), "{error}");
     producer.join().unwrap();
 }
