@@ -60,6 +60,7 @@ pub enum Purpose {
 }
 
 impl Wanted {
+    /// Returns `--seed`, by default 1.
     pub fn seed(&self) -> u64 {
         self.seed.unwrap_or(1)
     }

@@ -29,10 +29,12 @@ pub enum Shift {
 const MAX_SIDE: u32 = 65536;
 
 impl Area {
+    /// Creates an area of this many pixels; rows and columns are not kept.
     pub const fn new(pixels: u64) -> Self {
         Self(pixels)
     }
 
+    /// Returns the area as a number of pixels.
     pub const fn pixels(self) -> u64 {
         self.0
     }

@@ -131,6 +131,7 @@ impl Sources {
         self.0.len()
     }
 
+    /// Returns the lines of a source. Panics if there is no such source.
     pub fn lines(&self, source: usize) -> &[String] {
         &self.0[source].1
     }
@@ -140,6 +141,7 @@ impl Sources {
         self.lines(pos.source).get(pos.line - 1).map_or("", String::as_str)
     }
 
+    /// Returns the file, override or variable that a place is in. Panics if there is no such source.
     pub fn origin(&self, pos: Pos) -> &Origin {
         &self.0[pos.source].0
     }

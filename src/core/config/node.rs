@@ -47,6 +47,7 @@ impl Node {
         Self { kind, pos, replaced: Vec::new() }
     }
 
+    /// Creates a map without keys, at `pos`.
     pub fn empty_map(pos: Option<Pos>) -> Self {
         Self::new(Kind::Map(BTreeMap::new()), pos)
     }
@@ -79,10 +80,12 @@ impl Node {
         }
     }
 
+    /// Returns the entries; `None` if this is not a map.
     pub fn map(&self) -> Option<&BTreeMap<String, Entry>> {
         if let Kind::Map(map) = &self.kind { Some(map) } else { None }
     }
 
+    /// Returns the entries to change; `None` if this is not a map.
     pub fn map_mut(&mut self) -> Option<&mut BTreeMap<String, Entry>> {
         if let Kind::Map(map) = &mut self.kind { Some(map) } else { None }
     }

@@ -24,6 +24,7 @@ pub struct HubId {
 }
 
 impl Source {
+    /// Wraps a directory or hub id as the config has it; nothing is checked.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

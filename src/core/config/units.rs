@@ -56,24 +56,29 @@ const TIME_UNITS: [(&str, u64); 5] =
     [("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
 
 impl Size {
+    /// Creates a size of this many bytes.
     pub const fn from_bytes(bytes: u64) -> Self {
         Self(bytes)
     }
 
+    /// Creates a size of this many MiB (2^20 bytes).
     pub const fn from_mib(mib: u64) -> Self {
         Self(mib << 20)
     }
 
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
 }
 
 impl TimeSpan {
+    /// Creates a span of whole seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Self(Duration::from_secs(secs))
     }
 
+    /// Returns the span as the standard library's type.
     pub const fn duration(self) -> Duration {
         self.0
     }

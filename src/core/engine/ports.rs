@@ -49,6 +49,7 @@ impl Ports {
         Self { acked, ..self }
     }
 
+    /// Returns the actor that these ports belong to.
     pub fn me(&self) -> ActorId {
         self.me
     }

@@ -34,6 +34,7 @@ impl AppendFile {
         Self { path: path.to_owned(), file: None, is_lost: false }
     }
 
+    /// Returns the path that was given to [`AppendFile::new`].
     pub fn path(&self) -> &Path {
         &self.path
     }

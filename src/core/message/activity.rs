@@ -65,6 +65,7 @@ impl Activity {
         self < Self::WaitSamples
     }
 
+    /// Returns the name in timelines and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",

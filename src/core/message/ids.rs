@@ -131,6 +131,7 @@ impl Role {
     /// Every role, in the order in which actors are started.
     pub const ALL: [Role; 4] = [Role::Scheduler, Role::Data, Role::Encoder, Role::Foundation];
 
+    /// Returns the name in configs, options and actors' names, such as `encoder`.
     pub fn name(self) -> &'static str {
         match self {
             Role::Scheduler => "scheduler",
@@ -182,6 +183,7 @@ impl ActorId {
         Self { role, pool, index }
     }
 
+    /// Returns the id of data actor `index`.
     pub const fn data(index: u32) -> Self {
         Self::new(Role::Data, index)
     }
@@ -215,6 +217,7 @@ pub struct Replica {
 }
 
 impl Replica {
+    /// Creates the id of replica `index` of a pool.
     pub const fn new(pool: PoolName, index: u32) -> Self {
         Self { pool, index }
     }

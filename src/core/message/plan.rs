@@ -53,6 +53,7 @@ impl Sigma {
         Self(sigma.to_bits())
     }
 
+    /// Returns the level, from 0 to 1.
     pub fn get(self) -> f64 {
         f64::from(f32::from_bits(self.0))
     }
@@ -217,6 +218,7 @@ impl Purpose {
         self != Self::Train
     }
 
+    /// Returns whether losses and correct predictions are counted, without training.
     pub fn is_score(self) -> bool {
         matches!(self, Self::Score { .. })
     }

@@ -41,6 +41,7 @@ impl PoolName {
         Self(bytes)
     }
 
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         let len = self.0.iter().position(|&byte| byte == 0).unwrap_or(Self::MAX_LEN);
         std::str::from_utf8(&self.0[..len]).expect("a name is ASCII")

@@ -53,10 +53,12 @@ impl Tower {
 pub struct TowerSet(u8);
 
 impl TowerSet {
+    /// Returns whether the tower is in the set.
     pub fn contains(self, tower: Tower) -> bool {
         self.0 & (1 << tower as u8) != 0
     }
 
+    /// Returns whether there is no tower in the set.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -82,6 +82,7 @@ impl<'a> LogLine<'a> {
         Value::Object(object).to_string()
     }
 
+    /// Returns whether the message is empty or only white space; fields do not count.
     pub fn is_empty(&self) -> bool {
         self.message.trim().is_empty()
     }

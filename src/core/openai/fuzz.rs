@@ -18,6 +18,7 @@ pub fn completions(bytes: &[u8]) {
     }
 }
 
+/// Returns a valid body of a request for each endpoint, from which mutations begin.
 pub fn bodies() -> Vec<Vec<u8>> {
     let chat = r#"{"model":"m","messages":[{"role":"developer","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"<image>?"},
         {"type":"image_url","image_url":{"url":"data:image/png;base64,aGk=","detail":"auto"}},{"type":"input_audio","input_audio":

@@ -14,6 +14,7 @@ pub enum Finish {
 }
 
 impl Finish {
+    /// Returns the value of `finish_reason` in OpenAI's answers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",

@@ -55,6 +55,7 @@ impl Task {
 }
 
 impl Pipeline {
+    /// Returns the number of stages of all ranks together, virtual ones included.
     pub fn stages(&self) -> usize {
         self.ranks * self.virtual_stages
     }

@@ -96,6 +96,7 @@ impl ByTower {
         Self([bytes; Tower::ALL.len()])
     }
 
+    /// Returns the number of bytes for a tower.
     pub fn of(&self, tower: Tower) -> u64 {
         self.0[tower as usize]
     }

@@ -51,6 +51,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
+    /// Creates an idle stage of a replica.
     pub fn new(replica: u32, stage: u32) -> Self {
         Self { replica, stage, ..Self::default() }
     }

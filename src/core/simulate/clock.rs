@@ -37,6 +37,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
+    /// Creates an empty queue at time 0.
     pub fn new() -> Self {
         let far = vec![Vec::new(); STRETCHES];
         Self {

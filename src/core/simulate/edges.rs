@@ -52,6 +52,7 @@ impl Load {
         self.parcels -= 1;
     }
 
+    /// Returns whether no parcel is in flight.
     pub fn is_empty(self) -> bool {
         self.parcels == 0
     }

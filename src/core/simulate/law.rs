@@ -19,6 +19,7 @@ impl Measured {
         (!samples.is_empty()).then_some(Self(samples))
     }
 
+    /// Returns the number of samples before they repeat.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -128,6 +128,7 @@ impl Rank {
         self.unsent.iter().any(|&(step, _)| step <= until)
     }
 
+    /// Returns whether anything waits to be sent, also what is sent ahead.
     pub fn has_any_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }

@@ -56,6 +56,7 @@ impl SimReport {
         self.steps.iter().sum()
     }
 
+    /// Returns the mean duration of a step, in seconds.
     pub fn mean_step(&self) -> f64 {
         self.seconds() / self.steps.len() as f64
     }

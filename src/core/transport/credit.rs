@@ -32,6 +32,7 @@ impl Credit {
         Self(Arc::new(state))
     }
 
+    /// Returns the whole credit in bytes, whether or not it is in use.
     pub fn capacity(&self) -> usize {
         self.0.capacity
     }

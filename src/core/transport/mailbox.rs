@@ -104,6 +104,7 @@ impl Mailbox {
         Self { receiver, sender, checked: Cell::new(Instant::now()), watch: Watch::default() }
     }
 
+    /// Returns another sender to this mailbox.
     pub fn sender(&self) -> MailSender {
         self.sender.clone()
     }

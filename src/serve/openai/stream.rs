@@ -12,6 +12,7 @@ use std::convert::Infallible;
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
+/// Creates the body of a response that is sent in one piece.
 pub fn whole(text: String) -> Body {
     Full::new(Bytes::from(text)).boxed_unsync()
 }

@@ -99,10 +99,12 @@ impl Sheet {
         self.fields.get(key).is_some_and(Value::is_null)
     }
 
+    /// Returns whether a key that is still unread has exactly this text.
     pub fn is(&self, key: &str, text: &str) -> bool {
         self.get(key).and_then(Value::as_str) == Some(text)
     }
 
+    /// Returns whether a key that is still unread is `true`.
     pub fn is_true(&self, key: &str) -> bool {
         self.get(key) == Some(&Value::Bool(true))
     }

@@ -70,10 +70,12 @@ pub struct Lora {
 }
 
 impl Lora {
+    /// Returns the rank of the adapters: `r`, by default 16.
     pub fn rank(&self) -> usize {
         self.r.unwrap_or(16)
     }
 
+    /// Returns `alpha`, which is divided by the rank to scale the adapters; by default 32.
     pub fn alpha(&self) -> f64 {
         self.alpha.unwrap_or(32.0)
     }

@@ -197,6 +197,7 @@ pub(super) mod tests {
 
     pub const SECOND: u64 = 1_000_000_000;
 
+    /// Creates a span of a step without an index; `start` and `end` are in nanoseconds.
     pub fn span(activity: Activity, step: u64, start: u64, end: u64) -> TraceSpan {
         TraceSpan { activity, step, index: None, start, end }
     }

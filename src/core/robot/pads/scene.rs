@@ -119,6 +119,7 @@ fn capped([x, y]: Point) -> Point {
     }
 }
 
+/// Returns the Euclidean distance of two points.
 pub fn distance(one: Point, other: Point) -> f64 {
     let (x, y) = (one[0] - other[0], one[1] - other[1]);
     (x * x + y * y).sqrt()

@@ -98,6 +98,7 @@ impl Cached {
         self.chunk = None;
     }
 
+    /// Returns the whole chunk, including actions already handed out; `None` if none is kept.
     pub fn chunk(&self) -> Option<&Actions> {
         self.chunk.as_ref()
     }

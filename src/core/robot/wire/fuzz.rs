@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::OpenPi, Protocol::VlaEval, Protocol::LoongForge];
 
+/// Lets each protocol hear a message of arbitrary bytes twice; the first byte chooses the protocol.
 pub fn request(bytes: &[u8]) {
     let Some((first, message)) = bytes.split_first() else { return };
     let spec = pads::spec("fuzz");

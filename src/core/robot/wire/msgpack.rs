@@ -32,6 +32,7 @@ impl<'a> Value<'a> {
         entries.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
+    /// Returns the text; `None` if the value is not text.
     pub fn text(&self) -> Option<&'a str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }

@@ -41,10 +41,12 @@ impl<T> ByActor<T> {
         self.pools.iter().find(|(pool, _)| *pool == (actor.role, actor.pool)).map(|(_, list)| list)
     }
 
+    /// Returns the value of an actor; `None` if it has none.
     pub fn get(&self, actor: ActorId) -> Option<&T> {
         self.list(actor)?.get(actor.index as usize)?.as_ref()
     }
 
+    /// Returns whether an actor has a value.
     pub fn contains(&self, actor: ActorId) -> bool {
         self.get(actor).is_some()
     }
@@ -65,14 +67,17 @@ impl<T> ByActor<T> {
         }
     }
 
+    /// Returns the number of actors with a value, in constant time.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Returns whether no actor has a value.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// Returns all values, pool by pool, in the order of the actors' indices.
     pub fn iter(&self) -> impl Iterator<Item = (ActorId, &T)> {
         self.pools.iter().flat_map(|&((role, pool), ref list)| {
             let of_pool = list.iter().zip(0..);

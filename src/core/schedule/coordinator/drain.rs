@@ -37,6 +37,7 @@ impl Drain {
         self.alive.insert(actor, ());
     }
 
+    /// Returns whether the shutdown has begun.
     pub fn has_begun(&self) -> bool {
         self.result.is_some()
     }
@@ -76,10 +77,12 @@ impl Drain {
         self.alive.remove(actor);
     }
 
+    /// Returns whether an actor has ended, or never joined.
     pub fn has_ended(&self, actor: ActorId) -> bool {
         !self.alive.contains(actor)
     }
 
+    /// Returns the actors that have not ended.
     pub fn alive(&self) -> impl Iterator<Item = ActorId> + '_ {
         self.alive.iter().map(|(actor, ())| actor)
     }

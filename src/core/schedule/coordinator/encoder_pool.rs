@@ -62,18 +62,22 @@ impl EncoderPools {
         Self(spec.encoders.iter().map(pool).collect())
     }
 
+    /// Returns the pools in their order in the run.
     pub fn iter(&self) -> impl Iterator<Item = &EncoderPool> {
         self.0.iter()
     }
 
+    /// Returns the pools in their order in the run, to change.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut EncoderPool> {
         self.0.iter_mut()
     }
 
+    /// Returns a pool by its name; `None` if the run has no such encoder pool.
     pub fn get(&self, name: PoolName) -> Option<&EncoderPool> {
         self.0.iter().find(|pool| pool.name == name)
     }
 
+    /// Returns a pool by its name, to change; `None` if the run has no such encoder pool.
     pub fn get_mut(&mut self, name: PoolName) -> Option<&mut EncoderPool> {
         self.0.iter_mut().find(|pool| pool.name == name)
     }
@@ -101,6 +105,7 @@ impl EncoderPools {
         self.0.iter().flat_map(EncoderPool::actors)
     }
 
+    /// Returns the number of members of all pools together.
     pub fn num_members(&self) -> usize {
         self.0.iter().map(|pool| pool.members.len()).sum()
     }
@@ -134,6 +139,7 @@ impl EncoderPool {
         }
     }
 
+    /// Returns the id of encoder `index` of this pool, whether or not it is a member.
     pub fn actor(&self, index: u32) -> ActorId {
         ActorId::encoder_of(self.name, index)
     }
@@ -148,10 +154,12 @@ impl EncoderPool {
         self.actors().next()
     }
 
+    /// Returns whether the pool has parameters to train.
     pub fn is_trained(&self) -> bool {
         self.trained
     }
 
+    /// Returns whether members may join, leave or die during the run.
     pub fn is_elastic(&self) -> bool {
         self.elastic
     }
@@ -174,10 +182,12 @@ impl EncoderPool {
         Replica::new(self.name, index.unwrap_or(planned))
     }
 
+    /// Returns the current epoch, which changes with the members.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
+    /// Returns the indices of the members, in order of rank.
     pub fn members(&self) -> &[u32] {
         &self.members
     }
@@ -241,6 +251,7 @@ impl EncoderPool {
         true
     }
 
+    /// Returns whether the members are reducing gradients: nobody joins or is removed meanwhile.
     pub fn is_reducing(&self) -> bool {
         self.reducing
     }

@@ -79,6 +79,7 @@ pub struct Best {
 }
 
 impl Evaluated {
+    /// Returns whether nothing has been evaluated yet.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

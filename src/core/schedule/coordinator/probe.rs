@@ -19,6 +19,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Returns the name in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Data => "data",

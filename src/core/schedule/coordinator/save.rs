@@ -261,6 +261,7 @@ impl Saves {
         self.last == Some(step)
     }
 
+    /// Returns whether no checkpoint is being written.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }

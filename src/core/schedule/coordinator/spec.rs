@@ -54,6 +54,7 @@ impl PoolSizes {
         Self { data, encoders, foundations: vec![foundation] }
     }
 
+    /// Returns the ids of all data actors, in order.
     pub fn data_actors(&self) -> impl Iterator<Item = ActorId> + use<> {
         (0..self.data).map(ActorId::data)
     }

@@ -71,10 +71,12 @@ impl InFlight {
         self.reports.iter().map(|(actor, report)| (actor, report.timings)).collect()
     }
 
+    /// Returns whether it is decided that the step is committed or aborted.
     pub fn is_decided(&self) -> bool {
         self.decision.is_some()
     }
 
+    /// Returns whether the step trains nothing.
     pub fn is_evaluation(&self) -> bool {
         self.plan.purpose.is_evaluation()
     }
@@ -129,10 +131,12 @@ impl InFlight {
         self.finished_by.insert(encoder);
     }
 
+    /// Returns whether all these encoders have finished their units.
     pub fn is_finished_by(&self, mut encoders: impl Iterator<Item = ActorId>) -> bool {
         encoders.all(|encoder| self.finished_by.contains(&encoder))
     }
 
+    /// Returns whether an actor has reported its reduced gradients.
     pub fn has_reduced(&self, actor: ActorId) -> bool {
         self.reports.contains(actor)
     }

@@ -54,6 +54,7 @@ impl Fit {
         self.num_observations += 1;
     }
 
+    /// Returns how many observations the fit is based on, however old.
     pub fn num_observations(&self) -> u64 {
         self.num_observations
     }

@@ -77,6 +77,7 @@ impl CostModel {
         self.cost(Work { tokens: self.batch_tokens, count: 1, pairs: 0 })
     }
 
+    /// Limits attention to a window of this many tokens; `None`: all tokens attend.
     pub fn with_window(self, window: Option<u32>) -> Self {
         Self { window, ..self }
     }

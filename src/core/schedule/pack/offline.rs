@@ -138,6 +138,7 @@ impl Cursor {
 }
 
 impl OfflinePacks {
+    /// Returns the number of packs.
     pub fn num_packs(&self) -> usize {
         self.num_tokens.len()
     }

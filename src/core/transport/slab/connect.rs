@@ -79,6 +79,7 @@ impl SlabListener {
         Ok(listener)
     }
 
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }

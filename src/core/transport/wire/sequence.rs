@@ -64,6 +64,7 @@ impl Outbox {
         self.last
     }
 
+    /// Returns the number of messages that are kept because the other end has not acknowledged them.
     pub fn len(&self) -> usize {
         self.kept.len()
     }

@@ -58,6 +58,7 @@ impl Shared {
         Self { state: Mutex::new(state), wake: Notify::new(), settled: watch::Sender::new(false) }
     }
 
+    /// Locks and returns the state, also after a panic of another thread.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,6 +90,7 @@ impl Shared {
         Ok(())
     }
 
+    /// Records why the wire has failed, unless it already has: the first error counts.
     pub fn fail(&self, error: WireError) {
         self.state().error.get_or_insert(error);
     }
@@ -107,6 +109,7 @@ impl State {
         wanted.then(|| (pulse(self.outbox.last()), self.acknowledge()))
     }
 
+    /// Returns the number of the last message to acknowledge, and counts it as acknowledged.
     pub fn acknowledge(&mut self) -> u64 {
         self.silent_bytes = 0;
         self.acknowledged = self.confirmed;

@@ -84,6 +84,7 @@ impl RunMeta {
         Self { path: folder.join(META), begin, user }
     }
 
+    /// Returns the name of the user who started the run.
     pub fn user(&self) -> &str {
         &self.user
     }
