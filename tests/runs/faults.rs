@@ -96,7 +96,7 @@ fn encoders_of_two_pools_are_killed_join_and_are_scaled() {
     }
     let output = run.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("encoder/1 has left: let go"), "{text}");
+    assert!(output.status.success() && text.contains("encoder/1 has left: released by the scheduler"), "{text}");
     for name in ["killed", "scaled"] {
         assert_eq!(losses(&fixture, name), losses(&fixture, "twin"), "{name}");
         assert_eq!(hashes(&fixture, name), hashes(&fixture, "twin"), "{name}");

@@ -30,7 +30,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Returns one line per value: `train.lr = 2e-05   from command line (override #1); file said 1e-05 (vlm.yaml:41)`.
+    /// Returns one line per value: `train.lr = 2e-05   from command line (override #1); file set 1e-05 (vlm.yaml:41)`.
     pub fn show_origin(&self) -> String {
         origin::render(&self.origins)
     }

@@ -11,7 +11,7 @@ pub struct KeyOrigin {
     pub value: String,
     /// The origin in words: `command line (override #1)`, `vlm.yaml:41`, `schema default`.
     pub from: String,
-    /// The values that it replaced, newest first, in words: `file said 1e-05 (vlm.yaml:41)`.
+    /// The values that it replaced, newest first, in words: `file set 1e-05 (vlm.yaml:41)`.
     pub replaced: Vec<String>,
 }
 
@@ -81,5 +81,5 @@ fn said(sources: &Sources, pos: Pos, value: &str) -> String {
         Origin::Override(_) => "command line",
         Origin::Env(_) => "environment",
     };
-    format!("{who} said {value} ({})", place(sources, pos))
+    format!("{who} set {value} ({})", place(sources, pos))
 }

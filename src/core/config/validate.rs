@@ -295,7 +295,8 @@ impl Rules<'_> {
         let fitted = config.scheduler.balance == Balance::Fitted && config.run.deterministic;
         self.broken(fitted, code::COMBINATION, &["scheduler.balance", "run.deterministic"], || {
             let message =
-                "`scheduler.balance: fitted` depends on measured times, `run.deterministic` must not".to_owned();
+                "`scheduler.balance: fitted` depends on measured times and is not supported with `run.deterministic`"
+                    .to_owned();
             (message, "set `scheduler.balance` to static")
         });
         let listen = config.watch.listen.as_ref();

@@ -55,7 +55,7 @@ impl Rules<'_> {
         self.of_another("train.sigma", "train.sigma.density", keys);
         self.broken(sigma.min >= sigma.max, code::COMBINATION, &["train.sigma.min", "train.sigma.max"], || {
             let message = format!("`train.sigma.min` {} is not below `train.sigma.max` {}", sigma.min, sigma.max);
-            (message, "levels lie between them")
+            (message, "noise levels are drawn between them")
         });
     }
 

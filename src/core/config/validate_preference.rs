@@ -53,7 +53,7 @@ impl Rules<'_> {
         let keys = ["train.preference", "train.preference.loss", "model.load"];
         self.broken(none && own.load.is_none(), code::COMBINATION, &keys, || {
             let message = "`train.preference.loss` compares with a reference model, but there are no weights for it";
-            let help = "set `model.load`, whose weights are the reference, or `model.reference.load`; `orpo` and `simpo` need none";
+            let help = "set `model.load`, whose weights are the reference, or `model.reference.load`; `orpo` and `simpo` need no reference";
             (message.to_owned(), help)
         });
         let keys = ["model.reference", "train.preference.loss"];

@@ -61,7 +61,7 @@ pub fn register_families(families: OwnFamilies) -> Result<(), String> {
     if let Some(name) = families.foundations.keys().find(|name| ModelConfig::supported().any(|known| known == *name)) {
         return Err(format!("the model_type `{name}` is built in: choose another name"));
     }
-    OWN.set(families).map_err(|_| "families were registered before: register all of them at once".to_owned())
+    OWN.set(families).map_err(|_| "families are already registered: register all of them at once".to_owned())
 }
 
 /// Every foundation of one's own.

@@ -118,11 +118,11 @@ fn later_sources_win_and_all_are_told() {
         line.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let wanted =
-        "train.lr = 2e-05 from command line (override #2); file said 1e-05 (vlm.yaml:9); file said 0.003 (base.yaml:1)";
+        "train.lr = 2e-05 from command line (override #2); file set 1e-05 (vlm.yaml:9); file set 0.003 (base.yaml:1)";
     assert_eq!(line("train.lr"), wanted);
-    let wanted = "run.seed = 9 from command line (override #1); environment said 7 (LOONGFORGE__RUN__SEED)";
+    let wanted = "run.seed = 9 from command line (override #1); environment set 7 (LOONGFORGE__RUN__SEED)";
     assert_eq!(line("run.seed"), wanted);
-    let wanted = "train.clip_grad = 2.5 from environment (LOONGFORGE__TRAIN__CLIP_GRAD); file said 5.0 (base.yaml:1)";
+    let wanted = "train.clip_grad = 2.5 from environment (LOONGFORGE__TRAIN__CLIP_GRAD); file set 5.0 (base.yaml:1)";
     assert_eq!(line("train.clip_grad"), wanted);
     assert_eq!(line("run.lanes"), "run.lanes = 4 from schema default");
     assert_eq!(line("train.warmup_steps"), "train.warmup_steps = 1 from base.yaml:1");

@@ -33,7 +33,7 @@ impl Board {
             page.one("grad_norm", "gauge", "Gradient norm over all pools, before clipping.", &[], last.grad_norm);
             page.one("learning_rate", "gauge", "Learning rate of the last step.", &[], last.learning_rate);
             page.one("step_seconds", "gauge", "Duration of the last step.", &[], last.step_ms / 1e3);
-            page.one("tokens_per_second", "gauge", "Of the last step.", &[], last.tokens_per_s);
+            page.one("tokens_per_second", "gauge", "Tokens per second in the last step.", &[], last.tokens_per_s);
             if let Some(mfu) = last.mfu {
                 page.one("mfu_ratio", "gauge", "Model FLOPs utilization.", &[], mfu);
             }
@@ -42,7 +42,11 @@ impl Board {
                 [("encoder", last.encoder_memory), ("foundation", last.foundation_memory)].into_iter().chain(pools);
             let memory: Vec<_> = memory.filter_map(|(pool, memory)| Some((pool, memory?.total() as f64))).collect();
             if !memory.is_empty() {
-                page.family("tensor_memory_bytes", "gauge", "Bytes of tensors of the pool's actor that took the most.");
+                page.family(
+                    "tensor_memory_bytes",
+                    "gauge",
+                    "Tensor memory in bytes of the pool's actor that uses the most.",
+                );
                 memory.iter().for_each(|(pool, bytes)| page.sample("tensor_memory_bytes", &[("pool", pool)], *bytes));
             }
         }

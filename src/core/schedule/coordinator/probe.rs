@@ -19,7 +19,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the name in metrics and logs.
+    /// Returns the name in the report about steps that are not finite.
     pub fn name(self) -> &'static str {
         match self {
             Self::Data => "data",

@@ -237,7 +237,10 @@ impl Coordinator {
             |indices: &[u32]| indices.iter().map(|&index| ActorId::encoder_of(name, index)).collect::<Vec<_>>();
         let retired = actors(&new.retired);
         self.out.extend(retired.iter().map(|&actor| Output::Send(actor, Command::Stop)));
-        let left = lost.into_iter().chain(retired.into_iter().map(|actor| (actor, "let go".to_owned()))).collect();
+        let left = lost
+            .into_iter()
+            .chain(retired.into_iter().map(|actor| (actor, "released by the scheduler".to_owned())))
+            .collect();
         self.out.push(Output::Pool(PoolChange { pool: name, epoch, members, joined: actors(&new.joined), left }));
         Ok(())
     }
