@@ -14,7 +14,10 @@ pub struct PoolName([u8; PoolName::MAX_LEN]);
 
 /// The text is not a valid name of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a valid pool name: use at most {max} lower-case letters, digits and `_`, starting with a letter", max = PoolName::MAX_LEN)]
+#[error(
+    "`{0}` is not a valid pool name: use at most {max} lower-case letters, digits and `_`, starting with a letter",
+    max = PoolName::MAX_LEN
+)]
 pub struct BadPoolName(pub String);
 
 impl PoolName {

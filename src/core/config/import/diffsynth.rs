@@ -135,7 +135,7 @@ fn data(sheet: &mut Sheet, model: Option<&Named>) {
     if model.is_some_and(|model| !model.is_image()) {
         sheet.note(
             "DiffSynth-Studio takes every frame of a clip; here data.video.fps frames a second are taken: set \
-                    it to the frame rate of the clips",
+             it to the frame rate of the clips",
         );
     }
 }
@@ -158,7 +158,7 @@ fn sizes(sheet: &mut Sheet, model: Option<&Named>) {
         sheet.settled("height and width take precedence", &["max_pixels"]);
         sheet.note(
             "DiffSynth-Studio resizes all frames to height and width; here larger ones are scaled down to as \
-                    many pixels and keep their aspect ratio",
+             many pixels and keep their aspect ratio",
         );
     }
     ["height", "width", "max_pixels"].iter().for_each(|key| sheet.arrived(key, ours));
