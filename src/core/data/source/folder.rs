@@ -199,7 +199,10 @@ mod tests {
         // Beside pictures of its own, they are left out with the same words.
         write("own.png");
         let told = left_out(folder.path()).join("\n");
-        assert!(told.contains("its subfolders are left out, 6 of them; subfolders") && told.ends_with(weight), "{told}");
+        assert!(
+            told.contains("its subfolders are left out, 6 of them; subfolders") && told.ends_with(weight),
+            "{told}"
+        );
         for name in ["cats", "10_dogs", "a", "b", "c"] {
             std::fs::remove_dir_all(folder.path().join(name)).unwrap();
         }
