@@ -55,7 +55,10 @@ pub fn read_metrics(path: &Path) -> Result<Vec<StepMetrics>, ObserveError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::metrics::{ExpertMetrics, PairMetrics};
     use super::*;
+    use crate::message::PoolName;
+    use std::collections::BTreeMap;
 
     fn metrics(step: u64) -> StepMetrics {
         StepMetrics { step, loss: 1.5 / (step + 1) as f64, ..Default::default() }
@@ -80,8 +83,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let mut file = MetricsFile::open(&path, 0).unwrap();
-        file.write(&StepMetrics { loss: f64::NAN, ..metrics(0) }).unwrap();
+        let experts =
+            BTreeMap::from([(PoolName::FOUNDATION, ExpertMetrics { grad_norm: f64::NAN, ..Default::default() })]);
+        let pairs = PairMetrics { rejected_reward: f64::INFINITY, accuracy: f64::NAN, ..Default::default() };
+        let skipped = StepMetrics {
+            loss: f64::NAN,
+            grad_norm: f64::INFINITY,
+            skipped: true,
+            pairs: Some(pairs),
+            experts,
+            ..metrics(0)
+        };
+        file.write(&skipped).unwrap();
+        file.write(&metrics(1)).unwrap();
         assert!(fs::read_to_string(&path).unwrap().contains("\"loss\":null"));
+        let read = read_metrics(&path).unwrap();
+        assert_eq!(read.iter().map(|step| (step.step, step.skipped)).collect::<Vec<_>>(), [(0, true), (1, false)]);
+        assert!(read[0].loss.is_nan() && read[0].grad_norm.is_nan() && read[0].pairs.unwrap().accuracy.is_nan());
+        assert_eq!(read[1], metrics(1));
         let error = MetricsFile::open(Path::new("/no/such/metrics.jsonl"), 0).err().unwrap();
         assert!(error.to_string().contains("/no/such/metrics.jsonl"));
     }

@@ -1,7 +1,7 @@
 //! Describes what is measured of a step. Not how it is shown.
 
 use crate::message::{ExpertLoads, MemoryReport, PairReport, PoolName};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -30,6 +30,7 @@ pub struct ExpertMetrics {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Norm of the gradient of that loss, before clipping.
+    #[serde(deserialize_with = "number")]
     pub grad_norm: f64,
 }
 
@@ -38,19 +39,20 @@ pub struct ExpertMetrics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PairMetrics {
     /// Rewards of the chosen and of the rejected answers.
-    #[serde(skip_serializing_if = "is_nan", default = "nan")]
+    #[serde(skip_serializing_if = "is_nan", default = "nan", deserialize_with = "number")]
     pub chosen_reward: f64,
-    #[serde(skip_serializing_if = "is_nan", default = "nan")]
+    #[serde(skip_serializing_if = "is_nan", default = "nan", deserialize_with = "number")]
     pub rejected_reward: f64,
     /// The share of pairs of which the chosen answer has the higher one; of single answers those on the right side.
+    #[serde(deserialize_with = "number")]
     pub accuracy: f64,
     /// Log-probabilities of the answers.
-    #[serde(skip_serializing_if = "is_nan", default = "nan")]
+    #[serde(skip_serializing_if = "is_nan", default = "nan", deserialize_with = "number")]
     pub chosen_logp: f64,
-    #[serde(skip_serializing_if = "is_nan", default = "nan")]
+    #[serde(skip_serializing_if = "is_nan", default = "nan", deserialize_with = "number")]
     pub rejected_logp: f64,
     /// Of single answers the divergence from the reference model; 0 of pairs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "number")]
     pub divergence: f64,
 }
 
@@ -61,6 +63,11 @@ fn is_nan(value: &f64) -> bool {
 
 fn nan() -> f64 {
     f64::NAN
+}
+
+/// Reads a number, or `null`, as which JSON has what is not finite.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 impl PairMetrics {
@@ -89,8 +96,10 @@ pub struct StepMetrics {
     /// Counted from 0.
     pub step: u64,
     /// Mean over the step's target tokens.
+    #[serde(deserialize_with = "number")]
     pub loss: f64,
     /// Norm of the gradient over all pools, before clipping.
+    #[serde(deserialize_with = "number")]
     pub grad_norm: f64,
     /// The foundation pools, where there are several; the loss above is the mean over the samples of all.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
