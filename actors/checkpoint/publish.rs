@@ -123,7 +123,7 @@ pub(super) fn publish_on(
         remove(disk, &draft.dir);
     }
     let best = draft.state.evaluated.best.map(|best| best.step.0);
-    prune(disk, parent, with.keep_last, best)?;
+    prune(disk, parent, with.keep_last, (num_steps, best))?;
     Ok(to)
 }
 
@@ -304,14 +304,21 @@ fn write_json(disk: &dyn Disk, path: &Path, value: &impl serde::Serialize) -> Re
     disk.write(path, &text).map_err(CheckpointError::write(path))
 }
 
-fn prune(disk: &dyn Disk, parent: &Path, keep_last: usize, best: Option<u64>) -> Result<(), CheckpointError> {
+/// Removes all checkpoints but the `keep_last` with the most steps, the one just published, and the best one. A run that was resumed
+/// from an earlier step has those of later ones beside it.
+fn prune(
+    disk: &dyn Disk,
+    parent: &Path,
+    keep_last: usize,
+    (newest, best): (u64, Option<u64>),
+) -> Result<(), CheckpointError> {
     let mut found = published(parent)?;
     found.truncate(found.len().saturating_sub(keep_last.max(1)));
     // Until the best one is marked, that is the one before.
     let marked = fs::read_link(parent.join(BEST)).ok();
     let is_best =
         |number: u64, path: &Path| Some(number) == best || path.file_name() == marked.as_ref().map(|m| m.as_os_str());
-    found.retain(|(number, path)| !is_best(*number, path));
+    found.retain(|(number, path)| *number != newest && !is_best(*number, path));
     for (number, path) in found {
         let hidden = parent.join(format!(".step-{number:08}.old.tmp"));
         match disk.rename(&path, &hidden) {

@@ -288,6 +288,19 @@ fn only_the_last_ones_are_kept() {
 }
 
 #[test]
+fn a_run_that_is_resumed_from_an_earlier_step_keeps_what_it_publishes() {
+    let run = Run::new();
+    for step in [6, 7] {
+        run.publish(step);
+    }
+    let path = run.publish(3);
+    assert!(path.is_dir());
+    assert_eq!(run.names(), ["step-00000004", "step-00000007", "step-00000008"]);
+    run.publish(4);
+    assert_eq!(run.names(), ["step-00000005", "step-00000007", "step-00000008"]);
+}
+
+#[test]
 fn what_is_no_checkpoint_is_named() {
     let run = Run::new();
     assert_eq!(latest(&run.dir()).unwrap(), None);
