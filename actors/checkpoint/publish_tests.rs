@@ -175,7 +175,7 @@ fn the_best_checkpoint_is_named_and_not_removed() {
     assert_eq!((numbers(&run), run.newest()), (vec![2, 5, 6], Some(6)));
     fs::remove_file(run.dir().join(BEST)).unwrap();
     fs::write(run.dir().join(BEST), "mine").unwrap();
-    assert!(mark_best(&run.dir(), 6).unwrap_err().to_string().contains("is not a link"));
+    assert!(mark_best(&run.dir(), 6).unwrap_err().to_string().contains("is not a symbolic link"));
 }
 
 #[test]
