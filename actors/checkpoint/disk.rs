@@ -2,6 +2,8 @@
 
 use loongforge_core::engine::fault;
 use loongforge_core::message::ActorId;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
@@ -40,11 +42,22 @@ impl Disk for RealDisk {
     }
 
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
-        use rustix::fs::{CWD, RenameFlags, renameat_with};
-        Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+        match renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE) {
+            // Network file systems such as NFS and Lustre have only plain renames.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => swap(one, other),
+            exchanged => Ok(exchanged?),
+        }
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir_all(path)
     }
+}
+
+/// Exchanges two folders by plain renames: for a moment `other` is not there.
+pub(super) fn swap(one: &Path, other: &Path) -> io::Result<()> {
+    let aside = one.with_extension("aside.tmp");
+    fs::rename(other, &aside)?;
+    fs::rename(one, other).inspect_err(|_| drop(fs::rename(&aside, other)))?;
+    fs::rename(&aside, one)
 }

@@ -1,5 +1,6 @@
 //! A crash at every operation, and what users can do wrong.
 
+use super::super::disk::swap;
 use super::*;
 use loongforge_core::checkpoint::latest;
 use loongforge_core::message::{SampleId, SaveTo, StepId};
@@ -275,6 +276,23 @@ fn a_step_that_is_saved_again_replaces_the_old_one_at_every_moment() {
             break;
         }
     }
+}
+
+#[test]
+fn folders_are_exchanged_where_a_file_system_has_only_plain_renames() {
+    let run = Run::new();
+    let (there, draft) = (run.publish(4), run.draft(4));
+    let whole = Manifest::read(&there).unwrap();
+    swap(&draft.dir, &there).unwrap();
+    assert_eq!(Manifest::read(&draft.dir).unwrap(), whole);
+    assert!(there.join("model-00001-of-00002.safetensors").exists() && !there.join("MANIFEST.json").exists());
+    fs::remove_dir_all(&there).unwrap();
+    assert!(swap(&draft.dir, &there).is_err());
+    assert_eq!(run.names(), [".step-00000005.tmp"]);
+    fs::create_dir(&there).unwrap();
+    fs::remove_dir_all(&draft.dir).unwrap();
+    assert!(swap(&draft.dir, &there).is_err());
+    assert_eq!(run.names(), ["step-00000005"], "what was there is put back");
 }
 
 #[test]
