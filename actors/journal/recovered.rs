@@ -1,8 +1,8 @@
 //! The state of a run recovered from its journal.
 
 use super::{Beginning, Journal, JournalError, Record, Snapshot};
-use loongforge_core::message::{ActorId, Command, PoolName};
-use loongforge_core::schedule::Input;
+use loongforge_core::message::{ActorId, Command, PoolName, StepId};
+use loongforge_core::schedule::{Coordinator, Input};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -59,6 +59,13 @@ impl RecoveredRun {
             }
         }
         Some(past)
+    }
+
+    /// Returns the first step that the journal tells of: those before it were reported, and are not replayed.
+    pub fn first_step(&self) -> StepId {
+        let restore = |snapshot: &Snapshot| Coordinator::restore(&snapshot.coordinator, None).ok();
+        let restored = self.snapshot.as_ref().and_then(restore);
+        restored.map_or(self.begin.first_step, |coordinator| coordinator.current_step())
     }
 
     /// Port of the rendezvous store of the members of its pools, if there is one.

@@ -3,7 +3,7 @@
 
 use crate::fake::{self, Script, engine, rules, spec};
 use crate::meeting::meeting;
-use loongforge_actors::journal::is_open;
+use loongforge_actors::journal::{Beginning, Journal, OutstandingMessages, Record, Snapshot, is_open, unfinished};
 use loongforge_actors::launch::JournalSpec;
 use loongforge_actors::{
     Assignment, EngineFactory, Meeting, Observer, Publisher, RunSpec, run_in_process, serve_role, serve_scheduler,
@@ -165,4 +165,28 @@ fn killed_again_and_again_the_run_comes_to_its_end() {
 fn over_a_unix_socket_another_takes_its_place_too() {
     let faults = ["torn_write:31", "after_sync:2"].map(|point| format!("scheduler/0@{point}=kill"));
     assert_eq!(run_at(&faults, Some("socket")), twin());
+}
+
+#[test]
+fn a_journal_tells_of_the_steps_from_its_last_snapshot_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    let mut journal = Journal::create(&path).unwrap();
+    let begin = Beginning {
+        config: "abc".into(),
+        first_step: StepId(2),
+        state: SchedulerState::default(),
+        resume: None,
+        rendezvous: dir.path().to_owned(),
+    };
+    for record in [Record::Began(Box::new(begin)), Record::Life(1), Record::Input(Input::SaveRequested)] {
+        journal.append(&record);
+    }
+    drop(journal);
+    assert_eq!(unfinished(&path, "abc").unwrap().first_step(), StepId(2));
+    let (mut journal, _) = Journal::open(&path).unwrap();
+    let coordinator = Coordinator::new(CoordinatorSpec { first_step: StepId(5), ..spec(&POOLS, STEPS) });
+    journal.cut(Snapshot { outstanding: OutstandingMessages::default(), coordinator: coordinator.snapshot() });
+    drop(journal);
+    assert_eq!(unfinished(&path, "abc").unwrap().first_step(), StepId(5));
 }

@@ -45,7 +45,7 @@ impl SchedulerProcess<'_> {
         let config = composition.config().clone();
         let past = self.past(&composition, is_takeover)?;
         let Beginning { reported, take_over_at, former } = match &past {
-            Some(_) => self.take_over(&config.run.dir, former),
+            Some(past) => self.take_over(&config.run.dir, past.first_step(), former),
             None => self.begin(&composition, former)?,
         };
         let begins_anew = former.is_some() || (past.is_none() && !composition.resumes());
@@ -105,13 +105,14 @@ impl SchedulerProcess<'_> {
         Ok(past)
     }
 
-    /// Goes on behind the last step that the scheduler which has died reported.
-    fn take_over(&self, dir: &Path, former: Option<FormerRun>) -> Beginning {
+    /// Goes on behind the last step that the scheduler which has died reported: one before `first`, where its journal begins, or with
+    /// `log.jsonl: false` where nothing tells which.
+    fn take_over(&self, dir: &Path, first: StepId, former: Option<FormerRun>) -> Beginning {
         let console = self.console;
         console.keep_log(&dir.join("log"));
         let reported = read_metrics(&dir.join("metrics.jsonl")).unwrap_or_default();
         console.line("taking over from a scheduler that died; --resume or --overwrite start over");
-        let step = StepId(reported.last().map_or(0, |last| last.step + 1));
+        let step = first.max(StepId(reported.last().map_or(0, |last| last.step + 1)));
         Beginning { reported: (step, SampleId(u64::MAX)), take_over_at: Some(step), former }
     }
 

@@ -114,6 +114,11 @@ impl Coordinator {
         self.drain.alive().collect()
     }
 
+    /// Returns the first step that not all engines have applied.
+    pub fn current_step(&self) -> StepId {
+        self.current
+    }
+
     /// Handles an input; returns what must be done because of it, in order.
     pub fn on(&mut self, input: Input) -> Vec<Output> {
         if !self.finished {
