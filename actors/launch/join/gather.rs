@@ -56,7 +56,8 @@ pub struct Member {
 /// The answer to an actor that comes too late.
 pub(super) const BEGUN: &str = "the run has begun, with all its actors";
 
-type FirstMessage = Result<(Option<ActorId>, Member, Option<Up>), LinkError>;
+/// What a connection says, with the place that it has been given, if it has one.
+type FirstMessage = Result<(Option<ActorId>, Member, Option<Up>), (Option<ActorId>, LinkError)>;
 
 /// Accepts connections until every actor has joined, then welcomes them all.
 ///
@@ -109,7 +110,10 @@ where
                     places.insert(actor, Some(member));
                 }
                 Ok(Ok((place, ..))) => give_up(&mut taken, place, "it did not send a join request"),
-                Ok(Err(error)) => tracing::warn!("a connection to {} is refused: {error}", roster.address),
+                Ok(Err((place, error))) => {
+                    tracing::warn!("a connection to {} is refused: {error}", roster.address);
+                    taken.retain(|&actor| Some(actor) != place);
+                }
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
             _ = remind.tick() => tracing::info!("waiting for {missing} to join at {}", roster.address),
@@ -137,7 +141,7 @@ async fn refuse(mut hearing: JoinSet<FirstMessage>) {
 }
 
 async fn hear(place: Option<ActorId>, mut member: Member) -> FirstMessage {
-    let said = member.receiver.recv().await?;
+    let said = member.receiver.recv().await.map_err(|error| (place, error))?;
     Ok((place, member, said))
 }
 

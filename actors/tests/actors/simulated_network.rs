@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::LazyLock;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use turmoil::net::{TcpListener, TcpStream};
 
 static POOLS: LazyLock<PoolSizes> = LazyLock::new(|| PoolSizes::of_roles(1, 2, 1));
@@ -245,6 +245,33 @@ fn who_is_missing_is_named() {
         let error = scheduler(Duration::from_secs(9)).await.unwrap_err().to_string();
         let wanted = "encoder/0, encoder/1, foundation/0 did not join at scheduler:700 within 9 s";
         assert!(error.starts_with(wanted), "{error}");
+        Ok(())
+    });
+    sim.run().unwrap();
+}
+
+#[test]
+fn the_place_of_one_whose_connection_breaks_is_free_again() {
+    let mut sim = simulation(5);
+    sim.client("unlucky", async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut stream = TcpStream::connect("scheduler:700").await?;
+        let hello = Up::Hello { config: "abc".into(), role: Role::Data, pool: PoolName::DATA, index: None };
+        stream.write_all(&frame(&hello).unwrap()).await?;
+        stream.write_all(&frame(&Up::Alive).unwrap()[..9]).await?;
+        // It has a place when it is answered, and dies inside a message.
+        stream.read_exact(&mut [0; 14]).await?;
+        Ok(())
+    });
+    for (name, role) in MEMBERS {
+        sim.client(name, async move {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            member(role, "abc", Rc::default()).await
+        });
+    }
+    sim.client("scheduler", async {
+        let (_, result) = scheduler(Duration::from_secs(30)).await?;
+        assert_eq!(result, Ok(Outcome::Completed));
         Ok(())
     });
     sim.run().unwrap();
