@@ -4,7 +4,7 @@ use loongforge_core::message::ActorId;
 use loongforge_core::observe::CHILD;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Child;
 use tokio::sync::Notify;
 
@@ -39,8 +39,8 @@ pub(super) async fn wait(mut child: Child, kill: &Notify) -> End {
 /// Copies the lines of a child's output to this process's log, with the actor's name, until it closes.
 pub(super) async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpin>) {
     let Some(output) = output else { return };
-    let mut lines = BufReader::new(output).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
+    let mut output = BufReader::new(output);
+    while let Some(line) = next_line(&mut output).await {
         // Programs without a log have their own standard error.
         match tracing::dispatcher::has_been_set() {
             // A line of JSON says itself whose it is.
@@ -48,5 +48,30 @@ pub(super) async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpi
             true => tracing::info!(target: CHILD, "{actor} | {line}"),
             false => eprintln!("{actor} | {line}"),
         }
+    }
+}
+
+/// Returns the next line, whatever its bytes: a child whose output is not read any more could not write.
+async fn next_line(output: &mut (impl AsyncBufRead + Unpin)) -> Option<String> {
+    let mut bytes = Vec::new();
+    output.read_until(b'\n', &mut bytes).await.ok().filter(|count| *count > 0)?;
+    let line = String::from_utf8_lossy(&bytes);
+    Some(line.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_are_no_text_are_passed_on_and_those_after_them() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut output = &b"one\r\n\xff two\n\nlast"[..];
+        runtime.block_on(async {
+            for expected in ["one", "\u{fffd} two", "", "last"] {
+                assert_eq!(next_line(&mut output).await.as_deref(), Some(expected));
+            }
+            assert_eq!(next_line(&mut output).await, None);
+        });
     }
 }
