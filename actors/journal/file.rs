@@ -146,10 +146,16 @@ impl Journal {
         Ok(())
     }
 
+    /// Empties the journal: who took over with less than the whole of it would be in a state that the run has left, and one that
+    /// does not say that the run has ended would be taken over for ever.
     fn give_up(&mut self, error: &io::Error) {
         self.is_broken = true;
+        let emptied = OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(0));
         let path = self.path.display();
         tracing::warn!("journal {path}: {error}; nobody could take over if this process died");
+        if let Err(error) = emptied {
+            tracing::warn!("journal {path} cannot be emptied: {error}; remove it before this run is started again");
+        }
     }
 }
 
@@ -255,6 +261,20 @@ mod tests {
         drop(journal);
         assert_eq!(Journal::open(&path).unwrap().1, whole);
         std::fs::write(&path, "hello").unwrap();
+        assert!(matches!(Journal::open(&path), Err(JournalError::NotAJournal { .. })));
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_written_is_nobodys_past() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let mut journal = Journal::create(&path).unwrap();
+        journal.append(&Record::Life(1));
+        journal.file = File::open(&path).unwrap();
+        journal.append(&Record::Ended);
+        journal.append(&Record::Ended);
+        drop(journal);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
         assert!(matches!(Journal::open(&path), Err(JournalError::NotAJournal { .. })));
     }
 
