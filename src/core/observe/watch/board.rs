@@ -166,6 +166,10 @@ impl Board {
         if self.steps.len() >= self.history {
             self.steps.pop_front();
         }
+        // Of a large mixture of experts they are 100 kB a step, and only those of the last one are shown.
+        if let Some(before) = self.steps.back_mut() {
+            before.expert_loads = Vec::new();
+        }
         self.steps.push_back(metrics);
     }
 
@@ -193,7 +197,7 @@ impl Board {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::message::{Activity, Trace};
+    use crate::message::{Activity, ExpertLoads, Trace};
 
     pub const SECOND: u64 = 1_000_000_000;
 
@@ -233,6 +237,17 @@ pub(super) mod tests {
         let kept: Vec<Vec<u64>> =
             board.actors.values().map(|seen| seen.spans.iter().map(|span| span.step).collect()).collect();
         assert_eq!(kept, [vec![1, 2], vec![1, 2]]);
+    }
+
+    #[test]
+    fn loads_of_experts_are_kept_of_the_last_step_alone() {
+        let mut board = Board::new(RunInfo::default(), 9, 1);
+        for step in 0..3 {
+            let expert_loads = vec![ExpertLoads { layer: "layer 0".into(), tokens: vec![1, 2] }];
+            let metrics = StepMetrics { step, expert_loads, ..StepMetrics::default() };
+            board.take(News::Step(Box::new(metrics), Vec::new()), step * SECOND, 0);
+        }
+        assert_eq!(board.steps.iter().map(|step| step.expert_loads.len()).collect::<Vec<_>>(), [0, 0, 1]);
     }
 
     #[test]
