@@ -1,15 +1,20 @@
 //! `metrics.jsonl`: one JSON object a step. `eval.jsonl` is written in the same way.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::path::Path;
 
-use serde::Serialize;
-use serde_json::Value as Json;
+use serde::{Deserialize, Serialize};
 
 use super::error::ObserveError;
 use super::metrics::StepMetrics;
 use crate::files::AppendFile;
+
+/// What is read of a line before it is known whether it stays.
+#[derive(Deserialize)]
+struct Line {
+    step: u64,
+}
 
 /// Appends a line a step; each line is in the file when [`MetricsFile::write`] returns.
 pub struct MetricsFile(AppendFile);
@@ -19,18 +24,21 @@ impl MetricsFile {
     /// those of a run that got further before it was stopped, and half a line at the end.
     pub fn open(path: &Path, first_step: u64) -> Result<Self, ObserveError> {
         let write = |error| ObserveError::write(path, error);
-        let old = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            Err(source) => return Err(ObserveError::Read { path: path.to_path_buf(), source }),
-        };
-        let keep = |line: &&str| {
-            serde_json::from_str::<Json>(line).is_ok_and(|json| json["step"].as_u64().is_some_and(|s| s < first_step))
-        };
-        let kept: String = old.lines().filter(keep).flat_map(|line| [line, "\n"]).collect();
-        if kept != old {
+        let read = |source| ObserveError::Read { path: path.to_path_buf(), source };
+        let stays = |line: &[u8]| serde_json::from_slice::<Line>(line).is_ok_and(|line| line.step < first_step);
+        let mut all_stay = true;
+        match File::open(path) {
+            Ok(file) => each_line(file, |line| {
+                all_stay &= line.ends_with(b"\n") && stays(line);
+                Ok(())
+            })
+            .map_err(read)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(read(error)),
+        }
+        if !all_stay {
             let part = path.with_extension("jsonl.part");
-            fs::write(&part, kept).and_then(|()| fs::rename(&part, path)).map_err(write)?;
+            copy_lines(path, &part, stays).and_then(|()| fs::rename(&part, path)).map_err(write)?;
         }
         AppendFile::open(path).map(Self).map_err(write)
     }
@@ -47,10 +55,39 @@ impl MetricsFile {
     }
 }
 
-/// The steps in a metrics file, in order; lines that are not metrics are left out.
+/// The steps in a metrics file, in order, without the loads of experts, which would take most of the memory; lines that are not
+/// metrics are left out.
 pub fn read_metrics(path: &Path) -> Result<Vec<StepMetrics>, ObserveError> {
-    let text = fs::read_to_string(path).map_err(|source| ObserveError::Read { path: path.to_path_buf(), source })?;
-    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+    let mut steps = Vec::new();
+    let read = File::open(path).and_then(|file| {
+        each_line(file, |line| {
+            let step = serde_json::from_slice::<StepMetrics>(line).ok();
+            steps.extend(step.map(|step| StepMetrics { expert_loads: Vec::new(), ..step }));
+            Ok(())
+        })
+    });
+    read.map_err(|source| ObserveError::Read { path: path.to_path_buf(), source })?;
+    Ok(steps)
+}
+
+/// Calls `take` with each line, its end included. Of a long run's file the whole would be gigabytes.
+fn each_line(file: File, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    let (mut file, mut line) = (BufReader::new(file), Vec::new());
+    while file.read_until(b'\n', &mut line)? > 0 {
+        take(&line)?;
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Copies the lines that stay, each with an end.
+fn copy_lines(from: &Path, to: &Path, stays: impl Fn(&[u8]) -> bool) -> io::Result<()> {
+    let mut copy = BufWriter::new(File::create(to)?);
+    each_line(File::open(from)?, |line| match stays(line) {
+        true => copy.write_all(line.strip_suffix(b"\n").unwrap_or(line)).and_then(|()| copy.write_all(b"\n")),
+        false => Ok(()),
+    })?;
+    copy.flush()
 }
 
 #[cfg(test)]
@@ -74,6 +111,12 @@ mod tests {
         let mut file = MetricsFile::open(&path, 3).unwrap();
         file.write(&metrics(3)).unwrap();
         assert_eq!(read_metrics(&path).unwrap(), (0..4).map(metrics).collect::<Vec<_>>());
+        // Of a line without an end all is there but that.
+        fs::write(&path, b"{\"step\":0}\n{\"step\":9}\n\xff\n{\"step\":1}").unwrap();
+        MetricsFile::open(&path, 2).unwrap().write(&metrics(2)).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("{\"step\":0}\n{\"step\":1}\n{\"step\":2,") && text.ends_with("}\n"), "{text}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         MetricsFile::open(&path, 0).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "");
     }
