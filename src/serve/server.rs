@@ -10,6 +10,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use loongforge_core::robot::wire::{Offer, Protocol};
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,6 +20,11 @@ use tokio::sync::Semaphore;
 
 /// How long a client may take to ask for a page or a WebSocket.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may say nothing before its machine is asked whether it is there, how often it is asked again, and how many times
+/// in vain: one that has lost its power says nothing more, and would keep its place.
+pub(super) const SILENCE: Duration = Duration::from_secs(30);
+const ASKED_EVERY: Duration = Duration::from_secs(10);
+const NUM_ASKED: u32 = 6;
 /// Bytes of a request's head at most, the least that hyper takes, and header lines in it.
 const MAX_HEAD: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
@@ -125,6 +131,7 @@ impl Server {
 async fn welcome(stream: TcpStream, shared: &Arc<Shared>, places: &Arc<Semaphore>) {
     // Answers are small, and the robot waits for them.
     let _ = stream.set_nodelay(true);
+    let _ = keep_alive(&stream);
     let Ok(place) = places.clone().try_acquire_owned() else { return };
     let place = Arc::new(place);
     let service = service_fn(|mut request: Request<Incoming>| {
@@ -150,4 +157,15 @@ async fn welcome(stream: TcpStream, shared: &Arc<Shared>, places: &Arc<Semaphore
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
     // A client that has gone wants no answer.
     let _ = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+}
+
+/// Has the system ask the machine of a silent client whether it is there.
+///
+/// # Errors
+/// The system refuses.
+pub(super) fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
+    set_socket_keepalive(stream, true)?;
+    set_tcp_keepidle(stream, SILENCE)?;
+    set_tcp_keepintvl(stream, ASKED_EVERY)?;
+    set_tcp_keepcnt(stream, NUM_ASKED)
 }

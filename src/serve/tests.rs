@@ -1,16 +1,18 @@
 //! A whole server over real sockets: clients of every kind, and messages that are wrong.
 
 use super::connection::talk;
+use super::server::{SILENCE, keep_alive};
 use super::{Actor, Door, Server};
 use futures_util::{SinkExt, StreamExt};
 use loongforge_core::robot::pads::{self, CHUNK_SIZE, Expert};
 use loongforge_core::robot::wire::{MAX_MESSAGE, Names, Offer, Protocol};
 use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
+use rustix::net::sockopt::{socket_keepalive, tcp_keepidle};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
@@ -203,6 +205,15 @@ async fn clients_need_the_key_and_health_does_not() {
         assert!(get(address, "/healthz").await.ends_with("OK\n"));
     })
     .await;
+}
+
+#[tokio::test]
+async fn the_machine_of_a_silent_client_is_asked_whether_it_is_there() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    keep_alive(&stream).unwrap();
+    assert!(socket_keepalive(&stream).unwrap());
+    assert_eq!(tcp_keepidle(&stream).unwrap(), SILENCE);
 }
 
 #[tokio::test]
