@@ -211,7 +211,8 @@ fn acted(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<Opt
 fn curves_of(config: &RunConfig, record: &EvalRecord) -> Result<()> {
     let (dir, log) = (&config.run.dir, &config.log);
     if log.tensorboard {
-        let mut tensorboard = TensorBoard::create(&dir.join("tensorboard"), record.step)?;
+        // Nothing is computed again: what is there of this step, such as other sets, stays.
+        let mut tensorboard = TensorBoard::create(&dir.join("tensorboard"), 0)?;
         record.scalars().iter().try_for_each(|(tag, value)| tensorboard.scalar(record.step, tag, *value))?;
     }
     // The runs are there: they go on, and their config with them.
@@ -333,4 +334,29 @@ fn show(answer: &ScoredAnswer, picture: Option<&Locator>, console: &Console) -> 
     console
         .line(&beside(&picture, &[format!("prompt: {prompt}"), format!("answer: {}", safe(&answer.answer)), verdict]));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::config::load_text;
+
+    const YAML: &str = include_str!("../../configs/sft_text.yaml");
+
+    #[test]
+    fn the_curves_of_one_set_leave_those_of_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
+        config.run.dir = dir.path().to_owned();
+        config.log.tensorboard = true;
+        for set in ["math", "code"] {
+            let record = EvalRecord { step: 8, set: set.to_owned(), ..EvalRecord::default() }.with_loss(2.0, 4);
+            curves_of(&config, &record).unwrap();
+        }
+        let files = std::fs::read_dir(dir.path().join("tensorboard")).unwrap();
+        let files: Vec<Vec<u8>> = files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+        let has = |part: &[u8]| files.iter().filter(|file| file.windows(part.len()).any(|found| found == part)).count();
+        // A record that the run has started at this step, which hides what earlier files have of it.
+        assert_eq!((has(b"eval/math/loss"), has(b"eval/code/loss"), has(&[0x3a, 2, 8, 1])), (1, 1, 0));
+    }
 }
