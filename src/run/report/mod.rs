@@ -13,11 +13,12 @@ use crate::run::compose::{Composition, publication};
 use crate::run::nonfinite::Evidence;
 use loongforge_actors::checkpoint::{Publication, Uploader};
 use loongforge_actors::watch::{Watch, resident_bytes};
+use loongforge_core::config::RunConfig;
 use loongforge_core::data::{BadSampleList, Dataset};
 use loongforge_core::message::{ActorId, MemoryReport, SampleId, StepId};
 use loongforge_core::observe::{
-    Console, Goodput, MetricsFile, News, ObserveError, Progress, StepMetrics, TensorBoard, TrackedRun, Trackers,
-    active_before, read_evaluations, read_metrics,
+    Console, EvalRecord, Goodput, MetricsFile, News, ObserveError, Progress, StepMetrics, TensorBoard, TrackedRun,
+    Trackers, active_before, read_evaluations, read_metrics,
 };
 use page::watch;
 use serde_json::Value;
@@ -94,10 +95,9 @@ impl Report {
         let earlier = if metrics.is_some() && first_step > 0 { read_metrics(&path)? } else { Vec::new() };
         let run = TrackedRun { name: &config.run.name, dir, config: &composed, version: env!("CARGO_PKG_VERSION") };
         let trackers = Trackers::open(&config.log, &run, first_step)?;
-        let tensorboard =
-            config.log.tensorboard.then(|| TensorBoard::create(&dir.join("tensorboard"), first_step)).transpose()?;
         let mut earlier_evaluations = if first_step > 0 { read_evaluations(&dir.join(EVAL))? } else { Vec::new() };
         earlier_evaluations.retain(|record| record.step <= first_step);
+        let tensorboard = open_tensorboard(config, first_step, &earlier_evaluations)?;
         let evaluations = EvalReport::new(config, folder, first_step, &console)?;
         Ok(Self {
             progress: Some(Progress::start(&console, first_step, config.train.num_steps(), config.log.every_steps)),
@@ -170,6 +170,23 @@ impl Report {
     }
 }
 
+/// Begins another file for TensorBoard, if it is wanted. What earlier files have from `first_step` on is hidden then, also the
+/// evaluations before that step, which are not made again: they are repeated.
+fn open_tensorboard(
+    config: &RunConfig,
+    first_step: u64,
+    evaluations: &[EvalRecord],
+) -> Result<Option<TensorBoard>, ObserveError> {
+    if !config.log.tensorboard {
+        return Ok(None);
+    }
+    let mut board = TensorBoard::create(&config.run.dir.join("tensorboard"), first_step)?;
+    for record in evaluations.iter().filter(|record| record.step == first_step) {
+        record.scalars().iter().try_for_each(|(tag, value)| board.scalar(first_step, tag, *value))?;
+    }
+    Ok(Some(board))
+}
+
 impl Drop for Report {
     fn drop(&mut self) {
         if let Some(progress) = self.progress.take() {
@@ -190,5 +207,30 @@ impl Drop for Report {
             });
             self.console.line(&format!("peak tensor memory: {}{resident}", memory.join("; ")));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::config::load_text;
+
+    const YAML: &str = include_str!("../../../configs/sft_text.yaml");
+
+    #[test]
+    fn evaluations_before_the_first_step_of_a_resumed_run_stay_in_tensorboard() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
+        config.run.dir = dir.path().to_owned();
+        config.log.tensorboard = true;
+        let record =
+            |step, set: &str| EvalRecord { step, set: set.to_owned(), ..EvalRecord::default() }.with_loss(2.0, 4);
+        open_tensorboard(&config, 8, &[record(4, "earlier"), record(8, "val")]).unwrap().unwrap();
+        let file = std::fs::read_dir(dir.path().join("tensorboard")).unwrap().next().unwrap().unwrap();
+        let bytes = std::fs::read(file.path()).unwrap();
+        let has = |part: &[u8]| bytes.windows(part.len()).any(|found| found == part);
+        assert!(has(b"eval/val/loss") && !has(b"eval/earlier/loss"));
+        config.log.tensorboard = false;
+        assert!(open_tensorboard(&config, 8, &[]).unwrap().is_none());
     }
 }
