@@ -7,7 +7,7 @@ use flume::{Receiver, RecvTimeoutError, Sender};
 use loongforge_core::config::{Address, Otlp};
 use loongforge_core::observe::{Board, Told};
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -93,9 +93,7 @@ fn post(to: &Address, path: &str, body: &str) -> io::Result<()> {
     let Address::Tcp { host, port } = to else {
         return Err(io::Error::other("metrics are sent over TCP only: the address must be HOST:PORT"));
     };
-    let address =
-        (&**host, *port).to_socket_addrs()?.next().ok_or_else(|| io::Error::other("the host is not known"))?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    let mut stream = connect((&**host, *port).to_socket_addrs()?)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let len = body.len();
@@ -114,6 +112,36 @@ fn post(to: &Address, path: &str, body: &str) -> io::Result<()> {
     }
 }
 
+/// Connects to the first address of a host at which somebody listens: `localhost` has one of IPv6 and one of IPv4.
+fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("the host is not known");
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_collector_is_found_at_any_address_of_its_host() {
+        let listen = || TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let (gone, collector) = (listen(), listen());
+        let [nobody, somebody] = [&gone, &collector].map(|listener| listener.local_addr().unwrap());
+        drop(gone);
+        let stream = connect([nobody, somebody].into_iter()).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), somebody);
+        assert!(connect([nobody].into_iter()).is_err());
+        assert!(connect(std::iter::empty()).unwrap_err().to_string().contains("not known"));
+    }
 }
