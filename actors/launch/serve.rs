@@ -16,6 +16,9 @@ use std::time::Duration;
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// How long an actor that cannot reach its peers waits for the message that the run ends; at most half a lease.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// Edges that an actor's mailbox has room for beside those with which the run begins: of encoders that join. A queue takes memory for
+/// what is in it alone.
+const MAX_JOINING: usize = 1024;
 
 /// Joins a run as the actor `wanted` and serves it until it ends. The parent that started this process may have set its index.
 ///
@@ -60,7 +63,7 @@ async fn serve(
     // Without another connection to be had, silence of the scheduler is no reason to leave.
     let (sender, mut receiver, carrier) = line(raw(sender, receiver), recovery, &Line { number: welcome.wire, lease });
     tokio::spawn(carrier);
-    let mailbox = Mailbox::new(welcome.producers.len(), welcome.queue);
+    let mailbox = mailbox(&welcome);
     let shared = Edges { me, security: meeting.security.clone(), mail: mailbox.sender(), lease };
     let begun = begin(welcome, listener, mailbox, &shared, meeting, make_engine).await;
     let Begun { link, tell, carriers, _door } = match begun {
@@ -93,6 +96,11 @@ async fn serve(
     leave(sender, last_words).await;
     hearing.abort();
     result
+}
+
+/// Creates the mailbox of an actor.
+fn mailbox(welcome: &Welcome) -> Mailbox {
+    Mailbox::new(welcome.producers.len() + MAX_JOINING, welcome.queue)
 }
 
 /// Gives the engine what the scheduler says, until it says nothing more; then the engine learns that it is gone.
@@ -241,14 +249,8 @@ mod tests {
 
     const LEASE: Duration = Duration::from_millis(400);
 
-    /// Welcomes one encoder to a run whose foundation is gone, and tells it the commands. Returns its last words.
-    async fn welcome(listener: UnixListener, folder: &Path, commands: &[Command]) -> Event {
-        let (stream, _) = listener.accept().await.unwrap();
-        let (mut sender, mut receiver) = link::<Down, Up>(stream);
-        assert!(matches!(receiver.recv().await.unwrap(), Some(Up::Hello { .. })));
-        let me = ActorId::encoder(1);
-        sender.send(&Down::Assigned(me)).await.unwrap();
-        assert!(matches!(receiver.recv().await.unwrap(), Some(Up::Listening { .. })));
+    /// Returns what an actor is told that joins a run whose foundation is gone.
+    fn word(me: ActorId, folder: &Path) -> Welcome {
         let assignment = Assignment {
             me,
             pools: PoolSizes::of_roles(1, 1, 1),
@@ -258,9 +260,18 @@ mod tests {
             reads: false,
         };
         let edges = vec![(EdgeSpec::new(me, ActorId::foundation(0), 1 << 20), folder.join("gone"))];
-        let welcome =
-            Welcome { assignment, edges, producers: Vec::new(), queue: 4, lease: LEASE, wire: 7, returns: false };
-        sender.send(&Down::Welcome(welcome)).await.unwrap();
+        Welcome { assignment, edges, producers: Vec::new(), queue: 4, lease: LEASE, wire: 7, returns: false }
+    }
+
+    /// Welcomes one encoder to a run whose foundation is gone, and tells it the commands. Returns its last words.
+    async fn welcome(listener: UnixListener, folder: &Path, commands: &[Command]) -> Event {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (mut sender, mut receiver) = link::<Down, Up>(stream);
+        assert!(matches!(receiver.recv().await.unwrap(), Some(Up::Hello { .. })));
+        let me = ActorId::encoder(1);
+        sender.send(&Down::Assigned(me)).await.unwrap();
+        assert!(matches!(receiver.recv().await.unwrap(), Some(Up::Listening { .. })));
+        sender.send(&Down::Welcome(word(me, folder))).await.unwrap();
         let member = Member { sender, receiver, edges: PathBuf::new(), wire: Some((7, None)), confirms: false };
         let (open, _closed) = flume::bounded(0);
         let link = remote_link(member, 4, Terms::new(Duration::from_secs(20), true), None, open);
@@ -304,5 +315,15 @@ mod tests {
         let Event::Failed { error, .. } = said else { panic!("{said:?}") };
         assert!(error.contains("its actor has ended or was never started"), "{error}");
         assert!(ended.unwrap_err().to_string().contains("gone"));
+    }
+
+    #[test]
+    fn there_is_room_for_what_encoders_send_that_join_later() {
+        let mailbox = mailbox(&word(ActorId::foundation(0), Path::new("run")));
+        let sender = mailbox.sender();
+        for index in 0..10_000 {
+            let peer = ActorId::encoder(index);
+            assert!(sender.send(Mail::Gone { peer, reason: String::new() }).is_ok());
+        }
     }
 }
