@@ -71,7 +71,9 @@ impl Observer for Report {
             self.tell(|| News::Actor(actor, String::new()));
         }
         for (actor, reason) in &change.left {
-            self.tell(|| News::Actor(*actor, format!("has left: {reason}")));
+            // Else it is said of it later that it is slow no more.
+            self.slow.remove(actor);
+            self.tell(|| News::Left(*actor, format!("has left: {reason}")));
             self.console.line(&format!("{actor} has left: {reason}"));
         }
         if !change.joined.is_empty() {

@@ -8,11 +8,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Most spans that are kept of one actor, whatever the steps.
 const MAX_SPANS: usize = 20_000;
+/// Most actors that have left of which anything is kept: in a long run encoders are replaced again and again.
+const MAX_GONE: usize = 16;
 
 /// Holds what is known of a run.
 pub struct Board {
     pub(super) info: RunInfo,
     pub(super) actors: BTreeMap<ActorId, Seen>,
+    /// Those of them that have left, in this order.
+    gone: VecDeque<ActorId>,
     pub(super) steps: VecDeque<StepMetrics>,
     history: usize,
     trace_steps: u64,
@@ -67,6 +71,7 @@ impl Board {
         Self {
             info,
             actors,
+            gone: VecDeque::new(),
             steps: VecDeque::new(),
             history,
             trace_steps: trace_steps as u64,
@@ -129,6 +134,7 @@ impl Board {
             }
             News::Samples { step, png } => self.samples = Some((step, png)),
             News::Actor(actor, state) => self.seen(actor).state = state,
+            News::Left(actor, state) => self.left(actor, state),
             News::Checkpoint { step, took } => {
                 self.counts.checkpoints += 1;
                 self.counts.publishing += took.as_secs_f64();
@@ -171,6 +177,18 @@ impl Board {
             before.expert_loads = Vec::new();
         }
         self.steps.push_back(metrics);
+    }
+
+    /// Keeps what is known of an actor that has left, but for what it did last, which says nothing of its pool any more.
+    fn left(&mut self, actor: ActorId, state: String) {
+        let seen = self.seen(actor);
+        (seen.state, seen.timings, seen.edges) = (state, Timings::default(), Vec::new());
+        self.gone.push_back(actor);
+        if self.gone.len() > MAX_GONE
+            && let Some(first) = self.gone.pop_front()
+        {
+            self.actors.remove(&first);
+        }
     }
 
     fn seen(&mut self, actor: ActorId) -> &mut Seen {
@@ -248,6 +266,23 @@ pub(super) mod tests {
             board.take(News::Step(Box::new(metrics), Vec::new()), step * SECOND, 0);
         }
         assert_eq!(board.steps.iter().map(|step| step.expert_loads.len()).collect::<Vec<_>>(), [0, 0, 1]);
+    }
+
+    #[test]
+    fn of_actors_that_have_left_the_last_ones_are_shown_and_their_times_do_not_count() {
+        let mut board = board();
+        let timings = Timings { busy: 0.0, idle: 1.0, ..Timings::default() };
+        for index in 0..100 {
+            let actor = ActorId::encoder(index);
+            board.take(News::Step(Box::default(), vec![(actor, timings)]), 9 * SECOND, 0);
+            if index < 99 {
+                board.take(News::Left(actor, "has left: killed".into()), 9 * SECOND, 0);
+            }
+        }
+        assert_eq!(board.actors.len(), MAX_GONE + 2, "and the last encoder, and the foundation");
+        let seen = &board.actors[&ActorId::encoder(98)];
+        assert_eq!((seen.state.as_str(), seen.timings.idle, seen.edges.len()), ("has left: killed", 0.0, 0));
+        assert_eq!(board.actors[&ActorId::encoder(99)].timings, timings);
     }
 
     #[test]

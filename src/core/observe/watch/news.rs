@@ -35,8 +35,10 @@ pub enum News {
         step: u64,
         png: Vec<u8>,
     },
-    /// An actor joined, left or was given up, in words.
+    /// How an actor is, in words; none where there is nothing to say.
     Actor(ActorId, String),
+    /// An actor left or was given up, in words.
+    Left(ActorId, String),
     /// A checkpoint of the steps before this one was published, after so long.
     Checkpoint {
         step: u64,
