@@ -241,6 +241,10 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
     };
     let mut readings = Vec::new();
     for set in &sets {
+        // Whole answers are evaluated while the run goes on alone.
+        if config.train.preference.is_some() {
+            continue;
+        }
         // An answer was asked for while the run went on, if it could be.
         let is_known = eval.every_steps > 0
             && before.iter().any(|record| record.step == step && record.set == set.name)

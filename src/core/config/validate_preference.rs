@@ -16,7 +16,7 @@ impl Rules<'_> {
         self.keys_of_loss(preference);
         self.reference(config, preference.loss);
         self.whole_answers(config);
-        self.kto_evaluations(config, preference.loss);
+        self.evaluations(config, preference.loss);
         self.uncut_answers(config, preference.loss);
     }
 
@@ -111,14 +111,13 @@ impl Rules<'_> {
         );
     }
 
-    /// Labeled answers are evaluated during the run, and ask nothing.
-    fn kto_evaluations(&mut self, config: &RunConfig, loss: PreferenceLoss) {
+    /// Checks that answers are evaluated during the run, and that labeled ones ask nothing.
+    fn evaluations(&mut self, config: &RunConfig, loss: PreferenceLoss) {
         let answers = config.eval.as_ref().is_some_and(|eval| eval.generate.is_some_and(|count| count > 0));
         let is_kto = loss == PreferenceLoss::Kto;
         let is_late = config.eval.as_ref().is_some_and(|eval| eval.every_steps == 0);
-        self.broken(is_late && is_kto, code::COMBINATION, &["eval.every_steps", "train.preference.loss"], || {
-            let message =
-                "`train.preference.loss: kto` evaluates only during the run, while the reference model is loaded";
+        self.broken(is_late, code::COMBINATION, &["eval.every_steps", "train.preference"], || {
+            let message = "`train.preference` evaluates whole answers, which is done only during the run";
             (message.to_owned(), "set `eval.every_steps` to a number of steps")
         });
         self.broken(answers && is_kto, code::COMBINATION, &["eval.generate", "train.preference.loss"], || {

@@ -340,6 +340,16 @@ fn a_run_is_as_long_as_its_steps_or_its_epochs() {
 }
 
 #[test]
+fn answers_that_are_compared_are_evaluated_during_the_run() {
+    let bench = Bench::new(&good_and("eval: { path: DATA }\n"));
+    let preference = "+train.preference={loss: orpo}";
+    let text = bench.errors(&[preference]);
+    assert!(text.contains("LF0111") && text.contains("set `eval.every_steps` to a number of steps"), "{text}");
+    assert!(text.ends_with("\n1 error in the config"), "{text}");
+    bench.load(&[preference, "eval.every_steps=5"]);
+}
+
+#[test]
 fn all_mistakes_at_once_in_the_order_of_the_file() {
     let yaml = "\
 run: { nmae: t, lanes: 1, deterministic: true }
