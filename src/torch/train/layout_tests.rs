@@ -1,6 +1,6 @@
 //! Tests that any other layout continues what ranks save of their parts, bit for bit.
 
-use super::hf::{FilesOf, Shards};
+use super::hf::{FilesOf, Shards, save_weights_among};
 use super::{
     AdamWConfig, Adjust, Export, Lanes, MuonConfig, OptimizerConfig, OptimizerMethod, TrainState, gather_whole,
     load_state, load_weights, save_state,
@@ -135,5 +135,29 @@ fn continues(method: OptimizerMethod) {
             step(&mut pool, 3);
             assert_eq!(numbers(&pool), after_three, "{layout}");
         });
+    }
+}
+
+/// The experts of each token of DeepSeek-V4, which a folder has as whole numbers.
+#[test]
+fn tables_of_whole_numbers_are_saved_as_such() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/deepseek_v4-seed1");
+    let load = |place: &ParallelRank, from: &Path| {
+        let config = std::fs::read(source.join("config.json")).unwrap();
+        let config = ModelConfig::from_hf(&serde_json::from_slice(&config).unwrap()).unwrap();
+        let specs = config.decoder().unwrap().divided_specs(place).unwrap();
+        let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
+        load_weights(&params, from).unwrap();
+        params
+    };
+    let folder = tempfile::tempdir().unwrap();
+    on_ranks(Layout { tp: 2, ..Layout::default() }, |mesh| {
+        let params = load(&ParallelRank::of(&mesh, false), &source);
+        save_weights_among(&params, &mesh, folder.path().into(), &Shards::single()).unwrap();
+    });
+    let whole = ParallelRank::of(&Mesh::single(), false);
+    let (before, after) = (load(&whole, &source), load(&whole, folder.path()));
+    for id in before.ids() {
+        assert_eq!(before.leaf(id).detach(), after.leaf(id).detach(), "{}", before.spec(id).name);
     }
 }

@@ -1,9 +1,8 @@
 //! Weights and other tensors of a pool whose parameters are split among ranks, into files of whole tensors: every rank
 //! gives its parts, one tensor at a time, and one rank writes.
 
-use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::save::{Entry, Target, Writer, deal_among, order, sized_of};
+use super::save::{Entry, Target, Writer, deal_among, dtype_of, order, sized_of};
 use super::shards::Shards;
 use crate::comm::Mesh;
 use crate::native::NativeError;
@@ -12,7 +11,7 @@ use crate::train::peft::merged;
 use crate::train::shares::gather_piece;
 use loongforge_core::message::SavedFile;
 use std::collections::BTreeMap;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 /// This rank among those that hold the parts of one copy of the parameters, and how many they are; `None` of a rank with
 /// another copy. Experts are spread over several replicas, of which the first ones count.
@@ -38,7 +37,7 @@ pub fn save_weights_among(
     let pieces = own.flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
     let all: Vec<(ParamId, &StoredTensor)> = pieces.collect();
     let entry = |(id, piece): &(ParamId, &StoredTensor)| {
-        let dtype = Dtype::of(params.leaf(*id).kind()).expect("a parameter's kind is a file's type");
+        let dtype = dtype_of(params.spec(*id), piece, params.leaf(*id).kind());
         Entry { name: shards.of.in_file(&piece.name).to_owned(), dtype, shape: piece.shape.clone() }
     };
     let files = deal_among(&sized_of(params, &all), shards);
@@ -54,7 +53,8 @@ pub fn save_weights_among(
                 values.clear();
             }
             let value = values.entry(id).or_insert_with(|| merged(params, id));
-            gather_piece(params.spec(id), piece, value, mesh)
+            let whole = gather_piece(params.spec(id), piece, value, mesh);
+            whole.map(|whole| if piece.is_integer { whole.to_kind(Kind::Int64) } else { whole })
         };
         let writes = index % ranks == rank;
         let target = writes.then(|| (to, shards.name(index)));

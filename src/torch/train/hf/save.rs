@@ -107,7 +107,7 @@ fn sized<'a>(spec: &ParamSpec, piece: &'a StoredTensor, kind: Kind, has_adapter:
 }
 
 /// The type in files of a piece of a parameter of a pool of `kind`.
-fn dtype_of(spec: &ParamSpec, piece: &StoredTensor, kind: Kind) -> Dtype {
+pub(super) fn dtype_of(spec: &ParamSpec, piece: &StoredTensor, kind: Kind) -> Dtype {
     let kind = match spec.role {
         _ if piece.is_integer => Kind::Int64,
         Role::Buffer => Kind::Float,
