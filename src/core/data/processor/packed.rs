@@ -12,7 +12,7 @@ use crate::data::error::DataError;
 use crate::data::locator::Locator;
 use crate::data::media::VideoSource;
 use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
-use crate::data::sample::Sample;
+use crate::data::sample::{IGNORE_INDEX, Sample};
 use crate::data::source::Content;
 use crate::data::source::MediaSource;
 use crate::message::SampleId;
@@ -71,6 +71,7 @@ impl Processor {
             let reason = "is a pack made ahead of time, in which recordings keep their lengths: set data.audio.augment.speed to 0";
             return Err(DataError::Line(reason.to_owned()));
         }
+        self.expect_tokens(pack)?;
         let expansions = self.load(&sources, Path::new(""), trained(id))?;
         let media = expansions.into_iter().flat_map(|expansion| expansion.media).collect();
         let widen = |ids: &[i32]| ids.iter().map(|&id| i64::from(id)).collect();
@@ -90,6 +91,20 @@ impl Processor {
             sample.meta.documents.clone_from(&pack.lens);
         }
         Ok(sample)
+    }
+
+    /// # Errors
+    /// The model lacks one of a pack's tokens.
+    fn expect_tokens(&self, pack: &PackedSample) -> Result<(), DataError> {
+        let rows = self.tokenizer.vocab_size();
+        let targets = pack.targets.iter().map(|&target| i64::from(target)).filter(|&target| target != IGNORE_INDEX);
+        let mut tokens = pack.input_ids.iter().map(|&token| i64::from(token)).chain(targets);
+        match tokens.find(|&token| !(0..rows).contains(&token) && self.towers.of(token).is_none()) {
+            Some(token) => {
+                Err(DataError::Line(format!("the pack has the token {token}, but the model has {rows} tokens")))
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use super::{Learned, Processor, ProcessorOptions};
 use crate::config::{Learn, Phase, Template};
 use crate::data::digits::{Digits, MODEL, compose, write_model};
 use crate::data::error::DataError;
+use crate::data::packed::PackedSample;
 use crate::data::sample::{IGNORE_INDEX, Sample};
 use crate::data::source::{Conversation, MediaSource, Part, Turn};
 use crate::data::tokenizer_file::read_json;
@@ -357,4 +358,33 @@ fn more_pictures_than_a_pack_holds_are_refused() {
     assert_eq!(reason(2, 2), Ok(2));
     assert_eq!(reason(1, 2), Err("2 pictures and videos, more than data.pack.max_images = 1".to_owned()));
     assert_eq!(reason(2, 1), Err("2 tokens of images, more than data.pack.max_visual_tokens = 1".to_owned()));
+}
+
+#[test]
+fn a_pack_with_tokens_that_the_model_lacks_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let processor = open(folder.path(), 2048);
+    let own = processor.tokenizer.encode("7").unwrap()[0].id as i32;
+    let rows = processor.tokenizer.vocab_size() as i32;
+    let packed = |token: i32, target: i32| {
+        let pack = PackedSample {
+            ids: vec![0],
+            lens: vec![2],
+            samples: vec!["a.jsonl:1".into()],
+            input_ids: vec![own, token],
+            targets: vec![target, -100],
+            position_ids: None,
+            media: Vec::new(),
+            items: Vec::new(),
+        };
+        processor.packed_sample(SampleId(0), &pack).map_err(|error| error.to_string())
+    };
+    assert_eq!(packed(own, own).unwrap().meta.num_targets, 1);
+    for (token, target, unknown) in [(rows, own, rows), (-1, own, -1), (own, rows, rows), (own, -2, -2)] {
+        let error = packed(token, target).unwrap_err();
+        assert!(
+            error.contains(&format!("the pack has the token {unknown}, but the model has {rows} tokens")),
+            "{error}"
+        );
+    }
 }
