@@ -47,7 +47,8 @@ impl Growing {
         Self { filled, documents, answers }
     }
 
-    /// A row of the documents as they are now, each with one target: what follows its last token.
+    /// A row of the documents as they are now, each with a target where its prompt ends, by which models tell prompts that see all
+    /// of themselves, and one for what follows its last token.
     fn row(&self) -> Filled {
         let batch = &self.filled.batch;
         let device = batch.columns.device();
@@ -57,6 +58,10 @@ impl Growing {
             ids.extend(&document.input_ids);
             targets.resize(ids.len() - 1, IGNORE_INDEX);
             targets.push(0);
+            if self.answers.is_none() {
+                let prompt_end = ids.len() - document.num_new;
+                targets[prompt_end - 1] = 0;
+            }
             cu_seqlens.push(ids.len());
         }
         let positions: Vec<&Tensor> = self.documents.iter().map(|document| &document.position_ids).collect();
@@ -133,15 +138,18 @@ pub(super) fn continue_together(
     Ok(Some(growing.map(|growing| growing.outputs()).unwrap_or_default()))
 }
 
-/// Returns what the model predicts at the targets of a row, in their order, on every rank of the replica.
+/// Returns what the model predicts at the end of each document of a row, on every rank of the replica.
 fn predict(rank: &Rank, filled: Option<Filled>) -> Result<Option<Vec<i64>>, EngineError> {
     let (params, stages, device) = (rank.state.params(), &rank.stages, rank.device());
-    let ends: Vec<usize> = filled.as_ref().map(|filled| filled.batch.cu_seqlens[1..].to_vec()).unwrap_or_default();
+    let documents: Vec<usize> = filled.as_ref().map(|filled| filled.batch.cu_seqlens[1..].to_vec()).unwrap_or_default();
+    let targets = filled.as_ref().map(|filled| filled.batch.targets()).unwrap_or_default();
+    // Behind each token that is a target.
+    let ends: Vec<usize> = (1..).zip(&targets).filter(|(_, target)| **target >= 0).map(|(end, _)| end).collect();
     let filler = || {
         let batch = MicroBatch { evaluates: true, ..MicroBatch::filler(stages.any().columns(), device) };
         vec![Filled { batch, features: Vec::new() }]
     };
-    let row_tokens = ends.last().copied().unwrap_or(1);
+    let row_tokens = documents.last().copied().unwrap_or(1);
     let chunks = filled.map_or_else(|| Ok(filler()), |filled| stages.chunks(filled, params))?;
     let mut run = PipelineRun::new(stages.mesh.clone(), stages.pipeline, &[chunks.len()]).forward_only();
     let (mut found, mut is_silent) = (Vec::new(), false);
@@ -166,13 +174,40 @@ fn predict(rank: &Rank, filled: Option<Filled>) -> Result<Option<Vec<i64>>, Engi
     }
     stages.mesh.replica.all_reduce_sum(&all)?;
     let mut all = Vec::<i64>::try_from(&all).expect("a row of integers");
-    Ok((all.pop() == Some(0)).then_some(all))
+    let says_all = all.pop() == Some(0);
+    let of_documents = ends.iter().zip(all).filter(|(end, _)| documents.contains(end)).map(|(_, token)| token);
+    Ok(says_all.then(|| of_documents.collect()))
 }
 
-/// Which documents' ends a rank has, in the order of its tokens; `rows` are these, where ranks share the row.
+/// Which of the targets, behind which a row has these `ends`, a rank has, in the order of its tokens; `rows` are these, where ranks
+/// share the row.
 fn places(ends: &[usize], rows: Option<Tensor>) -> Tensor {
     let Some(rows) = rows else { return Tensor::arange(ends.len() as i64, (Kind::Int64, tch::Device::Cpu)) };
     let rows = Vec::<i64>::try_from(rows).expect("a row of integers");
     let places = rows.iter().filter_map(|row| ends.iter().position(|end| *end as i64 == row + 1));
     Tensor::from_slice(&places.map(|at| at as i64).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::token_columns;
+    use tch::Device;
+
+    #[test]
+    fn a_prompt_ends_at_its_first_target_however_long_its_answer_is() {
+        let ids = Tensor::from_slice(&[1i64, 2, 3, 4, 5]);
+        let positions = Tensor::zeros([3, 5], (Kind::Float, Device::Cpu));
+        let columns = Columns::of_tokens(ids, positions, Tensor::from_slice(&[IGNORE_INDEX; 5]));
+        let filler = MicroBatch::filler(&token_columns().into(), Device::Cpu);
+        let batch = MicroBatch { columns, cu_seqlens: vec![0, 3, 5], evaluates: true, ..filler };
+        let mut growing = Growing::new(Filled { batch, features: Vec::new() }, None);
+        assert_eq!(growing.row().batch.targets(), [-100, -100, 0, -100, 0]);
+        let decoding = Decoding { max_new_tokens: 3, stop_token_ids: vec![9], ..Decoding::default() };
+        growing.push(0, &[6, 9], &decoding);
+        growing.push(1, &[7, 8], &decoding);
+        let row = growing.row().batch;
+        assert_eq!((row.input_ids(), row.cu_seqlens.as_slice()), (vec![1, 2, 3, 6, 7, 4, 5], &[0, 5, 7][..]));
+        assert_eq!(row.targets(), [-100, -100, 0, -100, 0, -100, 0]);
+    }
 }
