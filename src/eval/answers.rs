@@ -26,16 +26,14 @@ impl Asking {
         dataset: &Dataset,
         mut tell: impl FnMut(&Exchange, &ScoredAnswer) -> Result<()>,
     ) -> Result<(Vec<ScoredAnswer>, Vec<BadSample>)> {
-        let (mut prompts, mut bad) = (Vec::new(), Vec::new());
-        for index in 0..self.max_samples.min(dataset.len() as u64) {
-            match dataset.prompt(index) {
-                Ok(prompt) => prompts.push((index, prompt)),
-                Err(error) => bad.push(error),
+        let asked = 0..self.max_samples.min(dataset.len() as u64);
+        let mut questions = asked.map(|index| (index, dataset.prompt(index)));
+        let (mut answers, mut bad) = (Vec::new(), Vec::new());
+        loop {
+            let batch = next_batch(&mut questions, self.batch_size.max(1), &mut bad);
+            if batch.is_empty() {
+                break;
             }
-        }
-        ensure!(!prompts.is_empty(), "no line of {} can be used as a question", dataset.place_name(0));
-        let mut answers = Vec::new();
-        for batch in prompts.chunks(self.batch_size.max(1)) {
             let samples: Vec<_> = batch.iter().map(|(_, sample)| sample).collect();
             let given = reader.answer(&samples, self.max_new_tokens, None)?;
             for ((index, _), answer) in batch.iter().zip(given) {
@@ -46,6 +44,42 @@ impl Asking {
                 answers.push(answer);
             }
         }
+        ensure!(!answers.is_empty(), "no line of {} can be used as a question", dataset.place_name(0));
         Ok((answers, bad))
+    }
+}
+
+/// Reads the next questions until `size` can be used; pictures of more would take much memory. What is wrong with others goes to `bad`.
+fn next_batch<T, E>(
+    questions: &mut impl Iterator<Item = (u64, Result<T, E>)>,
+    size: usize,
+    bad: &mut Vec<E>,
+) -> Vec<(u64, T)> {
+    let mut batch = Vec::new();
+    while batch.len() < size
+        && let Some((index, question)) = questions.next()
+    {
+        match question {
+            Ok(question) => batch.push((index, question)),
+            Err(error) => bad.push(error),
+        }
+    }
+    batch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_batch;
+
+    #[test]
+    fn no_more_questions_are_read_than_are_answered_together() {
+        let question = |index: u64| (index, if index == 1 { Err("no picture") } else { Ok(10 * index) });
+        let (mut questions, mut bad) = ((0..6).map(question), Vec::new());
+        assert_eq!(next_batch(&mut questions, 2, &mut bad), [(0, 0), (2, 20)]);
+        assert_eq!(questions.size_hint().0, 3, "the others are read later");
+        assert_eq!(next_batch(&mut questions, 2, &mut bad), [(3, 30), (4, 40)]);
+        assert_eq!(next_batch(&mut questions, 2, &mut bad), [(5, 50)]);
+        assert!(next_batch(&mut questions, 2, &mut bad).is_empty());
+        assert_eq!(bad, ["no picture"]);
     }
 }
