@@ -13,7 +13,7 @@ pub enum TensorDiff {
     OnlyLeft,
     OnlyRight,
     Shapes(Vec<i64>, Vec<i64>),
-    /// The largest absolute difference, and the largest absolute value on the left; NaN where only one side is.
+    /// The largest absolute difference, and the largest finite absolute value on the left; NaN where only one side is.
     Values {
         max_abs: f64,
         max_left: f64,
@@ -106,11 +106,35 @@ fn values(left: (&Checkpoint, &Stored), right: (&Checkpoint, &Stored)) -> Result
             let same = a.eq_tensor(&b).logical_or(&both_nan);
             let distance = (&a - &b).abs().masked_fill(&same, 0.0).max().double_value(&[]);
             max_abs = if distance.is_nan() { f64::NAN } else { max_abs.max(distance) };
-            max_left = max_left.max(a.nan_to_num(0.0, None, None).abs().max().double_value(&[]));
+            max_left = max_left.max(a.nan_to_num(0.0, 0.0, 0.0).abs().max().double_value(&[]));
         }
         if max_abs.is_nan() {
             break;
         }
     }
     Ok(if max_abs == 0.0 { TensorDiff::Exact } else { TensorDiff::Values { max_abs, max_left } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_torch::train::hf::write_tensor_file;
+    use tch::Tensor;
+
+    #[test]
+    fn an_infinity_on_both_sides_hides_no_difference() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = |name: &str, values: &[f32]| {
+            let folder = dir.path().join(name);
+            std::fs::create_dir(&folder).unwrap();
+            let tensors = [("w".to_owned(), Tensor::from_slice(values))];
+            write_tensor_file(&tensors, &[], folder.as_path(), "model.safetensors").unwrap();
+            Checkpoint::open(&folder).unwrap()
+        };
+        let left = folder("left", &[f32::NEG_INFINITY, 1.0, 2.0]);
+        let right = folder("right", &[f32::NEG_INFINITY, 1.0, 3.0]);
+        let found = diff(&left, &right).unwrap();
+        assert_eq!(found[0].diff, TensorDiff::Values { max_abs: 1.0, max_left: 2.0 });
+        assert_eq!((found[0].is_close(1e-3), found[0].is_close(0.5)), (false, true));
+    }
 }
