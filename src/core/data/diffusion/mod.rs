@@ -303,7 +303,11 @@ impl SampleMaker for DiffusionMaker {
             record.target.iter().chain(&record.references).any(|source| matches!(source, MediaSource::Video(_)));
         match videos && self.loader.takes_by_visit() {
             true => id.0 << 32,
-            false => self.captions.number(id, record.captions.len()).map_or(u64::MAX, |number| number as u64),
+            false => {
+                let number = self.captions.number(id, record.captions.len()).map_or(u64::MAX, |number| number as u64);
+                // The first frame of two or more may be given.
+                (number << 1) | u64::from(videos && self.given.is_given(id, 2))
+            }
         }
     }
 

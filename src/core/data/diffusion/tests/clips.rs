@@ -61,3 +61,24 @@ fn short_clips_and_empty_captions_are_counted() {
     assert_eq!(notes(None), [still, empty]);
     assert_eq!(notes(Some(1)), [empty]);
 }
+
+#[test]
+fn visits_with_the_same_choice_have_the_same_items() {
+    let bench = Bench::new();
+    let line = json!({"video": ["0.png", "1.png", "5.png"], "caption": ["up", "down"]});
+    let path = bench.write("one.jsonl", line.to_string());
+    let config =
+        json!({"transformer": {"_class_name": WAN, "in_channels": 1, "out_channels": 1}, "expand_timesteps": true});
+    let video = VideoLimits { first_frame: Some(0.3), ..Default::default() };
+    let flow = FlowOptions { seed: 3, dropout: 0.2, ..FlowOptions::default() };
+    let maker = bench.maker_of(config, ProcessorOptions { video, flow, ..ProcessorOptions::default() }).unwrap();
+    let dataset = bench.dataset(maker, &path).unwrap();
+    let mut pixels = std::collections::BTreeMap::new();
+    for at in 0..100 {
+        let media = dataset.sample(at).unwrap().media;
+        let own: Vec<Vec<f32>> = media.into_iter().map(|item| item.pixels).collect();
+        assert_eq!(pixels.entry(dataset.choice(at).unwrap()).or_insert_with(|| own.clone()), &own, "visit {at}");
+    }
+    // Two captions or none, with the first frame and without.
+    assert_eq!(pixels.len(), 6);
+}
