@@ -234,3 +234,18 @@ fn every_layout_of_every_family_has_a_verdict() {
     }
     assert!(accepted > refused && refused > 100, "{accepted} accepted, {refused} refused");
 }
+
+/// What adapters name may lie in one stage of a pipeline alone.
+#[test]
+fn stages_need_not_have_what_adapters_name() {
+    let fixture = Fixture::new(Pictures::None);
+    let (_, model) = families().into_iter().find(|(name, _)| name == "qwen3").unwrap();
+    let model = ModelConfig::from_hf(&model.unwrap()).unwrap();
+    for named in ["target_modules: [layers.0.self_attn.q_proj]", "modules_to_save: [embed_tokens]"] {
+        let lora = format!("model.foundation.lora={{r: 4, {named}}}");
+        let overrides = [lora, "pools.foundation.pipeline_parallel=2".to_owned()];
+        let loaded = config::load(&fixture.config_file(), &overrides, std::iter::empty());
+        let config = loaded.map_err(|report| report.to_string()).unwrap().config;
+        assert_eq!(check_engines(&config, &model).map_err(|error| error.to_string()), Ok(()), "{named}");
+    }
+}

@@ -4,7 +4,7 @@ use super::existing;
 use super::export_files::Exports;
 use super::pool_specs::{encoder_specs, num_files};
 use super::share::cut;
-use super::trained::trained;
+use super::trained::{trained, trained_stage};
 use crate::model::ModelConfig;
 use crate::params::{ADAPTER_PARTS, ParamSpec, Role};
 use crate::train::hf::FilesOf;
@@ -23,8 +23,7 @@ use std::collections::BTreeSet;
 /// # Errors
 /// Checkpoints of adapters cannot hold what this run trains, or `lora.adapter` is of another model.
 pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> Result<Exports, EngineError> {
-    let of_foundation =
-        |specs: Vec<ParamSpec>| trained(specs, &model.tree, |_| ("model.foundation", &config.model.foundation));
+    let foundation_part = |_: &str| ("model.foundation", &config.model.foundation);
     let pools = config.pools.encoders(model.towers.set());
     let own = pools.iter().position(|(name, ..)| *name == me.pool).unwrap_or(0);
     // A reference model stays where it came from.
@@ -45,9 +44,9 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
         }
         for rank in 0..layout.pp {
             let specs = pipeline.stages_of(rank).flat_map(|stage| family.stage_specs(&stages[stage]));
-            of_ranks.push(of_foundation(specs.filter(|spec| !spec.is_copy).collect())?);
+            of_ranks.push(trained_stage(specs.filter(|spec| !spec.is_copy).collect(), &model.tree, foundation_part)?);
         }
-        foundations.extend(of_foundation(family.specs())?);
+        foundations.extend(trained(family.specs(), &model.tree, foundation_part)?);
     }
     let all: Vec<ParamSpec> = encoders.iter().flatten().chain(&foundations).cloned().collect();
     let names: BTreeSet<&str> = encoders.iter().flatten().map(existing::part_name).collect();
