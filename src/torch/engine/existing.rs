@@ -6,7 +6,8 @@ use crate::params::{LinearModule, LoraConfig, ParamSpec, Role};
 use crate::train::{AdapterFolder, Found};
 use loongforge_core::config::{Lora, Source};
 
-/// The adapters that `folder` has beside the parameters of one part, and trained what of it the folder holds itself.
+/// The adapters that `folder` has beside the parameters of one part, and trained what of it the folder holds itself. A stage of a
+/// pipeline, where `is_whole` is false, may have none of them.
 pub(super) fn existing(
     all: &mut [ParamSpec],
     tree: &TreeNames,
@@ -14,18 +15,18 @@ pub(super) fn existing(
     lora: &Lora,
     folder: &Source,
     is_own: &impl Fn(&str) -> bool,
+    is_whole: bool,
 ) -> Result<Vec<(LinearModule, LoraConfig)>, TrainedError> {
     let wrong = |source| TrainedError::Adapter { key, source: Box::new(source) };
     let opened = AdapterFolder::open(folder.as_path()).map_err(wrong)?;
     let own: Vec<ParamSpec> = all.iter().filter(|spec| is_own(part_name(spec))).cloned().collect();
     let contents = opened.contents(&own, tree).map_err(wrong)?;
     if contents.adapters.is_empty() && contents.whole.is_empty() {
-        // A stage of a pipeline may have none of them.
         let has_maps = own.iter().any(|spec| {
             LinearModule::of(spec).is_some_and(|module| module.parameter().is_none() && lora.targets(&module.path))
         });
         let folder = folder.as_str().to_owned();
-        return if has_maps { Err(TrainedError::NoAdapter { key, folder }) } else { Ok(Vec::new()) };
+        return if is_whole && has_maps { Err(TrainedError::NoAdapter { key, folder }) } else { Ok(Vec::new()) };
     }
     agree(key, lora, folder, &opened.config.lora, &contents.adapters, &own)?;
     for spec in all.iter_mut().filter(|spec| contents.whole.iter().any(|whole| whole.name == spec.name)) {

@@ -50,7 +50,7 @@ fn with_roles<'a>(
         let is_own = |name: &str| part_of(name).0 == key;
         let own: Vec<&LinearModule> = modules.iter().filter(|module| is_own(&module.path)).collect();
         let adapters = match &lora.adapter {
-            Some(folder) => existing(&mut all, tree, key, lora, folder, &is_own)?,
+            Some(folder) => existing(&mut all, tree, key, lora, folder, &is_own, is_whole)?,
             None => {
                 if is_whole {
                     expect_matches(key, lora, &own, &named_modules(&all, &is_own))?;
@@ -223,9 +223,12 @@ mod tests {
     use super::{TrainedError, check_patterns, trained, trained_stage};
     use crate::model::TreeNames;
     use crate::nn::Linear;
-    use crate::params::{Init, ParamSpec, Role};
-    use loongforge_core::config::{FrozenPrecision, Lora, Part};
+    use crate::params::{Init, LinearModule, LoraConfig, ParamSpec, ParamStore, Role};
+    use crate::train::{AdapterFile, AdapterSettings, adapter_config, save_adapter};
+    use loongforge_core::config::{FrozenPrecision, Lora, Part, Source};
     use serde_json::json;
+    use std::collections::BTreeSet;
+    use tch::{Device, Kind};
 
     fn specs() -> Vec<ParamSpec> {
         let mut specs = Linear::specs("layers.0.attn.", "q_proj", 5, 4, true, 0.5);
@@ -293,6 +296,31 @@ mod tests {
         assert_eq!([0, 1].map(|at| stage(&half, at)), [2, 0]);
         let none = Part { frozen_precision, ..Part::default() };
         assert!(matches!(trained_names(&none), Err(TrainedError::NothingFrozen { .. })));
+    }
+
+    #[test]
+    fn a_stage_lacks_the_adapters_that_another_one_goes_on_from() {
+        let tree = TreeNames::default();
+        let mut adapted: Vec<ParamSpec> = specs().into_iter().take(1).map(ParamSpec::frozen).collect();
+        let config = LoraConfig { r: 2, alpha: 4.0, dropout: 0.0, use_rslora: false, use_dora: false };
+        adapted.extend(config.specs(&LinearModule::of(&adapted[0]).unwrap()));
+        let json = adapter_config(&adapted, &tree, &AdapterSettings::default()).to_string();
+        let (modules_to_save, name) = (BTreeSet::new(), AdapterFile::name(0, 1));
+        let file = AdapterFile { config: Some(json), modules_to_save, name, tree: tree.clone() };
+        let params = ParamStore::new(adapted, Kind::Float, Device::Cpu);
+        params.init_random(1);
+        let dir = tempfile::tempdir().unwrap();
+        save_adapter(&[&params], &file, dir.path()).unwrap();
+        let adapter = Some(Source::new(dir.path().display().to_string()));
+        let part = Part { lora: Some(Lora { adapter, ..Lora::default() }), ..Part::default() };
+        let [attention, mlp] = ["attn", "mlp"].map(|own| {
+            let of_stage = || specs().into_iter().filter(|spec| spec.name.contains(own)).collect::<Vec<_>>();
+            let count = |specs: Vec<ParamSpec>| specs.into_iter().filter(|spec| spec.role == Role::Trained).count();
+            let stage = trained_stage(of_stage(), &tree, |_| ("model.foundation", &part)).map(count);
+            (stage, trained(of_stage(), &tree, |_| ("model.foundation", &part)).map(count))
+        });
+        assert!(matches!(attention, (Ok(2), Ok(2))), "{attention:?}");
+        assert!(matches!(mlp, (Ok(0), Err(TrainedError::NoAdapter { .. }))), "{mlp:?}");
     }
 
     #[test]
