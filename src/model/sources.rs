@@ -59,6 +59,7 @@ fn settle(
         ("model.text.tokenizer", &mut model.text.tokenizer, false),
         ("model.text_encoder.load", &mut model.text_encoder.load, true),
         ("model.text_projector.load", &mut model.text_projector.load, true),
+        ("model.vae.load", &mut model.vae.load, true),
         ("model.foundation.load", &mut model.foundation.load, true),
         ("model.reference.load", &mut model.reference.load, true),
     ];
@@ -90,4 +91,23 @@ fn settle(
 /// The directory that a key names.
 pub(super) fn locate(key: &'static str, source: &Source) -> Result<PathBuf, FolderError> {
     resolve_config(source.as_str()).map_err(|source| FolderError::Hub { key, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn weights_of_every_part_are_fetched() {
+        let keys = Model::default().parts().map(|(key, _)| key);
+        let part =
+            |key: &&'static str| (key.trim_start_matches("model.").to_owned(), json!({"load": "nobody/nothing"}));
+        let parts: serde_json::Map<String, serde_json::Value> = keys.iter().map(part).collect();
+        let mut model: Model = serde_json::from_value(parts.into()).unwrap();
+        let missing = without_fetching(&mut model);
+        for key in keys {
+            assert!(missing.contains(&format!("{key}.load").as_str()), "{key}: {missing:?}");
+        }
+    }
 }
