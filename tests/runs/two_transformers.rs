@@ -3,8 +3,11 @@
 use crate::diffusion::{Captioned, WAN, are_near, losses};
 use crate::resume::{hashes, run_and_evaluate_in};
 use loongforge::checkpoint::{Format, export_diffusion};
+use loongforge::compose::Composition;
+use loongforge::core::config;
 use loongforge::core::message::PoolName;
 use loongforge::core::schedule::{EvaluationSummary, ExpertStep, StepSummary};
+use loongforge::torch::engine::check_engines;
 use loongforge::torch::train::hf::TensorFile;
 use serde_json::json;
 use std::fs;
@@ -223,4 +226,18 @@ fn samples_of_two_transformers_are_made_while_they_are_trained() {
     let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
     let samples = [HIGH, LOW].map(|pool| last["experts"][pool]["samples"].as_u64().unwrap());
     assert_eq!(samples.iter().sum::<u64>(), 8, "{last}");
+}
+
+#[test]
+fn a_pattern_may_name_one_of_two_transformers() {
+    let captioned = Captioned::new(&two_transformers(), false);
+    let verdict = |network: &str| {
+        let rates = format!("+model.foundation.lr_ratios={{\"{network}.*\": 0.5}}");
+        let loaded = config::load(&captioned.folder("run.yaml"), &[rates], std::iter::empty());
+        let run = Composition::unsettled(loaded.unwrap_or_else(|report| panic!("{report}")).config).unwrap();
+        check_engines(run.config(), &run.folder().config).map_err(|error| error.to_string())
+    };
+    assert_eq!(verdict("transformer_2"), Ok(()));
+    let unknown = verdict("transformer_3").unwrap_err();
+    assert!(unknown.contains("no trained parameter of this part matches `transformer_3.*`"), "{unknown}");
 }

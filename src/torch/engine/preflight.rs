@@ -26,6 +26,9 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
     for (name, pool) in config.foundations() {
         foundations.extend(check_foundation(config, model, name, &pool)?);
     }
+    // Of two transformers a pattern may mean one.
+    let part_of = |_: &str| ("model.foundation", &config.model.foundation);
+    check_patterns(&foundations, [part_of("")], part_of)?;
     let mut towers = Vec::new();
     for (name, pool, set) in config.pools.encoders(model.towers.set()) {
         towers.extend(check_encoder(config, model, name, pool, set)?);
@@ -58,7 +61,6 @@ fn check_foundation(
         of_rank = foundation_within_budget(config, specs)?;
     }
     let whole = if is_whole { of_rank } else { trained(family.specs(), &model.tree, part_of)? };
-    check_patterns(&whole, [part_of("")], part_of)?;
     exports(config, model, ActorId::foundation_of(name, 0))?;
     Ok(whole)
 }
