@@ -70,6 +70,6 @@ mod tests {
         let (copied, new, real) = (row(&[40, 10]), row(&[13, 27]), row(&[12, 28]));
         let found = Nearest::of(&[&copied, &new], &[&real], &trained);
         assert_eq!(found, Nearest { count: 4, nearer: 2, num_trained: 2 });
-        assert!(found.text().contains("50 % (50 %"));
+        assert!(found.text().contains("50 % are nearer to one of 2 training pictures"));
     }
 }

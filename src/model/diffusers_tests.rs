@@ -79,7 +79,7 @@ fn models_of_other_kinds_are_refused_by_name() {
         (MODEL_INDEX, "_class_name", json!("FluxPipeline"), "\"FluxPipeline\": only the pipelines WanPipeline"),
         ("transformer/config.json", "_class_name", json!("WanAnimateTransformer3DModel"), "Animate models are not"),
         ("transformer/config.json", "use_layer3d_rope", json!(true), "Layered models are not trained here"),
-        ("vae/config.json", "_class_name", json!("AutoencoderKL"), "\"AutoencoderKL\": known are"),
+        ("vae/config.json", "_class_name", json!("AutoencoderKL"), "\"AutoencoderKL\": only the pipelines WanPipeline"),
     ] {
         let error = refused(file, key, value);
         assert!(error.contains(expected), "{error:?} lacks {expected:?}");

@@ -165,7 +165,8 @@ impl Saves {
                     }
                     None if is_frozen => save.vacant.push(actor.pool),
                     None => {
-                        drop(save.failed.get_or_insert(Cause::Lost(format!("{actor}, which was writing it, is lost"))))
+                        let cause = Cause::Lost(format!("{actor}, which was writing it, is lost"));
+                        save.failed.get_or_insert(cause);
                     }
                 }
             }
