@@ -53,9 +53,19 @@ pub(super) fn attend(
     };
     let scale = scores.scale.or_else(|| (pad && width < values).then(|| (width as f64).powf(-0.5)));
     let (q, k, v) = (heads(q_BLHC), heads(k_BSKC), heads(v_BSKV));
-    let y = Tensor::scaled_dot_product_attention(&q, &k, &v, mask, 0.0, causal, scale, grouped);
+    let mask = mask.map(|mask| taken_mask(mask, q.kind(), q.device()));
+    let y = Tensor::scaled_dot_product_attention(&q, &k, &v, mask.as_ref(), 0.0, causal, scale, grouped);
     let y = if pad { y.narrow(3, 0, values) } else { y };
     y.transpose(1, 2).flatten(2, 3)
+}
+
+/// The mask as the operators of `device` take it beside queries of `kind`: on a GPU what is added to scores must be of that kind.
+/// The memory-efficient one refuses another, and cuDNN's reads its bytes as if they were of that kind.
+fn taken_mask(mask: &Tensor, kind: Kind, device: Device) -> Tensor {
+    match mask.kind() {
+        Kind::Float if device != Device::Cpu => mask.to_kind(kind),
+        _ => mask.shallow_clone(),
+    }
 }
 
 /// Works like [`attend`], where in each head every query also sees a key without a value, whose score is the head's of
@@ -149,8 +159,18 @@ pub fn take_rows(x: &Tensor, index: &Tensor) -> Tensor {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Scores, attend_sinking};
+    use super::{Scores, attend_sinking, taken_mask};
     use crate::native::grad;
+
+    #[test]
+    fn what_a_gpu_adds_to_scores_is_of_their_kind() {
+        let added = Tensor::from_slice(&[0.0f32, f32::NEG_INFINITY, 1.5]);
+        let found = taken_mask(&added, Kind::BFloat16, Device::Cuda(0));
+        assert_eq!((found.kind(), &found.to_kind(Kind::Float)), (Kind::BFloat16, &added));
+        assert_eq!(taken_mask(&added, Kind::BFloat16, Device::Cpu).kind(), Kind::Float);
+        let seen = added.gt(0.0);
+        assert_eq!(taken_mask(&seen, Kind::BFloat16, Device::Cuda(0)).kind(), Kind::Bool);
+    }
 
     /// The definition of transformers' `GptOssAttention`: a column of the scores' softmax that is dropped.
     #[test]
