@@ -75,7 +75,8 @@ impl Groups {
     /// Each expert's `[N, B]` transposed times its `[N, A]`, into `out` `[E, B, A]`; zeros where it has no rows.
     pub fn outer_products(&self, left: &Tensor, right: &Tensor, out: &Tensor) {
         if let Some(ends) = self.grouped([&left.tr(), right]) {
-            out.shallow_clone().copy_(&left.tr().internal_grouped_mm(right, Some(ends), None, None));
+            let made = left.tr().internal_grouped_mm(right, Some(ends), None, None);
+            out.shallow_clone().copy_(&with_zeros(&made, &self.counts_E));
             return;
         }
         for (expert, &(start, len)) in (0..).zip(self.slices()) {
@@ -96,6 +97,12 @@ impl Groups {
         self.outer_products(rows, &ones, &out);
         out.select(2, 0)
     }
+}
+
+/// Outer products `[E, B, A]`, of which those of experts without rows are zeros: on GPUs of compute capability 10 the grouped product
+/// may leave there what it finds in memory (pytorch/pytorch#172439).
+fn with_zeros(products: &Tensor, counts_E: &Tensor) -> Tensor {
+    products.masked_fill(&counts_E.eq(0i64).view([-1, 1, 1]), 0.0)
 }
 
 /// Whether libtorch's grouped product takes a matrix, or a stack of them: it and its rows (or columns) start at multiples of
@@ -130,7 +137,14 @@ fn filled<'a>(
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::Groups;
+    use super::{Groups, with_zeros};
+
+    #[test]
+    fn experts_without_rows_have_no_gradient_whatever_is_in_memory() {
+        let found =
+            with_zeros(&Tensor::from_slice(&[1f32, f32::NAN, 3.0]).view([3, 1, 1]), &Tensor::from_slice(&[2i64, 0, 5]));
+        assert_eq!(found.view([-1]), Tensor::from_slice(&[1f32, 0.0, 3.0]));
+    }
 
     fn random(shape: &[i64]) -> Tensor {
         Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16)
