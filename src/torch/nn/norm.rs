@@ -31,7 +31,11 @@ impl RmsNorm {
         if can_fuse(x) && x.dim() == 2 {
             return norm_rope(&x.unsqueeze(1), Some((&weight, self.eps)), None).squeeze_dim(1);
         }
-        x.rms_norm(weight.size(), Some(&weight), self.eps)
+        if !self.zero_centered || weight.kind() == x.kind() {
+            return x.rms_norm(weight.size(), Some(&weight), self.eps);
+        }
+        // The operator takes a factor of the kind of `x` alone, and rounds once.
+        x.to_kind(weight.kind()).rms_norm(weight.size(), Some(&weight), self.eps).to_kind(x.kind())
     }
 
     /// The norm of rows of which this is a part, `[T, part]`: `squares` `[T, 1]`, float32, are the sums of squares of whole rows of
@@ -74,8 +78,13 @@ impl RmsNorm {
         }
     }
 
+    /// One plus the weight is float32 at least, as in transformers: beside the one bfloat16 has no digits left for a small weight.
     fn factor(&self) -> Tensor {
-        if self.zero_centered { &self.weight + 1.0 } else { self.weight.shallow_clone() }
+        match self.zero_centered {
+            true if self.weight.kind() == Kind::Double => &self.weight + 1.0,
+            true => self.weight.to_kind(Kind::Float) + 1.0,
+            false => self.weight.shallow_clone(),
+        }
     }
 }
 
@@ -134,5 +143,31 @@ impl LayerNorm {
     /// `[…, D]` to `[…, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         x.layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use super::RmsNorm;
+
+    /// In bfloat16 the factor of small weights would be 1: what comes out would be off in all rows alike.
+    #[test]
+    fn a_factor_beside_one_keeps_the_digits_of_its_weight() {
+        tch::manual_seed(3);
+        let weight = Tensor::from_slice(&[0.0029f32, -0.0015, 0.334, -0.95]).to_kind(Kind::BFloat16);
+        let x = Tensor::randn([4096, 4], (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16);
+        let wide = x.to_kind(Kind::Float);
+        let squares = wide.square().mean_dim([-1i64].as_slice(), true, Kind::Float);
+        let expected = wide * (squares + 1e-6).rsqrt() * (weight.to_kind(Kind::Float) + 1.0);
+        let norm = RmsNorm { weight, eps: 1e-6, zero_centered: true };
+        let sizes = |y: &Tensor| y.to_kind(Kind::Float).abs().sum_dim_intlist([0i64].as_slice(), false, Kind::Float);
+        // Fused, and by plain operators.
+        for found in [norm.forward(&x), norm.forward(&x.unsqueeze(1)).squeeze_dim(1)] {
+            assert_eq!(found.kind(), Kind::BFloat16);
+            let off = (sizes(&found) / sizes(&expected) - 1.0).abs().max().double_value(&[]);
+            assert!(off < 3e-4, "{off}");
+        }
     }
 }
