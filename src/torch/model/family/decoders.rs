@@ -21,6 +21,7 @@ pub(in crate::model) const DECODERS: &[TextFamily] = &[
     super::gemma::FAMILY,
     super::gemma2::FAMILY,
     super::gemma3_text::FAMILY,
+    super::glm4::FAMILY,
     super::glm4_moe::FAMILY,
     super::glm_moe_dsa::FAMILY,
     super::gpt_oss::FAMILY,
