@@ -289,6 +289,11 @@ add("glm4_moe", "Glm4MoeForCausalLM", "GLM-4.5, 4.6", GLM4,
 add("glm4_moe_mtp", "Glm4MoeForCausalLM", "GLM-4.5 with its prediction head", {**GLM4, "n_routed_experts": 4}, mtp="deepseek",
     published={"num_nextn_predict_layers": 1},
     variants={"air": {"use_qk_norm": False, "attention_bias": False, "routed_scaling_factor": 1.0}, "top3-mqa": {"num_experts_per_tok": 3, **MQA}})
+GLM_LITE = text(**{key: value for key, value in MLA.items() if key != "first_k_dense_replace"}, n_group=1, topk_group=1, norm_topk_prob=True,
+                routed_scaling_factor=1.8, rms_norm_eps=1e-5, rope_parameters=rope(1e6))
+add("glm4_moe_lite", "Glm4MoeLiteForCausalLM", "GLM-4.7-Flash", GLM_LITE,
+    variants={"no-query-lora-top3": {"q_lora_rank": None, "num_experts_per_tok": 3, "attention_bias": True},
+              "half-rotation-groups-3layers": {**LAYERS3, "rope_interleave": False, "n_group": 4, "topk_group": 2, "norm_topk_prob": False}})
 add("glm5", "GlmMoeDsaForCausalLM", "GLM-5", GLM5,
     variants={"shared-indexer": {**LAYERS3, "indexer_types": ["full", "shared", "full"], "n_routed_experts": 6},
               "top5-no-norm": {"index_topk": 5, "norm_topk_prob": False, "num_experts_per_tok": 3}})

@@ -81,6 +81,7 @@ const QWEN2_MOE_TYPES: &[&str] = &[
     "deepseek_v32",
     "ernie4_5_moe",
     "glm4_moe",
+    "glm4_moe_lite",
     "glm_moe_dsa",
     "qwen3_moe",
     "qwen3_next",

@@ -23,6 +23,7 @@ pub(in crate::model) const DECODERS: &[TextFamily] = &[
     super::gemma3_text::FAMILY,
     super::glm4::FAMILY,
     super::glm4_moe::FAMILY,
+    super::glm4_moe_lite::FAMILY,
     super::glm_moe_dsa::FAMILY,
     super::gpt_oss::FAMILY,
     super::internlm2::FAMILY,

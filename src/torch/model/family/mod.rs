@@ -26,6 +26,7 @@ pub(super) mod gemma3;
 pub(super) mod gemma3_text;
 pub(super) mod glm4;
 pub(super) mod glm4_moe;
+pub(super) mod glm4_moe_lite;
 pub(super) mod glm_moe_dsa;
 pub(super) mod gpt_oss;
 pub(super) mod groot;
