@@ -114,6 +114,9 @@ add("glm4", "Glm4ForCausalLM", "GLM-4-9B-0414, GLM-4-32B-0414 (without biases, a
     text(head_dim=8, rms_norm_eps=1e-5, attention_bias=True, rope_parameters=rope(10000.0, partial_rotary_factor=0.5)),
     adam_eps=1e-5,  # biases of keys get gradients of rounding alone in channels that do not turn
     variants={"no-bias-3layers": {**LAYERS3, "attention_bias": False}, "tied-mqa-whole": {**TIED, **MQA, "rope_parameters.partial_rotary_factor": 1.0}})
+add("seed_oss", "SeedOssForCausalLM", "Seed-OSS 36B (without its dropout)",
+    text(head_dim=8, attention_dropout=0.0, residual_dropout=0.0, rope_parameters=rope(1e7)),
+    variants={"biases-tied": {**TIED, "attention_out_bias": True, "mlp_bias": True}, "no-bias-mqa": {**MQA, "attention_bias": False}})
 add("qwen1.5", "Qwen2ForCausalLM", "Qwen1.5", text(num_key_value_heads=4, rope_parameters=rope(1e6)),
     variants={"gqa": {"num_key_value_heads": 2}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
 add("qwen2", "Qwen2ForCausalLM", "Qwen2 (tied, as 0.5B and 1.5B)", text(tie_word_embeddings=True, rope_parameters=rope(1e6)),

@@ -47,6 +47,7 @@ pub(in crate::model) const DECODERS: &[TextFamily] = &[
     super::qwen3_next::FAMILY,
     super::qwen3_vl_moe_text::FAMILY,
     super::qwen3_vl_text::FAMILY,
+    super::seed_oss::FAMILY,
     super::smollm3::FAMILY,
 ];
 

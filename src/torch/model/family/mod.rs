@@ -71,6 +71,7 @@ pub(super) mod qwen3_vl;
 pub(super) mod qwen3_vl_moe;
 mod qwen3_vl_moe_text;
 mod qwen3_vl_text;
+pub(super) mod seed_oss;
 pub(super) mod smollm3;
 pub(super) mod smolvla;
 pub(super) mod smolvlm;
