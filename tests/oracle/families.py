@@ -117,6 +117,12 @@ add("glm4", "Glm4ForCausalLM", "GLM-4-9B-0414, GLM-4-32B-0414 (without biases, a
 add("seed_oss", "SeedOssForCausalLM", "Seed-OSS 36B (without its dropout)",
     text(head_dim=8, attention_dropout=0.0, residual_dropout=0.0, rope_parameters=rope(1e7)),
     variants={"biases-tied": {**TIED, "attention_out_bias": True, "mlp_bias": True}, "no-bias-mqa": {**MQA, "attention_bias": False}})
+MINISTRAL_ROPE = dict(rope_type="yarn", rope_theta=1e6, factor=4.0, original_max_position_embeddings=8, beta_fast=32.0, beta_slow=1.0,
+                      mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.5)
+add("ministral3", "Ministral3ForCausalLM", "Ministral 3 3B, 8B, 14B (text)",
+    text(head_dim=8, rms_norm_eps=1e-5, rope_parameters=MINISTRAL_ROPE),
+    variants={"plain-tied-mqa": {**TIED, **MQA, "rope_parameters": rope(10000.0, llama_4_scaling_beta=0.3, original_max_position_embeddings=4)},
+              "window-3layers": {**LAYERS3, "sliding_window": 6}})
 add("qwen1.5", "Qwen2ForCausalLM", "Qwen1.5", text(num_key_value_heads=4, rope_parameters=rope(1e6)),
     variants={"gqa": {"num_key_value_heads": 2}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
 add("qwen2", "Qwen2ForCausalLM", "Qwen2 (tied, as 0.5B and 1.5B)", text(tie_word_embeddings=True, rope_parameters=rope(1e6)),

@@ -59,7 +59,7 @@ pub use patch::{Resampled, Resampling, coordinates};
 pub use piece_attention::PieceAttention;
 pub use prefix_sums::prefix_sums;
 pub use rope::Rope;
-pub use rope_config::{RopeAxes, RopeConfig, RopeLayout};
+pub use rope_config::{QueryScale, RopeAxes, RopeConfig, RopeLayout};
 pub use rope_scaling::{RopeScaling, Yarn};
 pub use segment_attention::{Chunks, Segment, SegmentAttention, SegmentRule, SegmentRules};
 pub use self_attention::{AttentionConfig, QkNorm, Qkv, SelfAttention};

@@ -5,7 +5,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::rope_config::{RopeAxes, RopeConfig, RopeLayout};
+use super::rope_config::{QueryScale, RopeAxes, RopeConfig, RopeLayout};
 use crate::native::{Turn, can_fuse, is_table, norm_rope};
 
 /// The cosine and sine of every token's angles, `[T, R]`, both halves alike; made once a micro-batch.
@@ -13,6 +13,8 @@ pub struct Rope {
     cos_TR: Tensor,
     sin_TR: Tensor,
     layout: RopeLayout,
+    /// What queries are multiplied by, `[T, 1, 1]`, in the model's kind.
+    queries_T11: Option<Tensor>,
 }
 
 impl Rope {
@@ -51,8 +53,12 @@ impl Rope {
                 positions.index_select(0, &Tensor::from_slice(axis_of).to_device(positions.device())).tr()
             }
         };
+        let queries_T11 = config.query_scale.map(|QueryScale { beta, original_max_position_embeddings }| {
+            let times = (positions.flatten(0, -1) / original_max_position_embeddings as f64).floor();
+            ((times + 1.0).log() * beta + 1.0).view([-1, 1, 1]).to_kind(kind)
+        });
         let angles = positions * frequencies.to_device(position_ids.device());
-        Rope::from_halves(&angles, scale, config.layout, kind)
+        Rope { queries_T11, ..Rope::from_halves(&angles, scale, config.layout, kind) }
     }
 
     /// Angles `[T, R/2]`, used for both halves.
@@ -60,13 +66,21 @@ impl Rope {
         let angles = Tensor::cat(&[angles, angles], -1);
         let kind = if kind == Kind::BFloat16 && angles.device() == Device::Cpu { Kind::Float } else { kind };
         let table = |x: Tensor| if scale == 1.0 { x.to_kind(kind) } else { (x * scale).to_kind(kind) };
-        Rope { cos_TR: table(angles.cos()), sin_TR: table(angles.sin()), layout }
+        Rope { cos_TR: table(angles.cos()), sin_TR: table(angles.sin()), layout, queries_T11: None }
     }
 
     /// Turns the first R channels of every head of `x_THC`. Computed in the tables' kind where that is wider, returned
     /// in that of `x_THC`. `[T, H, C]` to `[T, H, C]`.
     pub fn apply(&self, x_THC: &Tensor) -> Tensor {
         self.apply_as(x_THC, self.layout)
+    }
+
+    /// Returns the turned queries `q_THC`, `[T, H, C]`, times the scale of their positions where there is one.
+    pub fn scale_queries(&self, q_THC: Tensor) -> Tensor {
+        match &self.queries_T11 {
+            Some(scale_T11) => q_THC * scale_T11,
+            None => q_THC,
+        }
     }
 
     /// Works like `apply`, with another layout than the config's. `[T, H, C]` to `[T, H, C]`.
@@ -119,7 +133,7 @@ impl Rope {
     #[must_use]
     pub fn with_tables(&self, tables: [Tensor; 2]) -> Rope {
         let [cos_TR, sin_TR] = tables.map(|table| table.contiguous());
-        Rope { cos_TR, sin_TR, layout: self.layout }
+        Rope { cos_TR, sin_TR, layout: self.layout, queries_T11: None }
     }
 
     /// For the fused operator behind a norm, where it takes the tables.

@@ -14,6 +14,8 @@ pub struct RopeConfig {
     pub scaling: RopeScaling,
     pub axes: RopeAxes,
     pub layout: RopeLayout,
+    /// Makes queries of later positions longer (Ministral 3); `None`: they are as they come.
+    pub query_scale: Option<QueryScale>,
     /// The least that a document's length counts as, where frequencies depend on it. 0 but where a padded batch of
     /// transformers, whose documents count as the longest, is to be repeated.
     pub min_seq_len: i64,
@@ -28,6 +30,7 @@ impl RopeConfig {
             scaling: RopeScaling::Default,
             axes: RopeAxes::One,
             layout: RopeLayout::HalfSplit,
+            query_scale: None,
             min_seq_len: 0,
         }
     }
@@ -53,6 +56,13 @@ impl RopeConfig {
     pub fn depends_on_length(&self) -> bool {
         matches!(self.scaling, RopeScaling::Dynamic { .. } | RopeScaling::LongRope { .. })
     }
+}
+
+/// Multiplies the turned queries at position p by `1 + beta · ln(1 + ⌊p / original_max_position_embeddings⌋)`, as Llama 4.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryScale {
+    pub beta: f64,
+    pub original_max_position_embeddings: i64,
 }
 
 /// Says which two channels make a pair that is turned by one angle.

@@ -178,7 +178,7 @@ impl SelfAttention {
             (Some(norms), QkNorm::Head) => norms[index].forward_rotated(x, rope),
             _ => rope.apply(&normed(x, index)),
         };
-        ([rotated(&q, 0), rotated(&k, 1), v], gate)
+        ([rope.scale_queries(rotated(&q, 0)), rotated(&k, 1), v], gate)
     }
 
     fn attend(&self, documents: &PackedAttention, [q_THC, k_TKC, v_TKC]: [&Tensor; 3]) -> Tensor {

@@ -31,6 +31,7 @@ pub(in crate::model) const DECODERS: &[TextFamily] = &[
     super::llama::FAMILY,
     super::mimo::FAMILY,
     super::minimax_m2::FAMILY,
+    super::ministral3::FAMILY,
     super::mistral::FAMILY,
     super::mixtral::FAMILY,
     super::olmo2::FAMILY,

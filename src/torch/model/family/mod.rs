@@ -41,6 +41,7 @@ pub(super) mod llava_onevision1_5;
 pub(super) mod mimo;
 pub(super) mod minicpm;
 pub(super) mod minimax_m2;
+pub(super) mod ministral3;
 pub(super) mod mistral;
 pub(super) mod mixtral;
 pub(super) mod olmo2;
