@@ -252,11 +252,7 @@ mod tests {
             ("llama3-seed1", json!({}), "it looks like llama or "),
             ("olmo2-seed1", json!({}), "it looks like olmo2: keys and tensors are those"),
             ("mixtral-seed1", json!({}), "set model.overrides.model_type=mixtral"),
-            (
-                "llama3-seed1",
-                json!({"residual_multiplier": 0.2}),
-                "keys that llama does not read (residual_multiplier)",
-            ),
+            ("llama3-seed1", json!({"residual_factor": 0.2}), "keys that llama does not read (residual_factor)"),
         ] {
             let error = opened(fixture, changes);
             assert!(error.contains("model_type is \"newcomer\"") && error.contains(expected), "{error}");

@@ -123,6 +123,11 @@ add("ministral3", "Ministral3ForCausalLM", "Ministral 3 3B, 8B, 14B (text)",
     text(head_dim=8, rms_norm_eps=1e-5, rope_parameters=MINISTRAL_ROPE),
     variants={"plain-tied-mqa": {**TIED, **MQA, "rope_parameters": rope(10000.0, llama_4_scaling_beta=0.3, original_max_position_embeddings=4)},
               "window-3layers": {**LAYERS3, "sliding_window": 6}})
+add("granite", "GraniteForCausalLM", "Granite 3.0 to 3.3 (dense)",
+    text(rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=rope(10000.0), embedding_multiplier=12.0,
+         attention_multiplier=0.3, residual_multiplier=0.22, logits_scaling=8.0),
+    variants={"untied-biases": {**UNTIED, "attention_bias": True, "mlp_bias": True, "logits_scaling": 0.7},
+              "mqa-3layers": {**MQA, **LAYERS3, "residual_multiplier": 1.3, "embedding_multiplier": 1.0}})
 add("qwen1.5", "Qwen2ForCausalLM", "Qwen1.5", text(num_key_value_heads=4, rope_parameters=rope(1e6)),
     variants={"gqa": {"num_key_value_heads": 2}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
 add("qwen2", "Qwen2ForCausalLM", "Qwen2 (tied, as 0.5B and 1.5B)", text(tie_word_embeddings=True, rope_parameters=rope(1e6)),

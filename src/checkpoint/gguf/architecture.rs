@@ -128,6 +128,8 @@ fn expect_known(
         || decoder.head_bias
         || !layer.norms_inputs
         || layer.output_norms.is_some()
+        || layer.output_scale.is_some()
+        || decoder.score_divisor.is_some()
         || layer.rope.query_scale.is_some()
     {
         return no_place("config.json", "layers like these");

@@ -106,8 +106,9 @@ mod tests {
     #[test]
     fn families_that_read_all_keys_come_first() {
         assert_eq!(alike(json!({}))[0], ("llama", vec![]));
-        let granite = alike(json!({"embedding_multiplier": 12.0, "logits_scaling": 8.0}));
-        assert_eq!(granite[0], ("llama", vec!["embedding_multiplier".to_owned(), "logits_scaling".to_owned()]));
+        assert_eq!(alike(json!({"embedding_multiplier": 12.0, "logits_scaling": 8.0}))[0], ("granite", vec![]));
+        let other = alike(json!({"embedding_factor": 12.0, "logits_factor": 8.0}));
+        assert_eq!(other[0], ("llama", vec!["embedding_factor".to_owned(), "logits_factor".to_owned()]));
         assert_eq!(alike(json!({"mlp_bias": true}))[0], ("llama", vec![]));
         let windowed = alike(json!({"sliding_window": 128}));
         assert_eq!(windowed[0].1, Vec::<String>::new());

@@ -70,6 +70,7 @@ impl EncoderDecoder {
             bias: None,
             ids: self.tokens.ids.clone(),
             first_token: 0,
+            divisor: None,
             soft_cap: None,
             smoothing: None,
             parallel: ParallelRank::default(),

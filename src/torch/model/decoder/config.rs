@@ -33,6 +33,8 @@ pub struct DecoderConfig {
     pub head_bias: bool,
     /// Scores s of the vocabulary become `cap · tanh(s / cap)` (Gemma 2); `None`: they stay as they are.
     pub final_soft_cap: Option<f64>,
+    /// Divides the scores of the vocabulary, before the cap (Granite); `None`: they stay as they are.
+    pub score_divisor: Option<f64>,
     /// The token whose embedding gets no gradient.
     pub pad_token_id: Option<i64>,
     pub initializer_range: f64,
@@ -67,6 +69,9 @@ pub struct LayerConfig {
     pub norms_inputs: bool,
     /// Names of the norms of both branches' outputs, before the residual is added (Gemma 2); `None`: there are none.
     pub output_norms: Option<[&'static str; 2]>,
+    /// Multiplies the outputs of both branches, behind these norms, before the residual is added (Granite); `None`: they are added as
+    /// they come.
+    pub output_scale: Option<f64>,
     pub rope: RopeConfig,
 }
 

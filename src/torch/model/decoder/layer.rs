@@ -26,6 +26,8 @@ pub(super) struct Layer {
     pub feed_forward: FeedForward,
     /// The norms of the branches' outputs.
     output_norms: Option<[OutputNorm; 2]>,
+    /// Multiplies the outputs of both branches.
+    output_scale: Option<f64>,
     /// Where the residual is several streams, those of the two branches.
     connections: Option<[Connection; 2]>,
     /// The number of its rotary embeddings among the decoder's.
@@ -128,6 +130,7 @@ impl Layer {
             splits,
             feed_forward,
             output_norms: layer.output_norms.map(|names| names.map(output_norm)),
+            output_scale: layer.output_scale,
             connections: Connection::of_layer(config, prefix, params),
             rope,
         }
@@ -136,9 +139,15 @@ impl Layer {
     /// The residual after the mixer (0) or the feed-forward (1), which `run` computes of what it reads; without a tape.
     /// `[T, D]` to `[T, D]`.
     pub fn with_branch(&self, branch: usize, x: Tensor, run: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
-        let normed = |y_TD: Tensor| match &self.output_norms {
-            Some(norms) => norms[branch].norm.forward(&y_TD),
-            None => y_TD,
+        let normed = |y_TD: Tensor| {
+            let y_TD = match &self.output_norms {
+                Some(norms) => norms[branch].norm.forward(&y_TD),
+                None => y_TD,
+            };
+            match self.output_scale {
+                Some(scale) => y_TD * scale,
+                None => y_TD,
+            }
         };
         match &self.connections {
             Some(connections) => {
@@ -157,8 +166,15 @@ impl Layer {
         if self.splits { ranks.sum(part_TD) } else { part_TD }
     }
 
-    /// The norm of the output `y` of a branch, where there is one, outside of regions.
+    /// The norm and the scale of the output `y` of a branch, where there are such, outside of regions.
     fn record_output(&self, tape: &mut Tape, name: &str, branch: usize, y: Slot, recording: &Recording) -> Slot {
+        let y = self.record_output_norm(tape, name, branch, y, recording);
+        let Some(scale) = self.output_scale else { return y };
+        let forward = move |reads: &[Tensor]| vec![&reads[0] * scale];
+        tape.run(format!("{name} output scale"), &[], recording.policy, &[y], 1, forward)[0]
+    }
+
+    fn record_output_norm(&self, tape: &mut Tape, name: &str, branch: usize, y: Slot, recording: &Recording) -> Slot {
         let Some(norms) = &self.output_norms else { return y };
         let OutputNorm { norm, ids } = &norms[branch];
         let norm = norm.clone();

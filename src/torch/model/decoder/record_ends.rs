@@ -162,6 +162,7 @@ impl Decoder {
             bias: head_bias.as_ref().map(|bias| bias.weight.shallow_clone()),
             ids: std::iter::once(head.id).chain(head_bias.as_ref().map(|bias| bias.id)).collect(),
             first_token: self.config.first_token,
+            divisor: self.config.score_divisor,
             soft_cap: self.config.final_soft_cap,
             smoothing: self.config.smoothing,
             parallel: self.config.parallel,

@@ -151,6 +151,10 @@ impl Decoder {
     pub fn logits(&self, hidden: &Tensor) -> Tensor {
         let Last { head, head_bias, .. } = self.last();
         let scores = hidden.linear(&head.weight, head_bias.as_ref().map(|bias| &bias.weight));
+        let scores = match self.config.score_divisor {
+            Some(divisor) => scores / divisor,
+            None => scores,
+        };
         match self.config.final_soft_cap {
             Some(cap) => soft_capped(&scores, cap),
             None => scores,

@@ -178,6 +178,7 @@ pub(super) fn layered(
         norm,
         norms_inputs: true,
         output_norms: None,
+        output_scale: None,
         rope: rope.clone(),
     };
     Ok(DecoderConfig {
@@ -192,6 +193,7 @@ pub(super) fn layered(
         head_bias: false,
         sees: Sees::Back,
         final_soft_cap: None,
+        score_divisor: None,
         // A negative one counts from the end, as in torch's embedding.
         pad_token_id: pad_token_id.map(|pad| pad.rem_euclid(vocab_size)),
         initializer_range: keys.number_or("initializer_range")?.unwrap_or(0.02),

@@ -26,6 +26,7 @@ pub(in crate::model) const DECODERS: &[TextFamily] = &[
     super::glm4_moe_lite::FAMILY,
     super::glm_moe_dsa::FAMILY,
     super::gpt_oss::FAMILY,
+    super::granite::FAMILY,
     super::internlm2::FAMILY,
     super::deepseek_v3::FAMILY.named("kimi_k2"),
     super::llama::FAMILY,

@@ -29,6 +29,7 @@ pub(super) mod glm4_moe;
 pub(super) mod glm4_moe_lite;
 pub(super) mod glm_moe_dsa;
 pub(super) mod gpt_oss;
+pub(super) mod granite;
 pub(super) mod groot;
 mod groot_backbone;
 mod groot_keys;

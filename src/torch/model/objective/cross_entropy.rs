@@ -24,6 +24,8 @@ pub struct CrossEntropy {
     pub ids: Vec<ParamId>,
     /// The token of the head's first row.
     pub first_token: i64,
+    /// Divides the scores.
+    pub divisor: Option<f64>,
     /// Scores s become `cap · tanh(s / cap)`.
     pub soft_cap: Option<f64>,
     /// What the labels of [`CrossEntropy::record`] are smoothed by; scores and log-probabilities are those of the labels.
@@ -119,6 +121,6 @@ impl CrossEntropy {
 
     fn linear(&self, labels: Tensor, scale: f64) -> LinearCrossEntropy {
         let (head, bias) = (self.head.shallow_clone(), self.bias.as_ref().map(Tensor::shallow_clone));
-        LinearCrossEntropy::new(head, bias, labels, scale).with_soft_cap(self.soft_cap)
+        LinearCrossEntropy::new(head, bias, labels, scale).with_divisor(self.divisor).with_soft_cap(self.soft_cap)
     }
 }

@@ -26,6 +26,8 @@ pub struct LinearCrossEntropy {
     trained: [bool; 2],
     labels_L: Tensor,
     scale: f64,
+    /// Divides the scores, before the cap.
+    divisor: Option<f64>,
     /// Scores s become `cap · tanh(s / cap)`.
     soft_cap: Option<f64>,
     smoothing: Option<Smoothing>,
@@ -40,8 +42,24 @@ impl LinearCrossEntropy {
         let trained = [head_VD.requires_grad(), bias_V.as_ref().is_some_and(Tensor::requires_grad)];
         let (head_VD, bias_V) = (head_VD.detach(), bias_V.map(|bias_V| bias_V.detach()));
         let (chunk, kept_bytes) = (CHUNK, KEPT_BYTES);
-        let (soft_cap, smoothing) = (None, None);
-        LinearCrossEntropy { head_VD, bias_V, trained, labels_L, scale, soft_cap, smoothing, chunk, kept_bytes }
+        let (divisor, soft_cap, smoothing) = (None, None, None);
+        LinearCrossEntropy {
+            head_VD,
+            bias_V,
+            trained,
+            labels_L,
+            scale,
+            divisor,
+            soft_cap,
+            smoothing,
+            chunk,
+            kept_bytes,
+        }
+    }
+
+    /// The same, of scores divided by this where it is given.
+    pub fn with_divisor(self, divisor: Option<f64>) -> LinearCrossEntropy {
+        LinearCrossEntropy { divisor, ..self }
     }
 
     /// The same, of scores with this soft cap where there is one.
@@ -74,6 +92,10 @@ impl LinearCrossEntropy {
     fn scores(&self, hidden_LD: &Tensor, chunk: &Range<i64>) -> Tensor {
         let bias = self.bias_V.as_ref().map(|bias_V| bias_V.narrow(0, chunk.start, chunk.end - chunk.start));
         let scores_LC = linear(hidden_LD, &self.head(chunk), bias.as_ref());
+        let scores_LC = match self.divisor {
+            Some(divisor) => scores_LC / divisor,
+            None => scores_LC,
+        };
         match self.soft_cap {
             Some(cap) => soft_capped(&scores_LC, cap),
             None => scores_LC,
@@ -148,6 +170,10 @@ impl LinearCrossEntropy {
             let of_scores_LC = match slope_LC {
                 Some(slope_LC) => to_gradient(scores_LC, &norm_L, &chunk) * slope_LC,
                 None => to_gradient(scores_LC, &norm_L, &chunk),
+            };
+            let of_scores_LC = match self.divisor {
+                Some(divisor) => of_scores_LC / divisor,
+                None => of_scores_LC,
             };
             if let Some(of_hidden) = &of_hidden {
                 add_product(of_hidden, &of_scores_LC, false, &self.head(&chunk));
@@ -349,12 +375,14 @@ mod tests {
                 None => scores,
             };
             for (soft_cap, share) in [(None, 0.0), (Some(1.5), 0.0), (None, 0.2), (Some(1.5), 0.7)] {
-                let scores = capped(x.linear(&w, Some(&b)), soft_cap);
+                let divisor = (share > 0.0).then_some(3.0);
+                let scores = capped(x.linear(&w, Some(&b)) / divisor.unwrap_or(1.0), soft_cap);
                 let plain = scores.cross_entropy_loss::<Tensor>(&labels, None, tch::Reduction::Sum, -100, share) * 0.25;
                 let expected = grad(&[&plain], &[&Tensor::from(2f32)], &[&x, &w, &b]).unwrap();
                 for (chunk, kept_bytes) in [(1, 0), (3, usize::MAX), (3, 100), (11, 0), (100, 1 << 20)] {
                     let change = |loss: &mut LinearCrossEntropy| {
-                        (loss.chunk, loss.kept_bytes, loss.soft_cap) = (chunk, kept_bytes, soft_cap);
+                        (loss.chunk, loss.kept_bytes) = (chunk, kept_bytes);
+                        (loss.divisor, loss.soft_cap) = (divisor, soft_cap);
                         loss.smoothing = Smoothing::new(share, 11);
                     };
                     let [hidden, head, bias] = [&hidden, &head, &bias].map(|x| x.to_kind(kind));

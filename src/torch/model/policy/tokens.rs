@@ -46,6 +46,7 @@ impl TokenHead {
             bias: None,
             ids: self.ids.clone(),
             first_token: 0,
+            divisor: None,
             soft_cap: None,
             smoothing: None,
             parallel: ParallelRank::default(),
