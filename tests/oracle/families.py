@@ -183,6 +183,10 @@ add("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3-MoE, Qwen3-Coder",
               "mlp-only": {**LAYERS3, "mlp_only_layers": [1], "num_experts_per_tok": 3, "output_router_logits": False},
               "bias-yarn-tied": {**scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), **TIED,
                                  "attention_bias": True}})
+add("qwen2_moe", "Qwen2MoeForCausalLM", "Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B",
+    text(num_key_value_heads=4, rope_parameters=rope(1e6), **MOE, **AUX, shared_expert_intermediate_size=20, norm_topk_prob=False),
+    variants={"window-top3-3layers": {**LAYERS3, "num_experts_per_tok": 3, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2},
+              "no-bias-dense-first-tied": {**TIED, "qkv_bias": False, "mlp_only_layers": [0], "num_key_value_heads": 2, "norm_topk_prob": True}})
 add("mixtral", "MixtralForCausalLM", "Mixtral 8x7B and 8x22B",
     text(rms_norm_eps=1e-5, rope_parameters=rope(1e6), intermediate_size=12, num_local_experts=6, num_experts_per_tok=2,
          sliding_window=None, **AUX),

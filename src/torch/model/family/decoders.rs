@@ -42,6 +42,7 @@ pub(in crate::model) const DECODERS: &[TextFamily] = &[
     super::qwen2::FAMILY,
     super::qwen2_5_vl_text::FAMILY,
     super::qwen2_5_vl_text::FAMILY.named("qwen2_vl_text"),
+    super::qwen2_moe::FAMILY,
     super::qwen3::FAMILY,
     super::qwen3_5_moe_text::FAMILY,
     super::qwen3_5_text::FAMILY,

@@ -58,6 +58,7 @@ mod qwen2_5_omni_text;
 pub(super) mod qwen2_5_vl;
 mod qwen2_5_vl_text;
 pub(super) mod qwen2_audio;
+pub(super) mod qwen2_moe;
 pub(super) mod qwen2_vl;
 pub(super) mod qwen3;
 pub(super) mod qwen3_5;
