@@ -187,6 +187,10 @@ add("qwen2_moe", "Qwen2MoeForCausalLM", "Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B",
     text(num_key_value_heads=4, rope_parameters=rope(1e6), **MOE, **AUX, shared_expert_intermediate_size=20, norm_topk_prob=False),
     variants={"window-top3-3layers": {**LAYERS3, "num_experts_per_tok": 3, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2},
               "no-bias-dense-first-tied": {**TIED, "qkv_bias": False, "mlp_only_layers": [0], "num_key_value_heads": 2, "norm_topk_prob": True}})
+add("olmoe", "OlmoeForCausalLM", "OLMoE 1B-7B", text(intermediate_size=12, num_key_value_heads=4, rms_norm_eps=1e-5, rope_parameters=rope(10000.0),
+                                                      num_experts=6, num_experts_per_tok=2, norm_topk_prob=False, **AUX),
+    variants={"top3-bias-tied": {**TIED, "num_experts_per_tok": 3, "attention_bias": True, "norm_topk_prob": True},
+              "mqa-3layers": {**MQA, **LAYERS3, "output_router_logits": False}})
 add("mixtral", "MixtralForCausalLM", "Mixtral 8x7B and 8x22B",
     text(rms_norm_eps=1e-5, rope_parameters=rope(1e6), intermediate_size=12, num_local_experts=6, num_experts_per_tok=2,
          sliding_window=None, **AUX),

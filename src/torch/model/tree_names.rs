@@ -83,6 +83,7 @@ const QWEN2_MOE_TYPES: &[&str] = &[
     "glm4_moe",
     "glm4_moe_lite",
     "glm_moe_dsa",
+    "olmoe",
     "qwen3_moe",
     "qwen3_next",
 ];

@@ -37,6 +37,7 @@ pub(in crate::model) const DECODERS: &[TextFamily] = &[
     super::mixtral::FAMILY,
     super::olmo2::FAMILY,
     super::olmo3::FAMILY,
+    super::olmoe::FAMILY,
     super::phi3::FAMILY,
     super::qwen::FAMILY,
     super::qwen2::FAMILY,

@@ -47,6 +47,7 @@ pub(super) mod mistral;
 pub(super) mod mixtral;
 pub(super) mod olmo2;
 pub(super) mod olmo3;
+pub(super) mod olmoe;
 pub(super) mod paligemma;
 pub(super) mod phi3;
 pub(super) mod pi;
