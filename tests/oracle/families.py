@@ -128,6 +128,12 @@ add("granite", "GraniteForCausalLM", "Granite 3.0 to 3.3 (dense)",
          attention_multiplier=0.3, residual_multiplier=0.22, logits_scaling=8.0),
     variants={"untied-biases": {**UNTIED, "attention_bias": True, "mlp_bias": True, "logits_scaling": 0.7},
               "mqa-3layers": {**MQA, **LAYERS3, "residual_multiplier": 1.3, "embedding_multiplier": 1.0}})
+add("exaone4", "Exaone4ForCausalLM", "EXAONE 4.0 32B (layers with a window turn alone); 1.2B as a change",
+    text(head_dim=8, rms_norm_eps=1e-5, sliding_window=6, layer_types=["sliding_attention", "full_attention"],
+         rope_parameters={**LLAMA31, "rope_theta": 1e6}),
+    variants={"no-window-tied": {**TIED, "sliding_window": None, "layer_types": ["full_attention", "full_attention"]},
+              "full-first-mqa-3layers": {**MQA, **LAYERS3, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+                                         "rope_parameters": rope(1e6)}})
 add("qwen1.5", "Qwen2ForCausalLM", "Qwen1.5", text(num_key_value_heads=4, rope_parameters=rope(1e6)),
     variants={"gqa": {"num_key_value_heads": 2}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
 add("qwen2", "Qwen2ForCausalLM", "Qwen2 (tied, as 0.5B and 1.5B)", text(tie_word_embeddings=True, rope_parameters=rope(1e6)),

@@ -18,6 +18,7 @@ pub(in crate::model) const DECODERS: &[TextFamily] = &[
     super::ernie4_5::FAMILY,
     super::ernie4_5_moe::FAMILY,
     super::ernie4_5_vl_text::FAMILY,
+    super::exaone4::FAMILY,
     super::gemma::FAMILY,
     super::gemma2::FAMILY,
     super::gemma3_text::FAMILY,

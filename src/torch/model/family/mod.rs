@@ -17,6 +17,7 @@ pub(super) mod ernie4_5;
 pub(super) mod ernie4_5_moe;
 pub(super) mod ernie4_5_vl;
 pub(super) mod ernie4_5_vl_text;
+pub(super) mod exaone4;
 mod experts;
 pub(super) mod fastwam;
 pub(super) mod florence2;
