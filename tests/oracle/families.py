@@ -134,6 +134,11 @@ add("exaone4", "Exaone4ForCausalLM", "EXAONE 4.0 32B (layers with a window turn 
     variants={"no-window-tied": {**TIED, "sliding_window": None, "layer_types": ["full_attention", "full_attention"]},
               "full-first-mqa-3layers": {**MQA, **LAYERS3, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
                                          "rope_parameters": rope(1e6)}})
+ALPHA = dict(rope_type="dynamic", rope_theta=10000.0, factor=1.0, alpha=1000.0)
+add("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", "Hunyuan 0.5B, 1.8B, 4B, 7B",
+    text(head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=ALPHA),
+    variants={"untied-bias-plain": {**UNTIED, "attention_bias": True, "rope_parameters": rope(10000.0)},
+              "beyond-mqa-3layers": {**MQA, **LAYERS3, **DYNAMIC, "rope_parameters.factor": 2.0}})
 add("qwen1.5", "Qwen2ForCausalLM", "Qwen1.5", text(num_key_value_heads=4, rope_parameters=rope(1e6)),
     variants={"gqa": {"num_key_value_heads": 2}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
 add("qwen2", "Qwen2ForCausalLM", "Qwen2 (tied, as 0.5B and 1.5B)", text(tie_word_embeddings=True, rope_parameters=rope(1e6)),

@@ -116,7 +116,7 @@ fn expect_known(
     if attention.o_bias && !is_llama || attention.qkv_bias && is_qwen3 {
         return no_place("attention_bias", "these biases");
     }
-    if (attention.qk_norm == QkNorm::Head) != is_qwen3 || attention.qk_norm == QkNorm::Full {
+    if attention.qk_norm != if is_qwen3 { QkNorm::Head } else { QkNorm::None } {
         return no_place("qk_norm", "norms of queries and keys like these");
     }
     let is_plain = attention.scores.scale.is_none() && attention.scores.soft_cap.is_none() && attention.turns;

@@ -216,7 +216,7 @@ fn what_cannot_be_split_says_why() {
     assert!(error.contains("sparse attention"), "{error}");
     let mut pictures = decoder(include_str!("../tests/fixtures/qwen2.5_vl-seed1/config.json"));
     assert!(pictures.check_context(2, ContextAttention::Ring).is_ok());
-    pictures.layers[0].rope.scaling = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 16 };
+    pictures.layers[0].rope.scaling = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 16, alpha: None };
     let error = pictures.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
     assert!(error.contains("rotary embeddings") && error.contains("context_parallel to 1"), "{error}");
     let capped = decoder(include_str!("../tests/fixtures/gemma2-seed1/config.json"));

@@ -224,7 +224,7 @@ fn read_scaling(keys: &Keys<'_>, section: &Keys<'_>, rotary_dim: i64) -> Result<
         )),
         "dynamic" => {
             let max_position_embeddings = keys.size("max_position_embeddings")?;
-            Ok(RopeScaling::Dynamic { factor: factor()?, max_position_embeddings })
+            Ok(RopeScaling::Dynamic { factor: factor()?, max_position_embeddings, alpha: None })
         }
         "llama3" => {
             let (low, high) = (required("low_freq_factor")?, required("high_freq_factor")?);
@@ -355,7 +355,7 @@ mod tests {
         let scaling =
             |section: Value| read(json!({"max_position_embeddings": 64, "rope_parameters": section})).unwrap().scaling;
         assert_eq!(scaling(json!({"rope_type": "linear", "factor": 2})), RopeScaling::Linear { factor: 2.0 });
-        let dynamic = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 64 };
+        let dynamic = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 64, alpha: None };
         assert_eq!(scaling(json!({"type": "dynamic", "factor": 2})), dynamic);
         let llama3 = json!({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4});
         let expected = RopeScaling::Llama3 {

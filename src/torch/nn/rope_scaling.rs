@@ -11,10 +11,12 @@ pub enum RopeScaling {
     Linear {
         factor: f64,
     },
-    /// NTK-aware: a larger theta for a document of more than `max_position_embeddings` tokens.
+    /// NTK-aware: a larger theta for a document of more than `max_position_embeddings` tokens. Up to so many theta is as it comes, or
+    /// multiplied by `alpha^(R / (R - 2))` (HunYuan).
     Dynamic {
         factor: f64,
         max_position_embeddings: i64,
+        alpha: Option<f64>,
     },
     Yarn(Yarn),
     /// Ding et al. 2024: every frequency divided by a factor of its own, for documents of at most
@@ -88,7 +90,12 @@ impl RopeScaling {
         match self {
             RopeScaling::Default => (frequencies(dim, theta), 1.0),
             RopeScaling::Linear { factor } => (frequencies(dim, theta) / *factor, 1.0),
-            RopeScaling::Dynamic { factor, max_position_embeddings } => {
+            RopeScaling::Dynamic { max_position_embeddings, alpha: Some(alpha), .. }
+                if seq_len <= *max_position_embeddings =>
+            {
+                (frequencies(dim, theta * alpha.powf(dim as f64 / (dim - 2) as f64)), 1.0)
+            }
+            RopeScaling::Dynamic { factor, max_position_embeddings, .. } => {
                 let longest = *max_position_embeddings as f64;
                 let stretch = factor * seq_len.max(*max_position_embeddings) as f64 / longest - (factor - 1.0);
                 (frequencies(dim, theta * stretch.powf(dim as f64 / (dim - 2) as f64)), 1.0)
@@ -175,7 +182,7 @@ mod tests {
             truncate: false,
             ..yarn.clone()
         };
-        let dynamic = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 128 };
+        let dynamic = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 128, alpha: None };
         let llama3 = RopeScaling::Llama3 {
             factor: 8.0,
             low_freq_factor: 1.0,

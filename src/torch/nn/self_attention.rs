@@ -20,6 +20,8 @@ pub enum QkNorm {
     None,
     /// A norm over each head, with one weight for all (Qwen3).
     Head,
+    /// A norm over each head behind the rotation (HunYuan).
+    TurnedHead,
     /// A norm over all heads together (MiniMax-M2).
     Full,
 }
@@ -45,6 +47,8 @@ pub struct AttentionConfig {
     pub o: &'static str,
     pub o_bias: bool,
     pub qk_norm: QkNorm,
+    /// The modules of these norms, where there are some.
+    pub qk_norm_names: [&'static str; 2],
     /// True if the output is multiplied by the sigmoid of a gate that the query projection makes as well
     /// (Qwen3-Next).
     pub output_gate: bool,
@@ -69,6 +73,7 @@ impl AttentionConfig {
             o: "o_proj",
             o_bias: false,
             qk_norm: QkNorm::None,
+            qk_norm_names: ["q_norm", "k_norm"],
             output_gate: false,
             turns: true,
             window: None,
@@ -110,10 +115,10 @@ impl SelfAttention {
         }
         let widths = match config.qk_norm {
             QkNorm::None => return specs,
-            QkNorm::Head => [config.head_dim; 2],
+            QkNorm::Head | QkNorm::TurnedHead => [config.head_dim; 2],
             QkNorm::Full => [queries, keys],
         };
-        for (name, width) in ["q_norm", "k_norm"].into_iter().zip(widths) {
+        for (name, width) in config.qk_norm_names.into_iter().zip(widths) {
             specs.extend(norm.specs(prefix, name, width));
         }
         specs
@@ -125,7 +130,7 @@ impl SelfAttention {
             Qkv::Separate(names) => names.iter().map(|name| Linear::new(scope, name)).collect(),
             Qkv::Joint(name) | Qkv::Grouped(name) => vec![Linear::new(scope, name)],
         };
-        let norms = || ["q_norm", "k_norm"].map(|name| norm.build(scope, name));
+        let norms = || config.qk_norm_names.map(|name| norm.build(scope, name));
         SelfAttention {
             projections,
             o: Linear::new(scope, config.o),
@@ -167,7 +172,7 @@ impl SelfAttention {
             q = halves[0].shallow_clone();
         }
         let normed = |x: &Tensor, index: usize| match (&self.norms, config.qk_norm) {
-            (Some(norms), QkNorm::Head) => norms[index].forward(x),
+            (Some(norms), QkNorm::Head | QkNorm::TurnedHead) => norms[index].forward(x),
             (Some(norms), _) => by_head(&norms[index].forward(&x.flatten(1, 2))),
             (None, _) => x.shallow_clone(),
         };
@@ -176,6 +181,7 @@ impl SelfAttention {
         }
         let rotated = |x: &Tensor, index: usize| match (&self.norms, config.qk_norm) {
             (Some(norms), QkNorm::Head) => norms[index].forward_rotated(x, rope),
+            (Some(norms), QkNorm::TurnedHead) => norms[index].forward(&rope.apply(x)),
             _ => rope.apply(&normed(x, index)),
         };
         ([rope.scale_queries(rotated(&q, 0)), rotated(&k, 1), v], gate)

@@ -28,6 +28,7 @@ pub(in crate::model) const DECODERS: &[TextFamily] = &[
     super::glm_moe_dsa::FAMILY,
     super::gpt_oss::FAMILY,
     super::granite::FAMILY,
+    super::hunyuan_v1_dense::FAMILY,
     super::internlm2::FAMILY,
     super::deepseek_v3::FAMILY.named("kimi_k2"),
     super::llama::FAMILY,

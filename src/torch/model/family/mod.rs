@@ -34,6 +34,7 @@ pub(super) mod granite;
 pub(super) mod groot;
 mod groot_backbone;
 mod groot_keys;
+pub(super) mod hunyuan_v1_dense;
 pub(super) mod internlm2;
 pub(super) mod internvl;
 pub(super) mod kimi_k25;
