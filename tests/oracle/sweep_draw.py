@@ -119,13 +119,17 @@ def draw_rope(config: dict, fields: dict, rng: random.Random) -> None:
     width = config.get("head_dim") or default or config["hidden_size"] // config["num_attention_heads"]
     if "kv_lora_rank" in fields:
         width = config["qk_rope_head_dim"]
-    kept = {key: old[key] for key in ("mrope_interleaved",) if key in old}
+    kept = {key: old[key] for key in ("mrope_interleaved", "llama_4_scaling_beta") if key in old}
+    if "alpha" in old and rng.random() < 0.5:
+        kept["alpha"] = rng.choice([0, 9.0, 1000.0])
     if "partial_rotary_factor" in old:
         kept["partial_rotary_factor"] = rng.choice([0.25, 0.5, 0.75, 1.0])
     if any(isinstance(value, dict) for value in old.values()):
         config["rope_parameters"] = {kind: rope_of(rng, width, {k: v for k, v in own.items() if k == "partial_rotary_factor"}) for kind, own in old.items()}
         return
     made = rope_of(rng, width, kept)
+    if "llama_4_scaling_beta" in made:
+        made.setdefault("original_max_position_embeddings", rng.choice([4, 16]))
     if "mrope_section" in old:
         half = int(width * kept.get("partial_rotary_factor", 1.0)) // 2
         if half < 3:

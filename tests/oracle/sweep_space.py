@@ -34,6 +34,9 @@ TEXT = {
     "scoring_func": ["sqrtsoftplus", "sigmoid", "softmax", ABSENT], "num_nextn_predict_layers": [0, 1, ABSENT], "use_cache": [True, False],
     "initializer_range": [0.02, 0.5], "moe_layer_start_index": [0, 1, 2, ABSENT], "moe_layer_end_index": [-1, 1, 2, ABSENT],
     "moe_layer_interval": [1, 2, ABSENT], "topk_method": ["greedy", "group_limited_greedy", ABSENT], "head_dim": None,
+    "attention_out_bias": BOOL, "residual_dropout": [0.0, ABSENT], "embedding_multiplier": [1.0, 12.0, 0.5, ABSENT],
+    "attention_multiplier": [0.1, 1.0, 0.5, ABSENT], "residual_multiplier": [0.22, 1.0, 1.5, ABSENT], "logits_scaling": [8.0, 1.0, 0.7, ABSENT],
+    "qkv_bias": BOOL, "clip_qkv": [None, 0.5, ABSENT], "sliding_window_pattern": [1, 2, 3, ABSENT], "eod_token_id": [3, ABSENT],
     "no_rope_layer_interval": [1, 2, 3, ABSENT], "original_max_position_embeddings": [8, 16, 64, ABSENT],
 }
 

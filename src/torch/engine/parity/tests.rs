@@ -170,6 +170,34 @@ fn layers_without_positions() {
     check("smollm3-seed1", &PoolLayouts { splits, ..foundation(Layout { pp: 2, ..Layout::default() }) });
 }
 
+/// Norms before and after the branches, and heads of which a half turns in pairs of neighbors.
+#[test]
+fn norms_on_both_sides_of_branches() {
+    check("glm4-seed1", &sp(2));
+    check("glm4-seed1", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+    check("exaone4-seed1", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+    check("seed_oss-seed1", &sp(2));
+}
+
+/// Multipliers of embeddings, branches and scores, queries that are longer at later positions, and norms of turned heads.
+#[test]
+fn scaled_branches_queries_and_scores() {
+    check("granite-seed1", &sp(2));
+    check("granite-seed1", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+    check("ministral3-seed1", &foundation(Layout { cp: 2, tp: 2, ..Layout::default() }));
+    check("ministral3-seed1", &foundation(Layout { pp: 2, ..Layout::default() }));
+    check("hunyuan_v1_dense-seed1", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+}
+
+/// A gated shared expert beside routed ones, norms over all heads before them, and latent attention.
+#[test]
+fn experts_of_softmax_routers_split_among_ranks() {
+    check("qwen2_moe-seed1", &foundation(Layout { dp: 2, ep: 2, tp: 2, ..Layout::default() }));
+    check("olmoe-seed1", &foundation(Layout { dp: 2, ep: 2, ..Layout::default() }));
+    check("olmoe-seed1", &sp(2));
+    check("glm4_moe_lite-seed1", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+}
+
 #[test]
 fn grouped_queries_before_biased_routers() {
     check("glm4_moe-seed1", &foundation(Layout { dp: 2, ep: 2, ..Layout::default() }));
