@@ -184,6 +184,15 @@ fn splits_of_trls_sets_arrive() {
     assert_eq!((columns("body"), columns("text")), (json!({ "text": "body" }), json!(null)));
 }
 
+/// TRL counts answers alone where either key asks for it, in whatever order they are read.
+#[test]
+fn one_key_of_trls_losses_does_not_undo_the_other() {
+    let phase = |lines: &str| node(&import(&format!("{TRL}{lines}")).unwrap())["train"]["phase"].clone();
+    assert_eq!(phase("assistant_only_loss: true\ncompletion_only_loss: false\n"), json!("sft"));
+    assert_eq!(phase("assistant_only_loss: false\ncompletion_only_loss: true\n"), json!("sft"));
+    assert_eq!(phase("assistant_only_loss: false\ncompletion_only_loss: false\n"), json!("pretrain"));
+}
+
 #[test]
 fn what_trains_something_else_is_refused() {
     for (text, part) in [

@@ -56,8 +56,7 @@ pub(super) fn sft(sheet: &mut Sheet) {
         );
     }
     for key in ["assistant_only_loss", "completion_only_loss"] {
-        let is = sheet.is_true(key);
-        sheet.with(key, "train.phase", |_| Ok(if is { "sft" } else { "pretrain" }.into()));
+        sheet.with(key, "train.phase", |_| Ok(if only_answers { "sft" } else { "pretrain" }.into()));
     }
     let field =
         sheet.get("dataset_text_field").and_then(Value::as_str).filter(|field| *field != "text").map(str::to_owned);
