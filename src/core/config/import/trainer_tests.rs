@@ -193,6 +193,19 @@ fn one_key_of_trls_losses_does_not_undo_the_other() {
     assert_eq!(phase("assistant_only_loss: false\ncompletion_only_loss: false\n"), json!("pretrain"));
 }
 
+/// TRL writes its default divergence beside any loss.
+#[test]
+fn a_divergence_leaves_the_loss_as_it_is() {
+    let of = |name: &str| {
+        let lines = format!("{TRL}beta: 0.1\nloss_type: ipo\nf_divergence_type: {name}\n");
+        let imported = import(&lines).unwrap();
+        let is_missing = missing(&imported).contains(&"f_divergence_type");
+        (node(&imported)["train"]["preference"]["loss"].clone(), is_missing)
+    };
+    assert_eq!(of("reverse_kl"), (json!("ipo"), false));
+    assert_eq!(of("js_divergence"), (json!("ipo"), true));
+}
+
 #[test]
 fn what_trains_something_else_is_refused() {
     for (text, part) in [

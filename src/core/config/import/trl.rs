@@ -102,10 +102,10 @@ pub(super) fn dpo(sheet: &mut Sheet) {
         "the reference model is not updated",
         &["sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"],
     );
-    sheet.with("f_divergence_type", "train.preference.loss", |value| match value.as_str() {
-        Some("reverse_kl") => Ok("sigmoid".into()),
-        _ => Err("only reverse_kl is supported"),
-    });
+    if sheet.is("f_divergence_type", "reverse_kl") {
+        sheet.settled("it is the divergence of every loss of train.preference", &["f_divergence_type"]);
+    }
+    sheet.missing("only reverse_kl is supported", &["f_divergence_type"]);
     let variant = "this variant of the loss is not supported";
     sheet.missing(variant, &["loss_weights", "ld_alpha", "f_alpha_divergence_coef", "use_weighting", "discopop_tau"]);
     common(sheet, 1e-6);
