@@ -1,5 +1,6 @@
 //! Long texts and documents as several samples each: how long a piece is, and how many there are.
 
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use super::Source;
@@ -56,19 +57,27 @@ impl Source {
         };
         let mut lens: Vec<Option<u64>> = self.units.iter().map(|unit| known(unit, index)).collect();
         let missing: Vec<usize> = (0..lens.len()).filter(|&unit| lens[unit].is_none()).collect();
-        let pieces = |block: &dyn Block| (0..block.len()).map(|record| self.pieces_of(block.num_bytes(record))).sum();
+        let pieces =
+            |block: &dyn Block| (0..block.len()).map(|record| self.pieces_of(block.num_bytes(record))).sum::<u64>();
         let counted = in_parallel(&missing, "measuring texts", |&unit| {
             let block = held.iter().find(|(held, _)| *held == unit).and_then(|(_, cell)| cell.get());
             match block {
-                Some(Ok(opened)) => pieces(&*opened.block),
-                _ => self.open_unit(unit).map_or(self.units[unit].num_records, |opened| pieces(&*opened.block)),
+                Some(Ok(opened)) => Some(pieces(&*opened.block)),
+                _ => self.open_unit(unit).ok().map(|opened| pieces(&*opened.block)),
             }
         });
+        let mut unread = BTreeSet::new();
         for (&unit, counted) in missing.iter().zip(counted) {
-            lens[unit] = Some(counted);
+            let Unit { shard, num_records, .. } = self.units[unit];
+            if counted.is_none() {
+                unread.insert(shard);
+            }
+            lens[unit] = Some(counted.unwrap_or(num_records));
         }
         let lens: Vec<u64> = lens.into_iter().map(Option::unwrap_or_default).collect();
-        for (at, shard) in self.shards.iter().enumerate().filter(|_| !missing.is_empty()) {
+        // What cannot be read now may be readable later, with other counts.
+        let learned = |at: &usize| !missing.is_empty() && !unread.contains(at);
+        for (at, shard) in self.shards.iter().enumerate().filter(|(at, _)| learned(at)) {
             let of = self.units.iter().zip(&lens).filter(|(unit, _)| unit.shard == at).map(|(_, &len)| len);
             index.put(shard, &what, of.collect());
         }

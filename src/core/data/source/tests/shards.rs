@@ -97,6 +97,28 @@ fn counts_are_remembered() {
     assert_eq!(count(), 6, "the file is another now");
 }
 
+/// Nothing is remembered of texts that could not be read, which may have been so for a moment.
+#[test]
+fn texts_that_cannot_be_read_are_measured_again() {
+    let folder = Folder::new();
+    let index_dir = folder.0.path().join("index");
+    let count = || {
+        let file = TrainFile::new(folder.path("t").as_str());
+        Source::open_with(&file, Phase::Pretrain, 1000, &str::len, 2, Some(&index_dir)).unwrap().len()
+    };
+    folder.write("t/a.jsonl", "{\"text\": \"a\"}\n".repeat(2));
+    // Size and time of change stay the same.
+    let write = |bytes: &[u8]| {
+        let file = std::fs::File::options().write(true).open(folder.write("t/b.jsonl", bytes)).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000)).unwrap();
+    };
+    let texts = "{\"text\": \"b\"}\n".repeat(3);
+    write(&[&[0x1f, 0x8b, 8][..], &texts.as_bytes()[3..]].concat());
+    assert_eq!(count(), 3, "what cannot be read is one sample, which is bad");
+    write(texts.as_bytes());
+    assert_eq!(count(), 5);
+}
+
 /// Shards of unequal lengths, each sample a number.
 fn numbered(folder: &Folder, lens: &[usize]) -> (TrainFile, usize) {
     let mut next = 0..;
