@@ -23,8 +23,9 @@ impl BadSampleList {
     /// The file is there and cannot be read or written.
     pub fn open(path: &Path, cursor: SampleId) -> Result<Self, DataError> {
         let write = |error| DataError::write(path, error);
-        let old = match fs::read_to_string(path) {
-            Ok(text) => text,
+        let old = match fs::read(path) {
+            // The half line may end within a letter.
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             Err(error) => return Err(DataError::read(path, error)),
         };
@@ -89,7 +90,7 @@ mod tests {
         assert!(!path.exists());
         [3, 7, 9].into_iter().for_each(|id| list.append(&sample(id)).unwrap());
         assert_eq!((list.len(), ids(&path)), (3, vec![3, 7, 9]));
-        File::options().append(true).open(&path).unwrap().write_all(b"{\"id\":1,\"sou").unwrap();
+        File::options().append(true).open(&path).unwrap().write_all(b"{\"id\":1,\"source\":\"\xe4\xb8").unwrap();
 
         let mut list = BadSampleList::open(&path, SampleId(8)).unwrap();
         list.append(&sample(9)).unwrap();
