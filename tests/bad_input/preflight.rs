@@ -97,6 +97,17 @@ fn data_of_which_nothing_can_be_used_are_refused() {
     fixture.fails(&pack, 2, &["9 are bad", "data/user.jsonl:1", "no assistant message to learn from"]);
 }
 
+#[test]
+fn packs_are_not_kept_for_data_that_changed() {
+    let fixture = Fixture::new();
+    let pack = ["data", "pack", "run.yaml", "--out", "packs"];
+    (0..2).for_each(|_| drop(fixture.succeeds(&pack)));
+    // As many bytes and samples as before.
+    let lines = fixture.read("data/train.jsonl");
+    fixture.write("data/train.jsonl", lines.lines().rev().map(|line| format!("{line}\n")).collect::<String>());
+    fixture.fails(&pack, 2, &["packs", "holds packs of other data"]);
+}
+
 /// 2 of 40 samples are longer than 128 tokens.
 fn with_long_samples() -> Fixture {
     let fixture = Fixture::new();

@@ -16,7 +16,7 @@ use clap::Args;
 use loongforge_actors::launch::is_takeover;
 use loongforge_core::config::{self, RunConfig, Size};
 use loongforge_core::data::tools::{PackJob, PackOrder, Packed, Share, model_spec, too_long_text};
-use loongforge_core::data::{Dataset, ProcessorOptions};
+use loongforge_core::data::{Dataset, ProcessorOptions, fingerprint};
 use loongforge_core::engine::fault;
 use loongforge_core::observe::{Console, bytes};
 use loongforge_core::schedule::PackLimits;
@@ -83,6 +83,7 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     let dataset = open(&config, &folder, &console)?;
     let spec = json!({
         "data": loaded.composed["data"],
+        "files": fingerprint(&config.data)?.sets,
         "phase": config.train.phase,
         "learn": config.train.learn,
         "template_kwargs": config.data.template_kwargs,
