@@ -95,14 +95,13 @@ impl Inputs {
         self.sources.iter().map(Source::format)
     }
 
-    /// The files as a job notes them: names, sizes and numbers of samples.
+    /// The files as a job notes them: names, sizes, times of change and numbers of samples.
     pub fn spec(&self) -> Json {
-        let of = |(file, samples): (&TrainFile, u64)| {
-            let size = |path: &String| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
-            let bytes: u64 = file.path.0.iter().filter_map(size).map(|file| file.len()).sum();
-            json!({ "file": file, "bytes": bytes, "samples": samples })
+        let of = |((file, samples), source): ((&TrainFile, u64), &Source)| {
+            let shards: Vec<(&str, u64, &str)> = source.stamps().collect();
+            json!({ "file": file, "shards": shards, "samples": samples })
         };
-        self.files().map(of).collect()
+        self.files().zip(&self.sources).map(of).collect()
     }
 }
 
@@ -168,7 +167,8 @@ mod tests {
         assert_eq!(texts, ["a", "b", "c", "d"]);
         let bad = inputs.bad(3, "why".to_owned()).to_string();
         assert!(bad.contains("2.txt") && bad.contains("why"), "{bad}");
-        assert_eq!((&inputs.spec()[1]["samples"], &inputs.spec()[1]["bytes"]), (&2.into(), &4.into()));
+        let spec = inputs.spec();
+        assert_eq!((&spec[1]["samples"], &spec[1]["shards"][0][1]), (&2.into(), &4.into()));
     }
 
     #[test]

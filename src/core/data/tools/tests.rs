@@ -139,8 +139,10 @@ fn converted_conversations_come_back_with_their_bytes() {
     // Again: everything is kept.
     let again = convert(&inputs, &out, &how, Share::WHOLE, 1, |_, _| ()).unwrap();
     assert_eq!(again, Done { kept: 20, ..done });
-    // A file that changed is another job.
-    fs::write(fixture.path("data/train.jsonl"), lines + "\n{}").unwrap();
+    // A file that changed is another job, also where it has as many bytes and samples.
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+    let file = fs::File::options().write(true).open(fixture.path("data/train.jsonl")).unwrap();
+    file.set_modified(time).unwrap();
     assert!(convert(&fixture.inputs(), &out, &how, Share::WHOLE, 1, |_, _| ()).is_err());
 }
 

@@ -79,6 +79,11 @@ impl Source {
         &self.left_out
     }
 
+    /// Returns name, size and tag of each of its shards.
+    pub fn stamps(&self) -> impl Iterator<Item = (&str, u64, &str)> {
+        self.shards.iter().map(|shard| (shard.name.as_str(), shard.size, shard.tag.as_str()))
+    }
+
     /// Samples in it.
     pub fn len(&self) -> usize {
         self.before[self.units.len()] as usize
