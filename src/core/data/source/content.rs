@@ -38,7 +38,9 @@ impl Content {
             Self::Pair(pair) => pair.answers().into_iter().flat_map(|answer| &answer.media).collect(),
             Self::Labeled(answer) => answer.conversation.media.iter().collect(),
             Self::Group(answers) => answers.iter().flat_map(|answer| &answer.conversation.media).collect(),
-            Self::Captioned(captioned) => captioned.target.iter().chain(&captioned.references).collect(),
+            Self::Captioned(captioned) => {
+                captioned.target.iter().chain(&captioned.references).chain(&captioned.mask).collect()
+            }
             Self::Text(_) | Self::Tokens(_) | Self::Packed(_) | Self::Step(_) => Vec::new(),
         }
     }

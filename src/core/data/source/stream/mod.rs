@@ -236,7 +236,8 @@ impl Source {
             Whole::Packed(packed) => Ok(Content::Packed(*packed)),
             Whole::Step(step) => Ok(Content::Step(step)),
             Whole::Captioned(mut captioned) => {
-                captioned.target.iter_mut().chain(&mut captioned.references).try_for_each(fetch)?;
+                let shown = captioned.target.iter_mut().chain(&mut captioned.references);
+                shown.chain(&mut captioned.mask).try_for_each(fetch)?;
                 Ok(Content::Captioned(*captioned))
             }
             Whole::Tokens(ids) => match ids.is_empty() {

@@ -23,6 +23,9 @@ fn buckets_are_listed_and_read_by_ranges() {
         "d/chat.jsonl",
         (json!({"messages": [{"role": "user", "content": "<image>"}], "images": ["p.png"]}).to_string() + "\n").into(),
     );
+    put(&store, "d/m.png", b"M".to_vec());
+    let masked = json!({"image": "p.png", "caption": "a", "mask": "m.png"});
+    put(&store, "d/masked.jsonl", (masked.to_string() + "\n").into());
     let texts = |path: &str| {
         let source = open(&TrainFile::new(path)).unwrap();
         (0..source.len()).map(|index| shown(&source, index)).collect::<Vec<_>>().join(" ")
@@ -32,6 +35,8 @@ fn buckets_are_listed_and_read_by_ranges() {
     assert_eq!(texts("s3://bucket/d/"), "zero one");
     assert_eq!(texts("s3://bucket/d/**/*.tar"), "zero one two");
     assert_eq!(texts("s3://bucket/d/chat.jsonl"), "user: [P]");
+    let masked = open(&TrainFile::new("s3://bucket/d/masked.jsonl")).unwrap().read(0).unwrap();
+    assert_eq!(masked.media().into_iter().map(file).collect::<Vec<_>>(), ["[P]", "[M]"]);
     for (path, part) in [("s3://bucket/none.tar", "AWS_ACCESS_KEY_ID"), ("s3://bucket/e/*.tar", "no object matches")] {
         let error = open(&TrainFile::new(path)).err().unwrap().to_string();
         assert!(error.contains(part) && error.contains(path), "{error}");
