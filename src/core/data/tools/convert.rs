@@ -74,9 +74,16 @@ pub fn convert(
 fn one_kind(inputs: &Inputs) -> Result<(), DataError> {
     let mut kinds = [None, None];
     for ((file, _), format) in inputs.files().zip(inputs.formats()) {
-        if format == "tokens" {
-            let reason =
-                "holds tokens without their text, which shards cannot hold: make packs of them with `data pack`";
+        let refused = match format {
+            "tokens" => {
+                Some("holds tokens without their text, which shards cannot hold: make packs of them with `data pack`")
+            }
+            "captioned" => Some(
+                "has pictures or clips with captions, which shards of conversations cannot hold: train on it as it is",
+            ),
+            _ => None,
+        };
+        if let Some(reason) = refused {
             return Err(DataError::file(Path::new(&path_text(file)), reason));
         }
         kinds[usize::from(matches!(format, "text" | "plain"))] = Some(file);

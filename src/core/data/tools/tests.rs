@@ -327,6 +327,17 @@ fn a_truncated_sample_is_packed_and_counted_as_a_run_has_it() {
 }
 
 #[test]
+fn captioned_pictures_are_not_taken_for_packs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("captions.jsonl");
+    fs::write(&path, "{\"image\": \"a.png\", \"caption\": \"a cat\"}\n").unwrap();
+    let (inputs, out) = (Inputs::open(vec![TrainFile::new(path)]).unwrap(), folder.path().join("shards"));
+    let error = convert(&inputs, &out, &Convert::default(), Share::WHOLE, 1, |_, _| ()).unwrap_err().to_string();
+    assert!(error.contains("captions.jsonl") && error.contains("pictures or clips with captions"), "{error}");
+    assert!(!out.exists());
+}
+
+#[test]
 fn everything_that_cannot_be_used_is_found() {
     let fixture = Fixture::new();
     let inputs = fixture.inputs();
