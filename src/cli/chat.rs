@@ -95,6 +95,7 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
         }
         let Ok(line) = String::from_utf8(line) else {
             eprintln!("the line is not UTF-8");
+            chat.num_refused += 1;
             continue;
         };
         match Line::read(&line) {
@@ -108,7 +109,10 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
             }
             Line::Image(path) => chat.attach(MediaSource::Image(Locator::File(path)), is_terminal),
             Line::Audio(path) => chat.attach(MediaSource::Audio(Locator::File(path).into()), is_terminal),
-            Line::Unknown(name) => eprintln!("there is no command {}; /help lists them", safe(&name)),
+            Line::Unknown(name) => {
+                eprintln!("there is no command {}; /help lists them", safe(&name));
+                chat.num_refused += 1;
+            }
             Line::Message(text) => chat.say(&reader, &args, &text, &interrupt)?,
         }
     }

@@ -132,6 +132,9 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
         &format!("{PROMPT}\n/reset\n\n{PROMPT}\n/exit\nx\n"),
     );
     assert_eq!(out(&chatted), format!("{generated}\n{generated}\n"), "{}", String::from_utf8_lossy(&chatted.stderr));
+    // From a pipe a line that is no command was meant to be a message.
+    let unknown = start(&fixture, &["chat", "run", "--max-new-tokens", "24"], &format!("/etc is what?\n{PROMPT}\n"));
+    assert_eq!((unknown.status.code(), out(&unknown)), (Some(1), format!("{generated}\n")));
 
     let on_ranks = |num: &str| {
         let asked = ["generate", "run", "--prompt", PROMPT, "--max-new-tokens", "24", "--tensor-parallel", num];
