@@ -5,7 +5,7 @@ use crate::resume::{hashes, run_in};
 use loongforge::compose::Composition;
 use loongforge::core::config;
 use loongforge::core::data::digits::write_model;
-use loongforge::core::data::{Conversation, ProcessorOptions};
+use loongforge::core::data::{Conversation, MediaSource, PackedKind, PackedMedia, PackedSample, ProcessorOptions};
 use loongforge::core::message::{SampleId, Tower};
 use loongforge::core::schedule::StepSummary;
 use loongforge::model::ModelFolder;
@@ -223,4 +223,23 @@ fn reads_as_in_the_run(checkpoint: &Path) {
     // The template's words, those of the text, the template's last, and the end.
     assert_eq!(item(0), (Tower::Text, &[3.0, 4.0, 99.0, 100.0, 5.0, 1.0][..], 4));
     assert_eq!(sample.media.len(), 2);
+    // A pack that was made of it is read alike.
+    let packed = |(index, source): (usize, &MediaSource)| {
+        let MediaSource::Context(text) = source else { panic!("{source:?} is no context") };
+        let file = (format!("{index}_context.txt"), text.as_bytes().into());
+        PackedMedia { kind: PackedKind::Context, files: vec![file] }
+    };
+    let narrow = |ids: &[i64]| ids.iter().map(|&id| id as i32).collect::<Vec<i32>>();
+    let pack = PackedSample {
+        ids: vec![1],
+        lens: vec![sample.meta.num_tokens],
+        samples: vec!["train.jsonl:2".to_owned()],
+        input_ids: narrow(&sample.input_ids),
+        targets: narrow(&sample.targets),
+        position_ids: None,
+        media: conversation.media.iter().enumerate().map(packed).collect(),
+        items: sample.meta.items.clone(),
+    };
+    let read = processor.packed_sample(SampleId(0), &pack).unwrap();
+    assert_eq!((&read.input_ids, &read.targets, &read.media), (&sample.input_ids, &sample.targets, &sample.media));
 }

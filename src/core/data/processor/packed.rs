@@ -56,7 +56,7 @@ impl Processor {
         let mut counts = Features::default();
         let towers = pack.input_ids.iter().filter_map(|&token| self.towers.of(i64::from(token)));
         towers.for_each(|tower| *counts.of_tower(tower) += 1);
-        let num_placeholders = counts.images + counts.audio;
+        let num_placeholders = counts.total();
         self.room.check_length(pack.num_tokens() - num_placeholders, counts)?;
         if num_placeholders != num_features {
             return Err(DataError::Line(format!(
