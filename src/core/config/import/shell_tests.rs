@@ -310,3 +310,12 @@ fn profiles_arrive_where_they_are_asked_for() {
         assert_eq!(found, (json!(null), keys));
     }
 }
+
+/// As many as a file may hold.
+#[test]
+fn many_redirections_and_keywords_take_no_stack() {
+    for words in ["1>a ", "then ", "{ "] {
+        let error = import(&format!("#!/bin/sh\n{}\n", words.repeat((1 << 20) / words.len()))).unwrap_err();
+        assert!(matches!(error, ImportError::Script(_)), "{words:?}: {error}");
+    }
+}

@@ -139,29 +139,31 @@ impl Lexer<'_> {
     }
 
     fn token(&mut self) -> Result<Option<Token>, String> {
-        self.blanks()?;
-        let Some(first) = self.peek(0) else { return Ok(None) };
-        if first == '\n' {
-            self.at += 1;
-            for end in std::mem::take(&mut self.heredocs) {
-                self.skip_document(&end);
+        loop {
+            self.blanks()?;
+            let Some(first) = self.peek(0) else { return Ok(None) };
+            if first == '\n' {
+                self.at += 1;
+                for end in std::mem::take(&mut self.heredocs) {
+                    self.skip_document(&end);
+                }
+                return Ok(Some(Token::Sign("\n")));
             }
-            return Ok(Some(Token::Sign("\n")));
-        }
-        for sign in ["&&", "||", ";;", ";", "|", "&", "(", ")"] {
-            if self.skips(sign) {
-                return Ok(Some(Token::Sign(sign)));
+            for sign in ["&&", "||", ";;", ";", "|", "&", "(", ")"] {
+                if self.skips(sign) {
+                    return Ok(Some(Token::Sign(sign)));
+                }
             }
-        }
-        if let Some(array) = self.array()? {
-            return Ok(Some(array));
-        }
-        let word = self.word(0)?;
-        // `2>&1`.
-        let is_number = word.plain().is_some_and(|text| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit()));
-        match is_number && self.peek(0).is_some_and(|c| c == '>' || c == '<') {
-            true => self.token(),
-            false => Ok(Some(Token::Word(word))),
+            if let Some(array) = self.array()? {
+                return Ok(Some(array));
+            }
+            let word = self.word(0)?;
+            // `2>&1`.
+            let is_number =
+                word.plain().is_some_and(|text| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit()));
+            if !(is_number && self.peek(0).is_some_and(|c| c == '>' || c == '<')) {
+                return Ok(Some(Token::Word(word)));
+            }
         }
     }
 

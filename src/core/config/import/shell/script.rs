@@ -83,34 +83,36 @@ impl Reader {
         })
     }
 
-    fn run(&mut self, command: &[Token], before: &'static str) -> Result<(), String> {
-        let first = match command.first() {
-            Some(Token::Word(word)) => word.plain().unwrap_or_default(),
-            _ => "",
-        };
-        match first {
-            "if" => self.open("if", true),
-            "function" => {
-                self.open("{", false);
+    fn run(&mut self, mut command: &[Token], mut before: &'static str) -> Result<(), String> {
+        loop {
+            let first = match command.first() {
+                Some(Token::Word(word)) => word.plain().unwrap_or_default(),
+                _ => "",
+            };
+            match first {
+                "if" => self.open("if", true),
+                "function" => {
+                    self.open("{", false);
+                    return Ok(());
+                }
+                "for" | "while" | "until" | "case" | "select" => {
+                    self.open("loop", false);
+                    return Ok(());
+                }
+                "{" => self.open("{", false),
+                "then" | "do" => self.ask(false),
+                "elif" => self.other(true),
+                "else" => self.other(false),
+                "fi" | "done" | "esac" | "}" => {
+                    self.blocks.pop();
+                    return Ok(());
+                }
+                _ => return self.simple(command, before),
+            }
+            (command, before) = (&command[1..], "\n");
+            if command.is_empty() {
                 return Ok(());
             }
-            "for" | "while" | "until" | "case" | "select" => {
-                self.open("loop", false);
-                return Ok(());
-            }
-            "{" => self.open("{", false),
-            "then" | "do" => self.ask(false),
-            "elif" => self.other(true),
-            "else" => self.other(false),
-            "fi" | "done" | "esac" | "}" => {
-                self.blocks.pop();
-                return Ok(());
-            }
-            _ => return self.simple(command, before),
-        }
-        match &command[1..] {
-            [] => Ok(()),
-            rest => self.run(rest, "\n"),
         }
     }
 
