@@ -220,8 +220,18 @@ pub fn model_spec(folder: &Path) -> Result<Json, DataError> {
     let mut names: Vec<String> = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|error| DataError::read(folder, error))? {
         let name = entry.map_err(|error| DataError::read(folder, error))?.file_name().to_string_lossy().into_owned();
-        let is_one = ["tokenizer", "chat_template", "preprocessor", "processor", "video_", "qwen.tiktoken", "tiktoken"];
-        if is_one.iter().any(|start| name.starts_with(start)) {
+        let begins = [
+            "tokenizer",
+            "text_tokenizer",
+            "spiece.model",
+            "qwen.tiktoken",
+            "tiktoken",
+            "chat_template",
+            "preprocessor",
+            "processor",
+            "video_",
+        ];
+        if begins.iter().any(|start| name.starts_with(start)) {
             names.push(name);
         }
     }
