@@ -1,5 +1,6 @@
 //! Lets the binary, tests and examples of this package find libtorch by themselves: the folder it was linked from
-//! becomes their run path, so that no `LD_LIBRARY_PATH` is needed.
+//! becomes their run path, so that no `LD_LIBRARY_PATH` is needed. The folder is handed on under the same name to packages
+//! that depend on this one, so a program outside this repository uses a copy of this file (docs/own-encoder.md).
 
 fn main() {
     // Handed on by loongforge-torch, which knows where torch-sys found its libraries.
@@ -8,5 +9,6 @@ fn main() {
         let folder = std::path::PathBuf::from(folder);
         let folder = folder.canonicalize().unwrap_or(folder);
         println!("cargo::rustc-link-arg=-Wl,-rpath,{}", folder.display());
+        println!("cargo::metadata=native_lib_dir={}", folder.display());
     }
 }

@@ -152,3 +152,39 @@ fn a_foundation_and_a_maker_of_ones_own_work_with_processes() {
     let text = String::from_utf8(answer.stderr).unwrap();
     assert!(!answer.status.success() && text.contains("a bigram model is not a language model"), "{text}");
 }
+
+/// Writes the files of a package and returns its folder's name.
+fn package<'a>(dir: &Path, name: &'a str, manifest: &str, build: &str) -> &'a str {
+    let folder = dir.join(name);
+    std::fs::create_dir_all(folder.join("src")).unwrap();
+    let head = format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n{manifest}\n");
+    std::fs::write(folder.join("Cargo.toml"), head).unwrap();
+    std::fs::write(folder.join("build.rs"), build).unwrap();
+    std::fs::write(folder.join("src/lib.rs"), "").unwrap();
+    name
+}
+
+/// Cargo hands what a build script prints to direct dependents only, so loongforge must hand libtorch's folder on. Packages that
+/// are empty but for the real build script and the real name of `links` show it, without building loongforge again.
+#[test]
+fn a_program_elsewhere_gets_the_run_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    let links = |manifest: &str| read(manifest).lines().find(|line| line.starts_with("links = ")).unwrap().to_owned();
+    let build = read("build.rs");
+    let of_torch = "fn main() { println!(\"cargo:lib_dir=/opt\"); }";
+    let torch = package(dir.path(), "torch", &links("src/torch/Cargo.toml"), of_torch);
+    let torch = format!("{}\n[dependencies]\n{torch} = {{ path = \"../torch\" }}", links("Cargo.toml"));
+    let loongforge = package(dir.path(), "loongforge", &torch, &build);
+    let user = format!("[dependencies]\n{loongforge} = {{ path = \"../loongforge\" }}");
+    let user = dir.path().join(package(dir.path(), "user", &user, &build));
+    let args = ["build", "--offline", "--message-format", "json", "--target-dir", "target"];
+    let output = start(Path::new(env!("CARGO")), &user, &args);
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    assert!(output.status.success(), "{text}");
+    let of_user = text.lines().find(|line| line.contains("build-script-executed") && line.contains("/user#"));
+    let out_dir: serde_json::Value = serde_json::from_str(of_user.unwrap_or_else(|| panic!("{text}"))).unwrap();
+    let printed = Path::new(out_dir["out_dir"].as_str().unwrap()).with_file_name("output");
+    assert!(std::fs::read_to_string(printed).unwrap().contains("-rpath,/opt"), "{text}");
+}
