@@ -13,6 +13,7 @@ use hyper::header::{
 use hyper::{Method, Request, Response, StatusCode};
 use loongforge_core::openai::{ApiError, Asked, Endpoint, Reply, Usage, models};
 use loongforge_core::text::hex;
+use percent_encoding::percent_decode_str;
 use serde_json::{Value as Json, json};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
@@ -70,8 +71,9 @@ where
         "/v1/completions" => Endpoint::Completions,
         "/v1/models" => return Ok(page(StatusCode::OK, &models(&shared.name, shared.since))),
         path => {
-            let named = path.trim_start_matches("/v1/models/");
-            expect_model(named, shared)?;
+            // Clients write the slash of a hub id or a folder as %2F.
+            let named = percent_decode_str(path.strip_prefix("/v1/models/").unwrap_or(path)).decode_utf8_lossy();
+            expect_model(&named, shared)?;
             return Ok(page(StatusCode::OK, &models(&shared.name, shared.since)["data"][0]));
         }
     };
