@@ -264,6 +264,8 @@ fn bad_requests_and_clients_that_go_harm_nobody_else() {
         assert_eq!(post(chat, &body(more)), (expected, param.to_owned()));
     }
     assert_eq!(post(chat, "{").0, 400);
+    let long = json!({"prompt": "x".repeat(400_000)}).to_string();
+    assert_eq!(post("/v1/completions", &long), (400, "prompt".to_owned()));
     let huge = format!("{key}Content-Length: {}\r\n", 1u64 << 40);
     let mut stream = TcpStream::connect(("127.0.0.1", serving.port)).unwrap();
     write!(stream, "POST {chat} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{huge}\r\n").unwrap();

@@ -2,6 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
+use crate::data::DataError;
+
 /// A request that gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -23,6 +25,14 @@ impl ApiError {
     /// A request that is wrong, status 400.
     pub fn bad(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::new(400, message) }
+    }
+
+    /// Makes the error of a prompt that cannot be used, in the words of the data readers, for which it is a sample.
+    pub fn of_data(param: &str, error: DataError) -> Self {
+        match error {
+            DataError::Line(reason) => Self::bad(param, reason),
+            error => Self::bad(param, error.to_string()),
+        }
     }
 
     /// A request for what this server does not do, status 400; `hint` says what it does.

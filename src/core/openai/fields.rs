@@ -8,7 +8,7 @@ use super::error::ApiError;
 use crate::data::parse_strictly;
 
 /// Names that an error repeats are cut off here.
-const MAX_NAME: usize = 64;
+pub const MAX_NAME: usize = 64;
 
 pub struct Fields(Map<String, Json>);
 

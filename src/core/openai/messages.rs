@@ -32,13 +32,14 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
         (_, Some(Json::String(choice))) if choice == "none" => None,
         _ => return Err(ApiError::unsupported("tool_choice", "only \"auto\" and \"none\" are supported")),
     };
+    expect_tools(tools.as_ref())?;
     let record = json!({
         "messages": messages,
         "tools": tools,
         "chat_template_kwargs": fields.take("chat_template_kwargs"),
     });
     let parsed = Conversation::parse(&record.to_string());
-    let mut conversation = parsed.map_err(|error| ApiError::bad("messages", error.to_string()))?;
+    let mut conversation = parsed.map_err(|error| ApiError::of_data("messages", error))?;
     for (turn, is_string) in conversation.turns.iter_mut().zip(are_strings) {
         if is_string {
             turn.written = Written::Text;
@@ -48,6 +49,26 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
         return Err(ApiError::bad("messages", "parts of type \"context\" are only supported in training data"));
     }
     Ok(conversation)
+}
+
+/// Every tool is a function with a name: a template would write anything else into the prompt as it is.
+fn expect_tools(tools: Option<&Json>) -> Result<(), ApiError> {
+    let tools = match tools {
+        None => return Ok(()),
+        Some(Json::Array(tools)) => tools,
+        Some(_) => return Err(ApiError::bad("tools", "`tools` must be a list of tools")),
+    };
+    let is_tool = |tool: &Json| tool["type"] == "function" && tool["function"]["name"].is_string();
+    match tools.iter().position(|tool| !is_tool(tool)) {
+        None => Ok(()),
+        Some(at) => {
+            let param = format!("tools[{at}]");
+            let reason = format!(
+                "`{param}` must be {{\"type\": \"function\", \"function\": {{\"name\": …, \"parameters\": …}}}}"
+            );
+            Err(ApiError::bad(param, reason))
+        }
+    }
 }
 
 /// Makes a message one of those that data readers know: content as parts, so that no word of a text stands for a file.

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, MAX_NAME};
 use super::messages::conversation;
 use crate::data::Question;
 
@@ -128,11 +128,23 @@ fn chance(fields: &mut Fields) -> Result<Chance, ApiError> {
 }
 
 fn includes_usage(fields: &mut Fields) -> Result<bool, ApiError> {
-    let Some(options) = fields.take("stream_options") else { return Ok(false) };
-    let mut options = Fields::read(options.to_string().as_bytes())
-        .map_err(|_| ApiError::bad("stream_options", "`stream_options` must be an object"))?;
-    let includes = options.flag("include_usage")?.unwrap_or(false);
-    options.finish()?;
+    let options = match fields.take("stream_options") {
+        None => return Ok(false),
+        Some(Json::Object(options)) => options,
+        Some(_) => return Err(ApiError::bad("stream_options", "`stream_options` must be an object")),
+    };
+    let mut includes = false;
+    for (name, value) in options {
+        let param = format!("stream_options.{}", name.chars().take(MAX_NAME).collect::<String>());
+        match (name.as_str(), value) {
+            (_, Json::Null) | ("include_obfuscation", Json::Bool(false)) => {}
+            ("include_usage", Json::Bool(flag)) => includes = flag,
+            ("include_usage", _) => {
+                return Err(ApiError::bad(param.clone(), format!("`{param}` must be true or false")));
+            }
+            _ => return Err(ApiError::unsupported(param, "only `include_usage` is")),
+        }
+    }
     Ok(includes)
 }
 

@@ -62,7 +62,18 @@ fn what_is_wrong_or_not_done_is_named() {
         chat("stop", json!([1])),
         chat("stream", json!("yes")),
         chat("stream_options", json!({"include_usage": true})),
+        (
+            Endpoint::Chat,
+            json!({"messages": [{"role": "user", "content": "x"}], "stream": true, "stream_options": {"usage": true}}),
+            "stream_options.usage".to_owned(),
+        ),
         chat("tool_choice", json!("required")),
+        chat("tools", json!({"name": "f"})),
+        (
+            Endpoint::Chat,
+            json!({"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}),
+            "tools[0]".to_owned(),
+        ),
         chat("presence_penalty", json!(0.5)),
         chat("frequency_penalty", json!(1)),
         chat("logit_bias", json!({"5": 1})),
@@ -98,6 +109,7 @@ fn what_is_wrong_or_not_done_is_named() {
         let error = read(endpoint, &body).expect_err(&body.to_string());
         assert_eq!((error.status, error.param.as_deref()), (400, Some(param.as_str())), "{body}: {error}");
         assert_eq!(error.json()["error"]["type"], "invalid_request_error");
+        assert!(!error.message.contains("not a sample"), "{error}");
     }
     for body in ["", "[]", "{", "\u{feff}{}"] {
         assert_eq!(Asked::read(Endpoint::Chat, body.as_bytes()).unwrap_err().status, 400, "{body}");

@@ -158,6 +158,10 @@ fn begin(reader: &Reader, limits: &Limits, Job { asked, events }: Job) -> Option
 
 fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wanted), ApiError> {
     let processor = reader.processor();
+    let param = match asked.question {
+        Question::Text(_) => "prompt",
+        Question::Chat(_) => "messages",
+    };
     let sample = match asked.question {
         Question::Text(text) => processor.text_prompt(SampleId(0), &text),
         Question::Chat(mut conversation) => {
@@ -168,7 +172,7 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
             processor.prompt(SampleId(0), &conversation, Path::new(""))
         }
     };
-    let sample = sample.map_err(|error| ApiError::bad("messages", error.to_string()))?;
+    let sample = sample.map_err(|error| ApiError::of_data(param, error))?;
     let num_tokens = sample.input_ids.len();
     let positions = Positions::of(&reader.model().folder().json);
     let left = positions.map_or(usize::MAX, |positions| positions.left(num_tokens));
@@ -182,9 +186,9 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
         }
         None => format!("prompt and answer together may have at most {} tokens", limits.max_context),
     };
-    let too_long = |reason: String| ApiError::bad("messages", reason).with_code("context_length_exceeded");
+    let too_long = |reason: String| ApiError::bad(param, reason).with_code("context_length_exceeded");
     if num_tokens == 0 {
-        return Err(ApiError::bad("messages", "the prompt has no tokens"));
+        return Err(ApiError::bad(param, "the prompt has no tokens"));
     }
     if room == 0 {
         return Err(too_long(format!("the prompt has {num_tokens} tokens; {most}")));
@@ -192,8 +196,10 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
     let max_new_tokens = match asked.max_tokens {
         None => limits.max_new_tokens.min(room),
         Some(wanted) if wanted > limits.max_new_tokens => {
-            let reason =
-                format!("`max_tokens` is {wanted}, but this server generates at most {}", limits.max_new_tokens);
+            let most = limits.max_new_tokens;
+            let reason = format!(
+                "`max_tokens` is {wanted}, but this server generates at most {most} (start it with --max-new-tokens)"
+            );
             return Err(ApiError::bad("max_tokens", reason));
         }
         Some(wanted) if wanted > room => {
