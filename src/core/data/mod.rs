@@ -7,6 +7,7 @@
 //!
 //! A sample that cannot be used is a [`BadSample`], never the end of a run by itself.
 
+mod animation;
 pub mod audio;
 mod bad;
 mod card;

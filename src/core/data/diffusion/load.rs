@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::latents::{Fit, LatentSpace};
 use super::pictures::Frames;
 use crate::config::Take;
+use crate::data::animation::expect_still;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
-use crate::data::in_process::read_rgb_with;
 use crate::data::limits::Limits;
 use crate::data::media::{self, Sampling, Spread};
 use crate::data::processor::ProcessorOptions;
@@ -174,7 +174,15 @@ impl Loader {
     ) -> Result<Vec<image::RgbImage>, DataError> {
         let fail = |reason: &str| Err(DataError::image(Path::new(source.name()), reason));
         match source {
-            MediaSource::Image(locator) => Ok(vec![read_rgb_with(&*self.decoder, locator, base, &self.limits)?]),
+            MediaSource::Image(locator) => {
+                let bytes = locator.read(base)?;
+                let wrong = |reason: String| DataError::image(Path::new(&locator.display(base)), reason);
+                // A model that makes clips would learn the first frame of an animation as a still picture.
+                if !self.rate.is_infinite() {
+                    expect_still(&bytes).map_err(wrong)?;
+                }
+                Ok(vec![self.decoder.picture(&bytes, &self.limits).map_err(wrong)?])
+            }
             MediaSource::Video(_) if self.rate.is_infinite() => fail("is a clip, but this model makes pictures"),
             MediaSource::Video(video) => {
                 let sampling = self.sampling(id, group);

@@ -7,6 +7,7 @@ use image::RgbImage;
 
 use super::sampling::Sampling;
 use super::video::{FEWER, Video};
+use crate::data::animation::expect_still;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::in_process::{is_clip_file, read_rgb_with};
@@ -64,6 +65,8 @@ pub fn load(
             if VIDEOS.contains(&extension.as_str()) {
                 return Err(fail(OTHER_VIDEO));
             }
+        } else {
+            expect_still(&one.read(base)?).map_err(|reason| fail(&reason))?;
         }
     }
     pictures(base, &source.locators, source.fps, decoder, limits, sampling)
@@ -204,6 +207,7 @@ mod tests {
         RgbImage::new(8, 7).save(folder.path().join("b.png")).unwrap();
         std::fs::write(folder.path().join("c.gif"), "GIF89a").unwrap();
         std::fs::write(folder.path().join("x.mkv"), "\x1aE").unwrap();
+        std::fs::write(folder.path().join("w.webp"), b"RIFF\x20\0\0\0WEBPVP8X\x0a\0\0\0\x02\0\0\0").unwrap();
         std::fs::write(folder.path().join("d.mp4"), "\0\0\0\x08ftyp").unwrap();
         for (paths, part) in [
             (&["gone"][..], "gone"),
@@ -212,6 +216,7 @@ mod tests {
             (&["d.mp4"], "no table of frames"),
             (&["a.png", "b.png"], "8×7 pixels, but the video's first frame is 8×6"),
             (&["c.gif"], "c.gif"),
+            (&["w.webp"], "animated WebP"),
         ] {
             let error =
                 load(&source(paths, None), folder.path(), &InProcess, &LIMITS, &sampling(9)).unwrap_err().to_string();

@@ -82,3 +82,16 @@ fn visits_with_the_same_choice_have_the_same_items() {
     // Two captions or none, with the first frame and without.
     assert_eq!(pixels.len(), 6);
 }
+
+#[test]
+fn an_animation_that_is_no_gif_is_no_picture_for_a_model_that_makes_clips() {
+    let bench = Bench::new();
+    let path = bench.write("a.webp", b"RIFF\x20\0\0\0WEBPVP8X\x0a\0\0\0\x02\0\0\0");
+    let path = path.with_file_name("a.jsonl");
+    std::fs::write(&path, json!({"image": "a.webp", "caption": "up"}).to_string()).unwrap();
+    let reason = |maker| bench.dataset(maker, &path).unwrap().sample(0).unwrap_err().reason;
+    let options = ProcessorOptions::default;
+    let of_clips = reason(bench.wan(options()));
+    assert!(of_clips.contains("a.webp") && of_clips.contains("convert it to GIF or MP4"), "{of_clips}");
+    assert!(!reason(bench.qwen(options())).contains("convert it to GIF"));
+}
