@@ -19,6 +19,7 @@ use crate::data::in_process::InProcess;
 use crate::data::limits::Limits;
 use crate::data::media::{MediaKind, MediaProcessor};
 use crate::data::positions::PositionKind;
+use crate::data::tally::Tally;
 use crate::data::template::{ChatTemplate, FLORENCE2, built_in};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizer_file::read_json_if_exists;
@@ -41,6 +42,7 @@ pub struct Processor {
     pub(super) weighs_samples: bool,
     pub(in crate::data) pairs: Pairs,
     pub(super) notes: Notes,
+    pub(super) equal_answers: Tally,
     pub(super) loader: MediaLoader,
     pub(super) room: PackRoom,
     pub(super) too_long: TooLong,
@@ -107,6 +109,7 @@ impl Processor {
             weighs_samples: options.weighs_samples,
             pairs: options.pairs,
             notes: Notes::default(),
+            equal_answers: Tally::new("pairs whose answers are equal, so that neither is preferred"),
             loader: MediaLoader {
                 decoder: Arc::new(InProcess),
                 limits: Limits::from(&options.image),
@@ -158,7 +161,7 @@ impl Processor {
     pub fn notes(&self) -> Vec<String> {
         let contexts = self.towers.contexts.as_ref().and_then(|contexts| contexts.notes());
         let of_model = self.encoder_decoder.as_ref().and_then(|rules| rules.note.clone());
-        self.notes.lines().into_iter().chain(contexts).chain(of_model).collect()
+        self.notes.lines().into_iter().chain(self.equal_answers.line()).chain(contexts).chain(of_model).collect()
     }
 
     /// # Errors

@@ -22,6 +22,9 @@ impl Processor {
         };
         let answers = [of("chosen", chosen)?, of("rejected", rejected)?];
         self.room.check_joined(&answers)?;
+        if answers[0].input_ids == answers[1].input_ids && answers[0].targets == answers[1].targets {
+            self.equal_answers.add();
+        }
         let mut media: Vec<Media> = answers.iter().flat_map(|answer| answer.media.clone()).collect();
         if self.pairs == (Pairs::Learned { reference: true }) {
             media.extend(answers.iter().map(|answer| self.reference_item(answer)));
@@ -131,6 +134,15 @@ mod tests {
         }
         let empty = processor(false, 100).pair_sample(SampleId(0), &pair("c", ""), Path::new("")).unwrap_err();
         assert!(!empty.is_too_long() && empty.to_string().contains("the rejected answer"), "{empty}");
+    }
+
+    #[test]
+    fn pairs_of_equal_answers_are_counted() {
+        let processor = processor(false, 100);
+        for (chosen, rejected) in [("c", "d"), ("c", "c"), ("d", "d")] {
+            processor.pair_sample(SampleId(0), &pair(chosen, rejected), Path::new("")).unwrap();
+        }
+        assert_eq!(processor.notes(), ["pairs whose answers are equal, so that neither is preferred: 2"]);
     }
 
     #[test]
