@@ -115,11 +115,13 @@ impl SampleMaker for Processor {
                  `format`, such as messages, to learn from all as they are"
             }
             (Pairs::Learned { .. }, false, _) => {
-                "has no pairs of answers, from which `train.preference` learns: its records need `chosen` and `rejected`"
+                "has no pairs of answers, from which `train.preference` learns: its records need `chosen` and `rejected` \
+                 (where only its first record lacks them, set the file's `format: pairs`)"
             }
             (Pairs::Grouped { .. }, _, false) => {
                 "has no labeled answers, from which `train.preference.loss: kto` learns: its records need `label` or `kto_tag`, \
-                 true or false, beside a prompt and its answer"
+                 true or false, beside a prompt and its answer (where only its first record lacks them, set the file's \
+                 `format: labeled`)"
             }
             _ => "",
         };

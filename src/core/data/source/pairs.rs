@@ -62,7 +62,10 @@ pub fn messages(mut record: Map<String, Json>) -> Result<[Map<String, Json>; 2],
         }
     };
     if prompt.is_empty() {
-        return Err(wrong("has no prompt: `chosen` and `rejected` have no turn in common, and there is no `prompt`"));
+        return Err(wrong(
+            "has no prompt: `chosen` and `rejected` have no turn in common, and there is no `prompt`; write it there, or name \
+             the field that has it in the file's `columns`, such as columns: {prompt: question}",
+        ));
     }
     if let Some(system) = system.filter(|_| prompt.iter().all(|turn| turn["role"] != "system")) {
         prompt.insert(0, system);
