@@ -12,6 +12,7 @@ use serde_json::{Map, Value as Json};
 
 use super::blob::{Blob, Reader};
 use super::block::{Block, Body, Record};
+use super::labeled::LABELS;
 
 /// A longer row is no row: most likely a quotation mark is missing.
 const MAX_ROW_BYTES: u64 = 64 << 20;
@@ -86,6 +87,15 @@ impl Block for Sheet {
                         .map_err(|error| format!("column {name} is not valid JSON: {error}"))?;
                     fields.insert(name.clone(), list);
                 }
+                // As pandas writes it. A label that is a text would be none, and bad answers would be learned as good ones.
+                cell if LABELS.contains(&name.as_str()) => {
+                    let label = match cell.to_ascii_lowercase().as_str() {
+                        "true" => true.into(),
+                        "false" => false.into(),
+                        _ => cell.into(),
+                    };
+                    fields.insert(name.clone(), label);
+                }
                 cell => drop(fields.insert(name.clone(), cell.into())),
             }
         }
@@ -150,6 +160,14 @@ mod tests {
         let turns = open(b"id\tmessages\n1\t[{\"role\": \"user\"}]\n2\t[{\n", b'\t').unwrap();
         assert_eq!(value(&turns, 0).unwrap()["messages"][0]["role"], "user");
         assert!(value(&turns, 1).unwrap_err().contains("column messages is not valid JSON"));
+    }
+
+    #[test]
+    fn labels_are_truth_values() {
+        let sheet = open(b"prompt,completion,label,note\na,b,True,True\nc,d,false,x\ne,f,cat,y\n", b',').unwrap();
+        let row = json!({"prompt": "a", "completion": "b", "label": true, "note": "True"});
+        assert_eq!(value(&sheet, 0), Ok(row));
+        assert_eq!([1, 2].map(|row| value(&sheet, row).unwrap()["label"].clone()), [json!(false), json!("cat")]);
     }
 
     #[test]
