@@ -110,7 +110,7 @@ impl HubPath {
         };
         let card = files::read_text(&snapshot.join(HUB_CARD)).ok();
         let chosen = choose_hub_files(&names, card.as_deref(), &self.inner)?;
-        whole_shards(&chosen)?;
+        whole_shards(&chosen, &names)?;
         match chosen.iter().find(|name| !snapshot.join(name).is_file()) {
             Some(missing) => Err(format!("{missing} is missing: {}", absent())),
             None => Ok(chosen.iter().map(|name| snapshot.join(name)).collect()),
@@ -250,16 +250,20 @@ fn is_data(name: &str) -> bool {
     kind(name).is_some() && !ABOUT.contains(&file) && !name.split('/').any(|part| part.starts_with('.'))
 }
 
+/// Sees to it that sets of numbered files of which some are `chosen` are whole among all `names`.
+///
 /// # Errors
 /// `NAME-00000-of-00002` is there, and `NAME-00001-of-00002` is not.
-fn whole_shards(names: &[String]) -> Result<(), String> {
-    let mut sets: BTreeMap<(String, u64), u64> = BTreeMap::new();
-    for name in names {
-        let Some((before, after)) = name.split_once("-of-") else { continue };
+fn whole_shards(chosen: &[String], names: &[String]) -> Result<(), String> {
+    let set_of = |name: &String| -> Option<(String, u64)> {
+        let (before, after) = name.split_once("-of-")?;
         let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
-        let Some((stem, _)) = before.rsplit_once('-') else { continue };
-        if let Ok(count) = digits.parse() {
-            *sets.entry((stem.to_owned(), count)).or_default() += 1;
+        Some((before.rsplit_once('-')?.0.to_owned(), digits.parse().ok()?))
+    };
+    let mut sets: BTreeMap<(String, u64), u64> = chosen.iter().filter_map(set_of).map(|set| (set, 0)).collect();
+    for set in names.iter().filter_map(set_of) {
+        if let Some(found) = sets.get_mut(&set) {
+            *found += 1;
         }
     }
     match sets.iter().find(|((_, count), found)| *found < count) {
@@ -377,6 +381,8 @@ mod tests {
         assert!(path.find(hub.path()).unwrap_err().contains("1 of the 2 files data/train-…-of-00002"));
         std::fs::write(snapshot.join("data/train-00001-of-00002.jsonl"), "x").unwrap();
         assert_eq!(path.find(hub.path()).unwrap().len(), 2);
+        let one = HubPath { inner: "data/train-00001-of-00002.jsonl".into(), ..path.clone() };
+        assert_eq!(one.find(hub.path()).unwrap().len(), 1, "a part that is named");
         let listing = HubListing { files: vec!["data/train-a.jsonl".into(), "data/train-00000-of-00001.jsonl".into()] };
         let at = path.listing(hub.path(), "c0ffee");
         std::fs::create_dir_all(at.parent().unwrap()).unwrap();
