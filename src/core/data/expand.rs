@@ -156,6 +156,6 @@ mod tests {
     #[test]
     fn missing_and_forged_markers_are_counted() {
         let error = check(&find("<i>", &markers()), [MediaKind::Video].into_iter()).unwrap_err().to_string();
-        assert!(error.contains("0 pictures and 1 videos") && error.contains("of 1 pictures and 0 videos"), "{error}");
+        assert!(error.contains("0 pictures and 1 videos") && error.contains("for 1 pictures and 0 videos"), "{error}");
     }
 }

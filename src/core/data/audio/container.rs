@@ -92,7 +92,9 @@ mod tests {
         assert_eq!(prepared(&tagged), file);
         assert_eq!(decode_sound(&tagged, 16_000, &LIMITS, Segment::WHOLE).unwrap().len(), 3001);
         let only = tag(100, false);
-        assert!(decode_sound(&only, 16_000, &LIMITS, Segment::WHOLE).unwrap_err().contains("not an audio file"));
+        assert!(
+            decode_sound(&only, 16_000, &LIMITS, Segment::WHOLE).unwrap_err().contains("not a supported audio file")
+        );
         assert!(decode_sound(b"", 16_000, &LIMITS, Segment::WHOLE).unwrap_err().contains("empty file"));
     }
 }

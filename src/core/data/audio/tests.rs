@@ -234,7 +234,7 @@ fn channels_are_averaged_and_limits_named() {
         error(&file[..file.len() - 9], 1.0)
     );
     assert!(error(&wav(&[], 1, 16_000), 1.0).contains("no samples"));
-    assert!(error(b"hello, world", 1.0).contains("not an audio file"));
+    assert!(error(b"hello, world", 1.0).contains("not a supported audio file"));
     // A header that claims hours is refused before anything is decoded.
     let mut claims = file.clone();
     claims[4..8].copy_from_slice(&0x7fff_fffe_u32.to_le_bytes());

@@ -196,7 +196,11 @@ mod tests {
                 json!("base"),
                 "action.base is part of base, but the set has no such numbers",
             ),
-            ("/action/gripper", json!({ "start": 6, "end": 7, "unit": "m" }), "action.gripper has `unit`"),
+            (
+                "/action/gripper",
+                json!({ "start": 6, "end": 7, "unit": "m" }),
+                "action.gripper has the unknown key `unit`",
+            ),
             ("/video/ego/original_key", json!("wrist"), "video.ego is wrist, but the set has no such camera"),
             ("/video/front", json!(null), ""),
             (

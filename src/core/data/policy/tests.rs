@@ -392,7 +392,13 @@ fn a_policy_may_go_by_its_state_alone() {
         prompt: "go".into(),
         begun: Vec::new(),
     };
-    assert!(maker.observe(&seen).unwrap_err().to_string().contains("a picture observation.images.front"));
+    assert!(
+        maker
+            .observe(&seen)
+            .unwrap_err()
+            .to_string()
+            .contains("a picture of the unknown camera observation.images.front")
+    );
     assert!(maker.observe(&Observation { images: Vec::new(), ..seen }).unwrap().media.is_empty());
 }
 
@@ -440,5 +446,8 @@ fn what_does_not_fit_is_named() {
     assert!(none.contains("policy_preprocessor.json"), "{none}");
     // The gripper of the fixture never moves.
     let notes = bench.maker(&config(), Policy::default()).notes();
-    assert!(notes.iter().any(|note| note.contains("observation.state: \"gripper\" is the same")), "{notes:?}");
+    assert!(
+        notes.iter().any(|note| note.contains("observation.state: \"gripper\" is constant in the data")),
+        "{notes:?}"
+    );
 }

@@ -245,7 +245,7 @@ fn what_is_wrong_with_a_recording_is_said() {
     for (file, part) in [
         ("long.wav", "at most 1 s (chunk_length)"),
         ("short.wav", "less than data.audio.min_seconds = 0.1"),
-        ("text.wav", "not an audio file"),
+        ("text.wav", "not a supported audio file"),
         ("empty.wav", "not an audio file"),
         ("none.wav", "No such file"),
     ] {

@@ -33,7 +33,7 @@ fn recordings_are_shown_counted_and_verified() {
     assert_eq!(shown.media[0].about, "PCM_S16LE, 8000 Hz, 1 channel, 0.50 s");
     assert_eq!(shown.turns[0].1, "<audio>?");
     assert!(page(&[], &[Ok(shown)]).contains("a.wav: PCM_S16LE, 8000 Hz"));
-    assert!(show(&inputs, 1, None).unwrap_err().reason.contains("b.wav: not an audio file"));
+    assert!(show(&inputs, 1, None).unwrap_err().reason.contains("b.wav: not a supported audio file"));
 
     let stats = stats(&inputs, None, 1, |_, _| ());
     let sums: Vec<_> = stats.histograms.iter().map(|(name, histogram)| (*name, histogram.sum())).collect();
