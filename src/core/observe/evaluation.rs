@@ -142,8 +142,11 @@ impl EvalRecord {
 /// # Errors
 /// The file cannot be read.
 pub fn read_evaluations(path: &Path) -> Result<Vec<EvalRecord>, ObserveError> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()),
+    match fs::read(path) {
+        // Half a line at the end may end within a letter.
+        Ok(bytes) => {
+            Ok(bytes.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(ObserveError::Read { path: path.to_path_buf(), source }),
     }
@@ -183,5 +186,16 @@ mod tests {
         assert_eq!(EvalRecord::default().text(), "no sample can be used");
         let read: EvalRecord = serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap();
         assert_eq!(read, record);
+    }
+
+    #[test]
+    fn half_a_line_that_ends_within_a_letter_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("eval.jsonl");
+        let record = EvalRecord { step: 2, set: "val".into(), ..EvalRecord::default() };
+        let mut bytes = serde_json::to_vec(&record).unwrap();
+        bytes.extend(b"\n{\"step\":4,\"set\":\"\xc3");
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(read_evaluations(&path).unwrap(), [record]);
     }
 }
