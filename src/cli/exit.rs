@@ -4,8 +4,11 @@ use super::UsageError;
 use loongforge_actors::RunError;
 use loongforge_core::checkpoint::StoredError;
 use loongforge_core::store::StoreError;
+use rustix::process::Signal;
 use std::error::Error;
 use std::io::ErrorKind;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 /// Bad configuration or usage: never retry.
 pub const USAGE: u8 = 2;
@@ -41,6 +44,14 @@ pub fn of(error: &anyhow::Error) -> u8 {
     }
 }
 
+/// Returns the code of a process that ran this command for the program.
+pub fn of_status(status: ExitStatus) -> u8 {
+    // Killed by what asks it to stop: it was not under way.
+    let is_stopped = [Signal::INT, Signal::TERM].iter().any(|asked| status.signal() == Some(asked.as_raw()));
+    let of_signal = if is_stopped { PREEMPTED } else { LOST };
+    status.code().map_or(of_signal, |code| code as u8)
+}
+
 /// Returns whether an object store did not answer.
 fn is_outage(cause: &(dyn Error + 'static)) -> bool {
     let stored = match cause.downcast_ref::<StoredError>() {
@@ -62,5 +73,12 @@ mod tests {
         assert_eq!((of(&resumed(true)), of(&resumed(false))), (TRANSIENT, FAILED));
         assert_eq!(of(&Unfit::from(error(true)).into()), TRANSIENT);
         assert_eq!(of(&UsageError("a".to_owned()).into()), USAGE);
+    }
+
+    #[test]
+    fn a_process_that_a_request_to_stop_has_killed_was_stopped() {
+        let killed = |signal: Signal| of_status(ExitStatus::from_raw(signal.as_raw()));
+        assert_eq!([Signal::TERM, Signal::INT, Signal::KILL].map(killed), [PREEMPTED, PREEMPTED, LOST]);
+        assert_eq!(of_status(ExitStatus::from_raw(i32::from(USAGE) << 8)), USAGE);
     }
 }

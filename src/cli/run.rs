@@ -33,9 +33,7 @@ use loongforge_core::message::Role;
 use loongforge_core::observe::{Console, init_logging};
 use loongforge_core::schedule::PoolSizes;
 use loongforge_torch::native::exit_at_once;
-use rustix::process::Signal;
 use scheduler_process::SchedulerProcess;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -96,10 +94,7 @@ fn run_under_keeper() -> anyhow::Result<ExitCode> {
         command.args(&words);
         command
     })?;
-    // Killed by what asks it to stop: it was not under way.
-    let is_stopped = [Signal::INT, Signal::TERM].iter().any(|asked| status.signal() == Some(asked.as_raw()));
-    let of_signal = if is_stopped { exit::PREEMPTED } else { exit::LOST };
-    Ok(ExitCode::from(status.code().map_or(of_signal, |code| code as u8)))
+    Ok(ExitCode::from(exit::of_status(status)))
 }
 
 /// Sees to it that signals end this process before and after its run, in which they are the scheduler's.

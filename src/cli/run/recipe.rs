@@ -48,9 +48,7 @@ pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
         let status = run_to_end(command)?;
         if !status.success() {
             eprintln!("stage `{}` failed: {status}; `--resume` continues with it", stage.name);
-            // None: a signal ended it.
-            let code = status.code().map_or(exit::LOST, |code| code as u8);
-            return Ok(Some(ExitCode::from(code)));
+            return Ok(Some(ExitCode::from(exit::of_status(status))));
         }
     }
     Ok(Some(ExitCode::SUCCESS))
