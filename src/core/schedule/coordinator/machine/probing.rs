@@ -26,7 +26,11 @@ impl Coordinator {
         }
         let saves = self.probe.as_ref().is_some_and(|probe| probe.stage == Stage::Saving);
         if saves && self.saves.is_empty() && !self.saves.waits() {
-            self.end_of_probe();
+            match self.good.clone() {
+                // It has failed before, and it is time to try again.
+                Some((step, state)) if !self.saves.has_since(step) => self.save(step, SaveTo::Disk, state),
+                _ => self.end_of_probe(),
+            }
         }
         Ok(())
     }
