@@ -4,8 +4,10 @@
 use super::order::{Order, shuffle_in_place};
 use crate::rng::Rng;
 
-/// Positions after which every source has had its exact share.
+/// Positions after which every source has had its exact share, where there are fewer sources than that.
 const BLOCK: usize = 1000;
+/// The same for each of more sources: with one position each, their weights would have no effect.
+const PER_SOURCE: usize = 10;
 
 /// The order of samples over all sources.
 #[derive(Clone, Debug)]
@@ -81,7 +83,7 @@ fn shares(weights: &[f64]) -> Vec<usize> {
     if weights.len() == 1 {
         return vec![1];
     }
-    let size = BLOCK.max(weights.len());
+    let size = if weights.len() < BLOCK { BLOCK } else { PER_SOURCE * weights.len() };
     let total: f64 = weights.iter().sum();
     let free = (size - weights.len()) as f64;
     let exact: Vec<f64> = weights.iter().map(|weight| (weight / total * size as f64 - 1.0).max(0.0)).collect();
@@ -119,6 +121,15 @@ mod tests {
         );
         let in_order = Mixture::new(&[(5, 1.0)], 3, false);
         assert_eq!((0..6).map(|p| in_order.place(p).index).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 0]);
+    }
+
+    #[test]
+    fn weights_of_very_many_sources_have_an_effect() {
+        let mut weights = vec![1.0; BLOCK];
+        weights[0] = BLOCK as f64;
+        let shares = shares(&weights);
+        let all: usize = shares.iter().sum();
+        assert!(shares[0] * 100 / all >= 49 && shares[1..].iter().all(|&share| share > 0), "{} of {all}", shares[0]);
     }
 
     proptest! {
