@@ -1,12 +1,14 @@
 //! A data set, opened: any of its samples by number, with few blocks open at a time.
 
 mod opening;
+mod patience;
 mod pieces;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use self::patience::patiently;
 use super::block::Block;
 use super::content::{Content, fetch};
 use super::cut::{TextPiece, TokenPiece, num_pieces};
@@ -203,6 +205,10 @@ impl Source {
     }
 
     fn open_unit(&self, unit: usize) -> Result<Opened, String> {
+        patiently(|| self.try_to_open(unit))
+    }
+
+    fn try_to_open(&self, unit: usize) -> Result<Opened, String> {
         let part = self.units[unit].part;
         let block: Box<dyn Block> = match &self.set {
             Some((set, dropped)) => {
