@@ -224,6 +224,7 @@ pub fn model_spec(folder: &Path) -> Result<Json, DataError> {
             "tokenizer",
             "text_tokenizer",
             "spiece.model",
+            "added_tokens",
             "qwen.tiktoken",
             "tiktoken",
             "chat_template",
