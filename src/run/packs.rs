@@ -329,6 +329,18 @@ pub fn forget_former(config: &RunConfig) -> Result<(), DataError> {
     FormerPacks::new(config.run.dir.join(LEDGER), config.packs_dir()).remove()
 }
 
+/// Returns what packs depend on of a model: its config, and checksums of the files that samples are made with.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn of_model(folder: &ModelFolder) -> Result<Value, DataError> {
+    Ok(json!({
+        "config": folder.json,
+        "tokenizer": model_spec(&folder.path)?,
+        "media": model_spec(&folder.media_path)?,
+    }))
+}
+
 /// Hashes everything that decides the packs of a config, which are made of `files`.
 fn key(config: &RunConfig, files: &Fingerprint, folder: &ModelFolder) -> Result<String, PacksError> {
     let mut data = serde_json::to_value(&config.data).expect("a config is JSON");
@@ -339,6 +351,7 @@ fn key(config: &RunConfig, files: &Fingerprint, folder: &ModelFolder) -> Result<
     };
     without(&mut data, &NOT_OF_PACKS);
     without(&mut data["pack"], &NOT_OF_ONE);
+    let of_model = of_model(folder)?;
     let made_of = json!({
         "data": data,
         "files": files,
@@ -346,9 +359,30 @@ fn key(config: &RunConfig, files: &Fingerprint, folder: &ModelFolder) -> Result<
         "learn": config.train.learn,
         "max_samples": config.train.micro_batch_size,
         "seed": config.run.seed,
-        "model": folder.json,
-        "tokenizer": model_spec(&folder.path)?,
-        "media": model_spec(&folder.media_path)?,
+        "model": &of_model["config"],
+        "tokenizer": &of_model["tokenizer"],
+        "media": &of_model["media"],
     });
     Ok(hex(Sha256::digest(made_of.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packs_depend_on_the_config_of_a_model_and_the_files_of_both_folders() {
+        let dir = tempfile::tempdir().unwrap();
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures/llama3-seed1/config.json");
+        fs::copy(fixture, dir.path().join("config.json")).unwrap();
+        let mut folder = ModelFolder::open_plain(dir.path()).unwrap();
+        let first = of_model(&folder).unwrap();
+        folder.json["max_position_embeddings"] = json!(7);
+        let second = of_model(&folder).unwrap();
+        let media = tempfile::tempdir().unwrap();
+        fs::write(media.path().join("preprocessor_config.json"), "{}").unwrap();
+        folder.media_path = media.path().to_owned();
+        let third = of_model(&folder).unwrap();
+        assert!(first != second && second != third);
+    }
 }

@@ -11,11 +11,11 @@ use crate::cli::forecast::count;
 use crate::cli::run::{RunLock, ShareLock, expect_no_shares};
 use crate::model::folder::ModelFolder;
 use crate::model::hub_data;
-use crate::run::packs::{MAX_BYTES, MAX_PACKS, WantedPacks};
+use crate::run::packs::{MAX_BYTES, MAX_PACKS, WantedPacks, of_model};
 use clap::Args;
 use loongforge_actors::launch::is_takeover;
 use loongforge_core::config::{self, RunConfig, Size};
-use loongforge_core::data::tools::{PackJob, PackOrder, Packed, Share, model_spec, too_long_text};
+use loongforge_core::data::tools::{PackJob, PackOrder, Packed, Share, too_long_text};
 use loongforge_core::data::{Dataset, ProcessorOptions, fingerprint};
 use loongforge_core::engine::fault;
 use loongforge_core::observe::{Console, bytes};
@@ -88,7 +88,7 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         "learn": config.train.learn,
         "template_kwargs": config.data.template_kwargs,
         "seed": config.run.seed,
-        "model": model_spec(&folder.path)?,
+        "model": of_model(&folder)?,
     });
     let is_offline = args.offline || config.packs_first();
     let job = PackJob {
