@@ -20,7 +20,7 @@ pub struct Wanted {
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Text that follows what was told before; never empty, and of whole characters.
+    /// Text that follows what was told before, of whole characters; empty where a token has told none.
     Text(String),
     /// Nothing follows. `num_tokens` were made, without the token that ended it.
     End { finish: Finish, num_tokens: usize },
@@ -81,7 +81,7 @@ pub fn answer_each(
             text += &answer.stops.finish();
         }
         let end = if answer.stops.has_stopped() { Some(Finish::Stop) } else { end };
-        if !text.is_empty() && !hear(index, Piece::Text(text)) {
+        if (end.is_none() || !text.is_empty()) && !hear(index, Piece::Text(text)) {
             return false;
         }
         if let Some(finish) = end {

@@ -222,12 +222,29 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
 
 fn answer(reader: &Reader, begun: &[Begun]) -> Result<()> {
     let questions: Vec<_> = begun.iter().map(|request| (&request.sample, &request.wanted)).collect();
-    answer_each(reader, &questions, &mut |index, piece| {
-        let event = match piece {
-            Piece::Text(text) => Event::Text(text),
-            Piece::End { finish, num_tokens } => Event::End { finish, num_tokens },
-        };
-        // Where nobody is left to hear it, the answer stops. A token without text finds that out as well.
-        begun[index].events.try_send(event).is_ok()
-    })
+    answer_each(reader, &questions, &mut |index, piece| tell(&begun[index].events, piece))
+}
+
+/// Returns whether somebody is left to hear it: else the answer stops. A token without text finds that out as well.
+fn tell(events: &Sender<Event>, piece: Piece) -> bool {
+    let event = match piece {
+        Piece::Text(text) if text.is_empty() => return !events.is_disconnected(),
+        Piece::Text(text) => Event::Text(text),
+        Piece::End { finish, num_tokens } => Event::End { finish, num_tokens },
+    };
+    events.try_send(event).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_without_text_is_no_event_and_notices_who_has_left() {
+        let (events, answer) = flume::bounded(1);
+        assert!(tell(&events, Piece::Text(String::new())) && answer.is_empty());
+        assert!(tell(&events, Piece::Text("a".to_owned())) && answer.len() == 1);
+        drop(answer);
+        assert!(!tell(&events, Piece::Text(String::new())));
+    }
 }
