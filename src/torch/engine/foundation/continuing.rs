@@ -4,7 +4,7 @@
 use super::rank::Rank;
 use super::scoring::{Judged, record_forward};
 use crate::engine::stages::Filled;
-use crate::model::{AnswerTokens, Columns, Decoding, MicroBatch, POSITION_IDS};
+use crate::model::{AnswerTokens, Columns, Decoding, FeatureInput, MicroBatch, POSITION_IDS};
 use crate::parallel::pipeline::PipelineRun;
 use crate::tape::Execution;
 use loongforge_core::data::IGNORE_INDEX;
@@ -124,7 +124,7 @@ pub(super) fn continue_together(
     let answers = rank.stages.any().answer_tokens();
     let mut growing = filled.map(|filled| Growing::new(filled, answers));
     let max_new_tokens = answers.map_or(usize::MAX, |answers| answers.max).min(decoding.max_new_tokens);
-    let decoding = &Decoding { max_new_tokens, ..decoding.clone() };
+    let decoding = &Decoding { max_new_tokens, ..ending_at_placeholders(decoding, rank.inputs()) };
     for step in 0..decoding.max_new_tokens as u32 {
         let Some(tokens) = predict(rank, growing.as_ref().map(Growing::row))? else { return Ok(None) };
         if let Some(growing) = &mut growing {
@@ -136,6 +136,13 @@ pub(super) fn continue_together(
         }
     }
     Ok(Some(growing.map(|growing| growing.outputs()).unwrap_or_default()))
+}
+
+/// Returns a decoding that ends also at a token that stands for features: in a row it would take those of a prompt.
+fn ending_at_placeholders(decoding: &Decoding, inputs: &[FeatureInput]) -> Decoding {
+    let mut decoding = decoding.clone();
+    decoding.stop_token_ids.extend(inputs.iter().flat_map(|input| &input.placeholders));
+    decoding
 }
 
 /// Returns what the model predicts at the end of each document of a row, on every rank of the replica.
@@ -192,6 +199,7 @@ fn places(ends: &[usize], rows: Option<Tensor>) -> Tensor {
 mod tests {
     use super::*;
     use crate::model::token_columns;
+    use loongforge_core::message::Tower;
     use tch::Device;
 
     #[test]
@@ -203,7 +211,9 @@ mod tests {
         let batch = MicroBatch { columns, cu_seqlens: vec![0, 3, 5], evaluates: true, ..filler };
         let mut growing = Growing::new(Filled { batch, features: Vec::new() }, None);
         assert_eq!(growing.row().batch.targets(), [-100, -100, 0, -100, 0]);
-        let decoding = Decoding { max_new_tokens: 3, stop_token_ids: vec![9], ..Decoding::default() };
+        let decoding = Decoding { max_new_tokens: 3, ..Decoding::default() };
+        let pictures = FeatureInput { tower: Tower::Vision, num_tensors: 1, width: 4, placeholders: vec![9] };
+        let decoding = ending_at_placeholders(&decoding, &[pictures]);
         growing.push(0, &[6, 9], &decoding);
         growing.push(1, &[7, 8], &decoding);
         let row = growing.row().batch;
