@@ -10,8 +10,10 @@ use loongforge_core::schedule::{EdgeCredits, PoolSizes};
 use loongforge_core::transport::{LinkError, LinkReceiver, LinkSender, Returned, link};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
 use std::io;
 use std::path::PathBuf;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
@@ -116,6 +118,11 @@ where
                 }
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
+            actor = first_gone(&mut places) => {
+                tracing::warn!("{actor} is gone before the run has begun: its place is free again");
+                places.insert(actor, None);
+                taken.retain(|&other| other != actor);
+            }
             _ = remind.tick() => tracing::info!("waiting for {missing} to join at {}", roster.address),
             () = sleep_until(deadline) => {
                 let seconds = roster.timeout.as_secs();
@@ -143,6 +150,17 @@ async fn refuse(mut hearing: JoinSet<FirstMessage>) {
 async fn hear(place: Option<ActorId>, mut member: Member) -> FirstMessage {
     let said = member.receiver.recv().await.map_err(|error| (place, error))?;
     Ok((place, member, said))
+}
+
+/// Waits until one that has joined is gone; nobody says anything before the welcome. Cancellation-safe.
+async fn first_gone(places: &mut BTreeMap<ActorId, Option<Member>>) -> ActorId {
+    let joined = places.iter_mut().filter_map(|(&actor, member)| Some((actor, member.as_mut()?)));
+    let mut joined: Vec<_> = joined.map(|(actor, member)| (actor, Box::pin(member.receiver.recv()))).collect();
+    poll_fn(|context| {
+        let gone = joined.iter_mut().find_map(|(actor, said)| said.as_mut().poll(context).is_ready().then_some(*actor));
+        gone.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }
 
 /// Makes the answer to an actor that may not join.
@@ -211,5 +229,55 @@ async fn welcome(members: &mut BTreeMap<ActorId, Member>, roster: &Roster) {
         member.wire = Some((number, returned));
         // A member that is gone by now is learned from its connection.
         let _ = member.sender.send(&Down::Welcome(welcome)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UnixStream;
+    use tokio::time::sleep;
+
+    #[test]
+    fn who_is_gone_before_the_run_begins_may_come_again() {
+        let roster = Roster {
+            address: "here".into(),
+            config: "abc".into(),
+            pools: PoolSizes::of_roles(1, 1, 1),
+            credits: EdgeCredits { pixels: 1, tokens: 1, features: 1 },
+            resume: None,
+            rendezvous: PathBuf::new(),
+            products: Products::default(),
+            queue: 1,
+            timeout: Duration::from_secs(60),
+            lease: Duration::from_secs(60),
+            cached: BTreeSet::new(),
+            reading: RefCell::default(),
+            returns: None,
+        };
+        let (connect, connected) = flume::bounded::<UnixStream>(10);
+        let accept = async || -> io::Result<UnixStream> { Ok(connected.recv_async().await.expect("it is open")) };
+        let joining = async |me: ActorId| {
+            let (here, there) = UnixStream::pair().unwrap();
+            connect.send(there).unwrap();
+            let (mut sender, mut receiver) = link::<Up, Down>(here);
+            let hello = Up::Hello { config: "abc".into(), role: me.role, pool: me.pool, index: Some(me.index) };
+            sender.send(&hello).await.unwrap();
+            assert_eq!(receiver.recv().await.unwrap(), Some(Down::Assigned(me)));
+            sender.send(&Up::Listening { edges: PathBuf::new() }).await.unwrap();
+            (sender, receiver)
+        };
+        let actors = async {
+            drop(joining(ActorId::data(0)).await);
+            sleep(Duration::from_millis(200)).await;
+            let mut joined = Vec::new();
+            for me in [ActorId::data(0), ActorId::encoder(0), ActorId::foundation(0)] {
+                joined.push(joining(me).await);
+            }
+            joined
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (members, _joined) = runtime.block_on(async { tokio::join!(gather(accept, &roster), actors) });
+        assert_eq!(members.unwrap().len(), 3);
     }
 }
