@@ -231,13 +231,20 @@ fn samples_of_two_transformers_are_made_while_they_are_trained() {
 #[test]
 fn a_pattern_may_name_one_of_two_transformers() {
     let captioned = Captioned::new(&two_transformers(), false);
-    let verdict = |network: &str| {
-        let rates = format!("+model.foundation.lr_ratios={{\"{network}.*\": 0.5}}");
-        let loaded = config::load(&captioned.folder("run.yaml"), &[rates], std::iter::empty());
+    let verdict = |own: String| {
+        let loaded = config::load(&captioned.folder("run.yaml"), &[FROZEN.to_owned(), own], std::iter::empty());
         let run = Composition::unsettled(loaded.unwrap_or_else(|report| panic!("{report}")).config).unwrap();
         check_engines(run.config(), &run.folder().config).map_err(|error| error.to_string())
     };
-    assert_eq!(verdict("transformer_2"), Ok(()));
-    let unknown = verdict("transformer_3").unwrap_err();
+    let verdict_of_rates = |network: &str| verdict(format!("+model.foundation.lr_ratios={{\"{network}.*\": 0.5}}"));
+    assert_eq!(verdict_of_rates("transformer_2"), Ok(()));
+    let unknown = verdict_of_rates("transformer_3").unwrap_err();
     assert!(unknown.contains("no trained parameter of this part matches `transformer_3.*`"), "{unknown}");
+
+    let of_adapters = |targets: &str| verdict(format!("+model.foundation.lora={{r: 2, target_modules: [{targets}]}}"));
+    assert_eq!(of_adapters("to_q, transformer_2.blocks.1.attn1.to_q"), Ok(()));
+    let unknown = of_adapters("to_q, transformer_3.blocks.1.attn1.to_q").unwrap_err();
+    assert!(unknown.contains("no linear layer matches `transformer_3.blocks.1.attn1.to_q`"), "{unknown}");
+    let one = of_adapters("transformer_2.blocks.1.attn1.to_q").unwrap_err();
+    assert!(one.contains("nothing of the transformer of pools.foundation_high"), "{one}");
 }

@@ -28,6 +28,9 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
     }
     // Of two transformers a pattern may mean one.
     let part_of = |_: &str| ("model.foundation", &config.model.foundation);
+    if model.low_noise.is_some() {
+        trained(model.foundations().flat_map(|family| family.specs()).collect(), &model.tree, part_of)?;
+    }
     check_patterns(&foundations, [part_of("")], part_of)?;
     let mut towers = Vec::new();
     for (name, pool, set) in config.pools.encoders(model.towers.set()) {
@@ -50,17 +53,27 @@ fn check_foundation(
     let parallel = ParallelRank::first(layout, splits.sequence_parallel);
     let plan = FoundationPlan::new(family, layout, &parallel, &splits, name)?;
     let is_whole = layout.pp == 1 && parallel.is_whole();
+    let is_only = model.low_noise.is_none();
     let mut of_rank = Vec::new();
     for stage in 0..layout.pp {
         let of_stage = plan.specs(stage);
-        let specs = match is_whole {
+        let specs = match is_whole && is_only {
             true => trained(of_stage, &model.tree, part_of)?,
             false => trained_stage(of_stage, &model.tree, part_of)?,
         };
         check_optimizer(config, &specs, name.as_str())?;
         of_rank = foundation_within_budget(config, specs)?;
     }
-    let whole = if is_whole { of_rank } else { trained(family.specs(), &model.tree, part_of)? };
+    let whole = match (is_whole, is_only) {
+        (true, _) => of_rank,
+        (false, true) => trained(family.specs(), &model.tree, part_of)?,
+        (false, false) => trained_stage(family.specs(), &model.tree, part_of)?,
+    };
+    let has_adapters = config.model.foundation.lora.is_some();
+    if !is_only && has_adapters && !whole.iter().any(|spec| spec.role == Role::Trained) {
+        let help = "to train the other transformer alone, set model.experts to high or low";
+        return Err(format!("model.foundation.lora names nothing of the transformer of pools.{name}: {help}").into());
+    }
     exports(config, model, ActorId::foundation_of(name, 0))?;
     Ok(whole)
 }

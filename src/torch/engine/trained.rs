@@ -21,8 +21,8 @@ pub fn trained<'a>(
     with_roles(specs, tree, part_of, true)
 }
 
-/// Works like [`trained`] for one of several stages of a pipeline: what matches nothing here may match in another stage. Who begins
-/// a run asks [`trained`] of the whole model.
+/// Works like [`trained`] for one of several stages of a pipeline, or of two transformers: what matches nothing here may match in
+/// another. Who begins a run asks [`trained`] of the whole model.
 ///
 /// # Errors
 /// `lora.adapter` is not of these parameters, or a weight cannot be rounded.
