@@ -82,15 +82,20 @@ pub enum PreflightError {
 /// Pictures of so many tokens stand for all where the shift goes by them.
 const NUM_TOKENS: usize = 1024;
 
+/// Returns how the noise levels of training are drawn; `None` if the model has none.
+fn sigmas(config: &RunConfig, folder: &ModelFolder) -> Option<SigmaSpec> {
+    let shape = folder.shape().flow?;
+    Some(SigmaSpec::new(config.run.seed, config.train.sigma, config.model.experts, shape))
+}
+
 /// Returns how the noise levels of training are spread, and how many of them each of two transformers gets.
 fn noise_levels(config: &RunConfig, folder: &ModelFolder) -> Option<String> {
-    let shape = folder.shape().flow?;
-    let spec = SigmaSpec::new(config.run.seed, config.train.sigma, config.model.experts, shape);
+    let spec = sigmas(config, folder)?;
     let percent = |part: f64| format!("{:.0}", 100.0 * part);
     let parts: Vec<String> = spec.histogram(10, NUM_TOKENS).into_iter().map(percent).collect();
     let of =
         if spec.levels.shift == Shift::Auto { format!(" (pictures of {NUM_TOKENS} tokens)") } else { String::new() };
-    let high = shape.boundary.map_or(String::new(), |boundary| {
+    let high = spec.shape.boundary.map_or(String::new(), |boundary| {
         let part = percent(spec.mass_above(boundary, NUM_TOKENS));
         format!("; {part} % from {boundary} on, for the transformer of high noise")
     });
@@ -106,6 +111,9 @@ impl Preflight<'_> {
         let (config, model) = (self.config, &self.folder.config);
         let kind = self.folder.model_kind();
         config.expect_keys_of(kind)?;
+        if let Some(spec) = sigmas(config, self.folder) {
+            spec.expect_levels().map_err(|reason| PreflightError::Engine(reason.into()))?;
+        }
         // Those of a diffusion model are settled whether it has them or not.
         if !matches!(kind, ModelKind::Diffusion { .. }) {
             config.expect_keys_of_towers(model.towers.set())?;

@@ -124,18 +124,42 @@ impl SigmaSpec {
         (0..count).map(|at| above(at) - if at + 1 < count { above(at + 1) } else { 0.0 }).collect()
     }
 
-    fn levels_of(&self, num_tokens: usize) -> Levels {
-        let shift = match self.levels.shift {
-            Shift::Auto => self.shape.auto_shift.at(num_tokens),
-            Shift::By(shift) => shift,
-        };
-        let density = TimeSampler::of(&self.levels).shifted(shift);
+    /// Checks that the transformers that are trained have noise levels.
+    ///
+    /// # Errors
+    /// Returns the reason: all levels from `train.sigma.min` to `train.sigma.max` are those of a transformer that is not trained.
+    pub fn expect_levels(&self) -> Result<(), String> {
+        let (low, high) = self.ends();
+        let Some(boundary) = self.shape.boundary.filter(|_| low > high) else { return Ok(()) };
+        let NoiseLevels { min, max, .. } = self.levels;
+        Err(match self.experts {
+            Experts::Low => format!(
+                "`model.experts: low` trains on noise levels below {boundary}, but `train.sigma.min` is {min}: lower it"
+            ),
+            _ => format!(
+                "`model.experts: high` trains on noise levels from {boundary} on, but `train.sigma.max` is {max}: raise it"
+            ),
+        })
+    }
+
+    /// Returns the lowest and the highest level that is trained.
+    fn ends(&self) -> (Sigma, Sigma) {
         let (mut low, mut high) = (Sigma::new(self.levels.min as f32), Sigma::new(self.levels.max as f32));
         match (self.shape.boundary.map(|boundary| boundary as f32), self.experts) {
             (Some(boundary), Experts::High) => low = low.max(Sigma::new(boundary)),
             (Some(boundary), Experts::Low) => high = high.min(Sigma::new(boundary.next_down())),
             _ => {}
         }
+        (low, high)
+    }
+
+    fn levels_of(&self, num_tokens: usize) -> Levels {
+        let shift = match self.levels.shift {
+            Shift::Auto => self.shape.auto_shift.at(num_tokens),
+            Shift::By(shift) => shift,
+        };
+        let density = TimeSampler::of(&self.levels).shifted(shift);
+        let (low, high) = self.ends();
         let from = if low == Sigma::new(0.0) { 0.0 } else { quantile_of(&density, low, false) };
         let to = if high == Sigma::new(1.0) { 1.0 } else { quantile_of(&density, high, true) };
         Levels { density, quantiles: (from, to), ends: (low, high) }

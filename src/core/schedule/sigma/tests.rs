@@ -154,6 +154,24 @@ fn levels_are_routed_exactly_at_the_boundary() {
     assert!((histogram.iter().sum::<f64>() - 1.0).abs() < 1e-12 && (histogram[9] - mass).abs() < 1e-6);
 }
 
+#[test]
+fn a_transformer_that_is_trained_alone_has_levels() {
+    let shape = FlowShape { boundary: Some(0.875), auto_shift: AutoShift::QWEN };
+    let of = |experts, min, max| {
+        let levels = NoiseLevels { min, max, ..NoiseLevels::default() };
+        SigmaSpec { shape, experts, ..spec(levels) }
+    };
+    let high = of(Experts::High, 0.0, 0.5).expect_levels().unwrap_err();
+    assert!(high.contains("from 0.875 on") && high.contains("`train.sigma.max` is 0.5"), "{high}");
+    let low = of(Experts::Low, 0.875, 1.0).expect_levels().unwrap_err();
+    assert!(low.contains("below 0.875") && low.contains("`train.sigma.min` is 0.875"), "{low}");
+    for (experts, min, max) in [(Experts::High, 0.5, 0.9), (Experts::Low, 0.5, 0.9), (Experts::Both, 0.0, 0.5)] {
+        let spec = of(experts, min, max);
+        assert_eq!(spec.expect_levels(), Ok(()));
+        assert!((spec.histogram(10, 256).iter().sum::<f64>() - 1.0).abs() < 1e-12);
+    }
+}
+
 /// Quantiles go back through the distribution function, which for whole parameters is a sum of binomial terms.
 #[test]
 fn quantiles_are_those_of_the_distribution() {
