@@ -68,9 +68,10 @@ fn with_added(pieces: &mut Vec<SentencePiece>, config: &Json, added: &Json) -> R
         }
         tokens.insert(id, token);
     }
+    let num_own = pieces.len();
     for (&id, token) in &tokens {
-        if id > pieces.len() + MAX_GAP {
-            return Err(format!("has {} pieces, but an added token has id {id}", pieces.len()));
+        if id > num_own + MAX_GAP {
+            return Err(format!("has {num_own} pieces, but an added token has id {id}"));
         }
         while pieces.len() <= id {
             pieces.push(SentencePiece {

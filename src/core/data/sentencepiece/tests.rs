@@ -66,6 +66,9 @@ fn added_tokens_take_the_rows_that_they_name() {
     assert_eq!(ids, [1, rows as u32 + 3, rows as u32 - 1]);
     let far = json!({"<far>": 1u64 << 40});
     assert!(of_bytes(&bytes, &Json::Null, &far).unwrap_err().contains("an added token has id"));
+    // Each is near the one before it, but the last is far from the model's.
+    let rising = json!({"<a>": rows + 60_000, "<b>": rows + 120_000});
+    assert!(of_bytes(&bytes, &Json::Null, &rising).unwrap_err().contains(&format!("has {rows} pieces")));
 }
 
 #[test]
