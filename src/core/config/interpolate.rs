@@ -4,6 +4,7 @@
 //! OmegaConf; `\${` is a literal `${`. A value that is a single interpolation keeps the type of the value that it names.
 
 use std::collections::BTreeSet;
+use std::iter::Peekable;
 
 use super::error::{Problem, code};
 use super::node::{Entry, Kind, Node, canonical, join};
@@ -53,18 +54,16 @@ pub(super) fn resolve(
     problems: &mut Vec<Problem>,
     failed: &mut BTreeSet<String>,
 ) {
+    let tree: &Node = root;
     let mut found = Vec::new();
-    root.leaves("", &mut |path, node| {
+    tree.leaves("", &mut |path, node| {
         if matches!(&node.kind, Kind::Text(text) if text.contains("${")) {
-            found.push(path.to_owned());
+            found.push((path.to_owned(), node));
         }
     });
-    let mut resolver = Resolver { root, env, open: Vec::new(), steps: 0, suggested: 0 };
+    let mut resolver = Resolver { root: tree, env, open: Vec::new(), steps: 0, suggested: 0 };
     let mut resolved = Vec::new();
-    for path in found {
-        let Some(node) = resolver.root.get(&path) else {
-            continue;
-        };
+    for (path, node) in found {
         match resolver.node(node, &path) {
             Ok(kind) => resolved.push((path, kind)),
             Err(failure) => {
@@ -77,19 +76,24 @@ pub(super) fn resolve(
             }
         }
     }
-    for (path, kind) in resolved {
-        if let Some(node) = get_mut(root, &path) {
-            node.kind = kind;
-        }
-    }
+    put(root, "", &mut resolved.into_iter().peekable());
 }
 
-fn get_mut<'a>(root: &'a mut Node, path: &str) -> Option<&'a mut Node> {
-    path.split('.').try_fold(root, |node, segment| match &mut node.kind {
-        Kind::Map(map) => map.get_mut(segment).map(|entry| &mut entry.node),
-        Kind::Seq(items) => items.get_mut(segment.parse::<usize>().ok()?),
-        _ => None,
-    })
+/// Puts values in their places, in the order of [`Node::leaves`]: a key may contain dots, so that its path does not lead to it.
+fn put(node: &mut Node, path: &str, resolved: &mut Peekable<impl Iterator<Item = (String, Kind)>>) {
+    match &mut node.kind {
+        Kind::Map(map) if !map.is_empty() => {
+            map.iter_mut().for_each(|(name, entry)| put(&mut entry.node, &join(path, name), resolved));
+        }
+        Kind::Seq(items) if !items.is_empty() => {
+            items.iter_mut().enumerate().for_each(|(i, item)| put(item, &join(path, &i.to_string()), resolved));
+        }
+        kind => {
+            if let Some((_, value)) = resolved.next_if(|(at, _)| at == path) {
+                *kind = value;
+            }
+        }
+    }
 }
 
 impl Resolver<'_> {
@@ -263,6 +267,7 @@ mod tests {
             ("a: '${oc.env:UNSET,${b}}'\nb: x\n", r#"{"a":"x","b":"x"}"#),
             ("a: {x: 1}\nb: '${a}'\n", r#"{"a":{"x":1},"b":{"x":1}}"#),
             ("a_b: 1\nc: '${a-b}'\n", r#"{"a_b":1,"c":1}"#),
+            ("a: {b.c: '${d}', e: ['${d}']}\nd: 1\n", r#"{"a":{"b.c":1,"e":[1]},"d":1}"#),
             ("a: \\${b}\nk: b\nb: 3\nd: '${${k}}'\n", r#"{"a":"${b}","b":3,"d":3,"k":"b"}"#),
         ];
         for (yaml, wanted) in cases {
