@@ -131,7 +131,15 @@ impl AdapterFolder {
                 used.insert(name.to_owned());
             }
             let (a, b) = (self.read(&a)?, self.read(&b)?);
-            let scale = self.lora_of(&at, &path, a.size()[0], &mut used)?.scale();
+            let (down, up) = (a.size(), b.size());
+            // Convolutions have more sizes behind these two.
+            let rank = down.first().copied().unwrap_or(0);
+            if rank == 0 || down.len() < 2 || up.get(1) != Some(&rank) {
+                return Err(
+                    self.mismatch(vec![format!("{path}: A is {down:?} and B {up:?}, which do not fit together")])
+                );
+            }
+            let scale = self.lora_of(&at, &path, rank, &mut used)?.scale();
             maps.push(Written { path, a, b, scale });
         }
         let extra = self.file.tensors().keys().filter(|name| !used.contains(*name));

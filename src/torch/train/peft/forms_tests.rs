@@ -204,4 +204,15 @@ fn what_has_no_place_is_named() {
         assert!(error.contains(expected), "{error:?} lacks {expected:?}");
     }
     assert!(refused(pair().split_off(1), &[]).contains("matches no parameter"));
+    // Written into another file without a model that would tell their shapes.
+    let shapes: [(&[i64], &[i64]); 3] = [(&[], &[7, 2]), (&[2, 5], &[7, 3]), (&[2, 5], &[7])];
+    for (down, up) in shapes {
+        let tensors =
+            [("A", down), ("B", up)].map(|(part, shape)| (format!("{base}.lora_{part}.weight"), float(shape)));
+        write_tensor_file(&tensors, &[], dir.path(), "x.safetensors").unwrap();
+        let error =
+            write_lora(&AdapterFolder::open(&path).unwrap(), LoraForm::Kohya, &dir.path().join("y.safetensors"));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("do not fit together"), "{error}");
+    }
 }
