@@ -2,7 +2,7 @@
 //! shown.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use image::RgbImage;
@@ -29,6 +29,8 @@ use crate::message::SampleId;
 
 /// Records, or members of an archive, whose fields are looked at.
 const NUM_PROBED: usize = 200;
+/// Bytes of a file of records in which they lie: its first line may be all of it.
+const MAX_PROBED_BYTES: u64 = 64 << 20;
 /// Frames of a video that are shown.
 const MAX_FRAMES: usize = 4;
 /// Ids that are shown of a document's tokens.
@@ -163,7 +165,8 @@ fn keys(path: &Path) -> Option<Vec<Field>> {
             }
         }
     };
-    let mut lines = BufReader::new(files::open(path).ok()?).lines().take(NUM_PROBED).map_while(Result::ok).peekable();
+    let begin = BufReader::new(files::open(path).ok()?.take(MAX_PROBED_BYTES));
+    let mut lines = begin.lines().take(NUM_PROBED).map_while(Result::ok).peekable();
     match lines.peek().is_some_and(|line| line.trim_start().starts_with('{')) {
         true => lines.filter_map(|line| serde_json::from_str(&line).ok()).for_each(|record| take(&record)),
         false => super::input::first_record(path).ok().flatten().iter().for_each(take),

@@ -87,6 +87,19 @@ fn read_shards(out: &Path) -> BTreeMap<String, Vec<Member>> {
     samples
 }
 
+/// A line may be a whole file of many gigabytes.
+#[test]
+fn of_long_lines_the_beginning_alone_is_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    let turns = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]"#;
+    let record = |key: &str, value: &str| format!("{{\"messages\": {turns}, \"{key}\": \"{value}\"}}\n");
+    fs::write(&path, record("short", "x") + &record("long", &"x".repeat(64 << 20))).unwrap();
+    let files = describe(&Inputs::open(vec![TrainFile::new(path)]).unwrap());
+    let names: Vec<&str> = files[0].fields.iter().map(|field| field.name.as_str()).collect();
+    assert_eq!((files[0].samples, names), (2, vec!["messages", "short"]));
+}
+
 #[test]
 fn converted_conversations_come_back_with_their_bytes() {
     let fixture = Fixture::new();
