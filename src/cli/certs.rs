@@ -2,7 +2,7 @@
 
 use super::UsageError;
 use clap::{Args, Subcommand};
-use loongforge_actors::launch::net::{Party, issue, new_authority};
+use loongforge_actors::launch::net::{Party, issue, new_authority, renew};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -68,13 +68,11 @@ pub fn certs(args: CertsArgs) -> anyhow::Result<ExitCode> {
         new_authority(&made.out, &made.run, valid).map_err(|error| UsageError::of(&error))?;
     }
     for party in parties {
-        if !new {
-            for name in [format!("{party}.pem"), format!("{party}.key")] {
-                // What it replaces.
-                let _ = std::fs::remove_file(made.out.join(name));
-            }
-        }
-        issue(&made.out, &made.run, party, valid).map_err(|error| UsageError::of(&error))?;
+        let written = match new {
+            true => issue(&made.out, &made.run, party, valid),
+            false => renew(&made.out, &made.run, party, valid),
+        };
+        written.map_err(|error| UsageError::of(&error))?;
     }
     let out = made.out.display();
     println!("{out}: valid for {} days, for run `{}` only", made.days, made.run);

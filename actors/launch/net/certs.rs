@@ -34,8 +34,32 @@ pub fn issue(dir: &Path, run: &str, party: Party, valid: Duration) -> Result<(),
     sign(dir, run, &Identity { run: run.to_owned(), party }, from_now(valid))
 }
 
+/// Works like [`issue`], but replaces the files that exist as soon as there is a new certificate.
+///
+/// # Errors
+/// Fails if there is no authority or a file cannot be written.
+pub fn renew(dir: &Path, run: &str, party: Party, valid: Duration) -> Result<(), NetError> {
+    let signed = signed(dir, run, &Identity { run: run.to_owned(), party }, from_now(valid))?;
+    for name in [format!("{party}.pem"), format!("{party}.key")] {
+        // If it cannot be removed, it cannot be written either, which is reported.
+        let _ = fs::remove_file(dir.join(name));
+    }
+    put(dir, party, &signed)
+}
+
 /// `of`: the run that the authority was made for. `until`: seconds since 1970.
 fn sign(dir: &Path, of: &str, identity: &Identity, until: Duration) -> Result<(), NetError> {
+    put(dir, identity.party, &signed(dir, of, identity, until)?)
+}
+
+/// Writes a key and its certificate.
+fn put(dir: &Path, party: Party, [key, certificate]: &[String; 2]) -> Result<(), NetError> {
+    write(&dir.join(format!("{party}.key")), key, 0o600)?;
+    write(&dir.join(format!("{party}.pem")), certificate, 0o644)
+}
+
+/// Returns a new key and its certificate as PEM; see [`sign`].
+fn signed(dir: &Path, of: &str, identity: &Identity, until: Duration) -> Result<[String; 2], NetError> {
     let party = identity.party;
     let path = dir.join("ca.key");
     let key = fs::read_to_string(&path).map_err(|source| NetError::File { path, source })?;
@@ -48,8 +72,7 @@ fn sign(dir: &Path, of: &str, identity: &Identity, until: Duration) -> Result<()
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
-    write(&dir.join(format!("{party}.key")), &key.serialize_pem(), 0o600)?;
-    write(&dir.join(format!("{party}.pem")), &certificate.pem(), 0o644)
+    Ok([key.serialize_pem(), certificate.pem()])
 }
 
 fn authority(run: &str, until: Duration) -> Result<CertificateParams, rcgen::Error> {

@@ -19,7 +19,7 @@ mod party;
 mod security;
 mod stream;
 
-pub use certs::{issue, new_authority};
+pub use certs::{issue, new_authority, renew};
 pub use connect::connect;
 pub use error::NetError;
 pub use identity::Identity;

@@ -293,6 +293,21 @@ fn keys_that_others_may_read_and_certificates_of_others_are_named() {
 }
 
 #[test]
+fn certificates_are_replaced_only_by_new_ones() {
+    let dir = certificates("a");
+    let read = || ["scheduler.pem", "scheduler.key"].map(|name| std::fs::read(dir.path().join(name)).unwrap());
+    let old = read();
+    renew(dir.path(), "a", SCHEDULER, DAY).unwrap();
+    security("a", SCHEDULER, dir.path());
+    let new = read();
+    assert!(old[0] != new[0] && old[1] != new[1]);
+    // The authority's key is kept elsewhere, as the examples advise.
+    std::fs::rename(dir.path().join("ca.key"), dir.path().join("elsewhere")).unwrap();
+    assert!(matches!(renew(dir.path(), "a", SCHEDULER, DAY), Err(NetError::File { .. })));
+    assert_eq!(read(), new);
+}
+
+#[test]
 fn a_second_listener_does_not_take_the_first_ones_socket() {
     let dir = tempfile::tempdir().unwrap();
     let at = Address::Unix(dir.path().join("run"));
