@@ -113,6 +113,19 @@ fn videos_of_h264_are_read_as_lerobot_reads_them() {
     equals_lerobot("h264", 2);
 }
 
+/// A share that does not answer for a moment makes no video bad for as long as the run goes on.
+#[cfg(feature = "mp4")]
+#[test]
+fn a_video_that_could_not_be_opened_is_opened_when_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.mp4");
+    let videos = super::videos::Videos::default();
+    let frames = || videos.frames((0, path.as_path()), &[0.0], &InProcess, &LIMITS);
+    assert!(frames().is_err());
+    std::fs::copy(goldens().join("v21/videos/chunk-000/observation.images.front/episode_000000.mp4"), &path).unwrap();
+    assert_eq!(frames().unwrap().len(), 1);
+}
+
 #[cfg(feature = "mp4")]
 #[test]
 fn an_episode_a_file_is_read_with_statistics_of_all() {

@@ -36,9 +36,19 @@ impl Videos {
     ) -> Result<Vec<RgbImage>, DataError> {
         let cell = self.cell(number);
         let video = cell.get_or_init(|| VideoFile::open(path, limits)).as_ref().map_err(Clone::clone);
+        if video.is_err() {
+            // It may be another time's: too many files were open, or a share did not answer.
+            self.forget(&cell);
+        }
         video
             .and_then(|video| video.frames(seconds, TOLERANCE, decoder, limits))
             .map_err(|reason| DataError::image(path, reason))
+    }
+
+    /// Lets whoever asks next for what is in this cell open it again.
+    fn forget(&self, cell: &Cell) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(_, held)| !Arc::ptr_eq(held, cell));
     }
 
     fn cell(&self, number: usize) -> Cell {
