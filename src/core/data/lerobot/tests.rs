@@ -113,6 +113,16 @@ fn videos_of_h264_are_read_as_lerobot_reads_them() {
     equals_lerobot("h264", 2);
 }
 
+#[cfg(feature = "mp4")]
+#[test]
+fn a_rate_that_has_no_whole_ticks_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let features = vec![Feature::pictures(CAMERA, 16, 16, true)];
+    let mut writer = SetWriter::create(&folder.path().join("set"), u32::MAX, "robot", features).unwrap();
+    let error = writer.add_frame(&[(CAMERA, Value::Picture(&RgbImage::new(16, 16)))]).unwrap_err().to_string();
+    assert!(error.contains("4294967295 frames per second are too many"), "{error}");
+}
+
 /// A share that does not answer for a moment makes no video bad for as long as the run goes on.
 #[cfg(feature = "mp4")]
 #[test]

@@ -37,10 +37,13 @@ impl VideoWriter {
     /// Begins a file for frames of `width` by `height` pixels.
     ///
     /// # Errors
-    /// The reason: sizes that H.264 does not have, or the file cannot be written.
+    /// The reason: sizes that H.264 does not have, too high a rate, or the file cannot be written.
     pub fn create(path: &Path, (width, height): (u32, u32), fps: u32) -> Result<Self, String> {
         if width % 2 + height % 2 > 0 || width.min(height) < 16 {
             return Err(format!("frames of {width}×{height}: H.264 needs even sides of 16 pixels or more"));
+        }
+        if fps.checked_mul(TICKS).is_none() {
+            return Err(format!("{fps} frames per second are too many: at most {} can be written", u32::MAX / TICKS));
         }
         let config = EncoderConfig::new()
             .usage_type(UsageType::ScreenContentRealTime)
