@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::scales::name_of;
+use super::scales::{is_replaced, name_of};
 use super::spec::SampleSpec;
 use crate::config::Policy;
 use crate::data::error::DataError;
@@ -46,6 +46,15 @@ pub fn expect(spec: &SampleSpec, folder: &Path, settings: &Policy, sets: &[Arc<S
             return Err(wrong(reason + &cameras_of(known)));
         }
     }
+    for set in sets {
+        let is_own = |(key, _): &(&String, &String)| set.info().cameras().any(|feature| feature.key == **key);
+        let own: Vec<(&String, &String)> = settings.cameras.iter().filter(is_own).collect();
+        for (at, (key, name)) in own.iter().enumerate() {
+            if let Some((other, _)) = own[..at].iter().find(|(_, before)| before == name) {
+                return Err(wrong(format!("policy.cameras maps both {other} and {key} to {name}")));
+            }
+        }
+    }
     Ok(())
 }
 
@@ -71,6 +80,10 @@ pub fn notes(spec: &SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Vec<Str
                  policy.cameras",
                 camera.key
             ));
+        }
+        for camera in set.info().cameras().filter(|it| is_replaced(settings, set, &it.key)) {
+            let key = &camera.key;
+            notes.push(format!("{place}: the camera {key} is not read: policy.cameras gives its name to another one"));
         }
         // lerobot adds empty ones to a policy that has too many.
         let is_missing = |name: &&String| !seen.contains(&name.as_str()) && !name.contains(EMPTY_CAMERA);

@@ -68,6 +68,31 @@ fn changed(folder: &Path, key: &str, value: Json) {
     std::fs::write(path, info.to_string()).unwrap();
 }
 
+/// A name that is written goes before one that is kept, and two cameras cannot both be one of the policy's.
+#[test]
+fn a_camera_of_the_policy_is_one_of_the_data() {
+    let bench = Bench::new();
+    let folder = tempfile::tempdir().unwrap();
+    let info = std::fs::read(goldens().join("image/meta/info.json")).unwrap();
+    let info: Json = serde_json::from_slice(&info).unwrap();
+    let mut features = info["features"].clone();
+    for side in ["observation.images.side", "observation.images.wrist"] {
+        features[side] = info["features"][CAMERA].clone();
+    }
+    changed(folder.path(), "features", features);
+    let open = |keys: &[&str]| {
+        let cameras = keys.iter().map(|key| (format!("observation.images.{key}"), CAMERA.to_owned())).collect();
+        bench.open(&config(), &Bench::options(&[folder.path()], Policy { cameras, ..Policy::default() }))
+    };
+    let notes = open(&["side"]).unwrap().notes();
+    let replaced = format!("the camera {CAMERA} is not read: policy.cameras gives its name to another one");
+    assert!(notes.iter().any(|note| note.contains(&replaced)), "{notes:?}");
+    let notes = open(&[]).unwrap().notes();
+    assert!(!notes.iter().any(|note| note.contains(&replaced)), "{notes:?}");
+    let error = open(&["side", "wrist"]).err().unwrap().to_string();
+    assert!(error.contains("maps both observation.images.side and observation.images.wrist to"), "{error}");
+}
+
 /// Rates that differ among sets are said, and one that is not that of the frames makes bad samples.
 #[test]
 fn rates_are_looked_at() {

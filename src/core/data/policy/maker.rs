@@ -12,7 +12,7 @@ use super::chat::Chat;
 use super::fast::DecodedActions;
 use super::observation::{CameraClip, LearnedActions, Observation};
 use super::robots::{Robot, embodiment_of};
-use super::scales::name_of;
+use super::scales::{is_replaced, name_of};
 use super::spec::{ACTION, Family, STATE, SampleSpec};
 use super::{delay, fastwam_spec, files, groot_spec, kept, robots};
 use crate::config::Policy;
@@ -205,7 +205,8 @@ impl PolicyMaker {
 
     /// The features of a set that show what the policy's cameras do, each with the camera's name.
     fn cameras_of<'a>(&'a self, set: &'a Set) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let named = set.info().cameras().map(|feature| (feature.key.as_str(), name_of(&self.settings, &feature.key)));
+        let own = set.info().cameras().filter(move |feature| !is_replaced(&self.settings, set, &feature.key));
+        let named = own.map(|feature| (feature.key.as_str(), name_of(&self.settings, &feature.key)));
         named.filter(|(_, name)| self.spec.cameras.iter().any(|camera| camera == name))
     }
 

@@ -286,6 +286,13 @@ pub fn name_of<'a>(settings: &'a Policy, key: &'a str) -> &'a str {
     settings.cameras.get(key).map_or(key, String::as_str)
 }
 
+/// Returns whether `policy.cameras` gives the name of this camera, which it does not list, to another one of the set: a name that is
+/// written goes before one that is kept.
+pub fn is_replaced(settings: &Policy, set: &Set, key: &str) -> bool {
+    let takes = |(from, to): (&String, &String)| to == key && set.info().cameras().any(|it| it.key == *from);
+    !settings.cameras.contains_key(key) && settings.cameras.iter().any(takes)
+}
+
 /// Sets of one robot with other rates: the steps of a chunk take other times.
 fn rates(sets: &[Arc<Set>]) -> Option<String> {
     let first = sets.first()?;
