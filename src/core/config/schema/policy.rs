@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
     /// The model's name for each camera of the data, `{ observation.images.front: observation.images.base_0_rgb }`; cameras not
-    /// listed keep their names.
+    /// listed keep their names unless a listed one takes the name.
     pub cameras: BTreeMap<String, String>,
     /// Key of the robot's state in the data.
     pub state: String,
