@@ -55,11 +55,10 @@ pub fn messages(mut record: Map<String, Json>) -> Result<(Map<String, Json>, boo
     };
     // An answer is read as both answers of a pair.
     let from = ["completion", "output", "messages", "conversations"];
-    let answer = from.iter().find_map(|key| record.remove(*key).filter(|answer| !answer.is_null()));
-    let answer = answer.ok_or_else(|| wrong("missing field `completion`, `output`, `messages` or `conversations`"))?;
-    record.insert("chosen".to_owned(), answer.clone());
-    record.insert("rejected".to_owned(), answer);
-    let [record, _] = pairs::messages(record)?;
+    let answer = from.iter().find_map(|key| Some((*key, record.remove(*key).filter(|answer| !answer.is_null())?)));
+    let (key, answer) =
+        answer.ok_or_else(|| wrong("missing field `completion`, `output`, `messages` or `conversations`"))?;
+    let [record, _] = pairs::with_answers(record, [(key, answer.clone()), (key, answer)])?;
     Ok((record, is_good))
 }
 
@@ -101,7 +100,11 @@ mod tests {
             (json!({"prompt": "Q", "completion": "A"}), "`label`"),
             (json!({"prompt": "Q", "completion": "A", "label": 1}), "`label` must be true or false, found 1"),
             (json!({"prompt": "Q", "label": true}), "`completion`"),
-            (json!({"completion": "A", "label": true}), "no prompt"),
+            (json!({"completion": "A", "label": true}), "no prompt: `completion` is the answer alone"),
+            (
+                json!({"prompt": "Q", "completion": [{"role": "user", "content": "A"}], "label": true}),
+                "`completion` must begin with a turn of the assistant",
+            ),
         ] {
             let error = read(record).unwrap_err();
             assert!(error.contains(part), "{error}");

@@ -34,11 +34,24 @@ impl Pair {
 /// # Errors
 /// There is no prompt, an answer is missing or is not the assistant's.
 pub fn messages(mut record: Map<String, Json>) -> Result<[Map<String, Json>; 2], DataError> {
-    let mut take = |key: &str| match record.remove(key) {
+    let answers = ["chosen", "rejected"].map(|key| match record.remove(key) {
         None | Some(Json::Null) => Err(wrong(format!("missing field `{key}`"))),
-        Some(answer) => turns(answer, "assistant", key),
-    };
-    let (mut chosen, mut rejected) = (take("chosen")?, take("rejected")?);
+        Some(answer) => Ok((key, answer)),
+    });
+    let [chosen, rejected] = answers;
+    with_answers(record, [chosen?, rejected?])
+}
+
+/// Works like [`messages`], with the answers apart from the record, each with the name of its field.
+///
+/// # Errors
+/// As [`messages`].
+pub fn with_answers(
+    mut record: Map<String, Json>,
+    [(chosen_key, chosen), (rejected_key, rejected)]: [(&str, Json); 2],
+) -> Result<[Map<String, Json>; 2], DataError> {
+    let mut chosen = turns(chosen, "assistant", chosen_key)?;
+    let mut rejected = turns(rejected, "assistant", rejected_key)?;
     let asked = prompt(&mut record)?;
     let system = flat::system(&mut record)?;
     let mut prompt = match asked {
@@ -62,15 +75,19 @@ pub fn messages(mut record: Map<String, Json>) -> Result<[Map<String, Json>; 2],
         }
     };
     if prompt.is_empty() {
-        return Err(wrong(
-            "has no prompt: `chosen` and `rejected` have no turn in common, and there is no `prompt`; write it there, or name \
-             the field that has it in the file's `columns`, such as columns: {prompt: question}",
-        ));
+        let found = match chosen_key == rejected_key {
+            true => format!("`{chosen_key}` is the answer alone"),
+            false => format!("`{chosen_key}` and `{rejected_key}` have no turn in common"),
+        };
+        return Err(wrong(format!(
+            "has no prompt: {found}, and there is no `prompt`; write it there, or name the field that has it in the file's \
+             `columns`, such as columns: {{prompt: question}}"
+        )));
     }
     if let Some(system) = system.filter(|_| prompt.iter().all(|turn| turn["role"] != "system")) {
         prompt.insert(0, system);
     }
-    for (key, answer) in [("chosen", &chosen), ("rejected", &rejected)] {
+    for (key, answer) in [(chosen_key, &chosen), (rejected_key, &rejected)] {
         let role = answer.first().map_or(&Json::Null, |turn| &turn["role"]);
         if role != "assistant" {
             return Err(wrong(format!("`{key}` must begin with a turn of the assistant, found {role}")));
