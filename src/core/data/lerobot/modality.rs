@@ -218,6 +218,6 @@ mod tests {
             }
         }
         let other = json!({ "language": {} });
-        assert!(Modality::of(&other, &info()).unwrap_err().contains("the file has `language`"));
+        assert!(Modality::of(&other, &info()).unwrap_err().contains("the file has the unknown key `language`"));
     }
 }
