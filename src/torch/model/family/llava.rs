@@ -95,7 +95,11 @@ mod tests {
     #[test]
     fn what_is_not_implemented_is_named() {
         for (key, value, expected) in [
-            ("vision_feature_layer", json!([-2, -5]), "vision_feature_layer is [-2,-5], but states of several layers"),
+            (
+                "vision_feature_layer",
+                json!([-2, -5]),
+                "vision_feature_layer is [-2,-5], but concatenated states of several layers",
+            ),
             ("vision_feature_layer", json!(30), "vision_feature_layer is 30, but must be one of the 24 blocks"),
             (
                 "vision_feature_select_strategy",
