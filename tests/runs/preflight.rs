@@ -240,7 +240,7 @@ fn every_layout_of_every_family_has_a_verdict() {
     assert!(accepted > refused && refused > 100, "{accepted} accepted, {refused} refused");
 }
 
-/// What adapters name may lie in one stage of a pipeline alone.
+/// Adapters may name modules that only one stage of a pipeline has.
 #[test]
 fn stages_need_not_have_what_adapters_name() {
     let fixture = Fixture::new(Pictures::None);

@@ -58,7 +58,7 @@ pub struct Member {
 /// The answer to an actor that comes too late.
 pub(super) const BEGUN: &str = "the run has begun, with all its actors";
 
-/// What a connection says, with the place that it has been given, if it has one.
+/// Holds the first message of a connection, with the place that the connection was given, if any.
 type FirstMessage = Result<(Option<ActorId>, Member, Option<Up>), (Option<ActorId>, LinkError)>;
 
 /// Accepts connections until every actor has joined, then welcomes them all.

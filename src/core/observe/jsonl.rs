@@ -10,7 +10,7 @@ use super::error::ObserveError;
 use super::metrics::StepMetrics;
 use crate::files::AppendFile;
 
-/// What is read of a line before it is known whether it stays.
+/// Holds what is read of a line before it is known whether the line stays.
 #[derive(Deserialize)]
 struct Line {
     step: u64,

@@ -13,7 +13,7 @@ pub struct Rope {
     cos_TR: Tensor,
     sin_TR: Tensor,
     layout: RopeLayout,
-    /// What queries are multiplied by, `[T, 1, 1]`, in the model's kind.
+    /// Holds the factors of queries by position, `[T, 1, 1]`, in the model's kind.
     queries_T11: Option<Tensor>,
 }
 

@@ -311,7 +311,7 @@ fn profiles_arrive_where_they_are_asked_for() {
     }
 }
 
-/// As many as a file may hold.
+/// The script repeats a word as often as the size limit of a file permits.
 #[test]
 fn many_redirections_and_keywords_take_no_stack() {
     for words in ["1>a ", "then ", "{ "] {

@@ -45,7 +45,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<[Map<String, Json>; 2],
 /// Works like [`messages`], with the answers apart from the record, each with the name of its field.
 ///
 /// # Errors
-/// As [`messages`].
+/// It fails where [`messages`] fails on the prompt or an answer.
 pub fn with_answers(
     mut record: Map<String, Json>,
     [(chosen_key, chosen), (rejected_key, rejected)]: [(&str, Json); 2],

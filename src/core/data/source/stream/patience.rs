@@ -6,7 +6,8 @@ use std::time::Duration;
 
 /// How long to wait before each further try.
 const PAUSES: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(500), Duration::from_secs(2)];
-/// What the system says of something that may pass: too many open files, too little memory, a disk or a server that does not answer.
+/// The system reports these errors where the cause may pass: too many open files, too little memory, a disk or a server that does not
+/// answer.
 const MAY_PASS: [Errno; 7] =
     [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO, Errno::STALE, Errno::TIMEDOUT, Errno::AGAIN];
 
