@@ -18,7 +18,7 @@ use loongforge_core::data::{Epochs, settle_steps};
 use loongforge_core::schedule::PoolSizes;
 use loongforge_core::text::grouped;
 use loongforge_torch::device::settle;
-use loongforge_torch::engine::{trained, trained_stage};
+use loongforge_torch::engine::{trained, trained_foundation};
 use loongforge_torch::params::{ParamSpec, Role};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -244,12 +244,7 @@ pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<
     let mut parts = Vec::new();
     for (name, family) in names.into_iter().zip(families.foundations()) {
         let part_of = |_: &str| ("model.foundation", &model.foundation);
-        // What matches nothing in one of two transformers may match in the other.
-        let specs = match families.low_noise.is_none() {
-            true => trained(family.specs(), &families.tree, part_of)?,
-            false => trained_stage(family.specs(), &families.tree, part_of)?,
-        };
-        parts.push((name, specs));
+        parts.push((name, trained_foundation(family.specs(), families, part_of)?));
     }
     for it in families.towers.iter() {
         let part_of = |name: &str| model.tower_part(it.tower, it.family.is_projector(name));

@@ -4,7 +4,7 @@ use super::existing;
 use super::export_files::Exports;
 use super::pool_specs::{encoder_specs, num_files};
 use super::share::cut;
-use super::trained::{trained, trained_stage};
+use super::trained::{trained_foundation, trained_stage};
 use crate::model::ModelConfig;
 use crate::params::{ADAPTER_PARTS, ParamSpec, Role};
 use crate::train::hf::FilesOf;
@@ -46,11 +46,7 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
             let specs = pipeline.stages_of(rank).flat_map(|stage| family.stage_specs(&stages[stage]));
             of_ranks.push(trained_stage(specs.filter(|spec| !spec.is_copy).collect(), &model.tree, foundation_part)?);
         }
-        // What matches nothing in one of two transformers may match in the other.
-        foundations.extend(match model.low_noise.is_none() {
-            true => trained(family.specs(), &model.tree, foundation_part)?,
-            false => trained_stage(family.specs(), &model.tree, foundation_part)?,
-        });
+        foundations.extend(trained_foundation(family.specs(), model, foundation_part)?);
     }
     let all: Vec<ParamSpec> = encoders.iter().flatten().chain(&foundations).cloned().collect();
     let names: BTreeSet<&str> = encoders.iter().flatten().map(existing::part_name).collect();

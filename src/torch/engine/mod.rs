@@ -75,5 +75,5 @@ pub use samples::{SampleSpec, WriteClip, decode};
 pub use share::Splits;
 pub use stages::Stages;
 pub use torch_engine::TorchEngine;
-pub use trained::{trained, trained_stage};
+pub use trained::{trained, trained_foundation};
 pub use weights::{check_weights, random_parts};

@@ -7,7 +7,7 @@ use super::exports::exports;
 use super::optimizer::check_optimizer;
 use super::pool_specs::{encoder_specs, splits, tower_part};
 use super::share::{FoundationPlan, divided_towers};
-use super::trained::{check_patterns, trained, trained_stage};
+use super::trained::{check_patterns, trained, trained_foundation, trained_stage};
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::model::ModelConfig;
 use crate::params::{ParallelRank, ParamSpec, Role};
@@ -53,24 +53,19 @@ fn check_foundation(
     let parallel = ParallelRank::first(layout, splits.sequence_parallel);
     let plan = FoundationPlan::new(family, layout, &parallel, &splits, name)?;
     let is_whole = layout.pp == 1 && parallel.is_whole();
-    let is_only = model.low_noise.is_none();
     let mut of_rank = Vec::new();
     for stage in 0..layout.pp {
         let of_stage = plan.specs(stage);
-        let specs = match is_whole && is_only {
-            true => trained(of_stage, &model.tree, part_of)?,
+        let specs = match is_whole {
+            true => trained_foundation(of_stage, model, part_of)?,
             false => trained_stage(of_stage, &model.tree, part_of)?,
         };
         check_optimizer(config, &specs, name.as_str())?;
         of_rank = foundation_within_budget(config, specs)?;
     }
-    let whole = match (is_whole, is_only) {
-        (true, _) => of_rank,
-        (false, true) => trained(family.specs(), &model.tree, part_of)?,
-        (false, false) => trained_stage(family.specs(), &model.tree, part_of)?,
-    };
+    let whole = if is_whole { of_rank } else { trained_foundation(family.specs(), model, part_of)? };
     let has_adapters = config.model.foundation.lora.is_some();
-    if !is_only && has_adapters && !whole.iter().any(|spec| spec.role == Role::Trained) {
+    if model.low_noise.is_some() && has_adapters && !whole.iter().any(|spec| spec.role == Role::Trained) {
         let help = "to train the other transformer alone, set model.experts to high or low";
         return Err(format!("model.foundation.lora names nothing of the transformer of pools.{name}: {help}").into());
     }

@@ -2,7 +2,7 @@
 
 use super::existing::{existing, named_modules, part_name};
 use super::lora::{TrainedError, lora_config};
-use crate::model::TreeNames;
+use crate::model::{ModelConfig, TreeNames};
 use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec, Role, Rounding};
 use loongforge_core::config::{FrozenPrecision, Lora, Part, glob};
 use std::collections::BTreeMap;
@@ -21,8 +21,21 @@ pub fn trained<'a>(
     with_roles(specs, tree, part_of, true)
 }
 
-/// Works like [`trained`] for one of several stages of a pipeline, or of two transformers: what matches nothing here may match in
-/// another. Who begins a run asks [`trained`] of the whole model.
+/// Works like [`trained`] for a whole foundation of `model`, which may have two transformers: what matches nothing in one of them may
+/// match in the other.
+///
+/// # Errors
+/// As [`trained`] where the foundation is the only one, else as [`trained_stage`].
+pub fn trained_foundation<'a>(
+    specs: Vec<ParamSpec>,
+    model: &ModelConfig,
+    part_of: impl Fn(&str) -> (&'static str, &'a Part),
+) -> Result<Vec<ParamSpec>, TrainedError> {
+    with_roles(specs, &model.tree, part_of, model.low_noise.is_none())
+}
+
+/// Works like [`trained`] for one of several stages of a pipeline: what matches nothing here may match in another stage. Who begins
+/// a run asks [`trained`] of the whole model.
 ///
 /// # Errors
 /// `lora.adapter` is not of these parameters, or a weight cannot be rounded.
