@@ -5,7 +5,7 @@ use super::{dotted, exit, version};
 use crate::run::families::Families;
 use loongforge_core::engine::error_chain;
 use loongforge_torch::device::missing_variables;
-use loongforge_torch::native::exit_at_once;
+use loongforge_torch::native::{exit_at_once, keep_freed_memory};
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,6 +14,7 @@ use std::process::ExitCode;
 /// has some. Every process of a run is this program again, so all of them know the families.
 pub fn main_with(families: Families) -> ExitCode {
     stop_with_the_reader();
+    keep_freed_memory();
     if let Err(error) = families.register() {
         eprintln!("error: {error}");
         return ExitCode::from(exit::USAGE);
