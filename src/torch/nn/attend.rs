@@ -42,21 +42,57 @@ pub(super) fn attend(
         return attend_capped([q_BLHC, k_BSKC, v_BSKV], mask, causal, scores.scale_of(q_BLHC.size()[3]), soft_cap);
     }
     let (width, values) = (q_BLHC.size()[3], v_BSKV.size()[3]);
-    let grouped = q_BLHC.size()[2] != k_BSKC.size()[2];
-    // The CPU's fused operator takes one width only: without it, heads of 192 and values of 128 take three times as
-    // long, and the scores lie in memory whole.
-    let pad = width != values && q_BLHC.device() == Device::Cpu;
+    let (query_heads, kv_heads) = (q_BLHC.size()[2], k_BSKC.size()[2]);
+    let on_cpu = q_BLHC.device() == Device::Cpu;
+    let fit = if on_cpu {
+        Fit::of_cpu(width != values)
+    } else {
+        Fit::of_gpu(query_heads != kv_heads, width != values, mask.is_some(), q_BLHC.kind())
+    };
     let heads = |x: &Tensor| {
-        let missing = if pad { width.max(values) - x.size()[3] } else { 0 };
+        let missing = if fit.pads { width.max(values) - x.size()[3] } else { 0 };
         let x = x.transpose(1, 2);
         if missing > 0 { x.constant_pad_nd([0, missing]) } else { x }
     };
-    let scale = scores.scale.or_else(|| (pad && width < values).then(|| (width as f64).powf(-0.5)));
-    let (q, k, v) = (heads(q_BLHC), heads(k_BSKC), heads(v_BSKV));
+    let shared = |x: &Tensor| {
+        let x = heads(x);
+        if fit.repeats { repeat_heads(&x, query_heads / kv_heads) } else { x }
+    };
+    let scale = scores.scale.or_else(|| (fit.pads && width < values).then(|| (width as f64).powf(-0.5)));
+    let (q, k, v) = (heads(q_BLHC), shared(k_BSKC), shared(v_BSKV));
+    let grouped = query_heads != kv_heads && !fit.repeats;
     let mask = mask.map(|mask| taken_mask(mask, q.kind(), q.device()));
     let y = Tensor::scaled_dot_product_attention(&q, &k, &v, mask.as_ref(), 0.0, causal, scale, grouped);
-    let y = if pad { y.narrow(3, 0, values) } else { y };
+    let y = if fit.pads { y.narrow(3, 0, values) } else { y };
     y.transpose(1, 2).flatten(2, 3)
+}
+
+/// Says how heads are made to fit a fused operator. Where none takes them, the scores lie in memory whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Fit {
+    /// Queries, keys and values are padded to one width.
+    pads: bool,
+    /// Each query head gets a key and a value head of its own.
+    repeats: bool,
+}
+
+impl Fit {
+    /// The CPU's operator takes one width only: without it, heads of 192 and values of 128 take three times as long.
+    fn of_cpu(has_two_widths: bool) -> Fit {
+        Fit { pads: has_two_widths, repeats: false }
+    }
+
+    /// Of a GPU's operators flash attention takes grouped heads, but only numbers of 16 bits, one width and no mask; the
+    /// memory-efficient one takes all of these, but no groups.
+    fn of_gpu(is_grouped: bool, has_two_widths: bool, has_mask: bool, kind: Kind) -> Fit {
+        let can_flash = !has_mask && matches!(kind, Kind::Half | Kind::BFloat16);
+        Fit { pads: is_grouped && has_two_widths && can_flash, repeats: is_grouped && !can_flash }
+    }
+}
+
+/// `x_BKSC` with `times` copies of each head behind each other, `[B, K·times, S, C]`.
+fn repeat_heads(x_BKSC: &Tensor, times: i64) -> Tensor {
+    x_BKSC.unsqueeze(2).expand([-1, -1, times, -1, -1], false).flatten(1, 2)
 }
 
 /// The mask as the operators of `device` take it beside queries of `kind`: on a GPU what is added to scores must be of that kind.
@@ -159,7 +195,7 @@ pub fn take_rows(x: &Tensor, index: &Tensor) -> Tensor {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Scores, attend_sinking, taken_mask};
+    use super::{Fit, Scores, attend_sinking, repeat_heads, taken_mask};
     use crate::native::grad;
 
     #[test]
@@ -170,6 +206,32 @@ mod tests {
         assert_eq!(taken_mask(&added, Kind::BFloat16, Device::Cpu).kind(), Kind::Float);
         let seen = added.gt(0.0);
         assert_eq!(taken_mask(&seen, Kind::BFloat16, Device::Cuda(0)).kind(), Kind::Bool);
+    }
+
+    #[test]
+    fn heads_fit_an_operator_of_a_gpu_that_holds_no_scores() {
+        let fit = |grouped, two_widths, masked, kind| {
+            let Fit { pads, repeats } = Fit::of_gpu(grouped, two_widths, masked, kind);
+            (pads, repeats)
+        };
+        assert_eq!(fit(true, false, false, Kind::BFloat16), (false, false));
+        assert_eq!(fit(true, true, false, Kind::BFloat16), (true, false));
+        assert_eq!(fit(true, true, true, Kind::BFloat16), (false, true));
+        assert_eq!(fit(true, false, false, Kind::Float), (false, true));
+        assert_eq!(fit(false, true, true, Kind::Float), (false, false));
+        assert_eq!(Fit::of_cpu(true), Fit { pads: true, repeats: false });
+    }
+
+    #[test]
+    fn repeated_heads_are_those_of_the_groups() {
+        tch::manual_seed(7);
+        let random = |heads: i64| Tensor::randn([2, heads, 5, 4], (Kind::Float, Device::Cpu));
+        let (q, k, v) = (random(6), random(2), random(2));
+        let attention = |k: &Tensor, v: &Tensor, grouped| {
+            Tensor::scaled_dot_product_attention::<Tensor>(&q, k, v, None, 0.0, true, None, grouped)
+        };
+        let (found, expected) = (attention(&repeat_heads(&k, 3), &repeat_heads(&v, 3), false), attention(&k, &v, true));
+        assert!(found.allclose(&expected, 1e-6, 1e-6, false));
     }
 
     /// The definition of transformers' `GptOssAttention`: a column of the scores' softmax that is dropped.
