@@ -43,7 +43,21 @@ fn check_encoding(args: &[Value]) -> Result<(), Error> {
     if encoding == "utf8" { Ok(()) } else { Err(wrong(format!("encoding {encoding:?}: only UTF-8 is supported"))) }
 }
 
+/// Carries out a method of one group; `None`: the group has none of this name.
+type Group = fn(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error>;
+
 fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    let groups: [Group; 4] = [taken_apart, filled, in_case, told];
+    for group in groups {
+        if let Some(value) = group(text, name, args)? {
+            return Ok(Some(value));
+        }
+    }
+    Ok(None)
+}
+
+/// Carries out the methods that take a text apart or put one together.
+fn taken_apart(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     Ok(Some(match name {
         "encode" => {
             check_encoding(args)?;
@@ -96,6 +110,27 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
             }
             .into()
         }
+        "splitlines" => {
+            let (keep, kwargs): (Option<bool>, Kwargs) = from_args(args)?;
+            let keep = keep.or(kwargs.get("keepends")?).unwrap_or(false);
+            kwargs.assert_all_used()?;
+            split_lines(text, keep).into_iter().map(Value::from).collect()
+        }
+        "join" => {
+            let (values,): (Value,) = from_args(args)?;
+            let mut parts = Vec::new();
+            for part in values.try_iter()? {
+                parts.push(part.as_str().map(str::to_owned).ok_or_else(|| wrong("join: an item is not a string"))?);
+            }
+            parts.join(text).into()
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Carries out the methods that fill a text up.
+fn filled(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    Ok(Some(match name {
         "zfill" => {
             let (width,): (usize,) = from_args(args)?;
             let (sign, digits) = text.split_at(usize::from(text.starts_with(['+', '-'])));
@@ -112,6 +147,17 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
             };
             format!("{}{text}{}", fill.repeat(left), fill.repeat(room - left)).into()
         }
+        "expandtabs" => {
+            let (size,): (Option<usize>,) = from_args(args)?;
+            expand_tabs(text, size.unwrap_or(8).min(MAX_WIDTH)).into()
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Carries out the methods that change the case of letters.
+fn in_case(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    Ok(Some(match name {
         "swapcase" => {
             let () = from_args(args)?;
             let swap = |letter: char| match letter.is_uppercase() {
@@ -128,33 +174,22 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
             let () = from_args(args)?;
             title(text).into()
         }
+        _ => return Ok(None),
+    }))
+}
+
+/// Carries out the methods that tell something of a text.
+fn told(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    Ok(Some(match name {
         "istitle" => {
             let () = from_args(args)?;
             (text.chars().any(char::is_alphabetic) && title(text) == text).into()
-        }
-        "expandtabs" => {
-            let (size,): (Option<usize>,) = from_args(args)?;
-            expand_tabs(text, size.unwrap_or(8).min(MAX_WIDTH)).into()
-        }
-        "splitlines" => {
-            let (keep, kwargs): (Option<bool>, Kwargs) = from_args(args)?;
-            let keep = keep.or(kwargs.get("keepends")?).unwrap_or(false);
-            kwargs.assert_all_used()?;
-            split_lines(text, keep).into_iter().map(Value::from).collect()
         }
         "index" | "rindex" => {
             let (wanted,): (&str,) = from_args(args)?;
             let at = if name == "index" { text.find(wanted) } else { text.rfind(wanted) };
             let at = at.ok_or_else(|| wrong("substring not found"))?;
             text[..at].chars().count().into()
-        }
-        "join" => {
-            let (values,): (Value,) = from_args(args)?;
-            let mut parts = Vec::new();
-            for part in values.try_iter()? {
-                parts.push(part.as_str().map(str::to_owned).ok_or_else(|| wrong("join: an item is not a string"))?);
-            }
-            parts.join(text).into()
         }
         "startswith" | "endswith" if args.len() > 1 => {
             let (affix, from, to): (&str, i64, Option<i64>) = from_args(args)?;
