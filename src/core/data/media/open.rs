@@ -46,21 +46,7 @@ pub fn open(
         let what = format!("vision_config.model_type is {tower:?}: its image processor is not supported");
         DataError::file(&model_dir.join("config.json"), what)
     })?;
-    let filters = matches!(
-        cut,
-        VisionCut::Square
-            | VisionCut::Crop { .. }
-            | VisionCut::Gemma3
-            | VisionCut::PaliGemma
-            | VisionCut::Florence2
-            | VisionCut::Split
-    );
-    if !filters && (image.is_bilinear() || video.is_bilinear()) {
-        return Err(image.wrong("resample is 2 (bilinear); this tower was trained with 3 (bicubic)".to_owned()));
-    }
-    if cut != VisionCut::Split && image.filter_or(Filter::Bicubic) == Filter::Lanczos {
-        return Err(image.wrong("resample is 1 (Lanczos), which only towers of SmolVLM were trained with".to_owned()));
-    }
+    check_filter(cut, &image, &video)?;
     let processor: Box<dyn MediaProcessor> = match cut {
         VisionCut::Qwen2 { tokens_per_second } => {
             let per_second = vision["tokens_per_second"].as_i64().or(tokens_per_second);
@@ -73,20 +59,7 @@ pub fn open(
         }
         VisionCut::OmniChunks | VisionCut::OmniMerged => {
             check(&image, vision, true)?;
-            let per_second = config["position_id_per_seconds"]
-                .as_i64()
-                .ok_or_else(|| DataError::file(&model_dir.join("config.json"), "position_id_per_seconds is missing"))?;
-            let order = match cut {
-                VisionCut::OmniMerged => RunOrder::Merged,
-                _ => RunOrder::Chunks(per_second * config["seconds_per_chunk"].as_i64().unwrap_or(2)),
-            };
-            let known = |names: [&str; 2]| names.map(|name| words.known(name)).concat();
-            let clock = Clock {
-                per_second,
-                order,
-                sound_start: known(["<|audio_bos|>", "<|audio_start|>"]),
-                sound_end: known(["<|audio_eos|>", "<|audio_end|>"]),
-            };
+            let clock = clock(model_dir, cut, &words)?;
             Box::new(Qwen::open((image, video), limits, Time::Positions(None), &words)?.with_clock(clock))
         }
         VisionCut::Ernie => {
@@ -105,12 +78,8 @@ pub fn open(
         }
         VisionCut::Gemma3 => {
             image.no_crops()?;
-            let [begin, end] = [("boi_token_index", "<start_of_image>"), ("eoi_token_index", "<end_of_image>")]
-                .map(|(key, default)| words.token(key, default));
-            let num_tokens = config["mm_tokens_per_image"].as_u64().unwrap_or(256) as usize;
-            let around = [format!("\n\n{begin}"), format!("{end}\n\n")];
-            let gemma = TileConfig { around, marker: Some(begin), ..square_config(vision, 16) };
-            Box::new(one_square(image.or_bilinear().or_color(HALF), limits, gemma, Some(num_tokens), &words)?)
+            let (num_features, square) = gemma3(vision, &words);
+            Box::new(one_square(image.or_bilinear().or_color(HALF), limits, square, Some(num_features), &words)?)
         }
         VisionCut::PaliGemma => {
             Box::new(one_square(image.or_color(HALF), limits, square_config(vision, 16), None, &words)?)
@@ -121,14 +90,8 @@ pub fn open(
             Box::new(one_square(image, limits, square, Some(num_features.pow(2)), &words)?)
         }
         VisionCut::Slices => {
-            let names = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
-            let named = |key: &str, default: &str| {
-                let sections = [&names, &names["extra_special_tokens"], &names["model_specific_special_tokens"]];
-                let found = sections.into_iter().find_map(|section| token_text(&section[key]));
-                found.unwrap_or(default).to_owned()
-            };
             let settings = (image.or_color(HALF), video.or_color(HALF));
-            Box::new(Slices::open(settings, limits, vision, named, &words)?)
+            Box::new(Slices::open(settings, limits, vision, named_tokens(model_dir)?, &words)?)
         }
         VisionCut::Eagle => Box::new(Eagle::open(&image.or_color(HALF), limits.0, (config, vision), &words)?),
         VisionCut::Split => Box::new(TileSplit::open(&image.or_color(HALF), limits.0, vision, &words)?),
@@ -167,6 +130,71 @@ pub fn open_crop(media_dir: &Path, vision: &Json) -> Result<Box<dyn MediaProcess
 pub fn colors(media_dir: &Path) -> Result<[[f32; 3]; 2], DataError> {
     let (image, _) = Settings::read_or_default(media_dir)?;
     Ok([image.mean(), image.std()])
+}
+
+/// # Errors
+/// The files name a filter that the tower was not trained with.
+fn check_filter(cut: VisionCut, image: &Settings, video: &Settings) -> Result<(), DataError> {
+    let filters = matches!(
+        cut,
+        VisionCut::Square
+            | VisionCut::Crop { .. }
+            | VisionCut::Gemma3
+            | VisionCut::PaliGemma
+            | VisionCut::Florence2
+            | VisionCut::Split
+    );
+    if !filters && (image.is_bilinear() || video.is_bilinear()) {
+        return Err(image.wrong("resample is 2 (bilinear); this tower was trained with 3 (bicubic)".to_owned()));
+    }
+    if cut != VisionCut::Split && image.filter_or(Filter::Bicubic) == Filter::Lanczos {
+        return Err(image.wrong("resample is 1 (Lanczos), which only towers of SmolVLM were trained with".to_owned()));
+    }
+    Ok(())
+}
+
+/// Returns in which order frames and their sound are read, and the tokens around sound.
+///
+/// # Errors
+/// The config does not say how many positions a second has.
+fn clock(model_dir: &Path, cut: VisionCut, words: &Words<'_>) -> Result<Clock, DataError> {
+    let config = words.config;
+    let per_second = config["position_id_per_seconds"]
+        .as_i64()
+        .ok_or_else(|| DataError::file(&model_dir.join("config.json"), "position_id_per_seconds is missing"))?;
+    let order = match cut {
+        VisionCut::OmniMerged => RunOrder::Merged,
+        _ => RunOrder::Chunks(per_second * config["seconds_per_chunk"].as_i64().unwrap_or(2)),
+    };
+    let known = |names: [&str; 2]| names.map(|name| words.known(name)).concat();
+    Ok(Clock {
+        per_second,
+        order,
+        sound_start: known(["<|audio_bos|>", "<|audio_start|>"]),
+        sound_end: known(["<|audio_eos|>", "<|audio_end|>"]),
+    })
+}
+
+/// Returns what finds the token under a key of `tokenizer_config.json`; it takes the default where the file has none.
+///
+/// # Errors
+/// The file is wrong.
+fn named_tokens(model_dir: &Path) -> Result<impl Fn(&str, &str) -> String, DataError> {
+    let names = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
+    Ok(move |key: &str, default: &str| {
+        let sections = [&names, &names["extra_special_tokens"], &names["model_specific_special_tokens"]];
+        let found = sections.into_iter().find_map(|section| token_text(&section[key]));
+        found.unwrap_or(default).to_owned()
+    })
+}
+
+/// The number of features of Gemma 3's pictures, and their square, which stands between tokens of its own.
+fn gemma3(vision: &Json, words: &Words<'_>) -> (usize, TileConfig) {
+    let [begin, end] = [("boi_token_index", "<start_of_image>"), ("eoi_token_index", "<end_of_image>")]
+        .map(|(key, default)| words.token(key, default));
+    let num_features = words.config["mm_tokens_per_image"].as_u64().unwrap_or(256) as usize;
+    let around = [format!("\n\n{begin}"), format!("{end}\n\n")];
+    (num_features, TileConfig { around, marker: Some(begin), ..square_config(vision, 16) })
 }
 
 /// The square in the middle of a picture. A patch has `patch_size` where `vision` says nothing; `of_tower` squares must have
