@@ -20,6 +20,17 @@ pub(super) fn replicas(sheet: &Sheet) -> Option<f64> {
 
 /// Translates the options of parallelism; data parallelism is what is left of all processes.
 pub(super) fn read(sheet: &mut Sheet) {
+    processes(sheet);
+    split(sheet);
+    zero(sheet);
+    overlap(sheet);
+    launch(sheet);
+    sheet.settled("there is no Python garbage collection", &["manual_gc", "manual_gc_interval"]);
+    sheet.settled("libtorch's allocator frees memory", &["empty_unused_memory_level"]);
+}
+
+/// Translates how many processes there are into replicas.
+fn processes(sheet: &mut Sheet) {
     if PROCESSES.iter().any(|key| sheet.is_unsaid(key)) {
         sheet.note(
             "the script does not give the number of processes or how the model is split among them: set \
@@ -31,6 +42,10 @@ pub(super) fn read(sheet: &mut Sheet) {
             sheet.arrived(key, "pools.foundation.replicas (processes / tensor, pipeline and context parallelism)")
         });
     }
+}
+
+/// Translates how a model is split among processes.
+fn split(sheet: &mut Sheet) {
     let is_split = sheet.number("tensor_model_parallel_size").is_some_and(|size| size > 1.0);
     sheet.copy_all(&[
         ("tensor_model_parallel_size", "pools.foundation.tensor_parallel"),
@@ -60,6 +75,10 @@ pub(super) fn read(sheet: &mut Sheet) {
         Some(1.0) => Ok("ring".into()),
         _ => Err("pools.foundation.context_attention: ulysses uses all context-parallel ranks"),
     });
+}
+
+/// Translates what replicas hold a share of.
+fn zero(sheet: &mut Sheet) {
     let sharded =
         sheet.is("data_parallel_sharding_strategy", "optim_grads_params") || sheet.is("distributed_strategy", "fsdp");
     if sharded {
@@ -74,6 +93,10 @@ pub(super) fn read(sheet: &mut Sheet) {
     {
         sheet.arrived(key, "pools.foundation.zero");
     }
+}
+
+/// Settles when processes communicate, and through which buffers.
+fn overlap(sheet: &mut Sheet) {
     sheet.settled(
         OVERLAP,
         &[
@@ -104,6 +127,10 @@ pub(super) fn read(sheet: &mut Sheet) {
             "use_nccl_ub",
         ],
     );
+}
+
+/// Settles how processes start.
+fn launch(sheet: &mut Sheet) {
     let launch = "`loongforge launch` places processes on machines";
     sheet.settled(
         launch,
@@ -125,6 +152,4 @@ pub(super) fn read(sheet: &mut Sheet) {
             "tee",
         ],
     );
-    sheet.settled("there is no Python garbage collection", &["manual_gc", "manual_gc_interval"]);
-    sheet.settled("libtorch's allocator frees memory", &["empty_unused_memory_level"]);
 }
