@@ -6,18 +6,49 @@ use crate::config::import::sheet::Sheet;
 
 /// Translates the options that name data, its phase and its lengths.
 pub(super) fn read(sheet: &mut Sheet) {
+    let is_sft = phase(sheet);
+    sets(sheet);
+    lengths(sheet, is_sft);
+    split(sheet);
+    if sheet.number("num_images_expected").is_some() {
+        sheet.copy("num_images_expected", "data.pack.max_images");
+    }
+    always(sheet);
+    sheet.settled(
+        "the chat template is that of the model's folder; data.template has built-in ones",
+        &["chat_template", "chat_template_kwargs"],
+    );
+    sheet.settled("only answers count in the loss of train.phase sft", &["eod_mask_loss"]);
+    sheet.missing("train.phase: pretrain counts every token", &["train_on_prompt", "add_question_in_pretrain"]);
+    sheet.missing(
+        "name files and columns in data.train",
+        &["sft_dataset_config", "sft_dataset", "prompt_path", "dataset_strategy", "dataset_provider"],
+    );
+    sheet.missing("use `loongforge data pack` to tokenize in advance", &["is_tokenized_data", "sft_data_streaming"]);
+    sheet.missing("name files of samples in data.train", &["mock_data"]);
+    sheet.missing("set `policy`: LeRobot's info.json describes the robot", &["robot_type"]);
+}
+
+/// Translates the phase, and returns whether it is `sft`.
+fn phase(sheet: &mut Sheet) -> bool {
     // A phase is LoongForge's, whose data are files of samples; Megatron's are tokens that its own program has written.
     let phase = sheet.get("training_phase").and_then(Value::as_str).unwrap_or("pretrain").to_owned();
     let phase = if sheet.is_true("sft") { "sft".to_owned() } else { phase };
-    let of_samples = phase == "sft" || sheet.is("dataloader_type", "external");
+    let is_sft = phase == "sft";
+    let of_samples = is_sft || sheet.is("dataloader_type", "external");
     if sheet.get("dataset_format").is_none() {
-        sheet.set("train.phase", if phase == "sft" { "sft" } else { "pretrain" });
+        sheet.set("train.phase", if is_sft { "sft" } else { "pretrain" });
         // Sequences are full, and a step counts them.
         if !of_samples || sheet.is_true("packing_sft_data") {
             sheet.set("data.pack.mode", "stream");
         }
     }
     ["training_phase", "sft"].iter().for_each(|key| sheet.arrived(key, "train.phase"));
+    is_sft
+}
+
+/// Translates the options that name files.
+fn sets(sheet: &mut Sheet) {
     for key in ["data_path", "train_data_path"] {
         sheet.with(key, "data.train", files);
     }
@@ -26,6 +57,10 @@ pub(super) fn read(sheet: &mut Sheet) {
     if sheet.is("dataset_format", "lerobot_datasets") {
         sheet.settled("LeRobot sets are detected by their files", &["dataset_format"]);
     }
+}
+
+/// Translates how long packs are, and what becomes of samples that are longer.
+fn lengths(sheet: &mut Sheet, is_sft: bool) {
     let key = if sheet.get("max_packed_tokens").is_some() { "max_packed_tokens" } else { "seq_length" };
     sheet.copy(key, "data.pack.max_tokens");
     sheet.settled(
@@ -41,14 +76,14 @@ pub(super) fn read(sheet: &mut Sheet) {
     );
     if sheet.is_true("enable_discard_sample") {
         sheet.set("data.pack.too_long", "skip");
-    } else if phase == "sft" {
+    } else if is_sft {
         sheet.set("data.pack.too_long", "truncate");
     }
     sheet.arrived("enable_discard_sample", "data.pack.too_long");
-    split(sheet);
-    if sheet.number("num_images_expected").is_some() {
-        sheet.copy("num_images_expected", "data.pack.max_images");
-    }
+}
+
+/// Settles how samples are packed and read, of which there is one way.
+fn always(sheet: &mut Sheet) {
     sheet.settled(
         "samples are always packed, and never attend to each other",
         &[
@@ -82,19 +117,6 @@ pub(super) fn read(sheet: &mut Sheet) {
             "video_backend",
         ],
     );
-    sheet.settled(
-        "the chat template is that of the model's folder; data.template has built-in ones",
-        &["chat_template", "chat_template_kwargs"],
-    );
-    sheet.settled("only answers count in the loss of train.phase sft", &["eod_mask_loss"]);
-    sheet.missing("train.phase: pretrain counts every token", &["train_on_prompt", "add_question_in_pretrain"]);
-    sheet.missing(
-        "name files and columns in data.train",
-        &["sft_dataset_config", "sft_dataset", "prompt_path", "dataset_strategy", "dataset_provider"],
-    );
-    sheet.missing("use `loongforge data pack` to tokenize in advance", &["is_tokenized_data", "sft_data_streaming"]);
-    sheet.missing("name files of samples in data.train", &["mock_data"]);
-    sheet.missing("set `policy`: LeRobot's info.json describes the robot", &["robot_type"]);
 }
 
 /// A path, or weights and paths in turns; prefixes of `.bin` and `.idx` files are taken as they are.

@@ -1,6 +1,6 @@
 //! Which model: a Hugging Face folder, or the sizes that the options give.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::config::import::sheet::Sheet;
 
@@ -142,6 +142,31 @@ pub(super) fn read(sheet: &mut Sheet) {
 
 /// A LLaMA or a Mixtral of the given sizes, with random weights.
 fn sizes(sheet: &mut Sheet) {
+    if !is_llama(sheet) {
+        let other = "only LLaMA and Mixtral models can be built from options: set model.load or model.config";
+        return sheet.missing(other, &SIZES);
+    }
+    let config = llama(sheet);
+    let has_vocabulary = config.get("vocab_size").is_some();
+    sheet.set("model.config", config);
+    sheet.set("model.weights", "random");
+    sheet.note("set model.tokenizer to a folder with tokenizer.json");
+    if !has_vocabulary {
+        sheet.note("the options do not give the size of the vocabulary: set model.config.vocab_size");
+    }
+    arrive(sheet);
+    if sheet.number("rotary_percent") == Some(1.0) {
+        sheet.settled("the whole head is rotated", &["rotary_percent"]);
+    }
+    if sheet.is("moe_router_load_balancing_type", "aux_loss") {
+        sheet.settled("model.moe.aux_loss_coef balances the experts", &["moe_router_load_balancing_type"]);
+    }
+    sheet.settled("a vocabulary is not padded", &["make_vocab_size_divisible_by"]);
+    sheet.missing("this model.config has no such key", &SIZES);
+}
+
+/// Returns whether the options describe a LLaMA or a Mixtral, and give the sizes that it needs.
+fn is_llama(sheet: &Sheet) -> bool {
     let rotates = sheet.is("position_embedding_type", "rope") || sheet.is_true("use_rotary_position_embeddings");
     let is_llama = sheet.is_true("swiglu") && sheet.is("normalization", "RMSNorm") && rotates;
     let has_other =
@@ -149,10 +174,11 @@ fn sizes(sheet: &mut Sheet) {
             .iter()
             .any(|key| sheet.is_true(key));
     let needed = ["num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads"];
-    if !is_llama || has_other || needed.iter().any(|key| sheet.number(key).is_none()) {
-        let other = "only LLaMA and Mixtral models can be built from options: set model.load or model.config";
-        return sheet.missing(other, &SIZES);
-    }
+    is_llama && !has_other && needed.iter().all(|key| sheet.number(key).is_some())
+}
+
+/// The `config.json` that the options describe.
+fn llama(sheet: &Sheet) -> Value {
     let number = |key: &str| sheet.number(key).map(|number| number as u64);
     let heads = number("num_attention_heads");
     let groups = if sheet.is_true("group_query_attention") { number("num_query_groups").or(Some(1)) } else { heads };
@@ -169,8 +195,7 @@ fn sizes(sheet: &mut Sheet) {
         "initializer_range": sheet.number("init_method_std").unwrap_or(0.02),
         "tie_word_embeddings": !sheet.is_true("untie_embeddings_and_output_weights"),
     });
-    let vocabulary = number("vocab_size");
-    if let Some(size) = vocabulary {
+    if let Some(size) = number("vocab_size") {
         config["vocab_size"] = json!(size);
     }
     if let Some(channels) = number("kv_channels") {
@@ -181,13 +206,12 @@ fn sizes(sheet: &mut Sheet) {
         config["num_local_experts"] = json!(experts);
         config["num_experts_per_tok"] = json!(number("moe_router_topk").unwrap_or(2));
     }
-    sheet.set("model.config", config);
-    sheet.set("model.weights", "random");
-    sheet.note("set model.tokenizer to a folder with tokenizer.json");
-    if vocabulary.is_none() {
-        sheet.note("the options do not give the size of the vocabulary: set model.config.vocab_size");
-    }
-    let arrive = [
+    config
+}
+
+/// Tells of the options that `model.config` holds.
+fn arrive(sheet: &mut Sheet) {
+    let sizes = [
         ("num_layers", "num_hidden_layers"),
         ("hidden_size", "hidden_size"),
         ("ffn_hidden_size", "intermediate_size"),
@@ -204,7 +228,7 @@ fn sizes(sheet: &mut Sheet) {
         ("num_experts", "num_local_experts"),
         ("moe_router_topk", "num_experts_per_tok"),
     ];
-    arrive.iter().for_each(|(theirs, ours)| sheet.arrived(theirs, &format!("model.config.{ours}")));
+    sizes.iter().for_each(|(theirs, ours)| sheet.arrived(theirs, &format!("model.config.{ours}")));
     let of_type = [
         "swiglu",
         "normalization",
@@ -214,14 +238,6 @@ fn sizes(sheet: &mut Sheet) {
         "no_position_embedding",
     ];
     of_type.iter().for_each(|key| sheet.arrived(key, "model.config.model_type"));
-    if sheet.number("rotary_percent") == Some(1.0) {
-        sheet.settled("the whole head is rotated", &["rotary_percent"]);
-    }
-    if sheet.is("moe_router_load_balancing_type", "aux_loss") {
-        sheet.settled("model.moe.aux_loss_coef balances the experts", &["moe_router_load_balancing_type"]);
-    }
-    sheet.settled("a vocabulary is not padded", &["make_vocab_size_divisible_by"]);
-    sheet.missing("this model.config has no such key", &SIZES);
 }
 
 fn mixture(sheet: &mut Sheet) {

@@ -6,6 +6,25 @@ use crate::config::import::sheet::Sheet;
 
 /// Translates the options of checkpoints, logs, evaluations and profiles.
 pub(super) fn read(sheet: &mut Sheet) {
+    checkpoints(sheet);
+    logs(sheet);
+    profile(sheet);
+    formats(sheet);
+    sheet.missing("checkpoints contain the optimizer's state", &["no_save_optim", "no_save_rng"]);
+    sheet.settled("scheduler.lease and pools.*.grace set how long to wait", &["distributed_timeout_minutes"]);
+    sheet.missing(
+        "the run ends after train.steps; a signal stops it after a checkpoint",
+        &["exit_interval", "exit_duration_in_mins", "exit_signal_handler"],
+    );
+    sheet.settled(
+        "evaluations use packs of the same size as training",
+        &["inference_max_requests", "inference_max_seq_length"],
+    );
+    sheet.settled("train.phase and the model determine the trainer", &["trainer_type"]);
+}
+
+/// Translates where checkpoints are written, and when.
+fn checkpoints(sheet: &mut Sheet) {
     let folder = ["save", "output_dir"].iter().find_map(|key| sheet.get(key).and_then(Value::as_str));
     // A folder that the environment or an argument gives is one as well.
     let is_unsaid = folder.is_none() && ["save", "output_dir"].iter().any(|key| sheet.is_unsaid(key));
@@ -32,6 +51,10 @@ pub(super) fn read(sheet: &mut Sheet) {
         sheet.settled("a checkpoint is always written at the end", &["save_interval"]);
     }
     sheet.copy("save_interval", "checkpoint.every_steps");
+}
+
+/// Translates what is logged.
+fn logs(sheet: &mut Sheet) {
     sheet.copy("log_interval", "log.every_steps");
     sheet.settled(
         "TensorBoard's files are always written, into the run's folder",
@@ -56,7 +79,10 @@ pub(super) fn read(sheet: &mut Sheet) {
             "timing_log_option",
         ],
     );
-    profile(sheet);
+}
+
+/// Settles the form of checkpoints.
+fn formats(sheet: &mut Sheet) {
     sheet.settled(
         "checkpoints are complete Hugging Face folders with optimizer state and data position",
         &[
@@ -80,17 +106,6 @@ pub(super) fn read(sheet: &mut Sheet) {
             "use_dist_ckpt",
         ],
     );
-    sheet.missing("checkpoints contain the optimizer's state", &["no_save_optim", "no_save_rng"]);
-    sheet.settled("scheduler.lease and pools.*.grace set how long to wait", &["distributed_timeout_minutes"]);
-    sheet.missing(
-        "the run ends after train.steps; a signal stops it after a checkpoint",
-        &["exit_interval", "exit_duration_in_mins", "exit_signal_handler"],
-    );
-    sheet.settled(
-        "evaluations use packs of the same size as training",
-        &["inference_max_requests", "inference_max_seq_length"],
-    );
-    sheet.settled("train.phase and the model determine the trainer", &["trainer_type"]);
 }
 
 /// Megatron records the steps after `profile_step_start` up to `profile_step_end`.
