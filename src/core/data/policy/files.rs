@@ -7,6 +7,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Map, Value as Json, json};
 
+use super::groot_files::step;
 use super::spec::{Family, SampleSpec, name_of, named};
 use super::{groot_files, groot_groups};
 use crate::config::Normalization;
@@ -50,64 +51,40 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
     }
     let bytes = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(&path, error))?;
     let json: Json = serde_json::from_slice(&bytes).map_err(|error| DataError::file(&path, error))?;
-    let wrong = |reason: String| DataError::file(&path, reason);
-    let steps = json["steps"].as_array().ok_or_else(|| wrong("has no list `steps`".to_owned()))?;
+    let steps = json["steps"].as_array().ok_or_else(|| DataError::file(&path, "has no list `steps`"))?;
     let mut saved = Saved::default();
     for step in steps {
-        let config = &step["config"];
-        match step["registry_name"].as_str().unwrap_or_default() {
-            "normalizer_processor" => {
-                for (kind, mode) in [("STATE", &mut saved.state), ("ACTION", &mut saved.action)] {
-                    let name = config["norm_map"][kind].as_str();
-                    *mode = name
-                        .map(|it| {
-                            named(it).ok_or_else(|| wrong(format!("norm_map.{kind} is {it:?}, which is not supported")))
-                        })
-                        .transpose()?;
-                }
-                // lerobot writes no file where there are no statistics.
-                let needs = [saved.state, saved.action].iter().flatten().any(|mode| *mode != Normalization::Identity);
-                match step["state_file"].as_str() {
-                    None if needs => return Err(wrong("normalizer_processor has no state_file".to_owned())),
-                    None => {}
-                    Some(file) if !files::is_inner_name(file) => {
-                        return Err(wrong(format!("state_file {file:?} is not in the folder")));
-                    }
-                    Some(file) => saved.stats = read_stats(&folder.join(file))?,
-                }
-            }
-            groot_files::PACK => {
-                groot_files::check_pack(config).map_err(wrong)?;
-                (saved.state, saved.action) = (Some(Normalization::MinMax), Some(Normalization::MinMax));
-                let tag = config["embodiment_tag"].as_str();
-                saved.embodiment = tag.map(|tag| (tag.to_owned(), config["embodiment_mapping"][tag].as_i64()));
-                let file = step["state_file"].as_str();
-                let file = file.ok_or_else(|| wrong(format!("{} has no state_file", groot_files::PACK)))?;
-                if !files::is_inner_name(file) {
-                    return Err(wrong(format!("state_file {file:?} is not in the folder")));
-                }
-                saved.stats = read_stats(&folder.join(file))?;
-                if let Some((mask, [low, high])) = groot_groups::read(config).map_err(wrong)? {
-                    let bounds = FeatureStats::from([("min".to_owned(), low), ("max".to_owned(), high)]);
-                    saved.stats.0.insert("action".to_owned(), bounds);
-                    saved.mask = Some(mask);
-                }
-            }
+        saved.take(&path, step)?;
+    }
+    Ok(Some(saved))
+}
+
+impl Saved {
+    /// Takes what a step of the preprocessor at `path` says.
+    ///
+    /// # Errors
+    /// Named by the file: wrong, or a step that is not implemented.
+    fn take(&mut self, path: &Path, step: &Json) -> Result<(), DataError> {
+        let wrong = |reason: String| DataError::file(path, reason);
+        let (name, config) = (step["registry_name"].as_str().unwrap_or_default(), &step["config"]);
+        match name {
+            "normalizer_processor" => self.take_normalizer(path, step)?,
+            groot_files::PACK => self.take_pack(path, step)?,
             groot_files::ENCODE => groot_files::check_encode(config).map_err(wrong)?,
             "relative_actions_processor" => {
                 let texts = |key: &str| -> Vec<String> {
                     let names = config[key].as_array().into_iter().flatten();
                     names.filter_map(Json::as_str).map(str::to_owned).collect()
                 };
-                saved.relative = Some((config["enabled"] == true, texts("exclude_joints"), texts("action_names")));
+                self.relative = Some((config["enabled"] == true, texts("exclude_joints"), texts("action_names")));
             }
             "rename_observations_processor" => {
                 let names = config["rename_map"].as_object().into_iter().flatten();
-                saved.renamed = names.filter_map(|(from, to)| Some((from.clone(), to.as_str()?.to_owned()))).collect();
+                self.renamed = names.filter_map(|(from, to)| Some((from.clone(), to.as_str()?.to_owned()))).collect();
             }
             "xvla_add_domain_id" => {
                 let domain = config["domain_id"].as_i64();
-                saved.domain = Some(domain.ok_or_else(|| {
+                self.domain = Some(domain.ok_or_else(|| {
                     wrong(format!("domain_id must be a whole number, found {}", config["domain_id"]))
                 })?);
             }
@@ -130,9 +107,46 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
             | "action_tokenizer_processor" => {}
             other => return Err(wrong(format!("has the step {other:?}, which is not implemented"))),
         }
-        saved.steps.push(step["registry_name"].as_str().unwrap_or_default().to_owned());
+        self.steps.push(name.to_owned());
+        Ok(())
     }
-    Ok(Some(saved))
+
+    fn take_normalizer(&mut self, path: &Path, step: &Json) -> Result<(), DataError> {
+        let wrong = |reason: String| DataError::file(path, reason);
+        for (kind, mode) in [("STATE", &mut self.state), ("ACTION", &mut self.action)] {
+            let name = step["config"]["norm_map"][kind].as_str();
+            *mode = name
+                .map(|it| named(it).ok_or_else(|| wrong(format!("norm_map.{kind} is {it:?}, which is not supported"))))
+                .transpose()?;
+        }
+        // lerobot writes no file where there are no statistics.
+        let needs = [self.state, self.action].iter().flatten().any(|mode| *mode != Normalization::Identity);
+        match step["state_file"].as_str() {
+            None if needs => return Err(wrong("normalizer_processor has no state_file".to_owned())),
+            None => {}
+            Some(file) => self.stats = stats_beside(path, file)?,
+        }
+        Ok(())
+    }
+
+    /// Takes GR00T's modes, which its folders all have, its embodiment, statistics and bounds.
+    fn take_pack(&mut self, path: &Path, step: &Json) -> Result<(), DataError> {
+        let wrong = |reason: String| DataError::file(path, reason);
+        let config = &step["config"];
+        groot_files::check_pack(config).map_err(wrong)?;
+        (self.state, self.action) = (Some(Normalization::MinMax), Some(Normalization::MinMax));
+        let tag = config["embodiment_tag"].as_str();
+        self.embodiment = tag.map(|tag| (tag.to_owned(), config["embodiment_mapping"][tag].as_i64()));
+        let file = step["state_file"].as_str();
+        let file = file.ok_or_else(|| wrong(format!("{} has no state_file", groot_files::PACK)))?;
+        self.stats = stats_beside(path, file)?;
+        if let Some((mask, [low, high])) = groot_groups::read(config).map_err(wrong)? {
+            let bounds = FeatureStats::from([("min".to_owned(), low), ("max".to_owned(), high)]);
+            self.stats.0.insert("action".to_owned(), bounds);
+            self.mask = Some(mask);
+        }
+        Ok(())
+    }
 }
 
 /// Sees to it that what a model in `folder` does behind its policy is what is done here.
@@ -152,6 +166,14 @@ pub fn check_after(folder: &Path) -> Result<(), DataError> {
     match names.find(|name| !known.contains(name)) {
         Some(other) => Err(DataError::file(&path, format!("has the step {other:?}, which is not implemented"))),
         None => Ok(()),
+    }
+}
+
+/// Reads the statistics in `file`, which is in the folder of the preprocessor at `path`.
+fn stats_beside(path: &Path, file: &str) -> Result<Stats, DataError> {
+    match files::is_inner_name(file) {
+        true => read_stats(&path.with_file_name(file)),
+        false => Err(DataError::file(path, format!("state_file {file:?} is not in the folder"))),
     }
 }
 
@@ -179,23 +201,25 @@ fn read_stats(path: &Path) -> Result<Stats, DataError> {
 /// # Errors
 /// The reason: the statistics cannot be written.
 pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(String, Vec<u8>)>, String> {
-    let feature = |kind: &str, shape: Vec<usize>| json!({ "type": kind, "shape": shape });
-    let [rows, columns] = spec.resolution;
-    let mut inputs: Map<String, Json> = Map::new();
-    for camera in &spec.cameras {
-        inputs.insert(camera.clone(), feature("VISUAL", vec![3, rows, columns]));
+    let mut files = Vec::new();
+    for (name, mut steps) in [(BEFORE, before(spec, stats, mask)), (AFTER, after(spec, stats, mask))] {
+        for (at, step) in steps.iter_mut().enumerate() {
+            let kind = step["registry_name"].as_str().unwrap_or_default().to_owned();
+            if kind.ends_with("normalizer_processor") || groot_files::HAVE_STATS.contains(&kind.as_str()) {
+                let file = format!("{name}_step_{at}_{kind}.safetensors");
+                step["state_file"] = file.clone().into();
+                files.push((file, tensors(stats)?));
+            }
+        }
+        let text =
+            serde_json::to_vec_pretty(&json!({ "name": name, "steps": steps })).map_err(|error| error.to_string())?;
+        files.push((format!("{name}.json"), text));
     }
-    inputs.insert("observation.state".to_owned(), feature("STATE", vec![spec.state_dim]));
-    let outputs: Map<String, Json> =
-        [("action".to_owned(), feature("ACTION", vec![spec.action_dim]))].into_iter().collect();
-    let both: Map<String, Json> = inputs.into_iter().chain(outputs.clone()).collect();
-    let modes = json!({
-        "VISUAL": "IDENTITY",
-        "STATE": name_of(spec.state_normalization),
-        "ACTION": name_of(spec.action_normalization),
-    });
-    let normalizer = |features: Map<String, Json>| json!({ "eps": 1e-8, "features": features, "norm_map": modes });
-    let step = |name: &str, config: Json| json!({ "registry_name": name, "config": config });
+    Ok(files)
+}
+
+/// The steps before the policy, in its family's order.
+fn before(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Vec<Json> {
     let relative = step(
         "relative_actions_processor",
         json!({ "enabled": spec.relative, "exclude_joints": spec.exclude, "action_names": names(&spec.action_names) }),
@@ -209,11 +233,11 @@ pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(Str
             "truncation": true, "tokenizer_name": spec.tokenizer,
         }),
     );
-    let device = |name: &str| step("device_processor", json!({ "device": name, "float_dtype": null }));
     let rename = step("rename_observations_processor", json!({ "rename_map": {} }));
     let batch = step("to_batch_processor", json!({}));
-    let normalize = step("normalizer_processor", normalizer(both));
-    let before = match spec.family {
+    let features = inputs(spec).into_iter().chain(outputs(spec)).collect();
+    let normalize = step("normalizer_processor", normalizer(spec, features));
+    match spec.family {
         Family::Pi05 => {
             let digits = step("pi05_prepare_state_tokenizer_processor_step", json!({}));
             vec![rename, batch, relative, normalize, digits, tokenizer, device("cpu")]
@@ -251,7 +275,11 @@ pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(Str
             let steps = [rename, batch, groot_files::pack(spec, stats, mask)];
             steps.into_iter().chain(encode).chain([device("cpu")]).collect()
         }
-    };
+    }
+}
+
+/// The steps behind the policy, which restore actions.
+fn after(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Vec<Json> {
     let absolute = step("absolute_actions_processor", json!({ "enabled": spec.relative }));
     let has_step = match spec.family {
         Family::Pi0 | Family::Pi05 | Family::Pi0Fast => true,
@@ -261,28 +289,46 @@ pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(Str
     let restore = match spec.family {
         Family::Groot if spec.relative => groot_files::decode(spec, stats, mask),
         Family::Groot => groot_files::unpack(spec),
-        _ => step("unnormalizer_processor", normalizer(outputs)),
+        _ => step("unnormalizer_processor", normalizer(spec, outputs(spec))),
     };
     let absolute = has_step.then_some(absolute);
     let toggled = spec.frames.as_ref().map(|frames| &frames.toggled).filter(|toggled| !toggled.is_empty());
     let toggle =
         toggled.map(|toggled| step("fastwam_action_toggle_processor", json!({ "toggle_dimensions": toggled })));
-    let after = std::iter::once(restore).chain(absolute).chain(toggle).chain([device("cpu")]).collect::<Vec<Json>>();
-    let mut files = Vec::new();
-    for (name, mut steps) in [(BEFORE, before), (AFTER, after)] {
-        for (at, step) in steps.iter_mut().enumerate() {
-            let kind = step["registry_name"].as_str().unwrap_or_default().to_owned();
-            if kind.ends_with("normalizer_processor") || groot_files::HAVE_STATS.contains(&kind.as_str()) {
-                let file = format!("{name}_step_{at}_{kind}.safetensors");
-                step["state_file"] = file.clone().into();
-                files.push((file, tensors(stats)?));
-            }
-        }
-        let text =
-            serde_json::to_vec_pretty(&json!({ "name": name, "steps": steps })).map_err(|error| error.to_string())?;
-        files.push((format!("{name}.json"), text));
+    std::iter::once(restore).chain(absolute).chain(toggle).chain([device("cpu")]).collect()
+}
+
+fn device(name: &str) -> Json {
+    step("device_processor", json!({ "device": name, "float_dtype": null }))
+}
+
+fn normalizer(spec: &SampleSpec, features: Map<String, Json>) -> Json {
+    let modes = json!({
+        "VISUAL": "IDENTITY",
+        "STATE": name_of(spec.state_normalization),
+        "ACTION": name_of(spec.action_normalization),
+    });
+    json!({ "eps": 1e-8, "features": features, "norm_map": modes })
+}
+
+/// The shapes of pictures and states.
+fn inputs(spec: &SampleSpec) -> Map<String, Json> {
+    let [rows, columns] = spec.resolution;
+    let mut inputs: Map<String, Json> = Map::new();
+    for camera in &spec.cameras {
+        inputs.insert(camera.clone(), feature("VISUAL", vec![3, rows, columns]));
     }
-    Ok(files)
+    inputs.insert("observation.state".to_owned(), feature("STATE", vec![spec.state_dim]));
+    inputs
+}
+
+/// The shape of an action.
+fn outputs(spec: &SampleSpec) -> Map<String, Json> {
+    [("action".to_owned(), feature("ACTION", vec![spec.action_dim]))].into_iter().collect()
+}
+
+fn feature(kind: &str, shape: Vec<usize>) -> Json {
+    json!({ "type": kind, "shape": shape })
 }
 
 fn names(names: &[String]) -> Json {

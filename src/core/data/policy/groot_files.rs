@@ -15,7 +15,8 @@ const UNPACK: &str = "groot_action_unpack_unnormalize_v2";
 /// Those with statistics in a file beside them.
 pub const HAVE_STATS: [&str; 2] = [PACK, UNPACK];
 
-fn step(name: &str, config: Json) -> Json {
+/// A step of lerobot's processors.
+pub fn step(name: &str, config: Json) -> Json {
     json!({ "registry_name": name, "config": config })
 }
 
