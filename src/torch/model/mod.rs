@@ -30,6 +30,7 @@ mod reference;
 mod reference_items;
 mod registry;
 mod rope_config;
+mod rope_scaling;
 mod routing;
 mod sampler;
 mod sampling;
