@@ -1,6 +1,11 @@
 //! What is exported of a board, as families of samples: Prometheus and OpenTelemetry write the same ones.
 
+use std::collections::BTreeMap;
+
 use super::Board;
+use super::board::{Counts, Seen};
+use crate::message::{ActorId, EdgeLoad};
+use crate::observe::StepMetrics;
 
 /// The samples of one name.
 pub(super) struct Family {
@@ -23,32 +28,10 @@ impl Board {
     /// host, where they are known.
     pub(super) fn families(&self, resident: Option<u64>) -> Vec<Family> {
         let mut page = Page::default();
-        let last = self.steps.back();
-        let counts = &self.counts;
         page.one("info", "gauge", "Version of loongforge.", &[("version", &self.info.version)], 1.0);
         page.one("up", "gauge", "1 while the run is active.", &[], f64::from(u8::from(self.ended.is_none())));
-        if let Some(last) = last {
-            page.one("step", "gauge", "Last step that was applied or skipped.", &[], last.step as f64);
-            page.one("loss", "gauge", "Mean loss over the last step's target tokens.", &[], last.loss);
-            page.one("grad_norm", "gauge", "Gradient norm over all pools, before clipping.", &[], last.grad_norm);
-            page.one("learning_rate", "gauge", "Learning rate of the last step.", &[], last.learning_rate);
-            page.one("step_seconds", "gauge", "Duration of the last step.", &[], last.step_ms / 1e3);
-            page.one("tokens_per_second", "gauge", "Tokens per second in the last step.", &[], last.tokens_per_s);
-            if let Some(mfu) = last.mfu {
-                page.one("mfu_ratio", "gauge", "Model FLOPs utilization.", &[], mfu);
-            }
-            let pools = last.pools.iter().map(|(name, pool)| (name.as_str(), pool.memory));
-            let memory =
-                [("encoder", last.encoder_memory), ("foundation", last.foundation_memory)].into_iter().chain(pools);
-            let memory: Vec<_> = memory.filter_map(|(pool, memory)| Some((pool, memory?.total() as f64))).collect();
-            if !memory.is_empty() {
-                page.family(
-                    "tensor_memory_bytes",
-                    "gauge",
-                    "Tensor memory in bytes of the pool's actor that uses the most.",
-                );
-                memory.iter().for_each(|(pool, bytes)| page.sample("tensor_memory_bytes", &[("pool", pool)], *bytes));
-            }
+        if let Some(last) = self.steps.back() {
+            page.step(last);
         }
         if let Some(bytes) = resident {
             page.one(
@@ -76,6 +59,43 @@ impl Board {
             );
         }
         page.one("steps_planned", "gauge", "Steps of the whole run.", &[], self.info.num_steps as f64);
+        page.counts(&self.counts);
+        page.actors(&self.actors);
+        page.0
+    }
+}
+
+#[derive(Default)]
+struct Page(Vec<Family>);
+
+impl Page {
+    /// Adds what is exported of the last step.
+    fn step(&mut self, last: &StepMetrics) {
+        self.one("step", "gauge", "Last step that was applied or skipped.", &[], last.step as f64);
+        self.one("loss", "gauge", "Mean loss over the last step's target tokens.", &[], last.loss);
+        self.one("grad_norm", "gauge", "Gradient norm over all pools, before clipping.", &[], last.grad_norm);
+        self.one("learning_rate", "gauge", "Learning rate of the last step.", &[], last.learning_rate);
+        self.one("step_seconds", "gauge", "Duration of the last step.", &[], last.step_ms / 1e3);
+        self.one("tokens_per_second", "gauge", "Tokens per second in the last step.", &[], last.tokens_per_s);
+        if let Some(mfu) = last.mfu {
+            self.one("mfu_ratio", "gauge", "Model FLOPs utilization.", &[], mfu);
+        }
+        let pools = last.pools.iter().map(|(name, pool)| (name.as_str(), pool.memory));
+        let memory =
+            [("encoder", last.encoder_memory), ("foundation", last.foundation_memory)].into_iter().chain(pools);
+        let memory: Vec<_> = memory.filter_map(|(pool, memory)| Some((pool, memory?.total() as f64))).collect();
+        if !memory.is_empty() {
+            self.family(
+                "tensor_memory_bytes",
+                "gauge",
+                "Tensor memory in bytes of the pool's actor that uses the most.",
+            );
+            memory.iter().for_each(|(pool, bytes)| self.sample("tensor_memory_bytes", &[("pool", pool)], *bytes));
+        }
+    }
+
+    /// Adds what is counted over the whole run.
+    fn counts(&mut self, counts: &Counts) {
         for (name, help, value) in [
             ("steps_applied_total", "Steps that were applied.", counts.applied),
             ("steps_skipped_total", "Steps whose loss or gradient was not finite.", counts.skipped),
@@ -87,39 +107,37 @@ impl Board {
             ("checkpoints_uncopied_total", "Checkpoints whose copies into the object store failed.", counts.uncopied),
             ("watch_lost_news_total", "Events that were dropped because the watcher was behind.", counts.lost_news),
         ] {
-            page.one(name, "counter", help, &[], value as f64);
+            self.one(name, "counter", help, &[], value as f64);
         }
-        page.one("checkpoint_publish_seconds_total", "counter", "Time spent on publishing.", &[], counts.publishing);
-        let actors: Vec<_> = self.actors.iter().map(|(id, seen)| (id.to_string(), id.pool, seen)).collect();
-        page.family("actor_busy_ratio", "gauge", "Share of the last step in which the actor computed.");
+        self.one("checkpoint_publish_seconds_total", "counter", "Time spent on publishing.", &[], counts.publishing);
+    }
+
+    /// Adds how busy actors are, and what is under way between them.
+    fn actors(&mut self, actors: &BTreeMap<ActorId, Seen>) {
+        let actors: Vec<_> = actors.iter().map(|(id, seen)| (id.to_string(), id.pool, seen)).collect();
+        self.family("actor_busy_ratio", "gauge", "Share of the last step in which the actor computed.");
         for (id, pool, seen) in &actors {
             let whole = seen.timings.busy + seen.timings.idle;
             if whole > 0.0 {
-                page.sample("actor_busy_ratio", &[("actor", id), ("pool", pool.as_str())], seen.timings.busy / whole);
+                self.sample("actor_busy_ratio", &[("actor", id), ("pool", pool.as_str())], seen.timings.busy / whole);
             }
         }
-        type Load = fn(&crate::message::EdgeLoad) -> f64;
+        type Load = fn(&EdgeLoad) -> f64;
         let loads: [(&'static str, &'static str, Load); 3] = [
             ("edge_in_flight_bytes", "Bytes of parcels that were sent and not yet used.", |edge| edge.in_flight as f64),
             ("edge_credit_bytes", "Bytes that may be in flight.", |edge| edge.credit as f64),
             ("edge_waiting_parcels", "Parcels that wait for credit.", |edge| f64::from(edge.num_unsent)),
         ];
         for (name, help, value) in loads {
-            page.family(name, "gauge", help);
+            self.family(name, "gauge", help);
             for (id, _, seen) in &actors {
                 for edge in &seen.edges {
-                    page.sample(name, &[("from", id), ("to", &edge.to.to_string())], value(edge));
+                    self.sample(name, &[("from", id), ("to", &edge.to.to_string())], value(edge));
                 }
             }
         }
-        page.0
     }
-}
 
-#[derive(Default)]
-struct Page(Vec<Family>);
-
-impl Page {
     fn one(&mut self, name: &'static str, kind: &str, help: &'static str, labels: &[(&'static str, &str)], value: f64) {
         self.family(name, kind, help);
         self.sample(name, labels, value);
