@@ -49,12 +49,7 @@ pub(in crate::model) fn read(
     no_dropout(keys, &["hidden_dropout_prob", "attention_dropout", "projection_dropout", "dropout"])?;
     keys.only("use_mask_token", &[json!(false)])?;
     let eps = keys.number_or("layer_norm_eps")?.unwrap_or(1e-6);
-    keys.only("norm_type", &[json!("layer_norm"), json!("rms_norm")])?;
-    let norm = if keys.text_or("norm_type")?.unwrap_or(if original { "rms_norm" } else { "layer_norm" }) == "rms_norm" {
-        TowerNorm::Rms(eps)
-    } else {
-        TowerNorm::Layer(eps)
-    };
+    let norm = tower_norm(keys, original, eps)?;
     let (image_size, patch_size) =
         (square(keys, "image_size")?.unwrap_or(448), square(keys, "patch_size")?.unwrap_or(14));
     let side = image_size / patch_size;
@@ -64,13 +59,6 @@ pub(in crate::model) fn read(
     }
     let flag = |key: &str, default: bool| keys.flag_or(key).map(|flag| flag.unwrap_or(default));
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
-    let positions = PositionTable {
-        name: if original { "embeddings.position_embedding" } else { "embeddings.position_embeddings" },
-        shape: vec![1, side * side + 1, width],
-        side,
-        with_class: true,
-        resampling: Resampling::Bicubic,
-    };
     let scale_key = if original { "initializer_factor" } else { "layer_scale_init_value" };
     let scale = keys.number_or(scale_key)?.unwrap_or(0.1);
     let shared = BlockConfig {
@@ -102,26 +90,51 @@ pub(in crate::model) fn read(
     };
     let tower = TowerConfig {
         order: PatchOrder::Raster,
-        positions: flag("use_absolute_position_embeddings", true)?.then_some(positions),
+        positions: flag("use_absolute_position_embeddings", true)?.then(|| positions(original, side, width)),
         class: Some(ClassToken { name: class, shape: vec![1, 1, width], registers: None, angles: None }),
         block_prefix: if original { "encoder.layers." } else { "encoder.layer." },
         final_norm: (!pooled).then_some(("layernorm", TowerNorm::Layer(eps))),
         ..TowerConfig::new(prefix, embed, shuffle.merge, keys.size("num_hidden_layers")?, block)
     };
-    let (norm, linears) = if original { ("0", ["1", "3"]) } else { ("layer_norm", ["linear_1", "linear_2"]) };
     let projector = ProjectorConfig {
         prefix: projector.into(),
         inputs: width,
         merge: shuffle.merge,
         outputs: shuffle.outputs,
-        kind: ProjectorKind::Mlp {
-            norm: Some(MergeNorm { name: norm, norm: PROJECTOR_NORM, merged: true }),
-            linears,
-            inner: shuffle.outputs,
-            by_channel: false,
-            activation: shuffle.activation,
-        },
+        kind: mlp(original, shuffle),
         initializer_range,
     };
     Ok(VisionConfig { tower, projector, deepstack: Vec::new() })
+}
+
+/// The norms of the tower's layers, by `norm_type` or as the class has them.
+fn tower_norm(keys: &Keys<'_>, original: bool, eps: f64) -> Result<TowerNorm, ModelConfigError> {
+    keys.only("norm_type", &[json!("layer_norm"), json!("rms_norm")])?;
+    match keys.text_or("norm_type")?.unwrap_or(if original { "rms_norm" } else { "layer_norm" }) {
+        "rms_norm" => Ok(TowerNorm::Rms(eps)),
+        _ => Ok(TowerNorm::Layer(eps)),
+    }
+}
+
+/// A position for each patch of a square with this `side`, and one for the class token.
+fn positions(original: bool, side: i64, width: i64) -> PositionTable {
+    PositionTable {
+        name: if original { "embeddings.position_embedding" } else { "embeddings.position_embeddings" },
+        shape: vec![1, side * side + 1, width],
+        side,
+        with_class: true,
+        resampling: Resampling::Bicubic,
+    }
+}
+
+/// The projector's layers, behind a norm of the merged patches.
+fn mlp(original: bool, shuffle: &PixelShuffle) -> ProjectorKind {
+    let (norm, linears) = if original { ("0", ["1", "3"]) } else { ("layer_norm", ["linear_1", "linear_2"]) };
+    ProjectorKind::Mlp {
+        norm: Some(MergeNorm { name: norm, norm: PROJECTOR_NORM, merged: true }),
+        linears,
+        inner: shuffle.outputs,
+        by_channel: false,
+        activation: shuffle.activation,
+    }
 }
