@@ -33,7 +33,7 @@ use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
 use architecture::describe;
 pub use container::TensorType;
-use container::{write_header, write_padding};
+use container::{Metadata, write_header, write_padding};
 use json_file::read_json;
 use loongforge_core::data::ChatTemplate;
 use loongforge_torch::train::Adapters;
@@ -116,23 +116,37 @@ pub fn export_gguf(
     metadata.extend(described.metadata);
     metadata.extend(vocabulary);
 
+    write_file(out, &metadata, &plan, &checkpoint, adapters.as_ref())?;
+    Ok(Exported { num_files: 1, bytes: descriptions.iter().map(container::Description::num_bytes).sum(), said })
+}
+
+/// Writes the file `out`: what is planned of `checkpoint`, changed by `adapters`.
+///
+/// # Errors
+/// A file of this name is there, or one cannot be read or written; no draft is left.
+fn write_file(
+    out: &Path,
+    metadata: &Metadata,
+    plan: &Plan,
+    checkpoint: &Checkpoint,
+    adapters: Option<&Adapters>,
+) -> Result<(), ExportError> {
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let io = |source| ExportError::Io { path: out.to_owned(), source };
     std::fs::create_dir_all(parent).map_err(io)?;
     // Beside it, so that the rename stays on one disk.
     let draft = tempfile::Builder::new().prefix(".loongforge-").tempfile_in(parent).map_err(io)?;
     let mut writer = BufWriter::new(draft);
-    write_header(&mut writer, &metadata, &descriptions).map_err(io)?;
+    write_header(&mut writer, metadata, &plan.descriptions()).map_err(io)?;
     for planned in plan.tensors() {
-        write_tensor(&mut writer, &checkpoint, adapters.as_ref(), planned).map_err(|error| match error {
+        write_tensor(&mut writer, checkpoint, adapters, planned).map_err(|error| match error {
             Failed::Read(error) => error,
             Failed::Write(source) => io(source),
         })?;
     }
     let draft = writer.into_inner().map_err(|error| io(error.into_error()))?;
     draft.as_file().sync_all().map_err(io)?;
-    publish(draft, out).map_err(io)?;
-    Ok(Exported { num_files: 1, bytes: descriptions.iter().map(container::Description::num_bytes).sum(), said })
+    publish(draft, out).map_err(io)
 }
 
 enum Failed {
