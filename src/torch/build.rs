@@ -26,11 +26,23 @@ fn main() {
         return;
     }
 
+    let openmp = openmp_of(&lib);
+    compile(&include, openmp.is_some());
+    println!("cargo:rustc-link-search=native={}", lib.display());
+    println!("cargo:rustc-link-lib=torch_cpu");
+    println!("cargo:rustc-link-lib=c10");
+    if let Some(openmp) = openmp {
+        println!("cargo:rustc-link-lib=dylib:+verbatim={openmp}");
+    }
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
+}
+
+/// Compiles the shim; its loops run on many threads where libtorch brings an OpenMP library.
+fn compile(include: &Path, has_openmp: bool) {
     // at::parallel_for is a template that runs on one thread where it is compiled without OpenMP.
     let mut build = cc::Build::new();
-    let openmp = openmp_of(&lib);
-    match (&openmp, build.cpp(true).get_compiler().is_like_gnu()) {
-        (Some(_), true) => build.flag("-fopenmp"),
+    match (has_openmp, build.cpp(true).get_compiler().is_like_gnu()) {
+        (true, true) => build.flag("-fopenmp"),
         _ => {
             println!(
                 "cargo:warning=loongforge's kernels use one thread each: they need GCC and libtorch's own libgomp"
@@ -49,7 +61,7 @@ fn main() {
         .flag("-fno-math-errno")
         .flag("-fno-trapping-math")
         .include("native/cpp/stubs")
-        .include(&include)
+        .include(include)
         .include(include.join("torch/csrc/api/include"))
         .define("USE_DISTRIBUTED", None)
         .define("USE_C10D_GLOO", None)
@@ -80,13 +92,6 @@ fn main() {
             .map(|name| format!("native/cpp/{name}.cpp")),
         )
         .compile("loongforge_native");
-    println!("cargo:rustc-link-search=native={}", lib.display());
-    println!("cargo:rustc-link-lib=torch_cpu");
-    println!("cargo:rustc-link-lib=c10");
-    if let Some(openmp) = openmp {
-        println!("cargo:rustc-link-lib=dylib:+verbatim={openmp}");
-    }
-    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
 }
 
 /// Says whether clippy asks, which links nothing: cargo keeps its build apart, so that the shim would be compiled twice.
