@@ -81,7 +81,44 @@ fn processor_seconds() -> f64 {
 }
 
 fn spec(shape: &Shape, steps: u64) -> SimSpec {
-    let plan = PlanSpec {
+    let coordinator = coordinator(shape, steps);
+    let (costs, cluster) = (costs(), cluster(shape));
+    SimSpec { coordinator, costs, cluster, colocated_trained: true, warm_up: WARM_UP, drawn_steps: 0 }
+}
+
+fn coordinator(shape: &Shape, steps: u64) -> CoordinatorSpec {
+    CoordinatorSpec {
+        pools: PoolSizes::of_roles(64, shape.encoders, shape.replicas),
+        plan: plan(shape, steps),
+        first_step: StepId(0),
+        state: SchedulerState::default(),
+        look_ahead: None,
+        fitted: false,
+        steps,
+        global_batch_size: shape.batch,
+        prefetch_steps: 2,
+        clip_grad: 1.0,
+        max_nonfinite: 3,
+        bad_samples: BadSamples { max_fraction: 0.01, max_consecutive: 100 },
+        too_long: Default::default(),
+        checkpoint_dir: "checkpoints".into(),
+        save_points: SavePoints { every_steps: 0, at_end: true },
+        max_save_failures: 5,
+        snapshots: None,
+        encoders: vec![EncoderPoolSpec {
+            name: PoolName::ENCODER,
+            elastic: false,
+            trained: true,
+            cached: false,
+            reads: false,
+        }],
+        fixed_lanes: true,
+        evaluation: None,
+    }
+}
+
+fn plan(shape: &Shape, steps: u64) -> PlanSpec {
+    PlanSpec {
         sigma: None,
         pack: PackLimits::tokens(MAX_TOKENS),
         learning_rate: LearningRate {
@@ -109,37 +146,12 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
             flow: None,
         },
         credits: EdgeCredits { pixels: 256 << 20, tokens: 16 << 20, features: 512 << 20 },
-    };
-    let coordinator = CoordinatorSpec {
-        pools: PoolSizes::of_roles(64, shape.encoders, shape.replicas),
-        plan,
-        first_step: StepId(0),
-        state: SchedulerState::default(),
-        look_ahead: None,
-        fitted: false,
-        steps,
-        global_batch_size: shape.batch,
-        prefetch_steps: 2,
-        clip_grad: 1.0,
-        max_nonfinite: 3,
-        bad_samples: BadSamples { max_fraction: 0.01, max_consecutive: 100 },
-        too_long: Default::default(),
-        checkpoint_dir: "checkpoints".into(),
-        save_points: SavePoints { every_steps: 0, at_end: true },
-        max_save_failures: 5,
-        snapshots: None,
-        encoders: vec![EncoderPoolSpec {
-            name: PoolName::ENCODER,
-            elastic: false,
-            trained: true,
-            cached: false,
-            reads: false,
-        }],
-        fixed_lanes: true,
-        evaluation: None,
-    };
+    }
+}
+
+fn costs() -> Costs {
     // A tower of 0.6 B and a language model of 8 B parameters on devices of 4e14 FLOP/s.
-    let costs = Costs {
+    Costs {
         data: DataCosts { per_sample: 1e-4, per_patch: 1e-7, per_byte: 1e-11 },
         encoder: RoleCosts {
             per_token: 9e-6,
@@ -156,8 +168,11 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
             ..RoleCosts::default()
         },
         ..Costs::default()
-    };
-    let cluster = Cluster {
+    }
+}
+
+fn cluster(shape: &Shape) -> Cluster {
+    Cluster {
         control_latency: 2e-4,
         latency: 2e-5,
         bandwidth: 4e10,
@@ -166,6 +181,5 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         bytes_per_hidden: 8192.0,
         jitter: 0.02,
         ..Cluster::default()
-    };
-    SimSpec { coordinator, costs, cluster, colocated_trained: true, warm_up: WARM_UP, drawn_steps: 0 }
+    }
 }
