@@ -28,6 +28,29 @@ impl Rules<'_> {
                 (message, "set it to 0, or drop that key; actions are compared after the run in any case")
             });
         }
+        self.sets(eval, &names);
+        self.expectations(eval, &names);
+        if let Some(best) = eval.best.as_ref().filter(|best| !names.is_empty() && !names.contains(best)) {
+            let help = format!("the sets are {}", names.join(", "));
+            self.broken(true, code::OUT_OF_RANGE, &["eval.best"], || {
+                (format!("`eval.best`: there is no set `{best}`"), help.as_str())
+            });
+        }
+        let keys = [
+            ("eval.max_samples", eval.max_samples.is_some()),
+            ("eval.generate", eval.generate.is_some()),
+            ("eval.best", eval.best.is_some()),
+            ("eval.patience", eval.patience.is_some()),
+        ];
+        for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set && eval.every_steps == 0) {
+            self.broken(true, code::COMBINATION, &[key], || {
+                (format!("`{key}` applies only to evaluations during the run"), "set eval.every_steps")
+            });
+        }
+    }
+
+    /// Checks that `eval.sets` have names of their own; `names` are those of all sets.
+    fn sets(&mut self, eval: &Eval, names: &[String]) {
         for name in eval.sets.keys() {
             let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !name.is_empty();
             let is_taken = name == Eval::POOLED || names.iter().filter(|other| *other == name).count() > 1;
@@ -36,6 +59,10 @@ impl Rules<'_> {
                 (format!("`eval.sets`: `{name}` {why}"), "a name has letters, digits, `-`, `_` and `.`")
             });
         }
+    }
+
+    /// Checks that `eval.expect` is about sets in `names`, and says one thing of each.
+    fn expectations(&mut self, eval: &Eval, names: &[String]) {
         for (name, expect) in &eval.expect {
             let is_pooled = eval.pooled_statistics.is_some() && name == Eval::POOLED;
             let help = format!("the sets are {}", names.join(", "));
@@ -66,23 +93,6 @@ impl Rules<'_> {
                 let message =
                     format!("`eval.expect.{name}` must have exactly one of `at_least`, `at_most` and `chance`");
                 (message, "set one of them, for example { at_least: 0.9 }")
-            });
-        }
-        if let Some(best) = eval.best.as_ref().filter(|best| !names.is_empty() && !names.contains(best)) {
-            let help = format!("the sets are {}", names.join(", "));
-            self.broken(true, code::OUT_OF_RANGE, &["eval.best"], || {
-                (format!("`eval.best`: there is no set `{best}`"), help.as_str())
-            });
-        }
-        let keys = [
-            ("eval.max_samples", eval.max_samples.is_some()),
-            ("eval.generate", eval.generate.is_some()),
-            ("eval.best", eval.best.is_some()),
-            ("eval.patience", eval.patience.is_some()),
-        ];
-        for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set && eval.every_steps == 0) {
-            self.broken(true, code::COMBINATION, &[key], || {
-                (format!("`{key}` applies only to evaluations during the run"), "set eval.every_steps")
             });
         }
     }
