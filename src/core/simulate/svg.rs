@@ -43,46 +43,8 @@ pub fn gantt_svg(gantt: &Gantt, title: &str) -> String {
             escape(name)
         );
     }
-    for span in &gantt.spans {
-        let (left, right) = (x(span.start), x(span.end));
-        if right - left < THINNEST {
-            continue;
-        }
-        // Waiting is a thin line: what is full is at work.
-        let (y, height) = match span.activity.is_busy() {
-            true => (tops[span.row as usize], ROW),
-            false => (tops[span.row as usize] + ROW / 2.0 - 2.0, 4.0),
-        };
-        let wait = if span.activity.is_busy() { "" } else { "waits for " };
-        let _ = writeln!(
-            svg,
-            "<rect x=\"{left:.2}\" y=\"{y:.1}\" width=\"{:.2}\" height=\"{height}\" fill=\"{}\"{}><title>{}: {wait}{}, {} \
-             from {}, step {}</title></rect>",
-            right - left,
-            color(span.activity),
-            // A hair of white keeps neighbors apart where there is room for it.
-            if right - left > 2.0 && span.activity.is_busy() { " stroke=\"#ffffff\" stroke-width=\"0.6\"" } else { "" },
-            escape(&gantt.rows[span.row as usize]),
-            span.activity.name(),
-            time(span.end - span.start),
-            time(span.start - gantt.start),
-            span.step,
-        );
-    }
-    for (at, what) in legend.iter().enumerate() {
-        let (column, line) = ((at % 5) as f64, (at / 5) as f64);
-        let (x, y) = (LEFT + column * 195.0, bottom + 40.0 + line * 20.0);
-        let (box_y, box_height) = if what.is_busy() { (y, 12.0) } else { (y + 4.0, 4.0) };
-        let name = if what.is_busy() { what.name().to_owned() } else { format!("waits for {}", what.name()) };
-        let _ = writeln!(
-            svg,
-            "<rect x=\"{x}\" y=\"{box_y}\" width=\"16\" height=\"{box_height}\" fill=\"{}\"/>\
-             <text x=\"{}\" y=\"{}\" fill=\"#333333\">{name}</text>",
-            color(*what),
-            x + 22.0,
-            y + 10.0
-        );
-    }
+    spans(&mut svg, gantt, &tops, x);
+    draw_legend(&mut svg, &legend, bottom);
     if gantt.num_left_out > 0 {
         let _ = writeln!(
             svg,
@@ -185,6 +147,54 @@ fn axis(svg: &mut String, gantt: &Gantt, bottom: f64, x: impl Fn(f64) -> f64) {
             TOP - 18.0,
             x + 4.0,
             TOP - 10.0
+        );
+    }
+}
+
+/// Bars for what ranks do, and thin lines for what they wait for; rows begin at `tops`.
+fn spans(svg: &mut String, gantt: &Gantt, tops: &[f64], x: impl Fn(f64) -> f64) {
+    for span in &gantt.spans {
+        let (left, right) = (x(span.start), x(span.end));
+        if right - left < THINNEST {
+            continue;
+        }
+        // Waiting is a thin line: what is full is at work.
+        let (y, height) = match span.activity.is_busy() {
+            true => (tops[span.row as usize], ROW),
+            false => (tops[span.row as usize] + ROW / 2.0 - 2.0, 4.0),
+        };
+        let wait = if span.activity.is_busy() { "" } else { "waits for " };
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{left:.2}\" y=\"{y:.1}\" width=\"{:.2}\" height=\"{height}\" fill=\"{}\"{}><title>{}: {wait}{}, {} \
+             from {}, step {}</title></rect>",
+            right - left,
+            color(span.activity),
+            // A hair of white keeps neighbors apart where there is room for it.
+            if right - left > 2.0 && span.activity.is_busy() { " stroke=\"#ffffff\" stroke-width=\"0.6\"" } else { "" },
+            escape(&gantt.rows[span.row as usize]),
+            span.activity.name(),
+            time(span.end - span.start),
+            time(span.start - gantt.start),
+            span.step,
+        );
+    }
+}
+
+/// The names of activities below the chart, with their colors.
+fn draw_legend(svg: &mut String, legend: &[Activity], bottom: f64) {
+    for (at, what) in legend.iter().enumerate() {
+        let (column, line) = ((at % 5) as f64, (at / 5) as f64);
+        let (x, y) = (LEFT + column * 195.0, bottom + 40.0 + line * 20.0);
+        let (box_y, box_height) = if what.is_busy() { (y, 12.0) } else { (y + 4.0, 4.0) };
+        let name = if what.is_busy() { what.name().to_owned() } else { format!("waits for {}", what.name()) };
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{x}\" y=\"{box_y}\" width=\"16\" height=\"{box_height}\" fill=\"{}\"/>\
+             <text x=\"{}\" y=\"{}\" fill=\"#333333\">{name}</text>",
+            color(*what),
+            x + 22.0,
+            y + 10.0
         );
     }
 }
