@@ -163,23 +163,12 @@ impl SampleSpec {
         };
         let cameras = cameras(config)?;
         let width = |holder: &str, key: &str, most: usize| width(config, holder, key, most);
-        let mode = |kind: &str, default: Normalization| match config["normalization_mapping"][kind].as_str() {
-            None => Ok(default),
-            Some(name) => {
-                named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}, which is not supported"))
-            }
-        };
+        let mode = |kind: &str, default: Normalization| mode(config, kind, default);
         if mode("VISUAL", Normalization::Identity)? != Normalization::Identity {
             return Err("`normalization_mapping.VISUAL` is not IDENTITY, which is not implemented".to_owned());
         }
         let texts = |key: &str| texts(config, key);
-        let has_digits = matches!(family, Family::Pi05 | Family::Pi0Fast);
-        let state_token = match (&xvla, &config["sizes"]["state_token"]) {
-            (Some(rules), _) => rules.reads_state,
-            (None, Json::Null) => !has_digits,
-            (None, Json::Bool(value)) => *value || !has_digits,
-            (None, other) => return Err(format!("`sizes.state_token` must be true or false, found {other}")),
-        };
+        let state_token = state_token(config, family, xvla.as_ref())?;
         Ok(Self {
             family,
             horizon: size("chunk_size", published.horizon)?,
@@ -354,6 +343,33 @@ fn blocks(config: &Json, published: &Published, xvla: Option<&Rules>, is_smol: b
         (true, false) => side("/scale_factor", 2)?,
     };
     Ok([patch, merge])
+}
+
+/// The normalization of a kind of feature.
+///
+/// # Errors
+/// It is not implemented.
+fn mode(config: &Json, kind: &str, default: Normalization) -> Result<Normalization, String> {
+    match config["normalization_mapping"][kind].as_str() {
+        None => Ok(default),
+        Some(name) => {
+            named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}, which is not supported"))
+        }
+    }
+}
+
+/// Returns whether the state is a column, not digits of the prompt.
+///
+/// # Errors
+/// The config's is no truth value.
+fn state_token(config: &Json, family: Family, xvla: Option<&Rules>) -> Result<bool, String> {
+    let has_digits = matches!(family, Family::Pi05 | Family::Pi0Fast);
+    match (xvla, &config["sizes"]["state_token"]) {
+        (Some(rules), _) => Ok(rules.reads_state),
+        (None, Json::Null) => Ok(!has_digits),
+        (None, Json::Bool(value)) => Ok(*value || !has_digits),
+        (None, other) => Err(format!("`sizes.state_token` must be true or false, found {other}")),
+    }
 }
 
 /// Returns how prompts are padded: `longest` or `max_length`.
