@@ -39,21 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut grads = params.new_grad();
 
     let tokens: usize = lens.iter().sum();
-    let positions: Vec<i64> = lens.iter().flat_map(|len| 0..*len as i64).collect();
-    let ends = lens.iter().scan(0, |end, len| {
-        *end += len;
-        Some(*end)
-    });
-    let batch = TextBatch {
-        input_ids: Tensor::randint(config.vocab_size, [tokens as i64], (Kind::Int64, Device::Cpu)),
-        position_ids: Tensor::from_slice(&positions),
-        cu_seqlens: std::iter::once(0).chain(ends).collect(),
-        mask: Mask::Causal,
-        feature_rows: Vec::new(),
-        row: None,
-        past: None,
-        shared: None,
-    };
+    let batch = batch(config.vocab_size, &lens);
     let labels = Vec::<i64>::try_from(batch.input_ids.roll(-1, 0))?;
     let options =
         TextOptions { feature_tensors: Vec::new(), train_features: false, policy: Policy::Keep, keep_routing: false };
@@ -110,6 +96,26 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// Documents of these lengths, of random tokens.
+fn batch(vocab_size: i64, lens: &[usize]) -> TextBatch {
+    let tokens: usize = lens.iter().sum();
+    let positions: Vec<i64> = lens.iter().flat_map(|len| 0..*len as i64).collect();
+    let ends = lens.iter().scan(0, |end, len| {
+        *end += len;
+        Some(*end)
+    });
+    TextBatch {
+        input_ids: Tensor::randint(vocab_size, [tokens as i64], (Kind::Int64, Device::Cpu)),
+        position_ids: Tensor::from_slice(&positions),
+        cu_seqlens: std::iter::once(0).chain(ends).collect(),
+        mask: Mask::Causal,
+        feature_rows: Vec::new(),
+        row: None,
+        past: None,
+        shared: None,
+    }
 }
 
 /// The name without the layer's number.
