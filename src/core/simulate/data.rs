@@ -25,7 +25,7 @@ impl Simulation<'_> {
 
     /// Begins the next job of a data actor; false: there is none.
     pub(super) fn choose_data(&mut self, index: u32) -> bool {
-        let costs = self.costs.data;
+        let costs = self.spec.costs.data;
         if let Some(&(step, sent)) = self.data[index as usize].plans.front() {
             let sendings = &self.step(step).sendings[index as usize];
             let pieces = if costs.per_byte > 0.0 { PIECES } else { 1 };

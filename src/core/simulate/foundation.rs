@@ -32,7 +32,7 @@ impl Simulation<'_> {
         };
         let state = self.stages[stage as usize];
         let packs = planned.packs_of_replica.of(state.replica);
-        let costs = self.costs.foundation;
+        let costs = self.spec.costs.foundation;
         let pack_of = |count: u64| packs[(count - state.before) as usize];
         let cost_of = |pack: u32| planned.packs[pack as usize].seconds / f64::from(self.num_stages);
         let end = state.before + packs.len() as u64;
@@ -95,7 +95,7 @@ impl Simulation<'_> {
     /// Hidden states or their gradients, to the stage beside.
     fn pass(&mut self, from: u32, to: u32, step: u64, pack: u32, forward: bool) {
         let tokens = f64::from(self.step(step).packs[pack as usize].num_tokens);
-        let time = self.transfer(from, tokens * self.bytes_per_hidden);
+        let time = self.transfer(from, tokens * self.spec.cluster.bytes_per_hidden);
         self.clock.at(time, if forward { SimEvent::Forward(to) } else { SimEvent::Back(to) });
     }
 

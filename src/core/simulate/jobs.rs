@@ -30,7 +30,7 @@ impl Simulation<'_> {
             return;
         }
         if state.commit {
-            let mut seconds = stage.map_or(0.0, |_| self.costs.foundation.per_step / f64::from(self.num_stages));
+            let mut seconds = stage.map_or(0.0, |_| self.spec.costs.foundation.per_step / f64::from(self.num_stages));
             if let Some(encoder) = encoder.filter(|&encoder| self.trained[encoder as usize]) {
                 seconds += self.encoder_steps[encoder as usize];
             }

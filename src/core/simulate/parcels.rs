@@ -56,7 +56,7 @@ impl Simulation<'_> {
     pub(super) fn transfer(&mut self, from: u32, bytes: f64) -> f64 {
         let state = &mut self.ranks[from as usize];
         state.egress = state.egress.max(self.clock.now()) + bytes / self.spec.cluster.bandwidth;
-        state.egress + self.spec.cluster.latency + self.costs.latency
+        state.egress + self.spec.cluster.latency + self.spec.costs.latency
     }
 
     /// A rank is woken. One that has begun a job since looks at its mail afterwards.

@@ -12,7 +12,7 @@ use super::random::Noise;
 use super::rank::{Job, Rank};
 use super::report::Ledger;
 use super::step::{Sizes, Step};
-use super::{Costs, Samples, SimError, SimReport, SimSpec};
+use super::{Samples, SimError, SimReport, SimSpec};
 use crate::message::{ActorId, Command, Event, PoolName, Replica, Role};
 use crate::schedule::{Coordinator, Input, Output};
 use std::collections::VecDeque;
@@ -48,9 +48,7 @@ pub(super) struct Pool {
 pub(super) struct Simulation<'a> {
     pub spec: &'a SimSpec,
     pub samples: &'a dyn Samples,
-    pub costs: Costs,
     sizes: Sizes,
-    pub bytes_per_hidden: f64,
     /// Tells of each encoder whether it is trained.
     pub trained: Vec<bool>,
     /// What each encoder pays once a step.
@@ -109,9 +107,7 @@ impl<'a> Simulation<'a> {
         let mut world = Self {
             spec,
             samples,
-            costs: spec.costs.clone(),
             sizes: Sizes::new(spec),
-            bytes_per_hidden: cluster.bytes_per_hidden,
             trained: trained.clone(),
             encoder_steps: spec.encoders().flat_map(steps_of).collect(),
             num_stages,
@@ -152,7 +148,7 @@ impl<'a> Simulation<'a> {
         let of = |is: &dyn Fn(&Rank) -> bool| -> Vec<u32> {
             (0..self.ranks.len() as u32).filter(|&rank| is(&self.ranks[rank as usize])).collect()
         };
-        let (cluster, costs) = (&self.spec.cluster, &self.costs);
+        let (cluster, costs) = (&self.spec.cluster, &self.spec.costs);
         let of_foundation =
             |replicas: usize| cluster.reduction(costs.foundation.gradient_bytes / f64::from(self.num_stages), replicas);
         let replicas = self.spec.coordinator.pools.num_foundations() as usize;
@@ -183,7 +179,7 @@ impl<'a> Simulation<'a> {
         loop {
             if !self.outbox.is_empty() && self.clock.next_time().is_none_or(|time| time > self.clock.now()) {
                 let inputs = std::mem::take(&mut self.outbox);
-                let time = self.clock.now() + self.spec.cluster.control_latency + self.costs.latency;
+                let time = self.clock.now() + self.spec.cluster.control_latency + self.spec.costs.latency;
                 self.inputs.push_back(inputs);
                 self.clock.at(time, SimEvent::Inputs);
             }
@@ -253,7 +249,7 @@ impl<'a> Simulation<'a> {
                     self.coordinate(input, &mut outputs);
                 }
                 if !outputs.is_empty() {
-                    let time = self.clock.now() + self.spec.cluster.control_latency + self.costs.latency;
+                    let time = self.clock.now() + self.spec.cluster.control_latency + self.spec.costs.latency;
                     self.outputs.push_back(outputs);
                     self.clock.at(time, SimEvent::Outputs);
                 }
