@@ -30,10 +30,20 @@ pub(super) struct Sending {
 /// An encoder.
 #[derive(Default)]
 pub(super) struct Encoder {
+    pub is_trained: bool,
+    /// Seconds that it pays once a step.
+    pub per_step: f64,
     /// Units whose pixels are there and whose turn it is, by step.
     pub ready: BinaryHeap<Reverse<(u64, u32)>>,
     /// Units of the step being computed whose gradient is there and whose lane's turn it is.
     pub returned: BinaryHeap<Reverse<u32>>,
+}
+
+impl Encoder {
+    /// Creates an idle encoder.
+    pub fn new(is_trained: bool, per_step: f64) -> Self {
+        Self { is_trained, per_step, ..Self::default() }
+    }
 }
 
 /// One rank of a replica. Counts are over the whole run, as packs come in order.

@@ -26,7 +26,7 @@ impl Simulation<'_> {
         // A trained encoder encodes a step with the parameters that all steps before have made; a frozen one goes on to
         // the next step when it has encoded all of one.
         let is_encoded = |step: &Step| step.units_to_encode[encoder as usize] == 0;
-        let is_due = |step: u64| match self.trained[encoder as usize] {
+        let is_due = |step: u64| match self.encoders[encoder as usize].is_trained {
             true => step == version,
             false => (version..step).all(|before| self.find_step(before).is_none_or(is_encoded)),
         };
@@ -49,7 +49,7 @@ impl Simulation<'_> {
 
     /// Ends the forward of a unit, whose features are on their way from now on.
     pub(super) fn has_encoded(&mut self, rank: u32, step: u64, unit: u32) {
-        let is_trained = self.trained[self.step(step).units[unit as usize].encoder as usize];
+        let is_trained = self.encoders[self.step(step).units[unit as usize].encoder as usize].is_trained;
         let planned = self.step_mut(step);
         let UnitState { feature_bytes: bytes, encoder, replica, order_next: next, .. } = planned.units[unit as usize];
         planned.units_to_encode[encoder as usize] -= 1;

@@ -125,7 +125,7 @@ impl Simulation<'_> {
         let time = self.clock.now();
         for index in self.units_of(step, pack) {
             let (to, features) = self.features_of(step, index);
-            if !self.trained[self.step(step).units[index as usize].encoder as usize] {
+            if !self.encoders[self.step(step).units[index as usize].encoder as usize].is_trained {
                 continue;
             }
             if to == rank {

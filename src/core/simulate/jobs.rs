@@ -18,7 +18,7 @@ impl Simulation<'_> {
         let state = &self.ranks[rank as usize];
         let (encoder, stage) = (state.encoder, state.stage);
         if let (Some(encoder), None) = (encoder, stage)
-            && !self.trained[encoder as usize]
+            && !self.encoders[encoder as usize].is_trained
         {
             self.report_sent(rank, encoder);
         }
@@ -31,8 +31,8 @@ impl Simulation<'_> {
         }
         if state.commit {
             let mut seconds = stage.map_or(0.0, |_| self.spec.costs.foundation.per_step / f64::from(self.num_stages));
-            if let Some(encoder) = encoder.filter(|&encoder| self.trained[encoder as usize]) {
-                seconds += self.encoder_steps[encoder as usize];
+            if let Some(encoder) = encoder.map(|encoder| &self.encoders[encoder as usize]).filter(|it| it.is_trained) {
+                seconds += encoder.per_step;
             }
             self.start(rank, Job::Optimizer, seconds);
         } else if encoder.is_some_and(|encoder| self.choose_encoder(rank, encoder))
@@ -67,7 +67,7 @@ impl Simulation<'_> {
     /// Returns whether a rank has nothing left of its step and has not said so.
     pub(super) fn is_finished(&self, rank: u32) -> bool {
         let state = &self.ranks[rank as usize];
-        let is_trained = state.encoder.is_some_and(|encoder| self.trained[encoder as usize]);
+        let is_trained = state.encoder.is_some_and(|encoder| self.encoders[encoder as usize].is_trained);
         let joins = !state.joined && !state.has_unsent(state.version) && (state.stage.is_some() || is_trained);
         let Some(step) = self.find_step(state.version).filter(|_| joins) else {
             return false;

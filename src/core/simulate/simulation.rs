@@ -49,10 +49,6 @@ pub(super) struct Simulation<'a> {
     pub spec: &'a SimSpec,
     pub samples: &'a dyn Samples,
     sizes: Sizes,
-    /// Tells of each encoder whether it is trained.
-    pub trained: Vec<bool>,
-    /// What each encoder pays once a step.
-    pub encoder_steps: Vec<f64>,
     pub num_stages: u32,
     pub coordinator: Coordinator,
     ahead: Ahead,
@@ -99,23 +95,21 @@ impl<'a> Simulation<'a> {
             }
         }
         let credits = plan.credits;
-        let trained_of = |(pool, replicas): (PoolName, u32)| (0..replicas).map(move |_| spec.is_trained(pool));
-        let trained: Vec<bool> = spec.encoders().flat_map(trained_of).collect();
-        let steps_of = |(pool, replicas): (PoolName, u32)| (0..replicas).map(move |_| spec.held(pool).0);
+        let encoders_of = |(pool, replicas): (PoolName, u32)| {
+            (0..replicas).map(move |_| Encoder::new(spec.is_trained(pool), spec.held(pool).0))
+        };
         let first_step = spec.coordinator.first_step.0;
         ranks.iter_mut().for_each(|rank| (rank.version, rank.reported) = (first_step, first_step));
         let mut world = Self {
             spec,
             samples,
             sizes: Sizes::new(spec),
-            trained: trained.clone(),
-            encoder_steps: spec.encoders().flat_map(steps_of).collect(),
             num_stages,
             clock: Clock::new(),
             cores: cluster.cores.map(|cores| Cores::new(cores, cluster.sharing_loss)),
             edges: Edges::new([credits.pixels, credits.tokens, credits.features, credits.features]),
             data: (0..pools.data).map(|_| DataActor::default()).collect(),
-            encoders: trained.iter().map(|_| Encoder::default()).collect(),
+            encoders: spec.encoders().flat_map(encoders_of).collect(),
             stages,
             pools: Vec::new(),
             steps: VecDeque::new(),
