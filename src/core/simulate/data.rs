@@ -27,7 +27,7 @@ impl Simulation<'_> {
     pub(super) fn choose_data(&mut self, index: u32) -> bool {
         let costs = self.spec.costs.data;
         if let Some(&(step, sent)) = self.data[index as usize].plans.front() {
-            let sendings = &self.step(step).sendings[index as usize];
+            let sendings = &self.steps.get(step).sendings[index as usize];
             let pieces = if costs.per_byte > 0.0 { PIECES } else { 1 };
             let count = sendings.len().div_ceil(pieces).min(sendings.len() - sent);
             let bytes: u64 = sendings[sent..sent + count].iter().map(|sending| sending.bytes).sum();
@@ -74,14 +74,14 @@ impl Simulation<'_> {
         let now = self.clock.now();
         let sent = self.data[index as usize].plans[0].1;
         for at in sent..sent + count {
-            let Sending { is_pixels, index: what, to, bytes } = self.step(step).sendings[index as usize][at];
+            let Sending { is_pixels, index: what, to, bytes } = self.steps.get(step).sendings[index as usize][at];
             let (kind, to) = match is_pixels {
                 true => (CargoKind::Pixels, self.encoder_rank(to)),
                 false => (CargoKind::Tokens, self.stage_rank(to, 0)),
             };
             self.send(Parcel { kind, step, index: what, from: index, to, bytes, time: now });
         }
-        let all = self.step(step).sendings[index as usize].len();
+        let all = self.steps.get(step).sendings[index as usize].len();
         let plan = &mut self.data[index as usize].plans[0];
         plan.1 += count;
         if plan.1 == all {

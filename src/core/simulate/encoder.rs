@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 impl Simulation<'_> {
     /// Takes pixels of a unit, which is encoded when it has all and its turn comes.
     pub(super) fn pixels_arrive(&mut self, parcel: &Parcel) {
-        let planned = self.step_mut(parcel.step);
+        let planned = self.steps.get_mut(parcel.step);
         let unit = &mut planned.units[parcel.index as usize];
         unit.pixels_missing -= 1;
         if unit.pixels_missing == 0 && unit.order_turn {
@@ -28,18 +28,18 @@ impl Simulation<'_> {
         let is_encoded = |step: &Step| step.units_to_encode[encoder as usize] == 0;
         let is_due = |step: u64| match self.encoders[encoder as usize].is_trained {
             true => step == version,
-            false => (version..step).all(|before| self.find_step(before).is_none_or(is_encoded)),
+            false => (version..step).all(|before| self.steps.find(before).is_none_or(is_encoded)),
         };
         if let Some(&Reverse((step, unit))) = self.encoders[encoder as usize].ready.peek().filter(|top| is_due(top.0.0))
         {
             self.encoders[encoder as usize].ready.pop();
-            let unit_state = &self.step(step).units[unit as usize];
+            let unit_state = &self.steps.get(step).units[unit as usize];
             let seconds = unit_state.seconds * unit_state.forward;
             self.start(rank, Job::Encode { step, unit }, seconds);
             return true;
         }
         if let Some(Reverse(unit)) = self.encoders[encoder as usize].returned.pop() {
-            let unit_state = &self.step(version).units[unit as usize];
+            let unit_state = &self.steps.get(version).units[unit as usize];
             let seconds = unit_state.seconds * (1.0 - unit_state.forward);
             self.start(rank, Job::EncoderBackward { step: version, unit }, seconds);
             return true;
@@ -49,8 +49,8 @@ impl Simulation<'_> {
 
     /// Ends the forward of a unit, whose features are on their way from now on.
     pub(super) fn has_encoded(&mut self, rank: u32, step: u64, unit: u32) {
-        let is_trained = self.encoders[self.step(step).units[unit as usize].encoder as usize].is_trained;
-        let planned = self.step_mut(step);
+        let is_trained = self.encoders[self.steps.get(step).units[unit as usize].encoder as usize].is_trained;
+        let planned = self.steps.get_mut(step);
         let UnitState { feature_bytes: bytes, encoder, replica, order_next: next, .. } = planned.units[unit as usize];
         planned.units_to_encode[encoder as usize] -= 1;
         if !is_trained {
@@ -74,7 +74,7 @@ impl Simulation<'_> {
 
     /// A unit's gradients have come.
     pub(super) fn unit_returns(&mut self, step: u64, unit: u32) {
-        let planned = self.step_mut(step);
+        let planned = self.steps.get_mut(step);
         let state = &mut planned.units[unit as usize];
         let encoder = state.encoder as usize;
         state.returned = true;
@@ -85,7 +85,7 @@ impl Simulation<'_> {
 
     /// Ends the backward of a unit.
     pub(super) fn has_gone_back(&mut self, step: u64, unit: u32) {
-        let planned = self.step_mut(step);
+        let planned = self.steps.get_mut(step);
         let UnitState { encoder, lane_next: next, .. } = planned.units[unit as usize];
         let encoder = encoder as usize;
         planned.units_open[encoder] -= 1;
@@ -100,7 +100,7 @@ impl Simulation<'_> {
 
     /// `None`: not for anything of its own.
     pub(super) fn encoder_waits_for(&self, rank: u32, encoder: u32) -> Option<Activity> {
-        let planned = self.find_step(self.ranks[rank as usize].version)?;
+        let planned = self.steps.find(self.ranks[rank as usize].version)?;
         if planned.units_to_encode[encoder as usize] > 0 {
             Some(Activity::WaitSamples)
         } else {

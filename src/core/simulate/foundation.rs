@@ -13,12 +13,12 @@ use super::simulation::Simulation;
 impl Simulation<'_> {
     /// Takes tokens of a pack.
     pub(super) fn tokens_arrive(&mut self, parcel: &Parcel) {
-        self.step_mut(parcel.step).packs[parcel.index as usize].tokens_missing -= 1;
+        self.steps.get_mut(parcel.step).packs[parcel.index as usize].tokens_missing -= 1;
     }
 
     /// Takes the features of a unit.
     pub(super) fn features_arrive(&mut self, step: u64, unit: u32) {
-        let planned = self.step_mut(step);
+        let planned = self.steps.get_mut(step);
         let unit = &mut planned.units[unit as usize];
         unit.held = true;
         planned.packs[unit.pack as usize].features_missing -= 1;
@@ -27,7 +27,7 @@ impl Simulation<'_> {
     /// Begins the next job of a stage; false: there is none, or not yet.
     pub(super) fn choose_stage(&mut self, rank: u32, stage: u32) -> bool {
         let step = self.ranks[rank as usize].version;
-        let Some(planned) = self.find_step(step) else {
+        let Some(planned) = self.steps.find(step) else {
             return false;
         };
         let state = self.stages[stage as usize];
@@ -94,7 +94,7 @@ impl Simulation<'_> {
 
     /// Hidden states or their gradients, to the stage beside.
     fn pass(&mut self, from: u32, to: u32, step: u64, pack: u32, forward: bool) {
-        let tokens = f64::from(self.step(step).packs[pack as usize].num_tokens);
+        let tokens = f64::from(self.steps.get(step).packs[pack as usize].num_tokens);
         let time = self.transfer(from, tokens * self.spec.cluster.bytes_per_hidden);
         self.clock.at(time, if forward { SimEvent::Forward(to) } else { SimEvent::Back(to) });
     }
@@ -111,7 +111,7 @@ impl Simulation<'_> {
     /// stage's forward: if they were held until its backward, 1F1B would need the credit of several packs.
     fn let_go(&mut self, rank: u32, step: u64, pack: u32) {
         for unit in self.units_of(step, pack) {
-            self.step_mut(step).units[unit as usize].held = false;
+            self.steps.get_mut(step).units[unit as usize].held = false;
             let (from, bytes) = self.features_of(step, unit);
             if from != rank {
                 let time = self.clock.now();
@@ -125,7 +125,7 @@ impl Simulation<'_> {
         let time = self.clock.now();
         for index in self.units_of(step, pack) {
             let (to, features) = self.features_of(step, index);
-            if !self.encoders[self.step(step).units[index as usize].encoder as usize].is_trained {
+            if !self.encoders[self.steps.get(step).units[index as usize].encoder as usize].is_trained {
                 continue;
             }
             if to == rank {
@@ -137,20 +137,20 @@ impl Simulation<'_> {
     }
 
     fn units_of(&self, step: u64, pack: u32) -> std::ops::Range<u32> {
-        let pack = &self.step(step).packs[pack as usize];
+        let pack = &self.steps.get(step).packs[pack as usize];
         pack.first_unit..pack.first_unit + pack.num_units
     }
 
     /// A unit's encoder's rank, and its features' bytes.
     fn features_of(&self, step: u64, unit: u32) -> (u32, u64) {
-        let unit = &self.step(step).units[unit as usize];
+        let unit = &self.steps.get(step).units[unit as usize];
         (self.encoder_rank(unit.encoder), unit.feature_bytes)
     }
 
     /// Returns whether a stage has computed all packs of the step that it is in.
     pub(super) fn stage_is_finished(&self, stage: u32, step: u64) -> bool {
         let state = &self.stages[stage as usize];
-        let end = self.step(step).packs_of_replica.of(state.replica).len() as u64 + state.before;
+        let end = self.steps.get(step).packs_of_replica.of(state.replica).len() as u64 + state.before;
         state.backwards == end
     }
 
@@ -162,7 +162,7 @@ impl Simulation<'_> {
 
     /// `None`: not for anything of its own.
     pub(super) fn stage_waits_for(&self, rank: u32, stage: u32) -> Option<Activity> {
-        let planned = self.find_step(self.ranks[rank as usize].version)?;
+        let planned = self.steps.find(self.ranks[rank as usize].version)?;
         let state = &self.stages[stage as usize];
         let packs = planned.packs_of_replica.of(state.replica);
         let end = state.before + packs.len() as u64;

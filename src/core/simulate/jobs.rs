@@ -69,7 +69,7 @@ impl Simulation<'_> {
         let state = &self.ranks[rank as usize];
         let is_trained = state.encoder.is_some_and(|encoder| self.encoders[encoder as usize].is_trained);
         let joins = !state.joined && !state.has_unsent(state.version) && (state.stage.is_some() || is_trained);
-        let Some(step) = self.find_step(state.version).filter(|_| joins) else {
+        let Some(step) = self.steps.find(state.version).filter(|_| joins) else {
             return false;
         };
         state.encoder.is_none_or(|encoder| step.units_open[encoder as usize] == 0)
@@ -115,7 +115,7 @@ impl Simulation<'_> {
             let state = &self.ranks[rank as usize];
             let step = state.reported;
             let is_sent = |planned: &Step| planned.units_to_encode[encoder as usize] == 0 && !state.has_unsent(step);
-            if !self.find_step(step).is_some_and(is_sent) {
+            if !self.steps.find(step).is_some_and(is_sent) {
                 return;
             }
             self.ranks[rank as usize].reported += 1;

@@ -31,6 +31,7 @@ mod report;
 mod simulation;
 mod spec;
 mod step;
+mod steps;
 mod svg;
 mod wake_filter;
 

@@ -24,7 +24,7 @@ impl Simulation<'_> {
     }
 
     fn has_credit(&self, parcel: &Parcel) -> bool {
-        let on_edge = || on_edge(parcel, &self.ranks, &self.stages, &self.steps);
+        let on_edge = || on_edge(parcel, &self.ranks, &self.stages, self.steps.iter());
         let to_receiver = self.ranks[parcel.to as usize].loads[parcel.kind as usize];
         self.edges.has_credit(parcel, to_receiver, on_edge)
     }
@@ -94,7 +94,7 @@ impl Simulation<'_> {
         if !self.edges.waits(parcel) {
             return;
         }
-        let on_edge = on_edge(parcel, &self.ranks, &self.stages, &self.steps);
+        let on_edge = on_edge(parcel, &self.ranks, &self.stages, self.steps.iter());
         for next in self.edges.release(self.clock.now(), parcel, on_edge) {
             self.ranks[next.to as usize].num_awaited -= 1;
             self.depart(next);

@@ -12,6 +12,7 @@ use super::random::Noise;
 use super::rank::{Job, Rank};
 use super::report::Ledger;
 use super::step::{Sizes, Step};
+use super::steps::Steps;
 use super::{Samples, SimError, SimReport, SimSpec};
 use crate::message::{ActorId, Command, Event, PoolName, Replica, Role};
 use crate::schedule::{Coordinator, Input, Output};
@@ -61,8 +62,7 @@ pub(super) struct Simulation<'a> {
     pub stages: Vec<Stage>,
     /// Encoder pools, foundation pools.
     pub pools: Vec<Pool>,
-    pub steps: VecDeque<Step>,
-    pub first_step: u64,
+    pub steps: Steps,
     /// Events of the present, to the scheduler.
     pub outbox: Vec<Input>,
     /// On their way, in the order in which they are there: all take equally long.
@@ -112,8 +112,7 @@ impl<'a> Simulation<'a> {
             encoders: spec.encoders().flat_map(encoders_of).collect(),
             stages,
             pools: Vec::new(),
-            steps: VecDeque::new(),
-            first_step,
+            steps: Steps::new(first_step),
             outbox: Vec::new(),
             noise: Noise::new(cluster.jitter, cluster.seed),
             inputs: VecDeque::new(),
@@ -187,7 +186,7 @@ impl<'a> Simulation<'a> {
             }
         }
         if !self.finished {
-            return Err(SimError::Stuck { step: self.first_step });
+            return Err(SimError::Stuck { step: self.steps.first() });
         }
         let mut loads = self.ranks.iter().flat_map(|rank| rank.loads);
         debug_assert!(self.edges.is_empty() && loads.all(Load::is_empty), "all parcels arrived, all credit came back");
@@ -203,7 +202,7 @@ impl<'a> Simulation<'a> {
                 Some(Job::Encode { step, unit } | Job::EncoderBackward { step, unit }) => Some((step, unit)),
                 _ => None,
             };
-            let unit = unit.and_then(|(step, unit)| Some(self.find_step(step)?.units[unit as usize].seconds));
+            let unit = unit.and_then(|(step, unit)| Some(self.steps.find(step)?.units[unit as usize].seconds));
             std::hint::black_box((unit, state.times[state.doing as usize], state.wake, state.inbox.next_time()));
         }
     }
@@ -265,10 +264,9 @@ impl<'a> Simulation<'a> {
                     if self.ledger.looks_at_ranks(summary.step) {
                         (0..self.ranks.len() as u32).for_each(|rank| self.catch_up(rank));
                     }
-                    let step = self.steps.pop_front().expect("a step in flight ends");
+                    let step = self.steps.end();
                     let now = self.clock.now();
                     self.ledger.step(self.spec, &summary, &step, now, &self.ranks, self.edges.waited);
-                    self.first_step = summary.step.0 + 1;
                     self.ahead.throw_away(step);
                 }
                 Output::Publish(draft) => self.coordinate(Input::Published(draft.step, draft.to), outputs),
@@ -294,10 +292,10 @@ impl<'a> Simulation<'a> {
             Command::Read { from, until } => self.told_to_read(actor.index, from.0, until.0),
             Command::Plan(plan) => {
                 let step = plan.step.0;
-                if step == self.first_step + self.steps.len() as u64 {
+                if step == self.steps.next_plan() {
                     let indices = self.ahead.step(plan.step).unwrap_or_else(|| Step::new(&plan, &self.sizes));
                     debug_assert_eq!(indices, Step::new(&plan, &self.sizes));
-                    self.steps.push_back(Step { plan: Some(plan), ..indices });
+                    self.steps.begin(Step { plan: Some(plan), ..indices });
                 }
                 match actor.role {
                     Role::Data => self.told_to_send(actor.index, step),
@@ -346,20 +344,6 @@ impl<'a> Simulation<'a> {
     /// Returns the rank of a stage of a foundation replica.
     pub(super) fn stage_rank(&self, replica: u32, stage: u32) -> u32 {
         (self.ranks.len() - self.stages.len()) as u32 + replica * self.num_stages + stage
-    }
-
-    /// Returns a step that is in flight; `None`: it is not planned yet, or has ended.
-    pub(super) fn find_step(&self, step: u64) -> Option<&Step> {
-        self.steps.get(step.checked_sub(self.first_step)? as usize)
-    }
-
-    /// Returns a step that is in flight. Panics where it is not.
-    pub(super) fn step(&self, step: u64) -> &Step {
-        self.find_step(step).expect("a step in flight")
-    }
-
-    pub(super) fn step_mut(&mut self, step: u64) -> &mut Step {
-        &mut self.steps[(step - self.first_step) as usize]
     }
 
     /// Sends an event to the coordinator, which hears it before the clock goes on.

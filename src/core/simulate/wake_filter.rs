@@ -7,7 +7,7 @@ use super::simulation::Simulation;
 impl Simulation<'_> {
     /// Takes note of a parcel that was sent to a patient rank and is there at its time.
     pub(super) fn expect(&mut self, parcel: &Parcel) {
-        let planned = self.step_mut(parcel.step);
+        let planned = self.steps.get_mut(parcel.step);
         let pack = match parcel.kind {
             CargoKind::Features => planned.units[parcel.index as usize].pack,
             _ => parcel.index,
@@ -25,7 +25,7 @@ impl Simulation<'_> {
             return state.inbox.next_time();
         }
         let next = &self.stages[state.stage? as usize];
-        let planned = self.find_step(state.version)?;
+        let planned = self.steps.find(state.version)?;
         let pack = next.next_forward(planned.packs_of_replica.of(next.replica))?;
         let is_sent = planned.packs[pack as usize].to_be_sent == 0;
         (is_sent && !planned.is_whole(pack)).then(|| planned.packs[pack as usize].last_arrival)
