@@ -6,7 +6,7 @@ use super::drain::Drain;
 use super::encoder_pool::{EncoderPool, EncoderPools};
 use super::evaluations::Evaluations;
 use super::intake::Intake;
-use super::probe::Probe;
+use super::probe::NonFiniteSteps;
 use super::save::Saves;
 use super::step::InFlight;
 use super::trust::Trust;
@@ -50,11 +50,7 @@ pub struct Coordinator {
     end: StepId,
     stop_requested: bool,
     in_flight: BTreeMap<StepId, InFlight>,
-    num_skipped_in_row: usize,
-    /// Set once too many steps were skipped: the cause is being determined.
-    probe: Option<Probe>,
-    /// The last step applied in this run, and the position of the stream.
-    good: Option<(StepId, SchedulerState)>,
+    nonfinite: NonFiniteSteps,
     /// Position of the stream after the last applied step; fitted costs are stored separately.
     stream: SchedulerState,
     last_planned: Option<SampleId>,
@@ -94,9 +90,7 @@ impl Coordinator {
             end: StepId(end),
             stop_requested: false,
             in_flight: BTreeMap::new(),
-            num_skipped_in_row: 0,
-            probe: None,
-            good: None,
+            nonfinite: NonFiniteSteps::default(),
             stream: spec.state.clone(),
             last_planned: None,
             saves: Saves::new(spec.max_save_failures),
@@ -316,7 +310,7 @@ impl Coordinator {
         self.stream = in_flight.state(&self.stream, summary.ledger, summary.costs.clone());
         self.stream.evaluated = self.evaluations.evaluated();
         if summary.applied {
-            self.good = Some((self.current, self.stream.clone()));
+            self.nonfinite.good = Some((self.current, self.stream.clone()));
         }
         self.out.push(Output::Step(Box::new(summary)));
         self.current.0 += 1;

@@ -2,6 +2,7 @@
 //!
 //! Steps that were planned ahead are computed and dropped first: they are other batches on these weights.
 
+use super::SchedulerState;
 use crate::message::{SampleId, StepId};
 use crate::schedule::Batch;
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,34 @@ pub struct NonFinite {
     pub verdict: Verdict,
     /// The step that produced the weights; `None`: the run began with them.
     pub last_applied: Option<StepId>,
+}
+
+/// Consecutive steps that were not finite, and what is done once they are too many.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct NonFiniteSteps {
+    num_in_row: usize,
+    /// Set once too many steps were skipped: the cause is being determined.
+    pub probe: Option<Probe>,
+    /// The last step applied in this run, and the position of the stream.
+    pub good: Option<(StepId, SchedulerState)>,
+}
+
+impl NonFiniteSteps {
+    /// Counts a step that is applied.
+    pub fn finite(&mut self) {
+        self.num_in_row = 0;
+    }
+
+    /// Counts a step that is skipped, with its loss and gradient norm; after more than `most` in a row a probe of its batch begins.
+    pub fn skipped(&mut self, step: StepId, found: (f64, f64), most: usize, batch: impl FnOnce() -> Batch) {
+        if let Some(probe) = &mut self.probe {
+            return probe.computed(step, found.0, found.1);
+        }
+        self.num_in_row += 1;
+        if self.num_in_row > most {
+            self.probe = Some(Probe::new(step, batch(), found, self.num_in_row));
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -1,4 +1,5 @@
-//! How the machine handles too many consecutive steps that are not finite ([`Probe`]), until the run ends.
+//! How the machine handles too many consecutive steps that are not finite ([`NonFiniteSteps`](super::NonFiniteSteps)), until the
+//! run ends.
 
 use super::{Broken, Coordinator, Output};
 use crate::message::{ActorId, SaveTo, UnitId};
@@ -9,7 +10,7 @@ impl Coordinator {
     /// Takes the next action of the probe, instead of planning further steps.
     pub(super) fn probe_on(&mut self) -> Result<(), Broken> {
         let wants_another = self.wants_another();
-        let Some(probe) = &mut self.probe else { return Ok(()) };
+        let Some(probe) = &mut self.nonfinite.probe else { return Ok(()) };
         match probe.stage {
             Stage::Draining if self.in_flight.is_empty() && !wants_another => {
                 let window = self.intake.read_again(probe.found.samples.clone());
@@ -24,9 +25,9 @@ impl Coordinator {
             Stage::Computing(step) if !self.in_flight.contains_key(&step) => self.conclude(),
             _ => {}
         }
-        let saves = self.probe.as_ref().is_some_and(|probe| probe.stage == Stage::Saving);
+        let saves = self.nonfinite.probe.as_ref().is_some_and(|probe| probe.stage == Stage::Saving);
         if saves && self.saves.is_empty() && !self.saves.waits() {
-            match self.good.clone() {
+            match self.nonfinite.good.clone() {
                 // It has failed before, and it is time to try again.
                 Some((step, state)) if !self.saves.has_since(step) => self.save(step, SaveTo::Disk, state),
                 _ => self.end_of_probe(),
@@ -36,13 +37,13 @@ impl Coordinator {
     }
 
     fn compute_again(&mut self) -> Result<(), Broken> {
-        let Some(probe) = &self.probe else { return Ok(()) };
+        let Some(probe) = &self.nonfinite.probe else { return Ok(()) };
         let step = self.next_plan;
         let mut plan = plan_step(&self.spec.plan, step, probe.batch.clone(), self.stream.cursor)
             .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
         self.place(&mut plan);
         let skipped: Vec<UnitId> = self.crashes.poison_units(&plan).into_iter().map(|unit| unit.id).collect();
-        self.probe.iter_mut().for_each(|probe| probe.stage = Stage::Computing(step));
+        self.nonfinite.probe.iter_mut().for_each(|probe| probe.stage = Stage::Computing(step));
         self.next_plan.0 += 1;
         self.end = self.end.max(self.next_plan);
         self.begin_step(plan, &skipped, self.stream.held.clone());
@@ -51,10 +52,10 @@ impl Coordinator {
 
     /// Ensures that the last good weights are on disk, with their position in the stream.
     fn conclude(&mut self) {
-        let Some(probe) = &mut self.probe else { return };
+        let Some(probe) = &mut self.nonfinite.probe else { return };
         probe.judge();
         probe.stage = Stage::Saving;
-        let Some((step, state)) = self.good.clone() else { return };
+        let Some((step, state)) = self.nonfinite.good.clone() else { return };
         probe.found.last_applied = Some(step);
         if !self.saves.has_since(step) {
             self.save(step, SaveTo::Disk, state);
@@ -62,7 +63,7 @@ impl Coordinator {
     }
 
     fn end_of_probe(&mut self) {
-        let Some(probe) = &self.probe else { return };
+        let Some(probe) = &self.nonfinite.probe else { return };
         let found = &probe.found;
         let cause = format!(
             "step {}: loss {} and gradient norm {} are not both finite; {} steps in a row, more than \
@@ -81,13 +82,13 @@ impl Coordinator {
 
     /// Returns whether another batch is to be computed on the same weights: the next one, if none was planned ahead.
     pub(super) fn wants_another(&self) -> bool {
-        let Some(probe) = &self.probe else { return false };
+        let Some(probe) = &self.nonfinite.probe else { return false };
         let is_next = self.next_plan.0 == probe.found.step.0 + 1;
         probe.stage == Stage::Draining && is_next && self.next_plan < self.end && !self.stop_requested
     }
 
     /// Returns whether the cause of steps that are not finite is being determined; the run then ends.
     pub(super) fn is_probing(&self) -> bool {
-        self.probe.is_some()
+        self.nonfinite.probe.is_some()
     }
 }

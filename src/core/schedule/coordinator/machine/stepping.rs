@@ -4,7 +4,6 @@ use super::{Broken, Coordinator, InFlight, Outcome, Output};
 use crate::message::{ActorId, Command, SaveTo, StepId, StepPlan, Unit};
 use crate::schedule::Batch;
 use crate::schedule::coordinator::Formed;
-use crate::schedule::coordinator::probe::Probe;
 use crate::schedule::plan::check_credits;
 
 impl Coordinator {
@@ -161,7 +160,7 @@ impl Coordinator {
             }
             return;
         }
-        let drops = self.probe.is_some();
+        let drops = self.nonfinite.probe.is_some();
         let decision = in_flight.decide(&engines, &self.spec.pools, self.spec.clip_grad, drops);
         let Some(decision) = decision else { return };
         let timings = in_flight.timings();
@@ -173,16 +172,12 @@ impl Coordinator {
         }
         self.costs.observe(&self.spec.plan, &in_flight.plan, &timings);
         self.costs.apply(&mut self.spec.plan);
-        match (&decision.commit, &mut self.probe) {
-            (Some(_), _) => self.num_skipped_in_row = 0,
-            (None, Some(probe)) => probe.computed(step, decision.loss, decision.grad_norm),
-            (None, None) => {
-                self.num_skipped_in_row += 1;
-                if self.num_skipped_in_row > self.spec.max_nonfinite {
-                    let batch = in_flight.batch(self.spec.look_ahead.is_some());
-                    let found = (decision.loss, decision.grad_norm);
-                    self.probe = Some(Probe::new(step, batch, found, self.num_skipped_in_row));
-                }
+        match decision.commit {
+            Some(_) => self.nonfinite.finite(),
+            None => {
+                let batch = || in_flight.batch(self.spec.look_ahead.is_some());
+                let found = (decision.loss, decision.grad_norm);
+                self.nonfinite.skipped(step, found, self.spec.max_nonfinite, batch);
             }
         }
         if !self.is_probing() {
