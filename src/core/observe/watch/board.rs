@@ -1,25 +1,17 @@
 //! The board itself: bounded lists, and what is counted.
 
-use super::clocks::Offset;
+use super::actors::Actors;
 use super::{News, RunInfo};
-use crate::message::{ActorId, EdgeLoad, Timings, TraceSpan};
+use crate::message::{ActorId, Timings};
 use crate::observe::{EvalRecord, Goodput, StepMetrics};
 use std::collections::{BTreeMap, VecDeque};
-
-/// Most spans that are kept of one actor, whatever the steps.
-const MAX_SPANS: usize = 20_000;
-/// Most actors that have left of which anything is kept: in a long run encoders are replaced again and again.
-const MAX_GONE: usize = 16;
 
 /// Holds what is known of a run.
 pub struct Board {
     pub(super) info: RunInfo,
-    pub(super) actors: BTreeMap<ActorId, Seen>,
-    /// Those of them that have left, in this order.
-    gone: VecDeque<ActorId>,
+    pub(super) actors: Actors,
     pub(super) steps: VecDeque<StepMetrics>,
     history: usize,
-    trace_steps: u64,
     goodput: Goodput,
     pub(super) counts: Counts,
     /// Seconds of the board's clock: at the last news, and when the first and the last step were applied.
@@ -51,30 +43,14 @@ pub(super) struct Counts {
     pub publishing: f64,
 }
 
-/// One actor.
-#[derive(Default)]
-pub(super) struct Seen {
-    pub state: String,
-    pub timings: Timings,
-    pub edges: Vec<EdgeLoad>,
-    pub spans: VecDeque<TraceSpan>,
-    pub lost_spans: u64,
-    /// Seconds of the board's clock.
-    pub heard: Option<f64>,
-    pub offset: Offset,
-}
-
 impl Board {
     /// Keeps the metrics of `history` steps and the timeline of `trace_steps`.
     pub fn new(info: RunInfo, history: usize, trace_steps: usize) -> Self {
-        let actors = info.actors.iter().map(|&actor| (actor, Seen::default())).collect();
         Self {
+            actors: Actors::new(&info.actors, trace_steps as u64),
             info,
-            actors,
-            gone: VecDeque::new(),
             steps: VecDeque::new(),
             history,
-            trace_steps: trace_steps as u64,
             goodput: Goodput::default(),
             counts: Counts::default(),
             now: 0.0,
@@ -118,23 +94,13 @@ impl Board {
         self.now = now as f64 / 1e9;
         match news {
             News::Step(metrics, timings) => self.step(*metrics, timings),
-            News::Trace(actor, trace) => {
-                let seen = self.seen(actor);
-                seen.offset.observe(trace.now, now);
-                seen.heard = Some(now as f64 / 1e9);
-                seen.edges = trace.edges;
-                seen.lost_spans += trace.num_lost;
-                seen.spans.extend(trace.spans);
-                let excess = seen.spans.len().saturating_sub(MAX_SPANS);
-                seen.spans.drain(..excess);
-                self.forget();
-            }
+            News::Trace(actor, trace) => self.actors.traced(actor, trace, now),
             News::Evaluated { step, losses } => {
                 losses.iter().for_each(|(set, loss)| self.evaluated(step, set, *loss));
             }
             News::Samples { step, png } => self.samples = Some((step, png)),
-            News::Actor(actor, state) => self.seen(actor).state = state,
-            News::Left(actor, state) => self.left(actor, state),
+            News::Actor(actor, state) => self.actors.get(actor).state = state,
+            News::Left(actor, state) => self.actors.left(actor, state),
             News::Checkpoint { step, took } => {
                 self.counts.checkpoints += 1;
                 self.counts.publishing += took.as_secs_f64();
@@ -166,7 +132,7 @@ impl Board {
         self.begun.get_or_insert((now - metrics.step_ms / 1e3).max(0.0));
         self.last_step = Some(now);
         for (actor, timings) in timings {
-            let seen = self.seen(actor);
+            let seen = self.actors.get(actor);
             (seen.timings, seen.heard) = (timings, Some(now));
         }
         if self.steps.len() >= self.history {
@@ -179,33 +145,6 @@ impl Board {
         self.steps.push_back(metrics);
     }
 
-    /// Keeps what is known of an actor that has left, but for what it did last, which says nothing of its pool any more.
-    fn left(&mut self, actor: ActorId, state: String) {
-        let seen = self.seen(actor);
-        (seen.state, seen.timings, seen.edges) = (state, Timings::default(), Vec::new());
-        self.gone.push_back(actor);
-        if self.gone.len() > MAX_GONE
-            && let Some(first) = self.gone.pop_front()
-        {
-            self.actors.remove(&first);
-        }
-    }
-
-    fn seen(&mut self, actor: ActorId) -> &mut Seen {
-        self.actors.entry(actor).or_default()
-    }
-
-    /// Drops spans of steps that are out of the timeline.
-    fn forget(&mut self) {
-        let last = self.actors.values().filter_map(|seen| seen.spans.back()).map(|span| span.step).max().unwrap_or(0);
-        let first = (last + 1).saturating_sub(self.trace_steps);
-        for seen in self.actors.values_mut() {
-            while seen.spans.front().is_some_and(|span| span.step < first) {
-                seen.spans.pop_front();
-            }
-        }
-    }
-
     /// As [`Goodput`] defines it.
     pub(super) fn goodput(&self) -> Option<f64> {
         self.goodput.share()
@@ -214,8 +153,9 @@ impl Board {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::actors::{MAX_GONE, MAX_SPANS};
     use super::*;
-    use crate::message::{Activity, ExpertLoads, Trace};
+    use crate::message::{Activity, EdgeLoad, ExpertLoads, Trace, TraceSpan};
 
     pub const SECOND: u64 = 1_000_000_000;
 
@@ -253,7 +193,7 @@ pub(super) mod tests {
         let board = board();
         assert_eq!(board.steps.iter().map(|step| step.step).collect::<Vec<_>>(), [1, 2]);
         let kept: Vec<Vec<u64>> =
-            board.actors.values().map(|seen| seen.spans.iter().map(|span| span.step).collect()).collect();
+            board.actors.seen.values().map(|seen| seen.spans.iter().map(|span| span.step).collect()).collect();
         assert_eq!(kept, [vec![1, 2], vec![1, 2]]);
     }
 
@@ -279,10 +219,10 @@ pub(super) mod tests {
                 board.take(News::Left(actor, "has left: killed".into()), 9 * SECOND, 0);
             }
         }
-        assert_eq!(board.actors.len(), MAX_GONE + 2, "and the last encoder, and the foundation");
-        let seen = &board.actors[&ActorId::encoder(98)];
+        assert_eq!(board.actors.seen.len(), MAX_GONE + 2, "and the last encoder, and the foundation");
+        let seen = &board.actors.seen[&ActorId::encoder(98)];
         assert_eq!((seen.state.as_str(), seen.timings.idle, seen.edges.len()), ("has left: killed", 0.0, 0));
-        assert_eq!(board.actors[&ActorId::encoder(99)].timings, timings);
+        assert_eq!(board.actors.seen[&ActorId::encoder(99)].timings, timings);
     }
 
     #[test]
@@ -309,6 +249,6 @@ pub(super) mod tests {
             let spans = (0..1000).map(|i| span(Activity::Read, 7, at * 1000 + i, at * 1000 + i + 1)).collect();
             board.take(News::Trace(ActorId::data(0), Trace { spans, ..Trace::default() }), at, 0);
         }
-        assert_eq!(board.actors[&ActorId::data(0)].spans.len(), MAX_SPANS);
+        assert_eq!(board.actors.seen[&ActorId::data(0)].spans.len(), MAX_SPANS);
     }
 }

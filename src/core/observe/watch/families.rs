@@ -1,10 +1,9 @@
 //! What is exported of a board, as families of samples: Prometheus and OpenTelemetry write the same ones.
 
-use std::collections::BTreeMap;
-
 use super::Board;
-use super::board::{Counts, Seen};
-use crate::message::{ActorId, EdgeLoad};
+use super::actors::Actors;
+use super::board::Counts;
+use crate::message::EdgeLoad;
 use crate::observe::StepMetrics;
 
 /// The samples of one name.
@@ -113,8 +112,8 @@ impl Page {
     }
 
     /// Adds how busy actors are, and what is under way between them.
-    fn actors(&mut self, actors: &BTreeMap<ActorId, Seen>) {
-        let actors: Vec<_> = actors.iter().map(|(id, seen)| (id.to_string(), id.pool, seen)).collect();
+    fn actors(&mut self, actors: &Actors) {
+        let actors: Vec<_> = actors.seen.iter().map(|(id, seen)| (id.to_string(), id.pool, seen)).collect();
         self.family("actor_busy_ratio", "gauge", "Share of the last step in which the actor computed.");
         for (id, pool, seen) in &actors {
             let whole = seen.timings.busy + seen.timings.idle;

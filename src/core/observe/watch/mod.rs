@@ -3,6 +3,7 @@
 //!
 //! [`News`] go in, JSON, Prometheus text, a chart or a trace come out. No sockets, no clocks: those are `actors::watch`'s.
 
+mod actors;
 mod board;
 mod clocks;
 mod families;

@@ -47,7 +47,7 @@ impl Board {
     /// `zero`: the beginning of the board's clock in nanoseconds since 1970.
     pub fn otlp_traces(&self, told: &mut Told, zero: u64) -> Option<Value> {
         let mut spans = Vec::new();
-        for (id, seen) in &self.actors {
+        for (id, seen) in &self.actors.seen {
             let before = told.0.entry(*id).or_default();
             let at = |time: u64| (zero as f64 / 1e9 + seen.offset.seconds(time)).max(0.0);
             for span in

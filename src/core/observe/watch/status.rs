@@ -1,7 +1,7 @@
 //! The board as JSON: what the page and `loongforge top` show.
 
 use super::Board;
-use super::board::Seen;
+use super::actors::Seen;
 use crate::message::{ActorId, EdgeLoad, MemoryReport, PoolName, Role};
 use crate::observe::StepMetrics;
 use crate::observe::metrics::finite_mean;
@@ -21,7 +21,7 @@ impl Board {
         let done = last.map_or(info.first_step, |last| last.step + 1);
         let state = if self.last_step.is_some() { "running" } else { "starting" };
         let pools: Vec<Value> = self.pools().into_iter().map(|(role, name)| self.pool(role, name)).collect();
-        let actors: Vec<Value> = self.actors.iter().map(|(&id, seen)| self.actor(id, seen)).collect();
+        let actors: Vec<Value> = self.actors.seen.iter().map(|(&id, seen)| self.actor(id, seen)).collect();
         json!({
             "run": { "name": info.name, "dir": info.dir, "version": info.version },
             "state": self.ended.as_deref().unwrap_or(state),
@@ -93,14 +93,14 @@ impl Board {
     /// The run's pools in the order of roles; of a role without actors the pool that is named as it.
     fn pools(&self) -> BTreeSet<(Role, PoolName)> {
         let roles = [Role::Data, Role::Encoder, Role::Foundation].map(|role| ActorId::new(role, 0));
-        let is_missing = |actor: &ActorId| self.actors.keys().all(|other| other.role != actor.role);
+        let is_missing = |actor: &ActorId| self.actors.seen.keys().all(|other| other.role != actor.role);
         let missing = roles.into_iter().filter(is_missing);
-        let all = self.actors.keys().copied().filter(|actor| actor.role != Role::Scheduler).chain(missing);
+        let all = self.actors.seen.keys().copied().filter(|actor| actor.role != Role::Scheduler).chain(missing);
         all.map(|actor| (actor.role, actor.pool)).collect()
     }
 
     fn pool(&self, role: Role, name: PoolName) -> Value {
-        let seen: Vec<_> = self.actors.iter().filter(|(id, _)| id.pool == name).map(|(_, seen)| seen).collect();
+        let seen: Vec<_> = self.actors.seen.iter().filter(|(id, _)| id.pool == name).map(|(_, seen)| seen).collect();
         let (busy, whole) = seen.iter().fold((0.0, 0.0), |(busy, whole), seen| {
             (busy + seen.timings.busy, whole + seen.timings.busy + seen.timings.idle)
         });

@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_board_is_described() {
         let mut board = board();
-        board.actors.get_mut(&ActorId::encoder(0)).unwrap().state = "left".into();
+        board.actors.seen.get_mut(&ActorId::encoder(0)).unwrap().state = "left".into();
         let text = describe_run(&board.status(), &board.history(), View::PLAIN);
         for part in [
             "a \"b\"  running",
@@ -228,7 +228,7 @@ mod tests {
         let mut board = board();
         let edges =
             (0..9).map(|index| EdgeLoad { to: ActorId::foundation(index), in_flight: 1, credit: 2, num_unsent: 7 });
-        board.actors.get_mut(&ActorId::encoder(0)).unwrap().edges = edges.collect();
+        board.actors.seen.get_mut(&ActorId::encoder(0)).unwrap().edges = edges.collect();
         for color in [false, true] {
             let text = describe_run(&board.status(), &board.history(), View { width: 80, color });
             assert!(text.lines().all(|line| visible(line) <= 80), "{text}");

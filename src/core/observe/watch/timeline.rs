@@ -13,11 +13,11 @@ const MAX_SPANS: usize = 6000;
 impl Board {
     /// The last `num_steps` steps, of as many actors as fit.
     pub fn gantt(&self, num_steps: u64) -> Gantt {
-        let last = self.actors.values().filter_map(|seen| seen.spans.back()).map(|span| span.step).max();
+        let last = self.actors.seen.values().filter_map(|seen| seen.spans.back()).map(|span| span.step).max();
         let Some(last) = last else { return Gantt::default() };
         let first = (last + 1).saturating_sub(num_steps);
         let mut gantt = Gantt { start: f64::INFINITY, end: f64::NEG_INFINITY, ..Gantt::default() };
-        for (id, seen) in &self.actors {
+        for (id, seen) in &self.actors.seen {
             if gantt.rows.len() == MAX_ROWS {
                 gantt.num_left_out += 1;
                 continue;
@@ -54,9 +54,10 @@ impl Board {
     /// Every kept span of every actor, in the Trace Event Format: a process an actor, times in microseconds.
     pub fn chrome_trace(&self) -> Value {
         let mut events = Vec::new();
-        let begin = self.actors.values().filter_map(|seen| seen.spans.front().map(|s| seen.offset.seconds(s.start)));
+        let begin =
+            self.actors.seen.values().filter_map(|seen| seen.spans.front().map(|s| seen.offset.seconds(s.start)));
         let begin = begin.fold(f64::INFINITY, f64::min);
-        for (pid, (id, seen)) in self.actors.iter().enumerate() {
+        for (pid, (id, seen)) in self.actors.seen.iter().enumerate() {
             let order = match id.role {
                 Role::Scheduler => 0,
                 Role::Data => 1,
