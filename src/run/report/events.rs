@@ -14,7 +14,7 @@ use loongforge_core::schedule::{
 };
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bad samples that are shown; the others are only listed in `bad.jsonl`.
 const MAX_SHOWN_BAD: u64 = 5;
@@ -46,7 +46,7 @@ impl Observer for Report {
     fn evaluated(&mut self, summary: &EvaluationSummary) {
         self.made(summary);
         // The next step is not to count for slow.
-        self.last_step = Instant::now();
+        self.times.restart();
         let Some(evaluations) = self.evaluations.as_mut().filter(|_| !summary.sets.is_empty()) else { return };
         let records = evaluations.evaluated(summary);
         let losses: Vec<_> = records.iter().filter_map(|record| Some((record.set.clone(), record.loss?))).collect();

@@ -6,21 +6,11 @@ use loongforge_core::message::{MemoryReport, PoolName, Role, Timings};
 use loongforge_core::observe::{ExpertMetrics, PairMetrics, PoolMetrics, StepMetrics};
 use loongforge_core::schedule::{ExpertStep, FittedCosts, StepSummary};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 impl Report {
-    /// Makes the metrics of a step; the first one's time begins when its engines were ready.
+    /// Makes the metrics of a step that ends now.
     pub(super) fn measure(&mut self, summary: &StepSummary) -> StepMetrics {
-        let mut seconds = self.last_step.elapsed().as_secs_f64();
-        if self.num_steps == 0 {
-            // Engines were built before.
-            seconds = seconds.min(since_ready(summary));
-        }
-        self.last_step = Instant::now();
-        if self.num_steps > 0 {
-            self.step_seconds.push(seconds);
-        }
-        self.num_steps += 1;
+        let seconds = self.times.ended(summary);
         let costs: BTreeMap<PoolName, _> = summary.costs.iter().flat_map(FittedCosts::seconds).collect();
         let cost = |pool| costs.get(&pool).copied().flatten();
         StepMetrics {
@@ -35,7 +25,7 @@ impl Report {
             tokens_per_s: summary.num_tokens as f64 / seconds,
             images_per_s: summary.num_items as f64 / seconds,
             step_ms: seconds * 1e3,
-            active_s: self.active_before + self.begun.elapsed().as_secs_f64(),
+            active_s: self.times.active(),
             encoder_busy: busy(of_role(summary, Role::Encoder)),
             foundation_busy: busy(of_role(summary, Role::Foundation)),
             pack_fill: summary.balance.fill,
@@ -65,12 +55,6 @@ impl Report {
             uncopied_checkpoints: self.uploader.as_ref().map_or(0, Uploader::num_failed),
         }
     }
-}
-
-/// Seconds since the first engine was ready, of a start's first step; endless where no engine says.
-fn since_ready(summary: &StepSummary) -> f64 {
-    let whole = summary.timings.iter().map(|(_, timings)| timings.busy + timings.idle);
-    whole.filter(|&whole| whole > 0.0).reduce(f64::max).unwrap_or(f64::INFINITY)
 }
 
 fn of_role(summary: &StepSummary, role: Role) -> impl Iterator<Item = &Timings> {

@@ -4,6 +4,7 @@ mod events;
 mod made;
 mod measure;
 mod page;
+mod step_times;
 mod utilization;
 
 use crate::estimate::memory::{peak_resident, show};
@@ -25,8 +26,8 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
-use std::time::Instant;
-use utilization::{Utilization, durations};
+use step_times::StepTimes;
+use utilization::Utilization;
 
 /// The observer of a run on a user's machine.
 pub struct Report {
@@ -41,14 +42,8 @@ pub struct Report {
     num_shown_bad: u64,
     /// Encoders that were said to be slow.
     slow: BTreeSet<ActorId>,
-    begun: Instant,
-    /// Seconds that earlier starts of the run were active.
-    active_before: f64,
+    times: StepTimes,
     goodput: Goodput,
-    last_step: Instant,
-    /// Seconds of every step but the first, which waits for the run's beginning.
-    step_seconds: Vec<f64>,
-    num_steps: usize,
     evaluations: Option<EvalReport>,
     /// The prompts that pictures and clips are made of.
     prompts: Option<Dataset>,
@@ -111,11 +106,7 @@ impl Report {
             too_long: BadSampleList::open(&dir.join("too_long.jsonl"), begin.1)?,
             num_shown_bad: 0,
             slow: BTreeSet::new(),
-            begun: Instant::now(),
-            active_before,
-            last_step: Instant::now(),
-            step_seconds: Vec::new(),
-            num_steps: 0,
+            times: StepTimes::new(active_before),
             evaluations,
             prompts: samples::prompts(config, folder, None)?,
             eval_loss: BTreeMap::new(),
@@ -196,7 +187,7 @@ impl Drop for Report {
             let _ = beside.join();
         }
         let goodput = self.goodput.text();
-        for line in durations(&mut self.step_seconds).into_iter().chain(goodput) {
+        for line in self.times.text().into_iter().chain(goodput) {
             self.console.line(&line);
         }
         let memory = self.memory.iter().filter_map(|(name, memory)| Some(format!("{name} {}", show(memory.as_ref()?))));

@@ -1,4 +1,4 @@
-//! The use of the devices' FLOPs, and how long steps took.
+//! The use of the devices' FLOPs.
 
 use crate::model::folder::ModelFolder;
 use crate::model::size::ModelSize;
@@ -43,31 +43,5 @@ impl Utilization {
         // Samples of a pack do not attend to each other.
         let seq_len = summary.num_tokens / summary.num_samples.max(1);
         summary.num_tokens as f64 * self.size.flops_per_token(seq_len) / (seconds * self.peak)
-    }
-}
-
-/// Fewer steps say nothing of the slow ones.
-const MIN_STEPS: usize = 20;
-
-/// Returns how long steps took: the median, and what the slowest of twenty took at least.
-pub(super) fn durations(seconds: &mut [f64]) -> Option<String> {
-    if seconds.len() < MIN_STEPS {
-        return None;
-    }
-    seconds.sort_by(f64::total_cmp);
-    let at = |part: usize| 1e3 * seconds[(seconds.len() * part / 100).min(seconds.len() - 1)];
-    Some(format!("median step {:.0} ms, slowest 5 % over {:.0} ms", at(50), at(95)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slow_steps_are_told_apart_from_the_median() {
-        assert_eq!(durations(&mut [1.0; 5]), None);
-        let mut seconds = [0.044; 40];
-        seconds[3..6].fill(0.31);
-        assert_eq!(durations(&mut seconds).unwrap(), "median step 44 ms, slowest 5 % over 310 ms");
     }
 }
