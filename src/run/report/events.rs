@@ -16,9 +16,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bad samples that are shown; the others are only listed in `bad.jsonl`.
-const MAX_SHOWN_BAD: u64 = 5;
-
 impl Observer for Report {
     fn step(&mut self, summary: &StepSummary) {
         if summary.applied {
@@ -83,19 +80,7 @@ impl Observer for Report {
     }
 
     fn bad(&mut self, samples: &[SkippedSample]) {
-        for sample in samples {
-            let list = if sample.too_long { &mut self.too_long } else { &mut self.bad };
-            let listed = list.append(sample);
-            if !sample.too_long {
-                self.show_bad(sample);
-            } else if self.too_long.len() == 1 {
-                let (source, reason, path) = (&sample.source, &sample.reason, self.too_long.path().display());
-                self.console.line(&format!("skipped {source}: {reason}; such samples are listed in {path}"));
-            }
-            if let Err(error) = listed {
-                self.console.line(&format!("warning: {error}"));
-            }
-        }
+        samples.iter().for_each(|sample| self.skipped.add(sample, &self.console));
     }
 
     fn crashed_on(&mut self, items: &[PoisonItem]) {
@@ -184,15 +169,6 @@ impl Observer for Report {
 }
 
 impl Report {
-    fn show_bad(&mut self, sample: &SkippedSample) {
-        self.num_shown_bad += 1;
-        if self.num_shown_bad <= MAX_SHOWN_BAD {
-            self.console.line(&format!("skipped {}: {}", sample.source, sample.reason));
-        } else if self.num_shown_bad == MAX_SHOWN_BAD + 1 {
-            self.console.line(&format!("more samples are skipped: see {}", self.bad.path().display()));
-        }
-    }
-
     /// Names who has become slow, or is slow no more.
     fn show_slow(&mut self, stragglers: &[Straggler]) {
         for straggler in stragglers.iter().filter(|straggler| !self.slow.contains(&straggler.actor)) {

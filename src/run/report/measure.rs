@@ -13,6 +13,7 @@ impl Report {
         let seconds = self.times.ended(summary);
         let costs: BTreeMap<PoolName, _> = summary.costs.iter().flat_map(FittedCosts::seconds).collect();
         let cost = |pool| costs.get(&pool).copied().flatten();
+        let [bad_samples, too_long] = self.skipped.counts();
         StepMetrics {
             step: summary.step.0,
             loss: summary.loss,
@@ -49,9 +50,9 @@ impl Report {
             foundation_memory: memory(of_role(summary, Role::Foundation)),
             ledger: summary.ledger.to_string(),
             skipped: !summary.applied,
-            bad_samples: self.bad.len(),
+            bad_samples,
             eval_loss: std::mem::take(&mut self.eval_loss),
-            too_long: self.too_long.len(),
+            too_long,
             uncopied_checkpoints: self.uploader.as_ref().map_or(0, Uploader::num_failed),
         }
     }

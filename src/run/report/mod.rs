@@ -4,6 +4,7 @@ mod events;
 mod made;
 mod measure;
 mod page;
+mod skipped_samples;
 mod step_times;
 mod utilization;
 
@@ -15,7 +16,7 @@ use crate::run::nonfinite::Evidence;
 use loongforge_actors::checkpoint::{Publication, Uploader};
 use loongforge_actors::watch::{Watch, resident_bytes};
 use loongforge_core::config::RunConfig;
-use loongforge_core::data::{BadSampleList, Dataset};
+use loongforge_core::data::Dataset;
 use loongforge_core::message::{ActorId, MemoryReport, SampleId, StepId};
 use loongforge_core::observe::{
     Console, EvalRecord, Goodput, MetricsFile, News, ObserveError, Progress, StepMetrics, TensorBoard, TrackedRun,
@@ -23,6 +24,7 @@ use loongforge_core::observe::{
 };
 use page::watch;
 use serde_json::Value;
+use skipped_samples::SkippedSamples;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -36,10 +38,7 @@ pub struct Report {
     metrics: Option<MetricsFile>,
     tensorboard: Option<TensorBoard>,
     trackers: Trackers,
-    bad: BadSampleList,
-    /// Samples that are longer than a pack.
-    too_long: BadSampleList,
-    num_shown_bad: u64,
+    skipped: SkippedSamples,
     /// Encoders that were said to be slow.
     slow: BTreeSet<ActorId>,
     times: StepTimes,
@@ -102,9 +101,7 @@ impl Report {
             metrics,
             tensorboard,
             trackers,
-            bad: BadSampleList::open(&dir.join("bad.jsonl"), begin.1)?,
-            too_long: BadSampleList::open(&dir.join("too_long.jsonl"), begin.1)?,
-            num_shown_bad: 0,
+            skipped: SkippedSamples::open(dir, begin.1)?,
             slow: BTreeSet::new(),
             times: StepTimes::new(active_before),
             evaluations,
