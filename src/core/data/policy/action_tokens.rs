@@ -93,7 +93,7 @@ impl ActionTokens {
             return Err(wrong(format!("its tokenizer has no tokens for {BEGIN:?}")));
         }
         let bos = writes.then(|| id(token_text(&about["bos_token"]).unwrap_or("<bos>"))).transpose()?;
-        let (first, end) = (spec.placeholder - spec.skip_tokens, [id(BAR)?, eos]);
+        let (first, end) = (spec.placeholder - spec.action_tokens.skip, [id(BAR)?, eos]);
         let last = first - vocab_size + 1;
         let around = begin.iter().chain(&bos).chain(&end);
         if last < 0 || around.clone().any(|id| (last..=first).contains(id)) {
@@ -103,7 +103,7 @@ impl ActionTokens {
             );
             return Err(wrong(reason));
         }
-        Ok(Some(Self { fast, first, last, begin, bos, end, max_tokens: spec.max_action_tokens }))
+        Ok(Some(Self { fast, first, last, begin, bos, end, max_tokens: spec.action_tokens.max_tokens }))
     }
 
     /// The files of its folder, which belong into every checkpoint.

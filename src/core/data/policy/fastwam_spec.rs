@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::fastwam::{Frames, IDS};
-use super::spec::{Family, SampleSpec, cameras, named, only, size, width};
+use super::spec::{ActionTokenSpec, Family, SampleSpec, cameras, named, only, size, width};
 use crate::config::Normalization;
 
 /// # Errors
@@ -63,11 +63,8 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         masks_padding: true,
         state_token: true,
         placeholder: IDS[1],
-        // It learns no action tokens.
-        skip_tokens: 0,
-        max_action_tokens: 0,
-        max_written_tokens: 0,
-        action_tokenizer: String::new(),
+        // It learns none.
+        action_tokens: ActionTokenSpec::default(),
         xvla: None,
         frames: Some(frames),
         groot: None,

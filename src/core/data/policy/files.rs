@@ -244,7 +244,10 @@ fn before(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Vec<Json> {
         }
         Family::Pi0Fast => {
             let digits = step("pi0_fast_prepare_state_tokenizer_processor_step", json!({}));
-            let tokens = json!({ "trust_remote_code": true, "max_action_tokens": spec.max_action_tokens, "action_tokenizer_name": spec.action_tokenizer });
+            let tokens = json!({
+                "trust_remote_code": true, "max_action_tokens": spec.action_tokens.max_tokens,
+                "action_tokenizer_name": spec.action_tokens.tokenizer,
+            });
             let tokens = step("action_tokenizer_processor", tokens);
             vec![rename, batch, relative, normalize, digits, tokenizer, tokens, device("cpu")]
         }

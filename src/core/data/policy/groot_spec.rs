@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use super::embodiments::{Groot, NEW};
 use super::groot_framing::Framing;
 use super::scales::name_of;
-use super::spec::{Family, SampleSpec, cameras, flag, only, size, texts, width};
+use super::spec::{ActionTokenSpec, Family, SampleSpec, cameras, flag, only, size, texts, width};
 use crate::config::Normalization;
 use crate::data::card::{GrootVersion, ModelCard, groot_keys};
 use crate::data::lerobot::Info;
@@ -68,11 +68,8 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         masks_padding: true,
         state_token: true,
         placeholder,
-        // It learns no action tokens.
-        skip_tokens: 0,
-        max_action_tokens: 0,
-        max_written_tokens: 0,
-        action_tokenizer: String::new(),
+        // It learns none.
+        action_tokens: ActionTokenSpec::default(),
         xvla: None,
         groot: Some(groot),
         frames: None,

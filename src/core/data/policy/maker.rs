@@ -123,7 +123,7 @@ impl PolicyMaker {
             flawed: [
                 Tally::new(format!(
                     "samples whose action tokens were cut off after {} (max_action_tokens)",
-                    spec.max_action_tokens
+                    spec.action_tokens.max_tokens
                 )),
                 Tally::new(
                     "samples with a coefficient below the smallest of the tokenizer of actions, which replaces it",
@@ -288,7 +288,7 @@ impl PolicyMaker {
     /// Of a policy that writes actions: the token that ends them, and how many it may write.
     pub fn writes(&self) -> Option<(i64, usize)> {
         let tokens = self.tokens.as_ref().filter(|tokens| tokens.bos().is_some())?;
-        Some((tokens.bar(), self.spec.max_written_tokens))
+        Some((tokens.bar(), self.spec.action_tokens.max_written))
     }
 
     /// The normalized actions, `[H, max_action_dim]`, that such a policy has written as tokens; and why they are not those of a whole

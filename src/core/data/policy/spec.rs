@@ -82,6 +82,18 @@ impl Family {
     }
 }
 
+/// The action tokens of a policy that learns such.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ActionTokenSpec {
+    /// The tokenizer that lerobot's processors name.
+    pub tokenizer: String,
+    /// Ids at the end of the vocabulary, `placeholder` among them, that they leave free.
+    pub skip: i64,
+    /// Tokens at most that follow a prompt to be learned, or are written.
+    pub max_tokens: usize,
+    pub max_written: usize,
+}
+
 /// What samples of a policy look like.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleSpec {
@@ -108,8 +120,6 @@ pub struct SampleSpec {
     /// What lerobot's processors pad prompts to, and the tokenizer that they take.
     pub padding: String,
     pub tokenizer: String,
-    /// The tokenizer of actions that they name.
-    pub action_tokenizer: String,
     pub state_normalization: Normalization,
     pub action_normalization: Normalization,
     /// Actions are relative to the state. GR00T's have scales of their own for each step then.
@@ -125,11 +135,8 @@ pub struct SampleSpec {
     pub state_token: bool,
     /// The id that stands for a feature of a picture.
     pub placeholder: i64,
-    /// Ids at the end of the vocabulary, `placeholder` among them, that action tokens leave free.
-    pub skip_tokens: i64,
-    /// Tokens at most that follow a prompt to be learned, or are written.
-    pub max_action_tokens: usize,
-    pub max_written_tokens: usize,
+    /// Nothing where it learns no action tokens.
+    pub action_tokens: ActionTokenSpec,
     /// What X-VLA does otherwise.
     pub xvla: Option<Rules>,
     /// What FastWAM does otherwise.
@@ -190,7 +197,6 @@ impl SampleSpec {
             }
             .unwrap_or(published.tokenizer)
             .to_owned(),
-            action_tokenizer: config["action_tokenizer_name"].as_str().unwrap_or(ACTION_TOKENIZER).to_owned(),
             state_normalization: mode("STATE", published.normalization)?,
             action_normalization: mode("ACTION", published.normalization)?,
             relative: flag(config, "use_relative_actions")?,
@@ -200,13 +206,7 @@ impl SampleSpec {
             masks_padding: is_smol,
             state_token,
             placeholder: policy_vocabulary(config) - 1,
-            skip_tokens: match family {
-                Family::Pi0Fast => size("fast_skip_tokens", SKIP_TOKENS)?,
-                // lerobot's config of Pi0.5 has no such key.
-                _ => self::size(&config["sizes"], "fast_skip_tokens", SKIP_TOKENS)?,
-            } as i64,
-            max_action_tokens: size("max_action_tokens", 256)?,
-            max_written_tokens: size("max_decoding_steps", 256)?,
+            action_tokens: action_tokens(config, family)?,
             told_changes: Vec::new(),
             num_embodiments: xvla.as_ref().map_or(1, |rules| rules.num_domains.max(0) as usize),
             xvla,
@@ -370,6 +370,22 @@ fn state_token(config: &Json, family: Family, xvla: Option<&Rules>) -> Result<bo
         (None, Json::Bool(value)) => Ok(*value || !has_digits),
         (None, other) => Err(format!("`sizes.state_token` must be true or false, found {other}")),
     }
+}
+
+/// # Errors
+/// A key is not a size.
+fn action_tokens(config: &Json, family: Family) -> Result<ActionTokenSpec, String> {
+    let skip = match family {
+        Family::Pi0Fast => size(config, "fast_skip_tokens", SKIP_TOKENS)?,
+        // lerobot's config of Pi0.5 has no such key.
+        _ => size(&config["sizes"], "fast_skip_tokens", SKIP_TOKENS)?,
+    };
+    Ok(ActionTokenSpec {
+        tokenizer: config["action_tokenizer_name"].as_str().unwrap_or(ACTION_TOKENIZER).to_owned(),
+        skip: skip as i64,
+        max_tokens: size(config, "max_action_tokens", 256)?,
+        max_written: size(config, "max_decoding_steps", 256)?,
+    })
 }
 
 /// Returns how prompts are padded: `longest` or `max_length`.
