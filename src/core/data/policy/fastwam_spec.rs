@@ -3,6 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::fastwam::{Frames, IDS};
+use super::pictures::PictureSpec;
 use super::spec::{ActionTokenSpec, Family, SampleSpec, cameras, named, only, size, width};
 use crate::config::Normalization;
 
@@ -46,10 +47,7 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         max_action_dim: action_dim,
         state_dim: width(config, "input_features", "observation.state", state_dim)?,
         action_dim: width(config, "output_features", "action", action_dim)?,
-        resolution: [rows, columns / cameras.len()],
-        patch: 1,
-        merge: 1,
-        in_corner: false,
+        pictures: PictureSpec::whole([rows, columns / cameras.len()]),
         cameras,
         max_prompt: size(config, "tokenizer_max_len", 128)?,
         padding: String::new(),
@@ -92,7 +90,7 @@ fn toggled(config: &Json, action_dim: usize) -> Result<Vec<usize>, String> {
 
 /// Puts the sizes of pictures into `config`: lerobot expects those that lie side by side.
 pub fn put_cameras(spec: &SampleSpec, config: &mut Json) {
-    let [rows, columns] = spec.resolution;
+    let [rows, columns] = spec.pictures.resolution;
     for camera in &spec.cameras {
         config["input_features"][camera.as_str()] = json!({ "type": "VISUAL", "shape": [3, rows, columns] });
     }

@@ -58,7 +58,10 @@ fn cameras_lie_side_by_side_by_their_names() {
     let spec = read(&config()).unwrap();
     assert_eq!(spec.cameras, ["observation.images.front", "observation.images.wrist"]);
     let frames = spec.frames.unwrap();
-    assert_eq!((frames.steps.as_slice(), spec.resolution), ([0, 2, 4, 6, 8, 10, 12, 14, 16].as_slice(), [64, 64]));
+    assert_eq!(
+        (frames.steps.as_slice(), spec.pictures.resolution),
+        ([0, 2, 4, 6, 8, 10, 12, 14, 16].as_slice(), [64, 64])
+    );
     let [dark, light] = [0, 255].map(|value| CameraClip {
         camera: String::new(),
         pictures: vec![RgbImage::from_pixel(3, 2, image::Rgb([value; 3])); 9],

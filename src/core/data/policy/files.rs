@@ -316,7 +316,7 @@ fn normalizer(spec: &SampleSpec, features: Map<String, Json>) -> Json {
 
 /// The shapes of pictures and states.
 fn inputs(spec: &SampleSpec) -> Map<String, Json> {
-    let [rows, columns] = spec.resolution;
+    let [rows, columns] = spec.pictures.resolution;
     let mut inputs: Map<String, Json> = Map::new();
     for camera in &spec.cameras {
         inputs.insert(camera.clone(), feature("VISUAL", vec![3, rows, columns]));

@@ -6,6 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::embodiments::{Groot, NEW};
 use super::groot_framing::Framing;
+use super::pictures::PictureSpec;
 use super::scales::name_of;
 use super::spec::{ActionTokenSpec, Family, SampleSpec, cameras, flag, only, size, texts, width};
 use crate::config::Normalization;
@@ -51,10 +52,7 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         max_action_dim,
         state_dim: width(config, "input_features", "observation.state", max_state_dim)?,
         action_dim: width(config, "output_features", "action", max_action_dim)?,
-        resolution: [framing.side(); 2],
-        patch: 1,
-        merge: 1,
-        in_corner: false,
+        pictures: PictureSpec::whole([framing.side(); 2]),
         cameras,
         max_prompt: usize::MAX,
         padding: String::new(),
@@ -105,7 +103,7 @@ pub fn read_with(config: &Json, options: &PolicyOptions) -> Result<SampleSpec, S
 
 /// Puts cameras that `config` does not name into it.
 pub fn put_cameras(spec: &SampleSpec, config: &mut Json) {
-    let [rows, columns] = spec.resolution;
+    let [rows, columns] = spec.pictures.resolution;
     for camera in &spec.cameras {
         let own = &mut config["input_features"][camera.as_str()];
         if own.is_null() {

@@ -3,14 +3,37 @@
 use image::RgbImage;
 
 use super::canvas::{cut, taps};
-use super::spec::SampleSpec;
 use crate::data::sample::Media;
 use crate::message::{Grid, Tower};
 
 const CHANNELS: usize = 3;
 
+/// How the pictures of a policy are laid out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PictureSpec {
+    /// Rows and columns.
+    pub resolution: [usize; 2],
+    pub patch: usize,
+    /// Side of the block of patches that becomes one feature.
+    pub merge: usize,
+    /// A picture is put into the corner at the bottom right, not into the middle.
+    pub in_corner: bool,
+}
+
+impl PictureSpec {
+    /// Pictures that are not cut into patches.
+    pub fn whole(resolution: [usize; 2]) -> Self {
+        Self { resolution, patch: 1, merge: 1, in_corner: false }
+    }
+
+    /// Patches of a picture, down and across.
+    pub fn grid(&self) -> [usize; 2] {
+        self.resolution.map(|side| side / self.patch)
+    }
+}
+
 /// The item of a picture: patches row by row, `[patches, 3 × patch × patch]`, values from -1 to 1.
-pub fn item(picture: &RgbImage, spec: &SampleSpec) -> Media {
+pub fn item(picture: &RgbImage, spec: &PictureSpec) -> Media {
     let [rows, columns] = spec.resolution;
     let canvas = fitted(picture, rows, columns, spec.in_corner);
     let [down, across] = spec.grid();

@@ -147,7 +147,7 @@ impl PolicyMaker {
     fn items(&self, images: &[(String, RgbImage)]) -> Result<Vec<Media>, DataError> {
         let item = |picture: &RgbImage| match &self.spec.xvla {
             Some(rules) => rules.item(picture),
-            None => Ok(pictures::item(picture, &self.spec)),
+            None => Ok(pictures::item(picture, &self.spec.pictures)),
         };
         self.pictures(images)?.into_iter().map(item).collect()
     }

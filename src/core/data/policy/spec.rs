@@ -6,6 +6,7 @@ use serde_json::{Map, Value as Json};
 
 use super::embodiments::Groot;
 use super::fastwam::Frames;
+use super::pictures::PictureSpec;
 use super::xvla::Rules;
 use crate::config::Normalization;
 use crate::data::card::{SMOLVLA, policy_vocabulary};
@@ -105,13 +106,7 @@ pub struct SampleSpec {
     /// The numbers of a state and of an action that the config says; those of the data may be fewer.
     pub state_dim: usize,
     pub action_dim: usize,
-    /// Rows and columns of a picture.
-    pub resolution: [usize; 2],
-    pub patch: usize,
-    /// Side of the block of patches that becomes one feature.
-    pub merge: usize,
-    /// A picture is put into the corner at the bottom right, not into the middle.
-    pub in_corner: bool,
+    pub pictures: PictureSpec,
     /// Names of its cameras, in order; those that the config adds as always empty are left out. A policy that has none goes by
     /// state and prompt alone.
     pub cameras: Vec<String>,
@@ -183,10 +178,7 @@ impl SampleSpec {
             max_action_dim,
             state_dim: width("input_features", "observation.state", max_state_dim)?,
             action_dim: width("output_features", "action", max_action_dim)?,
-            resolution,
-            patch,
-            merge,
-            in_corner: is_smol,
+            pictures: PictureSpec { resolution, patch, merge, in_corner: is_smol },
             cameras,
             max_prompt: size("tokenizer_max_length", published.max_prompt)?,
             padding: padding(config, is_smol)?,
@@ -218,7 +210,8 @@ impl SampleSpec {
     }
 
     fn checked(self) -> Result<Self, String> {
-        let ([rows, columns], block) = (self.resolution, self.patch * self.merge);
+        let PictureSpec { resolution: [rows, columns], patch, merge, .. } = self.pictures;
+        let block = patch * merge;
         if rows % block + columns % block > 0 {
             return Err(format!(
                 "pictures of {rows}×{columns} cannot be divided into blocks of {block}×{block} pixels"
@@ -233,11 +226,6 @@ impl SampleSpec {
     /// Returns whether actions have scales of their own at each step of a chunk.
     pub fn scales_by_step(&self) -> bool {
         self.family == Family::Groot && self.relative
-    }
-
-    /// Patches of a picture, down and across.
-    pub fn grid(&self) -> [usize; 2] {
-        self.resolution.map(|side| side / self.patch)
     }
 }
 

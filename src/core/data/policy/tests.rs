@@ -203,7 +203,7 @@ fn pictures_are_fitted_as_lerobot_fits_them() {
             config["sizes"]["scale_factor"] = 1.into();
         }
         let spec = SampleSpec::of(&config).unwrap();
-        let item = item(&picture, &spec);
+        let item = item(&picture, &spec.pictures);
         assert_eq!(
             (item.grid.h as usize, item.grid.w as usize, item.num_features),
             (rows / 2, columns / 2, rows * columns / 4)
