@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::fastwam::{Frames, IDS};
 use super::pictures::PictureSpec;
+use super::prompt::PromptSpec;
 use super::spec::{ActionTokenSpec, Family, SampleSpec, cameras, named, only, size, width};
 use crate::config::Normalization;
 
@@ -49,9 +50,7 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         action_dim: width(config, "output_features", "action", action_dim)?,
         pictures: PictureSpec::whole([rows, columns / cameras.len()]),
         cameras,
-        max_prompt: size(config, "tokenizer_max_len", 128)?,
-        padding: String::new(),
-        tokenizer: String::new(),
+        prompt: PromptSpec { max_tokens: size(config, "tokenizer_max_len", 128)?, ..PromptSpec::default() },
         state_normalization: mode("STATE")?,
         action_normalization: mode("ACTION")?,
         relative: false,

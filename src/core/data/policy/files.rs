@@ -229,8 +229,8 @@ fn before(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Vec<Json> {
     let tokenizer = step(
         "tokenizer_processor",
         json!({
-            "max_length": spec.max_prompt, "task_key": "task", "padding_side": padding_side, "padding": spec.padding,
-            "truncation": true, "tokenizer_name": spec.tokenizer,
+            "max_length": spec.prompt.max_tokens, "task_key": "task", "padding_side": padding_side,
+            "padding": spec.prompt.padding, "truncation": true, "tokenizer_name": spec.prompt.tokenizer,
         }),
     );
     let rename = step("rename_observations_processor", json!({ "rename_map": {} }));

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use super::embodiments::{Groot, NEW};
 use super::groot_framing::Framing;
 use super::pictures::PictureSpec;
+use super::prompt::PromptSpec;
 use super::scales::name_of;
 use super::spec::{ActionTokenSpec, Family, SampleSpec, cameras, flag, only, size, texts, width};
 use crate::config::Normalization;
@@ -54,9 +55,7 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         action_dim: width(config, "output_features", "action", max_action_dim)?,
         pictures: PictureSpec::whole([framing.side(); 2]),
         cameras,
-        max_prompt: usize::MAX,
-        padding: String::new(),
-        tokenizer: String::new(),
+        prompt: PromptSpec { max_tokens: usize::MAX, ..PromptSpec::default() },
         state_normalization: Normalization::MinMax,
         action_normalization: Normalization::MinMax,
         relative,

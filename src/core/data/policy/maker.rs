@@ -82,7 +82,7 @@ impl PolicyMaker {
             None => (None, Tokenizer::open(folders.model, &Json::Null, &own)?),
         };
         if robots[0].spec.xvla.is_some() {
-            tokenizer = tokenizer.cut_at(robots[0].spec.max_prompt)?;
+            tokenizer = tokenizer.cut_at(robots[0].spec.prompt.max_tokens)?;
             // lerobot fills up with what the tokenizer calls so.
             let named = own["pad_token"].as_str().or(own["pad_token"]["content"].as_str());
             let named = named.and_then(|token| tokenizer.id(token));
@@ -119,7 +119,7 @@ impl PolicyMaker {
             seed: options.policy.seed,
             limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
-            cut: Tally::new(format!("prompts cut off after {} tokens (tokenizer_max_length)", spec.max_prompt)),
+            cut: Tally::new(format!("prompts cut off after {} tokens (tokenizer_max_length)", spec.prompt.max_tokens)),
             flawed: [
                 Tally::new(format!(
                     "samples whose action tokens were cut off after {} (max_action_tokens)",
@@ -271,7 +271,7 @@ impl PolicyMaker {
 
     /// How many prompts so far were cut off behind the tokens that the policy reads, and that number of tokens.
     pub fn cut_prompts(&self) -> (u64, usize) {
-        (self.cut.count(), self.spec.max_prompt)
+        (self.cut.count(), self.spec.prompt.max_tokens)
     }
 
     /// A sample that asks for actions: as one to learn from, with actions and weights of 0.

@@ -3,6 +3,16 @@
 /// Bins of a state's digits: 256 of equal width from -1 to 1.
 const BINS: usize = 256;
 
+/// How prompts become tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PromptSpec {
+    /// Tokens of a prompt at most; more are cut off.
+    pub max_tokens: usize,
+    /// What lerobot's processors pad prompts to, and the tokenizer that they take; nothing where they have no such step.
+    pub padding: String,
+    pub tokenizer: String,
+}
+
 /// The prompt of Pi0.5: the task and the normalized state in digits.
 pub fn with_digits(task: &str, state: &[f32]) -> String {
     let digits: Vec<String> = state.iter().map(|&value| digit(value).to_string()).collect();

@@ -205,8 +205,8 @@ impl PolicyMaker {
                 format!("its task has the token {}, which is the placeholder of pictures", self.spec.placeholder);
             return Err(DataError::Line(reason));
         }
-        if ids.len() > self.spec.max_prompt {
-            ids.truncate(self.spec.max_prompt);
+        if ids.len() > self.spec.prompt.max_tokens {
+            ids.truncate(self.spec.prompt.max_tokens);
             self.cut.add();
         }
         Ok(ids)
@@ -221,7 +221,7 @@ impl PolicyMaker {
         let ids: Vec<i64> = ids.into_iter().map(i64::from).collect();
         match ids.iter().find(|id| **id >= self.spec.placeholder) {
             Some(id) => Err(DataError::Line(format!("its task has the token {id}, which the policy does not know"))),
-            None => Ok(rules.filled(ids, self.spec.max_prompt)),
+            None => Ok(rules.filled(ids, self.spec.prompt.max_tokens)),
         }
     }
 

@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 use super::embodiments::Groot;
 use super::fastwam::Frames;
 use super::pictures::PictureSpec;
+use super::prompt::PromptSpec;
 use super::xvla::Rules;
 use crate::config::Normalization;
 use crate::data::card::{SMOLVLA, policy_vocabulary};
@@ -110,11 +111,7 @@ pub struct SampleSpec {
     /// Names of its cameras, in order; those that the config adds as always empty are left out. A policy that has none goes by
     /// state and prompt alone.
     pub cameras: Vec<String>,
-    /// Tokens of a prompt at most; more are cut off.
-    pub max_prompt: usize,
-    /// What lerobot's processors pad prompts to, and the tokenizer that they take.
-    pub padding: String,
-    pub tokenizer: String,
+    pub prompt: PromptSpec,
     pub state_normalization: Normalization,
     pub action_normalization: Normalization,
     /// Actions are relative to the state. GR00T's have scales of their own for each step then.
@@ -180,15 +177,7 @@ impl SampleSpec {
             action_dim: width("output_features", "action", max_action_dim)?,
             pictures: PictureSpec { resolution, patch, merge, in_corner: is_smol },
             cameras,
-            max_prompt: size("tokenizer_max_length", published.max_prompt)?,
-            padding: padding(config, is_smol)?,
-            tokenizer: match family {
-                Family::SmolVla => config["vlm_model_name"].as_str(),
-                Family::Pi0Fast => config["text_tokenizer_name"].as_str(),
-                _ => None,
-            }
-            .unwrap_or(published.tokenizer)
-            .to_owned(),
+            prompt: prompt(config, family, &published)?,
             state_normalization: mode("STATE", published.normalization)?,
             action_normalization: mode("ACTION", published.normalization)?,
             relative: flag(config, "use_relative_actions")?,
@@ -373,6 +362,21 @@ fn action_tokens(config: &Json, family: Family) -> Result<ActionTokenSpec, Strin
         skip: skip as i64,
         max_tokens: size(config, "max_action_tokens", 256)?,
         max_written: size(config, "max_decoding_steps", 256)?,
+    })
+}
+
+/// # Errors
+/// Its length is not a size, or its padding is not implemented.
+fn prompt(config: &Json, family: Family, published: &Published) -> Result<PromptSpec, String> {
+    let tokenizer = match family {
+        Family::SmolVla => config["vlm_model_name"].as_str(),
+        Family::Pi0Fast => config["text_tokenizer_name"].as_str(),
+        _ => None,
+    };
+    Ok(PromptSpec {
+        max_tokens: size(config, "tokenizer_max_length", published.max_prompt)?,
+        padding: padding(config, family == Family::SmolVla)?,
+        tokenizer: tokenizer.unwrap_or(published.tokenizer).to_owned(),
     })
 }
 
