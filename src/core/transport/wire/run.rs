@@ -144,7 +144,6 @@ pub async fn refuse(mut raw: Raw) {
 }
 
 /// Another connection. `why`: what became of the one before.
-#[allow(clippy::too_many_arguments, reason = "the whole state of a wire that has no connection")]
 async fn again(
     recovery: &mut Recovery,
     lost_at: Instant,
