@@ -11,7 +11,7 @@ use loongforge_core::checkpoint::{
 };
 use loongforge_core::data::policy::is_processor_file;
 use loongforge_core::data::{Fingerprint, TEXT_TOKENIZER, is_diffusion};
-use loongforge_core::files;
+use loongforge_core::files::{self, LeftAside};
 use loongforge_core::message::SavedFile;
 use loongforge_core::schedule::CheckpointDraft;
 use serde_json::{Map, Value, json};
@@ -121,6 +121,9 @@ pub(super) fn publish_on(
     if replaces {
         // A run that was resumed from an earlier step has come by again.
         remove(disk, &draft.dir);
+        if let Err(error) = LeftAside::strike(parent, num_steps) {
+            tracing::warn!("{}: {error}; --resume without a path may begin at an earlier step", parent.display());
+        }
     }
     let best = draft.state.evaluated.best.map(|best| best.step.0);
     prune(disk, parent, with.keep_last, (num_steps, best))?;
@@ -305,15 +308,21 @@ fn write_json(disk: &dyn Disk, path: &Path, value: &impl serde::Serialize) -> Re
 }
 
 /// Removes all checkpoints but the `keep_last` with the most steps, the one just published, and the best one. A run that was resumed
-/// from an earlier step has those of later ones beside it.
+/// from an earlier step has those of later ones beside it: what it has left aside counts for none, and stays until the run is past it.
 fn prune(
     disk: &dyn Disk,
     parent: &Path,
     keep_last: usize,
     (newest, best): (u64, Option<u64>),
 ) -> Result<(), CheckpointError> {
-    let mut found = published(parent)?;
+    let left = LeftAside::read(parent).unwrap_or_else(|error| {
+        tracing::warn!("{}: {error}", parent.display());
+        None
+    });
+    let is_aside = |(number, path): &(u64, PathBuf)| left.as_ref().is_some_and(|left| left.has(*number, path));
+    let (aside, mut found): (Vec<_>, Vec<_>) = published(parent)?.into_iter().partition(is_aside);
     found.truncate(found.len().saturating_sub(keep_last.max(1)));
+    found.extend(aside.into_iter().filter(|(number, _)| *number < newest));
     // Until the best one is marked, that is the one before.
     let marked = fs::read_link(parent.join(BEST)).ok();
     let is_best =

@@ -319,6 +319,31 @@ fn a_run_that_is_resumed_from_an_earlier_step_keeps_what_it_publishes() {
 }
 
 #[test]
+fn what_a_resumed_run_leaves_aside_counts_for_no_checkpoint_of_its_own() {
+    let run = Run::new();
+    for step in [5, 7] {
+        run.publish(step);
+    }
+    let left = LeftAside::of(&run.dir(), PathBuf::from("elsewhere"), None).unwrap();
+    left.write(&run.dir()).unwrap();
+    assert_eq!(run.newest(), None);
+    run.publish(2);
+    run.publish(3);
+    let names = |run: &Run| run.names().into_iter().filter(|name| !name.starts_with('.')).collect::<Vec<_>>();
+    assert_eq!(names(&run), ["step-00000003", "step-00000004", "step-00000006", "step-00000008"]);
+    assert_eq!(run.newest(), Some(4));
+    // What it has passed goes; a step that it saves again is its own, also with the same contents.
+    run.publish(6);
+    assert_eq!(names(&run), ["step-00000004", "step-00000007", "step-00000008"]);
+    run.publish(7);
+    assert_eq!((names(&run), run.newest()), (vec!["step-00000007".to_owned(), "step-00000008".to_owned()], Some(8)));
+    // A record that is damaged loses nothing.
+    fs::write(run.dir().join(files::LEFT_ASIDE), "{").unwrap();
+    run.publish(8);
+    assert_eq!(names(&run), ["step-00000008", "step-00000009"]);
+}
+
+#[test]
 fn what_is_no_checkpoint_is_named() {
     let run = Run::new();
     assert_eq!(latest(&run.dir()).unwrap(), None);

@@ -6,6 +6,7 @@ mod attempt;
 mod folder;
 mod former;
 mod holder;
+mod left_aside;
 mod lock;
 mod meeting;
 mod offline;

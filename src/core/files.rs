@@ -2,6 +2,7 @@
 //! keeps a run waiting or fills its memory; a whole file is read up to a limit that does not come from the file system.
 
 mod append;
+mod left_aside;
 
 use std::fs::{self, File, FileType, Metadata};
 use std::io::{self, ErrorKind, Read};
@@ -12,6 +13,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 pub use append::{AppendFile, Appended, append_whole};
+pub use left_aside::{LEFT_ASIDE, LeftAside, MANIFEST, newest_checkpoint, newest_of_run};
 
 /// A larger config, template, tokenizer or index in JSON is refused.
 pub const MAX_TEXT_BYTES: u64 = 64 << 20;
@@ -50,13 +52,6 @@ pub fn step_folders(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
         entries(folder)?.into_iter().filter_map(|(name, path)| Some((steps_of(&name)?, path))).collect();
     found.sort();
     Ok(found)
-}
-
-/// Returns the newest checkpoint of a folder that is a run's and no model's; `None` of every other folder, and of one that cannot
-/// be read.
-pub fn newest_of_run(folder: &Path) -> Option<PathBuf> {
-    let checkpoints = step_folders(&folder.join("checkpoints")).ok().filter(|_| !folder.join("config.json").exists());
-    checkpoints?.pop().map(|(_, path)| path)
 }
 
 /// Opens a regular file for reading, without waiting.

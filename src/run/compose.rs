@@ -295,6 +295,12 @@ impl Composition {
         self.resume.as_ref().map_or(StepId(0), |resume| resume.first_step)
     }
 
+    /// Returns what the run was resumed from, unless that was in memory.
+    pub(crate) fn resumed_from_disk(&self) -> Option<&Resume> {
+        let is_in_memory = |path: &Path| self.snapshots.as_ref().is_some_and(|memory| path.starts_with(memory));
+        self.resume.as_ref().filter(|resume| !is_in_memory(&resume.checkpoint))
+    }
+
     /// Tells how the run's actors compute products: as the config says, else as its checkpoint does, else what is faster on this
     /// processor. `auto` on GPUs.
     pub fn products(&self) -> Products {

@@ -4,6 +4,7 @@ use loongforge_actors::Heeding;
 use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads, has_former, remove_staged};
 use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError};
 use loongforge_core::config::RunConfig;
+use loongforge_core::files::LeftAside;
 use loongforge_core::observe::Console;
 use std::fs;
 use std::io;
@@ -116,6 +117,18 @@ pub fn newest(config: &RunConfig) -> Result<Option<u64>, StoredError> {
     Ok(url.map(|url| StoredCheckpoints::new(url).newest()).transpose()?.flatten())
 }
 
+/// Works like [`newest`], among those that the run has not left aside when it was resumed from an earlier step.
+///
+/// # Errors
+/// The store cannot be reached, or the record of what is left aside cannot be read.
+pub fn newest_to_resume(config: &RunConfig) -> Result<Option<u64>, StoredError> {
+    let dir = &config.checkpoint.dir;
+    let Some(url) = config.checkpoint.upload.as_deref().filter(|url| !has_former(dir, url)) else { return Ok(None) };
+    let left = LeftAside::read(dir).map_err(CheckpointError::read(dir))?;
+    let is_left = |num_steps, text: &[u8]| left.as_ref().is_some_and(|left| left.has_manifest(num_steps, text));
+    Ok(StoredCheckpoints::new(url).newest_of(|num_steps, text| !is_left(num_steps, text))?)
+}
+
 /// Refuses a store that has checkpoints.
 ///
 /// # Errors
@@ -208,6 +221,26 @@ mod tests {
         fs::write(dir.path().join(".former-in-store"), "memory:///fits").unwrap();
         expect_none_stored(&config).unwrap();
         assert_eq!(newest(&config).unwrap(), None);
+    }
+
+    #[test]
+    fn what_a_run_has_left_aside_is_not_resumed_from_the_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
+        config.checkpoint.dir = dir.path().to_owned();
+        config.checkpoint.upload = Some("memory:///left".to_owned());
+        let stored = StoredCheckpoints::new("memory:///left");
+        for num_steps in [2, 5] {
+            let made = checkpoint(dir.path(), num_steps, "float32");
+            stored.send(&made, &mut BTreeSet::new()).unwrap();
+            fs::rename(made, dir.path().join(format!("step-{num_steps:08}"))).unwrap();
+        }
+        assert_eq!(newest_to_resume(&config).unwrap(), Some(5));
+        LeftAside::of(dir.path(), dir.path().join("step-00000002"), Some(2)).unwrap().write(dir.path()).unwrap();
+        assert_eq!((newest_to_resume(&config).unwrap(), newest(&config).unwrap()), (Some(2), Some(5)));
+        let again = checkpoint(dir.path(), 5, "bf16");
+        stored.send(&again, &mut BTreeSet::new()).unwrap();
+        assert_eq!(newest_to_resume(&config).unwrap(), Some(5));
     }
 
     #[test]

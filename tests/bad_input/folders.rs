@@ -55,6 +55,28 @@ fn a_former_run_is_not_lost() {
 }
 
 #[test]
+fn resume_goes_on_with_what_was_trained_last() {
+    let fixture = Fixture::new();
+    let run = |more: &[&str]| {
+        let saving = ["run", "run.yaml", "checkpoint.every_steps=1", "checkpoint.keep_last=9"];
+        fixture.succeeds(&[&saving[..], more].concat()).err
+    };
+    run(&["train.steps=4"]);
+    // It ends before the last step of the run that it was resumed from.
+    let said = run(&["train.steps=3", "train.lr=1e-3", "--resume=run/checkpoints/step-00000002"]);
+    assert!(said.contains("leaves step-00000004, step-00000003 in run/checkpoints aside"), "{said}");
+    let inspected = fixture.succeeds(&["checkpoint", "inspect", "run"]).out;
+    assert!(inspected.contains("after 3 steps"), "{inspected}");
+    let said = run(&["train.steps=5", "train.lr=1e-3", "--resume"]);
+    let goes_on = "goes on from run/checkpoints/step-00000003 and leaves step-00000004 in";
+    assert!(said.contains(goes_on), "{said}");
+    assert_eq!(fixture.read("run/metrics.jsonl").lines().count(), 5);
+    // All of what was left is passed.
+    let said = run(&["train.steps=6", "train.lr=1e-3", "--resume"]);
+    assert!(!said.contains("aside") && !fixture.path("run/checkpoints/.left-aside.json").exists(), "{said}");
+}
+
+#[test]
 fn resume_refuses_what_is_no_whole_checkpoint() {
     let fixture = Fixture::trained();
     fixture.fails(&["run", "run.yaml", "--resume=gone"], 2, &["--resume=gone: there is no such folder"]);

@@ -4,6 +4,7 @@ use super::address_file::{AddressFile, port_of_run};
 use super::args::RunArgs;
 use super::folder::prepare_folder;
 use super::former::FormerRun;
+use super::left_aside;
 use super::meeting::{fingerprint, meeting};
 use super::scheduler_process::{JOURNAL, SchedulerProcess};
 use super::settings::keep_config;
@@ -122,6 +123,7 @@ impl SchedulerProcess<'_> {
         let dir = &composition.config().run.dir;
         former.map(FormerRun::restore).transpose()?;
         let former = prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
+        left_aside::note(composition)?;
         poison_items::keep(dir, composition.poison_items())?;
         keep_config(dir, &loaded.to_yaml())?;
         console.keep_log(&dir.join("log"));

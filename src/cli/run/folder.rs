@@ -1,6 +1,7 @@
 //! A run's folder: the checkpoint that `--resume` means, and that no former run is lost by mistake.
 
 use super::former::FormerRun;
+use super::left_aside::{self, is_own};
 use super::same_trained::expect_same_trained;
 use super::settings::differences;
 use crate::cli::UsageError;
@@ -59,9 +60,8 @@ pub fn find_resume(
     if let Some(resume) = from_memory(on_disk.as_deref(), snapshots, console) {
         return Ok(Some(resume));
     }
-    let newest = on_disk.clone();
     let checkpoint = match wanted {
-        "auto" => match on_disk {
+        "auto" => match on_disk.map_or_else(|| left_aside::beginning(config, console), |found| Ok(Some(found)))? {
             Some(checkpoint) => checkpoint,
             // A launcher may pass --resume from the first start on.
             None => return Ok(None),
@@ -84,13 +84,7 @@ pub fn find_resume(
     // What is read first is verified first: a damaged config.json is not another model.
     verify(|name| !name.ends_with(TENSORS))?;
     expect_same_run((&checkpoint, &manifest), expect, composition, console)?;
-    if let Some(later) = newest.filter(|path| steps_in(path) > Some(manifest.num_steps)) {
-        console.line(&format!(
-            "warning: {} is of a later step than what is resumed, and stays: --resume without a path continues from it until this \
-             run has saved a later step",
-            later.display()
-        ));
-    }
+    left_aside::tell(&checkpoint, manifest.num_steps, config, console)?;
     verify(|name| name.ends_with(TENSORS))?;
     Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
 }
@@ -217,7 +211,7 @@ fn expect_same_optimizer(checkpoint: &Path, manifest: &Manifest, config: &RunCon
 fn fetch_newer(config: &RunConfig, here: Option<&Path>, console: &Console) -> anyhow::Result<Option<PathBuf>> {
     let Some(url) = config.checkpoint.upload.as_deref() else { return Ok(None) };
     let here = here.and_then(|path| Manifest::read(path).ok()).map(|manifest| manifest.num_steps);
-    let newest = match (uploads::newest(config), here) {
+    let newest = match (uploads::newest_to_resume(config), here) {
         (Ok(newest), _) => newest,
         (Err(error), Some(_)) => {
             console.line(&format!("warning: checkpoint.upload cannot be read, and is not used: {error}"));
@@ -274,13 +268,6 @@ fn of_store(error: Unfit) -> anyhow::Error {
         Unfit::Store(_) => error.into(),
         _ => UsageError(error.to_string()).into(),
     }
-}
-
-/// Returns whether `checkpoint` lies in the run's folder of checkpoints.
-fn is_own(checkpoint: &Path, config: &RunConfig) -> bool {
-    let real = |path: Option<&Path>| path.and_then(|path| path.canonicalize().ok());
-    let folder = real(Some(&config.checkpoint.dir));
-    folder.is_some() && real(checkpoint.parent()) == folder
 }
 
 /// Other products than the checkpoint's make other bits.
@@ -365,7 +352,7 @@ pub fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> any
 
 /// Refuses a folder that has checkpoints.
 pub fn expect_no_run(config: &RunConfig) -> anyhow::Result<()> {
-    let Some(former) = latest(&config.checkpoint.dir)? else { return Ok(()) };
+    let Some((_, former)) = published(&config.checkpoint.dir)?.pop() else { return Ok(()) };
     let former = former.display();
     let what = format!(
         "run.dir already holds a run ({former}): resume it with --resume, start over with --overwrite, or set run.name"

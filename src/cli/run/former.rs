@@ -16,7 +16,7 @@ use crate::eval::samples::SAMPLES;
 use anyhow::{Context, Result};
 use loongforge_actors::checkpoint::{BEST, FORMER};
 use loongforge_core::engine::fault;
-use loongforge_core::files::steps_of;
+use loongforge_core::files::{LEFT_ASIDE, steps_of};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,8 @@ fn is_of_run(name: &str) -> bool {
     let is_draft = name.starts_with(".step-") && name.ends_with(".tmp");
     let is_report = numbered("config-", ".yaml") || numbered("nonfinite-step-", ".json");
     // What a store is to lose goes with the run that replaced the one there.
-    NAMES.contains(&name) || name == FORMER || is_report || is_draft || steps_of(name).is_some()
+    let is_note = [FORMER, LEFT_ASIDE].contains(&name);
+    NAMES.contains(&name) || is_note || is_report || is_draft || steps_of(name).is_some()
 }
 
 /// Returns whether this is the link to a run's best checkpoint: without that checkpoint it would name one of the next run.

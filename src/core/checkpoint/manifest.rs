@@ -179,12 +179,13 @@ pub fn sha256(path: &Path) -> io::Result<String> {
     Ok(hex(hash.finalize()))
 }
 
-/// The published checkpoint of `dir` with most steps; `None` where there is none, or no such folder.
+/// The published checkpoint of `dir` with most steps that the run there has not left aside; `None` where there is none, or no such
+/// folder.
 ///
 /// # Errors
 /// The folder cannot be read.
 pub fn latest(dir: &Path) -> Result<Option<PathBuf>, CheckpointError> {
-    Ok(published(dir)?.pop().map(|(_, path)| path))
+    files::newest_checkpoint(dir).map_err(CheckpointError::read(dir))
 }
 
 /// Published checkpoints by their number of steps.

@@ -1,7 +1,6 @@
 //! The manifest's name and version.
 
-/// Name of the manifest in a checkpoint's folder.
-pub const MANIFEST: &str = "MANIFEST.json";
+pub use crate::files::MANIFEST;
 
 /// Version of the manifest and of what engines write besides weights. Manifests of version 1 have no hash of their own.
 pub const FORMAT_VERSION: u64 = 2;

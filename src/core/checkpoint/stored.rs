@@ -66,8 +66,16 @@ impl StoredCheckpoints {
     /// # Errors
     /// The bucket is not there or cannot be listed, or a manifest cannot be read.
     pub fn newest(&self) -> Result<Option<u64>, StoreError> {
+        self.newest_of(|_, _| true)
+    }
+
+    /// Works like [`StoredCheckpoints::newest`], among those of which `is_wanted`, by steps and the manifest's text.
+    ///
+    /// # Errors
+    /// As [`StoredCheckpoints::newest`].
+    pub fn newest_of(&self, is_wanted: impl Fn(u64, &[u8]) -> bool) -> Result<Option<u64>, StoreError> {
         for num_steps in self.steps()?.into_iter().rev() {
-            if self.manifest(num_steps)?.is_some() {
+            if self.manifest(num_steps)?.is_some_and(|text| is_wanted(num_steps, &text)) {
                 return Ok(Some(num_steps));
             }
         }

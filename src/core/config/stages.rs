@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::files::step_folders;
+use crate::files::newest_checkpoint;
 
 use super::edit::{Edit, Op, normalize};
 use super::error::{Problem, code};
@@ -235,10 +235,10 @@ pub(super) fn open_last_checkpoint(tree: &mut Node) -> Result<(), Problem> {
     else {
         return Ok(());
     };
-    let newest = step_folders(Path::new(folder)).map_err(|error| {
+    let newest = newest_checkpoint(Path::new(folder)).map_err(|error| {
         Problem::new(code::STAGES, *pos, format!("the checkpoints that this stage starts from, `{folder}`: {error}"))
     });
-    match newest?.pop().and_then(|(_, path)| path.to_str().map(str::to_owned)) {
+    match newest?.and_then(|path| path.to_str().map(str::to_owned)) {
         Some(newest) if Path::new(&newest).join(ADAPTER).exists() => {
             let message =
                 format!("the checkpoint that this stage starts from, `{newest}`, holds only adapters, not a model");

@@ -1,0 +1,138 @@
+//! What a run leaves aside that is resumed from an earlier step than its folder has, or from elsewhere: from then on the newest
+//! checkpoint is the newest of what it goes on with.
+
+use crate::cli::UsageError;
+use crate::run::compose::Composition;
+use anyhow::Context;
+use loongforge_core::checkpoint::MANIFEST;
+use loongforge_core::config::RunConfig;
+use loongforge_core::files::LeftAside;
+use loongforge_core::observe::Console;
+use std::path::{Path, PathBuf};
+
+/// Checkpoints that are named in one line.
+const MAX_NAMED: usize = 3;
+
+/// Returns whether `checkpoint` lies in the run's folder of checkpoints.
+pub fn is_own(checkpoint: &Path, config: &RunConfig) -> bool {
+    let real = |path: Option<&Path>| path.and_then(|path| path.canonicalize().ok());
+    let folder = real(Some(&config.checkpoint.dir));
+    folder.is_some() && real(checkpoint.parent()) == folder
+}
+
+/// Returns the checkpoint that the run was resumed from by name where it has saved none since; `None`: it was not.
+///
+/// # Errors
+/// That checkpoint is not there any more.
+pub fn beginning(config: &RunConfig, console: &Console) -> anyhow::Result<Option<PathBuf>> {
+    let dir = &config.checkpoint.dir;
+    let Some(left) = LeftAside::read(dir).with_context(|| dir.display().to_string())? else { return Ok(None) };
+    let path = left.resumed_from.display();
+    if !left.resumed_from.join(MANIFEST).is_file() {
+        let what = format!(
+            "--resume: the run was last resumed from {path}, which is not there any more, and has saved nothing since; name the \
+             checkpoint to go on from with --resume=PATH{}",
+            listed(&left).map_or(String::new(), |names| format!(" ({} has {names})", dir.display()))
+        );
+        return Err(UsageError(what).into());
+    }
+    console.line(&format!("resuming from {path}, as before: the run has saved nothing since"));
+    Ok(Some(left.resumed_from))
+}
+
+/// Tells what a run that goes on from this checkpoint leaves aside.
+///
+/// # Errors
+/// The folder of checkpoints cannot be read.
+pub fn tell(checkpoint: &Path, num_steps: u64, config: &RunConfig, console: &Console) -> anyhow::Result<()> {
+    if let Some(names) = listed(&left_by(checkpoint, num_steps, config)?) {
+        let (checkpoint, dir) = (checkpoint.display(), config.checkpoint.dir.display());
+        console.line(&format!(
+            "warning: the run goes on from {checkpoint} and leaves {names} in {dir} aside: --resume without a path continues from \
+             what this run saves, and --resume=PATH from one of those"
+        ));
+    }
+    Ok(())
+}
+
+/// Notes what the run leaves aside, for the next `--resume` without a path.
+///
+/// # Errors
+/// The folder of checkpoints cannot be read or written.
+pub fn note(composition: &Composition) -> anyhow::Result<()> {
+    let Some(resumed) = composition.resumed_from_disk() else { return Ok(()) };
+    let (config, checkpoint) = (composition.config(), &resumed.checkpoint);
+    let dir = &config.checkpoint.dir;
+    let left = left_by(checkpoint, resumed.first_step.0, config)?;
+    let noted = match left.checkpoints.is_empty() && is_own(checkpoint, config) {
+        true => LeftAside::remove(dir),
+        false => left.write(dir),
+    };
+    noted.with_context(|| dir.display().to_string())
+}
+
+fn left_by(checkpoint: &Path, num_steps: u64, config: &RunConfig) -> anyhow::Result<LeftAside> {
+    let dir = &config.checkpoint.dir;
+    let named = || dir.display().to_string();
+    let from = std::path::absolute(checkpoint).with_context(named)?;
+    let after = is_own(checkpoint, config).then_some(num_steps);
+    LeftAside::of(dir, from, after).with_context(named)
+}
+
+/// Names of the checkpoints, the newest first; `None`: there are none.
+fn listed(left: &LeftAside) -> Option<String> {
+    let names: Vec<String> = left.checkpoints.keys().rev().map(|steps| format!("step-{steps:08}")).collect();
+    let more = names.len().saturating_sub(MAX_NAMED);
+    let shown = names.get(..MAX_NAMED).unwrap_or(&names).join(", ");
+    match (names.is_empty(), more) {
+        (true, _) => None,
+        (false, 0) => Some(shown),
+        (false, more) => Some(format!("{shown} and {more} more")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::config::load_text;
+    use std::fs;
+
+    const YAML: &str = include_str!("../../../configs/sft_text.yaml");
+
+    #[test]
+    fn a_run_that_was_resumed_from_elsewhere_and_saved_nothing_begins_there_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
+        config.checkpoint.dir = dir.path().join("checkpoints");
+        let elsewhere = dir.path().join("elsewhere/step-00000004");
+        for path in [elsewhere.clone(), config.checkpoint.dir.join("step-00000009")] {
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join(MANIFEST), "{}").unwrap();
+        }
+        assert!(!is_own(&elsewhere, &config) && is_own(&config.checkpoint.dir.join("step-00000009"), &config));
+        let console = Console::stderr();
+        assert_eq!(beginning(&config, &console).unwrap(), None);
+        let left = left_by(&elsewhere, 4, &config).unwrap();
+        assert_eq!(listed(&left).as_deref(), Some("step-00000009"));
+        left.write(&config.checkpoint.dir).unwrap();
+        assert_eq!(beginning(&config, &console).unwrap(), Some(elsewhere.clone()));
+        fs::remove_dir_all(&elsewhere).unwrap();
+        let error = beginning(&config, &console).unwrap_err().to_string();
+        assert!(
+            error.contains("step-00000004, which is not there any more") && error.contains("--resume=PATH"),
+            "{error}"
+        );
+        assert!(error.contains("has step-00000009"), "{error}");
+    }
+
+    #[test]
+    fn few_of_many_checkpoints_are_named() {
+        let left = |numbers: std::ops::Range<u64>| LeftAside {
+            resumed_from: PathBuf::new(),
+            checkpoints: numbers.map(|number| (number, String::new())).collect(),
+        };
+        assert_eq!(listed(&left(0..0)), None);
+        assert_eq!(listed(&left(1..4)).as_deref(), Some("step-00000003, step-00000002, step-00000001"));
+        assert_eq!(listed(&left(1..7)).as_deref(), Some("step-00000006, step-00000005, step-00000004 and 3 more"));
+    }
+}
