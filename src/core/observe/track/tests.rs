@@ -89,6 +89,38 @@ fn a_resumed_run_goes_on_with_the_same_runs() {
 }
 
 #[test]
+fn an_evaluation_before_a_step_in_which_the_run_is_killed_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut trackers = open(dir.path(), 0);
+    (0..4).for_each(|step| trackers.step(&metrics(step, 1.0), || None).unwrap());
+    trackers.evaluated(&record(4, 0.5)).unwrap();
+    trackers.samples(4, (1, 1), b"png").unwrap();
+    drop(trackers);
+    // It is killed in the same step again, then behind it, where the step is computed once more.
+    drop(open(dir.path(), 4));
+    open(dir.path(), 4).step(&metrics(4, 2.0), || None).unwrap();
+    drop(open(dir.path(), 4));
+    let mut trackers = open(dir.path(), 4);
+    trackers.evaluated(&record(4, 0.5)).unwrap();
+    (4..6).for_each(|step| trackers.step(&metrics(step, 3.0), || None).unwrap());
+    trackers.evaluated(&record(6, 0.25)).unwrap();
+    drop(trackers);
+    let wandb = only(&dir.path().join("wandb"), "offline-run-");
+    let id = wandb.file_name().unwrap().to_str().unwrap().rsplit('-').next().unwrap().to_owned();
+    let items = || steps_in(&wandb.join(format!("run-{id}.wandb"))).pop().unwrap();
+    open(dir.path(), 5).step(&metrics(5, 4.0), || None).unwrap();
+    let (step, last) = items();
+    assert!(step == 5 && last.iter().all(|(name, _)| !name.starts_with("eval/")), "{last:?}");
+    assert!(!wandb.join("open-step.json").exists(), "the evaluation after step 5 is made again");
+    open(dir.path(), 5);
+    let (step, last) = items();
+    let of =
+        |key: &str| last.iter().filter(|(name, _)| name == key).map(|(_, value)| value.as_str()).collect::<Vec<_>>();
+    assert_eq!((step, of("eval/val/loss"), of("train/loss")), (4, vec!["0.5"], vec!["3.0"]));
+    assert_eq!((of("eval/samples").len(), of("eval/val/answers").len()), (1, 1));
+}
+
+#[test]
 fn a_number_that_is_none_is_written_as_python_reads_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut trackers = open(dir.path(), 0);

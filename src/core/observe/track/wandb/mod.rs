@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/offline-run-20261125_081443-abc12345/run-abc12345.wandb   the records
 //! DIR/offline-run-20261125_081443-abc12345/files/               the config, the log, tables of answers, pictures
+//! DIR/offline-run-20261125_081443-abc12345/open-step.json       an evaluation before a step, until that step is written
 //! ```
 
 mod log;
@@ -10,7 +11,7 @@ mod records;
 
 use self::log::{LogFile, Records};
 use self::records::{Item, Kind, RunRecord, number, read};
-use super::files::{safe_name, write_file};
+use super::files::{safe_name, write_file, write_whole};
 use super::kept::{Kept, KeptWandb, fresh_id};
 use super::tracker::{Ending, Scalars, TrackedRun, Tracker};
 use crate::config::Wandb;
@@ -21,11 +22,17 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Steps between two summaries: a reader of a run that was killed has one that is not much older than its last step.
 const SUMMARY_EVERY: u64 = 50;
+/// The file of what is known of a step that is not written yet: it is not computed again if the run is killed in that step.
+const OPEN_STEP: &str = "open-step.json";
+
+/// A step and what is known of it.
+type OpenStep = (u64, Vec<Item>);
 
 /// A run that is written.
 pub(super) struct WandbRun {
@@ -33,7 +40,9 @@ pub(super) struct WandbRun {
     folder: PathBuf,
     num_records: u64,
     /// What is known of the step that is not written yet.
-    open: Option<(u64, Vec<Item>)>,
+    open: Option<OpenStep>,
+    /// True if that is also in the file [`OPEN_STEP`].
+    is_kept: bool,
     /// The last step that was written, and all that was written last under each name.
     last: Option<(u64, BTreeMap<String, String>)>,
     begun: Instant,
@@ -74,13 +83,15 @@ impl WandbRun {
         log.append(&records::header(run.version))?;
         log.append(&records::run(&record, SystemTime::now(), 2))?;
         kept.wandb = Some(KeptWandb { id, folder: name });
-        Ok(Self { log, folder, num_records: 2, open: None, last: None, begun: Instant::now(), earlier: 0.0 })
+        let begun = Instant::now();
+        Ok(Self { log, folder, num_records: 2, open: None, is_kept: false, last: None, begun, earlier: 0.0 })
     }
 
     fn go_on(folder: PathBuf, file: &str, first_step: u64) -> Result<Self, ObserveError> {
         let path = folder.join(file);
         let mut all = Records::open(&path)?;
-        let (mut num_records, mut end, mut open, mut last) = (0, None, None, None::<(u64, BTreeMap<String, String>)>);
+        let (mut num_records, mut end, mut last) = (0, None, None::<(u64, BTreeMap<String, String>)>);
+        let mut open = read_open(&folder).filter(|(step, _)| *step == first_step);
         for (begin, record) in all.by_ref() {
             match read(&record) {
                 Kind::Exit => end = Some(begin),
@@ -88,7 +99,9 @@ impl WandbRun {
                     end = Some(begin);
                     // The evaluation before this step is not made again.
                     if step == first_step {
-                        open = Some((step, items.into_iter().filter(|(key, _)| key.starts_with("eval/")).collect()));
+                        let items = items.into_iter().filter(|(key, _)| key.starts_with("eval/"));
+                        let known = open.take().map(|(_, items)| items).unwrap_or_default();
+                        open = Some((step, updated(known, items)));
                     }
                 }
                 Kind::History { step, items } => last = Some((step, merged(last, items))),
@@ -99,12 +112,16 @@ impl WandbRun {
             }
             num_records += 1;
         }
+        let open = open.filter(|(_, items)| !items.is_empty());
+        // Before it goes from the log: this start may be killed in that step as well.
+        keep_open(&folder, open.as_ref())?;
         let log = LogFile::go_on(&path, end.unwrap_or(all.end()))?;
         // It is to be uploaded again.
         let _ = fs::remove_file(folder.join(format!("{file}.synced")));
         let ran = last.as_ref().and_then(|(_, items)| items.get("_runtime")?.parse().ok());
         let earlier = ran.unwrap_or(0.0);
-        Ok(Self { log, folder, num_records, open, last, begun: Instant::now(), earlier })
+        let is_kept = open.is_some();
+        Ok(Self { log, folder, num_records, open, is_kept, last, begun: Instant::now(), earlier })
     }
 
     fn append(&mut self, record: impl FnOnce(u64) -> Vec<u8>) -> Result<(), ObserveError> {
@@ -122,8 +139,16 @@ impl WandbRun {
         if self.open.as_ref().is_some_and(|(open, _)| *open != step) {
             self.flush()?;
         }
-        self.open.get_or_insert_with(|| (step, Vec::new())).1.extend(items);
+        let (step, known) = self.open.take().unwrap_or((step, Vec::new()));
+        self.open = Some((step, updated(known, items)));
         Ok(())
+    }
+
+    /// Works like [`WandbRun::add`], with what belongs to an evaluation before the step.
+    fn add_early(&mut self, step: u64, items: impl IntoIterator<Item = Item>) -> Result<(), ObserveError> {
+        self.add(step, items)?;
+        self.is_kept = true;
+        keep_open(&self.folder, self.open.as_ref())
     }
 
     fn flush(&mut self) -> Result<(), ObserveError> {
@@ -132,6 +157,9 @@ impl WandbRun {
         let ran = self.ran().as_secs_f64();
         items.extend([("_timestamp".to_owned(), number(now)), ("_runtime".to_owned(), number(ran))]);
         self.append(|at| records::history(step, &items, at))?;
+        if std::mem::take(&mut self.is_kept) {
+            keep_open(&self.folder, None)?;
+        }
         self.last = Some((step, merged(self.last.take(), items)));
         if step.is_multiple_of(SUMMARY_EVERY) { self.summarize() } else { Ok(()) }
     }
@@ -167,8 +195,12 @@ impl WandbRun {
 
 impl Tracker for WandbRun {
     fn scalars(&mut self, step: u64, scalars: &Scalars<'_>, is_whole: bool) -> Result<(), ObserveError> {
-        self.add(step, scalars.iter().map(|(name, value)| (name.to_string(), number(*value))))?;
-        if is_whole { self.flush() } else { Ok(()) }
+        let items = scalars.iter().map(|(name, value)| (name.to_string(), number(*value)));
+        if !is_whole {
+            return self.add_early(step, items);
+        }
+        self.add(step, items)?;
+        self.flush()
     }
 
     fn table(&mut self, step: u64, key: &str, columns: &[&str], rows: &[Vec<String>]) -> Result<(), ObserveError> {
@@ -178,7 +210,7 @@ impl Tracker for WandbRun {
             "_type": "table-file", "path": path, "sha256": sha256, "size": bytes.len(), "ncols": columns.len(),
             "nrows": rows.len(),
         });
-        self.add(step, [(key.to_owned(), value.to_string())])
+        self.add_early(step, [(key.to_owned(), value.to_string())])
     }
 
     fn picture(&mut self, step: u64, key: &str, size: (u32, u32), png: &[u8]) -> Result<(), ObserveError> {
@@ -187,7 +219,7 @@ impl Tracker for WandbRun {
             "_type": "image-file", "path": path, "sha256": sha256, "size": png.len(), "format": "png", "width": size.0,
             "height": size.1,
         });
-        self.add(step, [(key.to_owned(), value.to_string())])
+        self.add_early(step, [(key.to_owned(), value.to_string())])
     }
 
     fn memory(&mut self, _step: u64, bytes: u64) -> Result<(), ObserveError> {
@@ -213,6 +245,34 @@ impl Tracker for WandbRun {
         };
         self.append(|at| records::exit(code, ran, at))
     }
+}
+
+/// Reads what an earlier start knew of a step that it did not write; `None`: nothing, or it cannot be read.
+fn read_open(folder: &Path) -> Option<OpenStep> {
+    serde_json::from_slice(&fs::read(folder.join(OPEN_STEP)).ok()?).ok()
+}
+
+/// Keeps what is known of a step until it is written; `None`: it is.
+fn keep_open(folder: &Path, open: Option<&OpenStep>) -> Result<(), ObserveError> {
+    let path = folder.join(OPEN_STEP);
+    match open {
+        Some(open) => write_whole(&path, &json!(open).to_string()),
+        None => match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(ObserveError::write(&path, error)),
+            _ => Ok(()),
+        },
+    }
+}
+
+/// Items with newer ones, which replace those of the same name.
+fn updated(mut known: Vec<Item>, newer: impl IntoIterator<Item = Item>) -> Vec<Item> {
+    for (name, value) in newer {
+        match known.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, old)) => *old = value,
+            None => known.push((name, value)),
+        }
+    }
+    known
 }
 
 /// The newest value of each name.
