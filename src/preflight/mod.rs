@@ -88,6 +88,17 @@ fn sigmas(config: &RunConfig, folder: &ModelFolder) -> Option<SigmaSpec> {
     Some(SigmaSpec::new(config.run.seed, config.train.sigma, config.model.experts, shape))
 }
 
+/// Refuses a range of noise levels that has none of the transformer that is trained.
+///
+/// # Errors
+/// There are two transformers, and the range is all of the other one.
+pub fn expect_levels(config: &RunConfig, folder: &ModelFolder) -> Result<(), PreflightError> {
+    match sigmas(config, folder) {
+        Some(spec) => spec.expect_levels().map_err(|reason| PreflightError::Engine(reason.into())),
+        None => Ok(()),
+    }
+}
+
 /// Returns how the noise levels of training are spread, and how many of them each of two transformers gets.
 fn noise_levels(config: &RunConfig, folder: &ModelFolder) -> Option<String> {
     let spec = sigmas(config, folder)?;
@@ -111,9 +122,7 @@ impl Preflight<'_> {
         let (config, model) = (self.config, &self.folder.config);
         let kind = self.folder.model_kind();
         config.expect_keys_of(kind)?;
-        if let Some(spec) = sigmas(config, self.folder) {
-            spec.expect_levels().map_err(|reason| PreflightError::Engine(reason.into()))?;
-        }
+        expect_levels(config, self.folder)?;
         // Those of a diffusion model are settled whether it has them or not.
         if !matches!(kind, ModelKind::Diffusion { .. }) {
             config.expect_keys_of_towers(model.towers.set())?;

@@ -7,7 +7,7 @@ use crate::eval::held_out_sets;
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::sources::fetch;
-use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
+use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_levels, expect_weights};
 use crate::run::engines::{self, Recipe};
 use crate::run::packs::{Packs, PacksError, WantedPacks};
 use crate::run::policy::as_configured;
@@ -150,8 +150,9 @@ impl Composition {
     /// evaluated while the run goes on. `None`: its steps are known.
     ///
     /// # Errors
-    /// There are fewer steps than the warm-up takes, or a held-out set cannot be opened.
+    /// There are fewer steps than the warm-up takes, no noise level can be planned, or a held-out set cannot be opened.
     fn settle(mut self, num_samples: Option<u64>) -> Result<Self, ComposeError> {
+        expect_levels(&self.config, &self.folder)?;
         if let Some(num_samples) = num_samples {
             self.epochs = settle_steps(&mut self.config, num_samples)?.or(self.epochs);
         }

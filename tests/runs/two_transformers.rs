@@ -248,3 +248,19 @@ fn a_pattern_may_name_one_of_two_transformers() {
     let one = of_adapters("transformer_2.blocks.1.attn1.to_q").unwrap_err();
     assert!(one.contains("nothing of the transformer of pools.foundation_high"), "{one}");
 }
+
+/// Also where nothing else is asked about the run: `plan --simulate` may be of another machine.
+#[test]
+fn noise_levels_of_the_other_transformer_alone_are_refused_before_a_step_is_planned() {
+    let captioned = Captioned::new(&two_transformers(), false);
+    let file = captioned.folder("run.yaml");
+    let own = ["model.experts=high", "train.sigma.max=0.5"].map(str::to_owned);
+    let loaded = config::load(&file, &own, std::iter::empty()).unwrap_or_else(|report| panic!("{report}"));
+    let error = Composition::new(loaded.config).err().unwrap().to_string();
+    assert!(error.contains("`train.sigma.max` is 0.5: raise it"), "{error}");
+    let mut simulate = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+    simulate.args(["plan", "--simulate", "--device", "H200"]).arg(file).args(own).env("CUDA_VISIBLE_DEVICES", "");
+    let output = simulate.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("raise it"), "{said}");
+}
