@@ -39,20 +39,29 @@ pub struct TopArgs {
     /// Folder of the run, or the address that the run printed
     #[arg(value_name = "RUN")]
     run: Option<String>,
-    /// Seconds between refreshes
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    every: u64,
+    /// Seconds between refreshes [default: 1 in a terminal; elsewhere the state is printed once]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    every: Option<u64>,
     /// Print once and exit
-    #[arg(long)]
+    #[arg(long, conflicts_with = "every")]
     once: bool,
 }
 
-/// Runs `loongforge top`: shows the state of a run, again and again in a terminal, once otherwise.
+impl TopArgs {
+    /// Returns the time between two prints; `None`: there is one print. Whoever reads a pipe waits for its end.
+    fn pause(&self, is_terminal: bool) -> Option<Duration> {
+        let every = self.every.or(is_terminal.then_some(1)).filter(|_| !self.once);
+        every.map(Duration::from_secs)
+    }
+}
+
+/// Runs `loongforge top`: shows the state of a run, again and again in a terminal or with `--every`, once otherwise.
 pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
     let run = named(args.run.as_deref())?;
     let dir = Some(Path::new(&run)).filter(|dir| dir.is_dir());
     let mut out = stdout().lock();
-    let redraw = out.is_terminal() && !args.once;
+    let pause = args.pause(out.is_terminal());
+    let redraw = out.is_terminal() && pause.is_some();
     let target = match (Target::find(&run), dir) {
         (Ok(target), _) => target,
         (Err(error @ (ClientError::Ended { .. } | ClientError::NoRun { .. })), Some(dir)) => {
@@ -90,13 +99,10 @@ pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
         }
         out.flush().map_err(OutputError)?;
         seen = true;
-        if args.once {
-            return Ok(ExitCode::SUCCESS);
-        }
-        let every = Duration::from_secs(args.every);
+        let Some(pause) = pause else { return Ok(ExitCode::SUCCESS) };
         match &keys {
-            None => std::thread::sleep(every),
-            Some(keys) => match keys.wait(every)? {
+            None => std::thread::sleep(pause),
+            Some(keys) => match keys.wait(pause)? {
                 Some(b'q' | b'Q') => return Ok(ExitCode::SUCCESS),
                 Some(key) if CONTROL.contains(&key) => return Ok(ExitCode::SUCCESS),
                 Some(b'h' | b'?') => shows_keys = !shows_keys,
@@ -143,4 +149,18 @@ fn named(run: Option<&str>) -> anyhow::Result<String> {
 /// Returns the page that is meant.
 pub(super) fn target(run: Option<&str>) -> anyhow::Result<Target> {
     Target::find(&named(run)?).map_err(|error| UsageError::of(&error).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_is_printed_once_where_there_is_no_terminal_unless_asked_for_more() {
+        let pause = |every, once, is_terminal| TopArgs { run: None, every, once }.pause(is_terminal);
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!([pause(None, false, true), pause(Some(5), false, true)], [seconds(1), seconds(5)]);
+        assert_eq!([pause(None, false, false), pause(Some(5), false, false)], [None, seconds(5)]);
+        assert_eq!([pause(None, true, true), pause(None, true, false)], [None, None]);
+    }
 }
