@@ -6,10 +6,11 @@ use std::path::Path;
 use image::{GrayImage, Luma};
 use serde_json::{Value as Json, json};
 
-use super::folder::{Composed, expect_new, write_file, write_lines};
+use super::folder::{Composed, write_file, write_lines};
 use super::model::{qwen_image, write_model};
 use crate::data::digits::{SIDE, Scan, Scans, png};
 use crate::data::error::DataError;
+use crate::data::new_folder::NewFolder;
 use crate::rng::{Rng, another, permute};
 
 /// The digits in words.
@@ -45,25 +46,25 @@ impl Default for DiffusionDigits {
 /// # Errors
 /// `dir` holds something or cannot be written.
 pub fn compose_digits(dir: &Path, settings: &DiffusionDigits) -> Result<Composed, DataError> {
-    expect_new(dir)?;
-    let write = |error| DataError::write(dir, error);
-    fs::create_dir_all(dir).map_err(write)?;
+    let (new, write) = (NewFolder::begin(dir)?, |error| DataError::write(dir, error));
+    let to = new.path();
     let (scans, seed) = (Scans::load(), settings.seed);
     let numbers = |range: std::ops::Range<u64>| -> Vec<u64> {
         range.map(|index| permute(index, NUM_NUMBERS, &[seed, 7])).collect()
     };
     let (unseen, seen) = (numbers(0..settings.num_unseen), numbers(settings.num_unseen..NUM_NUMBERS));
     let any = |_: usize, rng: &mut Rng| seen[rng.below(seen.len() as u64) as usize];
-    let train = draw(dir, "train", &scans.train, any, seed, settings.num_train).map_err(write)?;
-    write_lines(&dir.join("train.jsonl"), train.iter().map(|drawn| drawn.line(&drawn.number))).map_err(write)?;
+    let train = draw(to, "train", &scans.train, any, seed, settings.num_train).map_err(write)?;
+    write_lines(&to.join("train.jsonl"), train.iter().map(|drawn| drawn.line(&drawn.number))).map_err(write)?;
     let in_turn = |index: usize, _: &mut Rng| unseen[index % settings.num_asked as usize];
-    let held_out = draw(dir, "held_out", &scans.held_out, in_turn, seed, settings.num_held_out).map_err(write)?;
-    write_lines(&dir.join("held_out.jsonl"), held_out.iter().map(|drawn| drawn.line(&drawn.number))).map_err(write)?;
+    let held_out = draw(to, "held_out", &scans.held_out, in_turn, seed, settings.num_held_out).map_err(write)?;
+    write_lines(&to.join("held_out.jsonl"), held_out.iter().map(|drawn| drawn.line(&drawn.number))).map_err(write)?;
     let other = |at: usize| &held_out[another(at, held_out.len(), &[seed, 3])].number;
     let shuffled = held_out.iter().enumerate().map(|(at, drawn)| drawn.line(other(at)));
-    write_lines(&dir.join("shuffled_captions.jsonl"), shuffled).map_err(write)?;
-    fs::write(dir.join("ATTRIBUTION.md"), include_str!("../digits/ATTRIBUTION.md")).map_err(write)?;
-    write_model(&dir.join("model"), &qwen_image(), "QwenImagePipeline", 1.0, &WORDS)?;
+    write_lines(&to.join("shuffled_captions.jsonl"), shuffled).map_err(write)?;
+    fs::write(to.join("ATTRIBUTION.md"), include_str!("../digits/ATTRIBUTION.md")).map_err(write)?;
+    write_model(&to.join("model"), &qwen_image(), "QwenImagePipeline", 1.0, &WORDS)?;
+    new.publish("train.jsonl")?;
     Ok(Composed { num_train: settings.num_train, num_held_out: settings.num_held_out })
 }
 

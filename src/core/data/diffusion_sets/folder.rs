@@ -6,8 +6,6 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
-use crate::data::error::DataError;
-
 /// Pictures in one folder.
 const PER_FOLDER: usize = 1000;
 
@@ -16,17 +14,6 @@ const PER_FOLDER: usize = 1000;
 pub struct Composed {
     pub num_train: usize,
     pub num_held_out: usize,
-}
-
-/// Sees to it that `dir` is new or empty.
-///
-/// # Errors
-/// It holds something.
-pub fn expect_new(dir: &Path) -> Result<(), DataError> {
-    match fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-        true => Err(DataError::file(dir, "holds files: name a new folder")),
-        false => Ok(()),
-    }
 }
 
 /// Writes file `number` of a part, and returns its name.

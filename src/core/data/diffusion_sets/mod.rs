@@ -7,7 +7,6 @@ mod model;
 mod motion;
 
 pub use digits::{DiffusionDigits, compose_digits};
-pub(crate) use folder::expect_new;
 pub(crate) use model::merges;
 
 pub use folder::Composed;

@@ -9,10 +9,11 @@ use image::{Delay, DynamicImage, Frame, GrayImage};
 use serde_json::{Value as Json, json};
 
 use super::digits::stamp;
-use super::folder::{Composed, expect_new, write_file, write_lines};
+use super::folder::{Composed, write_file, write_lines};
 use super::model::{wan, write_model};
 use crate::data::digits::{SIDE, Scan, Scans};
 use crate::data::error::DataError;
+use crate::data::new_folder::NewFolder;
 use crate::rng::Rng;
 
 /// The direction in which the digit goes.
@@ -51,21 +52,21 @@ impl Default for DiffusionMotion {
 /// # Errors
 /// `dir` holds something or cannot be written.
 pub fn compose_motion(dir: &Path, settings: &DiffusionMotion) -> Result<Composed, DataError> {
-    expect_new(dir)?;
-    let write = |error| DataError::write(dir, error);
-    fs::create_dir_all(dir).map_err(write)?;
+    let (new, write) = (NewFolder::begin(dir)?, |error| DataError::write(dir, error));
+    let to = new.path();
     let (scans, seed) = (Scans::load(), settings.seed);
     let train = Film { part: "train", scans: &scans.train, every_word: false };
-    let train = train.shoot(dir, seed, settings.num_train).map_err(write)?;
-    write_lines(&dir.join("train.jsonl"), train.iter().map(|filmed| filmed.line(filmed.word))).map_err(write)?;
+    let train = train.shoot(to, seed, settings.num_train).map_err(write)?;
+    write_lines(&to.join("train.jsonl"), train.iter().map(|filmed| filmed.line(filmed.word))).map_err(write)?;
     let held_out = Film { part: "held_out", scans: &scans.held_out, every_word: true };
-    let held_out = held_out.shoot(dir, seed, settings.num_held_out).map_err(write)?;
-    write_lines(&dir.join("held_out.jsonl"), held_out.iter().map(|filmed| filmed.line(filmed.word))).map_err(write)?;
+    let held_out = held_out.shoot(to, seed, settings.num_held_out).map_err(write)?;
+    write_lines(&to.join("held_out.jsonl"), held_out.iter().map(|filmed| filmed.line(filmed.word))).map_err(write)?;
     // Left and right, up and down are neighbors in the list.
     let wrong = held_out.iter().map(|filmed| filmed.line(filmed.word ^ 1));
-    write_lines(&dir.join("wrong_word.jsonl"), wrong).map_err(write)?;
-    fs::write(dir.join("ATTRIBUTION.md"), include_str!("../digits/ATTRIBUTION.md")).map_err(write)?;
-    write_model(&dir.join("model"), &wan(), "WanImageToVideoPipeline", 3.0, &WORDS)?;
+    write_lines(&to.join("wrong_word.jsonl"), wrong).map_err(write)?;
+    fs::write(to.join("ATTRIBUTION.md"), include_str!("../digits/ATTRIBUTION.md")).map_err(write)?;
+    write_model(&to.join("model"), &wan(), "WanImageToVideoPipeline", 3.0, &WORDS)?;
+    new.publish("train.jsonl")?;
     Ok(Composed { num_train: settings.num_train, num_held_out: settings.num_held_out })
 }
 

@@ -11,6 +11,7 @@ use super::picture::on_white;
 use super::{EMOJI_MODEL, NUM_MERGES};
 use crate::data::digits::write_model_with;
 use crate::data::error::DataError;
+use crate::data::new_folder::NewFolder;
 use crate::rng::{Rng, permute};
 
 pub const PROMPT: &str = "What is shown?";
@@ -35,14 +36,13 @@ pub struct Composed {
 /// # Errors
 /// A package cannot be read or is another one; `dir` holds something or cannot be written.
 pub fn compose(dir: &Path, packages: &[impl AsRef<Path>], seed: u64) -> Result<Composed, DataError> {
-    if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(DataError::file(dir, "holds files: name a new folder"));
-    }
+    let new = NewFolder::begin(dir)?;
+    let to = new.path();
     let (mut train, mut held_out) = (Vec::new(), Vec::new());
     for (set, path) in packages.iter().enumerate() {
         let package = Package::read(path.as_ref())?;
         let folder = format!("images/{set}");
-        fs::create_dir_all(dir.join(&folder)).map_err(|error| DataError::write(dir, error))?;
+        fs::create_dir_all(to.join(&folder)).map_err(|error| DataError::write(dir, error))?;
         let mut num_written: u64 = 0;
         for (row, emoji) in package.table.iter().enumerate() {
             for (image, caption, key) in variants(emoji) {
@@ -52,7 +52,7 @@ pub fn compose(dir: &Path, packages: &[impl AsRef<Path>], seed: u64) -> Result<C
                 num_written += 1;
                 let picture =
                     on_white(picture).map_err(|reason| DataError::file(path.as_ref(), format!("{image}: {reason}")))?;
-                fs::write(dir.join(&file), picture).map_err(|error| DataError::write(&dir.join(&file), error))?;
+                fs::write(to.join(&file), picture).map_err(|error| DataError::write(&dir.join(&file), error))?;
                 let is_held_out = key.is_some_and(|tone| Rng::new(&[seed, row as u64, tone]).below(HELD_OUT) == 0);
                 match is_held_out {
                     true => held_out.push(question(&file, &caption)),
@@ -70,7 +70,7 @@ pub fn compose(dir: &Path, packages: &[impl AsRef<Path>], seed: u64) -> Result<C
     for (name, text) in
         [("train.json", serde_json::to_string_pretty(&shuffled).expect("JSON")), ("held_out.jsonl", lines)]
     {
-        fs::write(dir.join(name), text).map_err(|error| DataError::write(&dir.join(name), error))?;
+        fs::write(to.join(name), text).map_err(|error| DataError::write(&dir.join(name), error))?;
     }
     let texts = |row: &Json| -> Vec<String> {
         let turns = row["conversations"].as_array().into_iter().flatten();
@@ -80,7 +80,8 @@ pub fn compose(dir: &Path, packages: &[impl AsRef<Path>], seed: u64) -> Result<C
     let texts: Vec<String> =
         train.iter().flat_map(texts).chain(roles.iter().cycle().take(2 * train.len()).cloned()).collect();
     let merges = learn_merges(texts.iter().map(String::as_str), NUM_MERGES);
-    write_model_with(&dir.join("model"), &EMOJI_MODEL, &merges)?;
+    write_model_with(&to.join("model"), &EMOJI_MODEL, &merges)?;
+    new.publish("train.json")?;
     Ok(Composed { num_train: train.len(), num_held_out: held_out.len() })
 }
 

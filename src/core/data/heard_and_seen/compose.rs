@@ -9,6 +9,7 @@ use serde_json::json;
 use super::model::write_model;
 use crate::data::digits::{Scan, Scans, digit_png};
 use crate::data::error::DataError;
+use crate::data::new_folder::NewFolder;
 use crate::data::spoken_digits::{Part, write_sounds};
 use crate::rng::{Rng, another, permute};
 
@@ -42,16 +43,16 @@ pub struct Composed {
 /// # Errors
 /// `dir` holds something or cannot be written.
 pub fn compose(dir: &Path, settings: &HeardAndSeen) -> Result<Composed, DataError> {
-    if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(DataError::file(dir, "holds files: name a new folder"));
-    }
+    let new = NewFolder::begin(dir)?;
+    let to = new.path();
     let write = |error| DataError::write(dir, error);
     let (scans, seed) = (Scans::load(), settings.seed);
-    write_part(dir, Part::Train, &scans.train, seed, settings.num_train).map_err(write)?;
-    write_part(dir, Part::HeldOut, &scans.held_out, seed, settings.num_held_out).map_err(write)?;
+    write_part(to, Part::Train, &scans.train, seed, settings.num_train).map_err(write)?;
+    write_part(to, Part::HeldOut, &scans.held_out, seed, settings.num_held_out).map_err(write)?;
     let sources = [include_str!("../spoken_digits/ATTRIBUTION.md"), include_str!("../digits/ATTRIBUTION.md")];
-    fs::write(dir.join("ATTRIBUTION.md"), sources.join("\n")).map_err(write)?;
-    write_model(&dir.join("model"))?;
+    fs::write(to.join("ATTRIBUTION.md"), sources.join("\n")).map_err(write)?;
+    write_model(&to.join("model"))?;
+    new.publish("train.jsonl")?;
     Ok(Composed { num_train: settings.num_train, num_held_out: settings.num_held_out })
 }
 

@@ -13,6 +13,7 @@ use crate::config::AudioLimits;
 use crate::data::audio::{Samples, Segment, decode_sound, read_header, wav};
 use crate::data::emoji::learn_merges;
 use crate::data::error::DataError;
+use crate::data::new_folder::NewFolder;
 use crate::data::spoken_digits::write_model;
 use crate::data::tools::{default_jobs, for_each_ordered};
 use crate::rng::{Rng, another, permute};
@@ -82,10 +83,8 @@ pub fn compose(
     settings: &RollCall,
     mut progress: impl FnMut(usize),
 ) -> Result<Composed, DataError> {
-    if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(DataError::file(dir, "holds files: name a new folder"));
-    }
     let clips = clips(from)?;
+    let new = NewFolder::begin(dir)?;
     let levels: BTreeSet<&String> = clips.iter().map(|clip| &clip.level).collect();
     let held_out = held_out(&levels, settings.seed);
     let mut made = Composed { num_levels: levels.len(), num_held_out_levels: held_out.len(), ..Composed::default() };
@@ -130,10 +129,11 @@ pub fn compose(
     let write = |error| DataError::write(dir, error);
     let counts = [settings.num_train, settings.num_held_out];
     for (part, (voices, count)) in parts.iter().zip(counts).enumerate() {
-        write_part(dir, settings.seed, part, voices, count).map_err(write)?;
+        write_part(new.path(), settings.seed, part, voices, count).map_err(write)?;
     }
-    fs::write(dir.join("NOTICE"), NOTICE).map_err(write)?;
-    write_model(&dir.join("model"), NUM_HEARD, &merges())?;
+    fs::write(new.path().join("NOTICE"), NOTICE).map_err(write)?;
+    write_model(&new.path().join("model"), NUM_HEARD, &merges())?;
+    new.publish("train.jsonl")?;
     (made.num_train, made.num_held_out) = (settings.num_train * NUM_HEARD, settings.num_held_out);
     Ok(made)
 }

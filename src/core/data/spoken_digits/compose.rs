@@ -10,6 +10,7 @@ use super::model::write_model;
 use crate::config::AudioLimits;
 use crate::data::audio::{Segment, decode_sound, wav};
 use crate::data::error::DataError;
+use crate::data::new_folder::NewFolder;
 use crate::rng::another;
 
 /// The question about every recording. A run prints it beside its answers, so that it says what was heard.
@@ -38,14 +39,14 @@ pub struct Composed {
 /// # Errors
 /// `dir` holds something or cannot be written.
 pub fn compose(dir: &Path) -> Result<Composed, DataError> {
-    if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(DataError::file(dir, "holds files: name a new folder"));
-    }
+    let new = NewFolder::begin(dir)?;
+    let to = new.path();
     let write = |error| DataError::write(dir, error);
-    let num_train = write_part(dir, Part::Train).map_err(write)?;
-    let num_held_out = write_part(dir, Part::HeldOut).map_err(write)?;
-    fs::write(dir.join("ATTRIBUTION.md"), include_str!("ATTRIBUTION.md")).map_err(write)?;
-    write_model(&dir.join("model"), MAX_SECONDS, &[])?;
+    let num_train = write_part(to, Part::Train).map_err(write)?;
+    let num_held_out = write_part(to, Part::HeldOut).map_err(write)?;
+    fs::write(to.join("ATTRIBUTION.md"), include_str!("ATTRIBUTION.md")).map_err(write)?;
+    write_model(&to.join("model"), MAX_SECONDS, &[])?;
+    new.publish("train.jsonl")?;
     Ok(Composed { num_train, num_held_out })
 }
 

@@ -4,8 +4,8 @@ use super::demonstrations::demonstration;
 use super::model::write_model;
 use super::picture::SIDE;
 use super::players::CAMERA;
-use crate::data::DataError;
 use crate::data::lerobot::{Feature, SetWriter, Value};
+use crate::data::{DataError, NewFolder};
 use crate::robot::replay::{ACTION, STATE};
 use std::path::Path;
 
@@ -40,14 +40,14 @@ pub struct Written {
 /// # Errors
 /// `dir` holds something or cannot be written.
 pub fn compose_pads(dir: &Path, settings: &PadsSet) -> Result<Written, DataError> {
-    crate::data::diffusion_sets::expect_new(dir)?;
+    let new = NewFolder::begin(dir)?;
     let side = SIDE as usize;
     let features = vec![
         Feature::pictures(CAMERA, side, side, false),
         Feature::vector(STATE, &["x", "y"]),
         Feature::vector(ACTION, &["dx", "dy"]),
     ];
-    let mut set = SetWriter::create(&dir.join("train"), FPS, "pads", features)?;
+    let mut set = SetWriter::create(&new.path().join("train"), FPS, "pads", features)?;
     let mut written = Written { num_episodes: settings.num_episodes, ..Written::default() };
     for index in 0..settings.num_episodes {
         let episode = demonstration(settings.seed, index);
@@ -63,6 +63,7 @@ pub fn compose_pads(dir: &Path, settings: &PadsSet) -> Result<Written, DataError
         written.num_successes += u64::from(episode.is_success);
     }
     set.finish()?;
-    write_model(&dir.join("model"))?;
+    write_model(&new.path().join("model"))?;
+    new.publish("train")?;
     Ok(written)
 }
