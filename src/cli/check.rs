@@ -63,7 +63,10 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
     };
     if stages.is_empty() {
         return match config::load(&args.file, &args.overrides, super::environment()) {
-            Ok(loaded) => show(&args, Checked::of(loaded, !args.no_device)?),
+            Ok(loaded) => {
+                super::tell_ignored(&loaded);
+                show(&args, Checked::of(loaded, !args.no_device)?)
+            }
             Err(report) => Ok(wrong(&report)),
         };
     }
@@ -73,6 +76,9 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
             println!("stage `{}`", stage.name);
         }
         let checked = stage.check(before.as_ref(), false, !args.no_device)?;
+        if before.is_none() {
+            super::tell_ignored(&checked.loaded);
+        }
         before = Some(checked.config.clone());
         show(&args, checked)?;
     }

@@ -67,6 +67,7 @@ pub fn drill(args: DrillArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(super::exit::USAGE));
         }
     };
+    super::tell_ignored(&loaded);
     let mut config = loaded.config;
     hub_data::fetch_data(&config).map_err(|error| UsageError::of(&error))?;
     if config.train.epochs.is_some() {

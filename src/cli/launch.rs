@@ -149,6 +149,7 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
+    super::tell_ignored(&loaded);
     let config = &loaded.config;
     match (config.device, args.gpus_per_node) {
         (Device::Cpu, 1..) => eprintln!("warning: the job asks for GPUs, but the run has device: cpu; add device=cuda"),

@@ -47,7 +47,7 @@ pub use main_with::main_with;
 pub use usage::UsageError;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use environment::environment;
+use environment::{environment, tell_ignored};
 use std::process::ExitCode;
 
 /// Train language, vision-language, audio and diffusion models, and robot policies.

@@ -64,6 +64,12 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     };
     let console = Console::stderr();
     init_logging(&loaded.config.log, &console)?;
+    // The processes that the scheduler starts have the same variables.
+    let tell_ignored = || loaded.ignored.iter().for_each(|line| console.line(&format!("warning: {line}")));
+    let is_told = args.part.role.as_deref().is_none_or(|role| role == Role::Scheduler.name());
+    if is_told {
+        tell_ignored();
+    }
     if args.part.role.is_none() {
         hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
     }
@@ -72,6 +78,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let part = args.part.part(&pools)?;
     if let (Some(count), Some(part)) = (args.part.ranks, &part) {
         return ranks::run(count, part, &pools);
+    }
+    if !is_told && part.as_ref().is_some_and(|part| part.scheduler) {
+        tell_ignored();
     }
     if let Some(part) = &part {
         prepare_part(&args, &loaded, part)?;

@@ -25,7 +25,7 @@ fn every_mistake_of_a_config_is_reported_at_once() {
         "command line, override #4",
         "8 errors in the config",
     ];
-    for command in ["run", "check"] {
+    for command in ["check", "run"] {
         fixture.fails(&[&[command, "run.yaml"], &overrides[..]].concat(), 2, &words);
     }
     assert!(!fixture.path("run").exists());
@@ -147,6 +147,25 @@ fn what_nobody_reads_ends_a_command_without_a_word() {
         let said = command.args(args).current_dir(fixture.path("")).stdout(writer).output().unwrap();
         assert_eq!((said.status.code(), String::from_utf8_lossy(&said.stderr).as_ref()), (Some(141), ""), "{args:?}");
     }
+}
+
+#[test]
+fn variables_that_may_have_been_meant_for_a_key_are_said() {
+    let fixture = Fixture::new();
+    // In parts: these are no variables of the program.
+    let own = |name: &str| format!("LOONGFORGE{name}");
+    let set = [(own("_TRAIN_LR"), "1"), (own("_OWN_STEPS"), "1"), (own("__TRAIN__SEED_X"), "1")];
+    let set: Vec<(&str, &str)> = set.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let steps = format!("train.steps=${{oc.env:{}}}", set[1].0);
+    for command in ["check", "run"] {
+        let said = fixture.start_in(&[command, "run.yaml", &steps], &set[..2]);
+        let meant = format!("{} is not known and has no effect: did you mean `LOONGFORGE__TRAIN__LR`?", set[0].0);
+        assert!(said.code == 0 && said.err.matches(&meant).count() == 1, "{command}: {}", said.err);
+        assert!(!said.err.contains(set[1].0), "{command}: {}", said.err);
+    }
+    // Beside mistakes as well.
+    let said = fixture.start_in(&["run", "run.yaml"], &set);
+    assert!(said.code == 2 && said.err.contains("did you mean `LOONGFORGE__TRAIN__LR`?"), "{}", said.err);
 }
 
 #[test]

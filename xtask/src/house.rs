@@ -238,6 +238,30 @@ mod tests {
         assert!(lines.is_empty(), "\n{}", lines.join("\n"));
     }
 
+    /// One that the list lacks is called unknown where a user sets it.
+    #[test]
+    fn variables_of_the_environment_are_listed() {
+        const PREFIX: &str = "LOONGFORGE_";
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let list = fs::read_to_string(root.join("src/core/config/variables.rs")).unwrap();
+        let mut files = Vec::new();
+        for folder in ["src", "actors", "examples", "tests", "benches", "xtask", ".ci"] {
+            collect(&root.join(folder), &mut files).unwrap();
+        }
+        let is_program =
+            |file: &Path| file.extension().is_none_or(|ext| ["rs", "py", "sh"].iter().any(|it| ext == *it));
+        for file in files.iter().filter(|file| is_program(file) && !file.ends_with("variables.rs")) {
+            let text = String::from_utf8_lossy(&fs::read(file).unwrap()).into_owned();
+            for rest in text.split(PREFIX).skip(1) {
+                let end = rest.find(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_');
+                let name = &rest[..end.unwrap_or(rest.len())];
+                let is_listed = list.contains(&format!("\"{PREFIX}{name}\""));
+                let is_other = name.is_empty() || name.starts_with('_') || name.starts_with("TEST_");
+                assert!(is_listed || is_other, "{}: {PREFIX}{name} is not in variables.rs", file.display());
+            }
+        }
+    }
+
     fn all(files: &[(&str, &str)]) -> Vec<String> {
         let read = |(file, text): &(&str, &str)| (file.to_string(), Source::read(text).unwrap());
         check_sources(&files.iter().map(read).collect()).iter().map(Breach::to_string).collect()

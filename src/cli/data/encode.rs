@@ -1,7 +1,7 @@
 //! `loongforge data encode`: computes the features of a run's frozen towers ahead of time.
 
 use super::share::ShareArgs;
-use super::{UsageError, environment};
+use super::{UsageError, environment, tell_ignored};
 use crate::cli::asking::at_least_one;
 use crate::cli::decode_worker::decoder;
 use crate::model::hub_data;
@@ -45,6 +45,7 @@ pub fn encode(args: EncodeArgs) -> Result<ExitCode> {
     let start = Instant::now();
     let loaded =
         config::load(&args.file, &args.overrides, environment()).map_err(|report| UsageError(report.to_string()))?;
+    tell_ignored(&loaded);
     let console = Console::stderr();
     init_logging(&loaded.config.log, &console)?;
     hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;

@@ -1,6 +1,6 @@
 //! The input files of a command, and the model that is to read them.
 
-use super::{UsageError, environment};
+use super::{UsageError, environment, tell_ignored};
 use crate::cli::asking::at_least_one;
 use crate::cli::decode_worker::decoder;
 use crate::model::folder::ModelFolder;
@@ -80,6 +80,7 @@ impl InputArgs {
                     return Err(UsageError(format!("{}: {reason}", path.display())).into());
                 }
                 let loaded = config::load(path, &[], environment()).map_err(|report| UsageError(report.to_string()))?;
+                tell_ignored(&loaded);
                 files.extend(loaded.config.data.train);
             } else {
                 let format = self.format.unwrap_or_default();

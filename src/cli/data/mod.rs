@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use fraction::verdict;
 pub(super) use input::format;
 
-use super::{UsageError, environment};
+use super::{UsageError, environment, tell_ignored};
 
 pub(super) use fraction::fraction;
 pub(super) use pack::make_packs;

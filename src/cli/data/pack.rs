@@ -4,7 +4,7 @@ use super::convert::listed;
 use super::input::jobs;
 use super::packing::Packing;
 use super::share::ShareArgs;
-use super::{UsageError, environment, fraction, verdict};
+use super::{UsageError, environment, fraction, tell_ignored, verdict};
 use crate::cli::asking::at_least_one;
 use crate::cli::decode_worker::decoder;
 use crate::cli::forecast::count;
@@ -75,6 +75,7 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     let share = args.share.get()?;
     let loaded =
         config::load(&args.file, &args.overrides, environment()).map_err(|report| UsageError(report.to_string()))?;
+    tell_ignored(&loaded);
     let config = loaded.config;
     hub_data::fetch_data(&config).map_err(|error| UsageError::of(&error))?;
     let console = Console::stderr();

@@ -1,7 +1,7 @@
 //! A run that is looked at: its config, its model's sizes, and what its coordinator would be told.
 
 use super::PlanArgs;
-use crate::cli::{UsageError, check, environment, exit};
+use crate::cli::{UsageError, check, environment, exit, tell_ignored};
 use crate::estimate::flops::ParamCounts;
 use crate::model::folder::ModelFolder;
 use crate::model::hub_data;
@@ -21,6 +21,7 @@ pub fn plan(args: PlanArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
+    tell_ignored(&loaded);
     if !args.simulate {
         hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
     }

@@ -84,6 +84,8 @@ pub struct ConfigError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub errors: Vec<ConfigError>,
+    /// A line for each environment variable that begins as the program's own do and is none: it may have been meant for a key.
+    pub ignored: Vec<String>,
 }
 
 /// The texts that positions point into, as lines.
@@ -167,7 +169,7 @@ impl Sources {
             });
             ConfigError { code: problem.code, message: problem.message, snippet, help: problem.help.map(String::from) }
         });
-        Report { errors: errors.collect() }
+        Report { errors: errors.collect(), ignored: Vec::new() }
     }
 }
 
@@ -179,6 +181,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for error in self.errors.iter().take(SHOWN) {
             writeln!(f, "{error}")?;
+        }
+        for line in &self.ignored {
+            writeln!(f, "warning: {}", printable(line))?;
         }
         match self.errors.len() {
             0 => f.write_str("no errors"),

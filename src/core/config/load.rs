@@ -1,5 +1,6 @@
 //! Loads a config from file, environment and command line: a checked [`RunConfig`], or every mistake.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -17,7 +18,7 @@ use super::read::{parse, read};
 use super::shape::{self, SCHEMA};
 use super::stages::{ListedStage, StageStart, Stages, open_last_checkpoint};
 use super::validate;
-use super::{RunConfig, yaml};
+use super::{RunConfig, variables, yaml};
 
 /// A config that passed all checks.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct Loaded {
     pub composed: Value,
     /// The origin of each value, in the same order.
     pub origins: Vec<KeyOrigin>,
+    /// A line for each environment variable that begins as the program's own do, is none, and is not read by the config.
+    pub ignored: Vec<String>,
 }
 
 impl Loaded {
@@ -155,10 +158,18 @@ fn load_root(
     mut sources: Sources,
     mode: Mode,
 ) -> Result<Loaded, Report> {
-    let mut problems = Vec::new();
+    let (mut problems, read) = (Vec::new(), RefCell::new(BTreeSet::new()));
+    let lookup = |name: &str| {
+        read.borrow_mut().insert(name.to_owned());
+        env.get(name).cloned()
+    };
     let assembled = assemble(file, root, overrides, env, &mut sources, mode.start, &mut problems);
-    let loaded = assembled.and_then(|assembled| finish(assembled, env, mode.files, &sources, &mut problems));
-    loaded.ok_or_else(|| sources.report(problems))
+    let loaded = assembled.and_then(|assembled| finish(assembled, &lookup, mode.files, &sources, &mut problems));
+    let ignored = variables::ignored(env.keys(), |name| read.borrow().contains(name));
+    match loaded {
+        Some(loaded) => Ok(Loaded { ignored, ..loaded }),
+        None => Err(Report { ignored, ..sources.report(problems) }),
+    }
 }
 
 /// The composed tree, before defaults.
@@ -220,7 +231,7 @@ fn assemble(
 /// Adds defaults, resolves interpolations, checks and types the tree.
 fn finish(
     Assembled { mut tree, is_whole, loads_last_checkpoint }: Assembled,
-    env: &BTreeMap<String, String>,
+    lookup: &dyn Fn(&str) -> Option<String>,
     files: Files,
     sources: &Sources,
     problems: &mut Vec<Problem>,
@@ -230,7 +241,7 @@ fn finish(
     check::refuse_code(&mut tree, "", &mut found);
     shape::spell_out(&mut tree, &SCHEMA);
     shape::fill_defaults(&mut tree, &SCHEMA);
-    interpolate::resolve(&mut tree, &|name| env.get(name).cloned(), &mut found, &mut failed);
+    interpolate::resolve(&mut tree, lookup, &mut found, &mut failed);
     if let Some(Err(problem)) = loads_last_checkpoint.then(|| open_last_checkpoint(&mut tree)) {
         // What else is wrong with the model depends on it.
         problems.push(problem);
@@ -249,5 +260,5 @@ fn finish(
     let config = config.ok().filter(|_| problems.is_empty())?;
     let composed = serde_json::to_value(&config).ok()?;
     let origins = origin::origins(&tree, &composed, sources);
-    Some(Loaded { config, composed, origins })
+    Some(Loaded { config, composed, origins, ignored: Vec::new() })
 }

@@ -46,6 +46,7 @@ mod validate_pack;
 mod validate_policy;
 mod validate_preference;
 mod validate_tracking;
+mod variables;
 mod yaml;
 
 #[cfg(test)]
