@@ -1,6 +1,7 @@
-//! A folder of pictures and clips, each with its caption in a `.txt` or `.caption` of the same name.
+//! A folder of pictures and clips, each with its caption in a `.txt` or `.caption` of the same name. Extensions may be in capitals.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -15,30 +16,34 @@ use crate::data::media::natural;
 use crate::files;
 use crate::rng::mix;
 
-/// The extensions of captions: of two files the first is read.
+/// The extensions of captions: of several files the first is read, and one in small letters before one in capitals.
 const CAPTIONS: [&str; 2] = ["txt", "caption"];
 
 /// The pictures and clips of a folder, numbers in their names by value.
 pub struct Folder {
     path: PathBuf,
     names: Vec<String>,
+    /// The file of each caption, by the name without its extension.
+    captions: BTreeMap<String, String>,
 }
 
 impl Folder {
     /// # Errors
     /// The folder cannot be listed.
     pub fn open(path: &Path) -> Result<Self, String> {
-        let names = names_in(path)?.into_iter().map(|(name, ..)| name);
-        let mut names: Vec<String> = names.filter(|name| is_visual(name)).collect();
+        let mut names: Vec<String> = names_in(path)?.into_iter().map(|(name, ..)| name).collect();
+        let captions = captions(names.iter().map(String::as_str));
+        names.retain(|name| is_visual(name));
         names.sort_by(|a, b| natural(a, b));
-        Ok(Self { path: path.to_owned(), names })
+        Ok(Self { path: path.to_owned(), names, captions })
     }
 
     fn caption(&self, index: u64) -> PathBuf {
-        let name = Path::new(&self.names[index as usize]);
-        let mut files = CAPTIONS.map(|extension| self.path.join(name.with_extension(extension))).into_iter();
-        let first = files.next().expect("there are two");
-        if first.exists() { first } else { files.find(|file| file.exists()).unwrap_or(first) }
+        let name = &self.names[index as usize];
+        match self.captions.get(&stem(name)) {
+            Some(caption) => self.path.join(caption),
+            None => self.path.join(Path::new(name).with_extension(CAPTIONS[0])),
+        }
     }
 }
 
@@ -97,14 +102,11 @@ pub fn shard(path: &Path) -> Result<Option<Shard>, String> {
 /// Sentences of what a folder of pictures has beside them that is not read.
 pub fn left_out(path: &Path) -> Vec<String> {
     let Ok(names) = names_in(path) else { return Vec::new() };
-    let stem = |name: &str| Path::new(name).with_extension("").to_string_lossy().into_owned();
     let visuals: BTreeSet<String> =
         names.iter().filter(|(name, ..)| is_visual(name)).map(|(name, ..)| stem(name)).collect();
     // A `.caption` beside a `.txt` of the same name is not read.
-    let is_second = |name: &str| {
-        let first = Path::new(name).with_extension(CAPTIONS[0]).to_string_lossy().into_owned();
-        name != first && names.iter().any(|(other, ..)| *other == first)
-    };
+    let read = captions(names.iter().map(|(name, ..)| name.as_str()));
+    let is_second = |name: &str| read.get(&stem(name)).is_some_and(|first| first != name);
     let second: Vec<&str> =
         names.iter().map(|(name, ..)| name.as_str()).filter(|name| is_caption(name) && is_second(name)).collect();
     let lonely: Vec<&str> = names
@@ -142,7 +144,32 @@ fn is_visual(name: &str) -> bool {
 }
 
 fn is_caption(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|extension| CAPTIONS.iter().any(|known| extension == *known))
+    caption_kind(name).is_some()
+}
+
+/// Returns which of the extensions of captions a file has.
+fn caption_kind(name: &str) -> Option<usize> {
+    let extension = Path::new(name).extension()?.to_str()?;
+    CAPTIONS.iter().position(|known| extension.eq_ignore_ascii_case(known))
+}
+
+/// Returns the name without its extension, which a picture and its caption have in common.
+fn stem(name: &str) -> String {
+    Path::new(name).with_extension("").to_string_lossy().into_owned()
+}
+
+/// Returns the caption's file for each name without an extension.
+fn captions<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, String> {
+    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    // Small letters come last in the order of names.
+    let rank = |name: &str| (caption_kind(name), Reverse(name.to_owned()));
+    for name in names.filter(|name| is_caption(name)) {
+        let first = found.entry(stem(name)).or_insert_with(|| name.to_owned());
+        if rank(name) < rank(first) {
+            *first = name.to_owned();
+        }
+    }
+    found
 }
 
 /// The files of a folder that are not hidden, with size and time of change.
@@ -166,6 +193,28 @@ mod tests {
     use super::*;
     use crate::config::{Format, Paths};
     use crate::data::source::paths::expand;
+
+    #[test]
+    fn captions_may_have_extensions_in_capitals() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.JPG", "b.png", "c.png", "d.png"] {
+            std::fs::write(folder.path().join(name), "a picture").unwrap();
+        }
+        let captions = ["a.TXT", "b.Caption", "b.TXT", "c.TXT", "c.caption", "c.txt"];
+        for name in captions {
+            std::fs::write(folder.path().join(name), name).unwrap();
+        }
+        let opened = Folder::open(folder.path()).unwrap();
+        let caption = |index| match opened.read(index).unwrap().body {
+            Body::Json(json) => json["caption"].as_str().unwrap().to_owned(),
+            _ => unreachable!("a picture of a folder is JSON"),
+        };
+        assert_eq!([caption(0), caption(1), caption(2)], ["a.TXT", "b.TXT", "c.txt"]);
+        assert!(opened.read(3).unwrap_err().contains("d.txt or take it out"));
+        let told = left_out(folder.path()).join("\n");
+        assert!(told.contains("another caption are left out: ") && told.ends_with(" and 2 more"), "{told}");
+        assert!(shard(folder.path()).unwrap().unwrap().size > 4 * 9);
+    }
 
     #[test]
     fn folders_within_are_named() {
