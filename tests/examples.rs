@@ -112,6 +112,9 @@ fn encoders_of_ones_own_work_with_every_command() {
     succeeds(name, dir, &["generate", "one/checkpoints/step-00000006", "--image", picture, "--prompt", "Say it."]);
 
     is_refused_without(config, dir, "frames", "audio_encoder.model_type");
+    let other = start(Path::new(env!("CARGO_BIN_EXE_loongforge")), dir, &["evaluate", "one", held_out]);
+    let text = String::from_utf8(other.stderr).unwrap();
+    assert!(other.status.code() == Some(2) && text.contains("open the folder with that program"), "{text}");
     let twice = start(&example(name), dir, &["check", config, "+model.image_projector.config.model_type=mlp"]);
     let text = String::from_utf8(twice.stderr).unwrap();
     assert!(

@@ -5,7 +5,7 @@ use loongforge_core::data::DataError;
 use loongforge_torch::model::{AnswersError, ModelConfigError};
 use loongforge_torch::train::WeightsError;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
@@ -78,8 +78,30 @@ pub enum FolderError {
     NoParts { key: &'static str, model_type: String },
     #[error("error[{code}]: {source}{}", placeholder(source))]
     Parts { code: &'static str, source: ModelConfigError },
+    #[error(
+        "{path}: {source}. A run has saved this folder, so its program has that model_type, and this one does not: open the folder \
+         with that program, which has families of its own (loongforge::cli::main_with, docs/own-encoder.md) or is of a later version"
+    )]
+    OtherProgram { path: PathBuf, source: ModelConfigError },
     #[error("{path} does not match this run's model: {}", differences.join(", "))]
     OtherModel { path: PathBuf, differences: Vec<String> },
+}
+
+impl FolderError {
+    /// Says of a model that a run has saved in `folder`, and that has a family which this program lacks, that it needs its own
+    /// program; other errors stay.
+    pub(super) fn of_saved(self, folder: &Path) -> Self {
+        let is_unknown = |error: &ModelConfigError| match error {
+            ModelConfigError::Unsupported { key, .. } => key.ends_with("model_type"),
+            _ => false,
+        };
+        match self {
+            Self::Parts { source, .. } | Self::Model { source, .. } if is_unknown(&source) => {
+                Self::OtherProgram { path: folder.join("config.json"), source }
+            }
+            other => other,
+        }
+    }
 }
 
 /// What to do about a model of parts whose config names no token for what a tower is given.

@@ -10,6 +10,7 @@ use crate::model::diffusers::{self, read_json};
 use crate::model::error::FolderError;
 use crate::model::overrides::{apply, grow_vocabulary};
 use crate::model::sources::locate;
+use loongforge_core::checkpoint::MANIFEST;
 use loongforge_core::config::{Experts, Model, ModelKind, Part, RunConfig, code};
 use loongforge_core::data::{
     DIFFUSION, DataError, MediaDecoder, ModelCard, Processor, ProcessorFolders, ProcessorOptions, SampleMaker,
@@ -52,6 +53,9 @@ impl ModelFolder {
             (None, true) if has_parts(model) => Value::Object(serde_json::Map::new()),
             (None, true) => return Err(FolderError::Missing { key: "model.load" }),
         };
+        // Its parts are then those of the program that saved it.
+        let as_saved = model.config.is_empty() && model.overrides.is_empty() && !has_parts(model);
+        let saved = load.filter(|load| as_saved && is_saved(load, &json));
         let mut notes = Vec::new();
         // A network that another folder has was left out of the folder of a diffusion model.
         let lacks = |(key, part): (&str, &Part)| part.load.is_some() && json.get(network_of(key)).is_none();
@@ -80,7 +84,12 @@ impl ModelFolder {
             grow_vocabulary(&mut json, &path)?;
         }
         notes.extend(crate::model::composite::ignored(&json));
-        let mut folder = Self { notes, ..Self::understand(&path, json)? };
+        let understood = Self::understand(&path, json);
+        let understood = understood.map_err(|error| match &saved {
+            Some(saved) => error.of_saved(saved),
+            None => error,
+        });
+        let mut folder = Self { notes, ..understood? };
         if let Some(one @ (Experts::High | Experts::Low)) = model.experts {
             folder.config = folder.config.with_one_transformer(one == Experts::High);
         }
@@ -139,7 +148,9 @@ impl ModelFolder {
     /// # Errors
     /// See [`ModelFolder::open`].
     pub fn open_plain(path: &Path) -> Result<Self, FolderError> {
-        Self::understand(path, read(path, &|_| false)?)
+        let json = read(path, &|_| false)?;
+        let is_saved = is_saved(path, &json);
+        Self::understand(path, json).map_err(|error| if is_saved { error.of_saved(path) } else { error })
     }
 
     fn understand(path: &Path, mut json: Value) -> Result<Self, FolderError> {
@@ -214,6 +225,11 @@ fn read(folder: &Path, is_replaced: &dyn Fn(&str) -> bool) -> Result<Value, Fold
     }
 }
 
+/// Returns whether a run has saved the model in this folder, or it was exported from what a run saved.
+fn is_saved(folder: &Path, json: &Value) -> bool {
+    json["model_type"] == "loongforge_vlm" || folder.join(MANIFEST).is_file()
+}
+
 /// The error of a folder without a model, which may be the folder of a run.
 fn no_model(folder: &Path) -> FolderError {
     let hint =
@@ -233,6 +249,31 @@ mod tests {
         assert!(error().ends_with("has no model: neither config.json nor model_index.json"), "{}", error());
         std::fs::create_dir_all(dir.path().join("checkpoints/step-00000006")).unwrap();
         assert!(error().ends_with("checkpoints/step-00000006"), "{}", error());
+    }
+
+    #[test]
+    fn a_checkpoint_with_a_part_of_another_program_says_that_it_needs_that_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let llama = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures/llama3-seed1/config.json");
+        let foundation: Value = serde_json::from_slice(&std::fs::read(llama).unwrap()).unwrap();
+        let blocks = json!({"model_type": "blocks"});
+        let parts = json!({"model_type": "loongforge_vlm", "foundation": foundation, "image_encoder": blocks});
+        let error = |config: &Value| {
+            std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+            let model: Model = serde_json::from_value(json!({"load": dir.path()})).unwrap();
+            let opened = [ModelFolder::open_plain(dir.path()), ModelFolder::open(&model)];
+            let [plain, loaded] = opened.map(|opened| opened.map(|_| ()).unwrap_err().to_string());
+            assert_eq!(plain, loaded);
+            plain
+        };
+        let own = "open the folder with that program, which has families of its own (loongforge::cli::main_with";
+        let told = error(&parts);
+        assert!(told.contains("image_encoder.model_type is \"blocks\"") && told.contains(own), "{told}");
+        let alone = json!({"model_type": "bigram"});
+        assert!(!error(&alone).contains(own), "anybody may have written that one");
+        std::fs::write(dir.path().join(MANIFEST), "{}").unwrap();
+        let told = error(&alone);
+        assert!(told.contains("model_type is \"bigram\"") && told.contains(own), "{told}");
     }
 
     /// A folder of another type, with the tensors of a known one.
