@@ -6,7 +6,7 @@ use loongforge_core::config::Lora;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrainedError {
-    #[error("{key}.lora.target_modules: no linear layer matches `{target}`; available: {known}")]
+    #[error("{key}.lora.target_modules: no linear layer matches `{target}`; available: {known}{}", of_head(target))]
     NoTarget { key: &'static str, target: String, known: String },
     #[error("{key}.lora.target_parameters: no stacked parameter matches `{target}`; available: {known}")]
     NoParameter { key: &'static str, target: String, known: String },
@@ -47,6 +47,16 @@ pub enum TrainedError {
         folder: String,
         module: String,
     },
+}
+
+/// What to say where the head is named and there is none.
+fn of_head(target: &str) -> &'static str {
+    match target.rsplit('.').next() {
+        Some("lm_head") => {
+            "; a head that is tied to the embedding (tie_word_embeddings in config.json) is no layer of its own: name              embed_tokens in modules_to_save to train both"
+        }
+        _ => "",
+    }
 }
 
 /// Returns what PEFT calls the same, of the adapter beside the module at this path.

@@ -364,6 +364,8 @@ mod tests {
         assert_eq!(lora(&["all-linear"], &["mlp.up_proj"]).unwrap(), both(q));
         let error = lora(&["q_proj", "qkv"], &[]).unwrap_err().to_string();
         assert!(error.ends_with("matches `qkv`; available: q_proj, up_proj"), "{error}");
+        let error = lora(&["q_proj", "lm_head"], &[]).unwrap_err().to_string();
+        assert!(error.contains("available: q_proj, up_proj; a head that is tied to the embedding"), "{error}");
         let with = |lora: Lora| trained_names(&Part { lora: Some(lora), ..Part::default() });
         let saved = with(Lora { modules_to_save: vec!["embed".into()], ..Lora::default() }).unwrap();
         assert_eq!(saved, [vec!["embed.weight".to_owned()], both(q).into(), both(up).into()].concat());

@@ -146,6 +146,12 @@ impl TreeNames {
         (name == embedding).then(|| self.name(head))
     }
 
+    /// The module of a head that is the embedding as well, if there is one.
+    pub fn tied_module(&self) -> Option<String> {
+        let [_, head] = self.tied.as_ref()?;
+        self.name(head).strip_suffix(".weight").map(str::to_owned)
+    }
+
     /// Of the name of a parameter and that of its only tensor in files, the one that rules of this tree are about.
     pub fn known<'a>(&self, parameter: &'a str, in_file: &'a str) -> &'a str {
         if self.by_parameter { parameter } else { in_file }

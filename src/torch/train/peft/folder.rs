@@ -15,6 +15,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use tch::{Kind, Tensor};
 
+/// Why a head has no tensor of its own.
+const TIED: &str = "the model's head is its embedding (tie_word_embeddings)";
+
 /// A folder of PEFT's, or a file of adapters in another form.
 pub struct AdapterFolder {
     pub config: AdapterConfig,
@@ -49,6 +52,8 @@ pub struct Contents {
     pub whole: Vec<FoundWhole>,
     /// The names of their tensors.
     pub tensors: BTreeSet<String>,
+    /// What the names of tensors of a head begin with that the model has in its embedding.
+    tied_head: Option<String>,
 }
 
 impl AdapterFolder {
@@ -171,7 +176,8 @@ impl AdapterFolder {
         let mut modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
         modules.retain(|module| module.stacked.is_none() || self.config.is_target_parameter(&tree.name(&module.path)));
         let places = places(&modules, tree);
-        let (mut found, mut problems) = (Contents::default(), Vec::new());
+        let tied_head = tree.tied_module().map(|head| format!("{PREFIX}{head}."));
+        let (mut found, mut problems) = (Contents { tied_head, ..Contents::default() }, Vec::new());
         for module in modules {
             let there = |place: &&AdapterPlace| self.has(&place.tensor(ADAPTER_PARTS[0])) || module.stacked.is_some();
             // transformers 4 had other modules, whose names are those of the weights: PEFT reads such files as well.
@@ -201,9 +207,13 @@ impl AdapterFolder {
             if held == 0 {
                 continue;
             }
+            let is_tied = pieces.iter().any(|piece| piece.is_tied_head);
             for piece in &pieces {
-                let shape: &[i64] = &piece.shape;
-                self.expect(&piece.in_file, shape, &mut found.tensors, &mut problems);
+                let name = &piece.in_file;
+                match is_tied && !self.has(name) {
+                    true => problems.push(format!("{name} is missing: {TIED}, and a file must hold both")),
+                    false => self.expect(name, &piece.shape, &mut found.tensors, &mut problems),
+                }
             }
             found.whole.push(FoundWhole { name: spec.name.clone(), pieces });
         }
@@ -262,9 +272,17 @@ impl AdapterFolder {
     /// # Errors
     /// There are some: all of them.
     pub fn expect_all<'a>(&self, contents: impl IntoIterator<Item = &'a Contents>) -> Result<(), AdapterError> {
-        let used: BTreeSet<&String> = contents.into_iter().flat_map(|contents| &contents.tensors).collect();
+        let (mut used, mut tied): (BTreeSet<&String>, Option<&str>) = (BTreeSet::new(), None);
+        for contents in contents {
+            used.extend(&contents.tensors);
+            tied = tied.or(contents.tied_head.as_deref());
+        }
+        let problem = |name: &String| match tied.is_some_and(|head| name.starts_with(head)) {
+            true => format!("{name} matches no parameter: {TIED}, and adapters of the head alone have no place"),
+            false => format!("{name} matches no parameter"),
+        };
         let extra = self.file.tensors().keys().filter(|name| !used.contains(name));
-        let problems: Vec<String> = extra.map(|name| format!("{name} matches no parameter")).collect();
+        let problems: Vec<String> = extra.map(problem).collect();
         if problems.is_empty() { Ok(()) } else { Err(self.mismatch(problems)) }
     }
 
@@ -354,7 +372,12 @@ impl AdapterFolder {
     pub fn whole(&self, found: &FoundWhole, shape: &[i64]) -> Result<Tensor, AdapterError> {
         let whole = Tensor::zeros(shape, (Kind::Float, tch::Device::Cpu));
         for piece in &found.pieces {
-            piece.put(&whole, &self.read(&piece.in_file)?);
+            let tensor = self.read(&piece.in_file)?;
+            if piece.is_tied_head && whole != tensor.to_kind(Kind::Float) {
+                let what = format!("{} differs from the embedding in the file: {TIED}", piece.in_file);
+                return Err(self.mismatch(vec![what]));
+            }
+            piece.put(&whole, &tensor);
         }
         Ok(whole)
     }

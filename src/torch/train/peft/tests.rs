@@ -6,7 +6,7 @@ use super::{
 };
 use crate::model::{Decoder, ModelConfig, TreeNames};
 use crate::nn::Linear;
-use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec, ParamStore, Scope};
+use crate::params::{ADAPTER_PARTS, Init, LinearModule, LoraConfig, ParamSpec, ParamStore, Scope};
 use crate::train::hf::Checkpoint;
 use serde_json::json;
 use std::path::Path;
@@ -156,4 +156,55 @@ fn one_folder_has_adapters_of_several_kinds() {
     let error = refused.to_string();
     assert!(format!("{refused:?}").contains("model.head.weight matches no parameter"), "{refused:?}");
     assert!(error.contains("up_proj.lora_A.weight matches no parameter; ") && error.ends_with("and 4 more"), "{error}");
+}
+
+#[test]
+fn a_head_that_is_the_embedding_says_why_it_has_no_tensor_of_its_own() {
+    let lora = config(2);
+    // Of a model whose head is tied, not there, trained itself, and adapted.
+    let [tied, alone, both, adapted] = [0, 0, 1, 2].map(|head| {
+        let mut specs = vec![ParamSpec::new("model.embed_tokens.weight", &[6, 5], Init::Normal(0.5))];
+        let mut maps = Linear::specs("model.", "up_proj", 5, 7, false, 0.5);
+        let own_head = Linear::specs("", "lm_head", 5, 6, false, 0.5);
+        match head {
+            1 => specs.extend(own_head),
+            2 => maps.extend(own_head),
+            _ => {}
+        }
+        specs.extend(maps.iter().flat_map(|map| lora.specs(&LinearModule::of(map).unwrap())));
+        specs.extend(maps.into_iter().map(ParamSpec::frozen));
+        let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
+        params.init_random(1);
+        params
+    });
+    let tree = TreeNames::default().with_tied("model.embed_tokens", "lm_head");
+    let error = |params: &ParamStore| {
+        let dir = tempfile::tempdir().unwrap();
+        save(params, None, dir.path());
+        let folder = AdapterFolder::open(dir.path()).unwrap();
+        let specs: Vec<ParamSpec> = tied.ids().map(|id| tied.spec(id).clone()).collect();
+        let loaded = load_adapter(&tied, &folder, &tree, |_| true);
+        let all = loaded.and_then(|()| folder.expect_all([&folder.contents(&specs, &tree)?]));
+        all.unwrap_err().to_string()
+    };
+    let why = "the model's head is its embedding (tie_word_embeddings)";
+    for (params, what) in [
+        (&alone, "base_model.model.lm_head.weight is missing"),
+        (&both, "base_model.model.lm_head.weight differs from the embedding in the file"),
+        (&adapted, "base_model.model.lm_head.weight is missing"),
+    ] {
+        let error = error(params);
+        assert!(error.contains(&format!("{what}: {why}")), "{error}");
+    }
+    // Of the embedding nothing is in a file with adapters alone.
+    let dir = tempfile::tempdir().unwrap();
+    let mut specs: Vec<ParamSpec> = adapted.ids().map(|id| adapted.spec(id).clone()).collect();
+    specs.retain(|spec| !spec.name.contains("embed_tokens"));
+    let adapters = ParamStore::new(specs, Kind::Float, Device::Cpu);
+    adapters.init_random(1);
+    save(&adapters, None, dir.path());
+    let folder = AdapterFolder::open(dir.path()).unwrap();
+    let specs: Vec<ParamSpec> = tied.ids().map(|id| tied.spec(id).clone()).collect();
+    let refused = folder.expect_all([&folder.contents(&specs, &tree).unwrap()]).unwrap_err().to_string();
+    assert!(refused.contains(&format!("lm_head.lora_A.weight matches no parameter: {why}")), "{refused}");
 }

@@ -14,6 +14,8 @@ pub struct WholePiece {
     piece: Option<StoredTensor>,
     /// The rows of the part, in the order of the file.
     rows: Option<Vec<i64>>,
+    /// True if this is the head that a model has in its embedding, which another piece is.
+    pub is_tied_head: bool,
 }
 
 impl WholePiece {
@@ -46,6 +48,7 @@ pub fn whole_pieces(spec: &ParamSpec, tree: &TreeNames) -> Vec<WholePiece> {
             shape: part.rows.as_ref().map_or(shape.to_vec(), |rows| [&[rows.len() as i64][..], &shape[1..]].concat()),
             piece: None,
             rows: part.rows,
+            is_tied_head: false,
         };
         tree.parts(name, shape.first().copied().unwrap_or(1)).into_iter().map(part).collect()
     };
@@ -60,6 +63,7 @@ pub fn whole_pieces(spec: &ParamSpec, tree: &TreeNames) -> Vec<WholePiece> {
                 shape: spec.whole_shape().to_vec(),
                 piece: None,
                 rows: None,
+                is_tied_head: true,
             }));
             found
         }
@@ -72,6 +76,7 @@ pub fn whole_pieces(spec: &ParamSpec, tree: &TreeNames) -> Vec<WholePiece> {
                 shape: piece.shape.clone(),
                 piece: Some((*piece).clone()),
                 rows: None,
+                is_tied_head: false,
             })
             .collect(),
     }
