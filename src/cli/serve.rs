@@ -8,8 +8,8 @@ use crate::serve::openai::{Engine, Limits, Server};
 use crate::serve::{Door, ServeError, asked_to_stop};
 use anyhow::Context;
 use clap::Args;
-use loongforge_core::config::SandboxMode;
-use loongforge_core::observe::safe;
+use loongforge_core::config::{Level, Log, SandboxMode};
+use loongforge_core::observe::{Console, init_logging, safe};
 use loongforge_core::text::hex;
 use std::io::{Write, stdout};
 use std::net::IpAddr;
@@ -66,6 +66,8 @@ pub struct ServeArgs {
 /// Runs `loongforge serve`: answers requests of OpenAI's clients until the process is stopped.
 pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
+    // What is said of requests, such as keys that the chat template does not render.
+    init_logging(&Log { level: Level::Warn, ..Log::default() }, &Console::stderr())?;
     let mut key = args.api_key_file.as_deref().map(read_key).transpose().map_err(usage)?;
     if let Some(folder) = args.files.as_deref().filter(|folder| !folder.is_dir()) {
         return Err(UsageError::new(format!("--files {}: there is no such folder", folder.display())).into());

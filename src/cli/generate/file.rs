@@ -93,6 +93,7 @@ pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<Ex
     }
     num_tokens += write_answers(&reader, &mut waiting, &mut output, &mut num_answers)?;
     output.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all()).context("the output")?;
+    reader.processor().notes().iter().for_each(|note| eprintln!("note: {}", safe(note)));
     println!("{num_answers} answers, {num_tokens} tokens; {num_bad} bad lines");
     Ok(if num_bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
 }

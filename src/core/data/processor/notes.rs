@@ -9,6 +9,11 @@ use crate::data::template::ChatTemplate;
 /// Names that a key about the loss may have.
 const LOSS_WORDS: [&str; 5] = ["loss", "mask", "weight", "train", "learn"];
 
+/// Kinds of notes that are told apart: keys may have any names, and there are as many as somebody writes.
+const MAX_KINDS: usize = 64;
+/// Stands for all others.
+const OTHERS: &str = "have other keys that are not rendered or not read";
+
 /// Notes with the number of samples that each is about.
 #[derive(Default)]
 pub(super) struct Notes(Mutex<Counts>);
@@ -20,13 +25,16 @@ struct Counts {
 }
 
 impl Notes {
-    /// Notes what `turns` have that is not in `text`, their rendering. A run's log says so at the 1st, 10th, 100th … sample.
-    pub fn of_sample(&self, template: &ChatTemplate, turns: &[Turn], text: &str) {
-        let notes = notes(template, turns, text);
+    /// Notes what `turns` have that is not in `text`, their rendering, which `asks` for an answer or does not. The log says so at the
+    /// 1st, 10th, 100th … sample.
+    pub fn of_sample(&self, template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) {
+        let notes = notes(template, turns, text, asks);
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.conversations += 1;
         let conversations = counts.conversations;
         for note in notes {
+            let is_new = !counts.notes.contains_key(&note);
+            let note = if is_new && counts.notes.len() >= MAX_KINDS { OTHERS.to_owned() } else { note };
             let count = counts.notes.entry(note.clone()).or_default();
             *count += 1;
             if 10u64.pow(count.ilog10()) == *count {
@@ -53,12 +61,12 @@ fn line(count: u64, conversations: u64, note: &str) -> String {
     format!("{count} of {conversations} conversations {note}")
 }
 
-fn notes(template: &ChatTemplate, turns: &[Turn], text: &str) -> Vec<String> {
+fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let is_lost = |change: &dyn Fn(&mut Turn)| {
         let mut others = turns.to_vec();
         others.iter_mut().for_each(change);
-        template.render(&others, false).is_ok_and(|other| other == text)
+        template.render(&others, asks).is_ok_and(|other| other == text)
     };
     let keys: BTreeSet<&String> = turns.iter().flat_map(|turn| turn.fields.keys()).collect();
     for key in keys {
@@ -69,6 +77,10 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str) -> Vec<String> {
             notes.push(format!("have the message key {key:?}, which the chat template does not render{hint}"));
         }
     }
+    let unread: BTreeSet<&String> = turns.iter().flat_map(|turn| &turn.unread).collect();
+    notes.extend(
+        unread.into_iter().map(|key| format!("have the key {key:?} in a part of a message, which is not read")),
+    );
     if turns.iter().any(|turn| !turn.tools.is_empty()) && is_lost(&|turn: &mut Turn| turn.tools.clear()) {
         notes.push("have `tools`, which the chat template does not render".to_owned());
     }

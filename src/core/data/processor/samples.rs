@@ -42,7 +42,7 @@ impl Processor {
         let template = self.expect_template()?;
         let turns = self.written(&conversation.turns);
         let (text, marked) = template.render_marked(&turns, false)?;
-        self.notes.of_sample(template, &turns, &text);
+        self.notes.of_sample(template, &turns, &text, false);
         let (expanded, expansions) = self.expand(&text, conversation, base, self.too_long, trained(id))?;
         let is_whole = expanded.covers == text.len();
         let mut tokens = self.tokenizer.encode(&expanded.text)?;
@@ -106,7 +106,10 @@ impl Processor {
     }
 
     fn ask(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
-        let text = self.expect_template()?.render(&self.written(&conversation.turns), true)?;
+        let template = self.expect_template()?;
+        let turns = self.written(&conversation.turns);
+        let text = template.render(&turns, true)?;
+        self.notes.of_sample(template, &turns, &text, true);
         // A question that is cut is another question.
         let (expanded, expansions) = self.expand(&text, conversation, base, TooLong::Skip, None)?;
         let tokens = self.tokenizer.encode(&expanded.text)?;

@@ -172,6 +172,23 @@ fn what_the_template_does_not_render_is_counted() {
     );
     assert!(notes.contains("set \"enable_thinkin\"") && notes.contains("not the assistant's"), "{notes}");
     assert!(!notes.contains("reasoning") && !notes.contains("`tools`"), "{notes}");
+    // So it is of prompts, of parts of messages, and of more keys than anybody reads about.
+    let asking = reopen(folder.path(), Template::Chatml, 2048).unwrap();
+    let ask = |keys: &str, part: &str| {
+        let line =
+            format!(r#"{{"messages":[{{"role":"user"{keys},"content":[{{"type":"text","text":"q"{part}}}]}}]}}"#);
+        asking.prompt(SampleId(0), &Conversation::parse(&line).unwrap(), folder.path()).unwrap();
+    };
+    ask(r#","name":"Ann""#, r#","detail":"low""#);
+    ask("", "");
+    let expected = [
+        "1 of 2 conversations have the key \"detail\" in a part of a message, which is not read",
+        "1 of 2 conversations have the message key \"name\", which the chat template does not render",
+    ];
+    assert_eq!(asking.notes(), expected);
+    (0..99).for_each(|number| ask("", &format!(r#","key{number}":1"#)));
+    let notes = asking.notes();
+    assert!(notes.len() == 65 && notes.iter().any(|note| note.starts_with("37 of 101 conversations have other keys")));
     let template_kwargs = serde_json::from_str(r#"{"enable_thinkin": true}"#).unwrap();
     let options = ProcessorOptions { template: Template::Chatml, template_kwargs, ..Default::default() };
     let config = read_json(&folder.path().join("config.json")).unwrap();

@@ -34,6 +34,8 @@ pub struct Turn {
     pub learn: Option<bool>,
     /// The message's other keys, as a chat template sees them: `tool_calls`, `name`, `reasoning_content`, …
     pub fields: Map<String, Json>,
+    /// Keys of its parts that nothing reads, such as `detail` of a picture.
+    pub unread: Vec<String>,
     /// Descriptions of functions that may be called from here on; those of all turns are the template's `tools`.
     pub tools: Vec<Json>,
     /// Variables for the chat template; the sample has those of all its turns.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json};
 
 use super::listed::Listed;
-use super::raw::{RawContent, RawLine, listed};
+use super::raw::{RawContent, RawLine, RawPart, listed};
 use super::{Conversation, Turn, Written, loss};
 use crate::data::error::DataError;
 use crate::data::source::locate::{AsNamed, Locate};
@@ -26,18 +26,20 @@ impl Conversation {
             Listed { files, images, videos, audios, contexts, has_videos, has_audios, has_contexts, media };
         let mut turns = Vec::with_capacity(raw.messages.len());
         for turn in raw.messages {
+            let mut unread = Vec::new();
             let (written, parts) = match turn.content {
                 None => (Written::Absent, Vec::new()),
                 Some(None) => (Written::Null, Vec::new()),
                 Some(Some(RawContent::Text(text))) => (Written::Text, listed.split(&text)?),
                 Some(Some(RawContent::Parts(parts))) => {
+                    unread.extend(parts.iter().flat_map(RawPart::unread));
                     let parts = parts.into_iter().map(|part| listed.part(part)).collect::<Result<_, _>>()?;
                     (Written::Parts, parts)
                 }
             };
             let mut fields: Map<String, Json> = turn.fields.into_iter().filter(|(_, value)| !value.is_null()).collect();
             let learn = loss::take(&mut fields)?;
-            turns.push(Turn { written, fields, learn, ..Turn::new(&turn.role, parts) });
+            turns.push(Turn { written, fields, unread, learn, ..Turn::new(&turn.role, parts) });
         }
         let media = listed.finish()?;
         let Some(first) = turns.first_mut() else {
@@ -103,6 +105,19 @@ mod tests {
         // Without videos `<video>` is text.
         let html = r#"{"messages":[{"role":"user","content":"<video> is a tag"}]}"#;
         assert_eq!(Conversation::parse(html).unwrap().turns[0].joined_text(), "<video> is a tag");
+    }
+
+    #[test]
+    fn keys_of_parts_that_nothing_reads_are_kept_by_name() {
+        let line = r#"{"messages":[{"role":"user","content":[
+            {"type":"image_url","image_url":{"url":"a.png","detail":"low","format":null}},
+            {"type":"image","image":"b.png","max_pixels":9,"index":null},
+            {"type":"video","video":"c.mp4","fps":2},{"type":"audio","audio":"d.wav","start":1,"note":"x"},
+            {"type":"text","text":"x","cache_control":{}}]}]}"#;
+        let turns = Conversation::parse(line).unwrap().turns;
+        assert_eq!(turns[0].unread, ["detail", "max_pixels", "note", "cache_control"]);
+        let plain = r#"{"messages":[{"role":"user","content":[{"type":"image_url","image_url":"a.png"}]}]}"#;
+        assert!(Conversation::parse(plain).unwrap().turns[0].unread.is_empty());
     }
 
     #[test]

@@ -9,6 +9,9 @@ use crate::data::error::DataError;
 use crate::data::media::VideoSource;
 use crate::data::source::locate::Locate;
 
+/// Letters of a key that is told.
+const MAX_KEY: usize = 64;
+
 #[derive(Deserialize)]
 pub(super) struct RawLine {
     pub messages: Vec<RawTurn>,
@@ -79,6 +82,18 @@ pub(super) struct RawPart {
     pub fps: Option<f64>,
     #[serde(flatten)]
     pub cut: RawCut,
+    /// What is none of these.
+    #[serde(flatten)]
+    others: Map<String, Json>,
+}
+
+impl RawPart {
+    /// Returns the keys that nothing reads, and those beside a URL, the beginnings of long ones.
+    pub fn unread(&self) -> impl Iterator<Item = String> {
+        let urls = [&self.image_url, &self.video_url, &self.audio_url].into_iter().flatten();
+        let others = urls.filter_map(RawUrl::others).chain([&self.others]).flatten();
+        others.filter(|(_, value)| !value.is_null()).map(|(key, _)| key.chars().take(MAX_KEY).collect::<String>())
+    }
 }
 
 /// Which part of a recording is meant, in seconds.
@@ -164,14 +179,26 @@ impl RawSound {
 #[serde(untagged)]
 pub(super) enum RawUrl {
     Plain(String),
-    Map { url: String },
+    Map {
+        url: String,
+        #[serde(flatten)]
+        others: Map<String, Json>,
+    },
 }
 
 impl RawUrl {
     /// Returns the URL, be it written alone or under `url`.
     pub fn url(self) -> String {
-        let (Self::Plain(url) | Self::Map { url }) = self;
+        let (Self::Plain(url) | Self::Map { url, .. }) = self;
         url
+    }
+
+    /// Returns the keys beside `url`.
+    fn others(&self) -> Option<&Map<String, Json>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Map { others, .. } => Some(others),
+        }
     }
 }
 
