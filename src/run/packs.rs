@@ -334,11 +334,17 @@ pub fn forget_former(config: &RunConfig) -> Result<(), DataError> {
 /// # Errors
 /// A file cannot be read.
 pub fn of_model(folder: &ModelFolder) -> Result<Value, DataError> {
-    Ok(json!({
+    let mut found = json!({
         "config": folder.json,
         "tokenizer": model_spec(&folder.path)?,
         "media": model_spec(&folder.media_path)?,
-    }))
+    });
+    // One beside the tokenizer is among its files.
+    let text = folder.text_tokenizer.as_deref().and_then(Path::parent).filter(|text| *text != folder.path);
+    if let Some(text) = text {
+        found["text_tokenizer"] = model_spec(text)?;
+    }
+    Ok(found)
 }
 
 /// Hashes everything that decides the packs of a config, which are made of `files`.
@@ -352,7 +358,7 @@ fn key(config: &RunConfig, files: &Fingerprint, folder: &ModelFolder) -> Result<
     without(&mut data, &NOT_OF_PACKS);
     without(&mut data["pack"], &NOT_OF_ONE);
     let of_model = of_model(folder)?;
-    let made_of = json!({
+    let mut made_of = json!({
         "data": data,
         "files": files,
         "phase": config.train.phase,
@@ -363,12 +369,16 @@ fn key(config: &RunConfig, files: &Fingerprint, folder: &ModelFolder) -> Result<
         "tokenizer": &of_model["tokenizer"],
         "media": &of_model["media"],
     });
+    if let Some(text) = of_model.get("text_tokenizer") {
+        made_of["text_tokenizer"] = text.clone();
+    }
     Ok(hex(Sha256::digest(made_of.to_string())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_core::config::load_text;
 
     #[test]
     fn packs_depend_on_the_config_of_a_model_and_the_files_of_both_folders() {
@@ -384,5 +394,20 @@ mod tests {
         folder.media_path = media.path().to_owned();
         let third = of_model(&folder).unwrap();
         assert!(first != second && second != third);
+        // The text tower's tokenizer may lie in a third one.
+        let text = tempfile::tempdir().unwrap();
+        let file = text.path().join("tokenizer.json");
+        folder.text_tokenizer = Some(file.clone());
+        let with = |contents: &str| {
+            fs::write(&file, contents).unwrap();
+            of_model(&folder).unwrap()
+        };
+        let [fourth, fifth] = ["{}", "[]"].map(with);
+        assert!(third != fourth && fourth != fifth);
+        let config = load_text(include_str!("../../configs/sft_text.yaml")).unwrap_or_else(|report| panic!("{report}"));
+        let files = Fingerprint::default();
+        let keyed = |folder: &ModelFolder| key(&config.config, &files, folder).unwrap();
+        let other = ModelFolder { text_tokenizer: None, ..folder.clone() };
+        assert_ne!(keyed(&folder), keyed(&other));
     }
 }
