@@ -9,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::tests::{Fixture, Found, error, folders};
 use crate::comm::Mesh;
+use crate::model::batch::MicroBatch;
 use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::stage::Stage;
 use crate::model::towers::with_values;
@@ -20,6 +21,24 @@ const TOLERANCE: f64 = 1e-4;
 fn alone(fixture: &Fixture) -> Found {
     let all: Vec<usize> = (0..fixture.rows.len()).collect();
     fixture.run(&fixture.model(Policy::Keep), &all)
+}
+
+/// A rank that has one micro-batch fewer than the others computes a filler, whatever its transformer reads beside latents.
+#[test]
+fn fillers_of_all_transformers_count_for_nothing() {
+    for folder in folders() {
+        let fixture = Fixture::read(&folder);
+        let model = fixture.model(Policy::Keep);
+        let tape = model.record(&MicroBatch::filler(model.columns(), Device::Cpu));
+        let mut run = Execution::new(tape.tape, fixture.params.clone(), Vec::new());
+        run.forward().unwrap();
+        let loss = tape.loss.unwrap();
+        run.seed(loss, Tensor::from(1f64));
+        let mut grads = fixture.params.new_grad();
+        run.backward(Some(&mut grads)).unwrap();
+        let norm = grads.flat().norm().double_value(&[]);
+        assert_eq!((run.value(loss).double_value(&[]), norm), (0.0, 0.0), "{}", fixture.name);
+    }
 }
 
 /// One stage's values go to the next, and its gradients come back.

@@ -152,7 +152,7 @@ impl Embed {
     fn record_input(&self, tape: &mut Tape, work: &Work<'_>, latents: &Latents) -> Slot {
         let (noised, samples) = (latents.noised, work.samples);
         let Some(clean) = latents.clean.filter(|_| samples.iter().any(|sample| !sample.conditions.is_empty())) else {
-            return noised;
+            return self.record_without_conditions(tape, noised);
         };
         let index = |rows: Vec<i64>| Rc::new(Tensor::from_slice(&rows).to_device(self.device));
         let conditions = samples.iter().filter_map(|sample| sample.conditions.first());
@@ -172,6 +172,18 @@ impl Embed {
         let masks = Tensor::cat(&samples.iter().map(mask).collect::<Vec<_>>(), 0).to_kind(self.kind);
         let beside = move |reads: &[Tensor]| vec![Tensor::cat(&[&reads[0], &masks, &reads[1]], 1)];
         tape.run("conditions", &[], Policy::Recompute, &[noised, known], 1, beside)[0]
+    }
+
+    /// The input's patches `[T, E]` where no sample has a condition: of a filler, zeros stand for the mask and the condition
+    /// that the model reads.
+    fn record_without_conditions(&self, tape: &mut Tape, noised: Slot) -> Slot {
+        let [rows, columns] = self.config.patch;
+        let missing = (self.config.in_channels - self.config.out_channels) * rows * columns;
+        if missing == 0 {
+            return noised;
+        }
+        let beside = move |reads: &[Tensor]| vec![reads[0].constant_pad_nd([0, missing])];
+        tape.run("no conditions", &[], Policy::Recompute, &[noised], 1, beside)[0]
     }
 }
 
