@@ -92,6 +92,14 @@ impl TransformerConfig {
         }
     }
 
+    /// Channels of the mask of given frames in the input; 0: there is none.
+    pub fn mask_channels(&self) -> i64 {
+        match self {
+            TransformerConfig::Wan(config) => config.mask_channels(),
+            TransformerConfig::QwenImage(_) => 0,
+        }
+    }
+
     /// Width of a row of text.
     pub fn text_dim(&self) -> i64 {
         match self {

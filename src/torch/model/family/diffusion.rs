@@ -84,6 +84,15 @@ fn read_transformer(keys: &Keys<'_>, name: &str) -> Result<ModelConfig> {
         let must = format!("must be the number of latent channels of {name} ({channels})");
         return Err(keys.inconsistent(of, vae.channels(), must));
     }
+    let (mask, frames) = (transformer.mask_channels(), vae.factors()[0]);
+    if mask > 0 && mask != frames {
+        let with_mask = 2 * channels + frames;
+        let must = format!(
+            "must be {channels}, or {with_mask} with a condition and its mask, which has a channel for each frame of pixels \
+             in one of the latent; other conditions, such as those of Fun-Control, are not trained here"
+        );
+        return Err(section.inconsistent("in_channels", 2 * channels + mask, must));
+    }
     Ok(ModelConfig {
         model_type: MODEL_TYPE.into(),
         foundation: Arc::new(DitFamily::new(transformer)),
@@ -165,6 +174,7 @@ mod tests {
                 "transformer.patch_size is [2,2,2], but must be [1, rows",
             ),
             (wan(), "/transformer/in_channels", json!(6), "transformer.in_channels is 6, but must be out_channels (3)"),
+            (wan(), "/transformer/in_channels", json!(9), "transformer.in_channels is 9, but must be 3, or 7 with"),
             (wan(), "/transformer/qk_norm", json!("none"), "transformer.qk_norm is \"none\""),
             (wan(), "/transformer/image_dim", json!(8), "transformer.added_kv_proj_dim is missing"),
             (wan(), "/transformer/attention_head_dim", json!(13), "must be even"),
