@@ -82,7 +82,13 @@ impl WanConfig {
         }
         let image = match keys.size_or("image_dim")? {
             Some(width) => Some(ImageTokens { width, positions: keys.size_or("pos_embed_seq_len")? }),
-            None => None,
+            None => match keys.size_or("pos_embed_seq_len")? {
+                // It tells that a last frame is given, which the tokens of two pictures go with.
+                Some(positions) => {
+                    return Err(keys.inconsistent("pos_embed_seq_len", positions, "must be null without image_dim"));
+                }
+                None => None,
+            },
         };
         let added = keys.size_or("added_kv_proj_dim")?;
         if let Some(added) = added.filter(|added| image.is_none() || *added != num_heads * head_dim) {
@@ -108,7 +114,7 @@ impl WanConfig {
             in_channels,
             out_channels,
             patch: [rows, columns],
-            text_dim: size("text_dim", 512)?,
+            text_dim: size("text_dim", 4096)?,
             text_rows,
             freq_dim,
             cross_norm: keys.flag_or("cross_attn_norm")?.unwrap_or(true),
@@ -164,5 +170,32 @@ impl WanConfig {
     pub fn axes(&self) -> [i64; 3] {
         let side = 2 * (self.head_dim / 6);
         [self.head_dim - 2 * side, side, side]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::WanConfig;
+    use crate::model::keys::Keys;
+
+    fn read(config: &Value) -> Result<WanConfig, String> {
+        WanConfig::read(&Keys::new(config), "", 512).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn absent_keys_have_the_values_of_the_class() {
+        let config = read(&json!({})).unwrap();
+        assert_eq!((config.num_heads, config.head_dim, config.num_layers, config.inner), (40, 128, 40, 13_824));
+        assert_eq!((config.in_channels, config.out_channels, config.patch), (16, 16, [2, 2]));
+        assert_eq!((config.text_dim, config.freq_dim, config.cross_norm, config.eps), (4096, 256, true, 1e-6));
+        assert_eq!(config.image, None);
+    }
+
+    #[test]
+    fn positions_of_pictures_need_pictures() {
+        let message = read(&json!({"in_channels": 36, "pos_embed_seq_len": 514})).unwrap_err();
+        assert!(message.contains("pos_embed_seq_len is 514, but must be null without image_dim"), "{message}");
     }
 }
