@@ -50,7 +50,9 @@ impl Given {
     ) -> Result<Self, DataError> {
         let transformer = &config["transformer"];
         let is_wan = transformer["_class_name"] == "WanTransformer3DModel";
-        let has_condition = is_wan && transformer["in_channels"].as_u64() > transformer["out_channels"].as_u64();
+        // Absent keys have the class's value.
+        let channels = |key: &str| transformer[key].as_u64().unwrap_or(16);
+        let has_condition = is_wan && channels("in_channels") > channels("out_channels");
         let frames = match (has_condition, is_wan && config["expand_timesteps"] == true) {
             (true, _) if !transformer["pos_embed_seq_len"].is_null() => GivenFrames::FirstAndLast,
             (true, _) => GivenFrames::First,
@@ -128,5 +130,24 @@ impl Given {
 
     fn tokens(&self, num_frames: usize, frames: &Frames) -> usize {
         self.space.tokens([num_frames, frames.rows, frames.columns]).num_cells()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn channels_that_a_config_leaves_out_are_those_of_a_latent() {
+        let space = LatentSpace { channels: 3, frames: 4, side: 8, patch: [2; 2] };
+        let needs_picture = |channels: Json| {
+            let mut config = json!({"transformer": channels});
+            config["transformer"]["_class_name"] = json!("WanTransformer3DModel");
+            Given::open(Path::new(""), &config, space, (0, None)).unwrap().needs_picture()
+        };
+        assert!(!needs_picture(json!({})) && !needs_picture(json!({"in_channels": 16})));
+        assert!(needs_picture(json!({"in_channels": 36})));
     }
 }
