@@ -62,6 +62,7 @@ impl Schedule {
         for key in ["use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"] {
             expect(key, "false", "false")?;
         }
+        expect("num_train_timesteps", "1000", "1000")?;
         let method = match class {
             "FlowMatchEulerDiscreteScheduler" => {
                 expect("stochastic_sampling", "false", "false")?;
@@ -77,6 +78,8 @@ impl Schedule {
                 expect("lower_order_final", "true", "true")?;
                 expect("thresholding", "false", "false")?;
                 expect("final_sigmas_type", "zero", "zero")?;
+                expect("disable_corrector", "[]", "[]")?;
+                expect("solver_p", "null", "null")?;
                 Method::UniPc
             }
             other => return Err(ScheduleError::Unknown(other.to_owned())),

@@ -81,4 +81,17 @@ fn schedulers_that_are_others_are_refused_by_name() {
     let text =
         error(json!({ "_class_name": "FlowMatchEulerDiscreteScheduler", "use_karras_sigmas": true })).to_string();
     assert!(text.contains("use_karras_sigmas"), "{text}");
+    let wan = json!({ "_class_name": "UniPCMultistepScheduler", "use_flow_sigmas": true,
+        "prediction_type": "flow_prediction", "disable_corrector": [], "solver_p": null, "num_train_timesteps": 1000 });
+    assert!(Schedule::from_hf(&wan, 4).is_ok());
+    for (key, value) in [
+        ("disable_corrector", json!([0, 1])),
+        ("solver_p", json!(["diffusers", "DDIMScheduler"])),
+        ("num_train_timesteps", json!(500)),
+    ] {
+        let mut config = wan.clone();
+        config[key] = value;
+        let text = error(config).to_string();
+        assert!(text.contains(key), "{text}");
+    }
 }
