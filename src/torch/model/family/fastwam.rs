@@ -23,7 +23,7 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 /// What the names of all parameters begin with.
 const PREFIX: &str = "model.";
 
-/// Keys of lerobot 0.6.1's config that change nothing here: what is read of data is `core/data/policy`'s, how a run trains is the
+/// Keys of lerobot 0.6.2's config that change nothing here: what is read of data is `core/data/policy`'s, how a run trains is the
 /// run's config, and the networks lie in the model's folder. lerobot reads `text_cfg_scale` and `negative_prompt` and does nothing.
 #[rustfmt::skip]
 const HARMLESS: &[&str] = &[
@@ -31,7 +31,7 @@ const HARMLESS: &[&str] = &[
     "input_features", "output_features", "normalization_mapping", "context_len", "model_id", "tokenizer_model_id",
     "text_encoder_model_id", "base_model_id", "mot_checkpoint_mixed_attn", "torch_dtype", "inference_seed", "rand_device",
     "text_cfg_scale", "negative_prompt", "fp32_attention", "use_gradient_checkpointing", "optimizer_lr",
-    "optimizer_weight_decay",
+    "optimizer_weight_decay", "compile_action_infer",
 ];
 /// Those that are read below.
 #[rustfmt::skip]
@@ -140,7 +140,7 @@ fn parts(keys: &Keys<'_>) -> Result<(WamConfig, Vec<ModelTower>)> {
 /// Refuses what lerobot's policy can do and this cannot, and keys that it does not have.
 fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     let known = [HARMLESS, READ].concat();
-    keys.no_others(&known, || "FastWAM's config of lerobot 0.6.1 has no such key".into())?;
+    keys.no_others(&known, || "FastWAM's config of lerobot 0.6.2 has no such key".into())?;
     keys.only("n_obs_steps", &[json!(1)])?;
     for (key, value) in [("use_peft", false), ("tiled", false), ("load_text_encoder", true)] {
         keys.only(key, &[json!(value)])?;
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn the_published_policy_has_its_sizes() {
-        let config = json!({"type": "fastwam"});
+        let config = json!({"type": "fastwam", "compile_action_infer": false});
         let policy = config_of(&config).unwrap();
         assert_eq!((policy.video.width(), policy.action.width(), policy.num_steps), (3072, 1024, 10));
         assert_eq!((policy.frame, policy.num_frames, policy.horizon, policy.state_dim), ([7, 14], 3, 32, 8));
