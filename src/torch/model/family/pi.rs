@@ -103,7 +103,8 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
         state,
         times: times(keys)?,
         periods: [number("min_period", 4e-3)?, number("max_period", 4.0)?],
-        num_steps: size("num_inference_steps", 10)?,
+        // Older releases have it as `num_steps`.
+        num_steps: size("num_inference_steps", size("num_steps", 10)?)?,
         visual_start,
         frozen: FrozenParts {
             prefix: expert_only,
@@ -153,15 +154,17 @@ pub(super) fn paligemma(keys: &Keys<'_>, sizes: &Option<Keys<'_>>) -> Result<Pal
 pub(super) fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     keys.only("n_obs_steps", &[json!(1)])?;
     keys.only("dtype", &[json!("float32"), json!("bfloat16")])?;
-    // Guidance by an unfinished chunk, at inference and in training; memories of earlier pictures and states.
+    // Guidance by an unfinished chunk, at inference and in training; memories of earlier pictures and states; in configs of
+    // older releases states and actions of another space.
     keys.only("rtc_training_max_delay", &[json!(0)])?;
     if let Some(rtc) = keys.section_or("rtc_config")? {
         rtc.only("enabled", &[json!(false)])?;
     }
-    for key in ["use_visual_memory", "use_proprioceptive_memory", "use_peft"] {
+    let off = ["use_visual_memory", "use_proprioceptive_memory", "use_peft", "adapt_to_pi_aloha"];
+    for key in off.into_iter().chain(["use_delta_joint_actions_aloha"]) {
         keys.only(key, &[json!(false)])?;
     }
-    Ok(())
+    keys.only("train_state_proj", &[json!(true)])
 }
 
 /// The token that features of pictures replace: the last of the table, which no prompt has.
@@ -369,6 +372,8 @@ mod tests {
         assert_eq!(found["model.action_time_mlp_in.weight"].shape, [1024, 2048]);
         assert_eq!(found["model.state_proj.weight"].shape, [1024, 32]);
         assert_eq!(found[&format!("{expert}.layers.17.input_layernorm.weight")].shape, [1024]);
+        let older = ModelConfig::from_hf(&json!({"type": "pi0", "num_steps": 5})).unwrap();
+        assert_eq!(older.foundation.as_policy().unwrap().chunk().num_steps, 5);
     }
 
     /// Pads: 260,930 parameters, which start so that a policy of this size looks at its pictures.
@@ -411,6 +416,7 @@ mod tests {
             ("/rtc_config", json!({"enabled": true}), "rtc_config.enabled is true"),
             ("/rtc_training_max_delay", json!(4), "rtc_training_max_delay is 4"),
             ("/use_visual_memory", json!(true), "use_visual_memory is true"),
+            ("/adapt_to_pi_aloha", json!(true), "adapt_to_pi_aloha is true"),
             ("/image_resolution", json!([32, 48]), "image_resolution is [32, 48], but must be two equal sizes"),
             ("/image_resolution", json!([64, 64]), "image_resolution is 64, but must be the tower's image_size (32)"),
             ("/image_token_id", json!(3), "image_token_id is 3; supported: 38"),
