@@ -4,6 +4,9 @@ use serde_json::Value as Json;
 
 use crate::message::Grid;
 
+/// The most levels of an autoencoder.
+const MOST_LEVELS: usize = 16;
+
 /// The sizes by which a model's autoencoder and its patches divide pictures and clips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentSpace {
@@ -59,6 +62,11 @@ impl LatentSpace {
                     Json::Null => 2,
                     other => return Err(format!("vae.temperal_downsample must be a list, found {other}")),
                 };
+                if halvings.max(doubles) >= MOST_LEVELS {
+                    return Err(format!(
+                        "vae.dim_mult must have at most {MOST_LEVELS} entries, vae.temperal_downsample one fewer"
+                    ));
+                }
                 let pixels = match &vae["patch_size"] {
                     Json::Null => 1,
                     size => count(size, "vae.patch_size")?,
@@ -164,6 +172,11 @@ mod tests {
         assert_eq!(pixels.tokens([1, 8, 24]), Grid { t: 1, h: 4, w: 12 });
         for (vae, patch, reason) in [
             (json!({"_class_name": "AutoencoderKL"}), json!(2), "found \"AutoencoderKL\""),
+            (
+                json!({"_class_name": "AutoencoderKLWan", "temperal_downsample": vec![true; 70]}),
+                json!(2),
+                "vae.dim_mult must have at most 16 entries",
+            ),
             (json!({"_class_name": "PixelLatents", "channels": 4}), json!(2), "gray pictures, found 4"),
             (json!({"_class_name": "PixelLatents", "channels": 1}), json!([2, 2, 2]), "2 frames"),
             (

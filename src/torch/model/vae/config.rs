@@ -16,6 +16,11 @@ const STD: [f64; 16] = [
     2.8251, 1.9160,
 ];
 
+/// The most levels, channels of a level and residual blocks of one: layers are bounded before they are listed.
+const MOST_LEVELS: usize = 16;
+const MOST_CHANNELS: i64 = 1 << 16;
+const MOST_BLOCKS: i64 = 64;
+
 /// An autoencoder of frames that sees no later frame than the one that it makes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VaeConfig {
@@ -48,20 +53,15 @@ impl VaeConfig {
         let size = |key: &str, default: i64| Ok(keys.size_or(key)?.unwrap_or(default));
         keys.only("attn_scales", &[json!([])])?;
         keys.only("dropout", &[json!(0.0), json!(0)])?;
-        let multipliers = indices(keys, "dim_mult", &[1, 2, 4, 4])?;
-        if multipliers.is_empty() || multipliers.contains(&0) {
-            return Err(keys.inconsistent(
-                "dim_mult",
-                format!("{multipliers:?}"),
-                "must be positive numbers, at least one",
-            ));
-        }
+        let base = size("base_dim", 96)?;
+        let base = [base, if is_wan { size("decoder_base_dim", base)? } else { base }];
+        let multipliers = multipliers(keys, base[0].max(base[1]))?;
         let halves_time = flags(keys, "temperal_downsample", &[false, true, true])?;
         if halves_time.len() + 1 != multipliers.len() {
             let must = format!("must have one entry fewer than dim_mult ({})", multipliers.len());
             return Err(keys.inconsistent("temperal_downsample", format!("{halves_time:?}"), must));
         }
-        let (base, patch) = (size("base_dim", 96)?, if is_wan { size("patch_size", 1)? } else { 1 });
+        let patch = if is_wan { size("patch_size", 1)? } else { 1 };
         let inputs_key = if is_wan { "in_channels" } else { "input_channels" };
         let inputs = size(inputs_key, 3)?;
         if inputs % patch.pow(2) != 0 {
@@ -84,10 +84,10 @@ impl VaeConfig {
         };
         let config = VaeConfig {
             prefix: prefix.to_owned(),
-            base: [base, if is_wan { size("decoder_base_dim", base)? } else { base }],
+            base,
             multipliers,
             latent_channels,
-            num_blocks: size("num_res_blocks", 2)? as usize,
+            num_blocks: num_blocks(keys)?,
             halves_time,
             has_shortcuts: is_wan && keys.flag_or("is_residual")?.unwrap_or(false),
             pixel_channels: inputs / patch.pow(2),
@@ -122,6 +122,30 @@ impl VaeConfig {
     pub fn latent_size(&self, [t, h, w]: [i64; 3]) -> [i64; 3] {
         let [time, space] = self.factors();
         [1 + (t - 1) / time, h / space, w / space]
+    }
+}
+
+/// The factors of the channels of levels; `base` is what the wider side multiplies them with.
+fn multipliers(keys: &Keys<'_>, base: i64) -> Result<Vec<i64>> {
+    let found = indices(keys, "dim_mult", &[1, 2, 4, 4])?;
+    let most = MOST_CHANNELS / base;
+    match (1..=MOST_LEVELS).contains(&found.len()) && found.iter().all(|it| (1..=most).contains(it)) {
+        true => Ok(found),
+        false => {
+            let must =
+                format!("must be 1 to {MOST_LEVELS} positive numbers of at most {most} ({MOST_CHANNELS} channels)");
+            Err(keys.inconsistent("dim_mult", format!("{found:?}"), must))
+        }
+    }
+}
+
+/// Residual blocks of a level of the encoder.
+fn num_blocks(keys: &Keys<'_>) -> Result<usize> {
+    match keys.size_or("num_res_blocks")?.unwrap_or(2) {
+        count if count > MOST_BLOCKS => {
+            Err(keys.inconsistent("num_res_blocks", count, format!("must be at most {MOST_BLOCKS}")))
+        }
+        count => Ok(count as usize),
     }
 }
 
