@@ -77,7 +77,7 @@ fn of_lerobot(keys: &Keys<'_>) -> Result<Parts> {
     parts(version, LEROBOT_PREFIX, &own, tuned(keys, defaults(version))?)
 }
 
-/// What absent keys mean: the defaults of NVIDIA's class.
+/// What absent keys mean: for N1.6 the defaults of NVIDIA's class, for N1.7 what lerobot takes for the published policy's.
 struct Defaults {
     horizon: i64,
     /// Numbers of an action or a state.

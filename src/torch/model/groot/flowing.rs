@@ -45,7 +45,10 @@ impl Noise {
         let of_state = |it: &Draw| it.noise_of(OF_STATE, &[1, 1, config.actions.width()]) * config.state_noise;
         let state_noise = (trains && config.state_noise > 0.0)
             .then(|| Tensor::cat(&draws.iter().map(of_state).collect::<Vec<Tensor>>(), 0));
-        let keys = |rate: f64, keys: &dyn Fn() -> Vec<i64>| (trains && rate > 0.0).then(|| Tensor::from_slice(&keys()));
+        // What is frozen is in eval mode in the reference, so that nothing is dropped there.
+        let keys = |is_tuned: bool, rate: f64, keys: &dyn Fn() -> Vec<i64>| {
+            (trains && is_tuned && rate > 0.0).then(|| Tensor::from_slice(&keys()))
+        };
         let of_tokens = || {
             let lens = batch.cu_seqlens.windows(2).map(|ends| ends[1] - ends[0]);
             rows.iter().zip(lens).flat_map(|(row, len)| draw(row, 0).keys(OF_TOKENS, len)).collect()
@@ -56,7 +59,10 @@ impl Noise {
             times: draws.iter().map(|it| (1.0 - it.time(&config.times)) as f32).collect(),
             keeps,
             state_noise,
-            dropout: [keys(config.context.dropout, &of_tokens), keys(config.actions.dropout, &of_rows)],
+            dropout: [
+                keys(config.tuned.vlln, config.context.dropout, &of_tokens),
+                keys(config.tuned.diffusion_model, config.actions.dropout, &of_rows),
+            ],
         }
     }
 }

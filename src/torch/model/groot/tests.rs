@@ -55,6 +55,19 @@ fn samples_have_their_own_draws_and_count_by_their_targets() {
     assert!(trained.keeps.is_some() && trained.dropout.iter().all(Option::is_some));
 }
 
+#[test]
+fn frozen_transformers_drop_nothing() {
+    let mut fixture = first();
+    (fixture.config.context.dropout, fixture.config.actions.dropout) = (0.2, 0.2);
+    let mut dropping = |vlln: bool, diffusion_model: bool| {
+        (fixture.config.tuned.vlln, fixture.config.tuned.diffusion_model) = (vlln, diffusion_model);
+        fixture.model(Policy::Keep).draw(&fixture.batch(&[0])).dropout.map(|keys| keys.is_some())
+    };
+    assert_eq!(dropping(true, true), [true, true]);
+    assert_eq!(dropping(false, true), [false, true]);
+    assert_eq!(dropping(true, false), [true, false]);
+}
+
 /// Each kind of dropout changes what is learned, and without it nothing does.
 #[test]
 fn dropout_reaches_both_transformers() {
