@@ -7,6 +7,9 @@ use crate::message::Grid;
 /// The most levels of an autoencoder.
 const MOST_LEVELS: usize = 16;
 
+/// The most rows or columns of a patch, and numbers of a pixel.
+const MOST_COUNT: u64 = 1 << 16;
+
 /// The sizes by which a model's autoencoder and its patches divide pictures and clips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentSpace {
@@ -30,9 +33,9 @@ impl LatentSpace {
         let count = |value: &Json, key: &str| {
             value
                 .as_u64()
-                .filter(|count| *count > 0)
+                .filter(|count| (1..=MOST_COUNT).contains(count))
                 .map(|count| count as usize)
-                .ok_or(format!("{key} must be a whole number above 0, found {value}"))
+                .ok_or(format!("{key} must be a whole number from 1 to {MOST_COUNT}, found {value}"))
         };
         let patch = match &config["transformer"]["patch_size"] {
             Json::Array(sizes) if sizes.len() == 3 => {
@@ -67,10 +70,18 @@ impl LatentSpace {
                         "vae.dim_mult must have at most {MOST_LEVELS} entries, vae.temperal_downsample one fewer"
                     ));
                 }
-                let pixels = match &vae["patch_size"] {
-                    Json::Null => 1,
-                    size => count(size, "vae.patch_size")?,
+                // Only Wan's class has patches.
+                let (pixels, inputs) = match (class, &vae["patch_size"]) {
+                    ("AutoencoderKLQwenImage", _) => (1, "input_channels"),
+                    (_, Json::Null) => (1, "in_channels"),
+                    (_, size) => (count(size, "vae.patch_size")?, "in_channels"),
                 };
+                let (found, colors) = (&vae[inputs], 3 * pixels * pixels);
+                if !found.is_null() && found.as_u64() != Some(colors as u64) {
+                    return Err(format!(
+                        "vae.{inputs} must be {colors} (red, green and blue of each pixel), found {found}"
+                    ));
+                }
                 Ok(Self { channels: 3, frames: 1 << doubles, side: pixels << halvings, patch })
             }
             _ => Err(format!(
@@ -182,7 +193,22 @@ mod tests {
             (
                 json!({"_class_name": "PixelLatents", "channels": 1}),
                 json!(0),
-                "transformer.patch_size must be a whole number above 0, found 0",
+                "transformer.patch_size must be a whole number from 1 to 65536, found 0",
+            ),
+            (
+                json!({"_class_name": "AutoencoderKLWan"}),
+                json!([1, 2, 1u64 << 60]),
+                "transformer.patch_size must be a whole number from 1 to 65536, found 1152921504606846976",
+            ),
+            (
+                json!({"_class_name": "AutoencoderKLQwenImage", "input_channels": 4}),
+                json!(2),
+                "vae.input_channels must be 3 (red, green and blue of each pixel), found 4",
+            ),
+            (
+                json!({"_class_name": "AutoencoderKLWan", "patch_size": 2, "in_channels": 3}),
+                json!([1, 2, 2]),
+                "vae.in_channels must be 12 (red, green and blue of each pixel), found 3",
             ),
         ] {
             assert!(of(vae, patch).unwrap_err().contains(reason), "{reason}");
