@@ -176,13 +176,7 @@ fn video_stream(keys: &Keys<'_>, text_rows: i64) -> Result<WanConfig> {
     if keys.value(mode).is_none() || keys.value("seperated_timestep").is_none() {
         return Err(keys.missing(if keys.value(mode).is_none() { mode } else { "seperated_timestep" }));
     }
-    let patch = if keys.has("patch_size") { keys.indices("patch_size")? } else { vec![1, 2, 2] };
-    let &[1, rows, columns] = patch.as_slice() else {
-        return Err(keys.inconsistent("patch_size", json!(patch), "must be [1, rows, columns]"));
-    };
-    if rows < 1 || columns < 1 {
-        return Err(keys.inconsistent("patch_size", json!(patch), "must be [1, rows, columns] of at least 1"));
-    }
+    let patch = WanConfig::read_patch(keys)?;
     let stream = stream(keys, "video", text_rows)?;
     if stream.hidden != stream.num_heads * stream.head_dim {
         let must = format!("must be num_heads * attn_head_dim ({})", stream.num_heads * stream.head_dim);
@@ -195,7 +189,7 @@ fn video_stream(keys: &Keys<'_>, text_rows: i64) -> Result<WanConfig> {
     if inputs != outputs {
         return Err(keys.inconsistent("out_dim", outputs, format!("must be in_dim ({inputs})")));
     }
-    Ok(WanConfig { in_channels: inputs, out_channels: outputs, patch: [rows, columns], ..stream })
+    Ok(WanConfig { in_channels: inputs, out_channels: outputs, patch, ..stream })
 }
 
 fn action_stream(keys: &Keys<'_>, video: &WanConfig) -> Result<WanConfig> {

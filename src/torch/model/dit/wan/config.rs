@@ -11,6 +11,9 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 /// The beginning of a block's names, by which tables of names know one.
 const BLOCK: &str = "blocks.0.";
 
+/// The most rows or columns of a latent that are one token.
+const MOST_PATCH: i64 = 1 << 16;
+
 /// A transformer of Wan 2.1 or 2.2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WanConfig {
@@ -61,13 +64,7 @@ impl WanConfig {
     /// A key is missing, of another type, or says what is not supported.
     pub(in crate::model) fn read(keys: &Keys<'_>, prefix: &str, text_rows: i64) -> Result<WanConfig> {
         keys.only("qk_norm", &[json!("rms_norm_across_heads")])?;
-        let patch = if keys.has("patch_size") { keys.indices("patch_size")? } else { vec![1, 2, 2] };
-        let &[1, rows, columns] = patch.as_slice() else {
-            return Err(keys.inconsistent("patch_size", json!(patch), "must be [1, rows, columns]"));
-        };
-        if rows < 1 || columns < 1 {
-            return Err(keys.inconsistent("patch_size", json!(patch), "must be [1, rows, columns] of at least 1"));
-        }
+        let patch = WanConfig::read_patch(keys)?;
         let size = |key: &str, default: i64| Ok(keys.size_or(key)?.unwrap_or(default));
         let num_heads = size("num_attention_heads", 40)?;
         let head_dim = size("attention_head_dim", 128)?;
@@ -113,7 +110,7 @@ impl WanConfig {
             inner: size("ffn_dim", 13_824)?,
             in_channels,
             out_channels,
-            patch: [rows, columns],
+            patch,
             text_dim: size("text_dim", 4096)?,
             text_rows,
             freq_dim,
@@ -122,6 +119,23 @@ impl WanConfig {
             image,
             parallel: ParallelRank::default(),
         })
+    }
+
+    /// Reads the rows and columns of a latent that are one token.
+    ///
+    /// # Errors
+    /// The key is a list of something else.
+    pub(in crate::model) fn read_patch(keys: &Keys<'_>) -> Result<[i64; 2]> {
+        let patch = if keys.has("patch_size") { keys.indices("patch_size")? } else { vec![1, 2, 2] };
+        match *patch.as_slice() {
+            [1, rows, columns] if [rows, columns].iter().all(|size| (1..=MOST_PATCH).contains(size)) => {
+                Ok([rows, columns])
+            }
+            _ => {
+                let must = format!("must be [1, rows, columns] of 1 to {MOST_PATCH}");
+                Err(keys.inconsistent("patch_size", json!(patch), must))
+            }
+        }
     }
 
     /// Width of a hidden state.
@@ -191,6 +205,15 @@ mod tests {
         assert_eq!((config.in_channels, config.out_channels, config.patch), (16, 16, [2, 2]));
         assert_eq!((config.text_dim, config.freq_dim, config.cross_norm, config.eps), (4096, 256, true, 1e-6));
         assert_eq!(config.image, None);
+    }
+
+    #[test]
+    fn patches_have_bounds() {
+        for patch in [json!([2, 2, 2]), json!([1, 0, 2]), json!([1, 2]), json!([1, 1, 1i64 << 60])] {
+            let message = read(&json!({ "patch_size": patch })).unwrap_err();
+            let expected = format!("patch_size is {patch}, but must be [1, rows, columns] of 1 to 65536");
+            assert!(message.contains(&expected), "{message}");
+        }
     }
 
     #[test]
