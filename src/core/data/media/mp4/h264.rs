@@ -83,6 +83,14 @@ pub fn size(sequence_set: &[u8]) -> Result<(u32, u32), String> {
     Ok((width, height))
 }
 
+/// Returns whether luma and chroma of a sequence set's frames have all values of a byte, as phones and recorders of screens write
+/// them; a set that does not say has 16 to 235 and 240.
+#[cfg(feature = "mp4")]
+pub fn is_full_range(sequence_set: &[u8]) -> bool {
+    let mut bits = Bits::new(sequence_set);
+    bits.sequence_set().is_some() && bits.full_range() == Some(true)
+}
+
 /// Bits of a unit, most significant first, without the bytes that keep start codes out.
 struct Bits {
     bytes: Vec<u8>,
@@ -192,5 +200,33 @@ impl Bits {
         let progressive = self.bit()? == 1;
         let blocks = |count: u32| count.checked_add(1)?.checked_mul(16);
         Some((blocks(width)?, blocks(height)?, progressive, plain))
+    }
+
+    /// Whether all values of a byte are used, from behind what [`Bits::sequence_set`] reads of frames that are not interlaced;
+    /// `None`: it is not said.
+    #[cfg(feature = "mp4")]
+    fn full_range(&mut self) -> Option<bool> {
+        self.bit()?;
+        if self.bit()? == 1 {
+            // Pixels that are cropped at each side.
+            for _ in 0..4 {
+                self.unsigned()?;
+            }
+        }
+        if self.bit()? == 0 {
+            return None;
+        }
+        // The shape of pixels, in numbers of its own behind 255.
+        if self.bit()? == 1 && self.bits(8)? == 255 {
+            self.bits(32)?;
+        }
+        if self.bit()? == 1 {
+            self.bit()?;
+        }
+        if self.bit()? == 0 {
+            return None;
+        }
+        self.bits(3)?;
+        Some(self.bit()? == 1)
     }
 }

@@ -17,7 +17,7 @@ mod times;
 mod track;
 #[cfg(feature = "mp4")]
 mod write;
-#[cfg(feature = "av1")]
+#[cfg(any(feature = "av1", feature = "mp4"))]
 mod yuv;
 
 pub use decode::{frames, stretch_frames};

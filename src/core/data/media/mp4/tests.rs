@@ -78,6 +78,39 @@ fn frames_of_h264_equal_those_of_pyav() {
     assert!(most <= 2, "{most}");
 }
 
+#[cfg(feature = "mp4")]
+#[test]
+fn frames_that_use_all_values_of_a_byte_keep_them() {
+    // The clip's set, with a signal type that says so.
+    const FULL: &[u8; 24] = b"gd\0\n\xac\xd9E'\x9e\"l\x80\0\0\x03\0\x80\0\0\x18\x07\x89\x12\xcb";
+    let mut says_not = *FULL;
+    says_not[10] = b'h';
+    let track = Track::read(CLIP, &LIMITS).unwrap();
+    let track::Codec::H264(own) = &track.codec else { panic!("{track:?}") };
+    assert!(h264::is_full_range(FULL) && !h264::is_full_range(&says_not));
+    assert!(!h264::is_full_range(&own.sequence_sets[0]));
+    assert!((0..=10).all(|len| !h264::is_full_range(&FULL[..len])));
+    let bytes: Vec<u8> = track.samples.iter().flat_map(|range| CLIP[range.clone()].to_vec()).collect();
+    let first = |set: &[u8]| {
+        let codec = track::Codec::H264(h264::Parameters { sequence_sets: vec![set.to_vec()], ..own.clone() });
+        let lens = track.samples.iter().map(|range| range.len() as u32).collect();
+        InProcess.stretch(&bytes, &Stretch { codec, lens, taken: vec![0] }, &LIMITS).unwrap().remove(0)
+    };
+    let (full, limited) = (first(FULL), first(&says_not));
+    assert!(limited == first(&own.sequence_sets[0]));
+    let luma = |[r, g, b]: [u8; 3]| 0.299 * f64::from(r) + 0.587 * f64::from(g) + 0.114 * f64::from(b);
+    let mut num_compared = 0;
+    for (full, limited) in full.pixels().zip(limited.pixels()) {
+        // Colors that were cut off say less.
+        if [full.0, limited.0].concat().iter().all(|value| (1..255).contains(value)) {
+            let spread = (luma(full.0) - 16.0) * 255.0 / 219.0;
+            assert!((luma(limited.0) - spread).abs() < 3.0, "{full:?} {limited:?}");
+            num_compared += 1;
+        }
+    }
+    assert!(num_compared > 1000, "{num_compared}");
+}
+
 #[cfg(feature = "av1")]
 #[test]
 fn frames_of_av1_equal_those_of_pyav() {
