@@ -168,6 +168,10 @@ fn what_is_not_decoded_is_named() {
     assert!(reason(&edited(b"vide", b"soun")).contains("no video track"));
     assert!(reason(&edited(b"moov", b"moof")).contains("fragmented"));
     assert!(reason(&edited(b"stsz", b"free")).contains("a table is missing"));
+    let mut joined = CLIP.to_vec();
+    let at = CLIP.windows(4).position(|window| window == b"stsc").unwrap() + 4 + 16;
+    joined[at..at + 4].copy_from_slice(&[0, 0, 0, 2]);
+    assert!(reason(&joined).contains("joins clips of different coding"));
     assert!(reason(&CLIP[..100]).contains("no table of frames"));
     // The table of frames after the frames, as it lies here: without its last bytes there is none.
     assert!(reason(&CLIP[..CLIP.len() - 1]).contains("no table of frames"));

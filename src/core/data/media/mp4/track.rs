@@ -99,6 +99,9 @@ pub(super) const NO_TABLE: &str = "no table of frames: truncated or corrupt MP4"
 pub(super) const FRAGMENTED: &str =
     "a fragmented MP4 file, which is not supported: rewrite it (ffmpeg -i FILE -c copy NEW.mp4)";
 
+const JOINED: &str = "joins clips of different coding (several sample descriptions), which is not supported: rewrite it (ffmpeg -i \
+                      FILE NEW.mp4)";
+
 /// The codec and its parameters, from a sample description.
 fn codec(description: &[u8], limits: &Limits) -> Result<Codec, String> {
     let (codec, entry) = Boxes(description.get(8..).ok_or(WRONG)?).next().ok_or(WRONG)?;
@@ -152,6 +155,10 @@ fn samples(table: Boxes<'_>, file_len: usize) -> Result<Vec<Range<usize>>, Strin
     for (index, run) in runs.iter().enumerate() {
         let mut run = Fields(run);
         let (first, per_chunk) = (run.u32().ok_or(WRONG)? as usize, run.u32().ok_or(WRONG)?);
+        // Other frames would be decoded with the parameters of the first ones.
+        if run.u32().ok_or(WRONG)? > 1 {
+            return Err(JOINED.to_owned());
+        }
         let next = runs.get(index + 1).and_then(|next| Fields(next).u32());
         let end = next.map_or(offsets.len(), |next| (next as usize).saturating_sub(1)).min(offsets.len());
         if per_chunk == 0 {
