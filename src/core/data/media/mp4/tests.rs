@@ -167,6 +167,8 @@ fn what_is_not_decoded_is_named() {
     }
     assert!(reason(&edited(b"vide", b"soun")).contains("no video track"));
     assert!(reason(&edited(b"moov", b"moof")).contains("fragmented"));
+    // Its table of frames may have those of the first fragment.
+    assert!(reason(&edited(b"udta", b"mvex")).contains("fragmented"));
     assert!(reason(&edited(b"stsz", b"free")).contains("a table is missing"));
     let mut joined = CLIP.to_vec();
     let at = CLIP.windows(4).position(|window| window == b"stsc").unwrap() + 4 + 16;

@@ -68,14 +68,16 @@ impl Track {
     /// # Errors
     /// As [`Track::read`].
     pub fn of_movie(moov: &[u8], file_len: usize, limits: &Limits) -> Result<Self, String> {
+        // Its table may have the first frames, and fragments the others.
+        if Boxes(moov).contents(b"mvex").is_some() {
+            return Err(FRAGMENTED.to_owned());
+        }
         let track = video(moov)?;
         let table = Boxes(track).path(&[b"mdia", b"minf", b"stbl"]).ok_or(WRONG)?;
         let codec = codec(Boxes(table).contents(b"stsd").ok_or(WRONG)?, limits)?;
         let samples = samples(Boxes(table), file_len)?;
         if samples.is_empty() {
-            return Err(
-                if Boxes(moov).contents(b"mvex").is_some() { FRAGMENTED } else { "the video has no frames" }.to_owned()
-            );
+            return Err("the video has no frames".to_owned());
         }
         let header = Boxes(track).path(&[b"mdia", b"mdhd"]).ok_or(WRONG)?;
         let fps = rate(header, Boxes(table), samples.len()).ok_or("the MP4 file has no frame rate")?;
