@@ -38,7 +38,8 @@ impl Times {
         }
         let edits = Boxes(track).path(&[b"edts", b"elst"]);
         let shift = edits.map_or(Ok(0.0), |edits| shift(edits, f64::from(per_second) / f64::from(movie)))?;
-        ticks.iter_mut().for_each(|tick| *tick += shift.round() as i64);
+        // A table can say more than there are ticks: then no frame is near any time.
+        ticks.iter_mut().for_each(|tick| *tick = tick.saturating_add(shift.round() as i64));
         let mut shown: Vec<u32> = (0..num_samples as u32).collect();
         shown.sort_by_key(|&sample| ticks[sample as usize]);
         let sync = Boxes(table).contents(b"stss").map(|sync| sync_samples(sync, num_samples)).transpose()?;
@@ -176,4 +177,37 @@ fn sync_samples(contents: &[u8], num_samples: usize) -> Result<Vec<u32>, String>
         sync.push(number);
     }
     Ok(sync)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boxed(name: &[u8; 4], contents: &[u8]) -> Vec<u8> {
+        [&(contents.len() as u32 + 8).to_be_bytes(), &name[..], contents].concat()
+    }
+
+    fn numbers(numbers: &[u32]) -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
+    }
+
+    /// Two frames of ten ticks, of which a second has a hundred, behind an empty edit of `delay` ticks.
+    fn movie(delay: u64) -> Vec<u8> {
+        let clock = numbers(&[0, 0, 0, 100]);
+        let (high, low) = ((delay >> 32) as u32, delay as u32);
+        let edits = numbers(&[1 << 24, 2, high, low, u32::MAX, u32::MAX, 0x1_0000, 0, 20, 0, 0, 0x1_0000]);
+        let handler = [numbers(&[0, 0]), b"vide".to_vec()].concat();
+        let table = boxed(b"minf", &boxed(b"stbl", &boxed(b"stts", &numbers(&[0, 1, 2, 10]))));
+        let media = [boxed(b"mdhd", &clock), boxed(b"hdlr", &handler), table].concat();
+        let track = [boxed(b"edts", &boxed(b"elst", &edits)), boxed(b"mdia", &media)].concat();
+        [boxed(b"mvhd", &clock), boxed(b"trak", &track)].concat()
+    }
+
+    #[test]
+    fn an_edit_list_may_delay_frames_by_more_than_there_are_ticks() {
+        let times = Times::of_movie(&movie(50), 2).unwrap();
+        assert_eq!((times.at(0.5, 1e-4), times.at(0.6, 1e-4)), (Ok(0), Ok(1)));
+        let far = Times::of_movie(&movie(u64::MAX), 2).unwrap();
+        assert!(far.at(0.5, 1e-4).unwrap_err().contains("has no frame at 0.5000 s"));
+    }
 }
