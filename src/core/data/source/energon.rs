@@ -41,17 +41,25 @@ pub fn open(path: &str) -> Result<Energon, DataError> {
     };
     let counts = info["shard_counts"].as_object().ok_or_else(|| fail(".info", "has no shard_counts"))?;
     let split = read(&at("split.yaml"))?.unwrap_or_default();
-    let names: Vec<String> = match split["split_parts"]["train"].as_array() {
-        Some(parts) => {
-            let parts = parts.iter().filter_map(Json::as_str);
-            let parts: Result<Vec<_>, _> = parts.map(braces).collect();
-            parts.map_err(|reason| fail("split.yaml", &reason))?.concat()
-        }
+    let expanded = |list: &Vec<Json>| -> Result<Vec<String>, DataError> {
+        let names: Result<Vec<_>, _> = list.iter().filter_map(Json::as_str).map(braces).collect();
+        Ok(names.map_err(|reason| fail("split.yaml", &reason))?.concat())
+    };
+    let names = match split["split_parts"]["train"].as_array() {
+        Some(parts) => expanded(parts)?,
         None => counts.keys().cloned().collect(),
     };
-    let excluded: Vec<&str> = split["exclude"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+    let excluded = split["exclude"].as_array().map_or_else(|| Ok(Vec::new()), expanded)?;
+    let is_sample = |name: &&String| {
+        names.iter().any(|shard| name.strip_prefix(shard.as_str()).is_some_and(|rest| rest.starts_with('/')))
+    };
+    if let Some(sample) = excluded.iter().find(is_sample) {
+        let reason =
+            format!("excludes the sample {sample}; only whole shards can be excluded: write its shard without it");
+        return Err(fail("split.yaml", &reason));
+    }
     let (mut shards, mut lens) = (Vec::new(), Vec::new());
-    for name in names.iter().filter(|name| !excluded.contains(&name.as_str())) {
+    for name in names.iter().filter(|name| !excluded.contains(name)) {
         let count = counts.get(name).and_then(Json::as_u64);
         let count = count.ok_or_else(|| fail(".info", &format!("does not count {name} of split.yaml")))?;
         shards.push(Shard::stat(&format!("{folder}/{name}"))?);

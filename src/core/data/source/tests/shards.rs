@@ -64,6 +64,14 @@ fn energon_folders_say_what_they_hold() {
     let source = of(folder.path("set"));
     assert_eq!(source.len(), 2);
     assert_eq!(shown(&source, 1), "user:second? assistant:yes [I]");
+    let split = |exclude: &str| {
+        let text = format!("exclude: [{exclude}]\nsplit_parts:\n  train: ['s-{{0..2}}.tar']\n");
+        folder.write("set/.nv-meta/split.yaml", text);
+        open(&TrainFile::new(folder.path("set").as_str())).map(|source| source.len())
+    };
+    assert_eq!((split("").unwrap(), split("'s-{1..2}.tar', gone.tar").unwrap()), (3, 1));
+    assert!(split("s-0.tar/1").unwrap_err().to_string().contains("excludes the sample s-0.tar/1"));
+    split("s-2.tar").unwrap();
     // A shard that has lost samples since it was counted.
     folder.write("set/s-1.tar", tar(&[]));
     assert!(of(folder.path("set")).read(1).unwrap_err().reason.contains("it has changed"));
