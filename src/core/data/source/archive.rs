@@ -137,6 +137,12 @@ impl Block for Archive {
         if let Some(reason) = self.torn.as_ref().filter(|_| index + 1 == self.len()) {
             return Err(reason.clone());
         }
+        let mut names: Vec<&str> = sample.members.iter().map(|member| member.extension.as_str()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|names| names[0] == names[1]) {
+            let name = format!("{}.{}", sample.key, twice[0]);
+            return Err(format!("two files are called {name}: samples that follow each other need keys of their own"));
+        }
         let (most, total) =
             (sample.members.iter().map(|m| m.len).max(), sample.members.iter().map(|m| m.len).sum::<u64>());
         if most.unwrap_or(0) > MAX_MEMBER_BYTES || total > MAX_SAMPLE_BYTES {
@@ -241,6 +247,14 @@ pub(super) mod tests {
         let record = archive.read(0).unwrap();
         assert_eq!((record.field("n"), &**record.member("0_p.jpg").unwrap()), (Some(&1.into()), &b"J"[..]));
         assert!(record.is_closed && matches!(archive.read(2).unwrap().body, Body::None));
+    }
+
+    #[test]
+    fn samples_of_one_key_that_follow_each_other_are_not_taken_for_one() {
+        let archive = open(tar(&[("a.jpg", b"1"), ("a.txt", b"x"), ("a.jpg", b"2"), ("a.txt", b"y"), ("b.txt", b"z")]));
+        let archive = archive.unwrap();
+        assert!(archive.read(0).unwrap_err().contains("two files are called a.jpg"));
+        assert!(archive.len() == 2 && archive.read(1).is_ok());
     }
 
     #[test]
