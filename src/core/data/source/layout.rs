@@ -8,7 +8,7 @@ use super::block::{Body, Record};
 use super::captioned::{self, Captioned, is_captioned};
 use super::fields::{self, FieldMap};
 use super::labeled::{self, LABELS, Labeled};
-use super::locate::{FileKind, Files, kind_of};
+use super::locate::{FileKind, Files, PICTURES, kind_of};
 use super::messages::Conversation;
 use super::pairs::{self, Pair};
 use super::{flat, sharegpt, transcripts};
@@ -123,10 +123,10 @@ impl RecordLayout {
         let picture = record.members.iter().find(|(name, _)| kind_of(name) == Some(FileKind::Picture));
         match (text, picture) {
             (Some(text), Some((picture, _))) => {
-                let bare = !picture.contains('.');
-                let image = if bare { "jpg,jpeg,png,webp,gif" } else { picture.as_str() };
-                let map = [("image", image), ("caption", text)];
-                Ok(Self::Fields(map.map(|(field, place)| (field.to_owned(), place.to_owned())).into()))
+                // The next sample's picture may be of another kind.
+                let any = || PICTURES.map(|kind| format!("{kind},{}", kind.to_ascii_uppercase())).join(",");
+                let image = if picture.contains('.') { picture.clone() } else { any() };
+                Ok(Self::Fields([("image".to_owned(), image), ("caption".to_owned(), text.to_owned())].into()))
             }
             (Some(text), None) => Ok(Self::Fields([("text".to_owned(), text.to_owned())].into())),
             _ => {

@@ -36,6 +36,9 @@ fn shards_hold_samples_and_their_files() {
     assert!(bad.at == "b" && bad.reason.contains("not in the archive"), "{bad}");
     folder.write("caption.tar", tar(&[("1.jpg", b"A"), ("1.txt", b"a cat")]));
     assert_eq!(shown(&of(folder.path("caption.tar")), 0), "user: assistant:a cat [A]");
+    folder.write("kinds.tar", tar(&[("1.JPG", b"A"), ("1.txt", b"a"), ("2.bmp", b"B"), ("2.txt", b"b")]));
+    let kinds = of(folder.path("kinds.tar"));
+    assert_eq!([0, 1].map(|index| shown(&kinds, index)), ["user: assistant:a [A]", "user: assistant:b [B]"]);
     folder.write("text.tar", tar(&[("1.txt", b"hello")]));
     assert_eq!(shown(&of(folder.path("text.tar")), 0), "hello");
     let error = open(&TrainFile::new(folder.write("x.tar", tar(&[("1.cls", b"3"), ("1.jpg", b"A")])))).err().unwrap();
