@@ -39,6 +39,8 @@ WORDS = (TEXTS + ["the water of the people in the world is that which they know"
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 GUESSED = {"general.name", "general.basename", "general.finetune", "general.version", "general.organization", "GGUF.version",
            "GGUF.tensor_count", "GGUF.kv_count", "general.size_label"}
+# Of log-probabilities. llama.cpp looks Gemma's GELU up in a table of float16.
+LIMITS = {"gemma": {"f32": 2e-2, "q8_0": 3.0}, "others": {"f32": 1e-4, "q8_0": 0.5}}
 SMALL = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=352,
              max_position_embeddings=256, bos_token_id=320, eos_token_id=321, pad_token_id=None, tie_word_embeddings=False)
 
@@ -156,13 +158,15 @@ def difference(ours, theirs, allowed):
     found = []
     for what, left, right in [("key", ours[0], theirs[0]), ("tensor", ours[1], theirs[1])]:
         for name in sorted(left.keys() | right.keys()):
-            if left.get(name) != right.get(name) and name not in allowed:
+            # What only one side has may be allowed; what both have must be equal.
+            excused = name in allowed and not (name in left and name in right)
+            if left.get(name) != right.get(name) and not excused:
                 found.append(f"{what} {name}: {str(left.get(name))[:90]} | {str(right.get(name))[:90]}")
     return found
 
 
 def scores(gguf, folder):
-    """The largest difference of log-probabilities of the next token from transformers', and whether ids are equal."""
+    """The largest difference of log-probabilities of the next token from transformers', and whether ids are equal (None: not compared)."""
     import xllamacpp
     params = xllamacpp.CommonParams()
     params.model.path, params.n_ctx, params.n_parallel, params.warmup = str(gguf), 128, 1, False
@@ -178,7 +182,7 @@ def scores(gguf, folder):
 
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json")) if (folder / "tokenizer.json").exists() else None
-    worst, same, count = 0.0, True, 0
+    worst, same, count = 0.0, None if tokenizer is None else True, 0
     for text in TEXTS if tokenizer is not None else []:
         found = ask("/tokenize", {"content": text, "add_special": True, "parse_special": True})["tokens"]
         same = same and found == tokenizer.encode(text).ids
@@ -191,7 +195,8 @@ def scores(gguf, folder):
             wanted = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
             found = found["content"][0]["top_logprobs"]
             assert len(found) > 300, len(found)
-            worst, count = max([worst] + [abs(it["logprob"] - wanted[it["id"]].item()) for it in found]), count + 1
+            gaps = [worst] + [abs(it["logprob"] - wanted[it["id"]].item()) for it in found]
+            worst, count = max(gaps, key=lambda gap: (gap != gap, gap)), count + 1  # NaN, where one is
     assert count == 4
     return worst, same
 
@@ -235,7 +240,7 @@ def main():
     parser.add_argument("--program")
     parser.add_argument("--goldens", action="store_true")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--case", action="append")
+    parser.add_argument("--case", action="append", choices=[name for name, *_ in cases()])
     arguments = parser.parse_args()
     if arguments.goldens:
         return goldens(arguments.llama_cpp)
@@ -267,8 +272,11 @@ def main():
             continue
         for type_ in ("f32", "q8_0"):
             worst, same = scores(out / f"{name}-{type_}.gguf", folder)
-            print(f"{name:14} {type_:5} log-probabilities within {worst:.2e} of transformers', ids of texts {'equal' if same else 'DIFFERENT'}")
-            wrong += not same
+            limit = LIMITS["gemma" if name.startswith("gemma") else "others"][type_]
+            far = "" if worst <= limit else f" (more than {limit})"
+            ids = {True: "equal", False: "DIFFERENT", None: "not compared"}[same]
+            print(f"{name:14} {type_:5} log-probabilities within {worst:.2e}{far} of transformers', ids of texts {ids}")
+            wrong += bool(far) + (same is False)
     sys.exit(wrong > 0)
 
 

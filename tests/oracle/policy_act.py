@@ -36,6 +36,8 @@ class Errors:
         self.worst = 0.0
 
     def add(self, what: str, ours: np.ndarray, theirs: np.ndarray) -> None:
+        assert ours.shape == theirs.shape, (what, ours.shape, theirs.shape)
+        assert np.isfinite(ours).all() and np.isfinite(theirs).all(), f"{what}: not all actions are finite"
         error = np.abs(ours - theirs).max() / np.abs(theirs).max()
         self.worst = max(self.worst, error)
         print(f"{what}, error {error:.1e}")

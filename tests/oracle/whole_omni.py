@@ -133,7 +133,7 @@ def check(program: str, name: str, out: Path) -> list[str]:
         theirs = model.thinker.eval()(**inputs).logits
     error = ((ours - theirs)[mask].abs().max() / theirs[mask].abs().max()).item()
     print(f"{name:14} {type(model).__name__}: {len(carried)} tensors carried, {trained} trained, logits within {error:.1e}", flush=True)
-    return problems + ([f"logits differ by {error}"] if error > TOLERANCE else []) + ([] if trained and carried else ["nothing trained or carried"])
+    return problems + ([] if error <= TOLERANCE else [f"logits differ by {error}"]) + ([] if trained and carried else ["nothing trained or carried"])
 
 
 def main() -> int:
