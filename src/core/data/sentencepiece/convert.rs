@@ -20,6 +20,15 @@ pub(super) fn tokenizer_json(mut model: Model, config: &Json, added: &Json) -> R
     if model.whitespace_is_suffix {
         return Err("puts blanks after words (treat_whitespace_as_suffix), which is not supported".to_owned());
     }
+    if !model.escape_whitespaces {
+        return Err("leaves blanks as they are (escape_whitespaces is false), which is not supported".to_owned());
+    }
+    if let Some(piece) = model.pieces.iter().find(|piece| is_blank_of_its_own(&model, piece)) {
+        return Err(format!(
+            "has the user-defined piece {:?} with a blank, which is not supported: put a tokenizer.json beside it",
+            piece.text
+        ));
+    }
     if model.unk >= model.pieces.len() as u64 {
         return Err(format!("has unk_id {}, but only {} pieces", model.unk, model.pieces.len()));
     }
@@ -45,6 +54,13 @@ pub(super) fn tokenizer_json(mut model: Model, config: &Json, added: &Json) -> R
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": if model.is_bpe { bpe(&model) } else { unigram(&model) },
     }))
+}
+
+/// Returns whether a piece is user-defined and has blanks that a text can have. Added tokens are looked for in the text as it is written,
+/// and would not be found.
+fn is_blank_of_its_own(model: &Model, piece: &SentencePiece) -> bool {
+    let is_lost = model.remove_extra_whitespaces && piece.text.contains("▁▁");
+    piece.kind == PieceKind::UserDefined && piece.text.contains(BLANK) && !is_lost
 }
 
 /// Control and user-defined pieces, and tokens that the folder adds: those of a row that the model has take its place.

@@ -15,6 +15,7 @@ pub(super) struct Model {
     pub charsmap: Vec<u8>,
     pub add_dummy_prefix: bool,
     pub remove_extra_whitespaces: bool,
+    pub escape_whitespaces: bool,
 }
 
 /// A piece of a text, and its id: its place among all pieces.
@@ -115,6 +116,7 @@ impl Model {
             charsmap: Vec::new(),
             add_dummy_prefix: true,
             remove_extra_whitespaces: true,
+            escape_whitespaces: true,
         };
         for field in Fields(bytes) {
             match field? {
@@ -153,6 +155,7 @@ impl Model {
                 (2, Field::Bytes(charsmap)) => self.charsmap = charsmap.to_vec(),
                 (3, Field::Number(flag)) => self.add_dummy_prefix = flag != 0,
                 (4, Field::Number(flag)) => self.remove_extra_whitespaces = flag != 0,
+                (5, Field::Number(flag)) => self.escape_whitespaces = flag != 0,
                 _ => {}
             }
         }

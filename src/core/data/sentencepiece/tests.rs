@@ -80,6 +80,12 @@ fn damaged_files_are_errors() {
     for bytes in [&b""[..], b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x0a\x02\x0a\x05", b"{\"a\": 1}"] {
         assert!(of_bytes(bytes, &Json::Null, &Json::Null).is_err());
     }
+    // Two pieces: a letter, and two blanks that the user defined (4); they can be in a text whose blanks are kept.
+    let pieces = b"\x0a\x03\x0a\x01a\x0a\x0a\x0a\x06\xe2\x96\x81\xe2\x96\x81\x18\x04";
+    let with = |normalizer: &[u8]| of_bytes(&[&pieces[..], normalizer].concat(), &Json::Null, &Json::Null);
+    assert!(with(b"").is_ok());
+    assert!(with(b"\x1a\x02\x20\x00").unwrap_err().contains("user-defined piece \"▁▁\""));
+    assert!(with(b"\x1a\x02\x28\x00").unwrap_err().contains("escape_whitespaces is false"));
     // Words (3) are of another kind.
     assert!(of_bytes(b"\x0a\x03\x0a\x01a\x12\x02\x18\x03", &Json::Null, &Json::Null).unwrap_err().contains("kind 3"));
 }
