@@ -1,5 +1,6 @@
 //! Virtual environments of Python, for what Python packages check.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -7,24 +8,48 @@ use anyhow::Result;
 
 use crate::tasks::run;
 
+/// The file of an environment that is written last, with its packages.
+const COMPLETE: &str = "complete";
+
 /// A virtual environment of Python with packages, lines of a requirements file; `None`, and a line that says so, where it
 /// cannot be had.
 pub fn venv(root: &Path, name: &str, packages: &str) -> Result<Option<PathBuf>> {
     let venv = root.join("target").join(name);
-    if venv.join("complete").exists() {
+    if is_complete(&venv, packages) {
         return Ok(Some(venv));
     }
+    let _ = fs::remove_dir_all(&venv);
     let made = run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
     let requirements = venv.join("requirements.txt");
     if made == 0 {
-        std::fs::write(&requirements, packages)?;
+        fs::write(&requirements, packages)?;
         let mut pip = Command::new(venv.join("bin/python"));
         if run(pip.args(["-m", "pip", "install", "--quiet", "-r"]).arg(&requirements))? == 0 {
-            std::fs::write(venv.join("complete"), "")?;
+            fs::write(venv.join(COMPLETE), packages)?;
             return Ok(Some(venv));
         }
     }
     println!("not run: {} cannot be installed", packages.split("==").next().unwrap_or(packages));
-    let _ = std::fs::remove_dir_all(&venv);
+    let _ = fs::remove_dir_all(&venv);
     Ok(None)
+}
+
+/// Returns whether an environment has these packages, and not those of an older list.
+fn is_complete(venv: &Path, packages: &str) -> bool {
+    fs::read_to_string(venv.join(COMPLETE)).is_ok_and(|installed| installed == packages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_of_other_packages_is_made_anew() {
+        let venv = std::env::temp_dir().join(format!("xtask-venv-{}", std::process::id()));
+        fs::create_dir_all(&venv).unwrap();
+        assert!(!is_complete(&venv, "mkdocs==1.6.1"), "half made");
+        fs::write(venv.join(COMPLETE), "mkdocs==1.6.1").unwrap();
+        assert!(is_complete(&venv, "mkdocs==1.6.1") && !is_complete(&venv, "mkdocs==1.6.2"));
+        fs::remove_dir_all(venv).unwrap();
+    }
 }
