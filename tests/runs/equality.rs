@@ -12,7 +12,8 @@ fn bits(losses: &[f64]) -> Vec<u64> {
 /// Largest relative difference.
 fn distance(left: &[f64], right: &[f64]) -> f64 {
     assert_eq!(left.len(), right.len());
-    left.iter().zip(right).map(|(left, right)| (left - right).abs() / left.abs()).fold(0.0, f64::max)
+    // Not `max`, which drops a NaN.
+    left.iter().zip(right).map(|(left, right)| ((left - right) / left).abs()).max_by(f64::total_cmp).unwrap_or_default()
 }
 
 fn assert_learns(losses: &[f64]) {
