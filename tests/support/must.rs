@@ -1,7 +1,7 @@
 //! Tests that need what a machine may lack: root, network namespaces, a browser, a GPU.
 //!
 //! Such a test calls [`skip`] and returns. `LOONGFORGE_MUST_RUN` lists the needs that are met on this machine, separated
-//! by commas (`cargo xtask ci` sets it): a test that skips for one of these fails.
+//! by commas (`.ci/run` sets it for root): a test that skips for one of these fails.
 
 use std::fmt::Display;
 

@@ -10,6 +10,7 @@ fn fixtures(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     found.retain(|path| path.join("fixture.json").is_file());
     found.sort();
+    assert!(!found.is_empty(), "{} holds no fixtures", folder.display());
     found
 }
 
@@ -23,9 +24,7 @@ fn all_fixtures() -> Vec<PathBuf> {
     if let Some(more) = std::env::var_os("LOONGFORGE_FIXTURES") {
         folders.extend(std::env::split_paths(&more));
     }
-    let fixtures: Vec<PathBuf> = folders.iter().flat_map(|folder| fixtures(folder)).collect();
-    assert!(!fixtures.is_empty(), "no fixtures");
-    fixtures
+    folders.iter().flat_map(|folder| fixtures(folder)).collect()
 }
 
 #[test]
