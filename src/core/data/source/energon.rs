@@ -42,7 +42,11 @@ pub fn open(path: &str) -> Result<Energon, DataError> {
     let counts = info["shard_counts"].as_object().ok_or_else(|| fail(".info", "has no shard_counts"))?;
     let split = read(&at("split.yaml"))?.unwrap_or_default();
     let expanded = |list: &Vec<Json>| -> Result<Vec<String>, DataError> {
-        let names: Result<Vec<_>, _> = list.iter().filter_map(Json::as_str).map(braces).collect();
+        let text = |name: &Json| match name.as_str() {
+            Some(name) => braces(name),
+            None => Err(format!("has {name:.40} where a name of a shard must be")),
+        };
+        let names: Result<Vec<_>, _> = list.iter().map(text).collect();
         Ok(names.map_err(|reason| fail("split.yaml", &reason))?.concat())
     };
     let names = match split["split_parts"]["train"].as_array() {
@@ -73,9 +77,15 @@ pub fn open(path: &str) -> Result<Energon, DataError> {
 
 fn layout(path: &str) -> Result<Option<RecordLayout>, DataError> {
     let Some(dataset) = read(path)? else { return Ok(None) };
+    if let Some(loader) = dataset["sample_loader"].as_str() {
+        tracing::warn!("{path}: sample_loader {loader} is Python and is not run: samples are read by what they have");
+    }
     let Some(map) = dataset["field_map"].as_object() else { return Ok(None) };
-    let text = |(field, place): (&String, &Json)| Some((field.clone(), place.as_str()?.to_owned()));
-    let map: FieldMap = map.iter().filter_map(text).collect();
+    let text = |(field, place): (&String, &Json)| match place.as_str() {
+        Some(place) => Ok((field.clone(), place.to_owned())),
+        None => Err(DataError::file(Path::new(path), format!("maps the field {field} to {place:.40}, not to a text"))),
+    };
+    let map: FieldMap = map.iter().map(text).collect::<Result<_, _>>()?;
     match is_known(&map) {
         true => Ok(Some(RecordLayout::Fields(map))),
         false => {

@@ -74,7 +74,13 @@ fn energon_folders_say_what_they_hold() {
     };
     assert_eq!((split("").unwrap(), split("'s-{1..2}.tar', gone.tar").unwrap()), (3, 1));
     assert!(split("s-0.tar/1").unwrap_err().to_string().contains("excludes the sample s-0.tar/1"));
+    assert!(split("[s-0.tar]").unwrap_err().to_string().contains("[\"s-0.tar\"] where a name of a shard must be"));
     split("s-2.tar").unwrap();
+    let known = std::fs::read(folder.path("set/.nv-meta/dataset.yaml")).unwrap();
+    folder.write("set/.nv-meta/dataset.yaml", "field_map: {image: [png, jpg], caption: txt}\n");
+    let error = open(&TrainFile::new(folder.path("set").as_str())).err().unwrap().to_string();
+    assert!(error.contains("maps the field image to [\"png\",\"jpg\"]"), "{error}");
+    folder.write("set/.nv-meta/dataset.yaml", known);
     // A shard that has lost samples since it was counted.
     folder.write("set/s-1.tar", tar(&[]));
     assert!(of(folder.path("set")).read(1).unwrap_err().reason.contains("it has changed"));
