@@ -12,6 +12,9 @@ use crate::{book, gpu, release, setup, soak, tools, wheel};
 
 /// Seconds of fuzzing, over all targets.
 const FUZZ_SECONDS: &str = "60";
+/// Tests that steps name, by the begin of their names: cargo finds nothing wrong with a name that no test has.
+const FUZZ_TEST: &str = "fuzz_for_a_while";
+const CLIENT_TESTS: [&str; 2] = ["a_policy_learns_pads", "unmodified_clients"];
 
 type Step = (&'static str, fn(&Path) -> Result<ExitCode>);
 
@@ -115,7 +118,7 @@ fn policies(root: &Path) -> Result<ExitCode> {
     const CLIENTS: &str = "openpi-client==0.1.2\ntyping_extensions==4.16.0\nvla-eval==0.8.0\npyarrow==20.0.0\npillow==13.0.0\nopenai==3.54.0\nwandb==0.31.0\nmlflow-skinny==3.17.2\nmoto[server]==5.2.5\n";
     let mut command = cargo(root);
     command.args(["test", "--quiet", "--workspace", "--test", "runs", "--", "--include-ignored", "--nocapture"]);
-    command.args(["a_policy_learns_pads", "unmodified_clients"]);
+    command.args(CLIENT_TESTS);
     if let Some(venv) = venv(root, "policy-clients", CLIENTS)? {
         command.env("LOONGFORGE_CLIENT_PYTHON", venv.join("bin/python"));
     }
@@ -128,8 +131,29 @@ fn fuzz(root: &Path) -> Result<ExitCode> {
     let seed = soak::commit_seed(root)?;
     println!("fuzzing for {FUZZ_SECONDS} s with seed {seed}");
     let mut command = cargo(root);
-    command.args(["test", "--quiet", "--workspace", "--lib", "fuzz_for_a_while", "--", "--ignored", "--nocapture"]);
+    command.args(["test", "--quiet", "--workspace", "--lib", FUZZ_TEST, "--", "--ignored", "--nocapture"]);
     command.env("LOONGFORGE_FUZZ", format!("{seed}:{FUZZ_SECONDS}"));
     quiet_openmp(&mut command);
     plain(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::house;
+
+    #[test]
+    fn tests_that_steps_name_are_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut files = Vec::new();
+        for folder in ["src", "tests"] {
+            house::collect(&root.join(folder), &mut files).unwrap();
+        }
+        files.retain(|file| house::is_rust(file));
+        let texts: Vec<String> = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+        for name in CLIENT_TESTS.into_iter().chain([FUZZ_TEST]) {
+            let begin = format!("fn {name}");
+            assert!(texts.iter().any(|text| text.contains(&begin)), "there is no test {name}");
+        }
+    }
 }

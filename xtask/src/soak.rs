@@ -169,7 +169,17 @@ fn names(root: &Path) -> Result<BTreeMap<String, Binary>> {
 
 #[cfg(test)]
 mod tests {
-    use super::has_run;
+    use std::path::Path;
+
+    use super::{IN_CI, has_run, names};
+
+    #[test]
+    fn soaks_of_ci_are_there() {
+        let found = names(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).unwrap();
+        for name in IN_CI {
+            assert!(found.contains_key(name), "there is no soak {name}");
+        }
+    }
 
     #[test]
     fn a_table_without_a_run_cell_is_known() {
