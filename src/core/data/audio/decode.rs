@@ -105,6 +105,7 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segm
         sound.reserve(num_samples, own);
     }
     let header = header(params);
+    let is_half = params.codec == CODEC_ID_AAC && params.extra_data.as_deref().is_some_and(has_upper_half);
     let mut decoder = decoder(params, header.as_deref())?;
     let clock = CpuClock::start();
     for number in 1_u64.. {
@@ -130,10 +131,30 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segm
     }
     let Some(own) = sound.rate else { return Err(of_codec("has no samples".to_owned())) };
     sound.check_end(own).map_err(of_codec)?;
+    if is_half && own < rate {
+        return Err(of_codec(format!(
+            "its upper frequencies are coded apart (HE-AAC), which is not supported, and the others have only {own} Hz \
+             of {rate}; {}",
+            convert()
+        )));
+    }
     if let Some(header) = header {
         LAST_VORBIS.set(Some(Vorbis { header, decoder }));
     }
     resample(sound.samples, own, rate)
+}
+
+/// Returns whether the configuration of AAC-LC says, behind what every decoder reads, that the upper half of the frequencies is coded
+/// apart (SBR). ISO/IEC 14496-3 §1.6.2.1.
+fn has_upper_half(config: &[u8]) -> bool {
+    let mut bytes = [0; 16];
+    let len = config.len().min(bytes.len());
+    bytes[..len].copy_from_slice(&config[..len]);
+    let field = |at: u32, len: u32| u128::from_be_bytes(bytes) << at >> (128 - len);
+    // A rate may be written out, and a delay behind the second of three flags.
+    let flags = if field(5, 4) == 15 { 37 } else { 13 };
+    let behind = flags + if field(flags + 1, 1) == 1 { 17 } else { 3 };
+    field(0, 5) == 2 && field(behind, 11) == 0x2b7 && field(behind + 11, 5) == 5 && field(behind + 16, 1) == 1
 }
 
 /// A decoder of Vorbis with the header of its file. To make its codebooks takes as long as to decode some seconds of sound, and all files of
@@ -306,6 +327,9 @@ fn decoder(params: &AudioCodecParameters, header: Option<&[u8]>) -> Result<Box<d
     }
     let made = symphonia::default::get_codecs().make_audio_decoder(params, &AudioDecoderOptions::default());
     made.map_err(|error| match error {
+        Error::Unsupported(_) if params.codec == CODEC_ID_AAC => {
+            format!("AAC other than AAC-LC of one or two channels is not supported; {}", convert())
+        }
         Error::Unsupported(_) => format!("{} is not supported; {}", name(params.codec), convert()),
         error => format!("{}: {}", name(params.codec), describe(&error)),
     })

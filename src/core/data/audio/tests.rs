@@ -195,6 +195,27 @@ fn files_equal_other_decoders() {
     assert!(error.contains("Opus is not supported") && error.contains("ffmpeg"), "{error}");
 }
 
+/// Of HE-AAC the lower half of the frequencies is decoded: it is enough where no more is asked for.
+#[test]
+fn upper_frequencies_that_are_not_decoded_are_refused_where_they_are_missed() {
+    let clip = include_bytes!("goldens/clip.mp4");
+    let config = [0x14, 0x08, 0x56, 0xe5, 0x00];
+    let at = clip.windows(5).position(|window| window == config).unwrap();
+    let decode = |config: [u8; 5], rate: u32| {
+        let file = [&clip[..at], &config, &clip[at + 5..]].concat();
+        decode_sound(&file, rate, &LIMITS, Segment::WHOLE)
+    };
+    // The last byte says that there is more, and of which rate.
+    let halved = [0x14, 0x08, 0x56, 0xe5, 0xa8];
+    assert_eq!(decode(halved, 16_000).unwrap(), decode(config, 16_000).unwrap());
+    assert!(decode(config, 24_000).is_ok());
+    let error = decode(halved, 24_000).unwrap_err();
+    assert!(error.contains("HE-AAC") && error.contains("only 16000 Hz of 24000; convert it"), "{error}");
+    // The same, said before all else.
+    let error = decode([0x2c, 0x0a, 0x88, 0, 0], 16_000).unwrap_err();
+    assert!(error.contains("AAC other than AAC-LC of one or two channels is not supported"), "{error}");
+}
+
 /// A thread keeps the decoder of its last file of Vorbis for one with the same header.
 #[test]
 fn files_of_vorbis_that_follow_one_another_have_the_samples_that_they_have_alone() {
