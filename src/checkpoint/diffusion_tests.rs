@@ -112,7 +112,19 @@ fn averages_take_the_place_of_the_weights() {
         (format!("{}.ema", spec.name), Tensor::full(shape, 0.25, (Kind::Float, Device::Cpu)))
     };
     let averages: Vec<(String, Tensor)> = model.foundation.specs().iter().map(average).collect();
-    write_tensor_file(&averages, &[("num_steps", "1")], from.as_path(), "optimizer-foundation.safetensors").unwrap();
+    let write = |num_steps: &str, averages: &[(String, Tensor)]| {
+        let notes = [("num_steps", num_steps)];
+        write_tensor_file(averages, &notes, from.as_path(), "optimizer-foundation.safetensors").unwrap();
+    };
+    // Before the first step the weights are their own averages, and those of adapters are in no weights.
+    write("0", &averages);
+    export("begun").unwrap();
+    expect_same(&Checkpoint::open(&from).unwrap(), &Checkpoint::open(&dir.path().join("begun")).unwrap(), "");
+    let adapter = "transformer.blocks.0.attn1.to_q.lora_A.weight.ema".to_owned();
+    write("1", &[(adapter, Tensor::zeros([2, 128], (Kind::Float, Device::Cpu)))]);
+    let error = export("merged").unwrap_err().to_string();
+    assert!(error.contains("checkpoint.merge_lora") && !dir.path().join("merged").exists(), "{error}");
+    write("1", &averages);
     export("out").unwrap();
     let (old, new) = (Checkpoint::open(&from).unwrap(), Checkpoint::open(&dir.path().join("out")).unwrap());
     for (name, _) in old.tensors() {

@@ -1,6 +1,7 @@
 //! Averages of what a run trains (`train.ema`), in the optimizer's files of its checkpoint.
 
 use super::error::AdapterError;
+use crate::params::ADAPTER_PARTS;
 use crate::train::hf::TensorFile;
 use crate::train::state_files::state_files;
 use std::path::{Path, PathBuf};
@@ -25,24 +26,51 @@ impl Averages {
         }
     }
 
-    /// The average of a parameter, float32, as flat as its file has it; `None`: it is not trained.
+    /// The average of a parameter, float32, as flat as its file has it; `None`: its value is its average, since it is not
+    /// trained or its pool has taken no step.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn find(&self, name: &str) -> Result<Option<Tensor>, AdapterError> {
         let name = format!("{name}.ema");
-        Ok(self.files.iter().find_map(|file| file.read(&name).transpose()).transpose()?)
+        let mut files = self.files.iter().filter(|file| has_steps(file));
+        Ok(files.find_map(|file| file.read(&name).transpose()).transpose()?)
     }
 
-    /// Works like [`Averages::find`] of a parameter that is trained.
+    /// Works like [`Averages::find`] of a parameter that is trained, whose value is `own`.
     ///
     /// # Errors
     /// There is none, or as there.
-    pub fn get(&self, name: &str) -> Result<Tensor, AdapterError> {
-        self.find(name)?.ok_or_else(|| Self::missing(&self.folder, &format!("it has no average of {name}")))
+    pub fn of_trained(&self, name: &str, own: &Tensor) -> Result<Tensor, AdapterError> {
+        let key = format!("{name}.ema");
+        if !self.files.iter().any(|file| file.tensors().contains_key(&key)) {
+            return Err(Self::missing(&self.folder, &format!("it has no average of {name}")));
+        }
+        Ok(self.find(name)?.map_or_else(|| own.shallow_clone(), |average| average.view_as(own)))
+    }
+
+    /// Refuses averages of adapters, which a checkpoint with whole weights has added to them.
+    ///
+    /// # Errors
+    /// There are some.
+    pub fn expect_of_weights(&self) -> Result<(), AdapterError> {
+        let end = format!("{}.ema", ADAPTER_PARTS[0]);
+        match self.files.iter().any(|file| file.tensors().keys().any(|name| name.ends_with(&end))) {
+            true => Err(Self::missing(
+                &self.folder,
+                "its averages are of adapters, which its weights already contain (checkpoint.merge_lora): only a \
+                 checkpoint of adapters can be read with their averages",
+            )),
+            false => Ok(()),
+        }
     }
 
     fn missing(folder: &Path, problem: &str) -> AdapterError {
         AdapterError::Mismatch { path: folder.to_owned(), problems: vec![problem.to_owned()] }
     }
+}
+
+/// Returns whether the pool of a file of state has taken a step: before the first one its averages are zeros.
+fn has_steps(file: &TensorFile) -> bool {
+    file.note("num_steps") != Some("0")
 }

@@ -317,7 +317,7 @@ impl AdapterFolder {
                 // Of diffusion models, which alone have averages: PEFT leaves the first transformer's name out.
                 let path = name.strip_prefix(PREFIX).unwrap_or(name);
                 let first = if path.starts_with(SECOND) { "" } else { "transformer." };
-                Ok(averages.get(&format!("{first}{path}"))?.view_as(&own))
+                averages.of_trained(&format!("{first}{path}"), &own)
             }
             None => Ok(own),
         }

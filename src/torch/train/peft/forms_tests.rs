@@ -135,10 +135,12 @@ fn averages_take_the_place_of_adapters() {
         (format!("transformer.{}.ema", name.strip_prefix(PREFIX).unwrap()), (own * 0.5).flatten(0, -1))
     };
     let averages: Vec<(String, Tensor)> = names.tensors().keys().map(half).collect();
-    let write = |averages: &[(String, Tensor)]| {
-        write_tensor_file(averages, &[("num_steps", "1")], dir.path(), "optimizer-foundation.safetensors").unwrap();
+    let write_after = |num_steps: &str, averages: &[(String, Tensor)]| {
+        let notes = [("num_steps", num_steps)];
+        write_tensor_file(averages, &notes, dir.path(), "optimizer-foundation.safetensors").unwrap();
         AdapterFolder::open(dir.path()).unwrap().with_averages(dir.path()).unwrap()
     };
+    let write = |averages: &[(String, Tensor)]| write_after("1", averages);
     for (form, name) in [(LoraForm::Diffusers, "a.safetensors"), (LoraForm::ComfyUi, "b.safetensors")] {
         write_lora(&write(&averages), form, &dir.path().join(name)).unwrap();
         let found = read(&WAN, &dir.path().join(name)).unwrap();
@@ -149,6 +151,10 @@ fn averages_take_the_place_of_adapters() {
     }
     let error = write_lora(&write(&averages[1..]), LoraForm::Kohya, &dir.path().join("c.safetensors")).unwrap_err();
     assert!(error.to_string().contains("it has no average of transformer.blocks.0"), "{error}");
+    // Before the first step the adapters are their own averages, whatever the file holds.
+    write_lora(&write_after("0", &averages), LoraForm::Diffusers, &dir.path().join("d.safetensors")).unwrap();
+    let found = read(&WAN, &dir.path().join("d.safetensors")).unwrap();
+    assert!(found.iter().zip(&want).all(|(found, want)| found.allclose(want, 1e-6, 1e-6, false)));
 }
 
 #[test]

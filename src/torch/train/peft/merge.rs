@@ -74,9 +74,10 @@ impl Adapters {
     /// The averages of the weights (`train.ema`) in a checkpoint, in place of the weights.
     ///
     /// # Errors
-    /// The checkpoint has none, or a file is torn.
+    /// The checkpoint has none or those of adapters, or a file is torn.
     pub fn averages(folder: &Path, model: &ModelConfig, base: &Checkpoint) -> Result<Self, AdapterError> {
         let averages = Averages::open(folder)?;
+        averages.expect_of_weights()?;
         let (mut changes, mut places) = (Vec::new(), BTreeMap::new());
         for spec in model.specs() {
             let Some(average) = averages.find(&spec.name)? else { continue };
