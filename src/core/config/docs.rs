@@ -116,7 +116,7 @@ stage has no checkpoint yet, it checks with the model of the first stage. Every 
 `stage=NAME`: `loongforge plan chat.yaml stage=dpo`. Command-line overrides apply to all stages; those of `model.load`,
 `model.weights` and the parts' `load` apply to the first only. A stage may pack its samples before its first step:
 `data.pack.mode: offline`. A stage with `lora` needs `checkpoint.merge_lora` if another stage follows, since adapters alone are not a
-model to start from.
+model to start from; `lora.adapter` must then be set in the stage itself, since later stages would add these adapters again.
 
 ## Keys
 ";

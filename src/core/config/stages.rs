@@ -180,8 +180,9 @@ impl Chosen {
         let Some(name) = name else { return Ok(false) };
         let named = |stage: &str| format!("{name}-{stage}");
         let below = |folder: &Option<String>, stage: &str| folder.as_ref().map(|folder| format!("{folder}/{stage}"));
-        let before = self.before.as_deref().filter(|_| start == StageStart::Checkpoint);
-        let before = before.filter(|_| !self.stage.has_model());
+        let before = self.before.as_deref().filter(|_| !self.stage.has_model());
+        before.map_or(Ok(()), |before| self.expect_no_adapter(tree, before))?;
+        let before = before.filter(|_| start == StageStart::Checkpoint);
         if let Some(before) = before {
             let run = below(&dir, before).unwrap_or_else(|| format!("runs/{}", named(before)));
             let folder = below(&checkpoints, before).unwrap_or_else(|| format!("{run}/checkpoints"));
@@ -200,6 +201,21 @@ impl Chosen {
             self.set(tree, UPLOAD, url)?;
         }
         Ok(before.is_some())
+    }
+
+    /// Refuses adapters that the stage does not name itself: they belong to the first model, and the checkpoint of the stage `before`
+    /// contains them already.
+    fn expect_no_adapter(&self, tree: &Node, before: &str) -> Result<(), Problem> {
+        let keys = PARTS.map(|part| format!("model.{part}.lora.adapter"));
+        let mut inherited = keys.iter().filter(|key| self.stage.keys.get(key).is_none());
+        let set = |key: &str| tree.get(key).filter(|node| !matches!(node.kind, Kind::Null));
+        let Some((key, node)) = inherited.find_map(|key| Some((key, set(key)?))) else { return Ok(()) };
+        let message = format!(
+            "`{key}` would be added again in the stage `{}`, which starts from the last checkpoint of the stage `{before}`",
+            self.stage.name
+        );
+        let help = "set it in the stage whose model it belongs to, instead of at the top of the file or on the command line";
+        Err(Problem::new(code::STAGES, node.pos, message).help(help))
     }
 
     /// Removes the first stage's model source, except for keys that the stage sets itself.

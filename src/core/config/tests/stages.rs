@@ -89,6 +89,26 @@ fn the_checkpoint_of_the_stage_before_takes_the_place_of_the_first_model() {
     assert!(model.foundation.load.is_some());
 }
 
+/// The checkpoint of the stage before has them: they would be added twice.
+#[test]
+fn adapters_of_the_first_model_are_not_those_of_a_later_stage() {
+    let adapted = RECIPE.replace("freeze: true", "freeze: true, lora: { r: 4, adapter: org/adapters }");
+    let error = |yaml: &str, words: &[&str]| {
+        let report = Bench::new(yaml).stage(words, StageStart::FirstModel).err();
+        report.map(|report| report.to_string()).filter(|report| report.contains("would be added again"))
+    };
+    let found = error(&adapted, &["stage=tune"]).unwrap();
+    assert!(found.contains("`model.foundation.lora.adapter`") && found.contains("of the stage `align`"), "{found}");
+    assert!(error(RECIPE, &["stage=tune", "model.foundation.lora.adapter=org/adapters"]).is_some());
+    // The first stage, one with a model of its own, and one that names them or has none itself.
+    assert_eq!(error(&adapted, &["stage=align"]), None);
+    assert_eq!(error(&adapted, &["stage=own"]), None);
+    let own = |lora: &str| adapted.replace("freeze: false", &format!("freeze: false, lora: {lora}"));
+    assert_eq!(error(&own("{ adapter: org/others }"), &["stage=tune"]), None);
+    assert_eq!(error(&own("null"), &["stage=tune"]), None);
+    assert!(error(&own("{ r: 8 }"), &["stage=tune"]).is_some());
+}
+
 #[test]
 fn keys_of_a_part_are_as_they_were_written() {
     let parts = Model::default().parts().map(|(key, _)| key.to_owned());
