@@ -79,10 +79,18 @@ impl Rules<'_> {
             self.patterns(key, lora);
         }
         self.alike(config);
-        let moves = model.foundation.lora.is_some() && model.moe.bias_update_rate.is_some_and(|rate| rate > 0.0);
-        self.broken(moves, code::COMBINATION, &["model.moe.bias_update_rate", "model.foundation.lora"], || {
+        let moves = model.moe.bias_update_rate.is_some_and(|rate| rate > 0.0);
+        let adapted = model.foundation.lora.is_some();
+        let keys = ["model.moe.bias_update_rate", "model.foundation.lora"];
+        self.broken(moves && adapted, code::COMBINATION, &keys, || {
             let help = "adapters are added to frozen weights: set it to 0, or leave out `lora`";
             ("both `model.moe.bias_update_rate` and `model.foundation.lora` are set".to_owned(), help)
+        });
+        let forgets = moves && !adapted && config.saves_adapters_only();
+        self.broken(forgets, code::COMBINATION, &["model.moe.bias_update_rate", "checkpoint.merge_lora"], || {
+            let help = "a resumed run would start with those of the loaded model: set `checkpoint.merge_lora: true`, \
+                        or the rate to 0";
+            ("`model.moe.bias_update_rate` moves biases, which checkpoints of adapters do not contain".to_owned(), help)
         });
         let merge = config.checkpoint.merge_lora;
         let adapts = model.parts().iter().any(|(_, part)| part.lora.is_some());

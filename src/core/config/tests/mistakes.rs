@@ -271,6 +271,10 @@ fn one_mistake_at_a_time() {
             "$ model={foundation: {lora: {use_rslora: true}}, image_encoder: {lora: {}}}",
             &["LF0111", "`model.image_encoder.lora.use_rslora` and `model.foundation.lora.use_rslora` differ"],
         ),
+        (
+            "$ model={moe: {bias_update_rate: 0.001}, image_encoder: {lora: {}}}",
+            &["LF0111", "`model.moe.bias_update_rate` moves biases", "set `checkpoint.merge_lora: true`"],
+        ),
         ("checkpoint: { at_end: false, upload: s3://a/b }\n", &["LF0111", "`checkpoint.upload` needs a checkpoint"]),
         (
             "checkpoint: { at_end: false }\neval: { path: DATA }\n",
