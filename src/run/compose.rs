@@ -330,6 +330,7 @@ impl Composition {
         let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.state.clone()));
         let products = self.products();
         let resume = self.resume.take().map(|resume| resume.checkpoint);
+        let is_kept = resume.as_ref().is_none_or(|checkpoint| is_own(checkpoint, &self.config));
         let (snapshots, poison_items) = (self.snapshots.take(), std::mem::take(&mut self.poison_items));
         let stop = std::mem::replace(&mut self.stop, StopOn::Nothing);
         let evaluation = self.evaluation.take();
@@ -338,6 +339,7 @@ impl Composition {
         let mut coordinator = CoordinatorSpec::new(config, recipe.folder.shape(), begin);
         coordinator.state.poison_items = poison_items;
         coordinator.state.products = products;
+        coordinator.is_kept = is_kept;
         let every = Some(config.checkpoint.snapshot_every).filter(|every| *every > 0);
         let spec = RunSpec {
             coordinator: CoordinatorSpec { snapshots: snapshots.zip(every), evaluation, ..coordinator },
@@ -387,6 +389,13 @@ impl Composition {
         copied.map_err(|error| other(&error))?;
         Ok(outcome)
     }
+}
+
+/// Returns whether `checkpoint` lies in the run's folder of checkpoints.
+pub(crate) fn is_own(checkpoint: &Path, config: &RunConfig) -> bool {
+    let real = |path: Option<&Path>| path.and_then(|path| path.canonicalize().ok());
+    let folder = real(Some(&config.checkpoint.dir));
+    folder.is_some() && real(checkpoint.parent()) == folder
 }
 
 /// Returns how long a run waits for an encoder of each pool.

@@ -6,7 +6,7 @@ use super::same_trained::expect_same_trained;
 use super::settings::differences;
 use crate::cli::UsageError;
 use crate::model::folder::ModelFolder;
-use crate::run::compose::{Composition, Resume, precision_name};
+use crate::run::compose::{Composition, Resume, is_own, precision_name};
 use crate::run::packs::data_fingerprint;
 use crate::run::snapshots::Snapshots;
 use crate::run::uploads::{self, Unfit};

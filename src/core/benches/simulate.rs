@@ -92,6 +92,7 @@ fn coordinator(shape: &Shape, steps: u64) -> CoordinatorSpec {
         plan: plan(shape, steps),
         first_step: StepId(0),
         state: SchedulerState::default(),
+        is_kept: true,
         look_ahead: None,
         fitted: false,
         steps,

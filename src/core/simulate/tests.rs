@@ -45,6 +45,7 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         plan,
         first_step: StepId(0),
         state: SchedulerState::default(),
+        is_kept: true,
         steps,
         global_batch_size: batch,
         look_ahead: None,

@@ -97,6 +97,7 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
         },
         first_step: StepId(0),
         state: SchedulerState::default(),
+        is_kept: true,
         look_ahead: None,
         fitted: false,
         steps,

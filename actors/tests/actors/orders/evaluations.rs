@@ -12,6 +12,28 @@ use proptest::prelude::*;
 const MADE_EVERY: u64 = 3;
 const PROMPTS: u64 = 4;
 
+/// The checkpoint of a run that goes on from memory or from another folder is not in its own.
+#[test]
+fn the_best_step_is_saved_where_a_run_goes_on_unless_its_checkpoint_is_there() {
+    let of = |every_steps, is_kept| {
+        let save_points = SavePoints { every_steps, at_end: true };
+        evaluated(CoordinatorSpec { save_points, is_kept, ..spec(&pools(2, 2, 1), STEPS) }, 2)
+    };
+    let (log, _) = World::new(of(2, true), &Script::default(), 3).run(None);
+    let (last, state, _) = log.published.iter().min_by_key(|(step, ..)| *step).unwrap();
+    let first_step = StepId(last.0 + 1);
+    let saved = |is_kept: bool| {
+        let mut rest = CoordinatorSpec { first_step, state: state.clone(), ..of(0, is_kept) };
+        rest.evaluation.as_mut().unwrap().save_best = true;
+        let script = Script { first_step: first_step.0, ..Script::default() };
+        let (log, result) = World::new(rest, &script, 5).run(None);
+        assert_eq!(result, Ok(Outcome::Completed));
+        assert!(log.evaluated[0].step == first_step && log.evaluated[0].is_best, "{:?}", log.evaluated[0]);
+        log.published.iter().any(|(step, ..)| step == last)
+    };
+    assert_eq!([false, true].map(saved), [true, false]);
+}
+
 /// A run that is evaluated every so many steps; samples are made in steps of their own.
 fn evaluated(spec: CoordinatorSpec, every: u64) -> CoordinatorSpec {
     let purpose = Purpose::Score { draw: 0 };

@@ -146,6 +146,8 @@ pub struct CoordinatorSpec {
     pub first_step: StepId,
     /// State with which the run begins: empty unless resumed.
     pub state: SchedulerState,
+    /// Whether the checkpoint that the run is resumed from lies in `checkpoint_dir`, and not in memory or in another folder.
+    pub is_kept: bool,
     /// Number of steps of the whole run, including those before `first_step`.
     pub steps: u64,
     /// Samples per step, or packs if a stream is packed.
@@ -194,6 +196,7 @@ impl CoordinatorSpec {
             plan: PlanSpec::new(config, shape),
             first_step,
             state,
+            is_kept: true,
             steps: config.train.num_steps(),
             global_batch_size: config.train.global_batch_size,
             look_ahead: (pack.mode == PackMode::Stream).then_some(pack.look_ahead),

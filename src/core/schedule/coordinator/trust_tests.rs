@@ -43,6 +43,7 @@ fn spec() -> CoordinatorSpec {
         plan,
         first_step: StepId(0),
         state: SchedulerState::default(),
+        is_kept: true,
         steps: STEPS,
         global_batch_size: 5,
         prefetch_steps: 2,

@@ -113,7 +113,7 @@ impl Coordinator {
     fn conclude_evaluation(&mut self) {
         let Some(summary) = self.evaluations.conclude(self.next_plan) else { return };
         self.stream.evaluated = self.evaluations.evaluated();
-        let last = self.current.0.checked_sub(1).map(StepId).filter(|_| self.current > self.spec.first_step);
+        let last = self.current.0.checked_sub(1).map(StepId).filter(|_| self.is_unkept());
         if let Some(last) = last.filter(|last| !self.saves.has(*last) && !self.saves.waits())
             && summary.is_best
             && self.evaluations.saves_best()

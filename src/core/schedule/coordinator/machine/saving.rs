@@ -51,6 +51,12 @@ impl Coordinator {
         (self.current.0 + u64::from(decided)).checked_sub(1).map(StepId)
     }
 
+    /// Returns whether the folder of checkpoints may lack what the engines have: not before the first step of a run that was resumed
+    /// from a checkpoint there.
+    pub(super) fn is_unkept(&self) -> bool {
+        self.current > self.spec.first_step || !self.spec.is_kept
+    }
+
     /// Begins to save the state after `step`: names the folder, and whose answers are awaited.
     pub(super) fn save(&mut self, step: StepId, to: SaveTo, state: SchedulerState) {
         let awaited = self.compute_actors();

@@ -218,7 +218,7 @@ impl Coordinator {
         // Stopped while the engines had nothing to do: what they have is the last step's.
         if let Some(last) = self.current.0.checked_sub(1).map(StepId)
             && (self.saves_last() || self.saves.is_wanted())
-            && self.current > self.spec.first_step
+            && self.is_unkept()
             && !self.saves.has(last)
             && !self.saves.waits()
         {
