@@ -107,6 +107,24 @@ fn with_adapters_of_both_pools_added_to_the_weights() {
     every_split(&both, &both, 4);
 }
 
+/// The projector's pool has no adapters: its weights are in the checkpoint of the one run, and only its state in the other's.
+#[test]
+fn adapters_may_be_merged_or_not_from_a_resume_on() {
+    let fixture = Fixture::new(Pictures::Some);
+    let run = |name: &str, merges: bool, from: Option<Resume>| {
+        let dir = format!("checkpoint.dir={}", fixture.path().join(name).display());
+        let merge = format!("checkpoint.merge_lora={merges}");
+        fixture.run(&[&ADAPTERS[..], &["train.steps=6", "checkpoint.every_steps=3", &dir, &merge]].concat(), from)
+    };
+    for (name, merges) in [("apart", false), ("merged", true)] {
+        let whole = run(name, merges, None);
+        let half = resume(fixture.path().join(name).join("step-00000003"));
+        let rest = run(&format!("{name}-rest"), !merges, Some(half));
+        let losses = |steps: &[StepSummary]| steps.iter().map(|step| step.loss.to_bits()).collect::<Vec<_>>();
+        assert_eq!(losses(&rest), losses(&whole[3..]), "{name}");
+    }
+}
+
 /// Whatever is faster on this processor, a resumed run computes products as its checkpoint did.
 #[test]
 fn products_are_kept_on_resume() {

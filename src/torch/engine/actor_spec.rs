@@ -12,6 +12,7 @@ use crate::parallel::FrozenWeights;
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
 use crate::tape::{Policy, Transfers};
+use crate::train::hf::is_adapter;
 use crate::train::{AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{Device, EncoderPool, Part, Placement, Recompute, RunConfig};
 use loongforge_core::engine::EngineError;
@@ -117,11 +118,12 @@ pub(super) fn build_state(
     Ok(TrainState::with(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(train.ema)?)
 }
 
-/// Returns whether a checkpoint lacks weights of the pool: it has adapters without their base, or they are those of a
-/// reference model.
+/// Returns whether the checkpoint that is resumed lacks weights of the pool: it has adapters without their base, whatever the run
+/// saves from now on, or added to it, or they are those of a reference model.
 fn lacks_base(spec: &EngineSpec, params: &ParamStore) -> bool {
     let is_reference = params.names().any(|name| name.starts_with(REFERENCE_PREFIX));
-    has_adapter(params) || spec.config.saves_adapters_only() || is_reference
+    let of_adapters = spec.resume.as_ref().is_some_and(|(folder, _)| is_adapter(folder));
+    has_adapter(params) || of_adapters || is_reference
 }
 
 /// Returns whether some weights are rounded: they are read from where they come from, since a checkpoint has what was computed

@@ -3,7 +3,7 @@
 use super::pool_specs::kind;
 use super::weights::initialize;
 use crate::params::{ParamSpec, ParamStore};
-use crate::train::hf::{SameFiles, Shards, WeightsError, load_weights, save_specs};
+use crate::train::hf::{SameFiles, Shards, WeightsError, is_adapter, load_weights, save_specs};
 use loongforge_core::config::RunConfig;
 use loongforge_core::message::SavedFile;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(super) struct StoredTowers {
 impl StoredTowers {
     /// Parameters with these specs; `checkpoint`: the one that the run goes on from.
     pub fn new(config: &RunConfig, checkpoint: Option<&Path>, specs: Vec<ParamSpec>) -> Self {
-        let checkpoint = checkpoint.filter(|_| !config.saves_adapters_only()).map(Path::to_owned);
+        let checkpoint = checkpoint.filter(|folder| !is_adapter(folder)).map(Path::to_owned);
         Self { config: config.clone(), checkpoint, specs }
     }
 
