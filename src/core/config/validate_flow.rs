@@ -95,9 +95,9 @@ impl Rules<'_> {
         });
         self.file_or_folder("sample.prompts", &sample.prompts);
         for (key, pool) in config.pools.written_foundations() {
-            let split =
-                [pool.tensor_parallel, pool.context_parallel, pool.pipeline_parallel] != [1; 3] || pool.zero > 2;
-            let keys = ["tensor_parallel", "context_parallel", "pipeline_parallel", "zero"];
+            let layout = pool.layout();
+            let split = [layout.tp, layout.cp, layout.pp, layout.ep] != [1; 4] || pool.zero > 2;
+            let keys = ["tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel", "zero"];
             let keys = keys.map(|inner| format!("{key}.{inner}"));
             let keys: Vec<&str> = std::iter::once("sample").chain(keys.iter().map(String::as_str)).collect();
             self.broken(split, code::COMBINATION, &keys, || {
