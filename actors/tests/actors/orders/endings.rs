@@ -24,6 +24,20 @@ fn too_many_skipped_steps_in_a_row_end_the_run() {
     assert!(cause.ends_with(&format!("samples {samples:?}")), "{cause}");
 }
 
+#[test]
+fn weights_that_are_in_no_folder_are_saved_where_no_step_is_finite() {
+    let saved = |is_kept: bool| {
+        let save_points = SavePoints { every_steps: 0, at_end: true };
+        let first_step = StepId(2);
+        let spec = CoordinatorSpec { first_step, is_kept, save_points, ..spec(&pools(1, 1, 1), STEPS) };
+        let script = Script { first_step: first_step.0, nan_loss: (0..100).collect(), ..Script::default() };
+        let (log, result) = World::new(spec, &script, 3).run(None);
+        assert!(result.unwrap_err().is_numeric);
+        log.published.iter().map(|(step, ..)| step.0).collect::<Vec<_>>()
+    };
+    assert_eq!([false, true].map(saved), [vec![1], vec![]]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 

@@ -78,6 +78,7 @@ impl Coordinator {
         let end = if evaluations.stops() { spec.first_step.0 } else { spec.steps.max(spec.first_step.0) };
         let costs = Costs::new(&spec);
         costs.apply(&mut spec.plan);
+        let begun_with = spec.first_step.0.checked_sub(1).filter(|_| !spec.is_kept);
         Self {
             joining: spec.pools.actors().collect(),
             intake: Intake::new(&spec),
@@ -90,7 +91,7 @@ impl Coordinator {
             end: StepId(end),
             stop_requested: false,
             in_flight: BTreeMap::new(),
-            nonfinite: NonFiniteSteps::default(),
+            nonfinite: NonFiniteSteps::since(begun_with.map(|last| (StepId(last), spec.state.clone()))),
             stream: spec.state.clone(),
             last_planned: None,
             saves: Saves::new(spec.max_save_failures),

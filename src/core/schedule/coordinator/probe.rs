@@ -66,11 +66,17 @@ pub(super) struct NonFiniteSteps {
     num_in_row: usize,
     /// Set once too many steps were skipped: the cause is being determined.
     pub probe: Option<Probe>,
-    /// The last step applied in this run, and the position of the stream.
+    /// The last step applied in this run, or else the one that it is resumed from where no checkpoint is in its folder; and the
+    /// position of the stream.
     pub good: Option<(StepId, SchedulerState)>,
 }
 
 impl NonFiniteSteps {
+    /// None yet, in a run that can go back to `good`.
+    pub fn since(good: Option<(StepId, SchedulerState)>) -> Self {
+        Self { good, ..Self::default() }
+    }
+
     /// Counts a step that is applied.
     pub fn finite(&mut self) {
         self.num_in_row = 0;
