@@ -238,6 +238,9 @@ fn what_a_run_will_hold_is_predicted() {
     // A budget that is reached: rows of experts go to the host and come back, also in the dry run.
     let small = ["memory.activation_budget.foundation=2500KiB", "memory.offload=true", "train.steps=4"];
     found.push((Kind::Experts, "small budget", compare(Kind::Experts, TINY, &small)));
+    // More parameters than activations: encoders that come and go sum a copy of their gradients.
+    let wide = Size { width: 256, layers: 6, tokens: 128, pictures: 1, ..TINY };
+    found.push((Kind::Pictures, "wide encoder", compare(Kind::Pictures, wide, &[])));
     found.iter().for_each(|found| println!("{found:?}"));
     let failed: Vec<_> = found.iter().filter(|(.., found)| found.is_err()).collect();
     assert!(failed.is_empty(), "{failed:#?}");

@@ -132,8 +132,10 @@ impl Course {
                         let commit = Commit { step, clip_scale: 1.0, learning_rate: plan.learning_rate };
                         Command::Commit(commit)
                     }
-                    // Members that come and go sum in a group that is made for it, in place.
-                    Event::Finished { .. } => Command::Abort { step },
+                    Event::Finished { epoch, .. } => {
+                        self.engine.command(Command::Reduce { step, epoch }, &mut self.ports)?;
+                        continue;
+                    }
                     _ => continue,
                 };
                 self.engine.command(ended, &mut self.ports)?;

@@ -1,7 +1,7 @@
 //! An encoder's membership in a pool whose members come and go: a process group for each epoch, made when it is needed.
 
 use crate::comm::ProcessGroup;
-use crate::native::NativeError;
+use crate::native::{NativeError, is_dry_run};
 use crate::train::TrainState;
 use loongforge_core::message::{Epoch, Lane, Regroup, Replica, StepPlan};
 use std::collections::BTreeMap;
@@ -76,7 +76,10 @@ impl Membership {
         }
         let store = self.rendezvous.join(format!("{}-{}", self.me.pool, self.epoch));
         let (world, device) = (self.members.len(), state.params().flat().device());
-        state.set_group(ProcessGroup::join(&store, self.me.pool.as_str(), self.rank(), world, PATIENCE, device)?);
+        state.set_group(match is_dry_run() {
+            true => ProcessGroup::dry(self.rank(), world),
+            false => ProcessGroup::join(&store, self.me.pool.as_str(), self.rank(), world, PATIENCE, device)?,
+        });
         if self.num_current < self.members.len() {
             state.take_from_first()?;
         }

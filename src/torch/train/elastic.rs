@@ -3,7 +3,7 @@
 use super::shares::squares_of;
 use super::train_state::{Lanes, TrainState};
 use crate::comm::ProcessGroup;
-use crate::native::NativeError;
+use crate::native::{NativeError, Purpose, allocated_for};
 use crate::params::GradBuffer;
 use loongforge_core::message::Lane;
 use std::collections::BTreeMap;
@@ -44,6 +44,10 @@ impl TrainState {
     /// # Errors
     /// A replica is gone or did not come in time. The lanes are as before, so that it may be tried in another group.
     pub fn reduce_among(&mut self, owners: &BTreeMap<Lane, usize>) -> Result<f64, NativeError> {
+        allocated_for(Purpose::Buffers, || self.sum_among(owners))
+    }
+
+    fn sum_among(&mut self, owners: &BTreeMap<Lane, usize>) -> Result<f64, NativeError> {
         let _no_grad = tch::no_grad_guard();
         self.reduced = None;
         let sum = match self.lanes {
