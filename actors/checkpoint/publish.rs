@@ -12,7 +12,7 @@ use loongforge_core::checkpoint::{
 use loongforge_core::data::policy::is_processor_file;
 use loongforge_core::data::{Fingerprint, TEXT_TOKENIZER, is_diffusion};
 use loongforge_core::files::{self, LeftAside};
-use loongforge_core::message::SavedFile;
+use loongforge_core::message::{SaveTo, SavedFile};
 use loongforge_core::schedule::CheckpointDraft;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,7 +125,8 @@ pub(super) fn publish_on(
             tracing::warn!("{}: {error}; --resume without a path may begin at an earlier step", parent.display());
         }
     }
-    let best = draft.state.evaluated.best.map(|best| best.step.0);
+    // Of those in memory the newest alone is of use.
+    let best = draft.state.evaluated.best.filter(|_| draft.to == SaveTo::Disk).map(|best| best.step.0);
     prune(disk, parent, with.keep_last, (num_steps, best))?;
     Ok(to)
 }

@@ -3,7 +3,7 @@
 use super::super::disk::swap;
 use super::*;
 use loongforge_core::checkpoint::latest;
-use loongforge_core::message::{SampleId, SaveTo, StepId};
+use loongforge_core::message::{SampleId, StepId};
 use loongforge_core::schedule::{Best, SchedulerState};
 use sha2::{Digest, Sha256};
 use std::cell::{Cell, RefCell};
@@ -177,6 +177,18 @@ fn the_best_checkpoint_is_named_and_not_removed() {
     fs::remove_file(run.dir().join(BEST)).unwrap();
     fs::write(run.dir().join(BEST), "mine").unwrap();
     assert!(mark_best(&run.dir(), 6).unwrap_err().to_string().contains("is not a symbolic link"));
+}
+
+#[test]
+fn the_best_checkpoint_is_not_kept_in_memory() {
+    let run = Run::new();
+    let newest_alone = Publication { keep_last: 1, ..run.publication.clone() };
+    for step in 0..3 {
+        let mut draft = CheckpointDraft { to: SaveTo::Memory, ..run.draft(step) };
+        draft.state.evaluated.best = Some(Best { step: StepId(1), loss: 0.5 });
+        publish(&draft, &newest_alone).unwrap();
+        assert_eq!(run.names(), [format!("step-{:08}", step + 1)]);
+    }
 }
 
 #[test]
