@@ -37,6 +37,8 @@ pub(super) struct EncoderPool {
     ready: Vec<u32>,
     /// Encoders to remove at the next opportunity.
     retiring: BTreeSet<u32>,
+    /// Encoders that have not answered a save: they stay until then.
+    writing: BTreeSet<u32>,
     /// Encoders that are gone, without the others being told yet.
     left: Vec<u32>,
     /// Whether the members were told to reduce the current step.
@@ -132,6 +134,7 @@ impl EncoderPool {
             num_current: num_members as usize,
             ready: Vec::new(),
             retiring: BTreeSet::new(),
+            writing: BTreeSet::new(),
             left: Vec::new(),
             reducing: false,
             broken: BTreeSet::new(),
@@ -233,11 +236,22 @@ impl EncoderPool {
         self.retiring.insert(index);
     }
 
+    /// Returns whether the removal of an encoder was requested and is still to come.
+    pub fn is_to_release(&self) -> bool {
+        !self.retiring.is_empty()
+    }
+
+    /// Sets the encoders that have not answered a save. They are not removed, since their parts of checkpoints would be lost.
+    pub fn keep(&mut self, writing: BTreeSet<u32>) {
+        self.writing = writing;
+    }
+
     /// Returns the encoder that is to be removed and can be: others may have died since the request.
     fn may_leave(&self) -> Option<u32> {
         let is_here = |index: &u32| self.ready.contains(index) || self.members.contains(index);
         let others_work = |index: &u32| self.workers().iter().any(|other| other != index);
-        self.retiring.iter().copied().find(|index| is_here(index) && others_work(index))
+        let is_done = |index: &u32| !self.writing.contains(index);
+        self.retiring.iter().copied().find(|index| is_here(index) && others_work(index) && is_done(index))
     }
 
     /// Removes an encoder that is gone; returns whether it was a member.
@@ -347,6 +361,18 @@ mod tests {
             pool.decided();
             assert_eq!((pool.begin_epoch().retired, pool.members()), (vec![2], &[3][..]));
         }
+    }
+
+    #[test]
+    fn who_writes_a_checkpoint_is_let_go_when_it_is_written() {
+        let mut pool = pool_of(2, true);
+        pool.retire(0);
+        pool.keep(BTreeSet::from([0, 1]));
+        assert!(pool.is_to_release() && !pool.is_due(false));
+        pool.keep(BTreeSet::from([1]));
+        assert!(pool.is_due(false));
+        assert_eq!((pool.begin_epoch().retired, pool.members()), (vec![0], &[1][..]));
+        assert!(!pool.is_to_release());
     }
 
     #[test]

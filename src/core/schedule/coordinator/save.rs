@@ -6,7 +6,7 @@
 use super::{CheckpointDraft, SchedulerState};
 use crate::message::{ActorId, PoolName, SaveTo, SavedFile, StepId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Saves that are not published yet, and the results of earlier ones.
@@ -185,6 +185,12 @@ impl Saves {
             (step, to, save.dir.clone())
         };
         vacant.map(fill).collect()
+    }
+
+    /// Returns the actors of a pool that have not answered a save.
+    pub fn awaited_of(&self, pool: PoolName) -> BTreeSet<u32> {
+        let awaited = self.open.values().flat_map(|save| &save.awaited);
+        awaited.filter(|actor| actor.pool == pool).map(|actor| actor.index).collect()
     }
 
     /// Returns the result of a save once all actors have answered.

@@ -184,6 +184,9 @@ impl Coordinator {
             return Ok(());
         }
         let Some(pool) = self.encoders.get_mut(name) else { return Ok(()) };
+        if pool.is_to_release() {
+            pool.keep(self.saves.awaited_of(name));
+        }
         let answered = |actor: ActorId| {
             let reduced = in_flight.is_some_and(|in_flight| in_flight.has_reduced(actor));
             reduced || pool.is_broken(actor.index)
