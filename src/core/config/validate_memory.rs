@@ -70,10 +70,11 @@ impl Rules<'_> {
         }
         let precision = foundation.frozen_precision.map(|_| "model.foundation.frozen_precision");
         let budget = memory.weight_budget.foundation.map(|_| "memory.weight_budget.foundation");
-        for (name, _) in config.foundations().into_iter().filter(|(_, pool)| pool.zero > 2) {
-            let zero = format!("pools.{name}.zero");
+        // Whether there are two transformers is not known here.
+        for (pool, _) in config.pools.written_foundations().filter(|(_, pool)| pool.zero > 2) {
+            let zero = format!("{pool}.zero");
             for key in precision.into_iter().chain(budget) {
-                self.broken(true, code::COMBINATION, &[&zero, "pools.foundation.zero", key], || {
+                self.broken(true, code::COMBINATION, &[&zero, key], || {
                     let help = "level 3 shards frozen weights among the replicas: use a lower level, or leave the other key out";
                     (format!("`{zero}` 3 is not supported with `{key}`"), help)
                 });

@@ -292,6 +292,10 @@ fn one_mistake_at_a_time() {
             "checkpoint: { at_end: false, every_steps: 2 }\neval: { path: DATA, every_steps: 5, pooled_statistics: 9 }\n",
             &["LF0111", "`eval.pooled_statistics` is measured with the last checkpoint", "none is written at the end"],
         ),
+        (
+            "pools: { foundation_low: { zero: 3 } }\nmemory: { weight_budget: { foundation: 1GiB } }\n",
+            &["LF0111", "`pools.foundation_low.zero` 3 is not supported with `memory.weight_budget.foundation`"],
+        ),
         ("$ checkpoint.merge_lora=true", &["LF0111", "`checkpoint.merge_lora` requires adapters"]),
         ("$ model.mtp.loss_weight=-1", &["LF0104", "`model.mtp.loss_weight`"]),
         // the command line itself
