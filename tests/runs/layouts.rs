@@ -4,7 +4,8 @@
 use crate::fixture::{Fixture, Pictures};
 use crate::resume::resume;
 use loongforge::core::schedule::StepSummary;
-use loongforge::torch::train::hf::TensorFile;
+use loongforge::torch::train::hf::{Checkpoint, TensorFile};
+use tch::Kind;
 
 /// The relative tolerance of losses and norms over ten steps; rounding grows from step to step as training does.
 const TOLERANCE: f64 = 1e-4;
@@ -187,6 +188,39 @@ fn norms_of_rows_are_trained_in_any_layout() {
     let file = TensorFile::open(&path).unwrap();
     let is_magnitude = |name: &&String| name.ends_with("o_proj.lora_magnitude_vector");
     assert_eq!(file.tensors().keys().filter(is_magnitude).count(), 3);
+}
+
+/// Of rows that ranks have parts of, the norms are those of the whole rows.
+#[test]
+fn adapters_with_norms_are_merged_alike_in_any_layout() {
+    let fixture = Fixture::new(Pictures::Some);
+    let common = [
+        "model.foundation.lora={r: 4, alpha: 8, use_dora: true}",
+        "checkpoint.merge_lora=true",
+        "train.lr=1e-2",
+        "train.steps=3",
+        "train.micro_batch_size=2",
+    ];
+    let merged = |name: &str, layout: &[&str]| {
+        let dir = format!("checkpoint.dir={}", fixture.path().join(name).display());
+        fixture.run(&[&common[..], layout, &[&dir]].concat(), None);
+        let checkpoint = Checkpoint::open(&fixture.path().join(name).join("step-00000003")).unwrap();
+        let of_rows = ["o_proj.weight", "down_proj.weight"];
+        let names = checkpoint.tensors().map(|(name, _)| name.to_owned());
+        let names: Vec<String> = names.filter(|name| of_rows.iter().any(|end| name.ends_with(end))).collect();
+        assert!(names.len() >= 4, "{names:?}");
+        let read = |name: &String| checkpoint.read(checkpoint.get(name).unwrap(), Kind::Float).unwrap();
+        names.iter().map(read).collect::<Vec<_>>()
+    };
+    let whole = merged("whole", &[]);
+    for (name, zero) in [("split", "pools.foundation.zero=0"), ("split-and-shared", "pools.foundation.zero=3")] {
+        let layout = ["pools.foundation.tensor_parallel=2", "pools.foundation.replicas=2", zero];
+        for (found, expected) in merged(name, &layout).iter().zip(&whole) {
+            // Without the other ranks' parts the norms of rows are smaller by a quarter or more.
+            let [far, all] = [found - expected, expected.shallow_clone()].map(|it| it.norm().double_value(&[]));
+            assert!(far < 0.02 * all, "{zero}: {far} of {all}");
+        }
+    }
 }
 
 /// Ranks, stages and the encoder write one folder of adapters, with the trained projector, whatever the layout is.

@@ -7,10 +7,10 @@ use super::shards::Shards;
 use crate::comm::Mesh;
 use crate::native::NativeError;
 use crate::params::{ParamId, ParamStore, StoredTensor};
-use crate::train::peft::merged;
+use crate::train::peft::merged_among;
 use crate::train::shares::gather_piece;
 use loongforge_core::message::SavedFile;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use tch::{Kind, Tensor};
 
 /// This rank among those that hold the parts of one copy of the parameters, and how many they are; `None` of a rank with
@@ -52,7 +52,10 @@ pub fn save_weights_among(
             if values.len() > 4 && !values.contains_key(&id) {
                 values.clear();
             }
-            let value = values.entry(id).or_insert_with(|| merged(params, id));
+            let value = match values.entry(id) {
+                btree_map::Entry::Occupied(known) => known.into_mut(),
+                btree_map::Entry::Vacant(place) => place.insert(merged_among(params, id, mesh)?),
+            };
             let whole = gather_piece(params.spec(id), piece, value, mesh);
             whole.map(|whole| if piece.is_integer { whole.to_kind(Kind::Int64) } else { whole })
         };

@@ -28,6 +28,6 @@ pub use forms_write::write_lora;
 pub use merge::{Adapters, merge_adapter};
 pub(super) use names::PREFIX;
 pub use pair::has_adapter;
-pub(super) use pair::merged;
+pub(super) use pair::{merged, merged_among};
 pub use whole::{is_within, modules_to_save};
 pub use written::{AdapterSettings, adapter_config, dora_without_place};

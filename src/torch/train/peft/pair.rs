@@ -2,6 +2,8 @@
 
 use tch::{Kind, Tensor};
 
+use crate::comm::Mesh;
+use crate::native::NativeError;
 use crate::nn::moe::stacked_product;
 use crate::params::{ADAPTER_PARTS, LinearModule, ParamId, ParamStore, StoredTensor, row_norms};
 
@@ -26,6 +28,16 @@ impl Pair {
 
     /// `base`, the parameter or a piece of it in the file's shape, with the adapter.
     pub fn apply(&self, base: &Tensor, piece: Option<&StoredTensor>) -> Tensor {
+        self.apply_by(base, piece, row_norms)
+    }
+
+    /// Works like [`Pair::apply`] where `norms_of` gives the norms of whole rows, of which `base` may have parts.
+    fn apply_by(
+        &self,
+        base: &Tensor,
+        piece: Option<&StoredTensor>,
+        norms_of: impl FnOnce(&Tensor) -> Tensor,
+    ) -> Tensor {
         let product = match self.stacked {
             Some(count) => stacked_product(&self.a, &self.b, count, piece.and_then(|piece| piece.index)),
             None => self.b.matmul(&self.a),
@@ -43,13 +55,35 @@ impl Pair {
         };
         let turned = |tensor: Tensor| if is_turned { tensor.tr() } else { tensor };
         let sum = turned(sum);
-        let factor = norms / row_norms(&sum);
+        let factor = norms / norms_of(&sum);
         turned(sum * factor.unsqueeze(-1))
     }
 }
 
 /// A parameter with its adapter, in float32, where it has one; else as it is.
 pub(in crate::train) fn merged(params: &ParamStore, id: ParamId) -> Tensor {
+    merged_by(params, id, row_norms)
+}
+
+/// Works like [`merged`] for what this rank has of a parameter, of whose rows the ranks of `mesh` may have parts; each calls it.
+///
+/// # Errors
+/// A rank is gone or did not come in time.
+pub(in crate::train) fn merged_among(params: &ParamStore, id: ParamId, mesh: &Mesh) -> Result<Tensor, NativeError> {
+    let module = LinearModule::of(params.spec(id));
+    if module.is_none_or(|module| !params.joint_norms().contains_key(&module.path)) {
+        return Ok(merged(params, id));
+    }
+    let mut summed = Ok(());
+    let value = merged_by(params, id, |part| {
+        let squares = row_norms(part).square();
+        summed = mesh.tp.all_reduce_sum(&squares);
+        squares.sqrt()
+    });
+    summed.map(|()| value)
+}
+
+fn merged_by(params: &ParamStore, id: ParamId, norms_of: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
     let (value, spec) = (params.value(id), params.spec(id));
     let Some(module) = LinearModule::of(spec) else { return value };
     let part = |part: &str| params.find(&format!("{}{part}", module.path));
@@ -58,7 +92,7 @@ pub(in crate::train) fn merged(params: &ParamStore, id: ParamId) -> Tensor {
     let float = |id| params.leaf(id).detach().to_kind(Kind::Float);
     let parts = ADAPTER_PARTS.iter().filter_map(|name| part(name)).map(float).collect();
     let scale = params.spec(a).adapter.expect("an adapter's first parameter tells its scale").scale;
-    Pair::new(parts, module.stacked, scale).apply(&value.to_kind(Kind::Float), None).to_kind(value.kind())
+    Pair::new(parts, module.stacked, scale).apply_by(&value.to_kind(Kind::Float), None, norms_of).to_kind(value.kind())
 }
 
 /// Returns whether some of the parameters are adapters.
