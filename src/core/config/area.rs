@@ -129,6 +129,8 @@ macro_rules! text_or_number {
     };
 }
 
+pub(super) use text_or_number;
+
 text_or_number!(FrameSize, "frame_size", "string");
 text_or_number!(Area, "area", "integer");
 text_or_number!(Shift, "shift", "number");

@@ -6,7 +6,7 @@ use super::error::{Problem, Sources, code};
 use super::foreign;
 use super::node::{Kind, Node};
 use super::suggest;
-use super::{Address, Area, Device, FrameSize, Shift, Size, Threads, TimeSpan};
+use super::{Address, Area, Device, EpisodeRange, FrameSize, Shift, Size, Threads, TimeSpan, episodes};
 
 /// Checks text, words from a list, and values with their own format.
 pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option<Problem> {
@@ -29,6 +29,8 @@ pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option
         (Kind::Text(text), "frame_size") => text.parse::<FrameSize>().map(drop),
         (Kind::Text(text), "area") => text.parse::<Area>().map(drop),
         (Kind::Text(text), "shift") => text.parse::<Shift>().map(drop),
+        (Kind::Text(text), "episodes") => text.parse::<EpisodeRange>().map(drop),
+        (Kind::Number(number), "episodes") => number.to_string().parse::<EpisodeRange>().map(drop),
         (Kind::Number(number), "area") => number.to_string().parse::<Area>().map(drop),
         (Kind::Number(number), "shift") => number.to_string().parse::<Shift>().map(drop),
         (Kind::Number(number), "size") => number.to_string().parse::<Size>().map(drop),
@@ -38,6 +40,7 @@ pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option
         (_, "frame_size") => Err("expected rows and columns, such as `480x832`".to_owned()),
         (_, "area") => Err("expected a number of pixels, or rows and columns, such as `480x832`".to_owned()),
         (_, "shift") => Err("expected `auto` or a number above 0".to_owned()),
+        (_, "episodes") => Err(episodes::EPISODES.to_owned()),
         (_, "address") => Err("expected a path or HOST:PORT".to_owned()),
         (_, "device") => Err("expected `auto`, `cpu`, `cuda` or `cuda:N`".to_owned()),
         (Kind::Text(_), _) => Ok(()),

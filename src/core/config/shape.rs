@@ -137,6 +137,7 @@ pub(super) fn placeholder(schema: &Value) -> Kind {
     }
     match (type_of(inner), inner["format"].as_str()) {
         (_, Some("size")) => Kind::Text("1MiB".to_owned()),
+        (_, Some("episodes")) => Kind::Number(0.into()),
         ("integer", _) => Kind::Number(1.into()),
         ("number", _) => Kind::Number(Number::from_f64(1.0).expect("finite")),
         ("boolean", _) => Kind::Bool(false),

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::config::EpisodeRange;
+
 /// One data set; a plain string is its `path`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +26,11 @@ pub struct TrainFile {
     #[serde(default = "one")]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
     pub weight: f64,
+    /// LeRobot data sets: the episodes to use, as numbers from 0 and ranges: `[0-99, 120, 200-]`, where `200-` stands for all from
+    /// number 200 on. `null`: all.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 65536), extend("x-one-or-more" = true))]
+    pub episodes: Option<Vec<EpisodeRange>>,
 }
 
 /// Layout of a sample.
@@ -117,7 +124,7 @@ impl AsRef<Path> for Paths {
 impl TrainFile {
     /// Returns a data set whose layout is detected from its first sample.
     pub fn new(path: impl Into<Paths>) -> Self {
-        Self { path: path.into(), format: Format::Auto, columns: BTreeMap::new(), weight: 1.0 }
+        Self { path: path.into(), format: Format::Auto, columns: BTreeMap::new(), weight: 1.0, episodes: None }
     }
 
     /// Returns its name in messages: the first path, and the number of further paths.

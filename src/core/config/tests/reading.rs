@@ -74,6 +74,29 @@ fn a_data_set_may_be_its_path_alone() {
 }
 
 #[test]
+fn episodes_are_numbers_and_ranges() {
+    let bench = Bench::new(GOOD);
+    let path = bench.dir.path().join("d.jsonl").display().to_string();
+    let set = |episodes: &str| format!("data.train=[{{path: {path}, episodes: {episodes}}}]");
+    let read = |episodes: &str| {
+        let config = bench.load(&[&set(episodes)]).config;
+        config.data.train[0].episodes.iter().flatten().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(read("[0-9, 12, 20-]"), ["0-9", "12", "20-"]);
+    assert_eq!((read("7"), read("3-5")), (vec!["7".to_owned()], vec!["3-5".to_owned()]));
+    assert!(read("null").is_empty() && bench.load(&[]).config.data.train[0].episodes.is_none());
+    for (episodes, part) in [
+        ("[0, 3-1]", "`data.train.0.episodes.1`: expected a range that begins with the smaller number, found `3-1`"),
+        ("[first]", "`data.train.0.episodes.0`: expected the number of an episode, from 0, or a range such as `0-99`"),
+        ("[1.5]", "`data.train.0.episodes.0`: expected the number of an episode"),
+        ("[]", "`data.train.0.episodes`: expected at least 1 item"),
+    ] {
+        let text = bench.errors(&[&set(episodes)]);
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
 fn pools_with_names_hold_their_towers() {
     let bench = Bench::new(GOOD);
     let all: TowerSet = [Tower::Vision, Tower::Audio].into_iter().collect();

@@ -1,5 +1,6 @@
 //! The rows of a set that are open at once, and single frames.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ pub struct OpenBlock {
     episodes: Range<usize>,
     /// Samples before each of its episodes, and all of them.
     before: Vec<u64>,
-    first_file: usize,
-    files: Vec<Arc<Rows>>,
+    /// By their numbers, those with samples.
+    files: BTreeMap<usize, Arc<Rows>>,
 }
 
 impl Set {
@@ -26,28 +27,31 @@ impl Set {
     /// Named by the file: missing, damaged, or other rows than the episodes say.
     pub fn open_block(self: &Arc<Self>, number: usize, dropped: usize) -> Result<OpenBlock, DataError> {
         let block = &self.blocks[number];
+        let set: &Self = self;
+        let chosen = || block.episodes.clone().filter(move |&at| set.is_chosen(at));
         let open = |file: usize| {
             let path = self.folder().join(&self.episodes.files[file]);
             let rows = Rows::open(&path)?;
-            self.check(&path, file, block.episodes.clone(), &rows)?;
-            Ok(Arc::new(rows))
+            self.check(&path, file, chosen(), &rows)?;
+            Ok((file, Arc::new(rows)))
         };
-        let files = block.files.clone().map(open).collect::<Result<Vec<_>, DataError>>()?;
+        let files: BTreeSet<usize> = chosen().map(|at| self.episodes.list[at].file).collect();
+        let files = files.into_iter().map(open).collect::<Result<BTreeMap<_, _>, DataError>>()?;
         let before = std::iter::once(0).chain(self.lens(block, dropped).scan(0, |sum, len| {
             *sum += len;
             Some(*sum)
         }));
-        Ok(OpenBlock {
-            set: self.clone(),
-            episodes: block.episodes.clone(),
-            before: before.collect(),
-            first_file: block.files.start,
-            files,
-        })
+        Ok(OpenBlock { set: self.clone(), episodes: block.episodes.clone(), before: before.collect(), files })
     }
 
     /// Sees to it that a file has the rows that the episodes say.
-    fn check(&self, path: &Path, file: usize, episodes: Range<usize>, rows: &Rows) -> Result<(), DataError> {
+    fn check(
+        &self,
+        path: &Path,
+        file: usize,
+        episodes: impl Iterator<Item = usize>,
+        rows: &Rows,
+    ) -> Result<(), DataError> {
         for at in episodes {
             let episode = &self.episodes.list[at];
             if episode.file != file {
@@ -97,7 +101,7 @@ impl OpenBlock {
     /// Sample `index`.
     pub fn step(&self, index: u64) -> Step {
         let (episode, frame) = self.place(index);
-        let file = self.set.episodes.list[episode].file - self.first_file;
-        Step::new(self.set.clone(), self.files[file].clone(), episode, frame)
+        let rows = self.files[&self.set.episodes.list[episode].file].clone();
+        Step::new(self.set.clone(), rows, episode, frame)
     }
 }

@@ -1,5 +1,6 @@
 //! A set, opened: its info, its episodes, and the blocks of rows that are open at once.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use super::modality::{MODALITY, Modality};
 use super::stats::{EPISODES_STATS, STATS, Stats};
 use super::tasks::{self, TASKS, Tasks};
 use super::videos::Videos;
+use crate::config::EpisodeRange;
 use crate::data::error::DataError;
 
 /// Frames of a block where its files are small enough.
@@ -26,10 +28,13 @@ pub struct Set {
     pub(super) episodes: Episodes,
     /// Its blocks: whole files of rows, as few as have enough frames.
     pub(super) blocks: Vec<Extent>,
+    /// Which episodes begin samples, where not all do.
+    chosen: Option<Vec<bool>>,
     videos: Videos,
 }
 
-/// Episodes that follow one another, in the files of rows that they fill.
+/// Episodes that follow one another, in the files of rows that they fill; of a set of which not all episodes begin samples, with
+/// those between that do not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     /// The first episode, and the one behind the last.
@@ -56,8 +61,33 @@ impl Set {
         }
         let info = Info::read(folder)?;
         let (tasks, episodes) = (tasks::read(folder, &info)?, Episodes::read(folder, &info)?);
-        let (blocks, modality) = (extents(folder, &episodes), Modality::read(folder, &info)?);
-        Ok(Self { folder: folder.to_owned(), info, tasks, modality, episodes, blocks, videos: Videos::default() })
+        let (blocks, modality) = (extents(folder, &episodes, None), Modality::read(folder, &info)?);
+        let (folder, videos) = (folder.to_owned(), Videos::default());
+        Ok(Self { folder, info, tasks, modality, episodes, blocks, chosen: None, videos })
+    }
+
+    /// The same, of which these episodes alone begin samples, in the order of their numbers.
+    ///
+    /// # Errors
+    /// Named by the set: it has fewer episodes, or one is named twice.
+    pub fn choose(self, ranges: &[EpisodeRange]) -> Result<Self, DataError> {
+        let wrong = |reason: String| DataError::file(&self.folder, reason);
+        let mut chosen = vec![false; self.episodes.list.len()];
+        for range in ranges {
+            for at in range.within(chosen.len()).map_err(wrong)? {
+                if chosen[at] {
+                    return Err(wrong(format!("`episodes` names episode {at} twice")));
+                }
+                chosen[at] = true;
+            }
+        }
+        let blocks = extents(&self.folder, &self.episodes, Some(&chosen));
+        Ok(Self { blocks, chosen: Some(chosen), ..self })
+    }
+
+    /// Returns whether samples begin in an episode.
+    pub(super) fn is_chosen(&self, episode: usize) -> bool {
+        self.chosen.as_ref().is_none_or(|chosen| chosen[episode])
     }
 
     /// Returns the folder that contains `meta`, as it was given to [`Set::open`].
@@ -106,9 +136,14 @@ impl Set {
     pub fn files(&self) -> Vec<PathBuf> {
         let described = [INFO, STATS, EPISODES_STATS, MODALITY].into_iter().chain(TASKS).map(PathBuf::from);
         let described = described.filter(|name| self.folder.join(name).is_file());
-        let named = described
-            .chain(self.episodes.described.iter().cloned())
-            .chain(self.episodes.files.iter().chain(&self.episodes.videos).cloned());
+        let (mut rows, mut videos) = (BTreeSet::new(), BTreeSet::new());
+        for (_, episode) in self.episodes.list.iter().enumerate().filter(|(at, _)| self.is_chosen(*at)) {
+            rows.insert(episode.file);
+            videos.extend(episode.clips.iter().map(|clip| clip.file));
+        }
+        let rows = rows.into_iter().map(|file| &self.episodes.files[file]);
+        let videos = videos.into_iter().map(|file| &self.episodes.videos[file]);
+        let named = described.chain(self.episodes.described.iter().chain(rows).chain(videos).cloned());
         named.map(|name| self.folder.join(name)).collect()
     }
 
@@ -121,23 +156,30 @@ impl Set {
         self.blocks.iter().map(of).collect()
     }
 
+    /// Samples that begin in each episode that has some, in the order of the samples.
+    pub fn episode_lens(&self, dropped: usize) -> Vec<u64> {
+        self.blocks.iter().flat_map(|extent| self.lens(extent, dropped)).filter(|&len| len > 0).collect()
+    }
+
     /// Samples that begin in each episode of a block.
     pub(super) fn lens(&self, extent: &Extent, dropped: usize) -> impl Iterator<Item = u64> {
-        self.episodes.list[extent.episodes.clone()].iter().map(move |it| it.length.saturating_sub(dropped) as u64)
+        let frames = move |at: usize| if self.is_chosen(at) { self.episodes.list[at].length } else { 0 };
+        extent.episodes.clone().map(move |at| frames(at).saturating_sub(dropped) as u64)
     }
 }
 
-/// Whole files of rows, as few as have enough frames. Episodes of one file follow one another.
-fn extents(folder: &Path, episodes: &Episodes) -> Vec<Extent> {
+/// Whole files of rows, as few as have enough frames of these episodes, or of all. Episodes of one file follow one another.
+fn extents(folder: &Path, episodes: &Episodes, chosen: Option<&[bool]>) -> Vec<Extent> {
     let bytes = |file: usize| std::fs::metadata(folder.join(&episodes.files[file])).map_or(0, |it| it.len());
     let mut extents: Vec<Extent> = Vec::new();
     let (mut num_frames, mut num_bytes) = (0, 0);
-    for (at, episode) in episodes.list.iter().enumerate() {
+    let is_chosen = |at: usize| chosen.is_none_or(|chosen| chosen[at]);
+    for (at, episode) in episodes.list.iter().enumerate().filter(|(at, _)| is_chosen(*at)) {
         let is_same = extents.last().is_some_and(|extent| extent.files.contains(&episode.file));
         let more = if is_same { 0 } else { bytes(episode.file) };
         let has_room = num_frames < BLOCK_FRAMES && num_bytes + more <= BLOCK_BYTES;
         match extents.last_mut() {
-            Some(extent) if is_same || has_room && extent.files.end == episode.file => {
+            Some(extent) if is_same || has_room && extent.files.end <= episode.file => {
                 extent.episodes.end = at + 1;
                 extent.files.end = extent.files.end.max(episode.file + 1);
                 num_frames += episode.length;

@@ -7,6 +7,7 @@ use image::{Rgb, RgbImage};
 use serde_json::{Value as Json, json};
 
 use super::*;
+use crate::config::EpisodeRange;
 use crate::data::error::DataError;
 use crate::data::in_process::InProcess;
 use crate::data::limits::Limits;
@@ -171,6 +172,33 @@ fn the_last_frames_of_episodes_may_begin_no_sample() {
     assert_eq!(places, [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6)]);
     // They are still what follows.
     assert_eq!(steps[1].window("action", &[5]).unwrap().is_pad, [false]);
+}
+
+#[test]
+fn chosen_episodes_alone_begin_samples_and_only_their_files_are_needed() {
+    let of = |folder: &Path, ranges: &[&str]| {
+        let ranges: Vec<EpisodeRange> = ranges.iter().map(|range| range.parse().unwrap()).collect();
+        Arc::new(Set::open(folder).unwrap().choose(&ranges).unwrap())
+    };
+    for name in ["image", "v21"] {
+        let folder = goldens().join(name);
+        let wanted: Vec<Step> =
+            samples(&open(&folder), 0).into_iter().filter(|step| [0, 2].contains(&step.episode())).collect();
+        let set = of(&folder, &["2-", "0"]);
+        let steps = samples(&set, 0);
+        assert_eq!(steps, wanted);
+        for (ours, whole) in steps.iter().zip(&wanted) {
+            assert_eq!(ours.window("action", &[-1, 0, 5]).unwrap(), whole.window("action", &[-1, 0, 5]).unwrap());
+        }
+        assert_eq!((set.blocks(0).len(), set.episode_lens(0), set.episode_lens(5)), (1, vec![7, 5], vec![2]));
+        assert_eq!(set.stats().unwrap(), open(&folder).stats().unwrap());
+    }
+    // A file of its own for each episode: those of the others are not looked at.
+    let set = of(&goldens().join("v21"), &["1"]);
+    let names = set.files().into_iter().filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
+    let names: Vec<String> = names.filter(|name| name.starts_with("episode_")).collect();
+    assert_eq!(names, ["episode_000001", "episode_000001"]);
+    assert_eq!(samples(&set, 0).len(), 12);
 }
 
 /// A set of two episodes and all types, written into `folder`.

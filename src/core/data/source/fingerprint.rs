@@ -1,12 +1,13 @@
 //! Describes what files a run's samples come from, so that a resumed run notices when they are others.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::open::find;
 use super::shard::Shard;
-use crate::config::Data;
+use crate::config::{Data, EpisodeRange, TrainFile};
 use crate::data::error::DataError;
 
 /// The files of every data set, in order. Pictures that records name are not among them.
@@ -16,6 +17,9 @@ pub struct Fingerprint {
     /// `data.val_size`: what of the files is not trained on.
     #[serde(default)]
     pub val_size: f64,
+    /// `episodes` of the data sets that have it, by their numbers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub episodes: BTreeMap<usize, String>,
     /// What decides the packs that were made before the first step; `None`: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packs: Option<String>,
@@ -45,7 +49,15 @@ pub fn fingerprint(data: &Data) -> Result<Fingerprint, DataError> {
     let stamp = |Shard { name, size, tag }: Shard| Stamp { name, size, tag };
     let set = |file| Ok(find(file)?.shards.into_iter().map(stamp).collect());
     let sets = data.train.iter().map(set).collect::<Result<_, _>>()?;
-    Ok(Fingerprint { sets, val_size: data.val_size, packs: None })
+    let ranges = |(at, file): (usize, &TrainFile)| Some((at, listed(file.episodes.as_ref()?)));
+    let episodes = data.train.iter().enumerate().filter_map(ranges).collect();
+    Ok(Fingerprint { sets, val_size: data.val_size, episodes, packs: None })
+}
+
+/// The same text for the same episodes, however they are listed.
+fn listed(ranges: &[EpisodeRange]) -> String {
+    let joined: Vec<String> = EpisodeRange::joined(ranges).iter().map(ToString::to_string).collect();
+    joined.join(", ")
 }
 
 impl Fingerprint {
@@ -54,6 +66,12 @@ impl Fingerprint {
         let differs = |name: &str, what: String| Some(Difference { name: name.to_owned(), what });
         if self.val_size != now.val_size {
             return differs("data.val_size", format!("is {}, but was {}", now.val_size, self.val_size));
+        }
+        // Other episodes may be in other files; that of a set which is gone is told below.
+        let changed = (0..self.sets.len().min(now.sets.len())).find(|at| self.episodes.get(at) != now.episodes.get(at));
+        if let Some(at) = changed {
+            let [new, old] = [now, self].map(|of| of.episodes.get(&at).map_or("all", String::as_str));
+            return differs(&format!("data.train.{at}.episodes"), format!("is {new:.80}, but was {old:.80}"));
         }
         for at in 0..self.sets.len().max(now.sets.len()) {
             let (Some(old), Some(new)) = (self.sets.get(at), now.sets.get(at)) else {
@@ -117,6 +135,23 @@ mod tests {
         ] {
             assert_eq!(old.difference(&new).unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn other_episodes_are_told_by_the_key_and_the_same_ones_are_not() {
+        let of = |ranges: &[&str]| {
+            let ranges: Vec<EpisodeRange> = ranges.iter().map(|range| range.parse().unwrap()).collect();
+            let episodes = (!ranges.is_empty()).then(|| (0, listed(&ranges))).into_iter().collect();
+            Fingerprint { sets: vec![Vec::new()], episodes, ..Fingerprint::default() }
+        };
+        let said = |old: &[&str], new: &[&str]| of(old).difference(&of(new)).map(|difference| difference.to_string());
+        assert_eq!(said(&["0-4", "7"], &["7", "0", "1-4"]), None);
+        assert_eq!(said(&["0-4"], &["0-5"]).unwrap(), "data.train.0.episodes is 0-5, but was 0-4");
+        assert_eq!(said(&[], &["3-"]).unwrap(), "data.train.0.episodes is 3-, but was all");
+        // Fingerprints of runs that chose no episodes stay the same.
+        let json = serde_json::to_value(of(&[])).unwrap();
+        assert!(json.get("episodes").is_none());
+        assert_eq!(serde_json::from_value::<Fingerprint>(json).unwrap(), of(&[]));
     }
 
     #[test]

@@ -16,7 +16,8 @@ type Found = (Arc<Set>, Vec<Shard>);
 /// The set that an entry names, where it names one; its files, of which the first is its info.
 ///
 /// # Errors
-/// Named by the path: the set cannot be opened, or the entry has paths or columns beside it.
+/// Named by the path: the set cannot be opened or lacks the episodes that are chosen, the entry has paths or columns beside it, or
+/// chooses episodes of another kind of data.
 pub fn find(file: &TrainFile) -> Result<Option<Found>, DataError> {
     let name = file.name();
     let may_be = matches!(file.format, Format::Auto | Format::Lerobot);
@@ -26,6 +27,11 @@ pub fn find(file: &TrainFile) -> Result<Option<Found>, DataError> {
             true => Err(DataError::file(
                 &name,
                 "is not a LeRobot set on this machine: a folder with meta/info.json is needed",
+            )),
+            false if file.episodes.is_some() => Err(DataError::file(
+                &name,
+                "is not a LeRobot set (a folder on this machine with meta/info.json), and `episodes` applies only to such \
+                 sets: leave it out",
             )),
             false => Ok(None),
         };
@@ -38,7 +44,12 @@ pub fn find(file: &TrainFile) -> Result<Option<Found>, DataError> {
                       `policy.action` name its features";
         return Err(DataError::file(&name, reason));
     }
-    let set = Arc::new(Set::open(Path::new(path))?);
+    let set = Set::open(Path::new(path))?;
+    let set = match &file.episodes {
+        Some(ranges) => set.choose(ranges)?,
+        None => set,
+    };
+    let set = Arc::new(set);
     let shards = set.files().iter().map(|path| Shard::stat(&path.to_string_lossy())).collect::<Result<_, _>>()?;
     Ok(Some((set, shards)))
 }

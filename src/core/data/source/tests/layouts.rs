@@ -51,6 +51,10 @@ fn every_layout_is_told_by_its_first_sample() {
     let text = json!({"dialogue": [{"role": "user", "content": "<image>"}], "picture": "a.png"}).to_string();
     let file = TrainFile { columns: columns.into(), ..TrainFile::new(folder.write("c.jsonl", text)) };
     assert_eq!(shown(&open(&file).unwrap(), 0), "user: (a.png)");
+    let file =
+        TrainFile { episodes: Some(vec!["0-9".parse().unwrap()]), ..TrainFile::new(folder.path("m.jsonl").as_str()) };
+    let error = open(&file).err().unwrap().to_string();
+    assert!(error.contains("m.jsonl: is not a LeRobot set") && error.contains("`episodes` applies only"), "{error}");
 }
 
 #[test]
