@@ -16,7 +16,7 @@ use crate::config::{Data, TrainFile};
 use crate::message::SampleId;
 
 pub use refusals::PACKED_ALREADY;
-use refusals::{expect_samples, expect_sources, expect_unpacked, expect_whole_episodes, no_labeled_answer};
+use refusals::{expect_samples, expect_sources, expect_unpacked, no_labeled_answer};
 
 /// An endless stream: position → sample, always the same for the same files, configuration and seed.
 /// It may be shared by threads.
@@ -87,10 +87,10 @@ impl Dataset {
         let sources: Vec<Source> = data.train.iter().map(open).collect::<Result<_, _>>()?;
         expect_sources(&sources)?;
         sources.iter().try_for_each(|source| maker.check(source))?;
-        expect_whole_episodes(&sources, data.val_size)?;
         let lens: Vec<u64> = sources.iter().map(|source| source.len() as u64).collect();
+        let episodes: Vec<Option<Vec<u64>>> = sources.iter().map(Source::episode_lens).collect();
         Ok(Self {
-            split: Split::new(&lens, data.val_size)?,
+            split: Split::new(&lens, &episodes, data.val_size)?,
             mixture: None,
             maker,
             sources,

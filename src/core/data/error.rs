@@ -18,7 +18,8 @@ pub enum DataError {
     #[error("{path}: {reason}")]
     File { path: PathBuf, reason: String },
     #[error(
-        "data.val_size sets aside {what}: below 1 it is a share, else a number of samples; change it, or leave it out"
+        "data.val_size sets aside {what}: below 1 it is a share, else a number of samples, or for LeRobot sets of \
+         episodes; change it, or leave it out"
     )]
     Split { what: String },
     #[error("no data source: name at least one file")]

@@ -1,5 +1,5 @@
-//! `data.val_size`: which samples of each data set are set aside for evaluation. A function of the sets' sizes alone, so that
-//! neither the seed nor the machine plays a part, and no sample is ever trained on and evaluated.
+//! `data.val_size`: which samples of each data set are set aside for evaluation, of a LeRobot set in whole episodes. A function of the
+//! sets' sizes alone, so that neither the seed nor the machine plays a part, and no sample is ever trained on and evaluated.
 
 use std::collections::BTreeSet;
 
@@ -11,31 +11,41 @@ use crate::rng::permute;
 pub struct Split(Vec<Vec<u64>>);
 
 impl Split {
-    /// Below 1 `val_size` is a part of each set, else a number of samples of all sets together, in proportion to their sizes.
+    /// Sets aside of sets of so many samples. Those that have `episodes`, each of so many samples, count and give whole ones. Below 1
+    /// `val_size` is a part of each set, else a number of samples of all sets together, in proportion to their sizes.
     ///
     /// # Errors
     /// Nothing is set aside, or nothing is left of a set.
-    pub fn new(lens: &[u64], val_size: f64) -> Result<Self, DataError> {
+    pub fn new(lens: &[u64], episodes: &[Option<Vec<u64>>], val_size: f64) -> Result<Self, DataError> {
         if val_size == 0.0 {
             return Ok(Self(vec![Vec::new(); lens.len()]));
         }
+        let whole = lens.iter().zip(episodes);
+        let lens: Vec<u64> = whole.map(|(&len, whole)| whole.as_ref().map_or(len, |it| it.len() as u64)).collect();
+        let what = |has_episodes: bool| if has_episodes { "episodes" } else { "samples" };
         let total: u64 = lens.iter().sum();
         let wanted = if val_size < 1.0 { val_size * total as f64 } else { val_size };
         // Up to here, counted over all sets: so the parts add up to what is wanted.
         let up_to = |len: u64| (wanted * len as f64 / total as f64).round() as u64;
         let (mut before, mut held) = (0, Vec::new());
-        for (set, &len) in (0..).zip(lens) {
+        for (set, &len) in lens.iter().enumerate() {
             let count = up_to(before + len) - up_to(before);
             before += len;
             if count >= len {
-                return Err(DataError::Split { what: format!("{count} of the {len} samples of data.train.{set}") });
+                let what = what(episodes[set].is_some());
+                return Err(DataError::Split { what: format!("{count} of the {len} {what} of data.train.{set}") });
             }
-            let indices: BTreeSet<u64> = (0..count).map(|place| permute(place, len, &[0x76616c, set])).collect();
-            held.push(indices.into_iter().collect());
+            let key = [0x76616c, set as u64];
+            let indices: BTreeSet<u64> = (0..count).map(|place| permute(place, len, &key)).collect();
+            held.push(match &episodes[set] {
+                Some(episodes) => samples_of(&indices, episodes),
+                None => indices.into_iter().collect(),
+            });
         }
         let split = Self(held);
         if split.len() == 0 {
-            return Err(DataError::Split { what: format!("none of {total} samples") });
+            let what = what(episodes.iter().any(Option::is_some));
+            return Err(DataError::Split { what: format!("none of {total} {what}") });
         }
         Ok(split)
     }
@@ -75,15 +85,32 @@ impl Split {
     }
 }
 
+/// The samples of these episodes, ascending, of a set with episodes of so many samples.
+fn samples_of(indices: &BTreeSet<u64>, episodes: &[u64]) -> Vec<u64> {
+    let (mut first, mut samples) = (0u64, Vec::new());
+    for (index, &len) in (0..).zip(episodes) {
+        if indices.contains(&index) {
+            samples.extend(first..first + len);
+        }
+        first += len;
+    }
+    samples
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Sets without episodes.
+    fn of(lens: &[u64], val_size: f64) -> Result<Split, DataError> {
+        Split::new(lens, &vec![None; lens.len()], val_size)
+    }
+
     proptest! {
         #[test]
         fn every_sample_is_trained_on_or_set_aside(lens in prop::collection::vec(2u64..60, 1..4), part in 0.1f64..0.4) {
-            let Ok(split) = Split::new(&lens, part) else { return Ok(()) };
+            let Ok(split) = of(&lens, part) else { return Ok(()) };
             let held: BTreeSet<(usize, u64)> = (0..split.len()).map(|position| split.held(position)).collect();
             prop_assert_eq!(held.len() as u64, split.len());
             prop_assert_eq!(split.len(), (part * lens.iter().sum::<u64>() as f64).round() as u64);
@@ -98,10 +125,29 @@ mod tests {
 
     #[test]
     fn a_number_of_samples_is_exact_and_too_many_are_refused() {
-        assert_eq!(Split::new(&[1000, 3000], 100.0).unwrap().len(), 100);
-        assert_eq!(Split::new(&[1000, 3000], 100.0).unwrap().of(0).len(), 25);
-        assert_eq!(Split::new(&[10], 0.0).unwrap().len(), 0);
-        let error = |lens: &[u64], size| Split::new(lens, size).unwrap_err().to_string();
+        assert_eq!(of(&[1000, 3000], 100.0).unwrap().len(), 100);
+        assert_eq!(of(&[1000, 3000], 100.0).unwrap().of(0).len(), 25);
+        assert_eq!(of(&[10], 0.0).unwrap().len(), 0);
+        let error = |lens: &[u64], size| of(lens, size).unwrap_err().to_string();
         assert!(error(&[10], 10.0).contains("data.val_size") && error(&[10, 90], 0.001).contains("none of 100"));
+    }
+
+    #[test]
+    fn episodes_are_set_aside_as_a_whole() {
+        let lens: Vec<u64> = (0..20).map(|episode| 3 + episode % 4).collect();
+        let total: u64 = lens.iter().sum();
+        let sizes = [Some(lens.clone())];
+        let before: Vec<u64> = (0..=lens.len()).map(|end| lens[..end].iter().sum()).collect();
+        for (val_size, count) in [(0.25, 5), (3.0, 3)] {
+            let split = Split::new(&[total], &sizes, val_size).unwrap();
+            let held: BTreeSet<u64> = split.of(0).iter().copied().collect();
+            let whole = before.windows(2).filter(|around| (around[0]..around[1]).all(|at| held.contains(&at)));
+            let lens: Vec<u64> = whole.map(|around| around[1] - around[0]).collect();
+            assert_eq!((lens.len(), lens.iter().sum::<u64>()), (count, held.len() as u64), "{val_size}");
+            assert!(split.of(0).is_sorted());
+        }
+        let error = |val_size| Split::new(&[total], &sizes, val_size).unwrap_err().to_string();
+        assert!(error(20.0).contains("20 of the 20 episodes of data.train.0"), "{}", error(20.0));
+        assert!(error(0.01).contains("none of 20 episodes"), "{}", error(0.01));
     }
 }

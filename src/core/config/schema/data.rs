@@ -63,8 +63,8 @@ pub struct Data {
     /// Limits on bad samples. Bad samples are skipped and listed; above a limit the run ends.
     #[serde(default)]
     pub on_bad_sample: BadSamples,
-    /// Samples to hold out of `data.train` and evaluate as the set `val` of `eval`: a fraction if below 1, else a number. The
-    /// selection does not depend on the seed.
+    /// Samples to hold out of `data.train` and evaluate as the set `val` of `eval`: a fraction if below 1, else a number. Of LeRobot
+    /// data sets whole episodes are held out, and counted. The selection does not depend on the seed.
     #[serde(default)]
     #[schemars(range(min = 0.0))]
     pub val_size: f64,

@@ -9,9 +9,6 @@ use crate::data::source::Source;
 pub const PACKED_ALREADY: &str =
     "is already packed, but packs are made of samples: leave it out, or train on it as it is with data.pack.mode step";
 
-const SINGLE_FRAMES: &str = "is a LeRobot set: `data.val_size` would set aside single frames while their neighbors \
-                             are trained on; keep whole episodes apart as a set of their own, and name it in `eval`";
-
 /// # Errors
 /// The data set has no samples.
 pub(super) fn expect_samples(source: Source) -> Result<Source, DataError> {
@@ -25,15 +22,6 @@ pub(super) fn expect_samples(source: Source) -> Result<Source, DataError> {
 /// There is no data set.
 pub(super) fn expect_sources(sources: &[Source]) -> Result<(), DataError> {
     if sources.is_empty() { Err(DataError::NoSource) } else { Ok(()) }
-}
-
-/// # Errors
-/// Frames of a data set would be set aside whose neighbors are trained on.
-pub(super) fn expect_whole_episodes(sources: &[Source], val_size: f64) -> Result<(), DataError> {
-    match sources.iter().find(|source| val_size > 0.0 && source.set().is_some()) {
-        Some(source) => Err(DataError::file(source.name(), SINGLE_FRAMES)),
-        None => Ok(()),
-    }
 }
 
 /// # Errors

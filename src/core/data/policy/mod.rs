@@ -19,6 +19,8 @@ mod action_tokens;
 mod augment;
 mod canvas;
 mod chat;
+#[cfg(test)]
+mod chosen_tests;
 mod data_keys;
 #[cfg(test)]
 mod data_keys_tests;

@@ -71,6 +71,11 @@ impl Source {
         self.set.as_ref().map(|(set, _)| set)
     }
 
+    /// Samples of each episode that has some, in their order; `None`: it is no LeRobot set.
+    pub fn episode_lens(&self) -> Option<Vec<u64>> {
+        self.set.as_ref().map(|(set, dropped)| set.episode_lens(*dropped))
+    }
+
     /// Returns what messages call it.
     pub fn name(&self) -> &Path {
         &self.name
