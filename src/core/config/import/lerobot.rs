@@ -1,6 +1,8 @@
 //! lerobot's `lerobot-train` (version 0.5): its command lines, and the `train_config.json` that it writes into each checkpoint. Of this
 //! file the data, the run and its layout; the policy, and rates, are in files of their own.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use super::flags::Flags;
@@ -13,6 +15,9 @@ use crate::config::yaml;
 const MAPS: [&str; 4] =
     ["rename_map", "policy.input_features", "policy.output_features", "policy.normalization_mapping"];
 const SECTIONS: [&str; 5] = ["dataset", "optimizer", "scheduler", "eval", "wandb"];
+
+/// Episodes that a set may have: 16 million.
+const MAX_EPISODES: u64 = 1 << 24;
 
 /// Returns whether these are the keys of a `train_config.json`.
 pub(super) fn is_config(fields: &Map<String, Value>) -> bool {
@@ -110,8 +115,13 @@ fn data(sheet: &mut Sheet) -> Option<String> {
         false => id,
     };
     let path = root.clone().or(id.map(of_hub));
+    let episodes = episodes(sheet);
     if let Some(path) = &path {
-        sheet.set("data.train", json!([{ "path": path }]));
+        let mut set = json!({ "path": path });
+        if let Some(episodes) = episodes {
+            set["episodes"] = episodes.into();
+        }
+        sheet.set("data.train", json!([set]));
     }
     sheet.arrived("dataset.root", "data.train");
     match root.is_some() {
@@ -122,10 +132,6 @@ fn data(sheet: &mut Sheet) -> Option<String> {
         sheet.settled("data.train names the data set", &["dataset.repo_type"]);
     }
     sheet.missing("copy the set to a folder or to a data set on the hub", &["dataset.repo_type"]);
-    sheet.missing(
-        "every episode of a set is used: write the wanted episodes to a separate set (`lerobot-edit-dataset`)",
-        &["dataset.episodes", "dataset.exclude_episodes"],
-    );
     transforms(sheet);
     if sheet.number("tolerance_s") == Some(1e-4) {
         sheet.settled("frames must lie within 0.1 ms of their timestamps", &["tolerance_s"]);
@@ -147,6 +153,65 @@ fn data(sheet: &mut Sheet) -> Option<String> {
     sheet.settled("pictures are normalized as in the published model", &["dataset.use_imagenet_stats"]);
     renamed(sheet);
     path
+}
+
+/// Translates which episodes are used, into numbers and ranges; `None`: all.
+fn episodes(sheet: &mut Sheet) -> Option<Vec<Value>> {
+    let keys = ["dataset.episodes", "dataset.exclude_episodes"];
+    let [wanted, without] = keys.map(|key| sheet.get(key).map(episode_numbers));
+    if matches!(wanted, Some(None)) || matches!(without, Some(None)) {
+        sheet.missing("set data.train[].episodes; it must be a list of numbers of episodes, from 0", &keys);
+        return None;
+    }
+    let (wanted, without) = (wanted.flatten(), without.flatten().unwrap_or_default());
+    let ranges = match wanted {
+        Some(wanted) => ranges(wanted.difference(&without).copied()),
+        None if without.is_empty() => {
+            sheet.settled("it is empty", &keys);
+            return None;
+        }
+        None => {
+            // From behind each that is left out to before the next one; behind the last all.
+            let begins = std::iter::once(0).chain(without.iter().map(|one| one + 1));
+            let ends = without.iter().copied().map(Some).chain([None]);
+            begins.zip(ends).filter_map(|(begin, end)| range(begin, end)).collect()
+        }
+    };
+    if ranges.is_empty() {
+        sheet.missing("no episode is left: set data.train[].episodes", &keys);
+        return None;
+    }
+    sheet.note("lerobot ignores episodes that the data set does not have; here `check` refuses them");
+    keys.iter().for_each(|key| sheet.arrived(key, "data.train[].episodes"));
+    Some(ranges)
+}
+
+/// The numbers of episodes in a list; `None`: it is another value.
+fn episode_numbers(value: &Value) -> Option<BTreeSet<u64>> {
+    let number = |one: &Value| one.as_u64().filter(|&number| number < MAX_EPISODES);
+    value.as_array()?.iter().map(number).collect()
+}
+
+/// The same numbers as ranges.
+fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<Value> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, end)) if *end == number => *end += 1,
+            _ => ranges.push((number, number + 1)),
+        }
+    }
+    ranges.into_iter().filter_map(|(begin, end)| range(begin, Some(end))).collect()
+}
+
+/// The episodes from `begin` to before `end`, as a config has them; `None`: there are none.
+fn range(begin: u64, end: Option<u64>) -> Option<Value> {
+    match end.map(|end| end.checked_sub(begin)) {
+        None => Some(format!("{begin}-").into()),
+        Some(None | Some(0)) => None,
+        Some(Some(1)) => Some(begin.into()),
+        Some(Some(count)) => Some(format!("{begin}-{}", begin + count - 1).into()),
+    }
 }
 
 /// The model's names of what the data has.
@@ -237,9 +302,7 @@ fn layout(sheet: &mut Sheet) {
 
 /// Evaluations, of which those in a simulator are asked by clients of `serve-policy`.
 fn evaluation(sheet: &mut Sheet) {
-    sheet.missing("write the evaluated episodes to a separate set and name it in eval.path", &["dataset.eval_split"]);
-    let split = "it needs held-out episodes: eval.every_steps evaluates eval.path, eval.max_samples limits it";
-    sheet.missing(split, &["eval_steps", "max_eval_samples"]);
+    held_out(sheet);
     let has_env = sheet.get("env").is_some() || !sheet.begin_with("env.").is_empty();
     let env: Vec<String> = ["env", "eval"].iter().flat_map(|begin| sheet.begin_with(&format!("{begin}."))).collect();
     let keys: Vec<&str> = env.iter().map(String::as_str).chain(["env", "env_eval_freq", "eval_freq"]).collect();
@@ -247,6 +310,31 @@ fn evaluation(sheet: &mut Sheet) {
         true => sheet.missing("simulators query `loongforge serve-policy` after the run (docs/policies.md)", &keys),
         false => sheet.settled("it has no effect without `env`", &keys),
     }
+}
+
+/// Translates which part of the episodes is held out, and when its loss is measured.
+fn held_out(sheet: &mut Sheet) {
+    let [share, every, most] = ["dataset.eval_split", "eval_steps", "max_eval_samples"];
+    let counts = [every, most].map(|key| sheet.number(key).map_or(0, |count| count.max(0.0) as u64));
+    if sheet.number(share).is_some_and(|share| share > 0.0 && share < 1.0) {
+        sheet.copy_number(share, "data.val_size");
+        sheet.set("eval.every_steps", counts[0]);
+        sheet.set("eval.save_best", false);
+        sheet.arrived(every, "eval.every_steps");
+        sheet.note(
+            "lerobot holds out the last episodes of each task; data.val_size draws them from all episodes, whatever their \
+             tasks",
+        );
+    }
+    if sheet.has_set("data.val_size") && counts.iter().all(|&count| count > 0) {
+        sheet.set("eval.max_samples", counts[1]);
+        sheet.arrived(most, "eval.max_samples");
+    }
+    sheet.missing("data.val_size must be a fraction below 1", &[share]);
+    sheet.missing(
+        "it needs held-out episodes: set data.val_size, eval.every_steps and eval.max_samples",
+        &[every, most],
+    );
 }
 
 fn watch(sheet: &mut Sheet) {

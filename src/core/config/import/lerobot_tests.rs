@@ -165,6 +165,38 @@ fn a_train_config_arrives() {
 }
 
 #[test]
+fn chosen_and_held_out_episodes_arrive() {
+    let imported = |options: &str| {
+        import(&format!("lerobot-train --dataset.repo_id=org/episodes --policy.path=lerobot/pi05_base {options}"))
+            .unwrap()
+    };
+    let episodes = |options: &str| node(&imported(options))["data"]["train"][0]["episodes"].clone();
+    assert_eq!(episodes("--dataset.episodes=[0,1,5]"), json!(["0-1", 5]));
+    assert_eq!(episodes("--dataset.episodes='[7, 3, 4, 5]' --dataset.exclude_episodes=[4,9]"), json!([3, 5, 7]));
+    assert_eq!(episodes("--dataset.exclude_episodes=[0,3,4,7]"), json!(["1-2", "5-6", "8-"]));
+    for options in ["", "--dataset.episodes=null", "--dataset.exclude_episodes=[]"] {
+        assert_eq!(episodes(options), json!(null), "{options}");
+    }
+    let config = load_text(&imported("--dataset.episodes=[0,1,5] --dataset.eval_split=0.1 --eval_steps=500").yaml);
+    let config = config.unwrap_or_else(|report| panic!("{report}")).config;
+    let texts: Vec<String> = config.data.train[0].episodes.iter().flatten().map(ToString::to_string).collect();
+    assert_eq!((texts, config.data.val_size), (vec!["0-1".to_owned(), "5".to_owned()], 0.1));
+    let eval = config.eval.unwrap();
+    assert_eq!((eval.every_steps, eval.save_best, eval.max_samples), (500, false, None));
+    let all = imported("--dataset.episodes=[2] --dataset.eval_split=0.2 --eval_steps=50 --max_eval_samples=80");
+    assert!(missing(&all).is_empty(), "{:?}", all.keys);
+    assert_eq!(node(&all)["eval"], json!({ "every_steps": 50, "max_samples": 80, "save_best": false }));
+    for (options, key) in [
+        ("--dataset.episodes=[0,-1]", "--dataset.episodes"),
+        ("--dataset.episodes=first", "--dataset.episodes"),
+        ("--dataset.episodes=[]", "--dataset.episodes"),
+        ("--eval_steps=500", "--eval_steps"),
+    ] {
+        assert_eq!(missing(&imported(options)), [key], "{options}");
+    }
+}
+
+#[test]
 fn other_policies_and_bare_files_are_refused_by_name() {
     for (line, part) in [
         ("lerobot-train --policy.type=act --dataset.repo_id=a/b", "policy `act` has no counterpart"),
