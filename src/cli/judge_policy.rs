@@ -5,8 +5,10 @@ use crate::policy::judge::judge_pads;
 use crate::policy::open_loop::open_loop;
 use crate::policy::{Choice, Purpose, Wanted, open};
 use clap::Args;
+use loongforge_core::data::lerobot::Set;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Recorded episodes that are compared with where nothing else is said.
 const NUM_EPISODES: usize = 10;
@@ -59,10 +61,9 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
     let mut policy = open(&args.wanted, Purpose::Judging).map_err(usage)?;
     let policy = policy.as_mut();
     if let Some(set) = args.wanted.episodes.as_ref().filter(|_| args.wanted.policy != Choice::Replay) {
-        let every = args.every.map(|every| every as usize);
-        let found =
-            open_loop(policy, set, args.num_episodes.map_or(NUM_EPISODES, |count| count as usize), every, &args.camera)
-                .map_err(usage)?;
+        let [count, every] = [args.num_episodes, args.every].map(|count| count.map(|count| count as usize));
+        let set = Arc::new(Set::open(set).map_err(|error| UsageError::of(&error))?);
+        let found = open_loop(policy, &set, count.unwrap_or(NUM_EPISODES), every, &args.camera).map_err(usage)?;
         println!("{}", found.text());
         if let Some(folder) = &args.plots {
             found.draw(folder)?;

@@ -4,11 +4,13 @@ use crate::policy::open_loop::open_loop;
 use crate::policy::trained::Trained;
 use anyhow::{Context, Result, anyhow};
 use loongforge_core::checkpoint::Manifest;
-use loongforge_core::config::{Eval, Policy, RunConfig};
+use loongforge_core::config::{Eval, Policy, RunConfig, TrainFile};
+use loongforge_core::data::DataError;
 use loongforge_core::data::lerobot::Set;
 use loongforge_core::data::policy::embodiment_of;
 use loongforge_core::observe::{Console, EvalRecord};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Episodes of a set that are compared.
 const NUM_EPISODES: usize = 10;
@@ -27,17 +29,14 @@ pub fn act(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<V
     }
     let cameras: Vec<(String, String)> = keys.cameras.iter().map(|(key, name)| (key.clone(), name.clone())).collect();
     let step = Manifest::read(checkpoint)?.num_steps;
-    let held_out = eval.path.iter().map(|path| (Eval::HELD_OUT, path));
-    let sets = held_out.chain(eval.sets.iter().map(|(name, path)| (name.as_str(), path)));
     let mut records = Vec::new();
     // Its weights are those of all sets, whichever robot acts.
     let mut opened: Option<Trained> = None;
-    for (name, path) in sets {
+    for (file, name) in eval.set_names(false).into_iter().filter_map(|name| Some((eval.file(&name)?, name))) {
+        let set = open(&file)?;
         let robot = match keys.embodiments.is_empty() {
             true => None,
-            false => {
-                Some(embodiment_of(keys, &Set::open(path)?).map_err(|reason| anyhow!("{}: {reason}", path.display()))?)
-            }
+            false => Some(embodiment_of(keys, &set).map_err(|reason| anyhow!("{}: {reason}", set.folder().display()))?),
         };
         let policy = match &mut opened {
             Some(policy) => policy,
@@ -47,12 +46,22 @@ pub fn act(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<V
             }
         };
         policy.choose(robot)?;
-        let found = open_loop(policy, path.as_path(), NUM_EPISODES, None, &cameras);
+        let found = open_loop(policy, &set, NUM_EPISODES, None, &cameras);
         let action_errors = found.with_context(|| format!("the set {name} of eval"))?.absolute_errors();
-        let record = EvalRecord { step, set: name.to_owned(), action_errors, ..EvalRecord::default() };
-        let set = if name == Eval::HELD_OUT { String::new() } else { format!(", {name}") };
-        console.line(&format!("held out{set}, first episodes: {}", record.text()));
+        let shown = if name == Eval::HELD_OUT { String::new() } else { format!(", {name}") };
+        let record = EvalRecord { step, set: name, action_errors, ..EvalRecord::default() };
+        console.line(&format!("held out{shown}, first episodes: {}", record.text()));
         records.push(record);
     }
     Ok(records)
+}
+
+/// Opens the episodes of a set that are compared.
+fn open(file: &TrainFile) -> Result<Arc<Set>, DataError> {
+    let set = Set::open(file.path.as_ref())?;
+    let set = match &file.episodes {
+        Some(ranges) => set.choose(ranges)?,
+        None => set,
+    };
+    Ok(Arc::new(set))
 }

@@ -47,15 +47,14 @@ pub fn check(config: &RunConfig, folder: &ModelFolder) -> Result<()> {
         }
         ModelKind::Diffusion { .. } => None,
     };
-    let path = eval.path.iter().map(|path| ("eval.path".to_owned(), path));
-    let sets = eval.sets.iter().map(|(name, path)| (format!("eval.sets.{name}"), path));
-    for (key, path) in path.chain(sets) {
+    for (file, name) in eval.set_names(false).into_iter().filter_map(|name| Some((eval.file(&name)?, name))) {
+        let key = if name == Eval::HELD_OUT { "eval.path".to_owned() } else { format!("eval.sets.{name}") };
         let format = match kind {
             ModelKind::Tokens => Format::Auto,
             ModelKind::Diffusion { .. } => Format::Captioned,
             ModelKind::Policy => Format::Lerobot,
         };
-        let file = TrainFile { format, ..TrainFile::new(path.as_path()) };
+        let file = TrainFile { format, ..file };
         let source = Source::open(&file, config.train.phase, usize::MAX, str::len).with_context(|| key.clone())?;
         if let Some(maker) = &maker {
             maker.check(&source).context(key)?;

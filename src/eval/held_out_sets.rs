@@ -3,7 +3,7 @@
 use crate::eval::held_out_data::data;
 use crate::eval::samples;
 use crate::model::folder::ModelFolder;
-use loongforge_core::config::{Data, Eval, ModelKind, RunConfig, TrainFile};
+use loongforge_core::config::{Data, Eval, ModelKind, RunConfig};
 use loongforge_core::data::{DataError, Dataset, InProcess, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::{Purpose, Sigma};
@@ -32,16 +32,17 @@ pub fn open(
 ) -> Result<Vec<HeldOutSet>, DataError> {
     let Some(eval) = &config.eval else { return Ok(Vec::new()) };
     let open = |name: String| {
-        let file = if name == Eval::HELD_OUT { eval.path.as_ref() } else { eval.sets.get(&name) };
         let decoder = decoder.map_or_else(|| Arc::new(InProcess) as Arc<dyn MediaDecoder>, Arc::clone);
+        let file = eval.file(&name);
+        let is_own = file.is_some();
         let data = match file {
             None => Data { caption_dropout: None, ..config.data.clone() },
-            Some(file) => data(&config.data, TrainFile::new(file.as_path())),
+            Some(file) => data(&config.data, file),
         };
         let maker = folder.maker(&ProcessorOptions::of_run(config, &data), decoder)?;
-        let dataset = match file {
-            None => Dataset::open_held(&data, maker)?,
-            Some(_) => Dataset::open(&data, maker, 0)?.once(),
+        let dataset = match is_own {
+            false => Dataset::open_held(&data, maker)?,
+            true => Dataset::open(&data, maker, 0)?.once(),
         };
         let is_policy = dataset.maker().as_policy().is_some();
         let dataset = if is_policy { dataset.asking(config.num_acted()) } else { dataset };

@@ -27,19 +27,19 @@ pub struct OpenLoop {
     trace: [Vec<Vec<f32>>; 2],
 }
 
-/// Plays the first `num_episodes` episodes of a LeRobot set and asks for a chunk at every `every`-th frame. Cameras of the set have
-/// the policy's names unless `cameras` maps them, as (key of the set, camera).
+/// Plays the first `num_episodes` episodes of a LeRobot set, of those that are chosen, and asks for a chunk at every `every`-th frame.
+/// Cameras of the set have the policy's names unless `cameras` maps them, as (key of the set, camera).
 ///
 /// # Errors
-/// The set cannot be read, lacks what the policy reads, or the policy cannot act.
+/// The set has no episodes or cannot be read, lacks what the policy reads, or the policy cannot act.
 pub fn open_loop(
     policy: &mut dyn Policy,
-    folder: &Path,
+    set: &Arc<Set>,
     num_episodes: usize,
     every: Option<usize>,
     cameras: &[(String, String)],
 ) -> Result<OpenLoop> {
-    let set = Arc::new(Set::open(folder)?);
+    let folder = set.folder();
     let spec = policy.spec().clone();
     let feature = set.info().feature(ACTION).with_context(|| format!("{} has no {ACTION}", folder.display()))?;
     let width = feature.width();
@@ -63,16 +63,16 @@ pub fn open_loop(
     let mut found = OpenLoop { names, ways, num_actions: 0, trace: [Vec::new(), Vec::new()] };
     let every = every.unwrap_or(spec.num_executed).max(1);
     let blocks = set.blocks(0);
+    ensure!(!blocks.is_empty(), "{} has no episodes", folder.display());
     let (mut open, mut number) = (set.open_block(0, 0)?, 0);
-    for episode in 0..num_episodes.min(set.episodes().len()) {
+    for (nth, episode) in set.chosen().take(num_episodes).enumerate() {
         if !blocks[number].episodes.contains(&episode) {
             number += 1;
             open = set.open_block(number, 0)?;
         }
-        let before = &set.episodes()[blocks[number].episodes.start..episode];
-        let begin: usize = before.iter().map(|episode| episode.length).sum();
+        let begin = open.first(episode);
         for (request, frame) in (0..set.episodes()[episode].length).step_by(every).enumerate() {
-            let step = open.step((begin + frame) as u64);
+            let step = open.step(begin + frame as u64);
             let seen = observe(&step, &spec.cameras, spec.state_width, cameras)?;
             let moment = Moment { episode: episode as u64, request: request as u64 };
             let actions =
@@ -88,7 +88,7 @@ pub fn open_loop(
                     errors.add(truth, guess);
                 }
                 found.num_actions += 1;
-                if episode == 0 && at < every {
+                if nth == 0 && at < every {
                     found.trace[0].push(truth.to_vec());
                     found.trace[1].push(actions.step(at).to_vec());
                 }

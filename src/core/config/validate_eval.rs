@@ -2,7 +2,7 @@
 
 use super::error::code;
 use super::validate::Rules;
-use super::{Eval, RunConfig};
+use super::{Eval, RunConfig, TrainFile};
 
 impl Rules<'_> {
     /// Checks what is evaluated and when, and that held-out samples are evaluated.
@@ -20,6 +20,11 @@ impl Rules<'_> {
         self.broken(names.is_empty(), code::MISSING_KEY, &["eval"], || {
             let message = "missing required key `eval.path`, `eval.sets` or `data.val_size`".to_owned();
             (message, "set one of them to name the samples to evaluate")
+        });
+        let no_path = eval.episodes.is_some() && eval.path.is_none();
+        self.broken(no_path, code::COMBINATION, &["eval.episodes"], || {
+            let message = "`eval.episodes` requires `eval.path`, whose episodes it selects".to_owned();
+            (message, "name the LeRobot data set in eval.path, or drop eval.episodes")
         });
         if let Some(key) = config.cannot_act() {
             let asks = eval.actions.is_some_and(|count| count > 0);
@@ -104,6 +109,14 @@ impl Eval {
         let own = [(self.path.is_some(), Self::HELD_OUT), (sets_aside, Self::VAL)];
         let own = own.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned());
         own.chain(self.sets.keys().cloned()).collect()
+    }
+
+    /// Returns the samples of a set by its name; `None`: those that `data.val_size` holds out.
+    pub fn file(&self, name: &str) -> Option<TrainFile> {
+        let is_first = name == Self::HELD_OUT;
+        let path = if is_first { self.path.as_ref() } else { self.sets.get(name) };
+        let episodes = self.episodes.clone().filter(|_| is_first);
+        Some(TrainFile { episodes, ..TrainFile::new(path?.as_path()) })
     }
 
     /// The set of `eval.path`.

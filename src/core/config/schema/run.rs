@@ -10,7 +10,7 @@ use super::{
     Data, Edges, EncoderPool, Expect, Experts, FoundationPool, LogFormat, Memory, Mlflow, Model, Normalize, Otlp,
     Placement, Policy, Pools, ProfiledSteps, SampleReader, Sampling, Scheduler, Score, Security, Train, Wandb,
 };
-use crate::config::{Address, Device, Threads};
+use crate::config::{Address, Device, EpisodeRange, Threads};
 use crate::message::{PoolName, Tower};
 
 /// The complete, validated config of a run. It is sent between processes as JSON.
@@ -163,6 +163,10 @@ pub struct Eval {
     /// set is named `held_out`.
     #[serde(default)]
     pub path: Option<PathBuf>,
+    /// The episodes of `path` to use if it is a LeRobot data set, as in `data.train[].episodes`; `null`: all.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 65536), extend("x-one-or-more" = true))]
+    pub episodes: Option<Vec<EpisodeRange>>,
     /// More files or folders, by the names of their sets: `{ math: math.jsonl }`. `data.val_size` adds the set `val`.
     #[serde(default)]
     pub sets: BTreeMap<String, PathBuf>,

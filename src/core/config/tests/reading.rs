@@ -94,6 +94,13 @@ fn episodes_are_numbers_and_ranges() {
         let text = bench.errors(&[&set(episodes)]);
         assert!(text.contains(part), "{text}");
     }
+    let eval = format!("eval={{path: {path}, episodes: [90-], sets: {{math: {path}}}}}");
+    let eval = bench.load(&[&eval]).config.eval.unwrap();
+    let of = |name: &str| {
+        let ranges = eval.file(name)?.episodes.unwrap_or_default();
+        Some(ranges.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!((of("held_out"), of("math"), of("val")), (Some(vec!["90-".to_owned()]), Some(Vec::new()), None));
 }
 
 #[test]

@@ -98,6 +98,11 @@ impl OpenBlock {
         (self.episodes.start + at, (index - self.before[at]) as usize)
     }
 
+    /// The sample that begins with the first frame of an episode of it.
+    pub fn first(&self, episode: usize) -> u64 {
+        self.before[episode - self.episodes.start]
+    }
+
     /// Sample `index`.
     pub fn step(&self, index: u64) -> Step {
         let (episode, frame) = self.place(index);

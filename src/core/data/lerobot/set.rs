@@ -85,6 +85,11 @@ impl Set {
         Ok(Self { blocks, chosen: Some(chosen), ..self })
     }
 
+    /// The episodes in which samples begin, by their numbers.
+    pub fn chosen(&self) -> impl Iterator<Item = usize> {
+        (0..self.episodes.list.len()).filter(move |&at| self.is_chosen(at))
+    }
+
     /// Returns whether samples begin in an episode.
     pub(super) fn is_chosen(&self, episode: usize) -> bool {
         self.chosen.as_ref().is_none_or(|chosen| chosen[episode])
