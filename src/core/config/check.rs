@@ -176,7 +176,11 @@ impl Checker<'_> {
         let len = items.len() as u64;
         let (min, max) = (schema["minItems"].as_u64().unwrap_or(0), schema["maxItems"].as_u64().unwrap_or(u64::MAX));
         if !(min..=max).contains(&len) {
-            let wanted = if min == max { format!("{min} items") } else { format!("at least {min} item") };
+            let wanted = match () {
+                () if min == max => format!("{min} items"),
+                () if len > max => format!("at most {max} items"),
+                () => format!("at least {min} item"),
+            };
             return Some(Problem::new(code::OUT_OF_RANGE, None, format!("expected {wanted}, found {len}")));
         }
         for (i, item) in items.iter_mut().enumerate() {

@@ -243,7 +243,10 @@ fn one_mistake_at_a_time() {
         ("$ +data.video.area=480by832", &["LF0103", "`data.video.area`: expected a number of pixels"]),
         ("$ +model.vae.freeze=false", &["LF0111", "`model.vae`: training the autoencoder is not supported"]),
         ("sample: { every_steps: 5 }\n", &["LF0105", "`sample.prompts`", "File or folder of the prompts"]),
-        ("sample: { prompts: DATA, guidance: [1, 2, 3] }\n", &["LF0104", "`sample.guidance`"]),
+        (
+            "sample: { prompts: DATA, guidance: [1, 2, 3] }\n",
+            &["LF0104", "`sample.guidance`: expected at most 2 items"],
+        ),
         ("sample: { prompts: gone.jsonl, size: 8x24 }\n", &["LF0112", "`sample.prompts`: no such file"]),
         ("sample: { prompts: DATA, frames: 5 }\n", &["LF0111", "`sample.frames` requires `sample.size`"]),
         (
