@@ -85,6 +85,7 @@ fn rewrite(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
         ("--max-bad", args.max_bad.is_some()),
         ("--shard", args.share.get()? != Share::WHOLE),
         ("--format", args.input.format().is_some()),
+        ("--episodes", args.input.chooses_episodes()),
         ("--jobs", args.input.sets_jobs()),
     ];
     let names: Vec<&str> = of_shards.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect();

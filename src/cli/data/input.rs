@@ -7,7 +7,7 @@ use crate::model::folder::ModelFolder;
 use crate::model::hub::resolve_model;
 use crate::model::hub_data;
 use clap::Args;
-use loongforge_core::config::{self, Format, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
+use loongforge_core::config::{self, EpisodeRange, Format, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
 use loongforge_core::data::tools::{self, Inputs};
 use loongforge_core::data::{Learned, MediaDecoder, ProcessorOptions, SampleMaker};
 use loongforge_core::observe::{Console, safe};
@@ -22,6 +22,9 @@ pub struct InputArgs {
     /// Format of the files, as in `data.train` [default: auto-detect]
     #[arg(long, value_parser = format)]
     format: Option<Format>,
+    /// Episodes of a LeRobot data set, as in `data.train`: 0-99,120,200- [default: all]
+    #[arg(long, value_name = "EPISODES", value_delimiter = ',')]
+    episodes: Vec<EpisodeRange>,
     /// Number of threads [default: number of cores]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     jobs: Option<usize>,
@@ -63,6 +66,11 @@ impl InputArgs {
         self.format
     }
 
+    /// Returns whether episodes were given.
+    pub fn chooses_episodes(&self) -> bool {
+        !self.episodes.is_empty()
+    }
+
     /// Opens the files as they are, for any reader.
     pub fn open(&self) -> anyhow::Result<Inputs> {
         self.open_for(None)
@@ -74,9 +82,9 @@ impl InputArgs {
         for path in &self.paths {
             let is_config = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
             if is_config {
-                if self.format.is_some() {
-                    let reason =
-                        "a config states the format of its files: leave out --format, or name the files instead";
+                if self.format.is_some() || self.chooses_episodes() {
+                    let reason = "a config states format and episodes of its files: leave out --format and --episodes, \
+                                  or name the files instead";
                     return Err(UsageError(format!("{}: {reason}", path.display())).into());
                 }
                 let loaded = config::load(path, &[], environment()).map_err(|report| UsageError(report.to_string()))?;
@@ -84,7 +92,8 @@ impl InputArgs {
                 files.extend(loaded.config.data.train);
             } else {
                 let format = self.format.unwrap_or_default();
-                files.push(TrainFile { format, ..TrainFile::new(path.as_path()) });
+                let episodes = self.chooses_episodes().then(|| self.episodes.clone());
+                files.push(TrainFile { format, episodes, ..TrainFile::new(path.as_path()) });
             }
         }
         if let Some(maker) = maker {
@@ -180,7 +189,8 @@ mod tests {
         let (picture, path) = (pipeline.join("0.png"), dir.path().join("metadata.jsonl"));
         let line = serde_json::json!({"file_name": picture, "text": "a red house", "edit_image": picture});
         fs::write(&path, line.to_string()).unwrap();
-        let input = InputArgs { paths: vec![path], format: None, jobs: Some(1), no_sandbox: true };
+        let input =
+            InputArgs { paths: vec![path], format: None, episodes: Vec::new(), jobs: Some(1), no_sandbox: true };
         let model = ModelArgs {
             model: Some(pipeline.join("model").display().to_string()),
             template: None,
