@@ -188,6 +188,29 @@ fn talks() -> LayerCache {
 }
 
 #[test]
+fn a_set_of_episodes_is_fetched_with_all_of_its_folders() {
+    let fixture = Fixture::new();
+    let card = "---\nconfigs:\n- config_name: default\n  data_files: data/*/*.parquet\n---\n";
+    let names = ["meta/info.json", "meta/stats.json", "meta/tasks.parquet"];
+    let rows = ["meta/episodes/chunk-000/file-000.parquet", "data/chunk-000/file-000.parquet"];
+    let set = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core/data/goldens/lerobot/image");
+    let files = names.into_iter().chain(rows).map(|name| (name.to_owned(), std::fs::read(set.join(name)).unwrap()));
+    let more = [("README.md", card), ("notes/a.json", "never fetched")];
+    let more = more.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
+    let (endpoint, shelf) = serve(LayerCache { files: files.chain(more).collect(), ..LayerCache::default() });
+    let home = fixture.path("home").display().to_string();
+    let inspect = |words: &[&str], environment: [(&str, &str); 1]| {
+        let words = [&["data", "inspect", "hf://datasets/org/tiny@v1", "--no-sandbox"][..], words].concat();
+        fixture.start_in(&words, &[("HF_HOME", home.as_str()), ("NO_PROXY", "127.0.0.1"), environment[0]])
+    };
+    let said = inspect(&[], [("HF_ENDPOINT", &endpoint)]);
+    assert!(said.code == 0 && said.out.contains("lerobot, 24 samples"), "{}{}", said.out, said.err);
+    assert!(!shelf.asked.lock().unwrap().iter().any(|request| request.contains("notes")));
+    let some = inspect(&["--episodes", "1"], [("HF_HUB_OFFLINE", "1")]);
+    assert!(some.code == 0 && some.out.contains("lerobot, 12 samples"), "{}{}", some.out, some.err);
+}
+
+#[test]
 fn data_sets_are_fetched_once_and_serve_without_network() {
     let fixture = Fixture::new();
     let (endpoint, shelf) = serve(talks());

@@ -1,5 +1,6 @@
 //! `meta/info.json`: which version a set has, its features, and where its files are.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
@@ -7,6 +8,7 @@ use serde_json::{Map, Value as Json};
 use super::feature::{Dtype, Feature};
 use super::template::PathTemplate;
 use crate::data::error::DataError;
+use crate::data::source::{HubPath, hub_cache};
 use crate::files;
 
 /// The name of the file that makes a folder a set.
@@ -57,18 +59,31 @@ impl Version {
     }
 }
 
-/// Returns whether a folder is a LeRobot set.
+/// Returns whether a folder is a LeRobot set, or a path of the hub names one that the cache has.
 pub fn is_set(folder: &Path) -> bool {
-    folder.join(INFO).is_file()
+    place(folder).is_ok_and(|folder| folder.join(INFO).is_file())
+}
+
+/// Where a set is: one of the hub in the cache, another at its path.
+///
+/// # Errors
+/// Named by the path: it is not one of the hub, or the cache lacks it or a part of it.
+pub fn place(path: &Path) -> Result<Cow<'_, Path>, DataError> {
+    let wrong = |reason: String| DataError::file(path, reason);
+    let Some(hub) = path.to_str().map(HubPath::parse).transpose().map_err(wrong)?.flatten() else {
+        return Ok(path.into());
+    };
+    let folder = hub.find_episodes(&hub_cache()).map_err(wrong)?;
+    folder.map(Cow::Owned).ok_or_else(|| wrong(format!("is not a LeRobot set: it has no {INFO}")))
 }
 
 impl Info {
-    /// Of the set in `folder`.
+    /// Of the set in `folder`, or which a path of the hub names.
     ///
     /// # Errors
     /// Named by the file: missing, wrong, or of a version that is not read.
     pub fn read(folder: &Path) -> Result<Self, DataError> {
-        let path = folder.join(INFO);
+        let path = place(folder)?.join(INFO);
         let bytes = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(&path, error))?;
         let json: Json = serde_json::from_slice(&bytes).map_err(|error| DataError::file(&path, error))?;
         Self::of(&json).map_err(|reason| DataError::file(&path, reason))

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::episodes::{Episode, Episodes};
-use super::info::{INFO, Info, is_set};
+use super::info::{INFO, Info, is_set, place};
 use super::modality::{MODALITY, Modality};
 use super::stats::{EPISODES_STATS, STATS, Stats};
 use super::tasks::{self, TASKS, Tasks};
@@ -21,6 +21,7 @@ const BLOCK_BYTES: u64 = 64 << 20;
 
 /// A set of recorded episodes.
 pub struct Set {
+    name: PathBuf,
     folder: PathBuf,
     info: Info,
     tasks: Tasks,
@@ -51,19 +52,21 @@ pub(super) struct Extent {
 }
 
 impl Set {
-    /// Opens the set in `folder`.
+    /// Opens the set in a folder, or which a path of the hub names.
     ///
     /// # Errors
     /// Named by the file: missing or wrong.
-    pub fn open(folder: &Path) -> Result<Self, DataError> {
+    pub fn open(name: &Path) -> Result<Self, DataError> {
+        let found = place(name)?;
+        let folder: &Path = &found;
         if !is_set(folder) {
             return Err(DataError::file(folder, format!("is not a LeRobot set: it has no {INFO}")));
         }
         let info = Info::read(folder)?;
         let (tasks, episodes) = (tasks::read(folder, &info)?, Episodes::read(folder, &info)?);
         let (blocks, modality) = (extents(folder, &episodes, None), Modality::read(folder, &info)?);
-        let (folder, videos) = (folder.to_owned(), Videos::default());
-        Ok(Self { folder, info, tasks, modality, episodes, blocks, chosen: None, videos })
+        let (name, folder, videos) = (name.to_owned(), folder.to_owned(), Videos::default());
+        Ok(Self { name, folder, info, tasks, modality, episodes, blocks, chosen: None, videos })
     }
 
     /// The same, of which these episodes alone begin samples, in the order of their numbers.
@@ -95,7 +98,12 @@ impl Set {
         self.chosen.as_ref().is_none_or(|chosen| chosen[episode])
     }
 
-    /// Returns the folder that contains `meta`, as it was given to [`Set::open`].
+    /// Returns its path as it was given to [`Set::open`].
+    pub fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// Returns the folder that contains `meta`.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

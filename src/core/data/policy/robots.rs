@@ -149,7 +149,7 @@ fn with_number(
 /// The reason: it is none of the settings.
 pub fn embodiment_of<'a>(settings: &'a Policy, set: &Set) -> Result<&'a str, String> {
     let all = || settings.embodiments.iter();
-    let listed = all().find(|(_, own)| own.sets.iter().any(|path| path == set.folder()));
+    let listed = all().find(|(_, own)| own.sets.iter().any(|path| path == set.name()));
     let robot_type = &set.info().robot_type;
     match listed.or_else(|| all().find(|(name, _)| *name == robot_type)) {
         Some((name, _)) => Ok(name),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hub_card::{Configuration, configurations};
 use super::kinds::kind;
+use crate::data::lerobot::INFO;
 use crate::files;
 
 const SCHEME: &str = "hf://datasets/";
@@ -17,6 +18,8 @@ const SCHEME: &str = "hf://datasets/";
 pub const HUB_CARD: &str = "README.md";
 /// Files about data.
 const ABOUT: [&str; 4] = ["dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json"];
+/// Folders of a LeRobot set, beside which a repository may have others.
+const OF_EPISODES: [&str; 4] = ["meta", "data", "videos", "images"];
 const TRAIN: &str = "train";
 /// Words in names of files and folders that tell a split.
 const SPLITS: [(&str, &[&str]); 3] = [
@@ -87,6 +90,21 @@ impl HubPath {
     /// # Errors
     /// The reason: the cache lacks it or a part of it, or no file is meant.
     pub fn find(&self, hub: &Path) -> Result<Vec<PathBuf>, String> {
+        Ok(self.snapshot(hub)?.1)
+    }
+
+    /// The folder of the LeRobot set that is meant, in the cache `hub`; `None`: it is another data set.
+    ///
+    /// # Errors
+    /// See [`HubPath::find`].
+    pub fn find_episodes(&self, hub: &Path) -> Result<Option<PathBuf>, String> {
+        let (snapshot, files) = self.snapshot(hub)?;
+        let folder = if self.inner.is_empty() { snapshot } else { snapshot.join(&self.inner) };
+        Ok(files.contains(&folder.join(INFO)).then_some(folder))
+    }
+
+    /// The folder of the commit in the cache `hub`, and the files that are meant.
+    fn snapshot(&self, hub: &Path) -> Result<(PathBuf, Vec<PathBuf>), String> {
         let folder = self.folder(hub);
         let absent = || {
             let (repo, revision) = (&self.repo, self.revision());
@@ -113,7 +131,10 @@ impl HubPath {
         whole_shards(&chosen, &names)?;
         match chosen.iter().find(|name| !snapshot.join(name).is_file()) {
             Some(missing) => Err(format!("{missing} is missing: {}", absent())),
-            None => Ok(chosen.iter().map(|name| snapshot.join(name)).collect()),
+            None => {
+                let files = chosen.iter().map(|name| snapshot.join(name)).collect();
+                Ok((snapshot, files))
+            }
         }
     }
 }
@@ -138,6 +159,10 @@ pub fn choose_hub_files(names: &[String], card: Option<&str>, inner: &str) -> Re
     if let Some(name) = names.iter().find(|name| *name == inner) {
         return Ok(vec![name.clone()]);
     }
+    // Cards of LeRobot sets have a configuration that names their rows alone.
+    if let Some(files) = of_episodes(names, inner) {
+        return Ok(files);
+    }
     let configurations = card.map(configurations).transpose()?.unwrap_or_default();
     if !configurations.is_empty() {
         let (first, rest) = inner.split_once('/').unwrap_or((inner, ""));
@@ -159,6 +184,16 @@ pub fn choose_hub_files(names: &[String], card: Option<&str>, inner: &str) -> Re
         }
         None => of_split(data.iter().copied(), "", inner),
     }
+}
+
+/// The files of the LeRobot set in the folder `inner` of a repository; `None`: there is none.
+fn of_episodes(names: &[String], inner: &str) -> Option<Vec<String>> {
+    let begin = if inner.is_empty() { String::new() } else { format!("{inner}/") };
+    let is_of_it = |name: &&String| {
+        let folder = name.strip_prefix(&begin).and_then(|rest| rest.split_once('/'));
+        folder.is_some_and(|(folder, _)| OF_EPISODES.contains(&folder))
+    };
+    names.contains(&format!("{begin}{INFO}")).then(|| names.iter().filter(is_of_it).cloned().collect())
 }
 
 /// # Errors
@@ -365,6 +400,24 @@ mod tests {
         let one = card.replace("config_name: main", "config_name: main\n  default: true");
         assert_eq!(chosen(&files, Some(&one), "test").as_deref(), Ok("main/test-0.parquet"));
         assert_eq!(chosen(&files, Some("# no head"), "other").as_deref(), Ok("other/a.jsonl"));
+    }
+
+    #[test]
+    fn a_set_of_episodes_is_all_of_its_folders() {
+        let card = "---\nconfigs:\n- config_name: default\n  data_files: data/*/*.parquet\n---\n";
+        let files = ["README.md", "data/a/a.parquet", "meta/info.json", "meta/tasks.parquet", "notes/a.json"];
+        assert_eq!(chosen(&files, Some(card), ""), Ok(files[1..4].join(" ")));
+        assert_eq!(chosen(&files, Some(card), "data/*/*.parquet").as_deref(), Ok("data/a/a.parquet"));
+        let two = ["arm/meta/info.json", "arm/videos/front/file-000.mp4", "leg/meta/info.json"];
+        assert_eq!(chosen(&two, None, "arm").as_deref(), Ok("arm/meta/info.json arm/videos/front/file-000.mp4"));
+        let hub = tempfile::tempdir().unwrap();
+        let snapshot = hub.path().join("datasets--a--b/snapshots/c0ffee");
+        std::fs::create_dir_all(snapshot.join("arm/meta")).unwrap();
+        std::fs::write(snapshot.join("arm/meta/info.json"), "{}").unwrap();
+        let found = |path: &str| HubPath::parse(path).unwrap().unwrap().find_episodes(hub.path());
+        assert_eq!(found("hf://datasets/a/b@c0ffee/arm"), Ok(Some(snapshot.join("arm"))));
+        assert_eq!(found("hf://datasets/a/b@c0ffee/arm/meta/info.json"), Ok(None));
+        assert!(found("hf://datasets/a/b@main/arm").unwrap_err().contains("HF_HUB_OFFLINE"));
     }
 
     #[test]
