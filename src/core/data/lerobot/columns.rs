@@ -12,8 +12,8 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use crate::data::error::DataError;
 use crate::files;
 
-/// Rows that one file may have: a week at 25 a second.
-const MAX_ROWS: usize = 1 << 24;
+/// Rows that one file may have, and frames of an episode, which lie in one: a week at 25 a second.
+pub const MAX_ROWS: usize = 1 << 24;
 /// Numbers that one column may have in one file: 1 GiB of float32.
 const MAX_VALUES: usize = 1 << 28;
 /// Bytes that one column of files or texts may have in one file.

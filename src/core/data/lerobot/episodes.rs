@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::columns::Columns;
+use super::columns::{Columns, MAX_ROWS};
 use super::info::{Info, Version};
 use super::jsonl::for_each_line;
 use crate::data::error::DataError;
@@ -95,9 +95,10 @@ fn of_lines(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
     let mut episodes = Episodes { described: vec![EPISODES.into()], ..Episodes::default() };
     for_each_line(&path, |line| {
         let index = line["episode_index"].as_u64().ok_or("has no `episode_index`")?;
-        let length = line["length"].as_u64().and_then(|length| usize::try_from(length).ok()).filter(|&it| it > 0);
-        let length =
-            length.ok_or_else(|| format!("`length` must be a whole number above 0, found {}", line["length"]))?;
+        let length = line["length"].as_u64().and_then(|length| usize::try_from(length).ok());
+        let length = length
+            .filter(|length| (1..=MAX_ROWS).contains(length))
+            .ok_or_else(|| format!("`length` must be a whole number from 1 to {MAX_ROWS}, found {}", line["length"]))?;
         if index != episodes.list.len() as u64 || episodes.list.len() == MAX_EPISODES {
             return Err(format!("expected episode {}, found {index}", episodes.list.len()));
         }
@@ -161,6 +162,9 @@ fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
                     length[row], from[row], to[row]
                 ))
             })?;
+            if frames > MAX_ROWS {
+                return Err(wrong(format!("episode {at} has {frames} frames, more than {MAX_ROWS}")));
+            }
             let data_file = info.data_file(&numbers(&data, row)?).map_err(wrong)?;
             let file = files.number(data_file);
             if file == begins.len() {
@@ -208,5 +212,37 @@ fn parquet_files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     match found.is_empty() {
         true => Err(DataError::file(folder, "has no chunk-*/*.parquet, which describe the episodes")),
         false => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Three such lengths are more than a number of 64 bits holds.
+    #[test]
+    fn lengths_that_no_file_holds_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let info = json!({
+            "codebase_version": "v2.1", "fps": 10, "total_episodes": 3, "total_frames": 3, "features": {},
+            "data_path": "data/{episode_index:06d}.parquet",
+        });
+        std::fs::create_dir(folder.path().join("meta")).unwrap();
+        std::fs::write(folder.path().join("meta/info.json"), info.to_string()).unwrap();
+        let read = |length: i64| {
+            let lines = (0..3).map(|at| json!({ "episode_index": at, "length": length }).to_string() + "\n");
+            std::fs::write(folder.path().join(EPISODES), lines.collect::<String>()).unwrap();
+            Episodes::read(folder.path(), &Info::read(folder.path()).unwrap()).map_err(|error| error.to_string())
+        };
+        assert_eq!(read(1).unwrap().list.len(), 3);
+        for length in [i64::MAX, 0, -1] {
+            let error = read(length).unwrap_err();
+            assert!(
+                error.contains(&format!("line 1: `length` must be a whole number from 1 to 16777216, found {length}")),
+                "{error}"
+            );
+        }
     }
 }
