@@ -69,6 +69,7 @@ pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
     }
     let observation = Observation { images, state: args.state, prompt: args.prompt, begun };
     let actions = policy.act(&observation, Moment::default()).map_err(UsageError)?;
+    actions.check().map_err(anyhow::Error::msg)?;
     for step in 0..actions.num_steps() {
         let values: Vec<String> = actions.step(step).iter().map(f32::to_string).collect();
         println!("{}", values.join(" "));
