@@ -1,6 +1,7 @@
 //! `loongforge judge-policy`: counts a policy's successes, or compares its actions with recorded ones.
 
 use super::UsageError;
+use crate::model::hub_data::fetch_paths;
 use crate::policy::judge::judge_pads;
 use crate::policy::open_loop::open_loop;
 use crate::policy::{Choice, Purpose, Wanted, open};
@@ -62,6 +63,7 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
     let policy = policy.as_mut();
     if let Some(set) = args.wanted.episodes.as_ref().filter(|_| args.wanted.policy != Choice::Replay) {
         let [count, every] = [args.num_episodes, args.every].map(|count| count.map(|count| count as usize));
+        fetch_paths(set.to_str()).map_err(|error| UsageError::of(&error))?;
         let set = Arc::new(Set::open(set).map_err(|error| UsageError::of(&error))?);
         let found = open_loop(policy, &set, count.unwrap_or(NUM_EPISODES), every, &args.camera).map_err(usage)?;
         println!("{}", found.text());

@@ -1,7 +1,8 @@
 //! Opens the policy that a command names.
 
 use super::trained::Trained;
-use anyhow::{Result, bail, ensure};
+use crate::model::hub_data::fetch_paths;
+use anyhow::{Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use loongforge_core::config::Device;
 use loongforge_core::robot::pads::{Expert, Random};
@@ -104,7 +105,10 @@ pub fn open(wanted: &Wanted, purpose: Purpose) -> Result<Box<dyn Policy>> {
         }
         (_, Some(checkpoint)) => bail!("{checkpoint} would not be read, because --policy is not `trained`"),
         (Choice::Replay, None) => match &wanted.episodes {
-            Some(set) => Box::new(Replay::open(set, wanted.episode.unwrap_or(0))?),
+            Some(set) => {
+                fetch_paths(set.to_str()).map_err(|error| anyhow!("{error}"))?;
+                Box::new(Replay::open(set, wanted.episode.unwrap_or(0))?)
+            }
             None => bail!("missing episodes: name their set with --episodes"),
         },
         (Choice::PadsExpert, None) => Box::new(Expert::new()),

@@ -96,6 +96,7 @@ fn rewrite(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
     let [path] = args.input.paths() else {
         return Err(UsageError("only one LeRobot set can be converted at a time: name one PATH".to_owned()).into());
     };
+    args.input.fetch()?;
     let set = Arc::new(Set::open(path)?);
     let limits = Limits::from(&ImageLimits::default());
     let console = Console::stderr();

@@ -107,6 +107,12 @@ impl InputArgs {
         Ok(inputs)
     }
 
+    /// Fetches those of the paths that are of the hub, for commands that open no samples.
+    pub fn fetch(&self) -> Result<(), UsageError> {
+        let paths = self.paths.iter().filter_map(|path| path.to_str());
+        hub_data::fetch_paths(paths).map_err(|error| UsageError::of(&error))
+    }
+
     /// Returns the decoder of pictures, sound and videos: in a sandbox unless the user turned that off.
     pub fn decoder(&self) -> Arc<dyn MediaDecoder> {
         let console = Console::stderr();

@@ -54,6 +54,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
                 UsageError("--sheet draws an episode of one LeRobot set: name only its folder".to_owned()).into()
             );
         };
+        args.input.fetch()?;
         let drawn = draw_episode(folder, args.episode, &*args.input.decoder(), sheet);
         println!("{}", drawn.map_err(|error| UsageError::of(error.as_ref()))?);
         return Ok(ExitCode::SUCCESS);

@@ -41,6 +41,7 @@ pub struct StatsArgs {
 /// Runs `loongforge data stats`: prints lengths of samples and fill of packs, or writes the statistics of LeRobot sets.
 pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
     if args.write {
+        args.input.fetch()?;
         for path in args.input.paths() {
             let set = Arc::new(Set::open(path)?);
             let keys = lerobot::write_stats(&set)?;
