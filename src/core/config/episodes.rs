@@ -22,6 +22,16 @@ pub struct EpisodeRange {
 pub(super) const EPISODES: &str = "expected the number of an episode, from 0, or a range such as `0-99` or `100-`";
 
 impl EpisodeRange {
+    /// Holds every episode of a set.
+    pub const ALL: Self = Self { first: 0, last: None };
+
+    /// Returns the first episode that both ranges hold.
+    pub fn common(self, other: Self) -> Option<u32> {
+        let first = self.first.max(other.first);
+        let holds = |range: Self| range.last.is_none_or(|last| first <= last);
+        (holds(self) && holds(other)).then_some(first)
+    }
+
     /// Returns these episodes of a set of `count`, as numbers from the first to the one behind the last. A range without an end
     /// may begin behind the last episode, and is empty then.
     ///
@@ -122,6 +132,18 @@ mod tests {
             let error = within(text, 5).unwrap_err();
             assert!(error.contains(&format!("{text} is not in this set, which has 5 episodes")), "{error}");
         }
+    }
+
+    #[test]
+    fn ranges_have_episodes_in_common() {
+        let common = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|text| text.parse::<EpisodeRange>().unwrap());
+            assert_eq!(one.common(other), other.common(one));
+            one.common(other)
+        };
+        assert_eq!([common("0-4", "3-9"), common("7", "5-"), common("2-", "9-")], [Some(3), Some(7), Some(9)]);
+        assert_eq!([common("0-4", "5-9"), common("7", "8-")], [None, None]);
+        assert_eq!(EpisodeRange::ALL.to_string(), "0-");
     }
 
     #[test]

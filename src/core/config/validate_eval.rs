@@ -1,8 +1,10 @@
 //! Rules over what is evaluated, and when.
 
+use std::path::Path;
+
 use super::error::code;
 use super::validate::Rules;
-use super::{Eval, RunConfig, TrainFile};
+use super::{EpisodeRange, Eval, RunConfig, TrainFile};
 
 impl Rules<'_> {
     /// Checks what is evaluated and when, and that held-out samples are evaluated.
@@ -26,6 +28,7 @@ impl Rules<'_> {
             let message = "`eval.episodes` requires `eval.path`, whose episodes it selects".to_owned();
             (message, "name the LeRobot data set in eval.path, or drop eval.episodes")
         });
+        self.held_episodes(config, eval);
         if let Some(key) = config.cannot_act() {
             let asks = eval.actions.is_some_and(|count| count > 0);
             self.broken(asks, code::COMBINATION, &["eval.actions", key], || {
@@ -98,6 +101,25 @@ impl Rules<'_> {
                 let message =
                     format!("`eval.expect.{name}` must have exactly one of `at_least`, `at_most` and `chance`");
                 (message, "set one of them, for example { at_least: 0.9 }")
+            });
+        }
+    }
+}
+
+impl Rules<'_> {
+    /// Checks that episodes that are chosen for evaluation are not trained on.
+    fn held_episodes(&mut self, config: &RunConfig, eval: &Eval) {
+        let (Some(path), Some(held)) = (&eval.path, &eval.episodes) else { return };
+        for (at, file) in config.data.train.iter().enumerate() {
+            let is_same = file.path.0.iter().any(|own| Path::new(own) == path);
+            let trained = file.episodes.as_deref().unwrap_or(&[EpisodeRange::ALL]);
+            let common = held.iter().flat_map(|one| trained.iter().filter_map(move |other| one.common(*other))).min();
+            let Some(episode) = common.filter(|_| is_same) else { continue };
+            let key = format!("data.train.{at}");
+            let help = format!("leave it out of `{key}.episodes` or of `eval.episodes`");
+            self.broken(true, code::COMBINATION, &["eval.episodes", &key], || {
+                let message = format!("`eval.episodes`: episode {episode} is also trained on, by `{key}`");
+                (message, help.as_str())
             });
         }
     }

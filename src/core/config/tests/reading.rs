@@ -95,7 +95,12 @@ fn episodes_are_numbers_and_ranges() {
         assert!(text.contains(part), "{text}");
     }
     let eval = format!("eval={{path: {path}, episodes: [90-], sets: {{math: {path}}}}}");
-    let eval = bench.load(&[&eval]).config.eval.unwrap();
+    let trained = bench.errors(&[&eval]);
+    assert!(
+        trained.contains("LF0111") && trained.contains("episode 90 is also trained on, by `data.train.0`"),
+        "{trained}"
+    );
+    let eval = bench.load(&[&set("0-89"), &eval]).config.eval.unwrap();
     let of = |name: &str| {
         let ranges = eval.file(name)?.episodes.unwrap_or_default();
         Some(ranges.iter().map(ToString::to_string).collect::<Vec<_>>())
