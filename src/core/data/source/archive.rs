@@ -172,6 +172,10 @@ impl Block for Archive {
         Ok(record)
     }
 
+    fn lost(&self) -> Option<&str> {
+        self.torn.as_deref()
+    }
+
     fn name(&self, index: u64) -> String {
         self.samples[index as usize].key.clone()
     }

@@ -20,6 +20,7 @@ use serde_json::{Map, Value as Json};
 use super::arrow_values::{Reader, text_bytes};
 use super::blob::Blob;
 use super::block::{Block, Body, Record};
+use super::patience::may_pass;
 
 const MAGIC: &[u8] = b"ARROW1\0\0";
 const CONTINUES: u32 = u32::MAX;
@@ -62,8 +63,14 @@ pub struct Batches {
 
 impl Batches {
     /// Rows of each block.
+    ///
+    /// # Errors
+    /// The reason: the file is no Arrow file, or its end cannot be read now.
     pub fn lens(blob: &Blob) -> Result<Vec<u64>, String> {
         let contents = guarded(|| Contents::read(blob))?;
+        if let Some(reason) = contents.torn.as_ref().filter(|reason| may_pass(reason)) {
+            return Err(reason.clone());
+        }
         Ok(contents.blocks().into_iter().map(|range| contents.rows(range)).collect())
     }
 
@@ -75,7 +82,9 @@ impl Batches {
     pub fn open(blob: &Blob, block: u32) -> Result<Self, String> {
         let contents = guarded(|| Contents::read(blob))?;
         let blocks = contents.blocks();
-        let range = blocks.get(block as usize).cloned().ok_or("has fewer batches than before: it has changed")?;
+        let fewer =
+            || contents.torn.clone().unwrap_or_else(|| "has fewer batches than before: it has changed".to_owned());
+        let range = blocks.get(block as usize).cloned().ok_or_else(fewer)?;
         let first = contents.rows(0..range.start) + 1;
         let mut decoder = FileDecoder::new(contents.schema.clone(), contents.version);
         for dictionary in &contents.dictionaries {
@@ -133,6 +142,10 @@ impl Block for Batches {
         }
         record.body = Body::Json(Json::Object(fields));
         Ok(record)
+    }
+
+    fn lost(&self) -> Option<&str> {
+        self.batches.iter().find_map(|batch| batch.as_ref().err()).map(String::as_str)
     }
 
     fn name(&self, index: u64) -> String {

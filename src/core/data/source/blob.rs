@@ -19,6 +19,13 @@ pub enum Blob {
     Memory(Arc<[u8]>),
     #[cfg(feature = "cloud")]
     Remote(super::remote::Object),
+    /// A disk that fails: bytes from `from` on cannot be read, so many times.
+    #[cfg(test)]
+    Faulty {
+        bytes: Arc<[u8]>,
+        from: u64,
+        left: std::sync::atomic::AtomicU32,
+    },
 }
 
 impl Blob {
@@ -39,6 +46,8 @@ impl Blob {
             Self::Memory(bytes) => bytes.len() as u64,
             #[cfg(feature = "cloud")]
             Self::Remote(object) => object.len(),
+            #[cfg(test)]
+            Self::Faulty { bytes, .. } => bytes.len() as u64,
         }
     }
 
@@ -59,6 +68,16 @@ impl Blob {
             Self::Memory(bytes) => Ok(bytes[offset as usize..offset as usize + len].to_vec()),
             #[cfg(feature = "cloud")]
             Self::Remote(object) => object.read_at(offset, len),
+            #[cfg(test)]
+            Self::Faulty { bytes, from, left } => {
+                use std::sync::atomic::Ordering::Relaxed;
+                let fails = offset + len as u64 > *from
+                    && left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+                match fails {
+                    true => Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error())),
+                    false => Ok(bytes[offset as usize..offset as usize + len].to_vec()),
+                }
+            }
         }
     }
 

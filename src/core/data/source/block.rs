@@ -18,6 +18,11 @@ pub trait Block: Send + Sync {
     /// Why the record cannot be used.
     fn read(&self, index: u64) -> Result<Record, String>;
 
+    /// Returns why records of it are missing, if they are.
+    fn lost(&self) -> Option<&str> {
+        None
+    }
+
     /// Returns how a record is called in messages: the number of its line or row, or its key.
     fn name(&self, index: u64) -> String;
 }

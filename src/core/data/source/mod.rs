@@ -43,6 +43,7 @@ mod order;
 mod pairs;
 mod parallel;
 mod paths;
+mod patience;
 mod question;
 #[cfg(feature = "cloud")]
 mod remote;

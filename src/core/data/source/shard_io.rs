@@ -11,6 +11,7 @@ use super::block::Block;
 use super::folder::Folder;
 use super::indexed::{Documents, ids_of};
 use super::lines::Lines;
+use super::patience::{may_pass, patiently};
 use super::shard::{Container, Shard};
 use super::sheet::Sheet;
 use super::table::Table;
@@ -69,13 +70,23 @@ impl Shard {
     /// Records of each of its blocks.
     ///
     /// # Errors
-    /// The reason: it cannot be read at all.
+    /// The reason: it cannot be read at all, or a part of it cannot be read now.
     pub fn count(&self, is_plain: bool) -> Result<Vec<u64>, String> {
+        patiently(|| self.try_to_count(is_plain), |_| None)
+    }
+
+    fn try_to_count(&self, is_plain: bool) -> Result<Vec<u64>, String> {
         match self.container() {
             Container::Parquet => Table::lens(&Arc::new(self.blob()?)),
             Container::Arrow => Batches::lens(&self.blob()?),
             Container::Indexed => Documents::lens(&self.index()?),
-            _ => Ok(vec![self.open(0, is_plain)?.len()]),
+            _ => {
+                let block = self.open(0, is_plain)?;
+                match block.lost().filter(|reason| may_pass(reason)) {
+                    Some(reason) => Err(reason.to_owned()),
+                    None => Ok(vec![block.len()]),
+                }
+            }
         }
     }
 

@@ -120,6 +120,10 @@ impl Block for Table {
         Ok(record)
     }
 
+    fn lost(&self) -> Option<&str> {
+        ((self.rows.len() as u64) < self.num_rows).then_some(self.reason.as_str())
+    }
+
     fn name(&self, index: u64) -> String {
         format!("row {}", self.first + index)
     }

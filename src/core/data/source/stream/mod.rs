@@ -1,19 +1,18 @@
 //! A data set, opened: any of its samples by number, with few blocks open at a time.
 
 mod opening;
-mod patience;
 mod pieces;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use self::patience::patiently;
 use super::block::Block;
 use super::content::{Content, fetch};
 use super::cut::{TextPiece, TokenPiece, num_pieces};
 use super::layout::{RecordLayout, Whole};
 use super::order::{Order, sums};
+use super::patience::patiently;
 use super::shard::Shard;
 use crate::data::error::{BadSample, DataError};
 use crate::data::lerobot::Set;
@@ -210,7 +209,7 @@ impl Source {
     }
 
     fn open_unit(&self, unit: usize) -> Result<Opened, String> {
-        patiently(|| self.try_to_open(unit))
+        patiently(|| self.try_to_open(unit), |opened| opened.block.lost())
     }
 
     fn try_to_open(&self, unit: usize) -> Result<Opened, String> {
@@ -267,11 +266,23 @@ impl Source {
     }
 
     fn whole(&self, opened: &Opened, unit: usize, record: u64) -> Result<Whole, String> {
-        if record >= opened.block.len() {
-            let (has, counted) = (opened.block.len(), self.units[unit].num_records);
-            return Err(format!("the file has {has} samples, but {counted} were counted: it has changed"));
+        let (has, counted) = (opened.block.len(), self.units[unit].num_records);
+        let lost = opened.block.lost();
+        if record >= has {
+            return Err(match lost {
+                // The last one that is there stands for those that are missing.
+                Some(reason) => {
+                    let missing = counted + 1 - has;
+                    format!("{reason}; {missing} of the {counted} samples of this part of the file cannot be read")
+                }
+                None => format!("the file has {has} samples, but {counted} were counted: it has changed"),
+            });
         }
-        let read = opened.block.read(record)?;
+        // What is missing of a block was waited for when it was opened.
+        let read = match lost {
+            Some(_) => opened.block.read(record)?,
+            None => patiently(|| opened.block.read(record), |_| None)?,
+        };
         self.layout.read(read, &self.columns, self.shard(unit).folder()).map_err(|error| error.to_string())
     }
 }

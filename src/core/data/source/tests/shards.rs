@@ -46,6 +46,20 @@ fn shards_hold_samples_and_their_files() {
 }
 
 #[test]
+fn samples_that_are_lost_behind_damage_are_counted() {
+    let folder = Folder::new();
+    let mut archive = tar(&[("a.txt", b"a"), ("b.txt", b"b"), ("c.txt", b"c"), ("d.txt", b"d")]);
+    archive[2048..2560].fill(7);
+    folder.write("x.tar", archive);
+    folder.write("x.json", json!({"wids_version": 1, "shardlist": [{"url": "x.tar", "nsamples": 4}]}).to_string());
+    let source = of(folder.path("x.json"));
+    assert_eq!((source.len(), shown(&source, 1).as_str()), (4, "b"));
+    let reasons = [2, 3].map(|index| source.read(index).unwrap_err().reason);
+    assert!(reasons[0].starts_with("the archive is damaged from here on: no header at byte 2048"), "{reasons:?}");
+    assert!(reasons[1].ends_with("; 2 of the 4 samples of this part of the file cannot be read"), "{reasons:?}");
+}
+
+#[test]
 fn energon_folders_say_what_they_hold() {
     let folder = Folder::new();
     let question = |text: &str| json!([{"q": text, "a": ["yes", "no"]}]).to_string().into_bytes();
