@@ -129,6 +129,22 @@ pub fn newest_to_resume(config: &RunConfig) -> Result<Option<u64>, StoredError> 
     Ok(StoredCheckpoints::new(url).newest_of(|num_steps, text| !is_left(num_steps, text))?)
 }
 
+/// Returns the checkpoints in the store with more steps than `after`, or all where that is `None`, with the texts of their manifests.
+///
+/// # Errors
+/// The store cannot be reached.
+pub fn stored_after(config: &RunConfig, after: Option<u64>) -> Result<Vec<(u64, Vec<u8>)>, StoredError> {
+    let dir = &config.checkpoint.dir;
+    let Some(url) = config.checkpoint.upload.as_deref().filter(|url| !has_former(dir, url)) else {
+        return Ok(Vec::new());
+    };
+    let (stored, mut found) = (StoredCheckpoints::new(url), Vec::new());
+    for num_steps in stored.steps()?.into_iter().filter(|num_steps| after.is_none_or(|after| *num_steps > after)) {
+        found.extend(stored.manifest(num_steps)?.map(|text| (num_steps, text)));
+    }
+    Ok(found)
+}
+
 /// Refuses a store that has checkpoints.
 ///
 /// # Errors

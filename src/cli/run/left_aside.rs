@@ -3,6 +3,7 @@
 
 use crate::cli::UsageError;
 use crate::run::compose::Composition;
+use crate::run::uploads;
 use anyhow::Context;
 use loongforge_core::checkpoint::MANIFEST;
 use loongforge_core::config::RunConfig;
@@ -76,7 +77,22 @@ fn left_by(checkpoint: &Path, num_steps: u64, config: &RunConfig) -> anyhow::Res
     let named = || dir.display().to_string();
     let from = std::path::absolute(checkpoint).with_context(named)?;
     let after = is_own(checkpoint, config).then_some(num_steps);
-    LeftAside::of(dir, from, after).with_context(named)
+    let mut left = LeftAside::of(dir, from, after).with_context(named)?;
+    match uploads::stored_after(config, after) {
+        Ok(stored) => {
+            let own = std::fs::read(checkpoint.join(MANIFEST)).ok();
+            let others = stored.iter().filter(|(_, text)| own.as_ref() != Some(text));
+            others.for_each(|(num_steps, text)| left.add(*num_steps, text));
+        }
+        Err(error) => {
+            tracing::warn!(
+                "checkpoint.upload cannot be read, and what is left aside there is taken from earlier: {error}"
+            );
+            let earlier = LeftAside::read(dir).with_context(named)?;
+            earlier.into_iter().for_each(|earlier| left.add_earlier(earlier, after));
+        }
+    }
+    Ok(left)
 }
 
 /// Names of the checkpoints, the newest first; `None`: there are none.
@@ -94,7 +110,9 @@ fn listed(left: &LeftAside) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_core::checkpoint::{Manifest, StoredCheckpoints};
     use loongforge_core::config::load_text;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::fs;
 
     const YAML: &str = include_str!("../../../configs/sft_text.yaml");
@@ -126,10 +144,38 @@ mod tests {
     }
 
     #[test]
+    fn what_only_the_store_has_is_left_as_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
+        config.checkpoint.dir = dir.path().to_owned();
+        config.checkpoint.upload = Some("memory:///aside".to_owned());
+        let stored = StoredCheckpoints::new("memory:///aside");
+        let saved = |num_steps: u64| {
+            let path = dir.path().join(format!("step-{num_steps:08}"));
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join(MANIFEST), Manifest::of_files(num_steps, BTreeMap::new()).to_text()).unwrap();
+            stored.send(&path, &mut BTreeSet::new()).unwrap();
+            path
+        };
+        let [second, third, fifth] = [2, 3, 5].map(saved);
+        fs::remove_dir_all(third).unwrap();
+        let left = left_by(&second, 2, &config).unwrap();
+        assert_eq!(listed(&left).as_deref(), Some("step-00000005, step-00000003"));
+        left.write(dir.path()).unwrap();
+        assert_eq!(uploads::newest_to_resume(&config).unwrap(), Some(2));
+        // From a copy of one that the store has: that one is not left.
+        let copy = dir.path().join("copy/step-00000005");
+        fs::create_dir_all(&copy).unwrap();
+        fs::copy(fifth.join(MANIFEST), copy.join(MANIFEST)).unwrap();
+        fs::remove_dir_all(fifth).unwrap();
+        assert_eq!(listed(&left_by(&copy, 5, &config).unwrap()).as_deref(), Some("step-00000003, step-00000002"));
+    }
+
+    #[test]
     fn few_of_many_checkpoints_are_named() {
         let left = |numbers: std::ops::Range<u64>| LeftAside {
             resumed_from: PathBuf::new(),
-            checkpoints: numbers.map(|number| (number, String::new())).collect(),
+            checkpoints: numbers.map(|number| (number, BTreeSet::new())).collect(),
         };
         assert_eq!(listed(&left(0..0)), None);
         assert_eq!(listed(&left(1..4)).as_deref(), Some("step-00000003, step-00000002, step-00000001"));

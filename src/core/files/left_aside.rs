@@ -5,7 +5,7 @@ use super::step_folders;
 use crate::text::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -22,8 +22,9 @@ const DRAFT: &str = ".left-aside.json.tmp";
 pub struct LeftAside {
     /// The checkpoint that the run was resumed from.
     pub resumed_from: PathBuf,
-    /// SHA-256 of the manifest of each checkpoint by its number of steps: one that is saved again is another one.
-    pub checkpoints: BTreeMap<u64, String>,
+    /// SHA-256 of the manifest of each checkpoint by its number of steps: one that is saved again is another one. That of the same
+    /// steps in a store may be another one as well.
+    pub checkpoints: BTreeMap<u64, BTreeSet<String>>,
 }
 
 impl LeftAside {
@@ -34,8 +35,22 @@ impl LeftAside {
     pub fn of(folder: &Path, resumed_from: PathBuf, after: Option<u64>) -> io::Result<Self> {
         let mut left = step_folders(folder)?;
         left.retain(|(num_steps, _)| after.is_none_or(|after| *num_steps > after));
-        let checkpoints = left.into_iter().map(|(num_steps, path)| (num_steps, hash_of(&path))).collect();
-        Ok(Self { resumed_from, checkpoints })
+        let checkpoints = left.into_iter().map(|(num_steps, path)| (num_steps, BTreeSet::from([hash_of(&path)])));
+        Ok(Self { resumed_from, checkpoints: checkpoints.collect() })
+    }
+
+    /// Adds a checkpoint of so many steps with this text as its manifest, which is in a store.
+    pub fn add(&mut self, num_steps: u64, text: &[u8]) {
+        self.checkpoints.entry(num_steps).or_default().insert(hex(Sha256::digest(text)));
+    }
+
+    /// Adds the checkpoints of an earlier record with more steps than `after`, or all where that is `None`.
+    pub fn add_earlier(&mut self, earlier: Self, after: Option<u64>) {
+        for (num_steps, hashes) in earlier.checkpoints {
+            if after.is_none_or(|after| num_steps > after) {
+                self.checkpoints.entry(num_steps).or_default().extend(hashes);
+            }
+        }
     }
 
     /// Reads the record of a folder; `None`: it has none.
@@ -55,12 +70,12 @@ impl LeftAside {
 
     /// Returns whether the checkpoint of so many steps in this folder is left aside.
     pub fn has(&self, num_steps: u64, checkpoint: &Path) -> bool {
-        self.checkpoints.get(&num_steps).is_some_and(|hash| *hash == hash_of(checkpoint))
+        self.checkpoints.get(&num_steps).is_some_and(|hashes| hashes.contains(&hash_of(checkpoint)))
     }
 
     /// Returns whether a checkpoint of so many steps with this text as its manifest is left aside.
     pub fn has_manifest(&self, num_steps: u64, text: &[u8]) -> bool {
-        self.checkpoints.get(&num_steps).is_some_and(|hash| *hash == hex(Sha256::digest(text)))
+        self.checkpoints.get(&num_steps).is_some_and(|hashes| hashes.contains(&hex(Sha256::digest(text))))
     }
 
     /// Writes the record: what was there before, or all of this one.
@@ -167,8 +182,18 @@ mod tests {
         for num_steps in [1, 7] {
             save(folder, num_steps, "first");
         }
-        LeftAside::of(folder, PathBuf::from("/elsewhere/step-00000004"), None).unwrap().write(folder).unwrap();
+        let mut left = LeftAside::of(folder, PathBuf::from("/elsewhere/step-00000004"), None).unwrap();
+        left.add(7, b"in the store");
+        left.add(8, b"in the store");
+        left.write(folder).unwrap();
         assert_eq!(newest_checkpoint(folder).unwrap(), None);
+        let left = LeftAside::read(folder).unwrap().unwrap();
+        assert!(
+            left.has_manifest(7, b"first") && [7, 8].iter().all(|steps| left.has_manifest(*steps, b"in the store"))
+        );
+        let mut later = LeftAside::of(&folder.join("gone"), PathBuf::new(), Some(7)).unwrap();
+        later.add_earlier(left, Some(7));
+        assert!(later.has_manifest(8, b"in the store") && !later.has_manifest(7, b"in the store"));
         fs::write(folder.join(LEFT_ASIDE), "{").unwrap();
         let error = newest_checkpoint(folder).unwrap_err().to_string();
         assert!(error.contains(".left-aside.json is damaged") && error.contains("without this file"), "{error}");
