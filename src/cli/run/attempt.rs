@@ -123,7 +123,7 @@ impl SchedulerProcess<'_> {
         let dir = &composition.config().run.dir;
         former.map(FormerRun::restore).transpose()?;
         let former = prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
-        left_aside::note(composition)?;
+        left_aside::note(composition, args.resume.as_deref().is_some_and(|wanted| wanted != "auto"))?;
         poison_items::keep(dir, composition.poison_items())?;
         keep_config(dir, &loaded.to_yaml())?;
         console.keep_log(&dir.join("log"));

@@ -46,7 +46,7 @@ pub fn beginning(config: &RunConfig, console: &Console) -> anyhow::Result<Option
 /// # Errors
 /// The folder of checkpoints cannot be read.
 pub fn tell(checkpoint: &Path, num_steps: u64, config: &RunConfig, console: &Console) -> anyhow::Result<()> {
-    if let Some(names) = listed(&left_by(checkpoint, num_steps, config)?) {
+    if let Some(names) = listed(&left_by(checkpoint, num_steps, config, false)?) {
         let (checkpoint, dir) = (checkpoint.display(), config.checkpoint.dir.display());
         console.line(&format!(
             "warning: the run goes on from {checkpoint} and leaves {names} in {dir} aside: --resume without a path continues from \
@@ -56,15 +56,16 @@ pub fn tell(checkpoint: &Path, num_steps: u64, config: &RunConfig, console: &Con
     Ok(())
 }
 
-/// Notes what the run leaves aside, for the next `--resume` without a path.
+/// Notes what the run leaves aside, for the next `--resume` without a path. `is_named`: the checkpoint that it was resumed from was
+/// named; else what it leaves in its store is known from earlier.
 ///
 /// # Errors
 /// The folder of checkpoints cannot be read or written.
-pub fn note(composition: &Composition) -> anyhow::Result<()> {
+pub fn note(composition: &Composition, is_named: bool) -> anyhow::Result<()> {
     let Some(resumed) = composition.resumed_from_disk() else { return Ok(()) };
     let (config, checkpoint) = (composition.config(), &resumed.checkpoint);
     let dir = &config.checkpoint.dir;
-    let left = left_by(checkpoint, resumed.first_step.0, config)?;
+    let left = left_by(checkpoint, resumed.first_step.0, config, is_named)?;
     let noted = match left.checkpoints.is_empty() && is_own(checkpoint, config) {
         true => LeftAside::remove(dir),
         false => left.write(dir),
@@ -72,23 +73,23 @@ pub fn note(composition: &Composition) -> anyhow::Result<()> {
     noted.with_context(|| dir.display().to_string())
 }
 
-fn left_by(checkpoint: &Path, num_steps: u64, config: &RunConfig) -> anyhow::Result<LeftAside> {
+fn left_by(checkpoint: &Path, num_steps: u64, config: &RunConfig, asks_store: bool) -> anyhow::Result<LeftAside> {
     let dir = &config.checkpoint.dir;
     let named = || dir.display().to_string();
     let from = std::path::absolute(checkpoint).with_context(named)?;
     let after = is_own(checkpoint, config).then_some(num_steps);
     let mut left = LeftAside::of(dir, from, after).with_context(named)?;
-    match uploads::stored_after(config, after) {
-        Ok(stored) => {
+    let earlier = LeftAside::read(dir).with_context(named)?;
+    let stored = if asks_store { uploads::stored_after(config, after).map(Some) } else { Ok(None) };
+    match stored {
+        Ok(Some(stored)) => {
             let own = std::fs::read(checkpoint.join(MANIFEST)).ok();
             let others = stored.iter().filter(|(_, text)| own.as_ref() != Some(text));
             others.for_each(|(num_steps, text)| left.add(*num_steps, text));
         }
+        Ok(None) => earlier.into_iter().for_each(|earlier| left.add_earlier(earlier, after)),
         Err(error) => {
-            tracing::warn!(
-                "checkpoint.upload cannot be read, and what is left aside there is taken from earlier: {error}"
-            );
-            let earlier = LeftAside::read(dir).with_context(named)?;
+            tracing::warn!("checkpoint.upload cannot be read: what is left aside there is taken from earlier: {error}");
             earlier.into_iter().for_each(|earlier| left.add_earlier(earlier, after));
         }
     }
@@ -130,7 +131,7 @@ mod tests {
         assert!(!is_own(&elsewhere, &config) && is_own(&config.checkpoint.dir.join("step-00000009"), &config));
         let console = Console::stderr();
         assert_eq!(beginning(&config, &console).unwrap(), None);
-        let left = left_by(&elsewhere, 4, &config).unwrap();
+        let left = left_by(&elsewhere, 4, &config, true).unwrap();
         assert_eq!(listed(&left).as_deref(), Some("step-00000009"));
         left.write(&config.checkpoint.dir).unwrap();
         assert_eq!(beginning(&config, &console).unwrap(), Some(elsewhere.clone()));
@@ -159,16 +160,18 @@ mod tests {
         };
         let [second, third, fifth] = [2, 3, 5].map(saved);
         fs::remove_dir_all(third).unwrap();
-        let left = left_by(&second, 2, &config).unwrap();
-        assert_eq!(listed(&left).as_deref(), Some("step-00000005, step-00000003"));
-        left.write(dir.path()).unwrap();
+        let left = |asks_store| left_by(&second, 2, &config, asks_store).unwrap();
+        assert_eq!(listed(&left(false)).as_deref(), Some("step-00000005"));
+        left(true).write(dir.path()).unwrap();
+        // A resume without a path knows it from there.
+        assert_eq!(listed(&left(false)).as_deref(), Some("step-00000005, step-00000003"));
         assert_eq!(uploads::newest_to_resume(&config).unwrap(), Some(2));
         // From a copy of one that the store has: that one is not left.
         let copy = dir.path().join("copy/step-00000005");
         fs::create_dir_all(&copy).unwrap();
         fs::copy(fifth.join(MANIFEST), copy.join(MANIFEST)).unwrap();
         fs::remove_dir_all(fifth).unwrap();
-        assert_eq!(listed(&left_by(&copy, 5, &config).unwrap()).as_deref(), Some("step-00000003, step-00000002"));
+        assert_eq!(listed(&left_by(&copy, 5, &config, true).unwrap()).as_deref(), Some("step-00000003, step-00000002"));
     }
 
     #[test]
