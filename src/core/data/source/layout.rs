@@ -121,7 +121,9 @@ impl RecordLayout {
         }
         let text = ["txt", "text"].into_iter().find(|name| record.member(name).is_some());
         let picture = record.members.iter().find(|(name, _)| kind_of(name) == Some(FileKind::Picture));
-        match (text, picture) {
+        // A text beside them is what is said of them, and no sample of its own.
+        let is_more = |name: &str| matches!(kind_of(name), Some(FileKind::Clip | FileKind::Recording));
+        match (text.filter(|_| !record.members.iter().any(|(name, _)| is_more(name))), picture) {
             (Some(text), Some((picture, _))) => {
                 // The next sample's picture may be of another kind.
                 let any = || PICTURES.map(|kind| format!("{kind},{}", kind.to_ascii_uppercase())).join(",");
@@ -131,7 +133,10 @@ impl RecordLayout {
             (Some(text), None) => Ok(Self::Fields([("text".to_owned(), text.to_owned())].into())),
             _ => {
                 let members: Vec<&str> = record.members.iter().map(|(name, _)| name.as_str()).take(12).collect();
-                Err(format!("its first sample has the files {members:?}: expected json, or a picture with txt"))
+                Err(format!(
+                    "its first sample has the files {members:?}: expected json, or a picture with txt; a recording needs \
+                     json, and a clip json or format: captioned"
+                ))
             }
         }
     }

@@ -39,6 +39,11 @@ fn shards_hold_samples_and_their_files() {
     folder.write("kinds.tar", tar(&[("1.JPG", b"A"), ("1.txt", b"a"), ("2.bmp", b"B"), ("2.txt", b"b")]));
     let kinds = of(folder.path("kinds.tar"));
     assert_eq!([0, 1].map(|index| shown(&kinds, index)), ["user: assistant:a [A]", "user: assistant:b [B]"]);
+    for more in ["1.wav", "1.mp4"] {
+        let shard = folder.write("more.tar", tar(&[(more, b"A"), ("1.txt", b"a")]));
+        let error = open(&TrainFile::new(shard)).err().unwrap();
+        assert!(error.to_string().contains("a recording needs json"), "{error}");
+    }
     folder.write("text.tar", tar(&[("1.txt", b"hello")]));
     assert_eq!(shown(&of(folder.path("text.tar")), 0), "hello");
     let error = open(&TrainFile::new(folder.write("x.tar", tar(&[("1.cls", b"3"), ("1.jpg", b"A")])))).err().unwrap();
