@@ -83,6 +83,7 @@ impl RecordLayout {
             label.is_some_and(Json::is_boolean)
         });
         let answers = ["completion", "output", "messages", "conversations"];
+        let is_text = has("text") && (json["text"].is_string() || columns.contains_key("text"));
         let first =
             |key: &str| json.get(columns.get(key).map_or(key, String::as_str)).map_or(&Json::Null, |list| &list[0]);
         Ok(match () {
@@ -94,7 +95,15 @@ impl RecordLayout {
             () if has("conversations") || has("messages") => Self::Sharegpt,
             () if has("instruction") && has("output") || has("prompt") && has("completion") => Self::Alpaca,
             () if has("audio_filepath") || has("audio") && (has("text") || has("answer")) => Self::Transcripts,
-            () if has("text") && json["text"].is_string() || has("text") && columns.contains_key("text") => Self::Text,
+            () if is_text => match shown(record, json) {
+                Some(shown) => {
+                    return Err(format!(
+                        "its first sample has text beside {shown:?}, without which it would be learned: write messages, or \
+                         set format: text"
+                    ));
+                }
+                None => Self::Text,
+            },
             () if is_captioned(has) => Self::Captioned,
             () => {
                 let seen = match json.as_object() {
@@ -259,6 +268,15 @@ impl RecordLayout {
             sharegpt::place_files(fields);
         }
     }
+}
+
+/// The field or the file of a record that has pictures or clips; in an archive also recordings.
+fn shown<'a>(record: &'a Record, json: &Json) -> Option<&'a str> {
+    let is_empty = |value: &Json| value.is_null() || value == "" || value.as_array().is_some_and(Vec::is_empty);
+    let has = |key: &&str| json.get(*key).is_some_and(|value| !is_empty(value));
+    let mut members = record.members.iter().map(|(name, _)| name.as_str()).filter(|_| record.is_closed);
+    let member = || members.find(|name| kind_of(name).is_some());
+    ["image", "images", "video", "videos"].into_iter().find(has).or_else(member)
 }
 
 /// # Errors

@@ -47,6 +47,11 @@ fn every_layout_is_told_by_its_first_sample() {
         let error = open(&TrainFile::new(folder.write(name, text))).err().unwrap().to_string();
         assert!(error.contains(part) && error.contains(name), "{error}");
     }
+    // A text would be learned without its picture; an empty list has none.
+    let beside = r#"{"text": "a", "image": "a.png"}"#;
+    let error = open(&TrainFile::new(folder.write("beside.jsonl", beside))).err().unwrap().to_string();
+    assert!(error.contains("has text beside \"image\""), "{error}");
+    assert_eq!(shown(&of(folder.write("alone.jsonl", r#"{"text": "a", "images": []}"#)), 0), "a");
     let columns = [("messages".to_owned(), "dialogue".to_owned()), ("images".to_owned(), "picture".to_owned())];
     let text = json!({"dialogue": [{"role": "user", "content": "<image>"}], "picture": "a.png"}).to_string();
     let file = TrainFile { columns: columns.into(), ..TrainFile::new(folder.write("c.jsonl", text)) };

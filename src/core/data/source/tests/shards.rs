@@ -44,6 +44,11 @@ fn shards_hold_samples_and_their_files() {
         let error = open(&TrainFile::new(shard)).err().unwrap();
         assert!(error.to_string().contains("a recording needs json"), "{error}");
     }
+    let captions = folder.write("captions.tar", tar(&[("1.json", br#"{"text": "a"}"#), ("1.jpg", b"A")]));
+    let error = open(&TrainFile::new(captions.as_path())).err().unwrap().to_string();
+    assert!(error.contains("has text beside \"jpg\"") && error.contains("format: text"), "{error}");
+    let file = TrainFile { format: Format::Text, ..TrainFile::new(captions) };
+    assert_eq!(shown(&open(&file).unwrap(), 0), "a");
     folder.write("text.tar", tar(&[("1.txt", b"hello")]));
     assert_eq!(shown(&of(folder.path("text.tar")), 0), "hello");
     let error = open(&TrainFile::new(folder.write("x.tar", tar(&[("1.cls", b"3"), ("1.jpg", b"A")])))).err().unwrap();
