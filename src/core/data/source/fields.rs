@@ -55,11 +55,12 @@ fn sort(names: &Json, media: Option<&str>, found: &mut [Vec<Json>; 3]) {
     }
 }
 
-/// Returns whether `dataset.yaml` maps the fields that are needed.
+/// Returns whether `dataset.yaml` maps the fields that are needed. Of a text beside pictures it is not known what it says of them.
 pub fn is_known(map: &FieldMap) -> bool {
-    map.contains_key("caption")
-        || map.contains_key("context") && map.contains_key("answers")
-        || map.contains_key("text")
+    match map.contains_key("text") {
+        true => !["image", "images", "caption", "answers"].iter().any(|field| map.contains_key(*field)),
+        false => map.contains_key("caption") || map.contains_key("context") && map.contains_key("answers"),
+    }
 }
 
 /// A captioning sample (`image`, `caption`), a question (`image`, `context`, `answers`) or a text, by its map.

@@ -104,6 +104,9 @@ fn energon_folders_say_what_they_hold() {
     folder.write("set/.nv-meta/dataset.yaml", "field_map: {image: [png, jpg], caption: txt}\n");
     let error = open(&TrainFile::new(folder.path("set").as_str())).err().unwrap().to_string();
     assert!(error.contains("maps the field image to [\"png\",\"jpg\"]"), "{error}");
+    folder.write("set/.nv-meta/dataset.yaml", "field_map: {image: png, text: txt}\n");
+    let error = open(&TrainFile::new(folder.path("set").as_str())).err().unwrap().to_string();
+    assert!(error.contains("maps the fields [\"image\", \"text\"]"), "{error}");
     folder.write("set/.nv-meta/dataset.yaml", known);
     // A shard that has lost samples since it was counted.
     folder.write("set/s-1.tar", tar(&[]));
