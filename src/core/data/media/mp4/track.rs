@@ -153,7 +153,7 @@ fn samples(table: Boxes<'_>, file_len: usize) -> Result<Vec<Range<usize>>, Strin
     let runs = Fields::table::<12>(table.contents(b"stsc").ok_or(WRONG)?).ok_or(WRONG)?;
     let offsets = Offsets::read(table).ok_or(WRONG)?;
     // Not by what the file says: constant sizes have no table that would bound their number.
-    let mut samples = Vec::new();
+    let (mut samples, mut num_bytes) = (Vec::new(), 0usize);
     for (index, run) in runs.iter().enumerate() {
         let mut run = Fields(run);
         let (first, per_chunk) = (run.u32().ok_or(WRONG)? as usize, run.u32().ok_or(WRONG)?);
@@ -175,6 +175,11 @@ fn samples(table: Boxes<'_>, file_len: usize) -> Result<Vec<Range<usize>>, Strin
                     return Err(format!("truncated: frame {} is not in the file", samples.len()));
                 }
                 at = range.end;
+                // Frames that lie on top of each other would take long to decode.
+                num_bytes = num_bytes.saturating_add(len);
+                if num_bytes > file_len {
+                    return Err("corrupt MP4: its frames take more bytes than the file has".to_owned());
+                }
                 samples.push(range);
             }
         }
@@ -252,4 +257,22 @@ fn rate(header: &[u8], table: Boxes<'_>, num_samples: usize) -> Option<f64> {
     }
     let fps = num_samples as f64 * f64::from(per_second) / ticks as f64;
     (fps.is_finite() && fps > 0.0).then_some(fps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_lie_on_top_of_each_other_are_refused() {
+        let boxed = |name: &[u8; 4], numbers: &[u32]| {
+            let contents: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
+            [&(contents.len() as u32 + 8).to_be_bytes(), &name[..], &contents[..]].concat()
+        };
+        // Three frames of 60 bytes, each in a chunk that begins at the same place.
+        let sizes = boxed(b"stsz", &[0, 60, 3]);
+        let table = [sizes, boxed(b"stsc", &[0, 1, 1, 1, 1]), boxed(b"stco", &[0, 3, 10, 10, 10])].concat();
+        assert_eq!(samples(Boxes(&table), 200), Ok(vec![10..70; 3]));
+        assert!(samples(Boxes(&table), 100).unwrap_err().contains("more bytes than the file has"));
+    }
 }
