@@ -23,17 +23,12 @@ pub(super) fn tokenizer_json(mut model: Model, config: &Json, added: &Json) -> R
     if !model.escape_whitespaces {
         return Err("leaves blanks as they are (escape_whitespaces is false), which is not supported".to_owned());
     }
-    if let Some(piece) = model.pieces.iter().find(|piece| is_blank_of_its_own(&model, piece)) {
-        return Err(format!(
-            "has the user-defined piece {:?} with a blank, which is not supported: put a tokenizer.json beside it",
-            piece.text
-        ));
-    }
     if model.unk >= model.pieces.len() as u64 {
         return Err(format!("has unk_id {}, but only {} pieces", model.unk, model.pieces.len()));
     }
-    let added = with_added(&mut model.pieces, config, added)?;
     let prefix = model.add_dummy_prefix && config["add_prefix_space"] != false;
+    write_blanks(&mut model, prefix);
+    let added = with_added(&mut model.pieces, config, added)?;
     let (normalizer, pre_tokenizer) = normalizer(&model, prefix, config["legacy"] != false);
     let mut decoders = vec![
         json!({"type": "Replace", "pattern": {"String": BLANK}, "content": " "}),
@@ -56,11 +51,26 @@ pub(super) fn tokenizer_json(mut model: Model, config: &Json, added: &Json) -> R
     }))
 }
 
-/// Returns whether a piece is user-defined and has blanks that a text can have. Added tokens are looked for in the text as it is written,
-/// and would not be found.
-fn is_blank_of_its_own(model: &Model, piece: &SentencePiece) -> bool {
-    let is_lost = model.remove_extra_whitespaces && piece.text.contains("▁▁");
-    piece.kind == PieceKind::UserDefined && piece.text.contains(BLANK) && !is_lost
+/// Gives user-defined pieces the blanks that texts have: as added tokens they are looked for in a text as it is written. Where a blank
+/// is put before texts, or they are changed in another way, pieces stay as they are, as with transformers, and a warning says so.
+fn write_blanks(model: &mut Model, prefix: bool) {
+    let keeps_blanks = !model.remove_extra_whitespaces;
+    let keeps_texts = keeps_blanks && !prefix && model.charsmap.is_empty();
+    let is_found = |piece: &&mut SentencePiece| {
+        let can_be = keeps_blanks || !piece.text.contains("▁▁");
+        piece.kind == PieceKind::UserDefined && piece.text.contains(BLANK) && can_be
+    };
+    for piece in model.pieces.iter_mut().filter(is_found) {
+        if !keeps_texts {
+            tracing::warn!(
+                "the SentencePiece model has the user-defined piece {:?} with a blank, which is not found in texts, as with \
+                 transformers; put a tokenizer.json beside it that finds it",
+                piece.text
+            );
+            return;
+        }
+        piece.text = piece.text.replace(BLANK, " ");
+    }
 }
 
 /// Control and user-defined pieces, and tokens that the folder adds: those of a row that the model has take its place.

@@ -71,6 +71,19 @@ fn added_tokens_take_the_rows_that_they_name() {
     assert!(of_bytes(&bytes, &Json::Null, &rising).unwrap_err().contains(&format!("has {rows} pieces")));
 }
 
+/// As in Gemma's models: blanks are kept, none is put before a text, and runs of them are pieces that the user defined.
+#[test]
+fn user_defined_pieces_of_blanks_are_found() {
+    // An unknown piece (2), a letter, a blank, and two blanks that the user defined (4).
+    let pieces = b"\x0a\x09\x0a\x05<unk>\x18\x02\x0a\x03\x0a\x01a\x0a\x05\x0a\x03\xe2\x96\x81\
+        \x0a\x0a\x0a\x06\xe2\x96\x81\xe2\x96\x81\x18\x04";
+    // Neither a blank before texts (3) nor fewer blanks (4).
+    let bytes = [&pieces[..], b"\x1a\x04\x18\x00\x20\x00"].concat();
+    let encoding = tokenizer(&bytes, &Json::Null).encode("a  a a", false).unwrap();
+    assert_eq!(encoding.get_ids(), [1, 3, 1, 2, 1]);
+    assert_eq!(tokenizer(&bytes, &Json::Null).decode(&[1, 3, 1], false).unwrap(), "a  a");
+}
+
 #[test]
 fn damaged_files_are_errors() {
     let bytes = model("unigram_bytes");
@@ -80,12 +93,8 @@ fn damaged_files_are_errors() {
     for bytes in [&b""[..], b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x0a\x02\x0a\x05", b"{\"a\": 1}"] {
         assert!(of_bytes(bytes, &Json::Null, &Json::Null).is_err());
     }
-    // Two pieces: a letter, and two blanks that the user defined (4); they can be in a text whose blanks are kept.
-    let pieces = b"\x0a\x03\x0a\x01a\x0a\x0a\x0a\x06\xe2\x96\x81\xe2\x96\x81\x18\x04";
-    let with = |normalizer: &[u8]| of_bytes(&[&pieces[..], normalizer].concat(), &Json::Null, &Json::Null);
-    assert!(with(b"").is_ok());
-    assert!(with(b"\x1a\x02\x20\x00").unwrap_err().contains("user-defined piece \"▁▁\""));
-    assert!(with(b"\x1a\x02\x28\x00").unwrap_err().contains("escape_whitespaces is false"));
+    let raw = b"\x0a\x03\x0a\x01a\x1a\x02\x28\x00";
+    assert!(of_bytes(raw, &Json::Null, &Json::Null).unwrap_err().contains("escape_whitespaces is false"));
     // Words (3) are of another kind.
     assert!(of_bytes(b"\x0a\x03\x0a\x01a\x12\x02\x18\x03", &Json::Null, &Json::Null).unwrap_err().contains("kind 3"));
 }
