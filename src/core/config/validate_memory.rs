@@ -26,6 +26,13 @@ impl Rules<'_> {
                 (format!("both `{other}: all` and `{key}` are set"), "a budget decides what is recomputed: drop one")
             });
         }
+        let key = "memory.activation_budget.foundation";
+        for (pool, _) in config.pools.written_foundations().filter(|(_, pool)| pool.chunk_tokens > 0) {
+            let chunks = format!("{pool}.chunk_tokens");
+            self.broken(memory.activation_budget.foundation.is_some(), code::COMBINATION, &[key, &chunks], || {
+                (format!("both `{chunks}` and `{key}` are set"), "chunks are always computed again: drop one")
+            });
+        }
         self.broken(
             memory.throttle.is_some_and(|rate| rate.bytes() == 0),
             code::OUT_OF_RANGE,

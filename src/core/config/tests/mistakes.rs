@@ -300,6 +300,10 @@ fn one_mistake_at_a_time() {
             "pools: { foundation_low: { zero: 3 } }\nmemory: { weight_budget: { foundation: 1GiB } }\n",
             &["LF0111", "`pools.foundation_low.zero` 3 is not supported with `memory.weight_budget.foundation`"],
         ),
+        (
+            "pools: { foundation: { chunk_tokens: 8 } }\nmemory: { activation_budget: { foundation: 1GiB } }\n",
+            &["LF0111", "both `pools.foundation.chunk_tokens` and `memory.activation_budget.foundation` are set"],
+        ),
         ("$ checkpoint.merge_lora=true", &["LF0111", "`checkpoint.merge_lora` requires adapters"]),
         ("$ model.mtp.loss_weight=-1", &["LF0104", "`model.mtp.loss_weight`"]),
         // the command line itself
