@@ -11,6 +11,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use loongforge_core::rng::mix;
 use tch::{Kind, Tensor};
 
 use super::init::Init;
@@ -178,7 +179,7 @@ impl Adapter {
     /// `[…, in]` to `[…, out]`: what is added to `y` `[…, out]`, the map of `weight` `[out, in]` with its bias at `x`.
     pub fn add_to(&self, y: Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
         let dropped = self.seed.get().filter(|_| self.spec.dropout > 0.0);
-        let dropped = dropped.map(|seed| x * mask(x, self.spec.dropout, seed ^ self.key));
+        let dropped = dropped.map(|seed| x * mask(x, self.spec.dropout, seed, self.key));
         let inputs = dropped.as_ref().unwrap_or(x);
         let added = linear(&linear(inputs, &self.a, None), &self.b, None) * self.spec.scale;
         let Some(magnitude) = &self.magnitude else { return y + added };
@@ -219,10 +220,11 @@ pub fn row_norms(weight: &Tensor) -> Tensor {
     weight.norm_scalaropt_dim(2.0, [1i64].as_slice(), false)
 }
 
-/// Zero with probability `dropout`, else `1 / (1 - dropout)`: a hash of seed and place.
-fn mask(x: &Tensor, dropout: f64, seed: u64) -> Tensor {
+/// Zero with probability `dropout`, else `1 / (1 - dropout)`: a hash of seed, key and place.
+fn mask(x: &Tensor, dropout: f64, seed: u64, key: u64) -> Tensor {
     let counter = Tensor::arange(x.numel() as i64, (Kind::Int64, x.device()));
-    let kept = kept(&(counter + seed as i64), dropout);
+    // Seeds that follow each other are spread, lest one's mask be that of the other, moved by a place.
+    let kept = kept(&(counter + (mix(seed) ^ key) as i64), dropout);
     (kept.to_kind(x.kind()) / (1.0 - dropout)).view(x.size().as_slice())
 }
 
@@ -246,9 +248,13 @@ mod tests {
     #[test]
     fn masks_depend_on_the_seed_and_keep_the_mean() {
         let x = Tensor::ones([100, 100], (Kind::Float, Device::Cpu));
-        let first = mask(&x, 0.25, 7);
-        assert_eq!(first, mask(&x, 0.25, 7));
-        assert_ne!(first, mask(&x, 0.25, 8));
+        let [first, next] = [7, 8].map(|seed| mask(&x, 0.25, seed, 0));
+        assert_eq!(first, mask(&x, 0.25, 7, 0));
+        assert_ne!(first, next);
+        assert_ne!(first, mask(&x, 0.25, 7, 1));
+        let (moved, next) = (first.view([-1]).narrow(0, 1, 9_000), next.view([-1]).narrow(0, 0, 9_000));
+        let same = moved.eq_tensor(&next).to_kind(Kind::Float).mean(Kind::Float).double_value(&[]);
+        assert!((same - 0.625).abs() < 0.03, "the masks of seeds that follow each other are alike by chance: {same}");
         assert!((first.mean(Kind::Float).double_value(&[]) - 1.0).abs() < 0.03);
         assert_eq!(first.max().double_value(&[]), (1.0f32 / 0.75) as f64);
     }

@@ -46,7 +46,7 @@ impl Trainer {
             let filler;
             let (batch, features, row_tokens, dropout) = match step.packs.get(pack) {
                 Some(work) => {
-                    let (row_tokens, seed) = (work.pack.num_tokens(), work.pack.id.seed());
+                    let (row_tokens, seed) = (work.pack.num_tokens(), work.pack.id.seed(chunk));
                     let Filled { batch, features } = &work.chunks[chunk].filled;
                     (batch, &features[..], row_tokens, Some(seed))
                 }
