@@ -107,6 +107,7 @@ pub(super) fn build_state(
     let optimizer = optimizer(&spec.config);
     let sharding = optimizer.method.sharding(sharding);
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
+    params.set_run_seed(spec.config.run.seed);
     let is_on_host = params.frozen_units().iter().any(|unit| unit.held().on_host);
     let throttle = spec.config.memory.throttle.map(|rate| rate.bytes() as f64);
     let transfers = is_on_host.then(|| Transfers::new(device, throttle).map(Rc::new)).transpose()?;

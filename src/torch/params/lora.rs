@@ -17,6 +17,7 @@ use tch::{Kind, Tensor};
 use super::init::Init;
 use super::shard::{Cut, Shard};
 use super::spec::{AdapterSpec, ParamSpec};
+use super::store::ParamStore;
 use crate::native::linear;
 
 /// Describes how the adapters of a part of the model are made.
@@ -155,9 +156,30 @@ impl LinearModule {
     }
 }
 
-/// The seed of the present micro-batch's masks; `None` outside of training. The same seed gives the same masks, so that
-/// a segment can be computed twice.
-pub(super) type DropoutSeed = Rc<Cell<Option<u64>>>;
+/// The seed of the present micro-batch's masks. The same seed gives the same masks, so that a segment can be computed twice.
+#[derive(Clone, Default)]
+pub(crate) struct DropoutSeed {
+    of_batch: Rc<Cell<Option<u64>>>,
+    of_run: Rc<Cell<u64>>,
+}
+
+impl DropoutSeed {
+    pub(super) fn set(&self, of_batch: Option<u64>) {
+        self.of_batch.set(of_batch);
+    }
+
+    /// `None` outside of training.
+    fn get(&self) -> Option<u64> {
+        Some(self.of_batch.get()? ^ mix(self.of_run.get()))
+    }
+}
+
+impl ParamStore {
+    /// Adapters' dropout has the masks of a run of this seed; without a call those of seed 0.
+    pub fn set_run_seed(&self, seed: u64) {
+        self.dropout_seed().of_run.set(seed);
+    }
+}
 
 /// An adapter on its parameters.
 pub(crate) struct Adapter {
@@ -243,7 +265,29 @@ pub(crate) fn kept(counters: &Tensor, dropout: f64) -> Tensor {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::mask;
+    use super::super::scope::Scope;
+    use super::{Init, LinearModule, LoraConfig, ParamSpec, ParamStore, mask};
+
+    #[test]
+    fn masks_belong_to_the_run() {
+        let lora = LoraConfig { r: 2, alpha: 2.0, dropout: 0.5, use_rslora: false, use_dora: false };
+        let (path, shard, stacked) = ("map".to_owned(), None, None);
+        let module = LinearModule { path, inputs: 64, outputs: 64, stacked, is_router: false, shard };
+        let specs = lora.specs(&module).into_iter().map(|spec| ParamSpec { init: Init::Ones, ..spec });
+        let params = ParamStore::new(specs.collect(), Kind::Float, Device::Cpu);
+        params.init_random(0);
+        let x = Tensor::ones([3, 64], (Kind::Float, Device::Cpu));
+        let added = |run: u64, batch: Option<u64>| {
+            params.set_run_seed(run);
+            params.set_dropout(batch);
+            let adapter = Scope::new(&params, "").take_adapter("map").unwrap();
+            tch::no_grad(|| adapter.add_to(x.zeros_like(), &x, &x, None))
+        };
+        assert_eq!(added(3, Some(1)), added(3, Some(1)));
+        assert_ne!(added(3, Some(1)), added(4, Some(1)));
+        assert_ne!(added(3, Some(1)), added(3, Some(2)));
+        assert_eq!(added(3, None), added(4, None));
+    }
 
     #[test]
     fn masks_depend_on_the_seed_and_keep_the_mean() {
