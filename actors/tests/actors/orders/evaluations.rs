@@ -132,6 +132,7 @@ proptest! {
         let last = log.evaluated.last().unwrap();
         prop_assert_eq!(last.stops, last.evaluated.without_progress == patience);
         prop_assert_eq!(log.steps.len() as u64, if last.stops { last.step.0 } else { STEPS });
+        prop_assert!(last.sets.len() == 2 && !last.made.is_empty(), "all sets are evaluated after the last step: {last:?}");
         let best = last.evaluated.best.unwrap();
         let scored = log.evaluated.iter().filter(|summary| !summary.sets.is_empty());
         let losses = scored.map(|summary| (summary.step, summary.sets[1].loss()));

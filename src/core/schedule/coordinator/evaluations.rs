@@ -25,7 +25,7 @@ pub struct EvaluationSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationSet {
     pub name: String,
-    /// Number of steps between evaluations; there is always one after the last step.
+    /// Number of steps between evaluations; there is always one after the last step, also where patience ends the run.
     pub every: u64,
     /// Whether there is one before the first step.
     pub at_start: bool,
@@ -154,6 +154,8 @@ struct Round {
     open: bool,
     /// Which sets are due.
     due: Vec<bool>,
+    /// Which of them are evaluated now: first all of them, then those that are due because the run ends.
+    present: Vec<bool>,
     results: Vec<SetResult>,
 }
 
@@ -198,14 +200,10 @@ impl Evaluations {
             found: EvaluationReport { num_correct: Some(0), ..EvaluationReport::default() },
             ..SetResult::default()
         };
-        let begin = || Round {
-            set: 0,
-            pass: 0,
-            taken: 0,
-            asked: None,
-            open: false,
-            due: spec.sets.iter().map(|set| set.is_due(step, steps)).collect(),
-            results: spec.sets.iter().map(result).collect(),
+        let begin = || {
+            let due: Vec<bool> = spec.sets.iter().map(|set| set.is_due(step, steps)).collect();
+            let results = spec.sets.iter().map(result).collect();
+            Round { set: 0, pass: 0, taken: 0, asked: None, open: false, present: due.clone(), due, results }
         };
         Some((spec, self.round.get_or_insert_with(begin)))
     }
@@ -279,6 +277,22 @@ impl Evaluations {
         }
     }
 
+    /// Goes on with the sets that were not due, if what was found ends the run. Returns whether there are some.
+    pub fn goes_on(&mut self) -> bool {
+        let Some((spec, round)) = self.spec.as_ref().zip(self.round.as_mut()) else { return false };
+        let is_lower = |loss: f64| loss.is_finite() && self.evaluated.best.is_none_or(|best| loss < best.loss);
+        let is_decided = spec.decisive.is_some_and(|set| round.due[set] && !is_lower(round.results[set].loss()));
+        let is_last = spec.patience.is_some_and(|patience| self.evaluated.without_progress + 1 >= patience);
+        let is_whole = round.due.iter().all(|due| *due);
+        if !is_decided || !is_last || is_whole {
+            return false;
+        }
+        round.present = round.due.iter().map(|due| !due).collect();
+        round.due.fill(true);
+        (round.set, round.pass, round.taken) = (0, 0, 0);
+        true
+    }
+
     /// Ends the evaluation before `step`, which has nothing left to do.
     pub fn conclude(&mut self, step: StepId) -> Option<EvaluationSummary> {
         let (spec, round) = (self.spec.as_ref()?, self.round.take()?);
@@ -324,7 +338,7 @@ impl Round {
     fn skip_to<'a>(&mut self, spec: &'a EvaluationSpec) -> Option<&'a EvaluationPass> {
         loop {
             let set = spec.sets.get(self.set)?;
-            match set.passes.get(self.pass).filter(|_| self.due[self.set]) {
+            match set.passes.get(self.pass).filter(|_| self.present[self.set]) {
                 Some(pass) if self.taken < pass.num_samples => return Some(pass),
                 _ if self.open => return None,
                 Some(_) => (self.pass, self.taken) = (self.pass + 1, 0),

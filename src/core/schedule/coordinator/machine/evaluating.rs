@@ -29,6 +29,9 @@ impl Coordinator {
                 return Ok(());
             }
             let Some(asked) = self.evaluations.asked() else {
+                if self.evaluations.goes_on() {
+                    continue;
+                }
                 self.conclude_evaluation();
                 return Ok(());
             };
