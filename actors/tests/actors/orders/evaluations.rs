@@ -34,6 +34,19 @@ fn the_best_step_is_saved_where_a_run_goes_on_unless_its_checkpoint_is_there() {
     assert_eq!([false, true].map(saved), [true, false]);
 }
 
+#[test]
+fn a_held_out_sample_that_killed_encoders_is_reported_once() {
+    let pools = pools(2, 2, 1);
+    let mut held_out = (0..17).map(|at| fake::sample(SampleId::held_out(0, at).0, 2));
+    let sample = held_out.find(|sample| !fake::is_bad(sample.id.0) && !sample.items.is_empty()).unwrap().id;
+    let known = PoisonItem { item: ItemId { sample, index: 0 }, deaths: MAX_CRASHES };
+    let state = SchedulerState { poison_items: vec![known], ..SchedulerState::default() };
+    let spec = CoordinatorSpec { encoders: rules(&pools, true, true), state, ..spec(&pools, STEPS) };
+    let (log, result) = World::new(evaluated(spec, 1), &Script::default(), 7).run(None);
+    assert_eq!((result, log.evaluated.len() as u64), (Ok(Outcome::Completed), STEPS + 1));
+    assert_eq!(log.bad.iter().filter(|bad| bad.id == sample).count(), 1);
+}
+
 /// A run that is evaluated every so many steps; samples are made in steps of their own.
 fn evaluated(spec: CoordinatorSpec, every: u64) -> CoordinatorSpec {
     let purpose = Purpose::Score { draw: 0 };

@@ -257,6 +257,11 @@ impl Evaluations {
         self.bad.insert(sample)
     }
 
+    /// Notes a planned sample that turned out to be bad; returns whether it was not reported before.
+    pub fn turned_bad(&mut self, sample: SampleId) -> bool {
+        self.bad.insert(sample)
+    }
+
     /// Adds the results of the plan in flight.
     pub fn found(&mut self, found: EvaluationReport) {
         let Some((spec, round)) = self.spec.as_ref().zip(self.round.as_mut()) else { return };

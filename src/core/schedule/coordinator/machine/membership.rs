@@ -147,7 +147,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Counts the samples of the plan's poison units as bad, and returns the units, which nobody is to compute.
+    /// Counts the samples of the plan's poison units as bad, and returns the units, which nobody is to compute. Held-out samples are
+    /// reported once, and are not among the samples of the stream, which may not be bad too often.
     pub(super) fn skip_poison_units(&mut self, plan: &StepPlan) -> Result<Vec<UnitId>, Broken> {
         let units = self.crashes.poison_units(plan);
         let samples: BTreeSet<SampleId> =
@@ -158,8 +159,11 @@ impl Coordinator {
             reason: format!("killed {MAX_CRASHES} encoders"),
             too_long: false,
         };
-        let samples: Vec<SkippedSample> = samples.into_iter().map(bad).collect();
-        let verdict = samples.iter().try_for_each(|sample| self.intake.turned_bad(sample));
+        let is_of_stream = |id: SampleId| id.as_held_out().is_none();
+        let is_new = |id: &SampleId| is_of_stream(*id) || self.evaluations.turned_bad(*id);
+        let samples: Vec<SkippedSample> = samples.into_iter().filter(is_new).map(bad).collect();
+        let mut of_stream = samples.iter().filter(|sample| is_of_stream(sample.id));
+        let verdict = of_stream.try_for_each(|sample| self.intake.turned_bad(sample));
         if !samples.is_empty() {
             self.out.push(Output::Bad(samples));
         }
