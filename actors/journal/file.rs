@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8] = b"LFJL\x03\0";
+const MAGIC: &[u8] = b"LFJL\x04\0";
 const HEADER: usize = 8;
 
 /// An open journal. Nobody else writes it while this lives.

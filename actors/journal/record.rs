@@ -47,6 +47,8 @@ pub struct Beginning {
     pub first_step: StepId,
     pub state: SchedulerState,
     pub resume: Option<PathBuf>,
+    /// [`CoordinatorSpec::is_kept`](loongforge_core::schedule::CoordinatorSpec::is_kept).
+    pub is_kept: bool,
     pub rendezvous: PathBuf,
 }
 

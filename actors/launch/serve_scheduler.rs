@@ -50,6 +50,7 @@ pub fn serve_scheduler(
         Some(past) => {
             (spec.coordinator.first_step, spec.resume) = (past.begin.first_step, past.begin.resume.clone());
             spec.coordinator.state = past.begin.state.clone();
+            spec.coordinator.is_kept = past.begin.is_kept;
             past.begin.rendezvous.clone()
         }
         None => meeting.store.map_or_else(|| folder.path().into(), at_port),

@@ -71,6 +71,7 @@ impl RunJournal {
             first_step: spec.first_step,
             state: spec.state.clone(),
             resume: resume.map(Path::to_owned),
+            is_kept: spec.is_kept,
             rendezvous: rendezvous.to_owned(),
         };
         self.write(&Record::Began(Box::new(begin)));

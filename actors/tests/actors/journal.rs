@@ -26,6 +26,7 @@ const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const DIR: &str = "LOONGFORGE_TEST_DIR";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
 const CUT_AFTER: &str = "LOONGFORGE_TEST_CUT_AFTER";
+const FIRST_STEP: &str = "LOONGFORGE_TEST_FIRST_STEP";
 
 fn run_spec(dir: &Path) -> RunSpec {
     let coordinator = CoordinatorSpec { encoders: rules(&POOLS, true, true), ..spec(&POOLS, STEPS) };
@@ -54,7 +55,13 @@ fn lines(dir: &Path) -> Vec<String> {
 }
 
 fn make(it: Assignment) -> EngineFactory {
-    Box::new(move || Ok(engine(it.me, it.pools.data, &Script::default())))
+    let script = Script { first_step: first_step(), ..Script::default() };
+    Box::new(move || Ok(engine(it.me, it.pools.data, &script)))
+}
+
+/// The step from which the child of a test goes on.
+fn first_step() -> u64 {
+    std::env::var(FIRST_STEP).map_or(0, |step| step.parse().unwrap())
 }
 
 /// The process of one actor, or of the scheduler; nothing when run as a test.
@@ -73,7 +80,11 @@ fn child() {
                 journal: Some(JournalSpec { path, take_over_at, cut_after }),
                 ..meeting(address.parse().unwrap())
             };
-            serve_scheduler(run_spec(&dir), kept, None, observer).map(drop)
+            let mut spec = run_spec(&dir);
+            spec.coordinator.first_step = StepId(first_step());
+            // Who takes over does not know what the run was resumed from.
+            spec.coordinator.is_kept = first_step() == 0 || take_over_at.is_some();
+            serve_scheduler(spec, kept, None, observer).map(drop)
         }
         role => serve_role(role, meeting(address.parse().unwrap()), make),
     };
@@ -83,10 +94,11 @@ fn child() {
     }
 }
 
-fn start(role: Role, dir: &Path, address: &str, faults: &str) -> Child {
+fn start(role: Role, dir: &Path, address: &str, faults: &str, first_step: u64) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "journal::child", "--nocapture"]);
     command.env(ROLE, role.name()).env(DIR, dir).env(ADDRESS, address).env(FAULTS, faults);
+    command.env(FIRST_STEP, first_step.to_string());
     // At every step, but where what is written between is to be read again.
     command.env(CUT_AFTER, if faults.contains("_write:57") { u64::MAX } else { 0 }.to_string());
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -102,11 +114,11 @@ fn said(output: &Output) -> String {
 
 /// The lines of a run whose scheduler is killed at these points, one life after the other.
 fn run(faults: &[String]) -> Vec<String> {
-    run_at(faults, None)
+    run_at(faults, None, 0)
 }
 
-/// At a Unix socket of this name in the run's folder, or over TCP.
-fn run_at(faults: &[String], socket: Option<&str>) -> Vec<String> {
+/// At a Unix socket of this name in the run's folder, or over TCP; from this step on.
+fn run_at(faults: &[String], socket: Option<&str>, first_step: u64) -> Vec<String> {
     // Ports that are free are others' a moment later.
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
@@ -114,17 +126,19 @@ fn run_at(faults: &[String], socket: Option<&str>) -> Vec<String> {
         Some(name) => dir.path().join(name).display().to_string(),
         None => free_address(),
     };
-    let address = &*address;
+    let start = |role, faults: Option<&String>| {
+        start(role, dir.path(), &address, faults.map_or("", String::as_str), first_step)
+    };
     let mut lives = faults.iter();
-    let mut scheduler = start(Role::Scheduler, dir.path(), address, lives.next().map_or("", String::as_str));
-    let others: Vec<Child> = POOLS.actors().map(|actor| start(actor.role, dir.path(), address, "")).collect();
+    let mut scheduler = start(Role::Scheduler, lives.next());
+    let others: Vec<Child> = POOLS.actors().map(|actor| start(actor.role, None)).collect();
     loop {
         let output = scheduler.wait_with_output().unwrap();
         if output.status.success() {
             break;
         }
         assert!(output.status.code().is_none(), "{faults:?}: it is killed, and does not fail: {}", said(&output));
-        scheduler = start(Role::Scheduler, dir.path(), address, lives.next().map_or("", String::as_str));
+        scheduler = start(Role::Scheduler, lives.next());
     }
     for child in others {
         let output = child.wait_with_output().unwrap();
@@ -164,7 +178,16 @@ fn killed_again_and_again_the_run_comes_to_its_end() {
 #[test]
 fn over_a_unix_socket_another_takes_its_place_too() {
     let faults = ["torn_write:31", "after_sync:2"].map(|point| format!("scheduler/0@{point}=kill"));
-    assert_eq!(run_at(&faults, Some("socket")), twin());
+    assert_eq!(run_at(&faults, Some("socket"), 0), twin());
+}
+
+/// All steps of which are done, by a checkpoint elsewhere: the run saves it and ends.
+#[test]
+fn another_goes_on_with_what_was_resumed_from_another_folder() {
+    for nth in [11, 12] {
+        let fault = format!("scheduler/0@after_write:{nth}=kill");
+        assert!(run_at(&[fault], None, STEPS).is_empty());
+    }
 }
 
 #[test]
@@ -177,6 +200,7 @@ fn a_journal_tells_of_the_steps_from_its_last_snapshot_on() {
         first_step: StepId(2),
         state: SchedulerState::default(),
         resume: None,
+        is_kept: true,
         rendezvous: dir.path().to_owned(),
     };
     for record in [Record::Began(Box::new(begin)), Record::Life(1), Record::Input(Input::SaveRequested)] {
