@@ -1,6 +1,9 @@
 //! Averages of what a run trains (`train.ema`), in the optimizer's files of its checkpoint.
 
 use super::error::AdapterError;
+use super::forms::{SECOND, TEXT};
+use super::keys::NETWORK;
+use super::names::PREFIX;
 use crate::params::ADAPTER_PARTS;
 use crate::train::hf::TensorFile;
 use crate::train::state_files::state_files;
@@ -73,4 +76,28 @@ impl Averages {
 /// Returns whether the pool of a file of state has taken a step: before the first one its averages are zeros.
 fn has_steps(file: &TensorFile) -> bool {
     file.note("num_steps") != Some("0")
+}
+
+/// The name of the parameter that PEFT calls so, of diffusion models, which alone have averages: PEFT leaves the first
+/// transformer's name out.
+pub(super) fn parameter_of(name: &str) -> String {
+    let path = name.strip_prefix(PREFIX).unwrap_or(name);
+    let is_named = [SECOND, TEXT].iter().any(|network| path.starts_with(network));
+    if is_named { path.to_owned() } else { format!("{NETWORK}{path}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parameter_of;
+
+    #[test]
+    fn parameters_have_the_names_of_their_networks() {
+        for (path, name) in [
+            ("blocks.0.attn1.to_q.lora_A.weight", "transformer.blocks.0.attn1.to_q.lora_A.weight"),
+            ("transformer_2.blocks.0.attn1.to_q.lora_A.weight", "transformer_2.blocks.0.attn1.to_q.lora_A.weight"),
+            ("text_encoder.block.0.q.lora_A.weight", "text_encoder.block.0.q.lora_A.weight"),
+        ] {
+            assert_eq!(parameter_of(&format!("base_model.model.{path}")), name);
+        }
+    }
 }

@@ -1,9 +1,9 @@
 //! A folder of PEFT's: which of a model's parameters its tensors belong to, and what they hold for them.
 
-use super::averages::Averages;
+use super::averages::{Averages, parameter_of};
 use super::config::{AdapterConfig, CONFIG, read_adapter_config, understand};
 use super::error::AdapterError;
-use super::forms::{self, DIFFUSERS_LORA_FILE, METADATA, SECOND, Written};
+use super::forms::{self, DIFFUSERS_LORA_FILE, METADATA, Written};
 use super::keys::{ALPHA, Keys};
 use super::names::{AdapterPlace, PREFIX, places};
 use super::whole::{WholePiece, whole_pieces};
@@ -313,12 +313,7 @@ impl AdapterFolder {
         let in_file = self.keys.find(name).expect("its shape was found");
         let own = self.file.read(in_file)?.expect("its shape was found");
         match &self.averages {
-            Some(averages) => {
-                // Of diffusion models, which alone have averages: PEFT leaves the first transformer's name out.
-                let path = name.strip_prefix(PREFIX).unwrap_or(name);
-                let first = if path.starts_with(SECOND) { "" } else { "transformer." };
-                averages.of_trained(&format!("{first}{path}"), &own)
-            }
+            Some(averages) => averages.of_trained(&parameter_of(name), &own),
             None => Ok(own),
         }
     }

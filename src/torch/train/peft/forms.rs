@@ -16,6 +16,8 @@ pub(super) const METADATA: &str = "lora_adapter_metadata";
 
 /// What names begin with of the second transformer, which has the low noise levels.
 pub(super) const SECOND: &str = "transformer_2.";
+/// What names begin with of a text tower.
+pub(super) const TEXT: &str = "text_encoder.";
 
 /// The form of a single file of adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +85,7 @@ impl LoraForm {
             None => (NETWORK, path),
         };
         if self == Self::Diffusers {
-            let is_encoder = path.starts_with("text_encoder.");
+            let is_encoder = path.starts_with(TEXT);
             return Ok(if is_encoder { path.to_owned() } else { format!("{network}{inner}") });
         }
         let is_qwen = inner.starts_with("transformer_blocks.");
@@ -101,9 +103,7 @@ fn metadata(maps: &[Written]) -> Value {
     let mut networks: BTreeMap<&str, Vec<(&str, i64)>> = BTreeMap::new();
     for map in maps {
         let (network, inner) = match map.path.split_once('.') {
-            Some((network, inner)) if [SECOND, "text_encoder."].iter().any(|it| it.starts_with(network)) => {
-                (network, inner)
-            }
+            Some((network, inner)) if [SECOND, TEXT].iter().any(|it| it.starts_with(network)) => (network, inner),
             _ => ("transformer", map.path.as_str()),
         };
         networks.entry(network).or_default().push((inner, map.rank()));
