@@ -1,7 +1,7 @@
 //! A run's folder: the checkpoint that `--resume` means, and that no former run is lost by mistake.
 
 use super::former::FormerRun;
-use super::left_aside::{self, is_own};
+use super::left_aside;
 use super::same_trained::expect_same_trained;
 use super::settings::differences;
 use crate::cli::UsageError;

@@ -2,7 +2,7 @@
 //! checkpoint is the newest of what it goes on with.
 
 use crate::cli::UsageError;
-use crate::run::compose::Composition;
+use crate::run::compose::{Composition, is_own};
 use crate::run::uploads;
 use anyhow::Context;
 use loongforge_core::checkpoint::MANIFEST;
@@ -13,13 +13,6 @@ use std::path::{Path, PathBuf};
 
 /// Checkpoints that are named in one line.
 const MAX_NAMED: usize = 3;
-
-/// Returns whether `checkpoint` lies in the run's folder of checkpoints.
-pub fn is_own(checkpoint: &Path, config: &RunConfig) -> bool {
-    let real = |path: Option<&Path>| path.and_then(|path| path.canonicalize().ok());
-    let folder = real(Some(&config.checkpoint.dir));
-    folder.is_some() && real(checkpoint.parent()) == folder
-}
 
 /// Returns the checkpoint that the run was resumed from by name where it has saved none since; `None`: it was not.
 ///
