@@ -39,8 +39,18 @@ pub fn with_system(mut record: Map<String, Json>) -> Result<Map<String, Json>, D
     Ok(record)
 }
 
+/// Takes an answer of a prompt out of the loss, whatever it says of it: what counts is the answer to the prompt.
+pub fn of_prompt(mut turn: Json) -> Json {
+    let answers = turn["role"] == "assistant";
+    if let Some(turn) = turn.as_object_mut().filter(|_| answers) {
+        ["weight", "train", "training", "loss", "loss_mask"].iter().for_each(|key| drop(turn.remove(*key)));
+        turn.insert("weight".to_owned(), 0.into());
+    }
+    turn
+}
+
 /// `instruction` and `input`, joined by a line's end, are the user's words and `output` the assistant's; `history` has earlier
-/// pairs of both. `prompt` and `completion` are texts of the two, or messages.
+/// pairs of both. `prompt` and `completion` are texts of the two, or messages, of which those of the completion alone are learned.
 ///
 /// # Errors
 /// No instruction or prompt, no output or completion, or one that is no text.
@@ -52,7 +62,8 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
             Some(Json::String(content)) => Ok(vec![json!({ "role": role, "content": content })]),
             _ => Err(missing(key)),
         };
-        let messages = [turns("prompt", "user")?, turns("completion", "assistant")?].concat();
+        let (prompt, completion) = (turns("prompt", "user")?, turns("completion", "assistant")?);
+        let messages = prompt.into_iter().map(of_prompt).chain(completion).collect();
         record.insert("messages".to_owned(), Json::Array(messages));
         return with_system(record);
     }
@@ -103,6 +114,11 @@ mod tests {
         let pairs =
             [json!({"prompt": "P", "completion": "C"}), json!({"prompt": [turns[0]], "completion": [turns[1]]})];
         pairs.into_iter().for_each(|pair| assert_eq!(read(pair).unwrap()["messages"], turns));
+        // As in TRL: answers in the prompt do not count.
+        let earlier = json!([turns[0], {"role": "assistant", "content": "A", "train": true}, turns[0]]);
+        let read_back = read(json!({"prompt": earlier, "completion": [turns[1]]})).unwrap();
+        let unlearned = json!({"role": "assistant", "content": "A", "weight": 0});
+        assert_eq!(read_back["messages"], json!([turns[0], unlearned, turns[0], turns[1]]));
         assert!(read(json!({"completion": "C"})).unwrap_err().to_string().contains("`prompt`"));
         assert!(read(json!({"instruction": "I"})).unwrap_err().to_string().contains("`output`"));
         // What is no text would be left out of the question.

@@ -93,16 +93,7 @@ pub fn with_answers(
             return Err(wrong(format!("`{key}` must begin with a turn of the assistant, found {role}")));
         }
     }
-    let unlearned = prompt.into_iter().map(|mut turn| {
-        // Of the prompt nothing counts, whatever its messages say.
-        let answers = turn["role"] == "assistant";
-        if let Some(turn) = turn.as_object_mut().filter(|_| answers) {
-            ["weight", "train", "training", "loss", "loss_mask"].iter().for_each(|key| drop(turn.remove(*key)));
-            turn.insert("weight".to_owned(), 0.into());
-        }
-        turn
-    });
-    let prompt: Vec<Json> = unlearned.collect();
+    let prompt: Vec<Json> = prompt.into_iter().map(flat::of_prompt).collect();
     Ok([chosen, rejected].map(|answer| {
         let mut record = record.clone();
         record.insert("messages".to_owned(), Json::Array([prompt.clone(), answer].concat()));
