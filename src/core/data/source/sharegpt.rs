@@ -8,7 +8,7 @@ use super::messages::{AUDIO_PLACEHOLDER, IMAGE_PLACEHOLDER, VIDEO_PLACEHOLDER};
 use crate::data::error::DataError;
 
 /// The record in the layout of `messages`. `conversations` may also lie under `messages`, and turns may have `role` and
-/// `content`.
+/// `content`. `system` is the system's message of a conversation that has none.
 ///
 /// # Errors
 /// No turns, a turn without text, a role that is not known, a `system` that is no text.
@@ -18,8 +18,8 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     let Some(Json::Array(turns)) = turns else {
         return Err(wrong("missing field `conversations`, a list of {\"from\": …, \"value\": …}".to_owned()));
     };
-    let mut messages = Vec::with_capacity(turns.len() + 1);
-    messages.extend(flat::system(&mut record)?);
+    let system = flat::system(&mut record)?;
+    let mut messages: Vec<Json> = Vec::with_capacity(turns.len() + 1);
     for turn in turns {
         let Json::Object(mut turn) = turn else { return Err(wrong("a turn is not an object".to_owned())) };
         let role = turn.remove("from").or_else(|| turn.remove("role"));
@@ -50,6 +50,9 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         turn.insert("role".to_owned(), role.into());
         turn.insert("content".to_owned(), content);
         messages.push(Json::Object(turn));
+    }
+    if let Some(system) = system.filter(|_| messages.iter().all(|turn| turn["role"] != "system")) {
+        messages.insert(0, system);
     }
     name_files(&mut record);
     record.insert("messages".to_owned(), Json::Array(messages));
@@ -161,6 +164,10 @@ mod tests {
             ours.turns.iter().map(|turn| turn.role.as_str()).collect::<Vec<_>>(),
             ["system", "user", "assistant", "tool", "assistant"]
         );
+        let both = json!({"conversations": [{"from": "system", "value": "own"}, {"from": "human", "value": "Q"}],
+            "system": "beside"});
+        let texts: Vec<String> = read(both).unwrap().turns.iter().map(|turn| turn.joined_text()).collect();
+        assert_eq!(texts, ["own", "Q"], "as in LLaMA-Factory, the conversation's own is the system's message");
         let roles = ours.turns.iter().filter(|turn| turn.fields.contains_key("tool_calls")).count();
         assert_eq!((roles, ours.turns[0].tools.len()), (1, 1));
         for (value, part) in [
