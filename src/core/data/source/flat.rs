@@ -49,8 +49,9 @@ pub fn of_prompt(mut turn: Json) -> Json {
     turn
 }
 
-/// `instruction` and `input`, joined by a line's end, are the user's words and `output` the assistant's; `history` has earlier
-/// pairs of both. `prompt` and `completion` are texts of the two, or messages, of which those of the completion alone are learned.
+/// `instruction` and `input`, joined by a line's end where both say something, are the user's words and `output` the assistant's;
+/// `history` has earlier pairs of both. `prompt` and `completion` are texts of the two, or messages, of which those of the
+/// completion alone are learned.
 ///
 /// # Errors
 /// No instruction or prompt, no output or completion, or one that is no text.
@@ -69,7 +70,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     }
     let system = system(&mut record)?;
     let instruction = text(&mut record, "instruction")?.ok_or_else(|| missing("instruction"))?;
-    let input = text(&mut record, "input")?.filter(|input| !input.is_empty());
+    let input = text(&mut record, "input")?;
     let output = text(&mut record, "output")?.ok_or_else(|| missing("output"))?;
     let history = match record.remove("history") {
         None | Some(Json::Null) => Vec::new(),
@@ -86,7 +87,8 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         say("user", question);
         say("assistant", answer);
     }
-    say("user", &input.map_or_else(|| instruction.clone(), |input| format!("{instruction}\n{input}")));
+    let asked = [Some(instruction), input].into_iter().flatten().filter(|text| !text.is_empty());
+    say("user", &asked.collect::<Vec<_>>().join("\n"));
     say("assistant", &output);
     record.insert("messages".to_owned(), Json::Array(messages));
     Ok(record)
@@ -106,10 +108,10 @@ mod tests {
         let turns: Vec<&str> =
             record["messages"].as_array().unwrap().iter().map(|turn| turn["content"].as_str().unwrap()).collect();
         assert_eq!((turns, &record["images"]), (vec!["S", "a", "b", "Add.\n1 2", "3"], &json!(["x"])));
-        assert_eq!(
-            read(json!({"instruction": "I", "input": "", "output": "O"})).unwrap()["messages"][0]["content"],
-            "I"
-        );
+        for (instruction, input, asked) in [("I", "", "I"), ("", "X", "X"), ("", "", "")] {
+            let record = json!({"instruction": instruction, "input": input, "output": "O"});
+            assert_eq!(read(record).unwrap()["messages"][0]["content"], asked);
+        }
         let turns = json!([{"role": "user", "content": "P"}, {"role": "assistant", "content": "C"}]);
         let pairs =
             [json!({"prompt": "P", "completion": "C"}), json!({"prompt": [turns[0]], "completion": [turns[1]]})];
