@@ -101,9 +101,9 @@ fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<
         (true, true, false) => "audio",
         _ => "mix",
     };
-    let has_videos = !videos.is_empty();
+    let [has_videos, has_audios] = [&videos, &audios].map(|listed| !listed.is_empty());
     let mut record = Map::new();
-    let texts = conversation.turns.iter().map(|turn| message(turn, has_videos)).collect();
+    let texts = conversation.turns.iter().map(|turn| message(turn, has_videos, has_audios)).collect();
     record.insert("texts".to_owned(), Json::Array(texts));
     record.insert("media".to_owned(), media.into());
     if !names.is_empty() {
@@ -128,11 +128,12 @@ fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<
 }
 
 /// A turn: its content as a string with placeholders, or as parts where a text could be taken for a placeholder.
-fn message(turn: &Turn, has_videos: bool) -> Json {
+fn message(turn: &Turn, has_videos: bool, has_audios: bool) -> Json {
     let holds = |word: &str| turn.parts.iter().any(|part| matches!(part, Part::Text { text } if text.contains(word)));
     let ambiguous = turn.written == Written::Parts
         || holds(IMAGE_PLACEHOLDER)
         || has_videos && holds(VIDEO_PLACEHOLDER)
+        || has_audios && holds(MediaKind::Audio.placeholder())
         || holds(MediaKind::Context.placeholder())
         || turn.parts.iter().any(|part| matches!(part, Part::Audio | Part::Context));
     let content = match ambiguous {
@@ -332,6 +333,13 @@ mod tests {
         let back = read_back(&members);
         assert_eq!(back.turns, conversation.turns);
         assert_eq!(back.media.len(), 2);
+        // A reader takes `<video>` and `<audio>` for files where some are listed.
+        for (text, lists) in [("a <video>", [true, false]), ("an <audio>", [false, true])] {
+            let turn = Turn::text("user", text);
+            let content = |[videos, audios]: [bool; 2]| message(&turn, videos, audios)["content"].clone();
+            assert_eq!(content(lists), json!([{"type": "text", "text": text}]));
+            assert_eq!(content(lists.map(|listed| !listed)), json!(text));
+        }
     }
 
     #[test]
