@@ -205,6 +205,10 @@ impl Block for Lines {
         let text = text.map_err(|_| "is not UTF-8".to_owned())?;
         let mut text = text.trim_end_matches(['\r', '\n']);
         if self.kind == Kind::Plain {
+            if self.begins[index as usize] == 0 {
+                // The mark of the byte order is no part of the first text.
+                text = text.strip_prefix('\u{feff}').unwrap_or(text);
+            }
             return Ok(Record { body: Body::Text(text.to_owned()), ..Record::default() });
         }
         if self.kind == Kind::Array {
@@ -279,6 +283,9 @@ mod tests {
         let text = |index| format!("{:?}", lines.read(index).unwrap().body);
         assert_eq!((lines.len(), text(2).as_str(), text(0).as_str()), (3, "Text(\"last\")", "Text(\"{\\\"a\\\":1}\")"));
         assert_eq!([0, 1, 2].map(|index| lines.name(index)), ["2", "5", "6"]);
+        let marked = Lines::plain(blob("\u{feff}one\n\u{feff}two".as_bytes())).unwrap();
+        let bodies = [0, 1].map(|index| format!("{:?}", marked.read(index).unwrap().body));
+        assert_eq!(bodies, ["Text(\"one\")".to_owned(), format!("Text({:?})", "\u{feff}two")]);
         assert_eq!(Lines::json(blob(b"\n\n")).unwrap().len(), 0);
         let lines = Lines::json(blob(b"{}\n\xff\xfe\nx\n")).unwrap();
         assert_eq!(lines.read(1).unwrap_err(), "is not UTF-8");
