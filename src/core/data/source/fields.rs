@@ -33,7 +33,7 @@ pub fn crude(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataErr
         return super::sharegpt::messages(record);
     }
     record.insert("messages".to_owned(), Json::Array(texts));
-    Ok(record)
+    super::flat::with_system(record)
 }
 
 /// Names by kind: a list, a map of lists, one name.
@@ -168,6 +168,11 @@ mod tests {
         let value = json!({"texts": [{"from": "human", "value": "x"}], "media": "video", "name": ["0_a.gif"]});
         let record = crude(value.as_object().unwrap().clone()).unwrap();
         assert_eq!((&record["videos"], &record["messages"][0]["role"]), (&json!(["0_a.gif"]), &json!("user")));
+        for turn in [json!({"role": "user", "content": "x"}), json!({"from": "human", "value": "x"})] {
+            let value = json!({"texts": [turn], "system": "S"});
+            let record = crude(value.as_object().unwrap().clone()).unwrap();
+            assert_eq!(record["messages"][0], json!({"role": "system", "content": "S"}));
+        }
         assert!(crude(Map::new()).is_err());
     }
 }
