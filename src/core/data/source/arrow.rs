@@ -129,6 +129,12 @@ impl Block for Batches {
         batch.columns().iter().map(|column| text_bytes(column, row)).sum()
     }
 
+    fn text_bytes(&self, index: u64, key: &str) -> u64 {
+        let (batch, row) = self.place(index);
+        let column = self.batches[batch].as_ref().ok().and_then(|batch| batch.column_by_name(key));
+        column.map_or_else(|| self.num_bytes(index), |column| text_bytes(column, row))
+    }
+
     fn read(&self, index: u64) -> Result<Record, String> {
         let (batch, row) = self.place(index);
         let batch = self.batches[batch].as_ref().map_err(Clone::clone)?;

@@ -11,8 +11,13 @@ pub trait Block: Send + Sync {
     /// Records in it.
     fn len(&self) -> u64;
 
-    /// Bytes of a record's text: by these long texts are cut.
+    /// Bytes of a record, at least as many as its text has: by these long texts are cut.
     fn num_bytes(&self, index: u64) -> u64;
+
+    /// Bytes of the text that a record has under `key`; where that cannot be told, those of the record.
+    fn text_bytes(&self, index: u64, _key: &str) -> u64 {
+        self.num_bytes(index)
+    }
 
     /// # Errors
     /// Why the record cannot be used.

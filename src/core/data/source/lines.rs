@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::blob::Blob;
 use super::block::{Block, Body, Record};
 use super::strict;
+use super::text_len::text_len;
 
 /// A longer record is a bad sample: pixels belong in files of their own.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
@@ -193,6 +194,15 @@ impl Block for Lines {
 
     fn num_bytes(&self, index: u64) -> u64 {
         self.begins[index as usize + 1] - self.begins[index as usize]
+    }
+
+    fn text_bytes(&self, index: u64, key: &str) -> u64 {
+        let len = self.num_bytes(index);
+        if self.kind == Kind::Plain || len > MAX_RECORD_BYTES {
+            return len;
+        }
+        let bytes = self.blob.scan_at(self.begins[index as usize], len as usize);
+        bytes.ok().and_then(|bytes| text_len(&bytes, key)).unwrap_or(len)
     }
 
     fn read(&self, index: u64) -> Result<Record, String> {

@@ -58,6 +58,7 @@ pub(in crate::data) mod strict;
 mod table;
 #[cfg(test)]
 mod tests;
+mod text_len;
 mod transcripts;
 
 #[cfg(test)]

@@ -111,6 +111,15 @@ impl Block for Table {
         texts.sum()
     }
 
+    fn text_bytes(&self, index: u64, key: &str) -> u64 {
+        let row = self.rows.get(index as usize);
+        let cell = row.into_iter().flat_map(|row| row.get_column_iter()).find(|(name, _)| *name == key);
+        match cell {
+            Some((_, Field::Str(text))) => text.len() as u64,
+            _ => self.num_bytes(index),
+        }
+    }
+
     fn read(&self, index: u64) -> Result<Record, String> {
         let row = self.rows.get(index as usize).ok_or_else(|| self.reason.clone())?;
         let mut record = Record::default();

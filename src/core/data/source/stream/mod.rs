@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::block::Block;
 use super::content::{Content, fetch};
-use super::cut::{TextPiece, TokenPiece, num_pieces};
+use super::cut::{TextPiece, TokenPiece};
 use super::layout::{RecordLayout, Whole};
 use super::order::{Order, sums};
 use super::patience::patiently;
@@ -220,11 +220,14 @@ impl Source {
             }
             None => self.shard(unit).open(part, self.is_plain)?,
         };
-        let pieces = |record| self.pieces_of(block.num_bytes(record));
-        let before = match (0..block.len()).any(|record| pieces(record) > 1) {
-            true => sums((0..block.len()).map(pieces)),
-            false => Vec::new(),
-        };
+        let mut before = Vec::new();
+        if self.piece_bytes < u64::MAX {
+            before = sums((0..block.len()).map(|record| self.pieces_in(&*block, record)));
+            // Every record is one.
+            if before.last() == Some(&block.len()) {
+                before = Vec::new();
+            }
+        }
         Ok(Opened { block, before })
     }
 
@@ -255,8 +258,7 @@ impl Source {
                 false => Ok(Content::Tokens(TokenPiece::of(ids, piece, self.piece_bytes))),
             },
             Whole::Text(text) => {
-                let num = num_pieces(opened.block.num_bytes(record), self.piece_bytes);
-                let piece = TextPiece::of(&text, piece, num);
+                let piece = TextPiece::of(&text, piece, opened.num_pieces(record));
                 match piece.text.is_empty() {
                     true => Err(DataError::Line("the text is empty".to_owned()).to_string()),
                     false => Ok(Content::Text(piece)),
@@ -295,5 +297,18 @@ impl Opened {
         }
         let record = self.before.partition_point(|&before| before <= within) - 1;
         (record as u64, within - self.before[record])
+    }
+
+    /// Samples that a record is.
+    fn num_pieces(&self, record: u64) -> u64 {
+        match self.before.get(record as usize..).unwrap_or_default() {
+            [from, to, ..] => to - from,
+            _ => 1,
+        }
+    }
+
+    /// Samples in it.
+    fn num_samples(&self) -> u64 {
+        self.before.last().copied().unwrap_or_else(|| self.block.len())
     }
 }

@@ -16,11 +16,24 @@ use super::Unit;
 
 impl Source {
     /// Pieces of a text of so many bytes, or of a document of so many tokens.
-    pub(super) fn pieces_of(&self, len: u64) -> u64 {
+    fn pieces_of(&self, len: u64) -> u64 {
         match self.layout {
             RecordLayout::Tokens => num_token_pieces(len, self.piece_bytes),
             _ => num_pieces(len, self.piece_bytes),
         }
+    }
+
+    /// Pieces of a record. Its text may be much shorter than the record, and is measured where that would be several.
+    pub(super) fn pieces_in(&self, block: &dyn Block, record: u64) -> u64 {
+        match self.pieces_of(block.num_bytes(record)) {
+            2.. if self.layout == RecordLayout::Text => self.pieces_of(block.text_bytes(record, self.text_key())),
+            pieces => pieces,
+        }
+    }
+
+    /// The field that texts are under.
+    fn text_key(&self) -> &str {
+        self.columns.get("text").map_or("text", String::as_str)
     }
 
     /// The most bytes of a piece of a text, or tokens of a piece of a document.
@@ -46,9 +59,10 @@ impl Source {
         // Blocks that are open were not cut.
         let held = std::mem::take(self.open.get_mut().unwrap_or_else(PoisonError::into_inner));
         let kind = match (&self.layout, self.is_plain) {
-            (RecordLayout::Tokens, _) => "token",
-            (_, true) => "plain",
-            (_, false) => "text",
+            (RecordLayout::Tokens, _) => "token".to_owned(),
+            (RecordLayout::Text, _) => format!("{:?}", self.text_key()),
+            (_, true) => "plain".to_owned(),
+            (_, false) => "text".to_owned(),
         };
         let what = format!("{kind} pieces of {most}");
         let known = |unit: &Unit, index: &Index| {
@@ -57,13 +71,12 @@ impl Source {
         };
         let mut lens: Vec<Option<u64>> = self.units.iter().map(|unit| known(unit, index)).collect();
         let missing: Vec<usize> = (0..lens.len()).filter(|&unit| lens[unit].is_none()).collect();
-        let pieces =
-            |block: &dyn Block| (0..block.len()).map(|record| self.pieces_of(block.num_bytes(record))).sum::<u64>();
+        let pieces = |block: &dyn Block| (0..block.len()).map(|record| self.pieces_in(block, record)).sum::<u64>();
         let counted = in_parallel(&missing, "measuring texts", |&unit| {
             let block = held.iter().find(|(held, _)| *held == unit).and_then(|(_, cell)| cell.get());
             match block {
                 Some(Ok(opened)) => Some(pieces(&*opened.block)),
-                _ => self.open_unit(unit).ok().map(|opened| pieces(&*opened.block)),
+                _ => self.open_unit(unit).ok().map(|opened| opened.num_samples()),
             }
         });
         let mut unread = BTreeSet::new();

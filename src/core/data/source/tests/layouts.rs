@@ -89,6 +89,7 @@ fn long_texts_are_cut_and_nothing_is_lost() {
         assert_eq!(documents, expected);
         assert_eq!(source.bad(source.len() - 1, String::new()).at, if name == "a.txt" { "4" } else { "1" });
     }
+    of_their_own_length(&folder);
     let source = of(folder.write("e.jsonl", "{\"text\": \"\"}\n{\"text\": 1}\n{\"a\": 1}"));
     assert_eq!(source.read(0).unwrap_err().reason, "not a sample: the text is empty");
     assert!((1..3).all(|index| source.read(index).unwrap_err().reason.contains("`text`")));
@@ -96,4 +97,25 @@ fn long_texts_are_cut_and_nothing_is_lost() {
     let error = sft(&TrainFile { format: Format::Plain, ..TrainFile::new("a.txt") });
     assert!(error.contains("train.phase") && error.contains("a.txt"), "{error}");
     assert!(sft(&TrainFile::new(folder.path("e.jsonl").as_str())).contains("train.phase"));
+}
+
+/// Escapes and other fields make a record longer, and not its text.
+fn of_their_own_length(folder: &Folder) {
+    let long = "long ".repeat(20);
+    let line = |text: &str| {
+        let escaped: String = text
+            .chars()
+            .map(|letter| if letter.is_ascii() { letter.to_string() } else { format!("\\u{:04x}", letter as u32) })
+            .collect();
+        let other = "x".repeat(200);
+        format!("{{\"meta\": {{\"text\": \"{other}\"}}, \"text\": \"{escaped}\", \"url\": \"{other}\"}}\n")
+    };
+    let lines = ["короткий текст", "short", long.as_str()].map(line);
+    for (name, body) in [("l.jsonl", lines.concat()), ("l.json", format!("[{}]", lines.join(",")))] {
+        let file = TrainFile::new(folder.write(name, body));
+        let source = Source::open(&file, Phase::Pretrain, 32, |text| text.len().div_ceil(2)).unwrap();
+        let pieces: Vec<String> = (0..source.len()).map(|index| shown(&source, index)).collect();
+        assert_eq!((pieces.len(), pieces[..2].join(" ").as_str()), (5, "короткий текст short"));
+        assert_eq!(pieces[2..].concat(), long);
+    }
 }
