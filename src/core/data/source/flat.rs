@@ -39,6 +39,24 @@ pub fn with_system(mut record: Map<String, Json>) -> Result<Map<String, Json>, D
     Ok(record)
 }
 
+/// Puts descriptions of functions that stand alone, as LLaMA-Factory's data has them, into what chat templates take:
+/// `{"type": "function", "function": …}`.
+pub fn wrap_tools(record: &mut Map<String, Json>) {
+    let Some(tools) = record.get_mut("tools") else { return };
+    if let Json::String(text) = &*tools
+        && let Ok(parsed) = serde_json::from_str::<Json>(text)
+    {
+        *tools = parsed;
+    }
+    let list = match tools {
+        Json::Array(list) => list.as_mut_slice(),
+        one => std::slice::from_mut(one),
+    };
+    for tool in list.iter_mut().filter(|tool| tool["name"].is_string() && tool["type"] != "function") {
+        *tool = json!({ "type": "function", "function": tool.take() });
+    }
+}
+
 /// Takes an answer of a prompt out of the loss, whatever it says of it: what counts is the answer to the prompt.
 pub fn of_prompt(mut turn: Json) -> Json {
     let answers = turn["role"] == "assistant";
@@ -90,6 +108,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     let asked = [Some(instruction), input].into_iter().flatten().filter(|text| !text.is_empty());
     say("user", &asked.collect::<Vec<_>>().join("\n"));
     say("assistant", &output);
+    wrap_tools(&mut record);
     record.insert("messages".to_owned(), Json::Array(messages));
     Ok(record)
 }

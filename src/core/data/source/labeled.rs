@@ -11,7 +11,7 @@
 use serde_json::{Map, Value as Json};
 
 use super::messages::Conversation;
-use super::pairs;
+use super::{flat, pairs};
 use crate::data::error::DataError;
 
 /// The keys of labels, which are `true` or `false`.
@@ -58,6 +58,9 @@ pub fn messages(mut record: Map<String, Json>) -> Result<(Map<String, Json>, boo
     let answer = from.iter().find_map(|key| Some((*key, record.remove(*key).filter(|answer| !answer.is_null())?)));
     let (key, answer) =
         answer.ok_or_else(|| wrong("missing field `completion`, `output`, `messages` or `conversations`"))?;
+    if key == "conversations" {
+        flat::wrap_tools(&mut record);
+    }
     let [record, _] = pairs::with_answers(record, [(key, answer.clone()), (key, answer)])?;
     Ok((record, is_good))
 }
@@ -90,6 +93,10 @@ mod tests {
         ] {
             assert_eq!(read(record.clone()).unwrap(), (json!([user, yes]), label), "{record}");
         }
+        let record = json!({"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "yes"}],
+            "kto_tag": true, "tools": [{"name": "f"}]});
+        let (record, _) = messages(record.as_object().unwrap().clone()).unwrap();
+        assert_eq!(record["tools"], json!([{"type": "function", "function": {"name": "f"}}]));
         let (earlier, _) = read(json!({"messages": [user, yes, user, yes], "label": true})).unwrap();
         assert_eq!((&earlier[1]["weight"], earlier[3].get("weight")), (&json!(0), None), "the last answer counts");
     }

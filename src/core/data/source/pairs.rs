@@ -116,6 +116,9 @@ fn prompt(record: &mut Map<String, Json>) -> Result<Option<Vec<Json>>, DataError
         .into_iter()
         .find(|key| record.get(*key).is_some_and(|it| !it.is_null()));
     let Some(key) = key else { return Ok(None) };
+    if key == "conversations" {
+        flat::wrap_tools(record);
+    }
     let turns = turns(record.remove(key).unwrap_or_default(), "user", key)?;
     Ok(Some(turns))
 }
@@ -200,6 +203,10 @@ mod tests {
             "chosen": {"from": "gpt", "value": "y"}, "rejected": {"from": "gpt", "value": "n"}}))
         .unwrap();
         assert_eq!(chosen[0], json!({"role": "system", "content": "S"}));
+        let called = json!({"conversations": [{"from": "human", "value": "Q"}], "tools": "[{\"name\": \"f\"}]",
+            "chosen": {"from": "gpt", "value": "y"}, "rejected": {"from": "gpt", "value": "n"}});
+        let [chosen, _] = messages(called.as_object().unwrap().clone()).unwrap();
+        assert_eq!(chosen["tools"], json!([{"type": "function", "function": {"name": "f"}}]));
     }
 
     #[test]

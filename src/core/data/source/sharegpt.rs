@@ -54,6 +54,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     if let Some(system) = system.filter(|_| messages.iter().all(|turn| turn["role"] != "system")) {
         messages.insert(0, system);
     }
+    flat::wrap_tools(&mut record);
     name_files(&mut record);
     record.insert("messages".to_owned(), Json::Array(messages));
     Ok(record)
@@ -168,6 +169,12 @@ mod tests {
             "system": "beside"});
         let texts: Vec<String> = read(both).unwrap().turns.iter().map(|turn| turn.joined_text()).collect();
         assert_eq!(texts, ["own", "Q"], "as in LLaMA-Factory, the conversation's own is the system's message");
+        let function = json!({"name": "f", "parameters": {"type": "object"}});
+        let wrapped = json!({"type": "function", "function": function});
+        for tools in [json!([function]).to_string().into(), json!([function]), function, json!([wrapped])] {
+            let called = json!({"conversations": [{"from": "human", "value": "Q"}], "tools": tools});
+            assert_eq!(read(called).unwrap().turns[0].tools, [wrapped.clone()]);
+        }
         let roles = ours.turns.iter().filter(|turn| turn.fields.contains_key("tool_calls")).count();
         assert_eq!((roles, ours.turns[0].tools.len()), (1, 1));
         for (value, part) in [
