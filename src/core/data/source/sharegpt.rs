@@ -31,9 +31,9 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
             "system" => ("system", content),
             "observation" | "tool" | "function_response" | "function" => ("tool", content),
             "function_call" | "tool_call" => match calls(&content) {
-                Some(calls) => {
+                Some((thought, calls)) => {
                     turn.insert("tool_calls".to_owned(), calls);
-                    ("assistant", "".into())
+                    ("assistant", thought.into())
                 }
                 None => ("assistant", content),
             },
@@ -75,18 +75,23 @@ pub fn name_files(record: &mut Map<String, Json>) {
     }
 }
 
-/// `{"name": …, "arguments": …}` or a list of these, as text.
-fn calls(content: &Json) -> Option<Json> {
-    let value = match content {
-        Json::String(text) => serde_json::from_str(text).ok()?,
-        other => other.clone(),
+/// `{"name": …, "arguments": …}` or a list of these, as text, and the thought that stands before them in `<think>`.
+fn calls(content: &Json) -> Option<(String, Json)> {
+    let (thought, value) = match content {
+        Json::String(text) => match text.split_once("</think>") {
+            Some((thought, calls)) if thought.trim_start().starts_with("<think>") => {
+                (format!("{thought}</think>"), serde_json::from_str(calls).ok()?)
+            }
+            _ => (String::new(), serde_json::from_str(text).ok()?),
+        },
+        other => (String::new(), other.clone()),
     };
     let list = match value {
         Json::Array(list) => list,
         one => vec![one],
     };
     let call = |call: Json| call["name"].is_string().then(|| json!({ "type": "function", "function": call }));
-    list.into_iter().map(call).collect()
+    Some((thought, list.into_iter().map(call).collect::<Option<Json>>()?))
 }
 
 /// Where no turn says where the files stand, they stand before the first user's words.
@@ -169,6 +174,11 @@ mod tests {
             "system": "beside"});
         let texts: Vec<String> = read(both).unwrap().turns.iter().map(|turn| turn.joined_text()).collect();
         assert_eq!(texts, ["own", "Q"], "as in LLaMA-Factory, the conversation's own is the system's message");
+        let thinks = json!({"conversations": [{"from": "human", "value": "Q"},
+            {"from": "function_call", "value": "<think>\nhm\n</think>\n\n{\"name\": \"f\", \"arguments\": {}}"}]});
+        let turn = read(thinks).unwrap().turns.swap_remove(1);
+        assert_eq!((turn.joined_text().as_str(), turn.role.as_str()), ("<think>\nhm\n</think>", "assistant"));
+        assert_eq!(turn.fields["tool_calls"][0]["function"]["name"], "f");
         let function = json!({"name": "f", "parameters": {"type": "object"}});
         let wrapped = json!({"type": "function", "function": function});
         for tools in [json!([function]).to_string().into(), json!([function]), function, json!([wrapped])] {
