@@ -52,7 +52,11 @@ pub fn with_answers(
 ) -> Result<[Map<String, Json>; 2], DataError> {
     let mut chosen = turns(chosen, "assistant", chosen_key)?;
     let mut rejected = turns(rejected, "assistant", rejected_key)?;
-    let asked = prompt(&mut record)?;
+    // As in TRL: a text beside whole conversations repeats a part of them, and what both share is the prompt.
+    let is_whole = |answer: &[Json]| answer.len() > 1 && answer[0]["role"] != "assistant";
+    let is_text = !record.contains_key("instruction") && record.get("prompt").is_some_and(Json::is_string);
+    let is_shared = is_text && is_whole(&chosen) && is_whole(&rejected);
+    let asked = prompt(&mut record)?.filter(|_| !is_shared);
     let system = flat::system(&mut record)?;
     let mut prompt = match asked {
         Some(prompt) => {
@@ -183,9 +187,13 @@ mod tests {
             json!({"system": "S", "prompt": "Q", "chosen": [system, user, yes], "rejected": [system, user, no]}),
             json!({"system": "S", "chosen": [user, yes], "rejected": [user, no]}),
             json!({"system": "S", "chosen": [system, user, yes], "rejected": [system, user, no]}),
+            json!({"prompt": "Q", "chosen": [system, user, yes], "rejected": [system, user, no]}),
         ] {
             assert_eq!(read(record.clone()).unwrap(), expected, "{record}");
         }
+        let both = json!({"prompt": "Q", "chosen": [user, no, user, yes], "rejected": [user, no, user, no]});
+        let earlier = json!({"role": "assistant", "content": "no", "weight": 0});
+        assert_eq!(read(both).unwrap(), [json!([user, earlier, user, yes]), json!([user, earlier, user, no])]);
     }
 
     #[test]
