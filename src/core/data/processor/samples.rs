@@ -83,6 +83,9 @@ impl Processor {
         if piece.ends {
             self.end(&mut tokens, text.len())?;
         }
+        if tokens.is_empty() {
+            return Err(DataError::Line("the text has no tokens: the tokenizer drops all of it".to_owned()));
+        }
         let learned = vec![true; tokens.len()];
         self.assemble_fitting(id, &tokens, &learned, &Expanded::default(), Vec::new(), true)
     }

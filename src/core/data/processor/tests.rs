@@ -10,7 +10,7 @@ use crate::data::digits::{Digits, MODEL, compose, write_model};
 use crate::data::error::DataError;
 use crate::data::packed::PackedSample;
 use crate::data::sample::{IGNORE_INDEX, Sample};
-use crate::data::source::{Conversation, MediaSource, Part, Turn};
+use crate::data::source::{Conversation, MediaSource, Part, TextPiece, Turn};
 use crate::data::tokenizer_file::read_json;
 use crate::message::SampleId;
 
@@ -404,4 +404,22 @@ fn a_pack_with_tokens_that_the_model_lacks_is_refused() {
             "{error}"
         );
     }
+}
+
+/// A piece of a text may be blanks, which some tokenizers drop.
+#[test]
+fn a_text_without_tokens_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path(), 60));
+    let path = folder.path().join("tokenizer.json");
+    let mut json = read_json(&path).unwrap();
+    json["normalizer"] = serde_json::json!({"type": "Replace", "pattern": {"String": "~"}, "content": ""});
+    std::fs::write(&path, json.to_string()).unwrap();
+    let processor = reopen(folder.path(), Template::FromModel, 60).unwrap();
+    let of = |ends| {
+        let piece = TextPiece { text: "~~".to_owned(), begins: false, ends };
+        processor.text_sample(SampleId(0), &piece).map(|sample| sample.meta.num_tokens)
+    };
+    assert!(of(false).unwrap_err().to_string().contains("the text has no tokens"));
+    assert_eq!(of(true).unwrap(), 1, "the token that ends a document");
 }
