@@ -52,8 +52,15 @@ pub fn wrap_tools(record: &mut Map<String, Json>) {
         Json::Array(list) => list.as_mut_slice(),
         one => std::slice::from_mut(one),
     };
-    for tool in list.iter_mut().filter(|tool| tool["name"].is_string() && tool["type"] != "function") {
-        *tool = json!({ "type": "function", "function": tool.take() });
+    for tool in list {
+        if let Json::String(text) = &*tool
+            && let Ok(parsed) = serde_json::from_str::<Json>(text)
+        {
+            *tool = parsed;
+        }
+        if tool["name"].is_string() && tool["type"] != "function" {
+            *tool = json!({ "type": "function", "function": tool.take() });
+        }
     }
 }
 

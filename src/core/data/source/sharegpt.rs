@@ -181,7 +181,8 @@ mod tests {
         assert_eq!(turn.fields["tool_calls"][0]["function"]["name"], "f");
         let function = json!({"name": "f", "parameters": {"type": "object"}});
         let wrapped = json!({"type": "function", "function": function});
-        for tools in [json!([function]).to_string().into(), json!([function]), function, json!([wrapped])] {
+        let texts = json!([function.to_string()]);
+        for tools in [json!([function]).to_string().into(), texts, json!([function]), function, json!([wrapped])] {
             let called = json!({"conversations": [{"from": "human", "value": "Q"}], "tools": tools});
             assert_eq!(read(called).unwrap().turns[0].tools, [wrapped.clone()]);
         }

@@ -51,17 +51,21 @@ impl Conversation {
     }
 }
 
-/// Descriptions of functions: a list, or its JSON text, as ShareGPT files have it.
+/// Descriptions of functions: a list, or its JSON text, as ShareGPT files have it; in tables each may be a text of its own.
 fn tools(raw: Option<Json>) -> Result<Vec<Json>, DataError> {
-    let value = match raw {
-        Some(Json::String(text)) if text.trim().is_empty() => Json::Null,
-        Some(Json::String(text)) => serde_json::from_str(&text)
-            .map_err(|error| DataError::Line(format!("`tools` is not valid JSON: {error}")))?,
-        other => other.unwrap_or_default(),
+    let wrong = |error: serde_json::Error| DataError::Line(format!("`tools` is not valid JSON: {error}"));
+    let parsed = |value: Json| match value {
+        Json::String(text) if text.trim().is_empty() => Ok(Json::Null),
+        Json::String(text) => serde_json::from_str(&text).map_err(wrong),
+        other => Ok(other),
     };
-    match value {
+    let function = |value: Json| match parsed(value)? {
+        function @ Json::Object(_) => Ok(function),
+        other => Err(DataError::Line(format!("`tools` must be a list of functions, found {other:.40} in it"))),
+    };
+    match parsed(raw.unwrap_or_default())? {
         Json::Null => Ok(Vec::new()),
-        Json::Array(tools) => Ok(tools),
+        Json::Array(tools) => tools.into_iter().map(function).collect(),
         one @ Json::Object(_) => Ok(vec![one]),
         _ => Err(DataError::Line("`tools` must be a list of functions".to_owned())),
     }
@@ -138,6 +142,16 @@ mod tests {
     }
 
     #[test]
+    fn tools_are_functions_however_they_are_written() {
+        let function = serde_json::json!({"type": "function", "function": {"name": "f"}});
+        let text = serde_json::json!(function.to_string());
+        for tools in [serde_json::json!([function]), serde_json::json!([text]), function.clone(), text] {
+            let line = format!(r#"{{"messages":[{{"role":"user","content":"x"}}],"tools":{tools}}}"#);
+            assert_eq!(Conversation::parse(&line).unwrap().turns[0].tools, [function.clone()], "{line}");
+        }
+    }
+
+    #[test]
     fn a_part_of_a_recording_may_be_meant() {
         let segment = |start, end| Segment { start, end };
         let line = r#"{"messages":[{"role":"user","content":[{"type":"audio","audio":"a.wav","start":1.5,"end":2},
@@ -178,6 +192,8 @@ mod tests {
             (r#"{"messages":[{"role":"user","content":[{"type":"audio"}]}]}"#, "more <audio>"),
             (r#"{"messages":[{"role":"user","content":[{"type":"text"}]}]}"#, "of type \"text\""),
             (r#"{"messages":[{"role":"user","content":"x"}],"tools":"["}"#, "`tools`"),
+            (r#"{"messages":[{"role":"user","content":"x"}],"tools":["f"]}"#, "`tools` is not valid JSON"),
+            (r#"{"messages":[{"role":"user","content":"x"}],"tools":[1]}"#, "list of functions, found 1 in it"),
             (r#"{"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":[1]}"#, "`chat_template_kwargs`"),
             (
                 r#"{"messages":[{"role":"user","content":[{"type":"video","video":"a","fps":0}]}]}"#,
