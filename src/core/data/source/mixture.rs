@@ -8,6 +8,10 @@ use crate::rng::Rng;
 const BLOCK: usize = 1000;
 /// The same for each of more sources: with one position each, their weights would have no effect.
 const PER_SOURCE: usize = 10;
+/// Samples up to which sources whose weights are their lengths have each sample once in a block.
+const MAX_WHOLE: u64 = 1 << 20;
+/// The part by which such weights may differ from lengths: some samples may be set aside.
+const CLOSE: f64 = 0.01;
 
 /// The order of samples over all sources.
 #[derive(Clone, Debug)]
@@ -37,7 +41,7 @@ pub struct Place {
 
 impl Mixture {
     /// `sources` are (number of samples, weight): a share of positions proportional to the weight, rounded to a
-    /// thousandth, at least one. Lengths and weights are above 0.
+    /// thousandth, at least one; where weights are in proportion to lengths, the lengths. Lengths and weights are above 0.
     pub fn new(sources: &[(usize, f64)], seed: u64, shuffle: bool) -> Self {
         let orders = sources.iter().map(|&(len, weight)| (Order::new(&[len as u64], 1), weight));
         Self::of_orders(orders.collect(), seed, shuffle)
@@ -45,7 +49,9 @@ impl Mixture {
 
     /// The same of sources of several blocks each.
     pub fn of_orders(sources: Vec<(Order, f64)>, seed: u64, shuffle: bool) -> Self {
-        let shares = shares(&sources.iter().map(|source| source.1).collect::<Vec<_>>());
+        let (lens, weights): (Vec<u64>, Vec<f64>) =
+            sources.iter().map(|(order, weight)| (order.len(), *weight)).unzip();
+        let shares = whole(&lens, &weights).unwrap_or_else(|| shares(&weights));
         let mut order: Vec<u32> = shares.iter().zip(0..).flat_map(|(&n, i)| std::iter::repeat_n(i, n)).collect();
         shuffle_in_place(&mut order, &mut Rng::new(&[seed, 0x6d69_7874]));
         let mut counts = vec![0; shares.len()];
@@ -76,6 +82,15 @@ impl Mixture {
         let index = if self.shuffle { order.index(index, &key) } else { index };
         Place { source: source as usize, epoch, index }
     }
+}
+
+/// The lengths of several sources as shares, where weights are in proportion to them: a block is an epoch of all.
+fn whole(lens: &[u64], weights: &[f64]) -> Option<Vec<usize>> {
+    let is_small = lens.iter().try_fold(0u64, |sum, &len| sum.checked_add(len)).is_some_and(|sum| sum <= MAX_WHOLE);
+    let ratios = || weights.iter().zip(lens).map(|(weight, &len)| weight / len as f64);
+    let (least, most) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
+    let is_whole = lens.len() > 1 && is_small && most <= least * (1.0 + CLOSE);
+    is_whole.then(|| lens.iter().map(|&len| len as usize).collect())
 }
 
 /// Shares of a block, by largest remainder, none 0.
@@ -121,6 +136,22 @@ mod tests {
         );
         let in_order = Mixture::new(&[(5, 1.0)], 3, false);
         assert_eq!((0..6).map(|p| in_order.place(p).index).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 0]);
+    }
+
+    #[test]
+    fn sources_whose_weights_are_their_lengths_have_every_sample_once_an_epoch() {
+        let lens = [70, 80, 3];
+        for weights in [[70.0, 80.0, 3.0], [0.7, 0.8, 0.03], [7.03, 8.0, 0.3]] {
+            let sources: Vec<(usize, f64)> = lens.into_iter().zip(weights).collect();
+            let mixture = Mixture::new(&sources, 5, true);
+            for epoch in 0..3 {
+                let places = (0..153).map(|at| mixture.place(epoch * 153 + at));
+                let mut seen: Vec<(usize, u64)> = places.map(|place| (place.source, place.index)).collect();
+                seen.sort_unstable();
+                let all = lens.iter().enumerate().flat_map(|(set, &len)| (0..len as u64).map(move |at| (set, at)));
+                assert_eq!(seen, all.collect::<Vec<_>>(), "epoch {epoch}, {weights:?}");
+            }
+        }
     }
 
     #[test]
