@@ -25,6 +25,8 @@ pub struct AnswerSpan {
     pub limit: usize,
     /// The template says so: all up to `limit` is learned.
     pub exact: bool,
+    /// The header of the next turn is before `limit`: the first special token behind the content is the last that is learned.
+    pub has_header: bool,
 }
 
 /// The numbers of the turns that are learned.
@@ -74,10 +76,14 @@ pub fn answers(
         .into_iter()
         .map(|index| {
             let begin = places.begin(index)?;
-            let limit = places.limit(index).max(begin);
-            let content_end = holds_closing(index).then(|| places.content_end(index)).flatten();
+            let (limit, is_end) = places.limit(index);
+            let limit = limit.max(begin);
+            // Calls are behind the content.
+            let is_open = !is_end && !turns[index].fields.contains_key("tool_calls");
+            let content_end = (is_open || holds_closing(index)).then(|| places.content_end(index)).flatten();
+            let has_header = is_open && content_end.is_some();
             let content_end = content_end.unwrap_or(begin).clamp(begin, limit);
-            Ok(AnswerSpan { turn: index, begin, content_end, limit, exact: false })
+            Ok(AnswerSpan { turn: index, begin, content_end, limit, exact: false, has_header })
         })
         .collect()
 }
@@ -103,6 +109,7 @@ fn exact_answers(turns: &[Turn], chosen: &[usize], marked: Vec<Range<usize>>) ->
         content_end: range.start,
         limit: range.end,
         exact: true,
+        has_header: false,
     };
     Ok(answers.map(exact).collect())
 }
@@ -143,6 +150,8 @@ pub fn mask(
             let from = token_at(place(answer.content_end)).max(first);
             let within = &tokens[from..(limit + 1).min(tokens.len()).max(from)];
             let end = within.iter().position(|token| tokenizer.special().end.contains(&token.id));
+            let special = || within.iter().position(|token| answer.has_header && tokenizer.is_special(token.id));
+            let end = end.or_else(special);
             limit = end.map_or(limit, |offset| from + offset + 1).max(first);
         }
         let place = |token: usize| tokens.get(token).map_or(text.len(), |token| token.start);
@@ -157,4 +166,40 @@ pub fn mask(
 
 fn says_nothing(text: &str, closing: &[String]) -> bool {
     closing.iter().fold(text.to_owned(), |text, token| text.replace(token, "")).trim().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value as Json;
+
+    use super::{answers, mask};
+    use crate::config::Learn;
+    use crate::data::digits::{MODEL, write_model};
+    use crate::data::source::Turn;
+    use crate::data::template::ChatTemplate;
+    use crate::data::tokenizer::Tokenizer;
+    use crate::data::tokenizer_file::read_json;
+
+    /// As in gpt-oss and Phi-3: the last answer ends in another way, and no config names the token that ends the others.
+    #[test]
+    fn an_answer_ends_before_the_header_of_the_next_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        write_model(folder.path(), &MODEL).unwrap();
+        let [config, named] =
+            ["config.json", "tokenizer_config.json"].map(|name| read_json(&folder.path().join(name)).unwrap());
+        let tokenizer = Tokenizer::open(folder.path(), &config, &named).unwrap();
+        let source = "{% for m in messages %}<|vision_start|>{{ m.role }}\n{{ m.content }}\
+            {% if loop.last and not add_generation_prompt %}<|im_end|>{% else %}<|vision_end|>{% endif %}{% endfor %}\
+            {% if add_generation_prompt %}<|vision_start|>assistant\n{% endif %}";
+        let template = ChatTemplate::new(source, &Json::Null).unwrap();
+        let turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")];
+        let turns = turns.map(|(role, text)| Turn::text(role, text));
+        let text = template.render(&turns, false).unwrap();
+        let found = answers(&template, &turns, &text, Vec::new(), (Learn::All, tokenizer.closing())).unwrap();
+        let tokens = tokenizer.encode(&text).unwrap();
+        let learned = mask(&found, (text.as_str(), true), &tokens, &tokenizer, |at| at).unwrap();
+        let learned = tokens.iter().zip(learned).filter(|(_, learned)| *learned).map(|(token, _)| token.id);
+        let said = tokenizer.decode_all(&learned.collect::<Vec<_>>()).unwrap();
+        assert_eq!(said, "b<|vision_end|>d<|im_end|>");
+    }
 }

@@ -53,11 +53,14 @@ impl Places<'_> {
         Ok(begin.map_or(floor, |begin| begin.max(floor)))
     }
 
-    /// Returns where the turn `index` ends at the latest: where it does, or else where the content of a later one
-    /// begins.
-    pub fn limit(&self, index: usize) -> usize {
-        let next = || (index + 1..self.turns.len()).find_map(|later| self.content_begin(later));
-        self.end_of_first(index + 1).or_else(next).unwrap_or(self.text.len())
+    /// Returns where the turn `index` ends at the latest, and whether it ends there: else the content of a later one begins
+    /// there, behind its header.
+    pub fn limit(&self, index: usize) -> (usize, bool) {
+        if let Some(end) = self.end_of_first(index + 1) {
+            return (end, true);
+        }
+        let next = (index + 1..self.turns.len()).find_map(|later| self.content_begin(later));
+        (next.unwrap_or(self.text.len()), false)
     }
 
     /// Returns where the content of a turn and all that belongs to it ends: behind it stands what stands behind another

@@ -18,6 +18,8 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     vocab_size: i64,
     special: SpecialTokens,
+    /// The ids of all tokens that the tokenizer has as special.
+    all_special: BTreeSet<i64>,
     closing: Vec<String>,
     /// The special tokens that are no text, where the others are; `None`: no special token is.
     unwritten: Option<Vec<i64>>,
@@ -111,9 +113,12 @@ impl Tokenizer {
         }
         let closing = end.iter().filter_map(|&id| inner.id_to_token(u32::try_from(id).ok()?)).collect();
         let vocab_size = rows.max(largest + 1);
+        let added = inner.get_added_tokens_decoder();
+        let all_special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| i64::from(*id)).collect();
         Ok(Self {
             inner,
             vocab_size,
+            all_special,
             special: SpecialTokens { image, audio, context, eos: named_eos.or(first_eos), end },
             closing,
             unwritten: card.encoder_decoder().map(|rules| rules.unwritten),
@@ -143,6 +148,11 @@ impl Tokenizer {
     /// Returns the ids of placeholders and of the tokens that end a turn or a text, where the model has them.
     pub fn special(&self) -> &SpecialTokens {
         &self.special
+    }
+
+    /// Returns whether the tokenizer has a token as special.
+    pub fn is_special(&self, id: i64) -> bool {
+        self.all_special.contains(&id)
     }
 
     /// The texts of the tokens that end a turn or a text.
