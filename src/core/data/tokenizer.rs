@@ -8,7 +8,7 @@ use tokenizers::TruncationParams;
 
 use super::card::ModelCard;
 use super::error::DataError;
-use super::tokenizer_file::{read_json, read_tokenizer, token_text};
+use super::tokenizer_file::{read_json, read_json_if_exists, read_tokenizer, token_text};
 use super::{sentencepiece, tiktoken};
 use crate::files;
 use crate::message::Tower;
@@ -57,7 +57,13 @@ impl Tokenizer {
     /// No tokenizer that can be read, or one with more tokens than the model.
     pub fn open(model_dir: &Path, config: &Json, tokenizer_config: &Json) -> Result<Self, DataError> {
         let (inner, path) = read(model_dir, tokenizer_config)?;
-        Self::new(inner, &path, config, tokenizer_config)
+        let mut tokenizer = Self::new(inner, &path, config, tokenizer_config)?;
+        // What ends an answer may end no text, and stand there alone: `<|end|>` of Phi-3, `<end_of_turn>` of Gemma 2.
+        let generation = read_json_if_exists(&model_dir.join("generation_config.json"))?;
+        let rows = 0..tokenizer.vocab_size;
+        tokenizer.special.end.extend(ids_of(&generation["eos_token_id"]).into_iter().filter(|id| rows.contains(id)));
+        tokenizer.closing = tokenizer.special.end.iter().filter_map(|&id| tokenizer.token(id)).collect();
+        Ok(tokenizer)
     }
 
     /// Works like [`Tokenizer::open`] with a `tokenizer.json` of any name.
@@ -100,10 +106,7 @@ impl Tokenizer {
         end.extend(named_eos);
         let mut first_eos = None;
         for holder in [config, text_config] {
-            let ids: Vec<i64> = match &holder["eos_token_id"] {
-                Json::Array(ids) => ids.iter().filter_map(Json::as_i64).collect(),
-                one => one.as_i64().into_iter().collect(),
-            };
+            let ids = ids_of(&holder["eos_token_id"]);
             if let Some(id) = ids.iter().find(|id| !(0..rows.max(largest + 1)).contains(*id)) {
                 let config = path.with_file_name("config.json");
                 return Err(DataError::file(&config, format!("eos_token_id is {id}, but the model has {rows} tokens")));
@@ -214,6 +217,14 @@ impl Tokenizer {
     }
 }
 
+/// The ids that a config has under a key: one, several or none.
+fn ids_of(value: &Json) -> Vec<i64> {
+    match value {
+        Json::Array(ids) => ids.iter().filter_map(Json::as_i64).collect(),
+        one => one.as_i64().into_iter().collect(),
+    }
+}
+
 /// The folder's tokenizer as a `tokenizer.json` describes it, and the file that it is in: a file of that name, or a SentencePiece
 /// model.
 ///
@@ -256,4 +267,34 @@ fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<(tokenizers::Tokeni
              use_fast=True).save_pretrained(FOLDER)"
         ),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::data::digits::{MODEL, write_model};
+
+    #[test]
+    fn answers_end_with_the_tokens_of_generation_too() {
+        let folder = tempfile::tempdir().unwrap();
+        write_model(folder.path(), &MODEL).unwrap();
+        let [config, named] =
+            ["config.json", "tokenizer_config.json"].map(|name| read_json(&folder.path().join(name)).unwrap());
+        let open = |eos: Json| {
+            let file = folder.path().join("generation_config.json");
+            std::fs::write(file, json!({ "eos_token_id": eos }).to_string()).unwrap();
+            Tokenizer::open(folder.path(), &config, &named).unwrap()
+        };
+        let plain = open(Json::Null);
+        let [own, other] = ["<|im_end|>", "<|vision_end|>"].map(|token| plain.id(token).unwrap());
+        assert_eq!((&plain.special().end, plain.closing()), (&BTreeSet::from([own]), &["<|im_end|>".to_owned()][..]));
+        // A token that the model has not ends nothing.
+        for (eos, end) in [(json!(other), vec![own, other]), (json!([own, other, 99_999_999]), vec![own, other])] {
+            let tokenizer = open(eos);
+            assert_eq!(tokenizer.special().end, BTreeSet::from_iter(end));
+            assert_eq!((tokenizer.special().eos, tokenizer.closing().len()), (plain.special().eos, 2));
+        }
+    }
 }
