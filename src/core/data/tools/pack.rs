@@ -211,7 +211,7 @@ impl PackJob {
     }
 }
 
-/// Checksums of the files of a model's folder that samples depend on: tokenizer, chat template, processors.
+/// Checksums of the files of a model's folder that samples depend on: tokenizer, chat template, processors, ends of answers.
 ///
 /// # Errors
 /// The folder or a file cannot be read.
@@ -231,6 +231,7 @@ pub fn model_spec(folder: &Path) -> Result<Json, DataError> {
             "preprocessor",
             "processor",
             "video_",
+            "generation_config",
         ];
         if begins.iter().any(|start| name.starts_with(start)) {
             names.push(name);

@@ -342,7 +342,14 @@ fn a_truncated_sample_is_packed_and_counted_as_a_run_has_it() {
 #[test]
 fn packs_depend_on_the_files_of_every_tokenizer() {
     let folder = tempfile::tempdir().unwrap();
-    let names = ["added_tokens.json", "spiece.model", "text_tokenizer.json", "tiktoken.model", "tokenizer.json"];
+    let names = [
+        "added_tokens.json",
+        "generation_config.json",
+        "spiece.model",
+        "text_tokenizer.json",
+        "tiktoken.model",
+        "tokenizer.json",
+    ];
     names.iter().chain(&["model.safetensors"]).for_each(|name| fs::write(folder.path().join(name), name).unwrap());
     let spec = model_spec(folder.path()).unwrap();
     assert_eq!(spec.as_object().unwrap().keys().collect::<Vec<_>>(), names);
