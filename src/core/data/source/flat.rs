@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use super::pairs;
 use crate::data::error::DataError;
 
 /// Takes a field that is a text; `None` where it is not there, or `null`.
@@ -83,10 +84,9 @@ pub fn of_prompt(mut turn: Json) -> Json {
 pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
     let missing = |key: &str| DataError::Line(format!("missing field `{key}` (text)"));
     if !record.contains_key("instruction") && record.contains_key("completion") {
-        let mut turns = |key: &str, role: &str| match record.remove(key) {
-            Some(Json::Array(turns)) => Ok(turns),
-            Some(Json::String(content)) => Ok(vec![json!({ "role": role, "content": content })]),
-            _ => Err(missing(key)),
+        let mut turns = |key: &str, role: &str| {
+            let value = record.remove(key).filter(|value| !value.is_null()).ok_or_else(|| missing(key))?;
+            pairs::turns(value, role, key)
         };
         let (prompt, completion) = (turns("prompt", "user")?, turns("completion", "assistant")?);
         let messages = prompt.into_iter().map(of_prompt).chain(completion).collect();
@@ -142,6 +142,10 @@ mod tests {
         let pairs =
             [json!({"prompt": "P", "completion": "C"}), json!({"prompt": [turns[0]], "completion": [turns[1]]})];
         pairs.into_iter().for_each(|pair| assert_eq!(read(pair).unwrap()["messages"], turns));
+        let sharegpt =
+            json!({"prompt": [{"from": "human", "value": "P"}], "completion": {"from": "gpt", "value": "C"}});
+        assert_eq!(read(sharegpt).unwrap()["messages"], turns);
+        assert!(read(json!({"prompt": 5, "completion": "C"})).unwrap_err().to_string().contains("found 5"));
         // As in TRL: answers in the prompt do not count.
         let earlier = json!([turns[0], {"role": "assistant", "content": "A", "train": true}, turns[0]]);
         let read_back = read(json!({"prompt": earlier, "completion": [turns[1]]})).unwrap();

@@ -128,7 +128,10 @@ fn prompt(record: &mut Map<String, Json>) -> Result<Option<Vec<Json>>, DataError
 }
 
 /// A text of `role`, a turn, or a list of turns, as messages.
-fn turns(value: Json, role: &str, key: &str) -> Result<Vec<Json>, DataError> {
+///
+/// # Errors
+/// It is neither, or a turn of ShareGPT's kind is wrong.
+pub fn turns(value: Json, role: &str, key: &str) -> Result<Vec<Json>, DataError> {
     let list = match value {
         Json::String(content) => return Ok(vec![json!({ "role": role, "content": content })]),
         Json::Array(list) => list,
