@@ -38,14 +38,18 @@ pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let inputs = args.input.open_for(maker.as_deref())?;
     let console = Console::stderr();
     let bar = Bar::start(&console, "samples", inputs.len());
-    let mut all = Vec::new();
+    let (mut all, mut too_long) = (Vec::new(), 0);
     tools::verify(&inputs, maker.as_deref(), args.input.jobs(), |_, bad| {
         bar.tick();
-        if let Some(bad) = bad {
-            if all.len() < SHOWN {
-                console.line(&safe(&bad.to_string()));
+        match bad {
+            Some(bad) if bad.too_long => too_long += 1,
+            Some(bad) => {
+                if all.len() < SHOWN {
+                    console.line(&safe(&bad.to_string()));
+                }
+                all.push(bad);
             }
-            all.push(bad);
+            None => {}
         }
         Ok::<(), anyhow::Error>(())
     })?;
@@ -55,6 +59,10 @@ pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         println!("… and {} more", all.len() - SHOWN);
     }
     println!("{} samples, {} of them bad", inputs.len(), all.len());
+    if too_long > 0 {
+        let (all, max_tokens) = (inputs.len(), args.model.max_tokens());
+        println!("{}; a run skips them", tools::too_long_text(too_long, all, all, max_tokens));
+    }
     if let Some(path) = &args.quarantine {
         list_bad(path, &all)?;
         if !all.is_empty() {

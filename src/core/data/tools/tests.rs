@@ -380,4 +380,11 @@ fn everything_that_cannot_be_used_is_found() {
         });
         assert_eq!((all, bad), (Ok(()), vec![(3, "4".to_owned()), (6, "7".to_owned())]));
     }
+    // What is too long is told apart: a run skips it without calling it bad.
+    let (dataset, mut long) = (fixture.dataset(5), 0);
+    let all = verify(&inputs, Some(dataset.maker()), 1, |_, sample| {
+        long += usize::from(sample.is_some_and(|sample| sample.too_long));
+        Ok::<(), ()>(())
+    });
+    assert_eq!((all, long), (Ok(()), 18));
 }

@@ -20,7 +20,7 @@ use crate::message::SampleId;
 /// Frames of a compressed clip that are decoded.
 const CLIP_FRAMES: usize = 16;
 
-/// Calls `bad` with every sample that cannot be used, in order, and `progress` after each sample. With a maker
+/// Calls `take` after each sample, in order, with the sample where it cannot be used or is too long. With a maker
 /// samples are made as a run makes them: template, tokens, lengths and pictures; without one, pictures are decoded.
 pub fn verify<E>(
     inputs: &Inputs,
@@ -37,7 +37,7 @@ pub fn verify<E>(
             Some(maker) => maker.make(SampleId(index), &content, base).map(drop),
             None => check(&content, base, inputs.decoder()),
         };
-        checked.map_err(|error| inputs.bad(index, error.to_string()))
+        checked.map_err(|error| inputs.refused(index, &error))
     };
     for_each_ordered(jobs, 0..inputs.len(), work, |index, result: Result<(), BadSample>| take(index, result.err()))
 }
