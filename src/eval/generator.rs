@@ -61,7 +61,7 @@ impl Reader {
     pub fn of(model: ForwardModel) -> Result<Self> {
         let ModelFolder { path, json, .. } = model.folder();
         let processor = Processor::open(path, json, &ProcessorOptions::default())?;
-        let stop_token_ids = processor.tokenizer().special().end.iter().copied().collect();
+        let stop_token_ids = model.folder().stop_token_ids(processor.tokenizer())?;
         Ok(Self { model, processor, stop_token_ids })
     }
 

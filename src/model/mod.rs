@@ -18,6 +18,7 @@ mod shape;
 mod single_file;
 pub mod size;
 pub(crate) mod sources;
+mod stop_tokens;
 mod stored;
 mod token_training;
 
