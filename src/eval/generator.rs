@@ -4,9 +4,12 @@ use crate::eval::forward::ForwardModel;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
 use anyhow::{Context, Result};
+use loongforge_core::checkpoint::{MANIFEST, Manifest};
+use loongforge_core::config::{ImageLimits, JsonMap, VideoLimits};
 use loongforge_core::data::{
     Conversation, Locator, MediaDecoder, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn,
 };
+use loongforge_core::files;
 use loongforge_core::message::SampleId;
 use loongforge_torch::model::{Continued, Decoding, Prompt, Sampling};
 use std::path::{Path, PathBuf};
@@ -54,13 +57,13 @@ impl Reader {
         Self::of(ForwardModel::load_staged(&ModelFolders::find(folder, None)?, Some(kind), devices)?)
     }
 
-    /// Lets a model answer that is loaded.
+    /// Lets a model answer that is loaded. Prompts are read as in its run, where its folder is a checkpoint.
     ///
     /// # Errors
-    /// Its folder lacks a file of its processor.
+    /// Its folder lacks a file of its processor, or has a manifest that cannot be read.
     pub fn of(model: ForwardModel) -> Result<Self> {
         let ModelFolder { path, json, .. } = model.folder();
-        let processor = Processor::open(path, json, &ProcessorOptions::default())?;
+        let processor = Processor::open(path, json, &as_in_run(path)?)?;
         let stop_token_ids = model.folder().stop_token_ids(processor.tokenizer())?;
         Ok(Self { model, processor, stop_token_ids })
     }
@@ -131,5 +134,58 @@ impl Reader {
         })?;
         let decode = |ids: &Vec<i64>| self.processor.tokenizer().decode(ids).context("decoding an answer");
         answers.iter().map(decode).collect()
+    }
+}
+
+/// Returns how the run whose checkpoint is in `folder` read its samples, but for limits on their length; as the model's files say where
+/// there was no run.
+///
+/// # Errors
+/// The manifest cannot be read, or has other settings than a run's.
+fn as_in_run(folder: &Path) -> Result<ProcessorOptions> {
+    let usual = ProcessorOptions::default();
+    let path = folder.join(MANIFEST);
+    if !path.is_file() {
+        return Ok(usual);
+    }
+    // Other files of the checkpoint may be gone: a copy to generate with needs no optimizer state.
+    let text = files::read(&path, files::MAX_TEXT_BYTES).with_context(|| path.display().to_string())?;
+    let manifest = Manifest::parse(&text, folder)?;
+    let data = &manifest.config["data"];
+    let named = |key: &str| format!("{}: config.data.{key}", path.display());
+    let image: Option<ImageLimits> = serde_json::from_value(data["image"].clone()).with_context(|| named("image"))?;
+    let video: Option<VideoLimits> = serde_json::from_value(data["video"].clone()).with_context(|| named("video"))?;
+    let kwargs: serde_json::Result<Option<JsonMap>> = serde_json::from_value(data["template_kwargs"].clone());
+    let template_kwargs = kwargs.with_context(|| named("template_kwargs"))?.unwrap_or_default();
+    let (image, video) = (image.unwrap_or(usual.image), video.unwrap_or(usual.video));
+    Ok(ProcessorOptions { template_kwargs, image, video, ..usual })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn prompts_are_read_as_in_the_run_of_a_checkpoint() {
+        let dir = tempfile::tempdir().unwrap();
+        let with = |config: serde_json::Value| {
+            let manifest = Manifest { config, ..Manifest::of_files(2, Default::default()) };
+            std::fs::write(dir.path().join(MANIFEST), manifest.to_text()).unwrap();
+            as_in_run(dir.path())
+        };
+        let usual = as_in_run(dir.path()).unwrap();
+        let kwargs = json!({"enable_thinking": false});
+        let data = json!({"image": {"max_pixels": 4096}, "video": {"fps": 2.0}, "template_kwargs": kwargs,
+            "pack": {"max_tokens": 64}});
+        let own = with(json!({"data": data})).unwrap();
+        assert_eq!((own.image.max_pixels, own.video.fps), (Some(4096), Some(2.0)));
+        assert_eq!((own.image.max_side, own.max_tokens), (usual.image.max_side, usual.max_tokens));
+        assert_eq!(own.template_kwargs["enable_thinking"], false);
+        // Nothing is known of a run that a test has made up.
+        let unknown = with(json!(null)).unwrap();
+        assert_eq!((unknown.image, unknown.video), (usual.image, usual.video));
+        let error = format!("{:#}", with(json!({"data": {"video": {"fps": "two"}}})).unwrap_err());
+        assert!(error.contains("config.data.video: invalid type"), "{error}");
     }
 }
