@@ -15,6 +15,8 @@ pub struct Wanted {
     pub repetition_penalty: Option<f64>,
     /// The first of these ends the answer and is left out, as is a token that ends a turn.
     pub stops: Vec<String>,
+    /// The answer goes on with the prompt's own text, and does not begin a turn.
+    pub goes_on: bool,
 }
 
 /// A part of an answer.
@@ -52,8 +54,13 @@ pub fn answer_each(
         repetition_penalty: wanted.repetition_penalty,
     };
     let decodings: Vec<Decoding> = questions.iter().map(decoding).collect();
-    let begin = |(_, wanted): &(&Sample, &Wanted)| Answering {
-        text: TextStream::default(),
+    // What a decoder behind an encoder writes stands for itself.
+    let is_apart = reader.processor().encoder_decoder().is_some();
+    let begin = |(sample, wanted): &(&Sample, &Wanted)| Answering {
+        text: match wanted.goes_on && !is_apart {
+            true => TextStream::behind(&sample.input_ids),
+            false => TextStream::default(),
+        },
         stops: StopStrings::new(wanted.stops.iter().cloned()),
         num_tokens: 0,
     };

@@ -136,7 +136,8 @@ impl Choosing {
         let Self { top_k, top_p, min_p, seed, .. } = *self;
         let seed = seed.wrapping_add(index);
         let sampling = self.temperature.map(|temperature| Sampling { temperature, top_k, top_p, min_p, seed });
-        Wanted { max_new_tokens, sampling, repetition_penalty: self.repetition_penalty, stops: self.stop.clone() }
+        let (repetition_penalty, stops) = (self.repetition_penalty, self.stop.clone());
+        Wanted { max_new_tokens, sampling, repetition_penalty, stops, goes_on: false }
     }
 }
 

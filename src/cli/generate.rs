@@ -5,7 +5,7 @@ mod file;
 use super::UsageError;
 use super::asking::{AskedModel, Choosing, MAX_NEW_TOKENS, at_least_one};
 use super::exit::OutputError;
-use crate::answer::{Piece, answer_each, room};
+use crate::answer::{Piece, Wanted, answer_each, room};
 use anyhow::Context;
 use clap::Args;
 use file::{FileArgs, answer_file};
@@ -87,7 +87,7 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let question = question.map_err(|error| UsageError::of(error.as_ref()))?;
     let room = room(&reader.model().folder().json, question.input_ids.len(), args.max_new_tokens, MAX_NEW_TOKENS)
         .map_err(|no_room| UsageError::new(format!("the prompt has {no_room}: see --max-new-tokens")))?;
-    let wanted = args.choosing.wanted(room, 0);
+    let wanted = Wanted { goes_on: is_raw, ..args.choosing.wanted(room, 0) };
     let (mut out, is_terminal) = (stdout(), stdout().is_terminal());
     let (mut failed, mut has_text) = (None, false);
     answer_each(&reader, &[(&question, &wanted)], &mut |_, piece| {

@@ -119,9 +119,9 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
     let record = parse_strictly(line).map_err(|error| format!("not a sample: {error}"))?;
     let id = record.get("id").cloned();
     let (question, expected) = Question::of_record(record, folder).map_err(|error| error.to_string())?;
-    let (messages, sample) = match &question {
+    let (messages, goes_on, sample) = match &question {
         Question::Text(text) => {
-            (json!([{"role": "user", "content": text}]), reader.processor().text_prompt(SampleId(number), text))
+            (json!([{"role": "user", "content": text}]), true, reader.processor().text_prompt(SampleId(number), text))
         }
         Question::Chat(conversation) => {
             let has_one_text = conversation.turns.len() == 1 && conversation.media.is_empty();
@@ -140,7 +140,7 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
                 turn.fields.iter().for_each(|(name, value)| message[name] = value.clone());
                 message
             };
-            (conversation.turns.iter().map(turn).collect(), sample)
+            (conversation.turns.iter().map(turn).collect(), is_raw, sample)
         }
     };
     let sample = sample.map_err(|error| error.to_string())?;
@@ -155,7 +155,7 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
     }
     let room = room(&reader.model().folder().json, sample.input_ids.len(), args.max_new_tokens, MAX_NEW_TOKENS)
         .map_err(|no_room| format!("the prompt has {no_room}: see --max-new-tokens"))?;
-    Ok(Asked { record, sample, wanted: args.choosing.wanted(room, number - 1) })
+    Ok(Asked { record, sample, wanted: Wanted { goes_on, ..args.choosing.wanted(room, number - 1) } })
 }
 
 /// A part of a message; media are named.

@@ -20,6 +20,11 @@ pub struct TextStream {
 }
 
 impl TextStream {
+    /// Begins a text behind that of the tokens `ids`, whose first piece keeps a space that some tokenizers leave out of a text's beginning.
+    pub fn behind(ids: &[i64]) -> Self {
+        Self { ids: ids.to_vec(), begin: 0, given: ids.len() }
+    }
+
     /// The text that the token completes; empty while a character lacks bytes.
     ///
     /// # Errors
@@ -133,6 +138,27 @@ mod tests {
         assert_eq!(pieces(&tokenizer, &ids), ["a", "", "é", "", "", "€", "", "", "", "😀", "b", ""]);
         // What stays incomplete is told at the end.
         assert_eq!(pieces(&tokenizer, &ids[..4]).concat(), "aé\u{fffd}");
+    }
+
+    #[test]
+    fn a_text_that_goes_on_begins_with_its_space() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = serde_json::json!({"type": "WordLevel", "vocab": {"▁a": 0, "▁b": 1, "c": 2}, "unk_token": "c"});
+        let file = serde_json::json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+            "normalizer": null, "pre_tokenizer": null, "post_processor": null, "model": model,
+            "decoder": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true}});
+        std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
+        let config = serde_json::json!({"vocab_size": 3});
+        let tokenizer = Tokenizer::open(folder.path(), &config, &serde_json::Value::Null).unwrap();
+        let text = |mut stream: TextStream, ids: &[i64]| {
+            let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(&tokenizer, id).unwrap()).collect();
+            pieces.push(stream.finish(&tokenizer).unwrap());
+            pieces.concat()
+        };
+        assert_eq!(text(TextStream::default(), &[1, 2, 0]), "bc a");
+        assert_eq!(text(TextStream::behind(&[0, 2]), &[1, 2, 0]), " bc a");
+        assert_eq!(text(TextStream::behind(&[0, 2]), &[2]), "c");
+        assert_eq!(text(TextStream::behind(&[0, 2]), &[]), "");
     }
 
     #[test]

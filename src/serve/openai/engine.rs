@@ -158,10 +158,8 @@ fn begin(reader: &Reader, limits: &Limits, Job { asked, events }: Job) -> Option
 
 fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wanted), ApiError> {
     let processor = reader.processor();
-    let param = match asked.question {
-        Question::Text(_) => "prompt",
-        Question::Chat(_) => "messages",
-    };
+    let goes_on = matches!(asked.question, Question::Text(_));
+    let param = if goes_on { "prompt" } else { "messages" };
     let sample = match asked.question {
         Question::Text(text) => processor.text_prompt(SampleId(0), &text),
         Question::Chat(mut conversation) => {
@@ -217,7 +215,8 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
         min_p: chance.min_p,
         seed: chance.seed.unwrap_or_else(random),
     });
-    Ok((sample, Wanted { max_new_tokens, sampling, repetition_penalty: chance.repetition_penalty, stops: asked.stops }))
+    let (repetition_penalty, stops) = (chance.repetition_penalty, asked.stops);
+    Ok((sample, Wanted { max_new_tokens, sampling, repetition_penalty, stops, goes_on }))
 }
 
 fn answer(reader: &Reader, begun: &[Begun]) -> Result<()> {
