@@ -1,6 +1,6 @@
 //! A trained policy: its folder, the maker of its samples and its model.
 
-use crate::model::locate::find_model;
+use crate::model::locate::{ModelFolders, find_model};
 use anyhow::{Context, Result, anyhow};
 use loongforge_core::config::{Device, Precision};
 use loongforge_core::data::policy::PolicyMaker;
@@ -32,22 +32,24 @@ pub struct Trained {
 }
 
 impl Trained {
-    /// Opens a checkpoint of a run, a run's folder, or another folder of a policy. `seed` is that of its noise. `embodiment` is the
-    /// robot that acts; `None`: the only one.
+    /// Opens a checkpoint of a run, a run's folder, or another folder of a policy; adapters are added to the base that they name. `seed`
+    /// is that of its noise. `embodiment` is the robot that acts; `None`: the only one.
     ///
     /// # Errors
-    /// There is no such folder or embodiment, a file in it is missing or wrong, or it is of another kind of model.
+    /// There is no such folder, base or embodiment, a file in it is missing or wrong, or it is of another kind of model.
     pub fn open(named: &str, embodiment: Option<&str>, seed: u64, device: &Device) -> Result<Self> {
         set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
         let device = open_device(device).map_err(|error| anyhow!("{error}"))?;
         let folder = find_model(named)?;
-        let path = folder.join("config.json");
+        let ModelFolders { weights, adapters, config } = ModelFolders::find(&folder, None)?;
+        let path = config.join("config.json");
         let json: Value = serde_json::from_str(&files::read_text(&path).with_context(|| path.display().to_string())?)
             .with_context(|| path.display().to_string())?;
-        let folders = ProcessorFolders { model: &folder, media: &folder, text: None };
+        let folders = ProcessorFolders { model: &config, media: &config, text: None };
         let mut maker = PolicyMaker::open(folders, &json, &ProcessorOptions::default(), Arc::new(InProcess))?;
         maker.choose(embodiment).map_err(|reason| anyhow!("{}: {reason}", folder.display()))?;
-        let model = PolicyModel::open(&folder, device, Precision::Float32)?;
+        let adapted = (weights.as_path(), adapters.as_deref());
+        let model = PolicyModel::open_adapted(&config, adapted, device, Precision::Float32)?;
         let executed = json["n_action_steps"].as_u64().map(|count| count as usize);
         let spec = spec_of(&maker, &model, (&folder, embodiment), executed);
         Ok(Self { folder, executed, maker, model, spec, seed, noise: None, num_flawed: 0, num_cut: 0 })

@@ -7,8 +7,8 @@ use crate::model::{
 use crate::native::NativeError;
 use crate::params::{ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy};
-use crate::train::WeightsError;
-use crate::train::hf::load_weights;
+use crate::train::hf::{Checkpoint, load_weights};
+use crate::train::{AdapterError, Adapters, WeightsError};
 use loongforge_core::config::Precision;
 use loongforge_core::data::{ColumnValues, Media, Sample};
 use loongforge_core::files;
@@ -33,6 +33,8 @@ pub enum PolicyError {
     Other { path: PathBuf, model_type: String },
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Adapters(#[from] AdapterError),
     #[error("{0}")]
     Sample(String),
     #[error(transparent)]
@@ -65,6 +67,19 @@ impl PolicyModel {
     /// # Errors
     /// A file is missing or torn, the model is no policy, or weights do not fit it.
     pub fn open(folder: &Path, device: Device, precision: Precision) -> Result<PolicyModel, PolicyError> {
+        Self::open_adapted(folder, (folder, None), device, precision)
+    }
+
+    /// Works like [`PolicyModel::open`], of weights in a folder of their own, to which the adapters in another one are added.
+    ///
+    /// # Errors
+    /// As there, or the adapters are not the model's.
+    pub fn open_adapted(
+        folder: &Path,
+        (weights, adapters): (&Path, Option<&Path>),
+        device: Device,
+        precision: Precision,
+    ) -> Result<PolicyModel, PolicyError> {
         let path = folder.join("config.json");
         let wrong = |reason: String| PolicyError::Config { path: path.clone(), reason };
         let text = files::read(&path, MAX_CONFIG).map_err(|error| wrong(error.to_string()))?;
@@ -78,10 +93,16 @@ impl PolicyModel {
             Precision::Float32 => Kind::Float,
             Precision::Bf16 => Kind::BFloat16,
         };
+        let adapters = match adapters {
+            Some(adapters) => Some(Adapters::open(adapters, &model, &Checkpoint::open(weights)?)?),
+            None => None,
+        };
         let load = |specs: Vec<ParamSpec>| {
             let params = ParamStore::new(specs, kind, device);
             params.set_trainable(false);
-            load_weights(&params, folder).map(|()| params)
+            load_weights(&params, weights)?;
+            adapters.iter().for_each(|adapters| adapters.add_to(&params));
+            Ok::<_, WeightsError>(params)
         };
         let params = load(foundation.specs())?;
         let tower = |input: &FeatureInput| {

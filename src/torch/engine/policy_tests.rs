@@ -4,9 +4,12 @@ use loongforge_core::config::Precision;
 use loongforge_core::data::{ColumnValues, IGNORE_INDEX, Media, Sample, SampleColumn};
 use loongforge_core::message::{Grid, SampleId, Tower};
 use serde_json::Value;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::{PolicyError, PolicyModel};
+use crate::model::ModelConfig;
+use crate::params::LinearModule;
+use crate::train::hf::write_tensor_file;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies").join(name)
@@ -73,6 +76,38 @@ fn a_folder_acts_as_in_lerobot() {
             assert_ne!(own, model.act(&sample, 8).unwrap());
         }
     }
+}
+
+/// Adapters that add nothing, and others.
+#[test]
+fn adapters_are_added_to_the_weights_of_a_policy() {
+    let folder = fixture("pi0-seed1");
+    let config: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
+    let specs = ModelConfig::from_hf(&config).unwrap().specs();
+    let mut modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
+    modules.retain(|module| module.path.ends_with("self_attn.v_proj"));
+    assert!(!modules.is_empty());
+    let plain = PolicyModel::open(&folder, Device::Cpu, Precision::Float32).unwrap();
+    let sample = sample(&folder, &plain, 0);
+    let acted = |value: f64| {
+        let dir = tempfile::tempdir().unwrap();
+        let full = |size: [i64; 2], value: f64| Tensor::full(size, value, (Kind::Float, Device::Cpu));
+        let parts = |module: &LinearModule| {
+            let name = |part: &str| format!("base_model.model.{}.lora_{part}.weight", module.path);
+            let (a, b) = (full([2, module.whole_inputs()], 0.1), full([module.whole_outputs(), 2], value));
+            [(name("A"), a), (name("B"), b)]
+        };
+        let tensors: Vec<(String, Tensor)> = modules.iter().flat_map(parts).collect();
+        write_tensor_file(&tensors, &[], dir.path(), "adapter_model.safetensors").unwrap();
+        let settings = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 4}"#;
+        std::fs::write(dir.path().join("adapter_config.json"), settings).unwrap();
+        let adapted = (folder.as_path(), Some(dir.path()));
+        let model = PolicyModel::open_adapted(&folder, adapted, Device::Cpu, Precision::Float32).unwrap();
+        model.act(&sample, 7).unwrap()
+    };
+    let own = plain.act(&sample, 7).unwrap();
+    assert_eq!(acted(0.0), own);
+    assert_ne!(acted(0.5), own);
 }
 
 #[test]
