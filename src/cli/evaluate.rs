@@ -12,7 +12,7 @@ use crate::eval::samples::is_diffusion;
 use crate::model::folder::ModelFolder;
 use crate::model::hub_data;
 use crate::model::locate::{ModelFolders, find_model};
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::{ArgGroup, Args, ValueEnum};
 use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::config::{Data, Device, Format, Learn, Paths, Phase, SandboxMode, TrainFile};
@@ -21,6 +21,7 @@ use loongforge_core::observe::{Bar, Console, ErrorRate, EvalRecord, ScoredAnswer
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use serde_json::{Value, json};
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tch::Kind;
@@ -190,12 +191,27 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Returns how answers are scored; `None` where none are generated.
+///
+/// # Errors
+/// There is no such score or normalization, or the file of answers cannot be written.
 fn scoring(args: &EvaluateArgs) -> anyhow::Result<Option<Scoring>> {
+    args.hypotheses.as_deref().map_or(Ok(()), |path| expect_writable(path, &args.data))?;
     let score = |name: &String| serde_json::from_value(name.as_str().into()).context("--scores");
     let scores = args.scores.iter().map(score).collect::<anyhow::Result<Vec<_>>>()?;
     let normalize = serde_json::from_value(args.normalize.as_str().into()).context("--normalize")?;
     let is_wanted = args.answers || args.hypotheses.is_some() || !scores.is_empty();
     Ok(is_wanted.then_some(Scoring { scores, normalize, expect: None }))
+}
+
+/// Sees to it that the file of answers, which is written when all are made, can be, and is none of those that are read.
+fn expect_writable(path: &Path, data: &[String]) -> anyhow::Result<()> {
+    let named = || format!("--hypotheses: {}", path.display());
+    let (is_there, real) = (path.exists(), path.canonicalize().ok());
+    let is_same = |data: &String| real.is_some() && Path::new(data).canonicalize().ok() == real;
+    ensure!(!data.iter().any(is_same), "{} is read as data: name another file", named());
+    OpenOptions::new().append(true).create(true).open(path).with_context(named)?;
+    // What is there already stays until the answers are.
+    if is_there { Ok(()) } else { fs::remove_file(path).with_context(named) }
 }
 
 /// The questions, answered; with `--hypotheses` they are also written.
@@ -225,7 +241,7 @@ fn answers(
             format!("{}\n", json!({"question": answer.prompt, "expected": answer.expected, "answer": answer.answer}))
         };
         let text: String = answers.iter().map(line).collect();
-        std::fs::write(path, text).with_context(|| format!("--hypotheses: {}", path.display()))?;
+        fs::write(path, text).with_context(|| format!("--hypotheses: {}", path.display()))?;
     }
     Ok(answers)
 }

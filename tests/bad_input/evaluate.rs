@@ -157,6 +157,11 @@ fn what_cannot_be_evaluated_is_named() {
     evaluate(&["run", "data/train.jsonl", "--columns", "cook"], &["--columns", "field=name"]);
     evaluate(&["run", "data/train.jsonl", "--scores", "bleu"], &["--scores", "bleu", "wer"]);
     evaluate(&["run", "data/train.jsonl", "--answers", "--normalize", "all"], &["--normalize", "basic"]);
+    let kept = fixture.read("data/held_out.jsonl");
+    for (path, word) in [("./data/held_out.jsonl", "is read as data"), ("gone/heard.jsonl", "--hypotheses: gone")] {
+        evaluate(&["run", "data/held_out.jsonl", "--hypotheses", path], &[word]);
+    }
+    assert_eq!(fixture.read("data/held_out.jsonl"), kept);
     let pipeline = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/pipelines/wan2.1_i2v/model");
     evaluate(&[pipeline, "data/train.jsonl"], &["is a diffusion model", "eval.path", "loongforge sample"]);
     // Of two answers in a row, or of one that may be bad, no loss is that of a model's answers.
