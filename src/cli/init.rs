@@ -9,7 +9,9 @@ use loongforge_core::config::{self, Format, TrainFile};
 use loongforge_core::data::DataError;
 use loongforge_core::data::tools::Inputs;
 use loongforge_core::text::shell_word;
+use std::fs::Permissions;
 use std::io::{BufRead, IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use text::{Choices, Kind};
@@ -108,7 +110,10 @@ fn count(data: &str, kind: Kind) -> Result<Option<u64>, DataError> {
 /// Writes beside the file first, so that an old one is there until the new one is whole.
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut draft = tempfile::NamedTempFile::new_in(folder).with_context(|| folder.display().to_string())?;
+    // A temporary file is its owner's alone.
+    let permissions = Permissions::from_mode(0o644);
+    let draft = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
+    let mut draft = draft.with_context(|| folder.display().to_string())?;
     draft.write_all(text.as_bytes()).with_context(|| file.display().to_string())?;
     draft.persist(file).with_context(|| file.display().to_string())?;
     Ok(())
@@ -129,5 +134,20 @@ fn answer(given: Option<String>, option: &str, question: &str, asks: bool) -> an
     match line.trim() {
         "" => Err(UsageError(format!("no answer was given, and {option} is missing")).into()),
         answer => Ok(answer.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_can_read_a_config_as_any_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (usual, config) = (dir.path().join("usual.yaml"), dir.path().join("my.yaml"));
+        std::fs::write(&usual, "a: 1\n").unwrap();
+        write(&config, "a: 1\n").unwrap();
+        let [usual, config] = [usual, config].map(|path| path.metadata().unwrap().permissions().mode());
+        assert_eq!(config & 0o777, usual & 0o644);
     }
 }

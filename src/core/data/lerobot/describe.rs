@@ -204,10 +204,30 @@ pub fn write_json(path: &Path, json: &Json) -> Result<(), DataError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let write = || -> std::io::Result<()> {
         use std::io::Write;
-        let mut part = tempfile::NamedTempFile::new_in(folder)?;
+        use std::os::unix::fs::PermissionsExt;
+        // A temporary file is its owner's alone, and a set is not.
+        let permissions = std::fs::Permissions::from_mode(0o644);
+        let mut part = tempfile::Builder::new().permissions(permissions).tempfile_in(folder)?;
         part.write_all(text.as_bytes())?;
         part.persist(path)?;
         Ok(())
     };
     write().map_err(|error| DataError::write(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn others_can_read_what_describes_a_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let (usual, info) = (dir.path().join("usual.json"), dir.path().join("meta/info.json"));
+        std::fs::write(&usual, "{}").unwrap();
+        write_json(&info, &serde_json::json!({"fps": 10})).unwrap();
+        let [usual, info] = [usual, info].map(|path| path.metadata().unwrap().permissions().mode());
+        assert_eq!(info & 0o777, usual & 0o644);
+    }
 }
