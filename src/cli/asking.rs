@@ -13,6 +13,7 @@ use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device_of;
 use loongforge_torch::model::Sampling;
 use ranks::{Layout, TrainedOn};
+use serde_json::Value;
 use tch::Kind;
 
 /// New tokens of an answer to a prompt, unless told otherwise.
@@ -38,6 +39,9 @@ pub struct AskedModel {
     /// trained the model, if there are that many; else 1]
     #[arg(long, value_name = "N", conflicts_with = "tensor_parallel", value_parser = clap::value_parser!(u32).range(1..=64))]
     pipeline_parallel: Option<u32>,
+    /// Variable of the chat template for all prompts, as in `data.template_kwargs`: enable_thinking=false; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    template_kwargs: Vec<(String, Value)>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -100,7 +104,20 @@ impl AskedModel {
                 on_one()
             }),
         };
-        Ok(reader.map_err(|error| UsageError::of(error.as_ref()))?)
+        self.with_variables(reader.map_err(|error| UsageError::of(error.as_ref()))?)
+    }
+
+    /// Sets the chat template's variables.
+    fn with_variables(&self, reader: Reader) -> anyhow::Result<Reader> {
+        if self.template_kwargs.is_empty() {
+            return Ok(reader);
+        }
+        let template = reader.processor().expect_template().map_err(|error| UsageError::of(&error))?;
+        if let Some((name, _)) = self.template_kwargs.iter().find(|(name, _)| !template.knows(name)) {
+            let reason = format!("--template-kwargs {name}: the model's chat template has no such variable");
+            return Err(UsageError::new(reason).into());
+        }
+        Ok(reader.with_template_kwargs(self.template_kwargs.iter().cloned().collect())?)
     }
 }
 
@@ -165,7 +182,28 @@ pub(super) fn not_negative(text: &str) -> Result<f64, String> {
     if number >= 0.0 && number.is_finite() { Ok(number) } else { Err("must be 0 or more".into()) }
 }
 
+/// Reads a variable and its value: JSON, or a text.
+fn variable(text: &str) -> Result<(String, Value), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE, such as enable_thinking=false")?;
+    Ok((name.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
+}
+
 fn fraction(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if (0.0..=1.0).contains(&number) { Ok(number) } else { Err("must be from 0 to 1".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn values_of_variables_are_json_or_texts() {
+        let value = |text: &str| variable(text).map(|(name, value)| json!([name, value]));
+        assert_eq!(value("enable_thinking=false"), Ok(json!(["enable_thinking", false])));
+        assert_eq!(value("reasoning_effort=low"), Ok(json!(["reasoning_effort", "low"])));
+        assert_eq!(value("a=\"1=2\""), Ok(json!(["a", "1=2"])));
+        assert!(value("enable_thinking").unwrap_err().contains("NAME=VALUE"));
+    }
 }

@@ -50,7 +50,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "N", default_value_t = 8, requires = "prompts", value_parser = clap::value_parser!(u32).range(1..=1024))]
     batch: u32,
     /// Continue the prompt without the chat template [default if the model has none]
-    #[arg(long, conflicts_with_all = ["image", "audio"])]
+    #[arg(long, conflicts_with_all = ["image", "audio", "template_kwargs"])]
     raw: bool,
     /// Maximum number of new tokens [default: 128, or what the model's context leaves]
     #[arg(long, value_name = "N", value_parser = at_least_one)]

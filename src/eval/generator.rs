@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::config::{ImageLimits, JsonMap, VideoLimits};
 use loongforge_core::data::{
-    Conversation, Locator, MediaDecoder, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn,
+    Conversation, DataError, Locator, MediaDecoder, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn,
 };
 use loongforge_core::files;
 use loongforge_core::message::SampleId;
@@ -71,6 +71,14 @@ impl Reader {
     /// Lets `decoder` decode pictures and recordings; else this process does.
     pub fn with_decoder(self, decoder: Arc<dyn MediaDecoder>) -> Self {
         Self { processor: self.processor.with_decoder(decoder), ..self }
+    }
+
+    /// Sets variables of the chat template for every prompt, over those of the model's run.
+    ///
+    /// # Errors
+    /// There is no chat template, or it has no such variable.
+    pub fn with_template_kwargs(self, kwargs: JsonMap) -> Result<Self, DataError> {
+        Ok(Self { processor: self.processor.with_template_kwargs(kwargs)?, ..self })
     }
 
     /// The tokens that end an answer.

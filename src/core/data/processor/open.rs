@@ -10,7 +10,7 @@ use super::notes::Notes;
 use super::room::PackRoom;
 use super::towers::Towers;
 use super::{Pairs, ProcessorFolders, ProcessorOptions};
-use crate::config::{Learn, Phase, TooLong};
+use crate::config::{JsonMap, Learn, Phase, TooLong};
 use crate::data::audio::{AudioProcessor, SoundChanges};
 use crate::data::card::{EncoderDecoder, ModelCard};
 use crate::data::decoder::MediaDecoder;
@@ -135,6 +135,16 @@ impl Processor {
     /// Lets `decoder` decode pictures, videos and recordings; else this process does.
     pub fn with_decoder(self, decoder: Arc<dyn MediaDecoder>) -> Self {
         Self { loader: MediaLoader { decoder, ..self.loader }, ..self }
+    }
+
+    /// Sets variables of the chat template for every conversation, over those of the options.
+    ///
+    /// # Errors
+    /// There is no chat template, or it has no such variable.
+    pub fn with_template_kwargs(self, kwargs: JsonMap) -> Result<Self, DataError> {
+        self.expect_template()?;
+        let template = self.template.map(|template| template.with_kwargs(kwargs)).transpose()?;
+        Ok(Self { template, ..self })
     }
 
     /// Returns the foundation's tokenizer.

@@ -86,14 +86,14 @@ impl ChatTemplate {
         self.render(turns, false).is_ok_and(|text| text.contains(PROBE) && !text.contains("'type'"))
     }
 
-    /// Sets variables for every conversation.
+    /// Sets variables for every conversation, over those that are set already.
     ///
     /// # Errors
     /// The template has no such variable.
     pub fn with_kwargs(self, kwargs: Map<String, Json>) -> Result<Self, DataError> {
         match kwargs.keys().find(|key| !self.knows(key)) {
             Some(key) => Err(DataError::Template(format!("has no variable {key:?}, which data.template_kwargs sets"))),
-            None => Ok(Self { kwargs, ..self }),
+            None => Ok(Self { kwargs: self.kwargs.into_iter().chain(kwargs).collect(), ..self }),
         }
     }
 

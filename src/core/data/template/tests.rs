@@ -31,6 +31,16 @@ fn what_templates_in_the_wild_use_works() {
 }
 
 #[test]
+fn variables_that_are_set_later_take_precedence() {
+    let kwargs = |json: Json| json.as_object().unwrap().clone();
+    let template = ChatTemplate::new("{{ a }} {{ b }} {{ c }}", &Json::Null).unwrap();
+    let template = template.with_kwargs(kwargs(json!({"a": 1, "b": 2}))).unwrap();
+    let template = template.with_kwargs(kwargs(json!({"b": 3, "c": "x"}))).unwrap();
+    assert_eq!(template.render(&turns(), false).unwrap(), "1 3 x");
+    assert!(template.with_kwargs(kwargs(json!({"d": 1}))).is_err());
+}
+
+#[test]
 fn endless_and_failing_templates_are_errors() {
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a * b }}{% endfor %}{% endfor %}";
     let template = ChatTemplate::new(endless, &Json::Null).unwrap();
