@@ -13,6 +13,9 @@ pub struct Wanted {
     /// `None`: always the most likely token.
     pub sampling: Option<Sampling>,
     pub repetition_penalty: Option<f64>,
+    /// What the scores of tokens that the answer has lose, and lose again for every time that it has them.
+    pub presence_penalty: f64,
+    pub frequency_penalty: f64,
     /// The first of these ends the answer and is left out, as is a token that ends a turn.
     pub stops: Vec<String>,
     /// The answer goes on with the prompt's own text, and does not begin a turn.
@@ -52,6 +55,8 @@ pub fn answer_each(
         stop_token_ids: reader.stop_token_ids().to_vec(),
         sampling: wanted.sampling.clone(),
         repetition_penalty: wanted.repetition_penalty,
+        presence_penalty: wanted.presence_penalty,
+        frequency_penalty: wanted.frequency_penalty,
     };
     let decodings: Vec<Decoding> = questions.iter().map(decoding).collect();
     // What a decoder behind an encoder writes stands for itself.

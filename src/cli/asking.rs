@@ -154,7 +154,7 @@ impl Choosing {
         let seed = seed.wrapping_add(index);
         let sampling = self.temperature.map(|temperature| Sampling { temperature, top_k, top_p, min_p, seed });
         let (repetition_penalty, stops) = (self.repetition_penalty, self.stop.clone());
-        Wanted { max_new_tokens, sampling, repetition_penalty, stops, goes_on: false }
+        Wanted { max_new_tokens, sampling, repetition_penalty, stops, ..Wanted::default() }
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Chance {
     pub top_p: f64,
     pub min_p: f64,
     pub repetition_penalty: Option<f64>,
+    pub presence_penalty: f64,
+    pub frequency_penalty: f64,
     /// `None`: another one each time.
     pub seed: Option<u64>,
 }
@@ -123,6 +125,8 @@ fn chance(fields: &mut Fields) -> Result<Chance, ApiError> {
         top_p,
         min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
         repetition_penalty: penalty.filter(|penalty| *penalty != 1.0),
+        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
         seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
     })
 }
@@ -155,8 +159,6 @@ fn refuse(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError> {
     let is_false = |value: &Json| value.as_bool() == Some(false);
     let is_empty = |value: &Json| value.as_object().is_some_and(|map| map.is_empty());
     fields.only("n", is_one, "send one request per answer")?;
-    fields.only("presence_penalty", is_zero, "use `repetition_penalty`")?;
-    fields.only("frequency_penalty", is_zero, "use `repetition_penalty`")?;
     fields.only("logit_bias", is_empty, "tokens cannot be biased")?;
     // Who asks is nothing that an answer depends on.
     fields.only("user", Json::is_string, "it must be a string")?;

@@ -74,8 +74,8 @@ fn what_is_wrong_or_not_done_is_named() {
             json!({"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}),
             "tools[0]".to_owned(),
         ),
-        chat("presence_penalty", json!(0.5)),
-        chat("frequency_penalty", json!(1)),
+        chat("presence_penalty", json!(2.5)),
+        chat("frequency_penalty", json!("often")),
         chat("logit_bias", json!({"5": 1})),
         chat("reasoning_effort", json!("high")),
         chat("audio", json!({"voice": "alloy"})),
@@ -118,8 +118,9 @@ fn what_is_wrong_or_not_done_is_named() {
     let repeated = json!({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "refusal": null,
         "annotations": [], "audio": null, "function_call": null}, {"role": "assistant", "content": null, "tool_calls": [{"id": "c",
         "type": "function", "function": {"name": "f", "arguments": "{}"}}]}, {"role": "user", "content": ""}], "n": 1, "logprobs": false,
-        "stop": null, "presence_penalty": 0, "metadata": {"session": "a"}, "service_tier": "auto", "user": "u"});
-    assert_eq!(read(Endpoint::Chat, &repeated).unwrap().chance.temperature, 1.0);
+        "stop": null, "presence_penalty": 0, "frequency_penalty": -0.5, "metadata": {"session": "a"}, "service_tier": "auto", "user": "u"});
+    let chance = read(Endpoint::Chat, &repeated).unwrap().chance;
+    assert_eq!((chance.temperature, chance.presence_penalty, chance.frequency_penalty), (1.0, 0.0, -0.5));
 }
 
 #[test]

@@ -215,8 +215,16 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
         min_p: chance.min_p,
         seed: chance.seed.unwrap_or_else(random),
     });
-    let (repetition_penalty, stops) = (chance.repetition_penalty, asked.stops);
-    Ok((sample, Wanted { max_new_tokens, sampling, repetition_penalty, stops, goes_on }))
+    let wanted = Wanted {
+        max_new_tokens,
+        sampling,
+        repetition_penalty: chance.repetition_penalty,
+        presence_penalty: chance.presence_penalty,
+        frequency_penalty: chance.frequency_penalty,
+        stops: asked.stops,
+        goes_on,
+    };
+    Ok((sample, wanted))
 }
 
 fn answer(reader: &Reader, begun: &[Begun]) -> Result<()> {

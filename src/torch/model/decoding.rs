@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use super::sampling::{Sampling, penalize};
+use super::sampling::{Sampling, discount, penalize};
 
 /// Describes how long continuations get, and how their tokens are chosen.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,16 @@ pub struct Decoding {
     pub sampling: Option<Sampling>,
     /// Tokens of the prompt and of the continuation so far lose by this factor, above 1; `None`: they do not.
     pub repetition_penalty: Option<f64>,
+    /// What the scores of tokens of the continuation so far lose, and lose again for every time that they are there.
+    pub presence_penalty: f64,
+    pub frequency_penalty: f64,
+}
+
+impl Decoding {
+    /// Returns whether tokens that were there are as likely as without.
+    fn keeps_scores(&self) -> bool {
+        self.repetition_penalty.is_none() && self.presence_penalty == 0.0 && self.frequency_penalty == 0.0
+    }
 }
 
 /// Says what has become of a continuation.
@@ -32,14 +42,17 @@ pub(super) struct Continuations<'a> {
     decodings: &'a [&'a Decoding],
     /// Which of them go on.
     pub running: Vec<bool>,
-    /// The tokens that each has seen.
+    /// The tokens that each has seen, and how many of them are the prompt's.
     seen: Vec<Vec<i64>>,
+    begins: Vec<usize>,
 }
 
 impl<'a> Continuations<'a> {
     /// Each as its own decoding says, behind the tokens `seen`.
     pub fn new(decodings: &'a [&'a Decoding], seen: Vec<Vec<i64>>) -> Continuations<'a> {
-        Continuations { decodings, running: decodings.iter().map(|it| it.max_new_tokens > 0).collect(), seen }
+        let running = decodings.iter().map(|it| it.max_new_tokens > 0).collect();
+        let begins = seen.iter().map(Vec::len).collect();
+        Continuations { decodings, running, seen, begins }
     }
 
     /// The tokens of the longest that may come.
@@ -62,12 +75,18 @@ impl<'a> Continuations<'a> {
     /// The next token of each, `[B]`, from its scores `[B, V]` and the tokens that it has seen.
     pub fn choose(&self, scores: &Tensor, step: usize) -> Tensor {
         let next = scores.argmax(-1, false);
-        for ((row, decoding), seen) in (0..).zip(self.decodings).zip(&self.seen) {
-            let own = match decoding.repetition_penalty {
-                Some(penalty) => penalize(&scores.get(row), seen, penalty).unsqueeze(0),
-                None if decoding.sampling.is_none() => continue,
-                None => scores.narrow(0, row, 1),
-            };
+        for (((row, decoding), seen), &begin) in (0..).zip(self.decodings).zip(&self.seen).zip(&self.begins) {
+            if decoding.keeps_scores() && decoding.sampling.is_none() {
+                continue;
+            }
+            let mut own = scores.get(row);
+            if let Some(penalty) = decoding.repetition_penalty {
+                own = penalize(&own, seen, penalty);
+            }
+            if decoding.presence_penalty != 0.0 || decoding.frequency_penalty != 0.0 {
+                own = discount(&own, &seen[begin..], decoding.presence_penalty, decoding.frequency_penalty);
+            }
+            let own = own.unsqueeze(0);
             let chosen = match &decoding.sampling {
                 Some(sampling) => sampling.choose(&own, step),
                 None => own.argmax(-1, false),
@@ -135,5 +154,17 @@ mod tests {
         assert_eq!(heard(0, 5, 9), (vec![Continued::Stopped], true));
         assert_eq!(heard(0, 9, 5), (vec![Continued::Token(5)], false));
         assert_eq!(heard(1, 5, 5), (vec![Continued::Token(5), Continued::Full], true));
+    }
+
+    #[test]
+    fn penalties_of_written_tokens_spare_the_prompt() {
+        let decoding = Decoding { max_new_tokens: 9, presence_penalty: 1.0, ..Decoding::default() };
+        let decodings = [&decoding, &decoding];
+        let mut answers = Continuations::new(&decodings, vec![vec![2], vec![1]]);
+        let scores = Tensor::from_slice(&[0.0f32, 0.5, 1.0, 0.0, 0.5, 1.0]).view([2, 3]);
+        let chosen = |answers: &Continuations<'_>, step| Vec::<i64>::try_from(answers.choose(&scores, step)).unwrap();
+        assert_eq!(chosen(&answers, 0), [2, 2]);
+        answers.hear(0, &[2, 0], &mut |_, _| true);
+        assert_eq!(chosen(&answers, 1), [1, 2]);
     }
 }

@@ -1,7 +1,10 @@
 //! Choosing a token by chance, as transformers' `TemperatureLogitsWarper`, `TopKLogitsWarper`, `TopPLogitsWarper` and
-//! `MinPLogitsWarper`, in this order, and a draw from what is left; and `RepetitionPenaltyLogitsProcessor` before them.
+//! `MinPLogitsWarper`, in this order, and a draw from what is left; and before them `RepetitionPenaltyLogitsProcessor` and the
+//! penalties of OpenAI's interface.
 //!
 //! Shapes: B sequences, V vocabulary.
+
+use std::collections::BTreeMap;
 
 use tch::{Kind, Tensor};
 
@@ -52,11 +55,24 @@ pub(super) fn penalize(scores_V: &Tensor, seen: &[i64], penalty: f64) -> Tensor 
     scores_V.index_copy(0, &places, &penalized_N)
 }
 
+/// Scores `[V]` of which each of a token that was `written` loses `presence`, and `frequency` for every time that it was.
+pub(super) fn discount(scores_V: &Tensor, written: &[i64], presence: f64, frequency: f64) -> Tensor {
+    let scores_V = scores_V.to_kind(Kind::Float);
+    if written.is_empty() {
+        return scores_V;
+    }
+    let mut losses: BTreeMap<i64, f64> = BTreeMap::new();
+    written.iter().for_each(|&token| *losses.entry(token).or_insert(presence) += frequency);
+    let (places, losses): (Vec<i64>, Vec<f32>) = losses.into_iter().map(|(token, loss)| (token, -loss as f32)).unzip();
+    let [places, losses] = [Tensor::from_slice(&places), Tensor::from_slice(&losses)];
+    scores_V.index_add(0, &places.to_device(scores_V.device()), &losses.to_device(scores_V.device()))
+}
+
 #[cfg(test)]
 mod tests {
     use tch::Tensor;
 
-    use super::{Sampling, penalize};
+    use super::{Sampling, discount, penalize};
 
     fn counts(sampling: Sampling) -> [usize; 4] {
         let scores = Tensor::from_slice(&[0.4f32, 0.1, 0.3, 0.2]).log().view([1, 4]);
@@ -89,5 +105,14 @@ mod tests {
     fn tokens_that_were_there_are_less_likely() {
         let penalized = penalize(&Tensor::from_slice(&[1.0f32, -1.0, 3.0, 0.0]), &[0, 1, 0], 2.0);
         assert_eq!(Vec::<f32>::try_from(penalized).unwrap(), [0.5, -2.0, 3.0, 0.0]);
+    }
+
+    /// OpenAI's formula: a score less the number of times by the frequency's penalty, and less that of presence if there is one.
+    #[test]
+    fn written_tokens_lose_for_being_there_and_for_every_time() {
+        let scores = Tensor::from_slice(&[1.0f32, -1.0, 3.0, 0.0]);
+        let found = |written: &[i64]| Vec::<f32>::try_from(discount(&scores, written, 0.5, 0.25)).unwrap();
+        assert_eq!(found(&[2, 0, 2, 2]), [0.25, -1.0, 1.75, 0.0]);
+        assert_eq!(found(&[]), [1.0, -1.0, 3.0, 0.0]);
     }
 }
