@@ -13,7 +13,7 @@ use loongforge_core::files;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, renamed, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -185,6 +185,8 @@ fn copy_others(found: &ModelFolders, to: &Path) -> Result<(), ExportError> {
 /// A folder that is written beside where it is to be, and moved there when it is whole; removed where anything fails.
 pub(super) struct Draft<'a> {
     dir: tempfile::TempDir,
+    /// Has the lock that this process holds on it.
+    _opened: File,
     out: &'a Path,
 }
 
@@ -201,9 +203,14 @@ impl<'a> Draft<'a> {
         }
         let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(parent).map_err(io(parent))?;
+        let prefix = unfinished(out);
+        remove_left(parent, &prefix);
         // Beside it, so that the rename stays on one disk.
-        let dir = tempfile::Builder::new().prefix(".loongforge-").tempdir_in(parent).map_err(io(parent))?;
-        Ok(Self { dir, out })
+        let dir = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent).map_err(io(parent))?;
+        let opened = File::open(dir.path()).map_err(io(parent))?;
+        // Without locks in the file system nobody takes it for one that was left.
+        let _ = opened.try_lock();
+        Ok(Self { dir, _opened: opened, out })
     }
 
     /// Returns the temporary folder that files are written into until the draft is published.
@@ -223,5 +230,46 @@ impl<'a> Draft<'a> {
             let _ = fs::remove_dir_all(&draft);
             ExportError::Io { path: self.out.to_owned(), source }
         })
+    }
+}
+
+/// Returns what the names of drafts of `out` begin with.
+pub(super) fn unfinished(out: &Path) -> String {
+    format!(".{}.unfinished-", out.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// Removes the drafts in `parent` whose names begin with `prefix` that commands have left which were killed: nobody holds their locks.
+pub(super) fn remove_left(parent: &Path, prefix: &str) {
+    let names = fs::read_dir(parent).into_iter().flatten().flatten();
+    for left in names.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
+        let path = left.path();
+        if File::open(&path).is_ok_and(|opened| opened.try_lock().is_ok()) {
+            // What cannot be removed takes space and nothing else.
+            let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drafts_of_killed_commands_are_removed_and_those_of_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let [out, left, other] = ["out", ".out.unfinished-a", ".more.unfinished-a"].map(|name| dir.path().join(name));
+        for draft in [&left, &other] {
+            fs::create_dir(draft).unwrap();
+            fs::write(draft.join("model.safetensors"), "x").unwrap();
+        }
+        let first = Draft::beside(&out).unwrap();
+        assert!(!left.exists() && other.is_dir());
+        let second = Draft::beside(&out).unwrap();
+        assert!(first.path().is_dir() && first.path() != second.path());
+        drop(second);
+        first.publish().unwrap();
+        let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, [".more.unfinished-a", "out"]);
     }
 }

@@ -26,7 +26,7 @@ mod values;
 mod vocabulary;
 mod word_pieces;
 
-use super::export::{ExportError, Exported};
+use super::export::{ExportError, Exported, remove_left, unfinished};
 use super::fit::{expect_fit, load_options};
 use super::row_blocks;
 use crate::model::folder::ModelFolder;
@@ -134,8 +134,11 @@ fn write_file(
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let io = |source| ExportError::Io { path: out.to_owned(), source };
     std::fs::create_dir_all(parent).map_err(io)?;
+    let prefix = unfinished(out);
+    remove_left(parent, &prefix);
     // Beside it, so that the rename stays on one disk.
-    let draft = tempfile::Builder::new().prefix(".loongforge-").tempfile_in(parent).map_err(io)?;
+    let draft = tempfile::Builder::new().prefix(&prefix).tempfile_in(parent).map_err(io)?;
+    let _ = draft.as_file().try_lock();
     let mut writer = BufWriter::new(draft);
     write_header(&mut writer, metadata, &plan.descriptions()).map_err(io)?;
     for planned in plan.tensors() {
