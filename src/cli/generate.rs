@@ -21,10 +21,11 @@ Examples:
   loongforge generate runs/spoken_digits --audio seven.wav --prompt \"Synthetic voice: which digit?\"
   loongforge generate Qwen3-0.6B --prompt \"A story of a fox:\" --temperature 0.7 --top-p 0.8 --seed 1
   loongforge generate runs/my --prompts questions.jsonl -o answers.jsonl --batch 16
+  loongforge generate runs/my --prompts questions.jsonl -o answers.jsonl --num-answers 4 --temperature 1
 
 A line of --prompts has `messages`, another conversation format of `data.train`, or `prompt`; a final answer is not part of the
-question. A line of the output has line, id, messages, answer, tokens, finish_reason (stop or length), and expected, if the line
-had an answer.")]
+question. A line of the output has line, id, messages, answer, tokens, finish_reason (stop or length), expected, if the line had an
+answer, and sample, the number of the answer from 0 on, with --num-answers.")]
 pub struct GenerateArgs {
     #[command(flatten)]
     model: AskedModel,
@@ -49,6 +50,12 @@ pub struct GenerateArgs {
     /// Number of prompts answered together
     #[arg(long, value_name = "N", default_value_t = 8, requires = "prompts", value_parser = clap::value_parser!(u32).range(1..=1024))]
     batch: u32,
+    /// Number of answers to each prompt, drawn independently
+    #[arg(
+        long, value_name = "N", default_value_t = 1, requires = "prompts", requires = "temperature",
+        value_parser = clap::value_parser!(u32).range(1..=1024)
+    )]
+    num_answers: u32,
     /// Continue the prompt without the chat template [default if the model has none]
     #[arg(long, conflicts_with_all = ["image", "audio", "template_kwargs"])]
     raw: bool,
@@ -67,7 +74,9 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     if let (Some(prompts), Some(out)) = (&args.prompts, &args.out) {
         let GenerateArgs { model, choosing, max_new_tokens, raw, overwrite, .. } = &args;
         let (max_new_tokens, raw, overwrite, batch) = (*max_new_tokens, *raw, *overwrite, args.batch as usize);
-        return answer_file(&FileArgs { model, choosing, max_new_tokens, raw, batch, overwrite }, prompts, out);
+        let num_answers = args.num_answers.into();
+        let args = FileArgs { model, choosing, max_new_tokens, raw, batch, num_answers, overwrite };
+        return answer_file(&args, prompts, out);
     }
     let reader = args.model.open()?;
     let prompt = match args.prompt.as_deref().unwrap_or_default() {

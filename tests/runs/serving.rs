@@ -197,6 +197,14 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
         (&json!("a"), &json!(generated), &json!(generated))
     );
     assert_eq!((&rows[1]["expected"], &rows[1]["messages"][0]["content"]), (&json!("b"), &json!("Say 7.")));
+    let drawn = ["--overwrite", "--num-answers", "2", "--temperature", "1", "--seed", "3"];
+    let made = start(&fixture, &[&args[..], &drawn].concat(), "");
+    assert!(out(&made).starts_with("6 answers, "), "{}", out(&made));
+    let written = fs::read_to_string(fixture.path().join("answers.jsonl")).unwrap();
+    let drawn: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let numbers: Vec<_> = drawn.iter().map(|row| (row["line"].as_u64().unwrap(), row["sample"].as_u64())).collect();
+    assert_eq!(numbers, [1, 4, 6].map(|line| [0, 1].map(|draw| (line, Some(draw)))).concat());
+    assert_ne!(drawn[0]["answer"], drawn[1]["answer"]);
     let again = start(&fixture, &args, "");
     assert_eq!(again.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&again.stderr).contains("--overwrite"));

@@ -29,18 +29,35 @@ pub struct FileArgs<'a> {
     pub max_new_tokens: Option<usize>,
     /// Texts are continued without the chat template.
     pub raw: bool,
-    /// Prompts that are answered together.
+    /// Answers that are made together.
     pub batch: usize,
+    /// Answers to each line.
+    pub num_answers: u64,
     /// An output file that is there is replaced.
     pub overwrite: bool,
 }
 
 /// A line that can be answered.
+#[derive(Clone)]
 struct Asked {
     /// What the output says beside the answer.
     record: Value,
     sample: Sample,
     wanted: Wanted,
+}
+
+impl Asked {
+    /// The same line for answer `draw` of `count`, which has draws of its own.
+    fn draw(&self, draw: u64, count: u64) -> Self {
+        let mut asked = self.clone();
+        if let Some(sampling) = &mut asked.wanted.sampling {
+            sampling.seed = sampling.seed.wrapping_add(draw);
+        }
+        if count > 1 {
+            asked.record["sample"] = draw.into();
+        }
+        asked
+    }
 }
 
 /// An answer that is made.
@@ -78,17 +95,21 @@ pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<Ex
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        match ask(&reader, args, &line, number, &folder) {
-            Ok(asked) => waiting.push(asked),
+        let asked = match ask(&reader, args, &line, number, &folder) {
+            Ok(asked) => asked,
             Err(reason) => {
                 num_bad += 1;
                 if num_bad <= LISTED {
                     eprintln!("{}:{number}: {}", prompts.display(), safe(&reason));
                 }
+                continue;
             }
-        }
-        if waiting.len() == args.batch {
-            num_tokens += write_answers(&reader, &mut waiting, &mut output, &mut num_answers)?;
+        };
+        for draw in 0..args.num_answers {
+            waiting.push(asked.draw(draw, args.num_answers));
+            if waiting.len() == args.batch {
+                num_tokens += write_answers(&reader, &mut waiting, &mut output, &mut num_answers)?;
+            }
         }
     }
     num_tokens += write_answers(&reader, &mut waiting, &mut output, &mut num_answers)?;
@@ -155,7 +176,8 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
     }
     let room = room(&reader.model().folder().json, sample.input_ids.len(), args.max_new_tokens, MAX_NEW_TOKENS)
         .map_err(|no_room| format!("the prompt has {no_room}: see --max-new-tokens"))?;
-    Ok(Asked { record, sample, wanted: Wanted { goes_on, ..args.choosing.wanted(room, number - 1) } })
+    let wanted = args.choosing.wanted(room, (number - 1) * args.num_answers);
+    Ok(Asked { record, sample, wanted: Wanted { goes_on, ..wanted } })
 }
 
 /// A part of a message; media are named.
