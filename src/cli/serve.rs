@@ -52,7 +52,7 @@ pub struct ServeArgs {
     /// Maximum number of tokens in a prompt and its answer, if the model allows more
     #[arg(long, value_name = "N", default_value_t = 32768, value_parser = clap::value_parser!(u32).range(2..=1 << 24))]
     max_context: u32,
-    /// Number of waiting requests answered together
+    /// Number of answers made together: to waiting requests, of which one may ask for several (`n`)
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     batch: u32,
     /// Number of requests that may wait

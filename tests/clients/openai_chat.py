@@ -68,7 +68,7 @@ def main():
         found["seen"] = seen.choices[0].message.content
 
     refused = []
-    for change in [{"n": 2}, {"logprobs": True}, {"response_format": {"type": "json_object"}}, {"max_tokens": 10**7}]:
+    for change in [{"n": 100}, {"logprobs": True}, {"response_format": {"type": "json_object"}}, {"max_tokens": 10**7}]:
         try:
             client.chat.completions.create(model=args.model, messages=messages, **change)
         except openai.BadRequestError as error:

@@ -213,6 +213,10 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
     let (status, _, answer) = serving.chat(json!({}));
     assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, &json!(generated)), "{answer}");
     assert_eq!(rows[0]["tokens"], answer["usage"]["completion_tokens"]);
+    let (status, _, two) = serving.chat(json!({"n": 2, "temperature": 1, "seed": 3}));
+    let choices: Vec<_> = two["choices"].as_array().unwrap().iter().map(|it| (&it["index"], &it["message"])).collect();
+    assert_eq!((status, choices.len()), (200, 2), "{two}");
+    assert!(choices[0].0 == 0 && choices[1].0 == 1 && choices[0].1 != choices[1].1, "{two}");
     // The first letters of the answer but one, as a stop string.
     let stop: String = generated.chars().skip(1).take(2).collect();
     let (_, _, stopped) = serving.chat(json!({"stop": [stop]}));

@@ -38,7 +38,7 @@ impl Usage {
     }
 }
 
-/// What all that is said of one answer has in common.
+/// What all that is said of the answers to one request has in common.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub endpoint: Endpoint,
@@ -50,34 +50,35 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The whole answer.
-    pub fn whole(&self, text: &str, finish: Finish, usage: Usage) -> Json {
-        let mut choice = json!({"index": 0, "logprobs": null, "finish_reason": finish.name()});
-        let object = match self.endpoint {
-            Endpoint::Chat => {
-                choice["message"] = json!({"role": "assistant", "content": text, "refusal": null});
-                "chat.completion"
+    /// The whole answers, in their order.
+    pub fn whole(&self, answers: &[(String, Finish)], usage: Usage) -> Json {
+        let choice = |(index, (text, finish)): (usize, &(String, Finish))| {
+            let mut choice = json!({"index": index, "logprobs": null, "finish_reason": finish.name()});
+            match self.endpoint {
+                Endpoint::Chat => choice["message"] = json!({"role": "assistant", "content": text, "refusal": null}),
+                Endpoint::Completions => choice["text"] = text.as_str().into(),
             }
-            Endpoint::Completions => {
-                choice["text"] = text.into();
-                "text_completion"
-            }
+            choice
         };
-        self.json(object, json!([choice]), Some(usage))
+        let object = match self.endpoint {
+            Endpoint::Chat => "chat.completion",
+            Endpoint::Completions => "text_completion",
+        };
+        self.json(object, answers.iter().enumerate().map(choice).collect(), Some(usage))
     }
 
-    /// A piece of it; the first of a chat says who speaks.
-    pub fn piece(&self, text: &str, is_first: bool) -> Json {
+    /// A piece of answer `index`; the first of a chat says who speaks.
+    pub fn piece(&self, index: usize, text: &str, is_first: bool) -> Json {
         let delta = match is_first {
             true => json!({"role": "assistant", "content": text}),
             false => json!({"content": text}),
         };
-        self.chunk(delta, text, None)
+        self.chunk(index, delta, text, None)
     }
 
-    /// The last piece, which says why it has ended.
-    pub fn end(&self, finish: Finish) -> Json {
-        self.chunk(json!({}), "", Some(finish))
+    /// The last piece of answer `index`, which says why it has ended.
+    pub fn end(&self, index: usize, finish: Finish) -> Json {
+        self.chunk(index, json!({}), "", Some(finish))
     }
 
     /// What comes after the last piece, where the numbers of tokens are asked for.
@@ -85,8 +86,8 @@ impl Reply {
         self.json(self.chunk_object(), json!([]), Some(usage))
     }
 
-    fn chunk(&self, delta: Json, text: &str, finish: Option<Finish>) -> Json {
-        let mut choice = json!({"index": 0, "logprobs": null, "finish_reason": finish.map(Finish::name)});
+    fn chunk(&self, index: usize, delta: Json, text: &str, finish: Option<Finish>) -> Json {
+        let mut choice = json!({"index": index, "logprobs": null, "finish_reason": finish.map(Finish::name)});
         match self.endpoint {
             Endpoint::Chat => choice["delta"] = delta,
             Endpoint::Completions => choice["text"] = text.into(),

@@ -10,6 +10,8 @@ use crate::data::Question;
 /// Stop strings of a request at most, and bytes of each.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
+/// Answers to a request at most, as with OpenAI.
+const MAX_ANSWERS: i64 = 128;
 /// No model's context is longer.
 const MAX_TOKENS: i64 = 1 << 24;
 
@@ -44,6 +46,8 @@ pub struct Asked {
     pub endpoint: Endpoint,
     pub model: Option<String>,
     pub question: Question,
+    /// Answers to it, drawn independently.
+    pub n: usize,
     /// `None`: as many as the server allows.
     pub max_tokens: Option<usize>,
     pub chance: Chance,
@@ -69,6 +73,7 @@ impl Asked {
             endpoint,
             model: fields.text("model")?,
             question,
+            n: fields.integer("n", 1..=MAX_ANSWERS)?.unwrap_or(1) as usize,
             max_tokens: max_tokens(&mut fields, endpoint)?,
             chance: chance(&mut fields)?,
             stops: fields.texts("stop", MAX_STOPS)?,
@@ -158,7 +163,6 @@ fn refuse(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError> {
     let is_one = |value: &Json| value.as_i64() == Some(1);
     let is_false = |value: &Json| value.as_bool() == Some(false);
     let is_empty = |value: &Json| value.as_object().is_some_and(|map| map.is_empty());
-    fields.only("n", is_one, "send one request per answer")?;
     fields.only("logit_bias", is_empty, "tokens cannot be biased")?;
     // Who asks is nothing that an answer depends on.
     fields.only("user", Json::is_string, "it must be a string")?;

@@ -25,6 +25,7 @@ fn every_field_of_a_chat_is_read() {
     assert_eq!((chance.temperature, chance.top_p, chance.top_k, chance.min_p), (0.5, 0.9, 0, 0.1));
     assert_eq!((chance.repetition_penalty, chance.seed), (Some(1.1), Some(-3i64 as u64)));
     assert_eq!((asked.max_tokens, asked.stops.len(), asked.streams, asked.includes_usage), (Some(9), 2, true, true));
+    assert_eq!(asked.n, 1);
     let text = Asked::read(Endpoint::Completions, &fuzz::bodies()[1]).unwrap();
     assert_eq!(
         (text.question, text.max_tokens, text.stops),
@@ -48,7 +49,7 @@ fn what_is_wrong_or_not_done_is_named() {
     for (endpoint, body, param) in [
         chat("messages", json!("x")),
         chat("messages", json!([])),
-        chat("n", json!(2)),
+        chat("n", json!(0)),
         chat("logprobs", json!(true)),
         chat("top_logprobs", json!(3)),
         chat("response_format", json!({"type": "json_object"})),

@@ -11,6 +11,7 @@ use loongforge_core::openai::{ApiError, Asked, Finish, confine};
 use loongforge_torch::model::Sampling;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// What bounds the requests of a server.
 #[derive(Clone, Debug)]
@@ -19,7 +20,7 @@ pub struct Limits {
     pub max_new_tokens: usize,
     /// Tokens of a prompt and its answer, where the model has no fewer.
     pub max_context: usize,
-    /// Requests that are answered together.
+    /// Answers that are made together.
     pub batch: usize,
     /// Requests that wait.
     pub queue: usize,
@@ -36,8 +37,13 @@ pub enum Event {
     Begun {
         prompt_tokens: usize,
     },
-    Text(String),
+    /// A piece of answer `index`.
+    Text {
+        index: usize,
+        text: String,
+    },
     End {
+        index: usize,
         finish: Finish,
         num_tokens: usize,
     },
@@ -56,9 +62,11 @@ pub struct Engine {
     ended: Receiver<()>,
 }
 
-/// A request that is being answered.
+/// An answer that is being made.
 struct Begun {
-    sample: Sample,
+    /// Its number among those to the same request.
+    index: usize,
+    sample: Rc<Sample>,
     wanted: Wanted,
     events: Sender<Event>,
 }
@@ -96,10 +104,15 @@ impl Engine {
     /// Brings a request; its answer comes through what is returned, and stops when that is dropped.
     ///
     /// # Errors
-    /// 429: too many requests wait. 503: the model's thread has ended.
+    /// 400: it asks for more answers than are made together. 429: too many requests wait. 503: the model's thread has ended.
     pub fn ask(&self, asked: Asked, limits: &Limits) -> Result<Receiver<Event>, ApiError> {
+        if asked.n > limits.batch {
+            let (n, most) = (asked.n, limits.batch);
+            let reason = format!("`n` is {n}, but at most {most} answers are made together (--batch of the server)");
+            return Err(ApiError::bad("n", reason));
+        }
         // Each token is one event at most, so that the model never waits for a slow client.
-        let (events, answer) = flume::bounded(limits.max_new_tokens + 4);
+        let (events, answer) = flume::bounded(asked.n * (limits.max_new_tokens + 4));
         match self.jobs.try_send(Job { asked, events }) {
             Ok(()) => Ok(answer),
             Err(TrySendError::Full(_)) => {
@@ -112,12 +125,24 @@ impl Engine {
 
 /// Answers until nobody asks any more, or the model cannot answer any more.
 fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
-    while let Ok(first) = queue.recv() {
+    // One that has come and found no place in the last batch.
+    let mut held: Option<Job> = None;
+    while let Some(first) = held.take().or_else(|| queue.recv().ok()) {
+        let mut room = limits.batch.saturating_sub(first.asked.n);
         let mut jobs = vec![first];
-        jobs.extend(queue.try_iter().take(limits.batch.saturating_sub(1)));
+        while room > 0
+            && let Ok(job) = queue.try_recv()
+        {
+            if job.asked.n > room {
+                held = Some(job);
+                break;
+            }
+            room -= job.asked.n;
+            jobs.push(job);
+        }
         // A prompt of a size that nobody thought of must not end the server: who asked hears that the answer ended early.
-        let begin = |job| catch_unwind(AssertUnwindSafe(|| begin(reader, limits, job))).ok().flatten();
-        let begun: Vec<Begun> = jobs.into_iter().filter_map(begin).collect();
+        let begin = |job| catch_unwind(AssertUnwindSafe(|| begin(reader, limits, job))).unwrap_or_default();
+        let begun: Vec<Begun> = jobs.into_iter().flat_map(begin).collect();
         if begun.is_empty() {
             continue;
         }
@@ -129,8 +154,8 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
                 "the model failed on this request or on another one in its batch (see the server's log)".to_owned()
             }
         };
-        for request in &begun {
-            let _ = request.events.try_send(Event::Refused(ApiError::new(500, &*reason)));
+        for answer in &begun {
+            let _ = answer.events.try_send(Event::Refused(ApiError::new(500, &*reason)));
         }
         if reader.model().has_failed() {
             return;
@@ -138,22 +163,30 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
     }
 }
 
-/// A request as the model reads it; `None`: it was refused, or nobody waits for it.
-fn begin(reader: &Reader, limits: &Limits, Job { asked, events }: Job) -> Option<Begun> {
+/// Begins the answers to a request: none where it was refused, or nobody waits for it.
+fn begin(reader: &Reader, limits: &Limits, Job { asked, events }: Job) -> Vec<Begun> {
     if events.is_disconnected() {
-        return None;
+        return Vec::new();
     }
-    match read(reader, limits, asked) {
-        Ok((sample, wanted)) => {
-            let prompt_tokens = sample.input_ids.len();
-            events.try_send(Event::Begun { prompt_tokens }).ok()?;
-            Some(Begun { sample, wanted, events })
-        }
+    let n = asked.n;
+    let (sample, wanted) = match read(reader, limits, asked) {
+        Ok((sample, wanted)) => (Rc::new(sample), wanted),
         Err(error) => {
             let _ = events.try_send(Event::Refused(error));
-            None
+            return Vec::new();
         }
+    };
+    if events.try_send(Event::Begun { prompt_tokens: sample.input_ids.len() }).is_err() {
+        return Vec::new();
     }
+    let of_own = |index: usize| {
+        let mut wanted = wanted.clone();
+        if let Some(sampling) = &mut wanted.sampling {
+            sampling.seed = sampling.seed.wrapping_add(index as u64);
+        }
+        Begun { index, sample: sample.clone(), wanted, events: events.clone() }
+    };
+    (0..n).map(of_own).collect()
 }
 
 fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wanted), ApiError> {
@@ -228,16 +261,16 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
 }
 
 fn answer(reader: &Reader, begun: &[Begun]) -> Result<()> {
-    let questions: Vec<_> = begun.iter().map(|request| (&request.sample, &request.wanted)).collect();
-    answer_each(reader, &questions, &mut |index, piece| tell(&begun[index].events, piece))
+    let questions: Vec<_> = begun.iter().map(|answer| (&*answer.sample, &answer.wanted)).collect();
+    answer_each(reader, &questions, &mut |at, piece| tell(&begun[at].events, begun[at].index, piece))
 }
 
 /// Returns whether somebody is left to hear it: else the answer stops. A token without text finds that out as well.
-fn tell(events: &Sender<Event>, piece: Piece) -> bool {
+fn tell(events: &Sender<Event>, index: usize, piece: Piece) -> bool {
     let event = match piece {
         Piece::Text(text) if text.is_empty() => return !events.is_disconnected(),
-        Piece::Text(text) => Event::Text(text),
-        Piece::End { finish, num_tokens } => Event::End { finish, num_tokens },
+        Piece::Text(text) => Event::Text { index, text },
+        Piece::End { finish, num_tokens } => Event::End { index, finish, num_tokens },
     };
     events.try_send(event).is_ok()
 }
@@ -249,9 +282,9 @@ mod tests {
     #[test]
     fn a_token_without_text_is_no_event_and_notices_who_has_left() {
         let (events, answer) = flume::bounded(1);
-        assert!(tell(&events, Piece::Text(String::new())) && answer.is_empty());
-        assert!(tell(&events, Piece::Text("a".to_owned())) && answer.len() == 1);
+        assert!(tell(&events, 0, Piece::Text(String::new())) && answer.is_empty());
+        assert!(tell(&events, 0, Piece::Text("a".to_owned())) && answer.len() == 1);
         drop(answer);
-        assert!(!tell(&events, Piece::Text(String::new())));
+        assert!(!tell(&events, 0, Piece::Text(String::new())));
     }
 }

@@ -11,7 +11,7 @@ use hyper::header::{
     WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
-use loongforge_core::openai::{ApiError, Asked, Endpoint, Reply, Usage, models};
+use loongforge_core::openai::{ApiError, Asked, Endpoint, Finish, Reply, Usage, models};
 use loongforge_core::text::hex;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value as Json, json};
@@ -86,7 +86,7 @@ where
     let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
     let id = format!("{prefix}-{}", hex([random().to_le_bytes(), random().to_le_bytes()].concat()));
     let reply = Reply { endpoint, id, created: now(), model: shared.name.clone() };
-    let (streams, includes_usage) = (asked.streams, asked.includes_usage);
+    let (streams, includes_usage, n) = (asked.streams, asked.includes_usage, asked.n);
     let answer = shared.engine.ask(asked, &shared.limits)?;
     // Only then is it known whether the request can be answered at all.
     let prompt_tokens = match next(&answer).await? {
@@ -94,9 +94,9 @@ where
         _ => return Err(ApiError::new(500, "the model's answer has no beginning")),
     };
     if !streams {
-        return collect(&reply, &answer, prompt_tokens).await;
+        return collect(&reply, &answer, n, prompt_tokens).await;
     }
-    let mut response = Response::new(events(answer, reply, prompt_tokens, includes_usage));
+    let mut response = Response::new(events(answer, reply, n, prompt_tokens, includes_usage));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -154,18 +154,27 @@ async fn next(answer: &Receiver<Event>) -> Result<Event, ApiError> {
     }
 }
 
-async fn collect(reply: &Reply, answer: &Receiver<Event>, prompt_tokens: usize) -> Result<Response<Body>, ApiError> {
-    let mut text = String::new();
-    loop {
+/// Waits for the ends of all `n` answers to a request, and returns the response with them.
+async fn collect(
+    reply: &Reply,
+    answer: &Receiver<Event>,
+    n: usize,
+    prompt_tokens: usize,
+) -> Result<Response<Body>, ApiError> {
+    let mut answers = vec![(String::new(), Finish::Length); n];
+    let (mut num_ended, mut completion_tokens) = (0, 0);
+    while num_ended < n {
         match next(answer).await? {
-            Event::Text(piece) => text += &piece,
-            Event::End { finish, num_tokens } => {
-                let usage = Usage { prompt_tokens, completion_tokens: num_tokens };
-                return Ok(page(StatusCode::OK, &reply.whole(&text, finish, usage)));
+            Event::Text { index, text } => answers[index].0 += &text,
+            Event::End { index, finish, num_tokens } => {
+                answers[index].1 = finish;
+                num_ended += 1;
+                completion_tokens += num_tokens;
             }
             Event::Begun { .. } | Event::Refused(_) => {}
         }
     }
+    Ok(page(StatusCode::OK, &reply.whole(&answers, Usage { prompt_tokens, completion_tokens })))
 }
 
 fn page(status: StatusCode, json: &Json) -> Response<Body> {
