@@ -1,6 +1,6 @@
 //! Describes what the towers' configs have in common.
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::projector::{AudioProjectorConfig, ProjectorMap};
 use super::tower_config::{AudioPositions, AudioTowerConfig, StemConfig};
@@ -17,6 +17,23 @@ pub(super) const NORM: TowerNorm = TowerNorm::Layer(1e-5);
 fn size(keys: &Keys<'_>, whisper: &str, voxtral: &str) -> Result<i64> {
     let found = keys.size_or(whisper)?;
     found.map_or_else(|| keys.size_or(voxtral)?.ok_or_else(|| keys.missing(whisper)), Ok)
+}
+
+/// Sizes of Whisper's large encoder, under its key and under Voxtral's.
+const LARGE: [(&str, &str, i64); 5] = [
+    ("num_mel_bins", "num_mel_bins", 128),
+    ("d_model", "hidden_size", 1280),
+    ("encoder_layers", "num_hidden_layers", 32),
+    ("encoder_attention_heads", "num_attention_heads", 20),
+    ("encoder_ffn_dim", "intermediate_size", 5120),
+];
+
+/// The config of a class whose sizes are those of Whisper's large encoder, with what it leaves out: folders that older releases
+/// of transformers saved have no key with the class's default.
+pub(super) fn with_sizes(keys: &Keys<'_>) -> Value {
+    let absent = LARGE.iter().filter(|(whisper, voxtral, _)| keys.value(whisper).or(keys.value(voxtral)).is_none());
+    let sizes: Map<String, Value> = absent.map(|(whisper, _, size)| ((*whisper).to_owned(), json!(size))).collect();
+    keys.filled(&Value::Object(sizes))
 }
 
 /// A tower with Whisper's blocks and convolutions, of whose keys those of attention have a bias where `k_bias` says so. Each

@@ -2,7 +2,7 @@
 //! attending to itself alone.
 
 use super::encoder::AudioConfig;
-use super::keys::{projector, tower};
+use super::keys::{projector, tower, with_sizes};
 use super::tower_config::AudioTowerConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::Activation;
@@ -14,6 +14,8 @@ pub(in crate::model) fn read(
     after: &str,
     outputs: i64,
 ) -> Result<AudioConfig, ModelConfigError> {
+    let filled = with_sizes(keys);
+    let keys = &keys.instead(&filled);
     let n_window = keys.size_or("n_window")?.unwrap_or(100);
     let tower = AudioTowerConfig {
         pool: true,

@@ -2,7 +2,7 @@
 //! which are the same up to how they end. A clip is computed in windows of `2 · max_source_positions` frames: 30 s.
 
 use super::encoder::AudioConfig;
-use super::keys::{NORM, projector, tower};
+use super::keys::{NORM, projector, tower, with_sizes};
 use super::tower_config::{AudioPositions, AudioTowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::Activation;
@@ -29,7 +29,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>, prefix: &str, after: &str, outputs
 /// state of a clip depends on two frames of the padding, which come with the clip. Frames behind the 30 s count as zeros, as
 /// in the reference.
 pub(in crate::model) fn read_qwen2(keys: &Keys<'_>, prefix: &str, after: &str, outputs: i64) -> Result<AudioConfig> {
-    let AudioConfig { tower, projector } = read(keys, prefix, after, outputs)?;
+    let filled = with_sizes(keys);
+    let AudioConfig { tower, projector } = read(&keys.instead(&filled), prefix, after, outputs)?;
     Ok(AudioConfig { tower: AudioTowerConfig { frames_behind: 2, pool: true, ..tower }, projector })
 }
 

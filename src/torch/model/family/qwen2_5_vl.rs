@@ -38,3 +38,34 @@ pub(super) fn read_with(
     let tokens = Tokens::read(keys, decoder.vocab_size)?;
     vision::model(model_type, keys, decoder, encoder, tokens)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::model::ModelConfig;
+
+    fn read(model_type: &str, vision: Value) -> String {
+        let config = json!({
+            "model_type": model_type, "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "image_token_id": 301,
+            "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}, "vision_config": vision
+        });
+        format!("{:?}", ModelConfig::from_hf(&config).unwrap())
+    }
+
+    #[test]
+    fn towers_of_folders_that_leave_out_defaults_are_those_of_the_class() {
+        let short = json!({"hidden_size": 1280, "in_chans": 3, "model_type": "qwen2_5_vl", "spatial_patch_size": 14,
+            "tokens_per_second": 2});
+        let whole = json!({"depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420,
+            "num_heads": 16, "in_chans": 3, "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14,
+            "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2, "temporal_patch_size": 2});
+        assert_eq!(read("qwen2_5_vl", short), read("qwen2_5_vl", whole));
+        let short = json!({"hidden_size": 64, "in_chans": 3, "model_type": "qwen2_vl", "spatial_patch_size": 14});
+        let whole = json!({"depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16, "in_chans": 3,
+            "hidden_size": 64, "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14,
+            "temporal_patch_size": 2});
+        assert_eq!(read("qwen2_vl", short), read("qwen2_vl", whole));
+    }
+}

@@ -1,6 +1,8 @@
 //! Qwen2-VL's tower and merger (`Qwen2VisionTransformerPretrainedModel`): attention among a frame's patches, layer norms, plain
 //! MLPs.
 
+use serde_json::json;
+
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, check_heads, square};
 use super::projector::ProjectorConfig;
@@ -19,6 +21,9 @@ pub(in crate::model) fn read(
     merger: &str,
     outputs: i64,
 ) -> Result<VisionConfig, ModelConfigError> {
+    // Folders that older releases of transformers saved leave out what is the class's default.
+    let filled = keys.filled(&json!({"embed_dim": 1280, "num_heads": 16, "depth": 32}));
+    let keys = &keys.instead(&filled);
     let (width, num_heads) = (keys.size("embed_dim")?, keys.size("num_heads")?);
     check_heads(keys, ("embed_dim", width), "num_heads", num_heads, true)?;
     let patch_size = square(keys, "patch_size")?.unwrap_or(14);

@@ -1,6 +1,8 @@
 //! Qwen2.5-VL's tower and merger (`Qwen2_5_VisionTransformerPretrainedModel`): attention in windows but for some
 //! blocks, root mean square norms, gated MLPs.
 
+use serde_json::json;
+
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, width_and_heads};
 use super::projector::ProjectorConfig;
@@ -19,6 +21,10 @@ pub(in crate::model) fn read(
     merger: &str,
     outputs: i64,
 ) -> Result<VisionConfig, ModelConfigError> {
+    // Folders that older releases of transformers saved leave out what is the class's default.
+    let filled = keys.filled(&json!({"hidden_size": 3584, "num_heads": 16, "depth": 32, "intermediate_size": 3420,
+        "patch_size": 14, "fullatt_block_indexes": [7, 15, 23, 31]}));
+    let keys = &keys.instead(&filled);
     let (width, num_heads) = width_and_heads(keys)?;
     let patch_size = keys.size("patch_size")?;
     let merge = keys.size_or("spatial_merge_size")?.unwrap_or(2);
