@@ -1,11 +1,14 @@
 //! Describes whether the weights in a folder are those of a model: asked before anything is built.
 
+use super::row_blocks;
+use loongforge_core::config::glob;
 use loongforge_core::data::{COMPONENTS, DIFFUSION, ModelCard};
 use loongforge_torch::model::ModelConfig;
 use loongforge_torch::train::WeightsError;
-use loongforge_torch::train::hf::{Checkpoint, LoadOptions, compare_weights};
+use loongforge_torch::train::hf::{Checkpoint, LoadOptions, Stored, compare_weights};
 use serde_json::Value;
 use std::path::Path;
+use tch::Kind;
 
 /// Why weights and model do not go together.
 pub type FitError = WeightsError;
@@ -14,7 +17,8 @@ pub type FitError = WeightsError;
 /// are left out of it. Nothing is allocated.
 ///
 /// # Errors
-/// A file is torn, or a tensor is missing, misshaped, of a wrong type or not the model's: all of them in one table.
+/// A file is torn, or a tensor is missing, misshaped, of a wrong type or not the model's: all of them in one table; or as
+/// [`expect_tied_head`].
 pub fn expect_fit(folder: &Path, model: &ModelConfig, options: &LoadOptions) -> Result<(), FitError> {
     let checkpoint = Checkpoint::open(folder)?;
     let carried = model.carried.prefixes.iter().map(|prefix| format!("{prefix}*"));
@@ -22,7 +26,47 @@ pub fn expect_fit(folder: &Path, model: &ModelConfig, options: &LoadOptions) -> 
     let networks = COMPONENTS.iter().filter(|network| model.model_type == DIFFUSION && network.name != "transformer");
     let networks = networks.map(|network| format!("{}.*", network.name));
     let ignore = options.ignore.iter().cloned().chain(carried).chain(networks).collect();
-    compare_weights(&model.specs(), &checkpoint, &LoadOptions { ignore, ..options.clone() })
+    compare_weights(&model.specs(), &checkpoint, &LoadOptions { ignore, ..options.clone() })?;
+    if is_tied(model) { expect_same_head(&checkpoint, model, &options.ignore) } else { Ok(()) }
+}
+
+/// Sees to it that a head in `folder` is the embedding where the config says that they are one: nothing would read a head that
+/// differs, which transformers keeps.
+///
+/// # Errors
+/// They differ, or a file is torn.
+pub fn expect_tied_head(folder: &Path, model: &ModelConfig) -> Result<(), FitError> {
+    if is_tied(model) { expect_same_head(&Checkpoint::open(folder)?, model, &[]) } else { Ok(()) }
+}
+
+fn is_tied(model: &ModelConfig) -> bool {
+    model.decoder().is_some_and(|decoder| decoder.tie_word_embeddings)
+}
+
+/// `ignored`: patterns of tensors that are left out on purpose.
+fn expect_same_head(checkpoint: &Checkpoint, model: &ModelConfig, ignored: &[String]) -> Result<(), FitError> {
+    let Some(decoder) = model.decoder() else { return Ok(()) };
+    let [embedding, head] = [&decoder.names.embed, &decoder.names.head].map(|module| format!("{module}.weight"));
+    let (Some(table), Some(own)) = (checkpoint.get(&embedding), checkpoint.get(&head)) else { return Ok(()) };
+    if ignored.iter().any(|pattern| glob(pattern, &head)) || are_equal(checkpoint, table, own)? {
+        return Ok(());
+    }
+    Err(FitError::OtherHead { folder: checkpoint.folder().to_owned(), head, embedding })
+}
+
+/// Returns whether two tables have the same values. A block of rows is read at a time.
+fn are_equal(checkpoint: &Checkpoint, one: &Stored, other: &Stored) -> Result<bool, FitError> {
+    let are_floats = [one, other].iter().all(|stored| stored.dtype.is_plain_float());
+    if one.shape.len() != 2 || one.shape != other.shape || !are_floats {
+        return Ok(false);
+    }
+    for (first, len) in row_blocks(&one.shape) {
+        let rows = |stored: &Stored| checkpoint.read_rows(stored, first, len, Kind::Float);
+        if !rows(one)?.equal(&rows(other)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Returns how strictly a folder with this `config.json` is compared: layers for multi-token prediction may be left
@@ -38,4 +82,43 @@ pub fn load_options(config: &Value, resize_embeddings: bool) -> LoadOptions {
         }
     }
     LoadOptions { ignore, resize_embeddings, ..LoadOptions::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use loongforge_torch::train::hf::write_tensor_file;
+    use serde_json::json;
+    use tch::{Device, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn a_head_beside_a_tied_embedding_must_be_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = |tied: bool| {
+            let config = json!({
+                "model_type": "llama", "vocab_size": 6, "hidden_size": 4, "intermediate_size": 8,
+                "num_hidden_layers": 1, "num_attention_heads": 2, "tie_word_embeddings": tied
+            });
+            ModelConfig::from_hf(&config).unwrap()
+        };
+        let table = Tensor::arange(24, (Kind::Float, Device::Cpu)).view([6, 4]);
+        let check = |head: Tensor, tied: bool, ignored: &[String]| {
+            let tensors = [
+                ("model.embed_tokens.weight".to_owned(), table.shallow_clone()),
+                ("lm_head.weight".to_owned(), head),
+            ];
+            write_tensor_file(&tensors, &[], folder.path(), "model.safetensors").unwrap();
+            let checkpoint = Checkpoint::open(folder.path()).unwrap();
+            let model = model(tied);
+            let with_options = expect_same_head(&checkpoint, &model, ignored).map_err(|error| error.to_string());
+            (expect_tied_head(folder.path(), &model).is_ok(), with_options)
+        };
+        assert_eq!(check(table.to_kind(Kind::BFloat16), true, &[]), (true, Ok(())));
+        let (is_taken, error) = check(table.shallow_clone() * 2.0, true, &[]);
+        let error = error.unwrap_err();
+        assert!(!is_taken && error.contains("lm_head.weight differs from model.embed_tokens.weight"), "{error}");
+        assert_eq!(check(table.shallow_clone() * 2.0, true, &["lm_head.*".to_owned()]), (false, Ok(())));
+        assert!(check(table.shallow_clone() * 2.0, false, &[]).0);
+    }
 }

@@ -14,7 +14,7 @@ mod verify;
 pub use diff::{Difference, TensorDiff, diff};
 pub use diffusion::{Format, export_diffusion};
 pub use export::{Export, ExportError, Exported, export};
-pub use fit::{FitError, expect_fit, load_options};
+pub use fit::{FitError, expect_fit, expect_tied_head, load_options};
 pub use gguf::{TensorType as GgufType, export_gguf};
 pub use inspect::inspect;
 pub use llava::{CLASS as LLAVA_CLASS, Llava};

@@ -30,6 +30,12 @@ pub enum WeightsError {
     Quantization { folder: PathBuf, reason: String },
     #[error("the weights in {folder} do not match config.json:\n{mismatches}")]
     Mismatch { folder: PathBuf, mismatches: Box<Mismatches> },
+    #[error(
+        "{folder}: {head} differs from {embedding}, although tie_word_embeddings is true: if the model has a head of its own, \
+         set the key to false in config.json (in a run: model.overrides.tie_word_embeddings=false); if it has none, leave \
+         {head} out (in a run: model.load_ignore={head})"
+    )]
+    OtherHead { folder: PathBuf, head: String, embedding: String },
     #[error("{name} has values outside the range from 0 to {below} (exclusive)")]
     OutOfRange { name: String, below: i64 },
     #[error("cannot write {path}: {source}; is the folder writable, and is there space on the disk?")]
