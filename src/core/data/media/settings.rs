@@ -61,6 +61,9 @@ pub struct Settings {
     do_resize: Option<bool>,
     do_rescale: Option<bool>,
     do_normalize: Option<bool>,
+    /// LLaVA's own class: pictures are padded to squares with the mean color. Other classes pad what is of one size.
+    do_pad: Option<bool>,
+    image_processor_type: Option<String>,
     pub min_patches: Option<usize>,
     /// Tiles of a picture (InternVL), patches of a picture (Kimi).
     #[serde(alias = "in_patch_limit")]
@@ -165,6 +168,11 @@ impl Settings {
             let known =
                 "only do_resize, do_rescale, do_normalize and resample: 3 (bicubic) or 2 (bilinear) are supported";
             return Err(DataError::file(&path, known));
+        }
+        let class = settings.image_processor_type.as_deref().unwrap_or_default();
+        if settings.do_pad == Some(true) && class.starts_with("LlavaImageProcessor") {
+            let reason = format!("do_pad is true; only false is supported of {class}: a picture's middle is cut out");
+            return Err(DataError::file(&path, reason));
         }
         Ok(Self { path, ..settings })
     }
@@ -353,6 +361,7 @@ mod tests {
             (r#"{"do_center_crop": false}"#, "do_center_crop is false: size must have the height"),
             (r#"{"crop_size": {"height": 9, "width": 8}}"#, "crop_size must be a square"),
             (r#"{"size": 64, "crop_size": 65}"#, "size 64 is below crop_size 65"),
+            (r#"{"do_pad": true, "image_processor_type": "LlavaImageProcessorFast"}"#, "do_pad is true; only false"),
         ] {
             let error = error(json);
             assert!(error.contains(part) && error.contains("preprocessor_config.json"), "{error}");
