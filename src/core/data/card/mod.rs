@@ -155,6 +155,16 @@ impl<'a> ModelCard<'a> {
         EncoderDecoder::of(self.config)
     }
 
+    /// Says which rates of dropout in the config training does not apply, of a model that is not refused for them.
+    pub fn note(self) -> Option<String> {
+        // Published folders of InternVL have the stochastic depth that they were trained with.
+        let tower = self.vision().filter(|tower| tower["model_type"] == "intern_vit_6b");
+        match tower.and_then(|tower| dropped(tower, &Json::Null)) {
+            Some(rates) => Some(format!("the model is trained without {rates} of its config.json")),
+            None => self.encoder_decoder()?.note,
+        }
+    }
+
     /// Returns how sound is cut into frames.
     pub fn audio_family(self) -> Option<AudioFamily> {
         self.by_tower(self.audio(), |row| row.audio)

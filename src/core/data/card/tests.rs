@@ -55,6 +55,19 @@ fn which_models_count_on_three_axes() {
 }
 
 #[test]
+fn stochastic_depth_that_is_not_computed_is_told() {
+    let note = |rate: f64| {
+        let vision = json!({"model_type": "intern_vit_6b", "drop_path_rate": rate, "dropout": 0.0});
+        ModelCard::of(&json!({"model_type": "internvl_chat", "vision_config": vision})).note()
+    };
+    assert_eq!(note(0.1).unwrap(), "the model is trained without drop_path_rate 0.1 of its config.json");
+    assert_eq!(note(0.0), None);
+    assert!(ModelCard::of(&json!({"model_type": "florence2"})).note().is_none());
+    let florence = json!({"model_type": "florence2", "vision_config": {"drop_path_rate": 0.2}, "text_config": {}});
+    assert!(ModelCard::of(&florence).note().unwrap().contains("drop_path_rate 0.2, dropout 0.1"));
+}
+
+#[test]
 fn a_part_of_a_family_has_its_row() {
     for name in
         ["qwen3_omni_moe_audio_encoder", "qwen3_omni_moe_thinker", "qwen3_omni_moe", "qwen3_omni_moe_thinker_text"]

@@ -42,6 +42,8 @@ pub struct Processor {
     pub(super) weighs_samples: bool,
     pub(in crate::data) pairs: Pairs,
     pub(super) notes: Notes,
+    /// Says what of the model's config training does not apply.
+    model_note: Option<String>,
     pub(super) equal_answers: Tally,
     pub(super) loader: MediaLoader,
     pub(super) room: PackRoom,
@@ -109,6 +111,7 @@ impl Processor {
             weighs_samples: options.weighs_samples,
             pairs: options.pairs,
             notes: Notes::default(),
+            model_note: ModelCard::of(config).note(),
             equal_answers: Tally::new("pairs whose answers are equal, so that neither is preferred"),
             loader: MediaLoader {
                 decoder: Arc::new(InProcess),
@@ -170,7 +173,7 @@ impl Processor {
     /// Returns what the user should know of the conversations so far, each with its count.
     pub fn notes(&self) -> Vec<String> {
         let contexts = self.towers.contexts.as_ref().and_then(|contexts| contexts.notes());
-        let of_model = self.encoder_decoder.as_ref().and_then(|rules| rules.note.clone());
+        let of_model = self.model_note.clone();
         self.notes.lines().into_iter().chain(self.equal_answers.line()).chain(contexts).chain(of_model).collect()
     }
 
