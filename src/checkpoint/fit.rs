@@ -72,7 +72,8 @@ fn are_equal(checkpoint: &Checkpoint, one: &Stored, other: &Stored) -> Result<bo
 /// Returns how strictly a folder with this `config.json` is compared: layers for multi-token prediction may be left
 /// out.
 pub fn load_options(config: &Value, resize_embeddings: bool) -> LoadOptions {
-    let mut ignore = ["mtp.*", "*.mtp.*", "*mtp_layers.*"].map(str::to_owned).to_vec();
+    // The last one is ERNIE-4.5's, which has modules of their own for the parts of such a layer.
+    let mut ignore = ["mtp.*", "*.mtp.*", "*mtp_layers.*", "model.mtp_*"].map(str::to_owned).to_vec();
     for keys in ModelCard::of(config).of_text() {
         let number = |key: &str| keys[key].as_u64();
         let (layers, heads) = (number("num_hidden_layers"), number("num_nextn_predict_layers"));
@@ -91,6 +92,23 @@ mod tests {
     use tch::{Device, Tensor};
 
     use super::*;
+
+    #[test]
+    fn prediction_layers_of_every_layout_may_be_left_out() {
+        let config = json!({"num_hidden_layers": 28, "num_nextn_predict_layers": 1});
+        let ignore = load_options(&config, false).ignore;
+        let is_ignored = |name: &str| ignore.iter().any(|pattern| glob(pattern, name));
+        for name in [
+            "mtp.fc.weight",
+            "model.layers.28.eh_proj.weight",
+            "model.mtp_layers.0.input_proj.weight",
+            "model.mtp_block.0.mlp.down_proj.weight",
+            "model.mtp_linear_proj.0.weight",
+        ] {
+            assert!(is_ignored(name), "{name}");
+        }
+        assert!(!is_ignored("model.layers.27.mlp.down_proj.weight") && !is_ignored("model.embed_tokens.weight"));
+    }
 
     #[test]
     fn a_head_beside_a_tied_embedding_must_be_the_same() {
