@@ -18,6 +18,9 @@ use crate::data::error::DataError;
 use crate::data::sample::Media;
 use crate::message::Tower;
 
+/// Says how times are written, as published settings have it.
+const TIMES: &str = "hh:mm:ss.fff";
+
 pub struct Kimi {
     cut: Cut,
     /// Patches of a side that become one feature.
@@ -27,6 +30,8 @@ pub struct Kimi {
     video_max_patches: usize,
     /// Frames of a video that are encoded together.
     chunk: usize,
+    /// Says what the settings ask of videos that is not supported.
+    refused: Option<String>,
     sampling: Sampling,
     markers: Markers,
 }
@@ -46,6 +51,9 @@ impl Kimi {
     ) -> Result<Self, DataError> {
         let patch = image.positive("patch_size", image.patch_size, 14)?;
         let merge = image.positive("merge_size", image.merge_size, 2)?;
+        if let Some(found) = image.fixed_output_tokens {
+            return Err(image.wrong(format!("fixed_output_tokens is {found}; only null is supported")));
+        }
         let patches = |pixels: Option<usize>| pixels.map(|pixels| (pixels / (patch * patch)).max(1));
         let max_patches = patches(limits.0.max_pixels).or(image.max_patches);
         let video_max_patches = patches(limits.1.max_pixels).or(video.in_patch_limit_each_frame).or(video.max_patches);
@@ -57,6 +65,7 @@ impl Kimi {
             max_side: image.positive("size.max_height", image.max_side_patches(), 512)?,
             video_max_patches: video.positive("max_patches", video_max_patches, 4096)?,
             chunk: video.positive("temporal_patch_size", video.temporal_patch_size, 4)?,
+            refused: refused(&video),
             sampling: Sampling::new(&video, limits.1, Spread::Whole { middle: false }, defaults)?,
             cut: Cut::new(&image, patch, 1, 1),
             merge,
@@ -106,6 +115,15 @@ impl Kimi {
     }
 }
 
+/// Returns what `settings` ask of videos that is not supported.
+fn refused(settings: &Settings) -> Option<String> {
+    if let Some(limit) = settings.in_patch_limit_video {
+        return Some(format!("in_patch_limit_video of the preprocessor config is {limit}; only null is supported"));
+    }
+    let mode = settings.timestamp_mode.as_deref().filter(|mode| *mode != TIMES)?;
+    Some(format!("timestamp_mode of the preprocessor config is {mode:?}; only {TIMES:?} is supported"))
+}
+
 /// `00:01:02.500`.
 fn clock(seconds: f64) -> String {
     let whole = seconds as u64;
@@ -140,6 +158,9 @@ impl MediaProcessor for Kimi {
     }
 
     fn video(&self, video: &Video) -> Result<Expansion, String> {
+        if let Some(reason) = &self.refused {
+            return Err(reason.clone());
+        }
         let sizes = self.sizes(video.dimensions(), self.video_max_patches);
         let (mut media, mut pieces) = (Vec::new(), Vec::new());
         for (frames, times) in video.frames.chunks(self.chunk).zip(video.times.chunks(self.chunk)) {
@@ -159,6 +180,18 @@ impl MediaProcessor for Kimi {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
+    use super::{Settings, refused};
+
+    #[test]
+    fn videos_of_other_settings_are_refused() {
+        let of = |cfg: Value| refused(&Settings::parse(json!({"media_proc_cfg": cfg}), "a".into()).unwrap());
+        assert_eq!(of(json!({"in_patch_limit_video": null, "timestamp_mode": "hh:mm:ss.fff"})), None);
+        assert!(of(json!({"in_patch_limit_video": 4096})).unwrap().starts_with("in_patch_limit_video of the"));
+        assert!(of(json!({"timestamp_mode": "mm:ss"})).unwrap().contains("is \"mm:ss\"; only"));
+    }
+
     #[test]
     fn a_time_is_written_as_on_a_clock() {
         assert_eq!(super::clock(3725.5), "01:02:05.500");

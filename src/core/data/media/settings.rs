@@ -70,6 +70,10 @@ pub struct Settings {
     pub max_patches: Option<usize>,
     pub in_patch_limit_each_frame: Option<usize>,
     pub patch_limit_on_one_side: Option<usize>,
+    /// Kimi: patches of all frames that are encoded together, features of any picture, and how times are written.
+    pub in_patch_limit_video: Option<usize>,
+    pub fixed_output_tokens: Option<usize>,
+    pub timestamp_mode: Option<String>,
     #[serde(alias = "sample_fps")]
     pub fps: Option<f64>,
     pub num_frames: Option<usize>,
