@@ -2,7 +2,7 @@
 //! are scaled, learned tokens that are dropped at the end, and positions that are fitted to pictures of any size.
 
 use super::encoder::VisionConfig;
-use super::keys::{activation, check_heads, feature_layer, merge, no_dropout, square};
+use super::keys::{activation, check_heads, feature_layer, merge, mlp_width, no_dropout, square};
 use super::layout::PatchOrder;
 use super::projector::ProjectorConfig;
 use super::tower_config::{ClassToken, PatchEmbed, PositionTable, TowerConfig};
@@ -41,7 +41,7 @@ pub(in crate::model) fn read(
         resampling: if with_registers { Resampling::Antialiased } else { Resampling::Bicubic },
     };
     let flag = |key: &str, default: bool| keys.flag_or(key).map(|flag| flag.unwrap_or(default));
-    let inner = (width as f64 * keys.number_or("mlp_ratio")?.unwrap_or(4.0)) as i64;
+    let inner = mlp_width(keys, width)?;
     let (inner, mlp, activation) = match flag("use_swiglu_ffn", false)? {
         false => (inner, MlpNames::Plain(["mlp.fc1", "mlp.fc2"]), activation(keys, "hidden_act", Activation::Gelu)?),
         // The reference takes two thirds of it, and more up to a multiple of 8.

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::encoder::VisionConfig;
-use super::keys::{activation, axial_theta, square, width_and_heads};
+use super::keys::{activation, axial_theta, mlp_width, square, width_and_heads};
 use super::projector::{ProjectorConfig, ProjectorKind};
 use super::tower_config::{PatchEmbed, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
@@ -25,10 +25,12 @@ pub(in crate::model) fn read(
     let merge = keys.size_or("spatial_merge_size")?.unwrap_or(2);
     let eps = keys.number_or("rms_norm_eps")?.unwrap_or(1e-6);
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
-    let ratio = keys.number_or("mlp_ratio")?.unwrap_or(4.0);
     let channels = keys.size_or("in_channels")?.or(keys.size_or("in_chans")?).unwrap_or(3);
     let embed = PatchEmbed { name: "patch_embed.proj", kernel: vec![channels * patch_size * patch_size], bias: false };
-    let inner = keys.size_or("intermediate_size")?.unwrap_or((width as f64 * ratio) as i64);
+    let inner = match keys.size_or("intermediate_size")? {
+        Some(inner) => inner,
+        None => mlp_width(keys, width)?,
+    };
     let block = BlockConfig {
         activation: activation(keys, "hidden_act", Activation::QuickGelu)?,
         ..BlockConfig::new(width, num_heads, inner, TowerNorm::Layer(eps), initializer_range)

@@ -83,7 +83,41 @@ pub(super) fn merge_of(keys: &Keys<'_>, side: i64) -> Result<i64, ModelConfigErr
     }
 }
 
+/// The width of a feed-forward: `mlp_ratio` times that of a state, four times where a config has no ratio.
+pub(super) fn mlp_width(keys: &Keys<'_>, width: i64) -> Result<i64, ModelConfigError> {
+    let ratio = keys.number_or("mlp_ratio")?.unwrap_or(4.0);
+    let inner = (width as f64 * ratio) as i64;
+    match (1..=64 * width).contains(&inner) {
+        true => Ok(inner),
+        false => {
+            let must = format!("must be at most 64, and leave at least one channel of the width ({width})");
+            Err(keys.inconsistent("mlp_ratio", ratio, must))
+        }
+    }
+}
+
 /// Refuses dropout.
 pub(super) fn no_dropout(keys: &Keys<'_>, names: &[&str]) -> Result<(), ModelConfigError> {
     names.iter().try_for_each(|name| keys.only(name, &[json!(0.0), json!(0)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::mlp_width;
+    use crate::model::keys::Keys;
+
+    #[test]
+    fn a_feed_forward_has_a_width_within_bounds() {
+        let of = |ratio: f64| {
+            let config = json!({"mlp_ratio": ratio});
+            mlp_width(&Keys::new(&config), 48).map_err(|error| error.to_string())
+        };
+        assert_eq!((of(2.5), of(64.0)), (Ok(120), Ok(3072)));
+        for ratio in [-4.0, 0.0, 0.02, 65.0, 1e300] {
+            let message = of(ratio).unwrap_err();
+            assert!(message.contains("must be at most 64, and leave at least one channel"), "{message}");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::encoder::VisionConfig;
-use super::keys::{activation, axial_theta, check_heads, square};
+use super::keys::{activation, axial_theta, check_heads, mlp_width, square};
 use super::projector::ProjectorConfig;
 use super::tower_config::{PatchEmbed, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
@@ -31,7 +31,7 @@ pub(in crate::model) fn read(
     let channels = keys.size_or("in_channels")?.or(keys.size_or("in_chans")?).unwrap_or(3);
     let frames = keys.size_or("temporal_patch_size")?.unwrap_or(2);
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
-    let inner = (width as f64 * keys.number_or("mlp_ratio")?.unwrap_or(4.0)) as i64;
+    let inner = mlp_width(keys, width)?;
     let embed =
         PatchEmbed { name: "patch_embed.proj", kernel: vec![channels, frames, patch_size, patch_size], bias: false };
     let block = BlockConfig {
