@@ -18,6 +18,9 @@ const TOWERS_WITH_KEYS: [&str; 6] =
     ["clip", "clip_vision_model", "dinov2", "dinov2_with_registers", "siglip", "siglip_vision_model"];
 const TOWER_KEYS: [&str; 2] = ["spatial_merge_size", "vision_feature_layer"];
 
+/// Models whose head is the embedding where they or their language models say so; of others only the whole model's word counts.
+const EITHER_TIES: [&str; 4] = ["internvl_chat", "llava", "qwen2_5_vl", "qwen2_vl"];
+
 /// Returns whether a part has a config of its own, or the model none but its parts'.
 pub(crate) fn has_parts(model: &Model) -> bool {
     let whole = model.load.is_some() || !model.config.is_empty();
@@ -151,6 +154,7 @@ pub(crate) fn ignored(json: &Value) -> Vec<String> {
 /// projector's is nowhere: it is the one that the tower comes with.
 fn of_part(key: &str, mut config: Value) -> Value {
     let section = Section::of_part(key);
+    let tied = if section == Section::Text { is_tied(&config) } else { None };
     let is_projector = matches!(section, Section::VisionProjector | Section::AudioProjector | Section::TextProjector);
     // A language model may be the text tower of another: alone, or within one that sees or hears.
     let section = match section {
@@ -166,6 +170,9 @@ fn of_part(key: &str, mut config: Value) -> Value {
     if let (Some(layer), Some(part)) = (layer, part.as_object_mut()) {
         part.entry("vision_feature_layer").or_insert(layer);
     }
+    if let (Some(tied), Some(part)) = (tied, part.as_object_mut()) {
+        part.insert("tie_word_embeddings".into(), json!(tied));
+    }
     // Towers of older configs have no type of their own; networks of Diffusers have a class.
     if part.get("model_type").is_none()
         && part.get("_class_name").is_none()
@@ -175,6 +182,15 @@ fn of_part(key: &str, mut config: Value) -> Value {
         part.insert("model_type".into(), outer);
     }
     part
+}
+
+/// Returns whether the head of the language model within `config` is its embedding; `None` where the whole model does not say.
+fn is_tied(config: &Value) -> Option<bool> {
+    let place = Section::Text.place(config)?;
+    let (holder, _) = place.rsplit_once('/')?;
+    let of = |place: &str| config.pointer(place)?["tie_word_embeddings"].as_bool();
+    let either = config["model_type"].as_str().is_some_and(|name| EITHER_TIES.contains(&name));
+    Some(of(holder)? || either && of(&place).unwrap_or(false))
 }
 
 /// Adds `image_token_id` to a config that has none and needs one, from the tokenizer in `folder`.
@@ -264,6 +280,21 @@ mod tests {
             "image_encoder": {"model_type": "rice_vit", "depth": 2},
             "foundation": {"model_type": "qwen2_5_vl", "hidden_size": 64}});
         assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn a_language_model_ties_as_the_model_that_it_is_taken_from() {
+        let tied = |folder: Value| of_part("foundation", folder)["tie_word_embeddings"].clone();
+        let folder = |model_type: &str, whole: Value| {
+            let text = json!({"tie_word_embeddings": true});
+            json!({"model_type": model_type, "tie_word_embeddings": whole, "text_config": text})
+        };
+        assert_eq!(tied(folder("qwen3_vl_moe", json!(false))), json!(false));
+        assert_eq!(tied(folder("llava", json!(false))), json!(true));
+        assert_eq!(tied(folder("qwen3_vl_moe", Value::Null)), json!(true));
+        let omni = json!({"model_type": "omni", "thinker_config": folder("thinker", json!(false))});
+        assert_eq!(tied(omni), json!(false));
+        assert_eq!(tied(json!({"model_type": "qwen3", "tie_word_embeddings": true})), json!(true));
     }
 
     #[test]
