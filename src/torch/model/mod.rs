@@ -70,7 +70,8 @@ pub use objective::{
     Draw, FlowSettings, Kto, LossKind, NoisePurpose, Preference, PreferenceLoss, Smoothing, TimeWeight,
 };
 pub use original_names::{
-    COMFY_PREFIX, DeepseekV4Names, FastwamNames, FlorenceNames, FreshNames, GrootNames, Naming, PolicyNames,
+    COMFY_PREFIX, DeepseekV4Names, FastwamNames, FlorenceNames, FreshNames, GrootNames, ModuleNames, Naming,
+    PolicyNames,
 };
 pub use own::{EncoderPart, FoundationPart, OwnFamilies, ReadEncoder, ReadFoundation, register_families};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};

@@ -6,6 +6,7 @@ mod fastwam;
 mod florence;
 mod fresh;
 mod groot;
+mod modules;
 mod policy;
 mod table;
 mod vae;
@@ -18,6 +19,7 @@ pub use self::fastwam::FastwamNames;
 pub use self::florence::FlorenceNames;
 pub use self::fresh::FreshNames;
 pub use self::groot::GrootNames;
+pub use self::modules::ModuleNames;
 pub use self::policy::PolicyNames;
 use self::table::Table;
 

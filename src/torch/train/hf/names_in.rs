@@ -2,7 +2,8 @@
 
 use super::file::TensorFile;
 use crate::model::{
-    COMFY_PREFIX, DeepseekV4Names, FastwamNames, FlorenceNames, FreshNames, GrootNames, Naming, PolicyNames,
+    COMFY_PREFIX, DeepseekV4Names, FastwamNames, FlorenceNames, FreshNames, GrootNames, ModuleNames, Naming,
+    PolicyNames,
 };
 use loongforge_core::data::Component;
 
@@ -19,6 +20,7 @@ pub(super) struct NamesIn {
     groot: Option<GrootNames>,
     deepseek: Option<DeepseekV4Names>,
     fresh: Option<FreshNames>,
+    modules: Option<ModuleNames>,
     fastwam: Option<FastwamNames>,
 }
 
@@ -41,6 +43,7 @@ impl NamesIn {
             groot: GrootNames::of(names()),
             deepseek: DeepseekV4Names::of(names()),
             fresh: FreshNames::of(names()),
+            modules: ModuleNames::of(names()),
             fastwam: FastwamNames::of(names()),
             ..Self::default()
         }
@@ -68,6 +71,9 @@ impl NamesIn {
         }
         if let Some(fresh) = self.fresh {
             return fresh.ours(name);
+        }
+        if let Some(modules) = self.modules {
+            return modules.ours(name);
         }
         if let Some(fastwam) = self.fastwam {
             return fastwam.ours(name);
