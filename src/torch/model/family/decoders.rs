@@ -72,16 +72,22 @@ pub(in crate::model) fn read_decoder(keys: &Keys<'_>, place: &NamePrefix) -> Res
     }
 }
 
-/// The language model of a VLM whose configs leave out its `model_type` where that is Llama, and of Llama's sizes those that are
-/// the defaults of its config class.
+/// The language model of a VLM whose configs leave out its `model_type` where that is Llama, and sizes that are the defaults both
+/// of Llama's config class and of the language model's own.
 pub(in crate::model) fn read_decoder_or_llama(
     keys: &Keys<'_>,
     place: &NamePrefix,
 ) -> Result<DecoderConfig, ModelConfigError> {
-    let sizes = json!({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-        "num_attention_heads": 32});
+    let common = json!({"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32});
+    let filled = keys.filled(&common);
+    let keys_of_both = keys.instead(&filled);
     match keys.text_or("model_type")? {
-        None | Some("llama") => llama::FAMILY.read(&keys.instead(&keys.filled(&sizes)), place),
+        None | Some("llama") => {
+            let sizes = keys_of_both.filled(&json!({"vocab_size": 32000, "intermediate_size": 11008}));
+            llama::FAMILY.read(&keys.instead(&sizes), place)
+        }
+        Some("mistral") => read_decoder(&keys.instead(&keys_of_both.filled(&json!({"vocab_size": 32000}))), place),
+        Some("qwen2") => read_decoder(&keys_of_both, place),
         Some(_) => read_decoder(keys, place),
     }
 }

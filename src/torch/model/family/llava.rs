@@ -93,6 +93,18 @@ mod tests {
     }
 
     #[test]
+    fn sizes_that_two_classes_have_in_common_may_be_absent() {
+        for (model_type, intermediate_size) in [("qwen2", 11008), ("mistral", 14336)] {
+            let mut config = published();
+            config["text_config"] =
+                json!({"model_type": model_type, "intermediate_size": intermediate_size, "vocab_size": 32064});
+            let model = ModelConfig::from_hf(&config).unwrap();
+            let decoder = model.decoder().unwrap();
+            assert_eq!((decoder.hidden_size, decoder.num_layers()), (4096, 32), "{model_type}");
+        }
+    }
+
+    #[test]
     fn what_is_not_implemented_is_named() {
         for (key, value, expected) in [
             (
