@@ -4,6 +4,7 @@
 use super::audio;
 use super::common::NamePrefix;
 use super::qwen3_omni_moe_text;
+use super::qwen3_vl::with_levels;
 use crate::model::audio::qwen3 as audio_tower;
 use crate::model::config::{CarriedParts, ModelConfig};
 use crate::model::keys::{Keys, ModelConfigError};
@@ -27,6 +28,8 @@ fn read_thinker_in(model_type: &str, keys: &Keys<'_>, prefix: &str) -> Result<Mo
         audio::thinker_decoder(keys, qwen3_omni_moe_text::FAMILY.read(&keys.section("text_config")?, &place)?)?;
     let [vision_keys, audio_keys] = audio::thinker_towers(keys, &decoder)?;
     let [visual, tower] = ["visual.", "audio_tower."].map(|name| format!("{prefix}{name}"));
+    let filled = with_levels(&vision_keys);
+    let vision_keys = vision_keys.instead(&filled);
     let vision = qwen3::read(&vision_keys, &visual, &format!("{visual}merger."), decoder.hidden_size)?;
     let vision = vision.with_mergers("ln_q", ["mlp.0", "mlp.2"], "merger_list.");
     let audio = audio_tower::read(&audio_keys, &tower, &tower, ["proj1", "proj2"], decoder.hidden_size)?;
