@@ -88,18 +88,28 @@ impl Stored {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Quantization {
     fp8_block: [usize; 2],
-    /// FP8 with one scale or none is read where nothing is said of packing: else its scales could be missing.
-    reads_plain_fp8: bool,
+    plain_fp8: PlainFp8,
+}
+
+/// Says whether FP8 without blocks is read: with one scale, or one for each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlainFp8 {
+    /// Its scales could be missing.
+    Unread,
+    /// Its scale is there (compressed-tensors).
+    Scaled,
+    /// It may have no scale: nothing is said of packing.
+    Any,
 }
 
 impl Quantization {
     /// # Errors
     /// A scheme that is not read here.
     pub fn read(config: &Value) -> Result<Self, String> {
-        let mut found = Self { fp8_block: [128, 128], reads_plain_fp8: true };
+        let mut found = Self { fp8_block: [128, 128], plain_fp8: PlainFp8::Any };
         let mut schemes = ModelCard::of(config).of_text().map(|keys| &keys["quantization_config"]);
         let Some(scheme) = schemes.find(|scheme| scheme.is_object()) else { return Ok(found) };
-        found.reads_plain_fp8 = false;
+        found.plain_fp8 = PlainFp8::Unread;
         let method = scheme["quant_method"].as_str().unwrap_or("compressed-tensors");
         match method {
             "fp8" => {
@@ -118,12 +128,15 @@ impl Quantization {
                 })?;
             }
             "mxfp4" => {}
-            "compressed-tensors" => {
-                let format = scheme["format"].as_str().unwrap_or("pack-quantized");
-                if format != "pack-quantized" {
-                    return Err(format!("quantization_config.format is {format:?}; supported: \"pack-quantized\""));
+            "compressed-tensors" => match scheme["format"].as_str().unwrap_or("pack-quantized") {
+                "pack-quantized" => {}
+                "float-quantized" => found.plain_fp8 = PlainFp8::Scaled,
+                format => {
+                    return Err(format!(
+                        "quantization_config.format is {format:?}; supported: \"pack-quantized\", \"float-quantized\""
+                    ));
                 }
-            }
+            },
             other => {
                 return Err(format!(
                     "quantization_config.quant_method is {other:?}; supported: \"fp8\", \"compressed-tensors\", \"mxfp4\""
@@ -173,10 +186,11 @@ pub(super) fn gather(
                 weight.map(|weight| (weight.clone(), parts.mxfp4(&weight)))
             };
         // What is of another format has scales of another name, and is taken there.
-        let is_plain = quantization.reads_plain_fp8
+        let is_plain = quantization.plain_fp8 != PlainFp8::Unread
             && parts.dtype(name) == Some(Dtype::F8_E4M3)
             && parts.dtype(&format!("{name}_scale_inv")).is_none();
-        let packed = packed.or_else(|| is_plain.then(|| (name.clone(), parts.plain_fp8(name))));
+        let is_scaled = quantization.plain_fp8 == PlainFp8::Scaled;
+        let packed = packed.or_else(|| is_plain.then(|| (name.clone(), parts.plain_fp8(name, is_scaled))));
         if let Some((weight, stored)) = packed {
             tensors.insert(weight.clone(), stored.map_err(|reason| format!("{weight}: {reason}"))?);
         }
@@ -235,9 +249,13 @@ impl Parts<'_> {
         Ok(Stored { shape, dtype: Dtype::F32, bytes: bytes + scale_bytes, source })
     }
 
-    /// As ComfyUI has it: `NAME.weight` alone or beside its scale, which [`NamesIn`] calls `NAME.weight_scale`.
-    fn plain_fp8(&mut self, weight: &str) -> Result<Stored, String> {
+    /// As ComfyUI and compressed-tensors have it: `NAME.weight` beside its scale, which [`NamesIn`] calls `NAME.weight_scale`, or
+    /// alone unless it `is_scaled`.
+    fn plain_fp8(&mut self, weight: &str, is_scaled: bool) -> Result<Stored, String> {
         let name = Some(format!("{weight}_scale")).filter(|name| self.dtype(name).is_some());
+        if is_scaled && name.is_none() {
+            return Err(format!("{weight}_scale is missing"));
+        }
         let (weight, shape, mut bytes) = self.take(weight)?;
         let scale = name.map(|name| self.take_float(&name)).transpose()?;
         if let Some((_, scale, more)) = &scale {

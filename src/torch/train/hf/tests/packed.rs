@@ -99,6 +99,29 @@ fn fp8_of_one_file_is_read_with_and_without_scales() {
 }
 
 #[test]
+fn fp8_of_compressed_tensors_is_read_with_its_scales() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = r#"{"quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized"}}"#;
+    fs::write(folder.path().join("config.json"), config).unwrap();
+    let values = numbers(&[4, 5], Kind::Float).to_kind(Kind::Float8e4m3fn);
+    let rows = Tensor::from_slice(&[0.5f32, 0.3, 2.0, 0.01]).view([4, 1]);
+    let tensors = [
+        ("a.weight", values.shallow_clone()),
+        ("a.weight_scale", rows.shallow_clone()),
+        ("a.input_scale", Tensor::from(1f32)),
+    ];
+    write(folder.path(), SINGLE_FILE, &tensors);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let specs = [ParamSpec::new("a.weight", &[4, 5], Init::Zeros)];
+    compare_weights(&specs, &checkpoint, &LoadOptions::default()).unwrap();
+    let read = checkpoint.read(checkpoint.get("a.weight").unwrap(), Kind::Float).unwrap();
+    assert_eq!(read, values.to_kind(Kind::Float) * rows);
+    write(folder.path(), SINGLE_FILE, &[("a.weight", values)]);
+    let error = refused(Checkpoint::open(folder.path()));
+    assert!(error.contains("a.weight: a.weight_scale is missing"), "{error}");
+}
+
+#[test]
 fn packed_tensors_without_their_parts_are_refused() {
     let refusal = |tensors: &[(&str, Tensor)], config: &str| {
         let folder = tempfile::tempdir().unwrap();
