@@ -60,6 +60,9 @@ pub fn open(
         VisionCut::OmniChunks | VisionCut::OmniMerged => {
             check(&image, vision, true)?;
             let clock = clock(model_dir, cut, &words)?;
+            // These models' processors have a range for frames that settings of pictures do not change.
+            let side = if cut == VisionCut::OmniMerged { 32 } else { 28 };
+            let video = video.or_pixels((128 * side * side, 768 * side * side));
             Box::new(Qwen::open((image, video), limits, Time::Positions(None), &words)?.with_clock(clock))
         }
         VisionCut::Ernie => {

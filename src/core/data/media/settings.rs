@@ -37,6 +37,9 @@ pub struct Settings {
     /// The filter where the file has none.
     #[serde(skip)]
     default_filter: Option<u8>,
+    /// True if these are settings of pictures, used for videos since the folder has no others.
+    #[serde(skip)]
+    of_pictures: bool,
     pub patch_size: Option<usize>,
     #[serde(alias = "merge_kernel_size")]
     pub merge_size: Option<usize>,
@@ -129,12 +132,12 @@ impl Settings {
             _ => (read_json(&image_path)?, image_path),
         };
         let video_path = model_dir.join("video_preprocessor_config.json");
-        let (video, video_path) = match &nested["video_processor"] {
-            Json::Object(_) => (nested["video_processor"].clone(), both),
-            _ if video_path.exists() => (read_json(&video_path)?, video_path),
-            _ => (image.clone(), image_path.clone()),
+        let (video, video_path, of_pictures) = match &nested["video_processor"] {
+            Json::Object(_) => (nested["video_processor"].clone(), both, false),
+            _ if video_path.exists() => (read_json(&video_path)?, video_path, false),
+            _ => (image.clone(), image_path.clone(), true),
         };
-        Ok((Self::parse(image, image_path)?, Self::parse(video, video_path)?))
+        Ok((Self::parse(image, image_path)?, Self { of_pictures, ..Self::parse(video, video_path)? }))
     }
 
     /// Works like [`Settings::read`]; the families' defaults where there is no file.
@@ -204,6 +207,15 @@ impl Settings {
     /// With the family's colors where the file has none.
     pub fn or_color(self, color: ([f32; 3], [f32; 3])) -> Self {
         Self { default_color: Some(color), ..self }
+    }
+
+    /// With this range of pixels where the folder says none of videos themselves.
+    pub fn or_pixels(self, (min, max): (usize, usize)) -> Self {
+        let says = self.size.is_some() || self.min_pixels.is_some() || self.max_pixels.is_some();
+        match says && !self.of_pictures {
+            true => self,
+            false => Self { size: None, min_pixels: Some(min), max_pixels: Some(max), ..self },
+        }
     }
 
     /// Returns the mean of red, green and blue; CLIP's where the file says none.
@@ -370,6 +382,22 @@ mod tests {
             let error = error(json);
             assert!(error.contains(part) && error.contains("preprocessor_config.json"), "{error}");
         }
+    }
+
+    #[test]
+    fn videos_may_have_a_range_of_their_own_beside_that_of_pictures() {
+        let range = |file: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            for name in ["preprocessor_config.json", file] {
+                std::fs::write(folder.path().join(name), r#"{"min_pixels": 5, "max_pixels": 9}"#).unwrap();
+            }
+            let (image, video) = Settings::read(folder.path()).unwrap();
+            [image, video.or_pixels((100, 700))].map(|settings| settings.pixels((None, None), (1, 2)).unwrap())
+        };
+        assert_eq!(range("preprocessor_config.json"), [(5, 9), (100, 700)]);
+        assert_eq!(range("video_preprocessor_config.json"), [(5, 9), (5, 9)]);
+        let silent = Settings::parse(serde_json::json!({"patch_size": 16}), "a".into()).unwrap();
+        assert_eq!(silent.or_pixels((100, 700)).pixels((None, None), (1, 2)).unwrap(), (100, 700));
     }
 
     #[test]
