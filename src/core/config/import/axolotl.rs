@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::axolotl_sets;
-use super::sheet::{Sheet, schedule};
+use super::sheet::Sheet;
 use super::trainer::{FROZEN, TRACKERS, WHOLE};
 
 /// Keys of adapters, which say nothing without `adapter`.
@@ -247,15 +247,18 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     }
     let rate = sheet.number("learning_rate");
     sheet.with("lr_groups", "model.foundation.lr_ratios", |groups| lr_ratios(groups, rate));
+    let is_cosine =
+        sheet.get("lr_scheduler").is_none() || ["cosine", "rex"].iter().any(|name| sheet.is("lr_scheduler", name));
+    // Their default. A rate must be given.
+    sheet.scheduler("lr_scheduler", "cosine", 0.0);
     sheet.copy_number("learning_rate", "train.lr");
     sheet.duration("num_epochs", 1.0);
+    if !is_cosine {
+        sheet.settled("it applies only to lr_scheduler: cosine", &["cosine_min_lr_ratio"]);
+    }
     if let Some((ratio, rate)) = sheet.number("cosine_min_lr_ratio").zip(rate) {
         sheet.with("cosine_min_lr_ratio", "train.min_lr", |_| Ok((ratio * rate).into()));
     }
-    // Their default.
-    sheet.set("train.schedule", "cosine");
-    sheet.with("lr_scheduler", "train.schedule", schedule);
-    sheet.warmup();
     sheet.optimizer("optimizer");
     // `auto` is their default.
     let is_auto = sheet.get("bf16").is_none() && !sheet.is_true("fp16");

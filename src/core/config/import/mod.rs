@@ -6,6 +6,8 @@ mod axolotl;
 mod axolotl_sets;
 mod command;
 mod deepspeed;
+#[cfg(test)]
+mod defaults_tests;
 mod diffsynth;
 mod diffsynth_model;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Keys of transformers' trainer, which LLaMA-Factory and axolotl both hand on, some under names of their own.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::sheet::Sheet;
+use super::sheet::{Sheet, schedule};
 
 /// The precision of frozen weights.
 pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
@@ -82,30 +82,42 @@ impl Sheet {
         }
     }
 
-    /// The end of a schedule, which transformers has in a map of options: `min_lr`, or `min_lr_rate` times the peak of `learning_rate`
-    /// or so many by default. To be read before `learning_rate`.
-    pub fn schedule_options(&mut self, default_lr: f64) {
+    /// Translates the schedule under `key`, which is `default` by default, its options and its warm-up; the rate is `default_lr` by
+    /// default. To be read before `learning_rate`.
+    pub fn scheduler(&mut self, key: &str, default: &str, default_lr: f64) {
+        let (is_constant, is_stable) = (self.is(key, "constant"), self.is(key, "warmup_stable_decay"));
+        let options = self.get("lr_scheduler_kwargs").and_then(options);
+        let is_linear = |options: &Map<String, Value>| options.get("decay_type").is_some_and(|kind| kind == "linear");
+        if is_stable && !options.as_ref().is_some_and(is_linear) {
+            self.note(
+                "warmup_stable_decay falls along half a cosine in transformers unless its decay_type is linear; \
+                 train.schedule: wsd falls linearly",
+            );
+        }
         let peak = self.number("learning_rate").unwrap_or(default_lr);
-        self.with("lr_scheduler_kwargs", "train.min_lr", |value| {
-            let why = "only train.min_lr and train.decay_steps of the schedule can be set";
-            let options: Value =
-                value.as_str().map_or_else(|| Ok(value.clone()), serde_json::from_str).map_err(|_| why)?;
-            let options = options.as_object().ok_or(why)?;
-            let number = |name: &str| {
-                let value = options.get(name)?;
-                value.as_f64().or_else(|| value.as_str()?.parse().ok())
-            };
-            // Half a period is their default, and ours.
-            let is_default = |name: &str| name == "num_cycles" && number(name) == Some(0.5);
-            if options.keys().filter(|name| !is_default(name)).count() != 1 {
-                return Err(why);
+        match options.and_then(|options| of_options(&options, peak)) {
+            Some(set) => {
+                let names: Vec<&str> = set.iter().map(|(ours, _)| *ours).collect();
+                let names = names.join(", ");
+                set.into_iter().for_each(|(ours, value)| self.set(ours, value));
+                self.arrived("lr_scheduler_kwargs", &names);
             }
-            number("min_lr").or_else(|| Some(number("min_lr_rate")? * peak)).map(Value::from).ok_or(why)
-        });
+            None => {
+                let why = "only train.min_lr and train.decay_steps of the schedule can be set";
+                self.missing(why, &["lr_scheduler_kwargs"]);
+            }
+        }
+        self.set("train.schedule", default);
+        self.with(key, "train.schedule", schedule);
+        if is_constant {
+            let why = "the schedule `constant` has no warm-up in transformers; `constant_with_warmup` has one";
+            self.settled(why, &["warmup_steps", "warmup_ratio"]);
+        }
+        self.warmup();
     }
 
     /// Translates `warmup_steps`, which below 1 are a fraction of all steps, or `warmup_ratio`.
-    pub fn warmup(&mut self) {
+    fn warmup(&mut self) {
         let steps = self.number("warmup_steps").unwrap_or(0.0);
         if steps > 0.0 {
             self.settled("warmup_steps takes precedence", &["warmup_ratio"]);
@@ -278,4 +290,28 @@ impl Sheet {
             }),
         }
     }
+}
+
+/// Reads the options of a schedule, which are a map or JSON.
+fn options(value: &Value) -> Option<Map<String, Value>> {
+    let options = value.as_str().map_or_else(|| Ok(value.clone()), serde_json::from_str);
+    options.ok().and_then(|options: Value| options.as_object().cloned())
+}
+
+/// Returns what our keys are by the options of a schedule whose highest rate is `peak`; `None`: one of them has no counterpart.
+fn of_options(options: &Map<String, Value>, peak: f64) -> Option<Vec<(&'static str, Value)>> {
+    let mut set = Vec::new();
+    for (name, value) in options {
+        let number = value.as_f64().or_else(|| value.as_str()?.parse().ok());
+        match (name.as_str(), number) {
+            ("min_lr", Some(rate)) => set.push(("train.min_lr", rate.into())),
+            ("min_lr_rate" | "min_lr_ratio", Some(share)) => set.push(("train.min_lr", (share * peak).into())),
+            ("num_decay_steps", Some(steps)) if steps >= 1.0 => set.push(("train.decay_steps", (steps as u64).into())),
+            // Half a period is their default, and ours.
+            ("num_cycles", Some(periods)) if periods == 0.5 => {}
+            ("decay_type" | "warmup_type", _) if value == "linear" => {}
+            _ => return None,
+        }
+    }
+    (!set.is_empty()).then_some(set)
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::hub;
 use super::llama_parts;
-use super::sheet::{Sheet, schedule};
+use super::sheet::Sheet;
 use super::trainer::{FROZEN, TRACKERS};
 
 /// Keys that tell a config of TRL from one of LLaMA-Factory.
@@ -183,13 +183,10 @@ fn common(sheet: &mut Sheet, rate: f64) {
     if !sheet.has_set("train.global_batch_size") {
         sheet.batch("per_device_train_batch_size", 8.0);
     }
-    sheet.schedule_options(rate);
+    sheet.scheduler("lr_scheduler_type", "linear", rate);
     sheet.set("train.lr", rate);
     sheet.copy_number("learning_rate", "train.lr");
     sheet.duration("num_train_epochs", 3.0);
-    sheet.set("train.schedule", "linear");
-    sheet.with("lr_scheduler_type", "train.schedule", schedule);
-    sheet.warmup();
     sheet.optimizer("optim");
     precision(sheet);
     run(sheet);

@@ -1,0 +1,62 @@
+//! Checks that a run trains as the original does where a key is absent or depends on another one.
+
+use super::tests::{missing, settled};
+use super::*;
+use serde_json::json;
+
+const FACTORY: &str = "model_name_or_path: a/b\nstage: sft\n";
+const TRL: &str = "model_name_or_path: a/b\ndataset_name: x/y\n";
+const AXOLOTL: &str = "base_model: a/b\ndatasets: [{path: x/y, type: alpaca}]\nlearning_rate: 1e-4\n";
+
+fn node(imported: &Imported) -> Value {
+    crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
+}
+
+fn says(imported: &Imported, part: &str) -> bool {
+    imported.notes.iter().any(|note| note.contains(part))
+}
+
+/// transformers' `constant` ignores the warm-up that many configs have beside it.
+#[test]
+fn a_constant_rate_has_no_warm_up() {
+    for (text, key) in [(FACTORY, "lr_scheduler_type"), (TRL, "lr_scheduler_type"), (AXOLOTL, "lr_scheduler")] {
+        let of = |schedule: &str, warmup: &str| import(&format!("{text}{key}: {schedule}\n{warmup}")).unwrap();
+        for warmup in ["warmup_ratio", "warmup_steps"] {
+            let imported = of("constant", &format!("{warmup}: 0.03\n"));
+            let train = &node(&imported)["train"];
+            assert_eq!((&train["schedule"], &train["warmup_ratio"]), (&json!("constant"), &json!(null)), "{text}");
+            assert_eq!((&train["warmup_steps"], settled(&imported).contains(&warmup)), (&json!(null), true), "{text}");
+        }
+        let train = &node(&of("constant_with_warmup", "warmup_ratio: 0.03\n"))["train"];
+        assert_eq!((&train["schedule"], &train["warmup_ratio"]), (&json!("constant"), &json!(0.03)), "{text}");
+    }
+}
+
+#[test]
+fn options_of_a_stable_schedule_arrive() {
+    let of = |options: &str| {
+        let lines = format!("lr_scheduler_type: warmup_stable_decay\nlearning_rate: 2.0e-4\n{options}");
+        let imported = import(&format!("{TRL}{lines}")).unwrap();
+        let (train, told) = (node(&imported)["train"].clone(), says(&imported, "half a cosine"));
+        let is_missing = missing(&imported).contains(&"lr_scheduler_kwargs");
+        (train["schedule"].clone(), train["decay_steps"].clone(), train["min_lr"].as_f64(), told, is_missing)
+    };
+    let linear = of("lr_scheduler_kwargs: {num_decay_steps: 30, min_lr_ratio: 0.5, decay_type: linear}\n");
+    assert_eq!(linear, (json!("wsd"), json!(30), Some(1e-4), false, false));
+    let cosine = of("lr_scheduler_kwargs: '{\"num_decay_steps\": 30}'\n");
+    assert_eq!(cosine, (json!("wsd"), json!(30), None, true, false));
+    let other = of("lr_scheduler_kwargs: {num_decay_steps: 30, num_stable_steps: 9}\n");
+    assert_eq!(other, (json!("wsd"), json!(null), None, true, true));
+    let stable = "lr_scheduler_type: warmup_stable_decay\n";
+    assert!(says(&import(&format!("{FACTORY}{stable}")).unwrap(), "two thirds"));
+}
+
+/// axolotl's lowest rate is one of its cosine alone.
+#[test]
+fn a_lowest_rate_of_a_cosine_is_none_of_a_line() {
+    let of = |schedule: &str| {
+        let imported = import(&format!("{AXOLOTL}cosine_min_lr_ratio: 0.1\n{schedule}")).unwrap();
+        node(&imported)["train"]["min_lr"].is_number()
+    };
+    assert_eq!([of(""), of("lr_scheduler: cosine\n"), of("lr_scheduler: linear\n")], [true, true, false]);
+}
