@@ -231,13 +231,48 @@ fn method(sheet: &mut Sheet) {
         _ => None,
     };
     match loss {
-        Some(loss) => sheet.with("rl", "train.preference.loss", |_| Ok(loss.into())),
+        Some(loss) => preference(sheet, loss),
         None => sheet.missing("only dpo, ipo, orpo, simpo and kto are supported (train.preference)", &["rl"]),
     }
-    ["rl_beta", "dpo_beta", "orpo_alpha"].iter().for_each(|key| sheet.copy_number(key, "train.preference.beta"));
-    sheet.copy_number("kto_desirable_weight", "train.preference.desirable_weight");
-    sheet.copy_number("kto_undesirable_weight", "train.preference.undesirable_weight");
-    sheet.preference("rpo_alpha");
+    sheet.settled(
+        "it applies only to another method (rl)",
+        &[
+            "cpo_alpha",
+            "dpo_beta",
+            "dpo_label_smoothing",
+            "kto_desirable_weight",
+            "kto_undesirable_weight",
+            "orpo_alpha",
+            "rl_beta",
+            "rpo_alpha",
+            "simpo_gamma",
+        ],
+    );
+}
+
+/// Translates what the methods that compare answers read beside `rl`.
+fn preference(sheet: &mut Sheet, loss: &'static str) {
+    const BETA: &str = "train.preference.beta";
+    sheet.with("rl", "train.preference.loss", |_| Ok(loss.into()));
+    sheet.preference(loss);
+    // The last of these that is there counts.
+    ["orpo_alpha", "dpo_beta", "rl_beta"].iter().for_each(|key| sheet.copy_number(key, BETA));
+    let is_beta = |trl: &Value| trl.as_object().is_some_and(|keys| keys.keys().all(|key| key == "beta"));
+    if sheet.get("trl").is_some_and(|trl| is_beta(trl) && trl["beta"].is_number()) {
+        sheet.with("trl", BETA, |trl| Ok(trl["beta"].clone()));
+    }
+    match loss {
+        "kto" => {
+            sheet.copy_number("kto_desirable_weight", "train.preference.desirable_weight");
+            sheet.copy_number("kto_undesirable_weight", "train.preference.undesirable_weight");
+        }
+        "simpo" => {
+            // Their default.
+            sheet.set("train.preference.nll_weight", 1.0);
+            sheet.copy_number("cpo_alpha", "train.preference.nll_weight");
+        }
+        _ => sheet.copy_number("rpo_alpha", "train.preference.nll_weight"),
+    }
 }
 
 fn train(sheet: &mut Sheet, is_kto: bool) {

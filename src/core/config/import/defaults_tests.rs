@@ -60,3 +60,43 @@ fn a_lowest_rate_of_a_cosine_is_none_of_a_line() {
     };
     assert_eq!([of(""), of("lr_scheduler: cosine\n"), of("lr_scheduler: linear\n")], [true, true, false]);
 }
+
+/// Beta, margin and weight of the likelihood are others in TRL, to which axolotl leaves them, and in LLaMA-Factory.
+#[test]
+fn simpo_has_the_strength_that_it_has_there() {
+    let of = |text: String| node(&import(&text).unwrap())["train"]["preference"].clone();
+    let factory = FACTORY.replace("sft", "dpo") + "pref_loss: simpo\n";
+    assert_eq!(of(factory.clone()), json!({ "loss": "simpo", "beta": 0.1, "gamma": 0.5 }));
+    let own = json!({ "loss": "simpo", "beta": 2.5, "gamma": 1.25, "nll_weight": 0.5 });
+    assert_eq!(of(factory + "pref_beta: 2.5\nsimpo_gamma: 1.25\npref_ftx: 0.5\n"), own);
+    let trl = "trl cpo --model_name_or_path a/b --dataset_name x/y --loss_type simpo".to_owned();
+    let by_default = json!({ "loss": "simpo", "beta": 0.1, "gamma": 0.5, "nll_weight": 1.0 });
+    assert_eq!((of(trl.clone()), of(format!("{AXOLOTL}rl: simpo\n"))), (by_default.clone(), by_default));
+    assert_eq!(of(trl + " --beta 2.5 --simpo_gamma 1.25 --cpo_alpha 0.5"), own);
+    let lines = "rl: simpo\nrl_beta: 2.5\nsimpo_gamma: 1.25\ncpo_alpha: 0.5\n";
+    assert_eq!(of(format!("{AXOLOTL}{lines}")), own);
+}
+
+/// A key that is left over of another method turns none on, and none that the loss refuses arrives.
+#[test]
+fn keys_of_another_method_are_left_out() {
+    let rest = "rl_beta: 0.2\nsimpo_gamma: 0.7\ndpo_label_smoothing: 0.1\nkto_desirable_weight: 0.5\ncpo_alpha: 1\n";
+    let of = |rl: &str| {
+        let imported = import(&format!("{AXOLOTL}{rl}{rest}")).unwrap();
+        assert_eq!(missing(&imported), [""; 0], "{rl}");
+        node(&imported)["train"]["preference"].clone()
+    };
+    assert_eq!(of(""), json!(null));
+    assert_eq!(of("rl: ipo\n"), json!({ "loss": "ipo", "beta": 0.2 }));
+    assert_eq!(of("rl: dpo\norpo_alpha: 0.3\n"), json!({ "loss": "sigmoid", "beta": 0.2, "label_smoothing": 0.1 }));
+    assert_eq!(of("rl: ipo\ntrl: {beta: 0.4}\n"), json!({ "loss": "ipo", "beta": 0.4 }));
+    let factory = |lines: &str| {
+        let text = FACTORY.replace("sft", "dpo") + lines;
+        node(&import(&text).unwrap())["train"]["preference"].clone()
+    };
+    let all = "simpo_gamma: 0.7\ndpo_label_smoothing: 0.1\n";
+    assert_eq!(factory(&format!("pref_loss: hinge\n{all}")), json!({ "loss": "hinge" }));
+    let orpo = format!("pref_loss: orpo\npref_ftx: 0.5\n{all}");
+    assert_eq!(factory(&orpo), json!({ "loss": "orpo", "nll_weight": 1.5 }));
+    assert_eq!(factory("pref_loss: orpo\npref_ftx: 0.0\n"), json!({ "loss": "orpo", "nll_weight": 1.0 }));
+}

@@ -240,8 +240,13 @@ fn preference(sheet: &mut Sheet) {
         false => sheet
             .missing("this loss is not supported by train.preference.loss; sigmoid is used instead", &["pref_loss"]),
     }
+    sheet.preference(if known { loss.as_str() } else { "sigmoid" });
     sheet.copy_number("pref_beta", "train.preference.beta");
-    sheet.preference("pref_ftx");
+    if let Some(weight) = sheet.number("pref_ftx").filter(|_| loss == "orpo") {
+        // It comes on top of the likelihood that is part of this loss.
+        sheet.with("pref_ftx", "train.preference.nll_weight", |_| Ok((1.0 + weight).into()));
+    }
+    sheet.copy_number("pref_ftx", "train.preference.nll_weight");
 }
 
 fn train(sheet: &mut Sheet, is_kto: bool) {

@@ -192,11 +192,18 @@ impl Sheet {
         self.settled("embeddings have no adapters", &["loraplus_lr_embedding"]);
     }
 
-    /// Preferences beside their loss and beta, which each calls otherwise.
-    pub fn preference(&mut self, nll_weight: &str) {
-        self.copy_number(nll_weight, "train.preference.nll_weight");
-        self.copy_number("simpo_gamma", "train.preference.gamma");
-        self.copy_number("dpo_label_smoothing", "train.preference.label_smoothing");
+    /// Preferences beside the weight of the likelihood, which each calls otherwise: what `loss` reads of them. To be read before beta.
+    pub fn preference(&mut self, loss: &str) {
+        if loss == "simpo" {
+            // Their defaults, and not those of its paper.
+            self.set("train.preference.beta", 0.1);
+            self.set("train.preference.gamma", 0.5);
+            self.copy_number("simpo_gamma", "train.preference.gamma");
+        }
+        if loss == "sigmoid" {
+            self.copy_number("dpo_label_smoothing", "train.preference.label_smoothing");
+        }
+        self.settled("it applies only to another loss", &["simpo_gamma", "dpo_label_smoothing"]);
     }
 
     /// Translates the keys of a run's name, evaluations, trackers and checkpoints.

@@ -124,6 +124,7 @@ pub(super) fn cpo(sheet: &mut Sheet) {
     sheet.set("train.preference.loss", if is_simpo { "simpo" } else { "sigmoid" });
     if is_simpo {
         sheet.arrived("loss_type", "train.preference.loss");
+        sheet.preference("simpo");
         let alpha = sheet.number("cpo_alpha").unwrap_or(1.0);
         sheet.set("train.preference.nll_weight", alpha);
     } else {
@@ -131,7 +132,7 @@ pub(super) fn cpo(sheet: &mut Sheet) {
         sheet.missing("orpo and simpo use no reference model", &["loss_type", "cpo_alpha"]);
     }
     sheet.arrived("cpo_alpha", "train.preference.nll_weight");
-    sheet.copy_number("simpo_gamma", "train.preference.gamma");
+    sheet.settled("it applies only to another loss", &["simpo_gamma"]);
     pairs(sheet);
     common(sheet, 1e-6);
 }
