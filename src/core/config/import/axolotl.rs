@@ -129,6 +129,8 @@ fn data(sheet: &mut Sheet) {
         Some("truncate") => Ok("truncate".into()),
         _ => Err("data.pack.too_long must be skip, truncate or error"),
     });
+    // Their default.
+    sheet.set("data.pack.max_tokens", 512);
     sheet.copy("sequence_len", "data.pack.max_tokens");
     sheet.settled(
         "samples are always packed, and never padded",
@@ -284,10 +286,14 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     sheet.with("lr_groups", "model.foundation.lr_ratios", |groups| lr_ratios(groups, rate));
     let is_cosine =
         sheet.get("lr_scheduler").is_none() || ["cosine", "rex"].iter().any(|name| sheet.is("lr_scheduler", name));
+    let is_constant = sheet.is("lr_scheduler", "constant");
     // Their default. A rate must be given.
     sheet.scheduler("lr_scheduler", "cosine", 0.0);
     sheet.copy_number("learning_rate", "train.lr");
     sheet.duration("num_epochs", 1.0);
+    if !is_constant {
+        warmup(sheet);
+    }
     if !is_cosine {
         sheet.settled("it applies only to lr_scheduler: cosine", &["cosine_min_lr_ratio"]);
     }
@@ -318,6 +324,21 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     ]);
     let recompute = "model.foundation.recompute: all or memory.activation_budget saves activation memory";
     sheet.settled(recompute, &["gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_offloading"]);
+}
+
+/// Sets the warm-up that theirs is by default: 3% of the steps, but at most 100. To be read after the duration.
+fn warmup(sheet: &mut Sheet) {
+    if ["train.warmup_steps", "train.warmup_ratio"].iter().any(|key| sheet.has_set(key)) {
+        return;
+    }
+    if let Some(steps) = sheet.steps() {
+        return sheet.set("train.warmup_steps", (steps.saturating_mul(3) / 100).min(100));
+    }
+    sheet.set("train.warmup_ratio", 0.03);
+    sheet.note(
+        "axolotl's warm-up has 3% of the steps, but at most 100: in a run of more than 3,333 steps replace \
+         train.warmup_ratio by train.warmup_steps: 100",
+    );
 }
 
 /// FSDP as a level of ZeRO, and how many replicas there are.

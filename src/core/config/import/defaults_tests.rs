@@ -100,3 +100,18 @@ fn keys_of_another_method_are_left_out() {
     assert_eq!(factory(&orpo), json!({ "loss": "orpo", "nll_weight": 1.5 }));
     assert_eq!(factory("pref_loss: orpo\npref_ftx: 0.0\n"), json!({ "loss": "orpo", "nll_weight": 1.0 }));
 }
+
+#[test]
+fn axolotls_warm_up_and_length_are_written() {
+    let of = |lines: &str| {
+        let imported = import(&format!("{AXOLOTL}{lines}")).unwrap();
+        let (train, tokens) = (node(&imported)["train"].clone(), node(&imported)["data"]["pack"]["max_tokens"].clone());
+        (train["warmup_steps"].clone(), train["warmup_ratio"].clone(), tokens, says(&imported, "3,333"))
+    };
+    let null = || json!(null);
+    assert_eq!(of(""), (null(), json!(0.03), json!(512), true));
+    assert_eq!(of("max_steps: 1000\nsequence_len: 64\n"), (json!(30), null(), json!(64), false));
+    assert_eq!(of("max_steps: 90000\n"), (json!(100), null(), json!(512), false));
+    assert_eq!(of("warmup_steps: 0\n"), (json!(0), null(), json!(512), false));
+    assert_eq!(of("warmup_ratio: 0.1\n"), (null(), json!(0.1), json!(512), false));
+}
