@@ -210,6 +210,13 @@ fn method(sheet: &mut Sheet) {
             &["lora_target_modules"],
         );
     }
+    if sheet.is_true("lora_target_linear") {
+        // Modules that are named besides count too.
+        sheet.with("lora_target_modules", "model.foundation.lora.target_modules", |names| {
+            let named = names.as_array().cloned().unwrap_or_else(|| vec![names.clone()]);
+            Ok([Value::from("all-linear")].into_iter().chain(named).collect())
+        });
+    }
     sheet.copy("lora_model_dir", "model.foundation.lora.adapter");
     sheet.copy_all(&[
         ("lora_r", "model.foundation.lora.r"),

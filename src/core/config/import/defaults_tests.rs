@@ -115,3 +115,18 @@ fn axolotls_warm_up_and_length_are_written() {
     assert_eq!(of("warmup_steps: 0\n"), (json!(0), null(), json!(512), false));
     assert_eq!(of("warmup_ratio: 0.1\n"), (null(), json!(0.1), json!(512), false));
 }
+
+/// PEFT's default is no `all-linear`, which ours is.
+#[test]
+fn adapters_are_on_the_modules_that_have_them_there() {
+    let of = |text: String| node(&import(&text).unwrap())["model"]["foundation"]["lora"]["target_modules"].clone();
+    assert_eq!(of(format!("{TRL}use_peft: true\n")), json!(["q_proj", "v_proj"]));
+    assert_eq!(of(format!("{TRL}use_peft: true\nlora_target_modules: all-linear\n")), json!(null));
+    assert_eq!(of(format!("{TRL}use_peft: true\nlora_target_modules: [k_proj]\n")), json!(["k_proj"]));
+    let experts = format!("{TRL}use_peft: true\nlora_target_parameters: [experts.down_proj]\n");
+    let lora = node(&import(&experts).unwrap())["model"]["foundation"]["lora"].clone();
+    assert_eq!(lora["target_parameters"], json!(["experts.down_proj"]));
+    let axolotl = format!("{AXOLOTL}adapter: lora\nlora_target_linear: true\n");
+    assert_eq!(of(axolotl.clone()), json!(null));
+    assert_eq!(of(axolotl + "lora_target_modules: [lm_head]\n"), json!(["all-linear", "lm_head"]));
+}

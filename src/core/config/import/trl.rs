@@ -334,6 +334,14 @@ fn lora(sheet: &mut Sheet) {
         for (theirs, ours) in [("lora_r", "r"), ("lora_alpha", "alpha"), ("lora_dropout", "dropout")] {
             sheet.arrived(theirs, &format!("{LORA}.{ours}"));
         }
+        if sheet.get("lora_target_modules").is_none() && !sheet.is_unsaid("lora_target_modules") {
+            // PEFT's for nearly all language models.
+            sheet.set(&format!("{LORA}.target_modules"), json!(["q_proj", "v_proj"]));
+            sheet.note(
+                "without lora_target_modules PEFT chooses them by the model's architecture: q_proj and v_proj of \
+                 LLaMA, Mistral, Qwen and Gemma; for another one set model.foundation.lora.target_modules",
+            );
+        }
         if sheet.is("lora_target_modules", "all-linear") {
             sheet.settled("all linear layers are the default", &["lora_target_modules"]);
         }
@@ -346,7 +354,7 @@ fn lora(sheet: &mut Sheet) {
         sheet.with("lora_modules_to_save", "model.foundation.lora.modules_to_save", list);
         sheet.copy("use_rslora", "model.foundation.lora.use_rslora");
         sheet.copy("use_dora", "model.foundation.lora.use_dora");
-        sheet.missing("only linear layers can have adapters (lora.target_modules)", &["lora_target_parameters"]);
+        sheet.with("lora_target_parameters", "model.foundation.lora.target_parameters", list);
     }
     sheet.settled(
         "it applies only to adapters, which use_peft turns on",
