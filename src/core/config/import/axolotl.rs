@@ -151,7 +151,7 @@ fn data(sheet: &mut Sheet) {
         sheet.with("train_on_inputs", "train.phase", |_| Ok("pretrain".into()));
     }
     sheet.settled("only answers count in the loss of train.phase sft", &["train_on_inputs"]);
-    sheet.with("shuffle_merged_datasets", "data.shuffle", |value| Ok(value.clone()));
+    order(sheet, is_streamed);
     let prepared = "data is read during the run; `loongforge data pack` packs it in advance";
     sheet.settled(
         prepared,
@@ -165,6 +165,19 @@ fn data(sheet: &mut Sheet) {
             "dataloader_prefetch_factor",
             "dataloader_pin_memory",
         ],
+    );
+}
+
+/// Translates the order of samples. A sampler draws them at random whatever is done when sets are merged, unless they are streamed.
+fn order(sheet: &mut Sheet, is_streamed: bool) {
+    if sheet.is_true("curriculum_sampling") {
+        sheet.with("curriculum_sampling", "data.shuffle", |_| Ok(false.into()));
+    } else if is_streamed {
+        sheet.copy("shuffle_merged_datasets", "data.shuffle");
+    }
+    sheet.settled(
+        "data.shuffle determines the order of samples",
+        &["curriculum_sampling", "shuffle_before_merging_datasets", "shuffle_merged_datasets"],
     );
 }
 

@@ -130,3 +130,24 @@ fn adapters_are_on_the_modules_that_have_them_there() {
     assert_eq!(of(axolotl.clone()), json!(null));
     assert_eq!(of(axolotl + "lora_target_modules: [lm_head]\n"), json!(["all-linear", "lm_head"]));
 }
+
+/// What shuffles a data set before a run says nothing of the order in a run, in which a sampler draws.
+#[test]
+fn samples_have_the_order_that_they_have_there() {
+    let of = |text: String| {
+        let imported = import(&text).unwrap();
+        assert_eq!(missing(&imported), [""; 0], "{text}");
+        node(&imported)["data"]["shuffle"].clone()
+    };
+    let (null, off) = (json!(null), json!(false));
+    assert_eq!(of(format!("{TRL}shuffle_dataset: false\n")), null);
+    assert_eq!(of(format!("{TRL}train_sampling_strategy: sequential\n")), off);
+    assert_eq!(of(format!("{TRL}desirable_weight: 1.0\n")), off, "kto");
+    assert_eq!(of(format!("{TRL}desirable_weight: 1.0\ntrain_sampling_strategy: random\n")), json!(true));
+    assert_eq!(of(format!("{FACTORY}disable_shuffling: true\n")), off);
+    assert_eq!(of(format!("{FACTORY}disable_shuffling: false\n")), null);
+    assert_eq!(of(format!("{AXOLOTL}shuffle_merged_datasets: false\n")), null);
+    assert_eq!(of(format!("{AXOLOTL}curriculum_sampling: true\nshuffle_merged_datasets: true\n")), off);
+    let streamed = "base_model: a/b\npretraining_dataset: {path: x/y, type: pretrain}\nmax_steps: 5\n";
+    assert_eq!(of(format!("{streamed}shuffle_merged_datasets: false\n")), off);
+}

@@ -312,6 +312,10 @@ fn run(sheet: &mut Sheet) {
     sheet.settled("use `loongforge run --overwrite`", &["overwrite_output_dir"]);
     sheet.settled("this is always the case", &["plot_loss", "include_num_input_tokens_seen"]);
     sheet.settled("`loongforge evaluate` does so after the run", &["do_eval", "do_predict"]);
+    if sheet.is_true("disable_shuffling") {
+        sheet.with("disable_shuffling", "data.shuffle", |_| Ok(false.into()));
+    }
+    sheet.settled("data.shuffle is on by default", &["disable_shuffling"]);
 }
 
 /// A list of names, which may be written with commas.

@@ -226,6 +226,11 @@ impl Sheet {
         self.missing("eval.every_steps evaluates during the run", &["eval_strategy", "eval_steps", "eval_on_start"]);
         self.settled("evaluation uses packs of the same size as training", &["per_device_eval_batch_size"]);
         self.trackers();
+        self.with("train_sampling_strategy", "data.shuffle", |value| match value.as_str() {
+            Some("random") => Ok(true.into()),
+            Some("sequential") => Ok(false.into()),
+            _ => Err("samples are read in random order, or with data.shuffle: false in that of the files"),
+        });
         self.settled("use `loongforge run --resume`", &["resume_from_checkpoint"]);
         self.settled("this is always the case", &["do_train", "ddp_timeout"]);
         self.settled(WHOLE, &["save_only_model"]);

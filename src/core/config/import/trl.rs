@@ -73,7 +73,7 @@ pub(super) fn sft(sheet: &mut Sheet) {
         "samples are always packed, and never attend to each other",
         &["packing", "packing_strategy", "eval_packing", "padding_free", "pad_to_multiple_of"],
     );
-    sheet.with("shuffle_dataset", "data.shuffle", |value| Ok(value.clone()));
+    sheet.settled("a sampler draws samples at random in any case, as data.shuffle does", &["shuffle_dataset"]);
 }
 
 /// Translates the arguments of `trl dpo`: its loss, if it has a counterpart, and the rest.
@@ -146,6 +146,8 @@ pub(super) fn kto(sheet: &mut Sheet) {
     }
     sheet.copy_number("desirable_weight", "train.preference.desirable_weight");
     sheet.copy_number("undesirable_weight", "train.preference.undesirable_weight");
+    // Their default: neighbors in the file share a batch.
+    sheet.set("data.shuffle", false);
     sheet.batch_of_groups("per_device_train_batch_size", 8.0);
     compared(sheet);
     common(sheet, 1e-6);
