@@ -151,3 +151,20 @@ fn samples_have_the_order_that_they_have_there() {
     let streamed = "base_model: a/b\npretraining_dataset: {path: x/y, type: pretrain}\nmax_steps: 5\n";
     assert_eq!(of(format!("{streamed}shuffle_merged_datasets: false\n")), off);
 }
+
+#[test]
+fn pictures_are_reduced_as_llama_factory_reduces_them() {
+    let of = |lines: &str| import(&format!("stage: sft\ndataset: a\n{lines}")).unwrap();
+    let earlier = node(&of("model_name_or_path: Qwen/Qwen2.5-VL-7B-Instruct\n"))["data"].clone();
+    assert_eq!(earlier["image"], json!({ "max_pixels": 589_824 }));
+    assert_eq!(earlier["video"], json!({ "max_pixels": 65_536, "max_frames": 128, "fps": 2.0 }));
+    let later = of("model_name_or_path: Qwen/Qwen3-VL-8B-Instruct\nimage_max_pixels: 50176\n");
+    assert_eq!(node(&later)["data"]["image"], json!({ "max_pixels": 50_176 }));
+    assert_eq!(node(&later)["data"]["video"], json!({ "max_frames": 128, "fps": 2.0 }));
+    assert!(says(&later, "each frame"));
+    // A model whose pictures have one size refuses a limit.
+    let square = of("model_name_or_path: llava-hf/llava-1.5-7b-hf\n");
+    assert!(node(&square)["data"]["image"].is_null() && says(&square, "589,824"));
+    let text = of("model_name_or_path: Qwen/Qwen2.5-7B-Instruct\n");
+    assert!(node(&text)["data"]["image"].is_null() && !says(&text, "589,824"));
+}

@@ -51,6 +51,9 @@ pub(super) fn read(sheet: &mut Sheet) {
 
 fn model(sheet: &mut Sheet) {
     // What they say of parts is read while the keys of the model are there.
+    if llama_parts::sees(sheet) {
+        llama_parts::limits(sheet);
+    }
     llama_parts::towers(sheet);
     if sheet.is("finetuning_type", "freeze") {
         llama_parts::freeze(sheet);

@@ -94,6 +94,33 @@ pub(super) fn towers(sheet: &mut Sheet) {
     }
 }
 
+/// Sets the limits that theirs are by default: a picture is reduced to them before the model's own processor reads it.
+pub(super) fn limits(sheet: &mut Sheet) {
+    let is = |part: &str| {
+        let name = |key: &&str| sheet.get(key).and_then(Value::as_str).map(str::to_lowercase);
+        ["model_name_or_path", "template"].iter().filter_map(name).any(|name| name.contains(part))
+    };
+    let (is_earlier, is_later) = (is("qwen2"), is("qwen3"));
+    if is_earlier || is_later {
+        sheet.set("data.image.max_pixels", 768 * 768);
+        sheet.set("data.video.max_frames", 128);
+        sheet.set("data.video.fps", 2.0);
+    } else if sheet.get("image_max_pixels").is_none() {
+        sheet.note(
+            "LLaMA-Factory reduces pictures to image_max_pixels (589,824 by default) before the model's processor \
+             reads them: set data.image.max_pixels if the model takes pictures of any size",
+        );
+    }
+    if is_later && sheet.get("video_max_pixels").is_none() {
+        sheet.note(
+            "LLaMA-Factory reduces each frame of a video to video_max_pixels (65,536 by default); \
+             data.video.max_pixels of this model applies to all frames together",
+        );
+    } else if is_earlier && !is_later {
+        sheet.set("data.video.max_pixels", 256 * 256);
+    }
+}
+
 /// Returns whether something tells that the model takes pictures.
 pub(super) fn sees(sheet: &Sheet) -> bool {
     let names =

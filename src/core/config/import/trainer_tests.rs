@@ -113,9 +113,10 @@ fn trackers_evaluations_and_shards_arrive() {
 fn limits_of_frames_are_not_taken_for_those_of_videos() {
     let lines = "stage: sft\nvideo_max_pixels: 16384\nvideo_fps: 2.0\n";
     let each = import(&format!("model_name_or_path: org/Qwen2.5-VL-7B\n{lines}")).unwrap();
-    assert_eq!(node(&each)["data"]["video"], json!({ "max_pixels": 16384, "fps": 2.0 }));
+    assert_eq!(node(&each)["data"]["video"], json!({ "max_pixels": 16384, "fps": 2.0, "max_frames": 128 }));
     let all = import(&format!("model_name_or_path: org/Qwen3-VL-8B\n{lines}")).unwrap();
-    assert_eq!((&node(&all)["data"]["video"], missing(&all)), (&json!({ "fps": 2.0 }), vec!["video_max_pixels"]));
+    let frames = json!({ "fps": 2.0, "max_frames": 128 });
+    assert_eq!((&node(&all)["data"]["video"], missing(&all)), (&frames, vec!["video_max_pixels"]));
 }
 
 #[test]
