@@ -168,3 +168,19 @@ fn pictures_are_reduced_as_llama_factory_reduces_them() {
     let text = of("model_name_or_path: Qwen/Qwen2.5-7B-Instruct\n");
     assert!(node(&text)["data"]["image"].is_null() && !says(&text, "589,824"));
 }
+
+#[test]
+fn megatrons_dropout_and_its_wsd_are_told() {
+    let of = |options: &str| import(&format!("torchrun pretrain_gpt.py --train-iters 9 {options}")).unwrap();
+    let plain = of("--lr-decay-style cosine --lr-wsd-decay-iters 3");
+    assert!(says(&plain, "dropout of 0.1") && node(&plain)["train"]["decay_steps"].is_null());
+    assert!(!says(&of("--attention-dropout 0.0 --hidden-dropout 0"), "dropout of 0.1"));
+    let wsd = of("--lr-decay-style WSD --global-batch-size 8 --lr-wsd-decay-samples 24");
+    let train = &node(&wsd)["train"];
+    assert_eq!((&train["schedule"], &train["decay_steps"]), (&json!("wsd"), &json!(3)));
+    assert!(says(&wsd, "exponentially") && missing(&wsd).is_empty());
+    let linear = of("--lr-decay-style WSD --lr-wsd-decay-iters 3 --lr-wsd-decay-style linear");
+    assert!(!says(&linear, "exponentially") && missing(&linear).is_empty());
+    let cosine = of("--lr-decay-style WSD --lr-wsd-decay-iters 3 --lr-wsd-decay-style cosine");
+    assert_eq!(missing(&cosine), ["--lr-wsd-decay-style"]);
+}

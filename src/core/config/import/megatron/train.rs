@@ -25,7 +25,7 @@ pub(super) fn read(sheet: &mut Sheet) {
         _ => Err("train.loss_weighting must be token, sample or square"),
     });
     sheet.settled("the mean is over the global batch", &["loss_reduction_all_gather"]);
-    sheet.missing("models have no dropout", &["attention_dropout", "hidden_dropout"]);
+    dropout(sheet);
     sheet.settled("weights are loaded from model.load", &["init_method_std"]);
     let recompute = "memory.activation_budget determines what is recomputed";
     sheet.with("recompute_granularity", "model.foundation.recompute", |value| match value.as_str() {
@@ -42,6 +42,18 @@ pub(super) fn read(sheet: &mut Sheet) {
     );
     sheet.settled("model.foundation.recompute: all recomputes every layer", &["recompute_method", "recompute_vision"]);
     sheet.missing(recompute, &["activation_checkpoint_module_patterns", "activation_checkpoint_skip_modules"]);
+}
+
+/// Tells of dropout, which models of theirs have unless it is turned off, and none here has.
+fn dropout(sheet: &mut Sheet) {
+    const KEYS: [&str; 2] = ["attention_dropout", "hidden_dropout"];
+    if KEYS.iter().any(|key| sheet.get(key).is_none()) {
+        sheet.note(
+            "Megatron's models have a dropout of 0.1 unless attention_dropout and hidden_dropout are set to 0; models \
+             here have none",
+        );
+    }
+    sheet.missing("models have no dropout", &KEYS);
 }
 
 fn batch(sheet: &mut Sheet) {
@@ -88,6 +100,7 @@ fn rate(sheet: &mut Sheet, steps: Option<f64>, size: f64) {
         "WSD" => Ok("wsd".into()),
         _ => Err("train.schedule must be cosine, linear, constant, inverse_sqrt or wsd"),
     });
+    wsd(sheet, size);
     let decay =
         sheet.number("lr_decay_iters").or(sheet.number("lr_decay_samples").map(|samples| (samples / size).floor()));
     let decays_all = decay.is_none() || decay == steps;
@@ -96,7 +109,6 @@ fn rate(sheet: &mut Sheet, steps: Option<f64>, size: f64) {
         true => sheet.settled("the learning rate decays until the last step", &keys),
         false => sheet.missing("the learning rate decays until the last step", &keys),
     }
-    sheet.copy("lr_wsd_decay_iters", "train.decay_steps");
     let within = decay.or(steps).zip(sheet.number("lr_warmup_fraction")).map(|(steps, part)| (steps * part).round());
     match within {
         // Theirs is a share of the steps in which the rate falls.
@@ -117,6 +129,27 @@ fn rate(sheet: &mut Sheet, steps: Option<f64>, size: f64) {
         "a resumed run uses the schedule in the config",
         &["override_opt_param_scheduler", "use_checkpoint_opt_param_scheduler"],
     );
+}
+
+/// Translates the end of Megatron's schedule WSD.
+fn wsd(sheet: &mut Sheet, size: f64) {
+    if sheet.ours("train.schedule").is_none_or(|schedule| schedule != "wsd") {
+        let keys = ["lr_wsd_decay_iters", "lr_wsd_decay_samples", "lr_wsd_decay_style"];
+        return sheet.settled("it applies only to lr_decay_style: WSD", &keys);
+    }
+    if sheet.get("lr_wsd_decay_style").is_none() && !sheet.is_unsaid("lr_wsd_decay_style") {
+        sheet.note(
+            "Megatron's WSD falls exponentially unless lr_wsd_decay_style is linear; train.schedule: wsd falls \
+             linearly",
+        );
+    }
+    if sheet.is("lr_wsd_decay_style", "linear") {
+        sheet.settled("train.schedule: wsd falls linearly", &["lr_wsd_decay_style"]);
+    }
+    sheet.missing("train.schedule: wsd falls linearly", &["lr_wsd_decay_style"]);
+    sheet.copy("lr_wsd_decay_iters", "train.decay_steps");
+    let samples = sheet.number("lr_wsd_decay_samples").map(|samples| (samples / size).floor() as u64);
+    sheet.with("lr_wsd_decay_samples", "train.decay_steps", |_| samples.map(Value::from).ok_or("it must be a number"));
 }
 
 fn optimizer(sheet: &mut Sheet) {
