@@ -26,9 +26,12 @@ const OTHER_LOSSES: [&str; 3] = ["diffusion", "process_reward_model", "reward_mo
 
 /// Returns the key whose method has no counterpart: anything else in its place would train something that was not asked for.
 pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
-    let rl = fields.get("rl").and_then(Value::as_str).filter(|rl| REFUSED.contains(rl));
+    let text = |key: &str| fields.get(key).and_then(Value::as_str);
+    let rl = text("rl").filter(|rl| REFUSED.contains(rl)).map(|rl| format!("rl: {rl}"));
+    let adapter = text("adapter").filter(|kind| !kind.is_empty() && !["lora", "qlora"].contains(kind));
     let is_on = |key: &&&str| fields.get(**key).is_some_and(|value| !value.is_null() && *value != Value::Bool(false));
-    rl.map(|rl| format!("rl: {rl}")).or_else(|| OTHER_LOSSES.iter().find(is_on).map(|key| (*key).to_owned()))
+    let other = || OTHER_LOSSES.iter().find(is_on).map(|key| (*key).to_owned());
+    rl.or_else(|| adapter.map(|kind| format!("adapter: {kind}"))).or_else(other)
 }
 
 /// Translates the keys of a file, each by what axolotl does with it.
@@ -213,6 +216,10 @@ fn method(sheet: &mut Sheet) {
         let why = "it applies only to adapters, which `adapter: lora` turns on";
         sheet.settled(why, &ADAPTERS);
     }
+    if has_adapters && sheet.get("lora_model_dir").is_some() {
+        sheet.copy("lora_model_dir", "model.foundation.lora.adapter");
+        sheet.settled("it comes from lora_model_dir", &ADAPTERS);
+    }
     if sheet
         .get("lora_target_modules")
         .and_then(Value::as_str)
@@ -230,7 +237,6 @@ fn method(sheet: &mut Sheet) {
             Ok([Value::from("all-linear")].into_iter().chain(named).collect())
         });
     }
-    sheet.copy("lora_model_dir", "model.foundation.lora.adapter");
     sheet.copy_all(&[
         ("lora_r", "model.foundation.lora.r"),
         ("lora_alpha", "model.foundation.lora.alpha"),

@@ -184,3 +184,24 @@ fn megatrons_dropout_and_its_wsd_are_told() {
     let cosine = of("--lr-decay-style WSD --lr-wsd-decay-iters 3 --lr-wsd-decay-style cosine");
     assert_eq!(missing(&cosine), ["--lr-wsd-decay-style"]);
 }
+
+/// Keys of adapters that are left over turn none on where all weights are trained, and an adapter that is continued has its own rank.
+#[test]
+fn keys_of_adapters_apply_to_new_ones_alone() {
+    let keys = "lora_rank: 16\nlora_alpha: 16\nlora_dropout: 0.1\nlora_target: q_proj\nadditional_target: norm\n";
+    let of = |text: &str, lines: &str| {
+        let imported = import(&format!("{text}{lines}")).unwrap();
+        assert_eq!(missing(&imported), [""; 0], "{lines}");
+        node(&imported)["model"]["foundation"]["lora"].clone()
+    };
+    assert_eq!(of(FACTORY, &format!("finetuning_type: full\n{keys}")), json!(null));
+    assert_eq!(of(FACTORY, &format!("finetuning_type: freeze\nfreeze_trainable_layers: -1\n{keys}")), json!(null));
+    let own = json!({ "adapter": "some/adapter" });
+    assert_eq!(of(FACTORY, &format!("adapter_name_or_path: some/adapter\n{keys}")), own);
+    assert_eq!(of(AXOLOTL, "adapter: lora\nlora_r: 8\nlora_alpha: 4\nlora_model_dir: some/adapter\n"), own);
+    assert_eq!(of(AXOLOTL, "lora_r: 8\nlora_model_dir: some/adapter\n"), json!(null));
+    let merged = format!("{FACTORY}adapter_name_or_path: some/adapter\ncreate_new_adapter: true\n{keys}");
+    let imported = import(&merged).unwrap();
+    assert_eq!(missing(&imported), ["create_new_adapter"]);
+    assert_eq!(node(&imported)["model"]["foundation"]["lora"]["r"], json!(16));
+}

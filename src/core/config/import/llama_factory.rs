@@ -164,28 +164,29 @@ fn data(sheet: &mut Sheet) {
     sheet.missing("set the `weight` of each file in data.train", &["interleave_probs", "mix_strategy"]);
 }
 
-fn method(sheet: &mut Sheet) {
-    let lora = "model.foundation.lora";
-    let is_lora = sheet.get("finetuning_type").is_none_or(|kind| kind == "lora");
-    let has_adapters = is_lora && !sheet.has_set("model.foundation.train_patterns");
+/// Translates adapters, and returns whether there are any.
+fn adapters(sheet: &mut Sheet) -> bool {
+    const LORA: &str = "model.foundation.lora";
+    const KEYS: [&str; 7] =
+        ["additional_target", "lora_alpha", "lora_dropout", "lora_rank", "lora_target", "use_dora", "use_rslora"];
     let is_frozen = sheet.has_set("model.foundation.train_patterns");
-    match sheet.get("finetuning_type").and_then(Value::as_str).unwrap_or("lora") {
-        _ if is_frozen => {}
-        "lora" => {
+    let has_adapters = !is_frozen && sheet.get("finetuning_type").is_none_or(|kind| kind == "lora");
+    let continues = sheet.has_set("model.foundation.lora.adapter") && !sheet.is_true("create_new_adapter");
+    if has_adapters {
+        sheet.arrived("finetuning_type", LORA);
+    }
+    sheet.settled("without lora, all weights are trained", &["finetuning_type"]);
+    match (has_adapters, continues) {
+        (false, _) => sheet.settled("it applies only to finetuning_type: lora", &KEYS),
+        (true, true) => sheet.settled("it comes from adapter_name_or_path", &KEYS),
+        (true, false) => {
             let rank = sheet.number("lora_rank").unwrap_or(8.0);
-            sheet.set(&format!("{lora}.r"), rank as u64);
+            sheet.set("model.foundation.lora.r", rank as u64);
             // Their default.
             let alpha = sheet.number("lora_alpha").unwrap_or(2.0 * rank);
-            sheet.set(&format!("{lora}.alpha"), alpha);
-            sheet.arrived("finetuning_type", lora);
+            sheet.set("model.foundation.lora.alpha", alpha);
         }
-        _ => sheet.settled("without lora, all weights are trained", &["finetuning_type"]),
     }
-    sheet.settled(
-        "it applies only to finetuning_type: freeze",
-        &["freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"],
-    );
-    sheet.missing("name layers in model.foundation.train_patterns", &["use_llama_pro"]);
     sheet.arrived("lora_rank", "model.foundation.lora.r");
     sheet.arrived("lora_alpha", "model.foundation.lora.alpha");
     sheet.copy_all(&[
@@ -198,6 +199,16 @@ fn method(sheet: &mut Sheet) {
     }
     sheet.with("lora_target", "model.foundation.lora.target_modules", |value| Ok(names(value)));
     sheet.with("additional_target", "model.foundation.lora.modules_to_save", |value| Ok(names(value)));
+    has_adapters
+}
+
+fn method(sheet: &mut Sheet) {
+    let has_adapters = adapters(sheet);
+    sheet.settled(
+        "it applies only to finetuning_type: freeze",
+        &["freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"],
+    );
+    sheet.missing("name layers in model.foundation.train_patterns", &["use_llama_pro"]);
     let others = "this adapter variant is not supported";
     sheet.missing(others, &["pissa_init", "pissa_iter", "use_galore", "use_badam", "use_apollo", "create_new_adapter"]);
     sheet.regularization(has_adapters);

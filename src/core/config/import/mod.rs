@@ -147,8 +147,8 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
         () if has("base_model") => {
             if let Some(method) = axolotl::refused(&fields) {
                 return Err(ImportError::Method(format!(
-                    "axolotl's `{method}` has no counterpart: only fine-tuning, pretraining and `rl` of dpo, ipo, \
-                     orpo, simpo and kto are translated"
+                    "axolotl's `{method}` has no counterpart: only fine-tuning, also of lora and qlora, pretraining \
+                     and `rl` of dpo, ipo, orpo, simpo and kto are translated"
                 )));
             }
             ("axolotl", axolotl::read)

@@ -211,6 +211,7 @@ fn a_divergence_leaves_the_loss_as_it_is() {
 fn what_trains_something_else_is_refused() {
     for (text, part) in [
         ("base_model: a/b\nrl: grpo\n", "`rl: grpo` has no counterpart"),
+        ("base_model: a/b\nadapter: loha\nlora_r: 8\n", "`adapter: loha` has no counterpart"),
         ("base_model: a/b\nreward_model: true\n", "`reward_model` has no counterpart"),
         ("base_model: a/b\ndiffusion: {noise_schedule: linear}\n", "`diffusion` has no counterpart"),
         ("model_name_or_path: a/b\nfinetuning_type: oft\ndataset: x\n", "finetuning_type `oft` has no counterpart"),
