@@ -205,3 +205,13 @@ fn keys_of_adapters_apply_to_new_ones_alone() {
     assert_eq!(missing(&imported), ["create_new_adapter"]);
     assert_eq!(node(&imported)["model"]["foundation"]["lora"]["r"], json!(16));
 }
+
+#[test]
+fn a_mixtures_loss_of_balance_is_told() {
+    let of = |name: &str, lines: &str| {
+        let text = format!("model_name_or_path: {name}\ndataset_name: x/y\n{lines}");
+        says(&import(&text).unwrap(), "load-balancing")
+    };
+    assert!(of("Qwen/Qwen3-30B-A3B", "") && of("mistralai/Mixtral-8x7B-v0.1", ""));
+    assert!(!of("Qwen/Qwen3-8B", "") && !of("Qwen/Qwen3-30B-A3B", "router_aux_loss_coef: 0.0\n"));
+}

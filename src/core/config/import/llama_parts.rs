@@ -135,6 +135,23 @@ pub(super) fn sees(sheet: &Sheet) -> bool {
         || config(sheet).is_some_and(has_tower)
 }
 
+/// Returns whether something tells that the model is a mixture of experts.
+pub(super) fn is_mixture(sheet: &Sheet) -> bool {
+    let name = sheet.get("model_name_or_path").and_then(Value::as_str).unwrap_or_default().to_lowercase();
+    // `A3B` is how many parameters are active.
+    let is_active = |part: &str| {
+        let number = part.strip_prefix('a').and_then(|part| part.strip_suffix('b'));
+        number.is_some_and(|number| number.parse::<f64>().is_ok())
+    };
+    let has_experts = |config: Value| {
+        let keys = ["num_experts", "num_local_experts", "n_routed_experts"];
+        [&config, &config["text_config"]].iter().any(|section| keys.iter().any(|key| section[key].is_number()))
+    };
+    ["moe", "mixtral", "gpt-oss"].iter().any(|part| name.contains(part))
+        || name.split(['-', '_', '/']).any(is_active)
+        || config(sheet).is_some_and(has_experts)
+}
+
 /// Counts the layers of a model whose folder is here.
 fn num_layers(sheet: &Sheet) -> Option<i64> {
     let config = config(sheet)?;

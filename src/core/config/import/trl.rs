@@ -203,6 +203,12 @@ fn model(sheet: &mut Sheet) {
         _ => Ok(value.clone()),
     });
     sheet.arrived("model_revision", "model.load");
+    if sheet.get("router_aux_loss_coef").is_none() && llama_parts::is_mixture(sheet) {
+        sheet.note(
+            "TRL adds a load-balancing loss of weight 0.001 to a mixture of experts: set model.moe.aux_loss_coef to \
+             0.001",
+        );
+    }
     sheet.copy_number("router_aux_loss_coef", "model.moe.aux_loss_coef");
     sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
     let fused = "attention and losses are always fused";
