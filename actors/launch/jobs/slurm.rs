@@ -79,9 +79,8 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
             let _ = writeln!(text, "srun{group} --kill-on-bad-exit=1 bash -c {} {join} &", shell_word(&command));
         }
     }
-    text += "\n# `wait` ends early when a signal comes: ask again until the scheduler has ended.\n\
-             while kill -0 $scheduler 2>/dev/null; do wait $scheduler; code=$?; done\n\
-             # 3: stopped with a checkpoint, 4: too few actors are left, 75: a transient error. All resume from the last checkpoint.\n\
+    text += super::WAIT;
+    text += "# 3: stopped with a checkpoint, 4: too few actors are left, 75: a transient error. All resume from the last checkpoint.\n\
              case $code in 3|4|75) scontrol requeue \"$SLURM_JOB_ID\";; esac\n\
              code_is_final $code || echo \"loongforge ended with $code\" >&2\n\
              exit $code\n";

@@ -19,9 +19,14 @@ pub fn ssh(job: &JobSpec) -> Result<String, JobError> {
          # loongforge over ssh: the same folder, program and certificates on every host. Ctrl-C shuts the run down cleanly.\n\
          set -u\n\
          remote() {{ ssh -o BatchMode=yes -o ServerAliveInterval=15 \"$1\" \"cd $(printf %q \"$PWD\") && $2\"; }}\n\n\
-         ssh -tt -o BatchMode=yes {} \"cd $(printf %q \"$PWD\") && \"{} &\n\
+         # What is written to this is typed at the scheduler's terminal: a signal would end ssh alone.\n\
+         keys=$(mktemp -d) || exit 1\n\
+         mkfifo \"$keys/fifo\" || exit 1\n\
+         ssh -tt -o BatchMode=yes {} \"cd $(printf %q \"$PWD\") && \"{} < \"$keys/fifo\" &\n\
          scheduler=$!\n\
-         trap 'kill -INT $scheduler' INT TERM\n",
+         exec 3> \"$keys/fifo\"\n\
+         rm -r \"$keys\"\n\
+         trap 'printf \"\\003\" >&3' INT TERM\n",
         shell_word(first),
         shell_word(&job.command(Role::Scheduler, PoolName::SCHEDULER, &join)),
     );
@@ -43,7 +48,7 @@ pub fn ssh(job: &JobSpec) -> Result<String, JobError> {
         }
         start(host, actor, &env);
     }
-    text += "\nwhile kill -0 $scheduler 2>/dev/null; do wait $scheduler; code=$?; done\n\
-             exit $code\n";
+    text += super::WAIT;
+    text += "exit $code\n";
     Ok(text)
 }

@@ -40,6 +40,12 @@ fn job() -> JobSpec {
 
 /// Runs a script with stand-ins; what they were called with, in no order, and the script's exit code.
 fn play(script: &str, scheduler_ends_with: u8) -> (Vec<String>, i32) {
+    // Others end before the scheduler does.
+    play_with(script, &format!("sleep 0.3; exit {scheduler_ends_with}"))
+}
+
+/// The same with a scheduler that does this.
+fn play_with(script: &str, scheduler: &str) -> (Vec<String>, i32) {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -47,9 +53,7 @@ fn play(script: &str, scheduler_ends_with: u8) -> (Vec<String>, i32) {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     };
     let log = |name: &str| format!("echo \"{name} $*\" >> \"$LOG\"\n");
-    // Others end before the scheduler does.
-    let program =
-        format!("{}case \"$*\" in *scheduler*) sleep 0.3; exit {scheduler_ends_with};; esac\n", log("loongforge"));
+    let program = format!("{}case \"$*\" in *scheduler*) {scheduler};; esac\n", log("loongforge"));
     write("loongforge", &program);
     write("scontrol", &log("scontrol"));
     write("srun", &format!("{}while [[ $1 == --* ]]; do shift; done; exec \"$@\"\n", log("srun")));
@@ -111,6 +115,32 @@ fn a_slurm_job_starts_every_pool_and_is_queued_again_after_a_stop() {
         assert_eq!(said(":6001 --resume --tls certs"), 1);
         assert_eq!(lines.iter().filter(|line| line.starts_with("srun --het-group=")).count(), 2);
     }
+}
+
+/// Such as one whose config is wrong, or whose host cannot be reached.
+#[test]
+fn a_scheduler_that_ends_before_it_is_waited_for_has_a_code() {
+    if !has_bash() {
+        return;
+    }
+    for (script, code) in [(slurm(&job()).unwrap(), 75), (ssh(&job()).unwrap(), 2)] {
+        let late = script.replacen("wait $scheduler;", "sleep 1\nwait $scheduler;", 1);
+        assert_ne!(late, script);
+        let (lines, ended_with) = play_with(&late, &format!("exit {code}"));
+        assert_eq!((ended_with, lines.contains(&"scontrol requeue 7".to_owned())), (code, code == 75));
+    }
+}
+
+/// ssh takes a signal for itself, and ignores SIGINT behind `&`: the key goes to the scheduler's terminal.
+#[test]
+fn a_script_that_is_stopped_types_it_to_the_scheduler() {
+    if !has_bash() {
+        return;
+    }
+    let script = ssh(&job()).unwrap();
+    let stopped = script.replacen("wait $scheduler;", "(sleep 0.5; kill -TERM $$) &\nwait $scheduler;", 1);
+    let (_, ended_with) = play_with(&stopped, "IFS= read -rN1 -t 20 key; [[ $key == $'\\003' ]] && exit 3; exit 1");
+    assert_eq!(ended_with, 3);
 }
 
 #[test]
