@@ -4,11 +4,13 @@ use std::path::Path;
 
 /// Part of a GPU's name, its dense bf16 and its float32 peak in TFLOP/s without TF32, from the makers' data sheets. The
 /// first that fits counts.
-const PEAKS: [(&str, f64, f64); 14] = [
+const PEAKS: [(&str, f64, f64); 16] = [
     ("GB200", 2500.0, 80.0),
     ("B200", 2250.0, 80.0),
     ("GH200", 989.4, 66.9),
+    ("H200 NVL", 835.5, 60.0),
     ("H200", 989.4, 66.9),
+    ("H100 NVL", 835.5, 60.0),
     ("H100 PCIe", 756.0, 51.2),
     ("H100", 989.4, 66.9),
     ("H800", 989.4, 66.9),
@@ -46,6 +48,7 @@ mod tests {
         assert_eq!(peak("NVIDIA H200"), Some(989.4));
         assert_eq!(peak("NVIDIA H100 80GB HBM3"), Some(989.4));
         assert_eq!(peak("NVIDIA H100 PCIe"), Some(756.0));
+        assert_eq!((peak("NVIDIA H100 NVL"), peak("NVIDIA H200 NVL")), (Some(835.5), Some(835.5)));
         assert_eq!(
             (peak("NVIDIA H20"), peak("NVIDIA L40S"), peak("NVIDIA L4")),
             (Some(148.0), Some(362.0), Some(121.0))
