@@ -152,19 +152,22 @@ impl Resolver<'_> {
             out += &rest[..start];
             let body = &rest[start + 2..];
             let end = closing(body).ok_or_else(|| Failure::new(format!("`{}` has no closing `}}`", &rest[start..])))?;
-            let value = self.expression(&body[..end], path, depth)?;
+            let expression = &body[..end];
             rest = &body[end + 1..];
             if out.is_empty() && rest.is_empty() {
-                return Ok(value);
+                return self.expression(expression, path, depth);
             }
-            match value {
-                Kind::Seq(_) | Kind::Map(_) => {
-                    return Err(Failure::new(format!(
-                        "`${{{}}}` is a list or map and cannot be part of a text",
-                        &body[..end]
-                    )));
+            if let Some(written) = self.written(expression) {
+                out += &written;
+            } else {
+                match self.expression(expression, path, depth)? {
+                    Kind::Seq(_) | Kind::Map(_) => {
+                        return Err(Failure::new(format!(
+                            "`${{{expression}}}` is a list or map and cannot be part of a text"
+                        )));
+                    }
+                    scalar => out += &Node::new(scalar, None).to_text(),
                 }
-                scalar => out += &Node::new(scalar, None).to_text(),
             }
             if out.len() > MAX_TEXT {
                 return Err(Failure::new("the interpolated text is too long"));
@@ -172,6 +175,20 @@ impl Resolver<'_> {
         }
         out += rest;
         Ok(Kind::Text(out))
+    }
+
+    /// Returns the value of an environment variable, or its default, as it is written: within a text `1.10` is no number.
+    fn written(&self, body: &str) -> Option<String> {
+        let (resolver, arguments) = body.split_once(':')?;
+        if resolver.trim() != "oc.env" {
+            return None;
+        }
+        let (name, default) = match arguments.split_once(',') {
+            Some((name, default)) => (name, Some(default.trim())),
+            None => (arguments, None),
+        };
+        let default = || default.filter(|default| !default.contains("${"));
+        (self.env)(name.trim()).or_else(|| Some(default()?.trim_matches(['"', '\'']).to_owned()))
     }
 
     /// Returns the value of the expression between `${` and `}`.
@@ -252,7 +269,8 @@ mod tests {
     fn resolved(text: &str) -> (String, Vec<Problem>) {
         let mut root = yaml::parse(text, 0, 0).unwrap();
         let (mut problems, mut failed) = (Vec::new(), BTreeSet::new());
-        let env = |name: &str| (name == "SET").then(|| "7".to_owned());
+        let set = [("SET", "7"), ("VERSION", "1.10"), ("COMMIT", "1234e56")];
+        let env = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
         resolve(&mut root, &env, &mut problems, &mut failed);
         assert_eq!(problems.len(), failed.len());
         (root.to_json().to_string(), problems)
@@ -265,6 +283,8 @@ mod tests {
             ("a: {b: '${.c}', c: '${..d}'}\nd: 2e-5\n", r#"{"a":{"b":0.00002,"c":0.00002},"d":0.00002}"#),
             ("a: '${oc.env:SET}'\nb: '${oc.env:UNSET,null}'\n", r#"{"a":7,"b":null}"#),
             ("a: '${oc.env:UNSET,${b}}'\nb: x\n", r#"{"a":"x","b":"x"}"#),
+            ("a: v${oc.env:VERSION}-${oc.env:COMMIT}\n", r#"{"a":"v1.10-1234e56"}"#),
+            ("a: ${oc.env:NONE,2.0}.x\n", r#"{"a":"2.0.x"}"#),
             ("a: {x: 1}\nb: '${a}'\n", r#"{"a":{"x":1},"b":{"x":1}}"#),
             ("a_b: 1\nc: '${a-b}'\n", r#"{"a_b":1,"c":1}"#),
             ("a: {b.c: '${d}', e: ['${d}']}\nd: 1\n", r#"{"a":{"b.c":1,"e":[1]},"d":1}"#),
