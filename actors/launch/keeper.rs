@@ -130,17 +130,18 @@ impl<'a> Keeper<'a> {
         let mut signals = Signals::new()?;
         let mut scheduler = self.scheduler(command(), false)?;
         let (mut lives, mut hearing, mut saying) = (1, None, None::<LinkSender<Word>>);
-        let mut told_to_stop = None;
+        // What asked the run to stop, and whether a scheduler that has followed another one is still to be told.
+        let (mut told_to_stop, mut is_owed) = (None::<Signal>, false);
         loop {
             tokio::select! {
                 status = scheduler.wait() => {
                     let status = status?;
-                    let has_stopped = status.signal().is_none() || status.signal() == told_to_stop;
+                    let has_stopped = status.signal().is_none() || status.signal() == told_to_stop.map(Signal::as_raw);
                     if has_stopped || lives == MAX_LIVES {
                         return Ok(status);
                     }
                     eprintln!("the scheduler's process ended: {status}; a new one takes over");
-                    (lives, hearing, saying) = (lives + 1, None, None);
+                    (lives, hearing, saying, is_owed) = (lives + 1, None, None, told_to_stop.is_some());
                     scheduler = self.scheduler(command(), true)?;
                 }
                 accepted = listener.accept() => {
@@ -149,6 +150,10 @@ impl<'a> Keeper<'a> {
                     // One that is gone again is learned from its end.
                     let _ = sender.send(&Word::Started(started)).await;
                     (hearing, saying) = (Some(receiver), Some(sender));
+                    if let Some(asked) = told_to_stop.filter(|_| is_owed) {
+                        hand_on(asked, &scheduler);
+                        is_owed = false;
+                    }
                 }
                 order = hear(&mut hearing) => self.obey(order),
                 Ok((number, end)) = self.ends.recv_async() => {
@@ -161,7 +166,7 @@ impl<'a> Keeper<'a> {
                 }
                 asked = signals.next() => {
                     if asked != Signal::USR1 {
-                        told_to_stop = Some(asked.as_raw());
+                        (told_to_stop, is_owed) = (Some(asked), false);
                     }
                     hand_on(asked, &scheduler);
                 }

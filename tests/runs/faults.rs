@@ -194,6 +194,33 @@ fn a_scheduler_that_is_killed_among_its_processes_is_followed_by_another() {
 }
 
 #[test]
+fn a_scheduler_that_is_killed_while_it_stops_is_followed_by_one_that_stops() {
+    let fixture = Fixture::new(Pictures::All);
+    let mut command = program(&fixture, "stopped", &["train.steps=40", "--processes"]);
+    // It goes on until it is told to stop.
+    let run = command.env("LOONGFORGE_FAULTS", "foundation/0@before_commit:3-40=slow").spawn().unwrap();
+    let metrics = fixture.path().join("stopped/metrics.jsonl");
+    while std::fs::read_to_string(&metrics).unwrap_or_default().lines().count() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
+    let scheduler = children.split_whitespace().next().unwrap();
+    let kill = |signal: &str, process: &str| {
+        assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
+    };
+    // It never heeds what it is told.
+    kill("-STOP", scheduler);
+    kill("-TERM", &run.id().to_string());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    kill("-9", scheduler);
+    let output = run.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("a new one takes over"), "{text}");
+    assert!(losses(&fixture, "stopped").len() < 40, "{text}");
+}
+
+#[test]
 fn a_run_that_is_not_under_way_yet_stops_when_it_is_asked_to() {
     let fixture = Fixture::new(Pictures::All);
     let run = program(&fixture, "early", &["train.steps=40", "--processes"]).spawn().unwrap();
