@@ -6,7 +6,7 @@ const settings = { smooth: 0, log: false, at: null };
 const ticks = (from, to, count, whole) => {
   const least = (to - from) / count, power = 10 ** Math.floor(Math.log10(least));
   const apart = Math.max([1, 2, 5, 10].map(m => m * power).find(s => s >= least * 0.999), whole ? 1 : 0), values = [];
-  for (let i = Math.ceil(from / apart - 1e-6); i * apart <= to + apart * 1e-6; i++) values.push(+(i * apart).toPrecision(12));
+  for (let i = Math.ceil(from / apart - 1e-6); i * apart <= to + apart * 1e-6 && values.length < 100; i++) values.push(+(i * apart).toPrecision(12));
   return values;
 };
 // 1, 2 and 5 of each power of ten; where these are few, round values.
@@ -42,7 +42,8 @@ function plot(place, curves, { format = label, exact = false, unit = 1, first = 
   const least = i => all.reduce((a, p) => Math.min(a, p[i]), Infinity), most = i => all.reduce((a, p) => Math.max(a, p[i]), -Infinity);
   const [x0, x1] = [least(0), most(0)];
   let [y0, y1] = [least(1), most(1)];
-  if (y0 === y1) [y0, y1] = log ? [y0 / 2, y1 * 2] : [y0 - 0.5, y1 + 0.5];
+  // What differs by the rounding of means alone is one value: between two such there are no round ones.
+  if (y1 - y0 <= 1e-12 * Math.max(Math.abs(y0), Math.abs(y1))) [y0, y1] = log ? [y0 / 2, y1 * 2] : [y0 - 0.5, y1 + 0.5];
   const scale = log ? Math.log : v => v;
   const X = x => L + (x - x0) / (x1 - x0 || 1) * (W - L - R), Y = y => H - B - (scale(y) - scale(y0)) / (scale(y1) - scale(y0)) * (H - B - T);
   const svg = draw("svg", { viewBox: `0 0 ${W} ${H}`, width: W, height: H, "font-size": 11, role: "img", class: "plot" });

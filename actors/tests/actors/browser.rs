@@ -62,7 +62,10 @@ fn a_page_that_is_a_file_draws_itself() {
     let info = RunInfo { name: "</script><b>run</b>".into(), num_steps: 12, ..RunInfo::default() };
     let mut board = Board::new(info, 100, 1);
     for step in 0..12 {
-        let metrics = StepMetrics { step, loss: 4.0 / (step + 1) as f64, step_ms: 500.0, ..StepMetrics::default() };
+        // A constant rate, as means of many steps round it.
+        let learning_rate = f64::from_bits(1e-4_f64.to_bits() + step % 2);
+        let loss = 4.0 / (step + 1) as f64;
+        let metrics = StepMetrics { step, loss, learning_rate, step_ms: 500.0, ..StepMetrics::default() };
         board.take(News::Step(Box::new(metrics), Vec::new()), step * 500_000_000, 0);
     }
     board.take(News::Evaluated { step: 6, losses: vec![("val".into(), 0.75)] }, 6_000_000_000, 0);
