@@ -215,3 +215,18 @@ fn a_mixtures_loss_of_balance_is_told() {
     assert!(of("Qwen/Qwen3-30B-A3B", "") && of("mistralai/Mixtral-8x7B-v0.1", ""));
     assert!(!of("Qwen/Qwen3-8B", "") && !of("Qwen/Qwen3-30B-A3B", "router_aux_loss_coef: 0.0\n"));
 }
+
+#[test]
+fn linear_layers_of_megatron_have_biases_unless_told_otherwise() {
+    let of = |more: &str| {
+        let sizes = "--num-layers 2 --hidden-size 64 --ffn-hidden-size 96 --num-attention-heads 4 --swiglu";
+        let kind = "--normalization RMSNorm --position-embedding-type rope --vocab-size 320";
+        node(&import(&format!("torchrun pretrain_gpt.py --train-iters 9 {sizes} {kind} {more}")).unwrap())
+    };
+    let config = of("")["model"]["config"].clone();
+    assert_eq!((&config["attention_bias"], &config["mlp_bias"]), (&json!(true), &json!(true)));
+    let plain = of("--disable-bias-linear")["model"]["config"].clone();
+    assert!(plain["model_type"] == "llama" && plain["attention_bias"].is_null(), "{plain}");
+    assert!(of("--num-experts 4")["model"].is_null());
+    assert_eq!(of("--num-experts 4 --disable-bias-linear")["model"]["config"]["model_type"], json!("mixtral"));
+}

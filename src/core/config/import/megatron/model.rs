@@ -173,8 +173,15 @@ fn is_llama(sheet: &Sheet) -> bool {
         ["add_qkv_bias", "qk_layernorm", "multi_latent_attention", "apply_layernorm_1p", "use_rope_scaling"]
             .iter()
             .any(|key| sheet.is_true(key));
+    // Mixtral's experts have no biases, which theirs have unless told otherwise.
+    let has_other = has_other || (sheet.number("num_experts").is_some() && has_biases(sheet));
     let needed = ["num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads"];
     is_llama && !has_other && needed.iter().all(|key| sheet.number(key).is_some())
+}
+
+/// Returns whether linear layers have biases, as Megatron's have by default.
+fn has_biases(sheet: &Sheet) -> bool {
+    !sheet.is_true("disable_bias_linear")
 }
 
 /// The `config.json` that the options describe.
@@ -200,6 +207,9 @@ fn llama(sheet: &Sheet) -> Value {
     }
     if let Some(channels) = number("kv_channels") {
         config["head_dim"] = json!(channels);
+    }
+    if has_biases(sheet) {
+        (config["attention_bias"], config["mlp_bias"]) = (json!(true), json!(true));
     }
     if let Some(experts) = number("num_experts") {
         config["model_type"] = json!("mixtral");
