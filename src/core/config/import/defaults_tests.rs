@@ -230,3 +230,16 @@ fn linear_layers_of_megatron_have_biases_unless_told_otherwise() {
     assert!(of("--num-experts 4")["model"].is_null());
     assert_eq!(of("--num-experts 4 --disable-bias-linear")["model"]["config"]["model_type"], json!("mixtral"));
 }
+
+#[test]
+fn it_is_told_that_long_answers_are_skipped() {
+    for (text, is_told) in [
+        (FACTORY.replace("sft", "dpo"), true),
+        (FACTORY.replace("sft", "kto"), true),
+        (FACTORY.to_owned(), false),
+        (format!("{TRL}beta: 0.1\n"), true),
+        (TRL.to_owned(), false),
+    ] {
+        assert_eq!(says(&import(&text).unwrap(), "where the original truncates it"), is_told, "{text}");
+    }
+}

@@ -143,8 +143,9 @@ fn data(sheet: &mut Sheet) {
         "the paths in data.train start with it: compare them with the files in dataset_info.json",
         &["dataset_dir"],
     );
-    // Answers that are compared cannot be cut.
-    if !sheet.is("stage", "dpo") && !sheet.is("stage", "kto") {
+    if sheet.is("stage", "dpo") || sheet.is("stage", "kto") {
+        sheet.long_answers();
+    } else {
         sheet.set("data.pack.too_long", "truncate");
     }
     // Their default.

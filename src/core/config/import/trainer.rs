@@ -62,6 +62,14 @@ impl Sheet {
         );
     }
 
+    /// Says what becomes of long answers that are compared.
+    pub fn long_answers(&mut self) {
+        self.note(
+            "answers that are compared are not cut: a sample that is longer than data.pack.max_tokens is skipped, \
+             where the original truncates it",
+        );
+    }
+
     /// The batch of KTO: the samples of a device are a group, and groups are accumulated.
     pub fn batch_of_groups(&mut self, per_device: &str, default: f64) {
         let size = self.number(per_device).unwrap_or(default) as u64;

@@ -279,8 +279,9 @@ fn data(sheet: &mut Sheet) {
     match length.filter(|length| *length >= 1.0 && !sheet.is_null("max_length")) {
         Some(length) => {
             sheet.set("data.pack.max_tokens", length as u64);
-            // A pair of answers cannot be cut.
-            if !is_pairs {
+            if is_pairs {
+                sheet.long_answers();
+            } else {
                 sheet.set("data.pack.too_long", "truncate");
             }
             sheet.arrived("max_length", "data.pack.max_tokens");
