@@ -243,3 +243,18 @@ fn it_is_told_that_long_answers_are_skipped() {
         assert_eq!(says(&import(&text).unwrap(), "where the original truncates it"), is_told, "{text}");
     }
 }
+
+/// Without `--global-batch-size` a batch is that of a device times data parallelism.
+#[test]
+fn samples_of_megatron_are_steps_by_the_batch_of_all_devices() {
+    let of = |options: &str| {
+        let line = format!("torchrun --nproc_per_node 4 pretrain_gpt.py --train-samples 800 {options}");
+        let imported = import(&line).unwrap();
+        let train = node(&imported)["train"].clone();
+        (train["steps"].clone(), train["warmup_steps"].clone(), missing(&imported).join(" "))
+    };
+    let own = "--micro-batch-size 2 --lr-warmup-samples 80";
+    assert_eq!(of(own), (json!(100), json!(10), String::new()));
+    assert_eq!(of(&format!("{own} --global-batch-size 16")), (json!(50), json!(5), String::new()));
+    assert_eq!(of(""), (json!(null), json!(null), "--train-samples".to_owned()));
+}

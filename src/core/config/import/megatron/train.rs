@@ -7,13 +7,16 @@ use crate::config::import::sheet::Sheet;
 /// Translates the options of steps, rates, the optimizer and precision.
 pub(super) fn read(sheet: &mut Sheet) {
     batch(sheet);
-    let size = sheet.number("global_batch_size").unwrap_or(1.0).max(1.0);
-    let steps = sheet.number("train_iters").or(sheet.number("train_samples").map(|samples| (samples / size).floor()));
+    // Also where it follows from the samples of a device.
+    let size = sheet.set_number("train.global_batch_size").filter(|size| *size >= 1.0);
+    let samples = sheet.number("train_samples").zip(size).map(|(samples, size)| (samples / size).floor());
+    let steps = sheet.number("train_iters").or(samples);
     sheet.copy("train_iters", "train.steps");
     sheet.with("train_samples", "train.steps", |_| {
-        steps.map(|steps| (steps as u64).into()).ok_or("it must be a number")
+        let why = "set train.steps: train_samples / train.global_batch_size, of which one is not known";
+        samples.map(|steps| (steps as u64).into()).ok_or(why)
     });
-    rate(sheet, steps, size);
+    rate(sheet, steps, size.unwrap_or(1.0));
     sheet.arrived("global_batch_size", "train.global_batch_size");
     optimizer(sheet);
     precision(sheet);
