@@ -37,6 +37,8 @@ pub fn jobset(job: &JobSpec) -> Result<String, JobError> {
     let mut compute = job.compute_pools(shares_pod)?;
     compute.sort_by_key(|pool| pool.role != Role::Foundation);
     pools.extend(compute);
+    let gang = pools.iter().filter(|pool| matches!(pool.role, Role::Scheduler | Role::Foundation));
+    let gang: Vec<String> = gang.map(job_name).collect();
     let jobs: Vec<Value> = pools.iter().map(|pool| replicated_job(job, image, claim, pool)).collect();
     let named = |name: String| match &job.namespace {
         Some(namespace) => json!({ "name": name, "namespace": namespace }),
@@ -61,7 +63,7 @@ pub fn jobset(job: &JobSpec) -> Result<String, JobError> {
                     // Wrong config, or numbers that are not finite: another try would end in the same way.
                     { "name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"] },
                     // A gang: all begin again from the last checkpoint.
-                    { "name": "gang", "action": "RestartJobSet", "targetReplicatedJobs": ["scheduler", "foundation"] },
+                    { "name": "gang", "action": "RestartJobSet", "targetReplicatedJobs": gang },
                 ],
             },
             "replicatedJobs": jobs,
@@ -83,11 +85,16 @@ fn config_name(job: &JobSpec) -> String {
     format!("{}-config", job.name)
 }
 
+/// Names the job of a pool within the set.
+fn job_name(pool: &Pool) -> String {
+    pool.name.as_str().replace('_', "-")
+}
+
 fn replicated_job(job: &JobSpec, image: &str, claim: &str, pool: &Pool) -> Value {
     // A pod of these that dies comes back without the others.
     let alone = matches!(pool.role, Role::Data | Role::Encoder);
     json!({
-        "name": pool.name.as_str().replace('_', "-"),
+        "name": job_name(pool),
         "replicas": 1,
         "template": { "spec": {
             "completionMode": "Indexed",

@@ -4,7 +4,8 @@
 mod must;
 
 use super::*;
-use loongforge_core::schedule::PoolSizes;
+use loongforge_core::message::PoolName;
+use loongforge_core::schedule::{PoolSize, PoolSizes};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -202,6 +203,22 @@ fn a_jobset_has_a_job_a_pool() {
     assert_eq!(pod(2)["nodeSelector"], serde_json::json!({ "pool": "h100" }));
     assert_eq!(pod(0)["imagePullSecrets"][0]["name"], "pull");
     assert!(pod(0)["nodeSelector"].is_null() && pod(0)["tolerations"].is_null());
+}
+
+/// Kubernetes refuses a set whose rules name a job that it does not have.
+#[test]
+fn two_transformers_are_of_the_gang() {
+    let foundations = [PoolName::FOUNDATION_HIGH, PoolName::FOUNDATION_LOW].map(|name| PoolSize { name, actors: 4 });
+    let pools = PoolSizes { foundations: foundations.into(), ..PoolSizes::of_roles(1, 4, 8) };
+    let text = jobset(&JobSpec { pools, ..job() }).unwrap();
+    let (_, set) = text.split_once("\n---\n").unwrap();
+    let manifest: serde_json::Value = serde_saphyr::from_str(set).unwrap_or_else(|error| panic!("{error}\n{set}"));
+    let spec = &manifest["spec"];
+    let names = spec["replicatedJobs"].as_array().unwrap().iter().map(|job| job["name"].as_str().unwrap());
+    let names: Vec<&str> = names.collect();
+    assert_eq!(names, ["scheduler", "data", "foundation-high", "foundation-low", "encoder"]);
+    let gang = serde_json::json!(["scheduler", "foundation-high", "foundation-low"]);
+    assert_eq!(spec["failurePolicy"]["rules"][1]["targetReplicatedJobs"], gang);
 }
 
 #[test]
