@@ -23,7 +23,7 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
          #SBATCH --signal=B:TERM@120\n\
          #SBATCH --output={}\n",
         job.processes(),
-        job.name,
+        shell_word(&job.name),
         shell_word(job.output.as_deref().unwrap_or("%x-%j.log")),
     );
     for (at, pool) in pools.iter().enumerate() {

@@ -102,6 +102,8 @@ fn a_slurm_job_starts_every_pool_and_is_queued_again_after_a_stop() {
     for line in lines {
         assert!(script.lines().any(|found| found == line), "{line}\n{script}");
     }
+    let spaced = slurm(&JobSpec { name: "my run".into(), ..job() }).unwrap();
+    assert!(spaced.contains("\n#SBATCH --job-name='my run'\n") && script.contains("\n#SBATCH --job-name=vlm\n"));
     for (code, requeued) in [(0, false), (2, false), (3, true), (4, true), (75, true)] {
         let (lines, ended_with) = play(&script, code);
         assert_eq!(ended_with, i32::from(code));
