@@ -258,3 +258,9 @@ fn samples_of_megatron_are_steps_by_the_batch_of_all_devices() {
     assert_eq!(of(&format!("{own} --global-batch-size 16")), (json!(50), json!(5), String::new()));
     assert_eq!(of(""), (json!(null), json!(null), "--train-samples".to_owned()));
 }
+
+#[test]
+fn llama_factorys_patience_arrives() {
+    let of = import(&format!("{FACTORY}eval_strategy: steps\neval_steps: 5\nearly_stopping_steps: 3\n")).unwrap();
+    assert_eq!((&node(&of)["eval"], missing(&of)), (&json!({ "every_steps": 5, "patience": 3 }), vec![]));
+}

@@ -319,6 +319,7 @@ fn packing(sheet: &mut Sheet) {
 
 fn run(sheet: &mut Sheet) {
     sheet.run_of_trainer();
+    sheet.copy("early_stopping_steps", "eval.patience");
     sheet.with("predict_with_generate", "eval.generate", |value| match value {
         Value::Bool(true) => Err("set eval.generate, the number of answers to generate"),
         _ => Err("it is off"),
