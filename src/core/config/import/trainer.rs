@@ -328,7 +328,7 @@ fn of_options(options: &Map<String, Value>, peak: f64) -> Option<Vec<(&'static s
             ("min_lr_rate" | "min_lr_ratio", Some(share)) => set.push(("train.min_lr", (share * peak).into())),
             ("num_decay_steps", Some(steps)) if steps >= 1.0 => set.push(("train.decay_steps", (steps as u64).into())),
             // Half a period is their default, and ours.
-            ("num_cycles", Some(periods)) if periods == 0.5 => {}
+            ("num_cycles", _) if number == Some(0.5) => {}
             ("decay_type" | "warmup_type", _) if value == "linear" => {}
             _ => return None,
         }
