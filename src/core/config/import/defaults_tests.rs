@@ -264,3 +264,17 @@ fn llama_factorys_patience_arrives() {
     let of = import(&format!("{FACTORY}eval_strategy: steps\neval_steps: 5\nearly_stopping_steps: 3\n")).unwrap();
     assert_eq!((&node(&of)["eval"], missing(&of)), (&json!({ "every_steps": 5, "patience": 3 }), vec![]));
 }
+
+#[test]
+fn launchers_of_llama_factory_say_how_many_devices_there_are() {
+    let options = "src/train.py --stage sft --model_name_or_path a/b --dataset a --per_device_train_batch_size 2";
+    for launcher in ["torchrun --nproc_per_node 4 --nnodes 2", "deepspeed --num_gpus 4 --num_nodes 2"] {
+        let imported = import(&format!("{launcher} {options}")).unwrap();
+        let found = node(&imported);
+        let counts = (&found["train"]["global_batch_size"], &found["pools"]["foundation"]["replicas"]);
+        assert_eq!((counts, missing(&imported)), ((&json!(16), &json!(8)), vec![]), "{launcher}");
+        let split = node(&import(&format!("{launcher} {options} --tensor_model_parallel_size 2")).unwrap());
+        assert_eq!(split["train"]["global_batch_size"], json!(8), "{launcher}");
+        assert_eq!(split["pools"]["foundation"], json!({ "replicas": 4, "tensor_parallel": 2 }), "{launcher}");
+    }
+}

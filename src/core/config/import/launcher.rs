@@ -5,18 +5,23 @@ use serde_json::Value;
 use super::sheet::Sheet;
 
 const ZERO: &str = "pools.foundation.zero";
-/// Keys that say how many processes there are.
-const PROCESSES: [&str; 3] = ["num_processes", "nproc_per_node", "nnodes"];
+/// Keys that say how many processes there are; the last two are those of DeepSpeed's launcher.
+const PROCESSES: [&str; 5] = ["num_processes", "nproc_per_node", "nnodes", "num_gpus", "num_nodes"];
+/// Keys that say how many processes share the same samples.
+const SHARING: [&str; 3] = ["tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"];
 
 impl Sheet {
     /// Returns how many devices have samples of their own, where a launcher's options or axolotl's layout tell.
     pub fn devices(&self) -> Option<f64> {
-        if PROCESSES.iter().any(|key| self.is_unsaid(key)) {
+        if PROCESSES.iter().chain(&SHARING).any(|key| self.is_unsaid(key)) {
             return None;
         }
-        let processes = self.number("nproc_per_node").map(|own| own * self.number("nnodes").unwrap_or(1.0));
+        let of = |own: &str, nodes: &str| Some(self.number(own)? * self.number(nodes).unwrap_or(1.0));
+        let processes = of("nproc_per_node", "nnodes").or(of("num_gpus", "num_nodes"));
+        let sharing: f64 = SHARING.iter().map(|key| self.number(key).unwrap_or(1.0).max(1.0)).product();
+        let processes = self.number("num_processes").or(processes).map(|all| all / sharing);
         let sizes = ["dp_replicate_size", "dp_shard_size"].into_iter().filter_map(|key| self.number(key));
-        self.number("num_processes").or(processes).or(sizes.reduce(|one, other| one * other)).filter(|it| *it >= 1.0)
+        processes.or(sizes.reduce(|one, other| one * other)).filter(|it| *it >= 1.0 && it.fract() == 0.0)
     }
 
     /// Translates the options of accelerate's launcher and torchrun, also where `accelerate launch` is given a file of them.

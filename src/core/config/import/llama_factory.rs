@@ -292,7 +292,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     }
     ["bf16", "pure_bf16"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
     sheet.missing("use bf16, which needs no loss scaling", &["fp16"]);
-    sheet.deepspeed("deepspeed");
+    sheet.launcher();
     sheet.copy_all(&[
         ("tensor_model_parallel_size", "pools.foundation.tensor_parallel"),
         ("pipeline_model_parallel_size", "pools.foundation.pipeline_parallel"),
