@@ -12,7 +12,7 @@ use loongforge_core::transport::{
     Edge, MailSender, Raw, Reconnect, Recovery, SlabEdge, SlabListener, StreamEdge, StreamSpec, frame, receive,
 };
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -57,12 +57,23 @@ pub(super) enum Open {
     Stream(AbortHandle),
 }
 
-/// This machine's address as it is reached from there: nothing is sent for it.
+/// This machine's address as it is reached from there: nothing is sent for it. A name may have addresses of IPv6 alone.
 fn mine(host: &str, port: u16) -> io::Result<IpAddr> {
-    let unspecified = if host.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
-    let socket = UdpSocket::bind(unspecified)?;
-    socket.connect((host, port))?;
-    Ok(socket.local_addr()?.ip())
+    let mut addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    let mut last = io::Error::other(format!("the host `{host}` has no address"));
+    for address in addresses {
+        let unspecified = if address.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+        let found = UdpSocket::bind(unspecified).and_then(|socket| {
+            socket.connect(address)?;
+            Ok(socket.local_addr()?.ip())
+        });
+        match found {
+            Ok(mine) => return Ok(mine),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Returns how actors are told of a store that listens at a port of the scheduler's host.
@@ -321,6 +332,23 @@ impl Drop for Open {
                 let _ = thread.take().map(JoinHandle::join);
             }
             Self::Stream(task) => task.abort(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_of_the_family_that_the_host_has() {
+        assert_eq!(mine("127.0.0.1", 1).unwrap(), IpAddr::from([127, 0, 0, 1]));
+        // Its name has an address of IPv4 on every machine, and often one of IPv6 as well.
+        assert!(mine("localhost", 1).unwrap().is_loopback());
+        let six = |host: &str| (host, 1_u16).to_socket_addrs().is_ok_and(|mut found| found.all(|one| one.is_ipv6()));
+        // A name of IPv6 alone, where the machine has it.
+        if six("ip6-localhost") && UdpSocket::bind("[::1]:0").is_ok() {
+            assert_eq!(mine("ip6-localhost", 1).unwrap(), "::1".parse::<IpAddr>().unwrap());
         }
     }
 }
