@@ -137,6 +137,29 @@ fn a_base_in_float8_is_a_base_that_was_rounded() {
 }
 
 #[test]
+fn questions_are_answered_beside_a_base_in_float8_as_beside_one_that_was_rounded() {
+    let fixture = with_weights();
+    let (base, rounded) = (fixture.path().join("base/step-00000004"), fixture.path().join("rounded"));
+    round(&base, &rounded);
+    let held_out = format!("+eval.path={}", fixture.path().join("data/held_out.jsonl").display());
+    let eval = [held_out.as_str(), "eval.every_steps=3", "eval.max_new_tokens=4", "eval.save_best=false"];
+    let answers = |folder: &Path, own: &[&str]| {
+        let load = load(folder);
+        let own = [&ADAPTERS[..], &eval, &["model.weights=load", &load], own].concat();
+        let (_, evaluations) = fixture.run_evaluated(&own, None);
+        let mut outputs = evaluations[0].sets[0].found.outputs.clone();
+        outputs.sort();
+        outputs
+    };
+    let expected = answers(&rounded, &[]);
+    assert_eq!(expected.len(), 8);
+    assert_eq!(answers(&base, &FLOAT8), expected);
+    let own = [&ADAPTERS[..], &FLOAT8, &["model.weights=load", &load(&base)]].concat();
+    let budgets = least_budgets(fixture.path(), &own);
+    assert_eq!(answers(&base, &with_budgets(&FLOAT8, &budgets)), expected, "on the host");
+}
+
+#[test]
 fn diffusion_transformers_have_it_too() {
     let own = [
         "train.ema=null",

@@ -1,5 +1,6 @@
-//! Continuations where several ranks have the foundation: each new token is read from a forward of the whole pack, as an
-//! evaluation scores one, so that every layout that scores can continue. No keys and values are kept between tokens.
+//! Continuations where several ranks have the foundation, or frozen weights come layer by layer: each new token is read from a
+//! forward of the whole pack, as an evaluation scores one, so that every layout that scores can continue. No keys and values are
+//! kept between tokens.
 
 use super::rank::Rank;
 use super::scoring::{Judged, record_forward};

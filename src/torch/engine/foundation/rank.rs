@@ -40,8 +40,14 @@ impl Rank {
         self.stages.mesh.replica.world() > 1 || self.is_in_step()
     }
 
-    /// Returns whether this rank reads the tokens of a continuation without others.
+    /// Returns whether this rank reads the tokens of a continuation without others and without a tape: it has the whole foundation,
+    /// and no weights that only a tape brings here.
     pub(super) fn continues_alone(&self) -> bool {
+        self.has_whole_foundation() && self.state.params().frozen_units().is_empty()
+    }
+
+    /// Returns whether no other rank has a part of the foundation.
+    pub(super) fn has_whole_foundation(&self) -> bool {
         let (mesh, sharding) = (&self.stages.mesh, self.state.params().sharding());
         let gathers = sharding.shared == ZeroStage::Parameters && sharding.world > 1;
         mesh.replica.world() == 1 && mesh.ep.world() == 1 && self.stages.pipeline.stages() == 1 && !gathers
