@@ -5,10 +5,12 @@ use crate::eval::action_errors::ActionErrors;
 use crate::eval::held_out_sets::{self, HeldOutSet};
 use crate::model::folder::ModelFolder;
 use loongforge_actors::checkpoint::mark_best;
-use loongforge_core::config::RunConfig;
+use loongforge_core::config::{PreferenceLoss, RunConfig};
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::{EvaluationReport, SampleId, Sigma};
-use loongforge_core::observe::{Console, EvalRecord, MetricsFile, ScoredAnswer, Scoring, read_evaluations, safe};
+use loongforge_core::observe::{
+    Console, EvalRecord, Judged, MetricsFile, ScoredAnswer, Scoring, read_evaluations, safe,
+};
 use loongforge_core::schedule::{Best, EvaluationSummary, SetResult};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,6 +27,7 @@ pub struct EvalReport {
     known: Vec<(u64, String)>,
     checkpoints: PathBuf,
     best: Option<Best>,
+    judged: Option<Judged>,
     /// Answers that are shown.
     show: usize,
     /// By set.
@@ -56,6 +59,7 @@ impl EvalReport {
             known,
             checkpoints: config.checkpoint.dir.clone(),
             best: None,
+            judged: judged(config),
             show: eval.show,
         }))
     }
@@ -115,6 +119,7 @@ impl EvalReport {
         .with_loss(found.loss_sum, found.num_targets)
         .with_levels(result.levels.iter().filter_map(level).collect())
         .with_actions(self.sets.get(set).is_some_and(has_values))
+        .with_judged(self.judged)
         .with_action_errors(self.action_errors(set, &found.acted))
         .with_answers(answers.collect(), scoring)
     }
@@ -158,6 +163,12 @@ impl EvalReport {
         self.console.line(&format!("eval after {} steps, {}: {}{best}", record.step, record.set, record.text()));
         record.answers.iter().take(self.show).for_each(|answer| self.console.line(&shown(answer)));
     }
+}
+
+/// What a run judges of held-out answers, if it learns which ones are preferred.
+fn judged(config: &RunConfig) -> Option<Judged> {
+    let preference = config.train.preference.as_ref()?;
+    Some(if preference.loss == PreferenceLoss::Kto { Judged::Answers } else { Judged::Pairs })
 }
 
 /// What is learned of the set are values of actions, and no tokens.

@@ -9,6 +9,16 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+/// What counts in a loss that prefers answers to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Judged {
+    /// Pairs, whose chosen answer should have the higher reward.
+    Pairs,
+    /// Single answers, which are good or bad.
+    Answers,
+}
+
 /// One evaluation of one set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -22,11 +32,14 @@ pub struct EvalRecord {
     /// The loss at each noise level, of a diffusion model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub levels: Vec<(f64, f64)>,
-    /// Part of the targets that greedy decoding would take, 0 to 1.
+    /// Part of the targets that greedy decoding would take, or of the answers that are judged right, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
-    /// Tokens, samples of a diffusion model, or values of a policy's actions, that count in the loss.
+    /// Tokens, samples of a diffusion model, values of a policy's actions, or what is `judged`, that count in the loss.
     pub targets: u64,
+    /// What targets are where a preference is learned: the loss has no perplexity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judged: Option<Judged>,
     /// Targets are values of actions: the loss has no perplexity.
     #[serde(skip_serializing_if = "is_false")]
     pub of_actions: bool,
@@ -66,6 +79,12 @@ impl EvalRecord {
     pub fn with_actions(self, of_actions: bool) -> Self {
         let perplexity = self.perplexity.filter(|_| !of_actions);
         Self { of_actions, perplexity, ..self }
+    }
+
+    /// Says what of answers the targets are, if they are any.
+    pub fn with_judged(self, judged: Option<Judged>) -> Self {
+        let perplexity = self.perplexity.filter(|_| judged.is_none());
+        Self { judged, perplexity, ..self }
     }
 
     /// Adds the errors of a policy's actions.
@@ -108,6 +127,13 @@ impl EvalRecord {
             parts.push(format!("loss {loss:.4} of {} samples at noise levels: {levels}", grouped(self.samples)));
         } else if let Some(loss) = self.loss.filter(|_| self.of_actions) {
             parts.push(format!("loss {loss:.4} over {} values of actions", grouped(self.targets)));
+        } else if let Some((loss, judged)) = self.loss.zip(self.judged) {
+            let (what, right) = match judged {
+                Judged::Pairs => ("pairs", "ranked right"),
+                Judged::Answers => ("answers", "judged right"),
+            };
+            let right = self.accuracy.map(|accuracy| format!(", {:.1} % of them {right}", 100.0 * accuracy));
+            parts.push(format!("loss {loss:.4} over {} {what}{}", grouped(self.targets), right.unwrap_or_default()));
         } else if let Some(loss) = self.loss {
             let perplexity = match loss.exp() {
                 large if large >= 1e4 => format!("{large:.2e}"),
@@ -183,6 +209,13 @@ mod tests {
         let text = "loss 0.5000 over 12 values of actions; mean absolute error of actions: the policy 0.25000";
         assert_eq!((acted.text().as_str(), acted.perplexity), (text, None));
         assert_eq!(acted.scalars()[1], ("eval/val/action_error".to_owned(), 0.25));
+        let preferred = EvalRecord { accuracy: Some(0.625), ..EvalRecord::default() }.with_loss(5.6, 8);
+        let preferred = preferred.with_answers(vec![answer(true)], &Scoring::default());
+        let pairs = preferred.clone().with_judged(Some(Judged::Pairs));
+        let text = "loss 0.7000 over 8 pairs, 62.5 % of them ranked right; 1 of 1 answers correct (100.0 %)";
+        assert_eq!((pairs.text().as_str(), pairs.perplexity), (text, None));
+        let single = EvalRecord { accuracy: None, ..preferred.with_judged(Some(Judged::Answers)) };
+        assert_eq!(single.text(), "loss 0.7000 over 8 answers; 1 of 1 answers correct (100.0 %)");
         assert_eq!(EvalRecord::default().text(), "no sample can be used");
         let read: EvalRecord = serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap();
         assert_eq!(read, record);

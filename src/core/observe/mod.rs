@@ -37,7 +37,7 @@ pub use console::Console;
 pub use episode_sheet::{Strip, Track, episode_sheet};
 pub use error::ObserveError;
 pub use error_rate::ErrorRate;
-pub use evaluation::{EvalRecord, read_evaluations};
+pub use evaluation::{EvalRecord, Judged, read_evaluations};
 pub use figures::{bytes, short};
 pub use gallery::{Exhibit, Gallery};
 pub use goodput::{Goodput, active_before};
