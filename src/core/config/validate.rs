@@ -324,25 +324,11 @@ impl Rules<'_> {
     fn files(&mut self, config: &RunConfig) {
         for (i, file) in config.data.train.iter().enumerate() {
             let key = format!("data.train.{i}.path");
-            for path in &file.path.0 {
-                let is_index = Path::new(&format!("{path}.idx")).is_file();
-                let is_pattern = path.contains(['*', '?', '[', '{']) || path.contains("://") || is_index;
-                let path = Path::new(path);
-                if !is_pattern || path.exists() {
-                    self.file_or_folder(&key, path);
-                }
-            }
+            file.path.0.iter().for_each(|path| self.sample_files(&key, Path::new(path)));
         }
         if let Some(eval) = &config.eval {
-            let is_here = |path: &&Path| !path.starts_with("hf:");
-            let path = eval.path.as_deref().filter(is_here);
-            path.into_iter().for_each(|path| self.file_or_folder("eval.path", path));
-            for (name, path) in &eval.sets {
-                Some(path.as_path())
-                    .filter(is_here)
-                    .into_iter()
-                    .for_each(|path| self.file_or_folder(&format!("eval.sets.{name}"), path));
-            }
+            eval.path.iter().for_each(|path| self.sample_files("eval.path", path));
+            eval.sets.iter().for_each(|(name, path)| self.sample_files(&format!("eval.sets.{name}"), path));
         }
         let noise = config.data.audio.augment.as_ref().and_then(|augment| augment.noise.as_ref());
         if let Some(path) = noise.map(|noise| noise.path.as_path()).filter(|path| !path.is_dir()) {
@@ -364,6 +350,17 @@ impl Rules<'_> {
                     "name a directory; it is created if it does not exist",
                 )
             });
+        }
+    }
+
+    /// Checks the files of samples in a path. Those that a pattern or an address names are looked for when they are opened; of
+    /// Megatron's two files it may be their common prefix.
+    fn sample_files(&mut self, key: &str, path: &Path) {
+        let text = path.to_string_lossy();
+        let is_index = Path::new(&format!("{text}.idx")).is_file();
+        let is_pattern = text.contains(['*', '?', '[', '{']) || text.contains("://") || is_index;
+        if !is_pattern || path.exists() {
+            self.file_or_folder(key, path);
         }
     }
 

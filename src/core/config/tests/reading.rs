@@ -74,6 +74,18 @@ fn a_data_set_may_be_its_path_alone() {
 }
 
 #[test]
+fn held_out_samples_are_named_as_those_for_training_are() {
+    let bench = Bench::new(GOOD);
+    let folder = bench.file("tokens.idx", "").dir.path().display().to_string();
+    for path in [format!("{folder}/tokens"), format!("{folder}/*.jsonl"), "s3://bucket/a.jsonl".to_owned()] {
+        let eval = bench.load(&[&format!("eval={{path: '{path}', sets: {{b: '{path}'}}}}")]).config.eval.unwrap();
+        assert_eq!(eval.file("b"), Some(TrainFile::new(path.as_str())));
+    }
+    let gone = bench.errors(&["eval={path: gone/*.jsonl, sets: {b: gone}}"]);
+    assert!(gone.contains("`eval.sets.b`: no such file: `gone`") && !gone.contains("`eval.path`"), "{gone}");
+}
+
+#[test]
 fn episodes_are_numbers_and_ranges() {
     let bench = Bench::new(GOOD);
     let path = bench.dir.path().join("d.jsonl").display().to_string();
