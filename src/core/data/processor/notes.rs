@@ -14,6 +14,9 @@ const MAX_KINDS: usize = 64;
 /// Stands for all others.
 const OTHERS: &str = "have other keys that are not rendered or not read";
 
+/// The most samples that the log has told of each note, whoever read them: a run's checks, training and evaluations read apart.
+static TOLD: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+
 /// Notes with the number of samples that each is about.
 #[derive(Default)]
 pub(super) struct Notes(Mutex<Counts>);
@@ -26,7 +29,7 @@ struct Counts {
 
 impl Notes {
     /// Notes what `turns` have that is not in `text`, their rendering, which `asks` for an answer or does not. The log says so at the
-    /// 1st, 10th, 100th … sample.
+    /// 1st, 10th, 100th … sample, once in a process.
     pub fn of_sample(&self, template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) {
         let notes = notes(template, turns, text, asks);
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +40,7 @@ impl Notes {
             let note = if is_new && counts.notes.len() >= MAX_KINDS { OTHERS.to_owned() } else { note };
             let count = counts.notes.entry(note.clone()).or_default();
             *count += 1;
-            if 10u64.pow(count.ilog10()) == *count {
+            if is_news(&TOLD, &note, *count) {
                 tracing::warn!("{}", line(*count, conversations, &note));
             }
         }
@@ -55,6 +58,19 @@ fn argument_texts(turns: &[Turn]) -> impl Iterator<Item = &str> {
     let calls = turns.iter().filter_map(|turn| turn.fields.get("tool_calls")?.as_array()).flatten();
     let arguments = calls.filter_map(|call| call.get("function").unwrap_or(call).get("arguments")?.as_str());
     arguments.filter(|text| text.contains('"'))
+}
+
+/// Returns whether the log is to tell that `count` samples have this note, and counts it as told.
+fn is_news(told: &Mutex<BTreeMap<String, u64>>, note: &str, count: u64) -> bool {
+    if 10u64.pow(count.ilog10()) != count {
+        return false;
+    }
+    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    let most = told.get(note).copied().unwrap_or(0);
+    if most > 0 || told.len() < MAX_KINDS {
+        told.insert(note.to_owned(), most.max(count));
+    }
+    count > most
 }
 
 fn line(count: u64, conversations: u64, note: &str) -> String {
@@ -103,4 +119,18 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec
         );
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_tells_a_note_once_however_many_read_its_samples() {
+        let told = Mutex::default();
+        let read = |note: &str, samples: u64| (1..=samples).filter(|count| is_news(&told, note, *count)).count();
+        assert_eq!([read("a", 12), read("a", 12), read("a", 100), read("b", 1)], [2, 0, 1, 1]);
+        (0..MAX_KINDS).for_each(|kind| assert_eq!(read(&kind.to_string(), 1), 1));
+        assert_eq!(told.into_inner().unwrap().len(), MAX_KINDS);
+    }
 }
