@@ -233,6 +233,7 @@ impl Sheet {
         }
         self.missing("eval.every_steps evaluates during the run", &["eval_strategy", "eval_steps", "eval_on_start"]);
         self.settled("evaluation uses packs of the same size as training", &["per_device_eval_batch_size"]);
+        self.best_model();
         self.trackers();
         self.with("train_sampling_strategy", "data.shuffle", |value| match value.as_str() {
             Some("random") => Ok(true.into()),
@@ -242,6 +243,17 @@ impl Sheet {
         self.settled("use `loongforge run --resume`", &["resume_from_checkpoint"]);
         self.settled("this is always the case", &["do_train", "ddp_timeout"]);
         self.settled(WHOLE, &["save_only_model"]);
+    }
+
+    /// Which checkpoint is the best one. Theirs is loaded after the last step, which this program needs no key for.
+    fn best_model(&mut self) {
+        if self.get("metric_for_best_model").and_then(Value::as_str).is_none_or(|name| name.ends_with("loss")) {
+            let keys = ["metric_for_best_model", "greater_is_better"];
+            self.settled("the best step is that of the lowest held-out loss", &keys);
+        }
+        let why = "the best step is that of the lowest held-out loss; eval.best names the set";
+        self.missing(why, &["metric_for_best_model", "greater_is_better"]);
+        self.settled("the link `best` in checkpoint.dir names the best checkpoint", &["load_best_model_at_end"]);
     }
 
     /// Trackers, of which there may be several.

@@ -40,6 +40,19 @@ fn a_batch_is_that_of_all_devices_that_are_known() {
 }
 
 #[test]
+fn early_stopping_and_the_best_model_arrive() {
+    let every = "eval_strategy: steps\neval_steps: 50\nload_best_model_at_end: true\n";
+    let stopped =
+        import(&format!("{FACTORY}{every}metric_for_best_model: eval_loss\nearly_stopping_steps: 3\n")).unwrap();
+    assert_eq!(node(&stopped)["eval"], json!({ "every_steps": 50, "patience": 3 }));
+    let found = settled(&stopped);
+    assert!(found.contains(&"load_best_model_at_end") && found.contains(&"metric_for_best_model"), "{found:?}");
+    assert!(missing(&stopped).is_empty(), "{:?}", missing(&stopped));
+    let other = import(&format!("{FACTORY}{every}metric_for_best_model: accuracy\ngreater_is_better: true\n")).unwrap();
+    assert_eq!(missing(&other), ["greater_is_better", "metric_for_best_model"]);
+}
+
+#[test]
 fn where_they_pack_a_batch_counts_packs() {
     let mode = |text: &str| node(&import(text).unwrap())["data"]["pack"]["mode"].clone();
     for (text, expected) in [
