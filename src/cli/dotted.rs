@@ -4,7 +4,7 @@ use super::{Cli, exit};
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches, Id};
-use loongforge_core::config::key_called;
+use loongforge_core::config::{key_called, remark_on};
 use std::ffi::OsString;
 
 /// The command line; a mistake in it ends the program. An unknown option whose name is a key's, as `--lr`, gets the key
@@ -19,10 +19,8 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
             }
             _ => None,
         };
-        let Some((option, key)) = unknown.and_then(|option| Some((option, key_of(option)?))) else { error.exit() };
-        eprintln!(
-            "error: unexpected argument '{option}' found\n\n  tip: did you mean `--{key} VALUE` or `{key}=VALUE`?"
-        );
+        let Some((option, tip)) = unknown.and_then(|option| Some((option, tip(option)?))) else { error.exit() };
+        eprintln!("error: unexpected argument '{option}' found\n\n  tip: {tip}");
         std::process::exit(exit::USAGE.into())
     })
 }
@@ -61,9 +59,19 @@ fn takes_keys(words: &[OsString]) -> bool {
     called.get_positionals().any(|argument| argument.get_id() == "overrides")
 }
 
+/// What to write instead of an option without dots.
+fn tip(option: &str) -> Option<String> {
+    let remark = remark_on(&name_of(option)?).map(str::to_owned);
+    remark.or_else(|| key_of(option).map(|key| format!("did you mean `--{key} VALUE` or `{key}=VALUE`?")))
+}
+
 /// The key that an option without dots means.
 fn key_of(option: &str) -> Option<String> {
-    key_called(&option.strip_prefix("--")?.split('=').next()?.replace('-', "_"), "")
+    key_called(&name_of(option)?, "")
+}
+
+fn name_of(option: &str) -> Option<String> {
+    Some(option.strip_prefix("--")?.split('=').next()?.replace('-', "_"))
 }
 
 /// Turns the options of a command line whose name has a dot, as none of ours has, into overrides.
@@ -108,13 +116,18 @@ mod tests {
             (key("--lr"), key("--learning-rate=1"), key("--max_steps")),
             ("train.lr".into(), "train.lr".into(), "train.steps".into())
         );
-        assert_eq!(key_of("--frobnicate"), None);
+        assert_eq!((key_of("--frobnicate"), tip("--frobnicate")), (None, None));
+        assert!(tip("--resume-from-checkpoint=x").is_some_and(|tip| tip.contains("--resume=CHECKPOINT")));
+        assert_eq!(tip("--lr").as_deref(), Some("did you mean `--train.lr VALUE` or `train.lr=VALUE`?"));
         for (theirs, ours) in [
             ("--tensor-model-parallel-size", "pools.foundation.tensor_parallel"),
             ("--pipeline-model-parallel-size=2", "pools.foundation.pipeline_parallel"),
             ("--expert-model-parallel-size", "pools.foundation.expert_parallel"),
             ("--context-parallel-size", "pools.foundation.context_parallel"),
             ("--sequence-parallel", "pools.foundation.sequence_parallel"),
+            ("--tensor-parallel", "pools.foundation.tensor_parallel"),
+            ("--split", "data.val_size"),
+            ("--save", "checkpoint.dir"),
             ("--use-distributed-optimizer", "pools.foundation.zero"),
             ("--global-batch-size", "train.global_batch_size"),
             ("--micro-batch-size", "train.micro_batch_size"),

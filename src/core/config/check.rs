@@ -205,6 +205,9 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
     if !is_shown {
         return problem;
     }
+    if let Some(remark) = foreign::remark(name, path) {
+        return problem.help(remark);
+    }
     if let Some((ours, note)) = foreign::ours(name) {
         // The section may have a key of that name itself, as each part of a model does.
         let own = ours.rsplit('.').next().filter(|last| !path.is_empty() && keys.contains(last));
@@ -215,8 +218,10 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
             .help("`loongforge check FILE --show-origin` lists all keys");
     }
     let other_word = || other_word(name, path).filter(|word| keys.contains(word)).map(str::to_owned);
-    let nearest =
-        || suggest::nearest(name, keys.iter().copied()).or_else(|| suggest::begun(name, &keys)).map(str::to_owned);
+    let nearest = || {
+        let nearest = suggest::nearest(name, keys.iter().copied());
+        nearest.or_else(|| suggest::begun(name, &keys)).or_else(|| suggest::ended(name, &keys)).map(str::to_owned)
+    };
     let meant = other_word().or_else(nearest).or_else(|| key_elsewhere(name, path));
     let section = if path.is_empty() { "the top level".to_owned() } else { format!("`{path}`") };
     let listed = keys.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
@@ -232,6 +237,7 @@ fn other_word(name: &str, path: &str) -> Option<&'static str> {
         (_, "rank") => Some("r"),
         ("data", "path" | "paths" | "file" | "files") => Some("train"),
         ("model", "name" | "path") => Some("load"),
+        ("checkpoint", "folder") => Some("dir"),
         _ => None,
     }
 }
@@ -246,12 +252,17 @@ fn key_elsewhere(name: &str, path: &str) -> Option<String> {
 }
 
 /// Returns the key that another trainer calls `name`, or whose last part is `name`: the one that shares most of its path with the
-/// section `near`, then the first of the least nested ones.
+/// section `near`, then the first of the least nested ones, of parts and pools that of the foundation.
 pub fn key_called(name: &str, near: &str) -> Option<String> {
     if let Some((ours, _)) = foreign::ours(name) {
         return Some(ours.to_owned());
     }
     nearest_of(keys_called(name), near)
+}
+
+/// Returns what there is instead of a key for what other trainers call `name`.
+pub fn remark_on(name: &str) -> Option<&'static str> {
+    foreign::remark(name, "")
 }
 
 /// Returns the keys whose last part is `name`, except those in lists.
@@ -267,5 +278,6 @@ fn keys_called(name: &str) -> Vec<String> {
 
 fn nearest_of(found: Vec<String>, near: &str) -> Option<String> {
     let shared = |path: &str| path.split('.').zip(near.split('.')).take_while(|(a, b)| a == b).count();
-    found.into_iter().min_by_key(|path| (Reverse(shared(path)), path.matches('.').count()))
+    let is_foundation = |path: &str| path.split('.').any(|part| part == "foundation");
+    found.into_iter().min_by_key(|path| (Reverse(shared(path)), path.matches('.').count(), !is_foundation(path)))
 }

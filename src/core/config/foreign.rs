@@ -1,5 +1,7 @@
 //! Names that other trainers use for our keys. Using one is an error that names our key.
 
+use super::node::join;
+
 /// Names of transformers, TRL, LLaMA-Factory, torchtitan and Megatron-LM; our key; how its value differs from theirs.
 const NAMES: &[(&[&str], &str, &str)] = &[
     (
@@ -44,7 +46,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["lr_warmup_fraction"], "train.warmup_ratio", "a fraction of all steps"),
     (&["lr_wsd_decay_iters"], "train.decay_steps", "a number of steps, for `schedule: wsd`"),
     (&["pref_beta", "dpo_beta"], "train.preference.beta", ""),
-    (&["pref_loss", "dpo_loss"], "train.preference.loss", ""),
+    (&["pref_loss", "dpo_loss", "loss_type"], "train.preference.loss", ""),
     (&["pref_ftx", "rpo_alpha"], "train.preference.nll_weight", ""),
     (&["kto_chosen_weight", "kto_desirable_weight"], "train.preference.desirable_weight", ""),
     (&["kto_rejected_weight", "kto_undesirable_weight"], "train.preference.undesirable_weight", ""),
@@ -147,12 +149,74 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["output_dir", "dump_folder"], "run.dir", ""),
     (&["run_name"], "run.name", ""),
     (&["logging_steps", "log_interval", "log_freq"], "log.every_steps", ""),
-    (&["report_to"], "log.tensorboard", "true or false"),
-    (&["save_steps", "save_interval"], "checkpoint.every_steps", ""),
+    (&["metrics"], "log", ""),
+    (&["report_to"], "log.wandb", "or log.mlflow; TensorBoard's files are always written"),
+    (&["wandb_project"], "log.wandb.project", ""),
+    (&["wandb_entity"], "log.wandb.entity", ""),
+    (&["wandb_exp_name", "wandb_name", "wandb_run_name"], "log.wandb.name", ""),
+    (&["save", "save_dir", "checkpoint_dir"], "checkpoint.dir", ""),
+    (&["save_steps", "save_interval", "interval"], "checkpoint.every_steps", ""),
     (&["save_total_limit", "keep_latest_k"], "checkpoint.keep_last", ""),
     (&["eval_interval", "eval_steps"], "eval.every_steps", ""),
     (&["eval_iters"], "eval.max_samples", "a number of samples"),
-    (&["dataloader_num_workers", "num_workers"], "pools.data.replicas", ""),
+    (&["split", "val_set_size"], "data.val_size", "a number of samples, or their fraction"),
+    (&["early_stopping_patience", "early_stopping_steps"], "eval.patience", "a number of evaluations"),
+    (&["load_best_model_at_end"], "eval.save_best", "`checkpoint.dir` has a link `best`"),
+    (&["metric_for_best_model"], "eval.best", "the name of the set whose loss decides"),
+    (
+        &["dataloader_num_workers", "num_workers", "preprocessing_num_workers", "dataset_num_proc"],
+        "pools.data.replicas",
+        "",
+    ),
+    (&["training"], "train", ""),
+    (&["parallelism"], "pools.foundation", ""),
+    (&["lr_scheduler"], "train.schedule", ""),
+    (&["profiling"], "watch.profile", ""),
+];
+
+/// Names, or keys with their sections, for which there is no key, and what there is instead.
+const REMARKS: &[(&[&str], &str)] = &[
+    (
+        &["resume", "resume_from_checkpoint", "auto_resume_from_checkpoints"],
+        "`loongforge run FILE --resume` continues from the last checkpoint, `--resume=CHECKPOINT` from that one",
+    ),
+    (&["overwrite_output_dir"], "`loongforge run FILE --overwrite` starts over"),
+    (&["do_train"], "leave it out: `loongforge run` trains"),
+    (&["do_eval"], "leave it out: a run evaluates the sets of `eval`, and `loongforge evaluate` any file"),
+    (
+        &["flash_attn", "use_flash_attn", "attn_implementation", "use_liger_kernel", "enable_liger_kernel"],
+        "leave it out: attention and losses are always fused",
+    ),
+    (&["ddp_timeout", "plot_loss", "overwrite_cache"], "leave it out: there is nothing to set"),
+    (
+        &["num_layers", "num_hidden_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "vocab_size"],
+        "it is a key of the model's config.json: `model.overrides` changes keys of it, `model.config` is a whole one",
+    ),
+    (&["push_to_hub", "hub_model_id"], "`loongforge checkpoint push FOLDER ORG/NAME` uploads a model"),
+    (
+        &["per_device_eval_batch_size", "eval_batch_size"],
+        "leave it out: evaluation uses packs of the same size as training",
+    ),
+    (&["dataset_dir"], "leave it out: `data.train` names each file with its folder"),
+    (&["dataset_text_field"], "name the field of a data set: `data.train: [{ path: FILE, columns: { text: FIELD } }]`"),
+    (
+        &["train_on_prompt", "assistant_only_loss", "completion_only_loss"],
+        "`train.phase: sft` learns answers alone, `pretrain` all tokens",
+    ),
+    (&["max_prompt_length"], "leave it out: `data.pack.max_tokens` limits a prompt with its answers"),
+    (&["train_samples"], "set `train.steps`, or `train.epochs`"),
+    (
+        &["tensorboard_dir", "logging_dir"],
+        "leave it out: TensorBoard's files are in the folder `tensorboard` of `run.dir`",
+    ),
+    (
+        &["wandb_mode", "log.wandb.mode", "log.wandb.offline"],
+        "leave it out: a run is always written to files, which `wandb sync` sends",
+    ),
+    (
+        &["hydra"],
+        "Hydra's own settings do not apply: `run.dir` is the folder of a run, and the working directory stays",
+    ),
 ];
 
 /// Names that other trainers use for values, each with ours, which applies if a key accepts it.
@@ -177,6 +241,13 @@ pub(super) fn ours(name: &str) -> Option<(&'static str, &'static str)> {
     NAMES.iter().find(|(theirs, ..)| is_name(theirs)).map(|(_, key, note)| (*key, *note))
 }
 
+/// Returns what there is instead of a key that other trainers call `name`, or that a user looks for in the section `path`.
+pub fn remark(name: &str, path: &str) -> Option<&'static str> {
+    let key = join(path, name);
+    let is_meant = |theirs: &&str| theirs.eq_ignore_ascii_case(name) || **theirs == key;
+    REMARKS.iter().find(|(theirs, _)| theirs.iter().any(is_meant)).map(|(_, remark)| *remark)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +263,9 @@ mod tests {
         for (theirs, key, _) in NAMES {
             assert!(keys.contains(*key), "{key}");
             theirs.iter().for_each(|name| assert!(names.insert(*name), "{name} twice"));
+        }
+        for (theirs, _) in REMARKS {
+            theirs.iter().for_each(|name| assert!(!keys.contains(*name) && names.insert(*name), "{name} twice"));
         }
         assert_eq!(ours("Learning_Rate"), Some(("train.lr", "")));
         assert_eq!(ours("lr"), None);

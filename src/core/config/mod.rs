@@ -56,7 +56,7 @@ mod tests;
 pub use address::Address;
 pub use area::{Area, FrameSize, Shift};
 pub use builtin::{ModelFile, model_files};
-pub use check::key_called;
+pub use check::{key_called, remark_on};
 pub use editor::editor_schema;
 pub use episodes::EpisodeRange;
 pub use error::{ConfigError, Origin, Report, Snippet, code};

@@ -20,6 +20,14 @@ pub(super) fn begun<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     only.copied()
 }
 
+/// Returns the only candidate that ends with the words of `name` and has more words, as `max_samples` for `samples`.
+pub(super) fn ended<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    let ends = |candidate: &&&str| candidate.strip_suffix(name).is_some_and(|rest| rest.ends_with('_'));
+    let mut found = candidates.iter().filter(ends);
+    let only = found.next().filter(|_| !name.is_empty() && found.next().is_none());
+    only.copied()
+}
+
 /// Returns a hint about a path that does not exist: a sibling with a similar name, or which part of the path exists.
 pub(super) fn path(missing: &Path) -> Option<String> {
     if missing.starts_with("~") {
@@ -88,7 +96,7 @@ fn fold(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{begun, nearest};
+    use super::{begun, ended, nearest};
 
     #[test]
     fn finds_what_was_meant_and_nothing_else() {
@@ -109,5 +117,10 @@ mod tests {
             [Some("every_steps"), Some("keep_last"), Some("upload_keep_last")]
         );
         assert_eq!(["max", "ever", "steps", ""].map(|name| begun(name, &keys)), [None; 4]);
+        assert_eq!(["failures", "last"].map(|name| ended(name, &keys)), [Some("max_failures"), None]);
+        assert_eq!(
+            ["steps", "ailures", "keep_last", ""].map(|name| ended(name, &keys)),
+            [None, None, Some("upload_keep_last"), None]
+        );
     }
 }

@@ -12,6 +12,7 @@ mod composing;
 mod mistakes;
 mod reading;
 mod stages;
+mod suggestions;
 mod tracking;
 
 const GOOD: &str = "\

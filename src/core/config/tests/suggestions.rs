@@ -1,0 +1,23 @@
+//! What is suggested for keys and values that are not ours.
+
+use super::*;
+
+#[test]
+fn what_other_trainers_and_habit_call_a_key_leads_to_it() {
+    let bench = Bench::new(GOOD);
+    for (text, meant) in [
+        ("tensor_parallel=2", "did you mean `pools.foundation.tensor_parallel`?"),
+        ("report_to=wandb", "did you mean `log.wandb`? (or log.mlflow;"),
+        ("early_stopping_patience=3", "did you mean `eval.patience`?"),
+        ("+checkpoint.interval=3", "did you mean `checkpoint.every_steps`?"),
+        ("+checkpoint.folder=x", "did you mean `dir`?"),
+        ("+eval={path: d.jsonl, samples: 3}", "did you mean `max_samples`?"),
+        ("+training={steps: 3}", "did you mean `train`?"),
+        ("resume_from_checkpoint=x", "`--resume=CHECKPOINT` from that one"),
+        ("+log.wandb={mode: offline}", "a run is always written to files"),
+        ("num_layers=4", "`model.overrides` changes keys of it"),
+    ] {
+        let text = bench.errors(&[text]);
+        assert!(text.contains("LF0102") && text.contains(meant), "{text}");
+    }
+}
