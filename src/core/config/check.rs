@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::error::{Problem, Sources, code};
 use super::foreign;
@@ -93,10 +93,12 @@ impl Checker<'_> {
 
     fn check_map(&mut self, node: &mut Node, schema: &Value, path: &str) -> Option<Problem> {
         let pos = node.pos;
-        let Some(map) = node.map_mut() else {
-            return Some(scalar::expected("a map of keys", node));
-        };
         let properties = schema["properties"].as_object()?;
+        let Some(map) = node.map_mut() else {
+            let problem = scalar::expected("a map of keys", node);
+            let meant = key_with_word(&node.to_text(), properties, path);
+            return Some(meant.into_iter().fold(problem, |p, meant| p.label(format!("did you mean `{meant}`?"))));
+        };
         let (entries, unknown): (Vec<String>, Vec<String>) = map
             .iter()
             .filter(|(name, _)| !properties.contains_key(*name))
@@ -249,6 +251,27 @@ fn key_elsewhere(name: &str, path: &str) -> Option<String> {
     let section = |key: &str| key.split('.').next().unwrap_or_default().to_owned();
     let is_own = found.iter().any(|key| section(key) == section(path));
     (path.is_empty() || is_own || found.len() == 1).then(|| nearest_of(found, path)).flatten()
+}
+
+/// Returns the key whose value may be `word`, which was written for the whole map of `path`: one of its own keys, as
+/// `train.optimizer.type`, or one of the same name elsewhere, as `train.preference.loss`.
+fn key_with_word(word: &str, properties: &Map<String, Value>, path: &str) -> Option<String> {
+    let takes = |schema: &Value| {
+        let choices = target(schema)["enum"].as_array().into_iter().flatten();
+        let choices: Vec<&str> = choices.filter_map(Value::as_str).collect();
+        choices.contains(&word.replace('-', "_").as_str()) || foreign::our_value(word, &choices).is_some()
+    };
+    let own = properties.iter().find(|(_, schema)| takes(schema)).map(|(name, _)| join(path, name));
+    own.or_else(|| {
+        let mut found = Vec::new();
+        walk(&SCHEMA, "", &mut |other, schema| {
+            let is_namesake = other != path && other.rsplit('.').next() == path.rsplit('.').next();
+            if is_namesake && !other.contains(".0.") && takes(schema) {
+                found.push(other.to_owned());
+            }
+        });
+        nearest_of(found, path)
+    })
 }
 
 /// Returns the key that another trainer calls `name`, or whose last part is `name`: the one that shares most of its path with the

@@ -21,3 +21,19 @@ fn what_other_trainers_and_habit_call_a_key_leads_to_it() {
         assert!(text.contains("LF0102") && text.contains(meant), "{text}");
     }
 }
+
+#[test]
+fn a_word_in_place_of_a_section_leads_to_the_key_that_takes_it() {
+    let bench = Bench::new(GOOD);
+    for (text, found, meant) in [
+        ("train.optimizer=adamw_torch", "found `adamw_torch`", Some("did you mean `train.optimizer.type`?")),
+        ("train.loss=orpo", "found `orpo`", Some("did you mean `train.preference.loss`?")),
+        ("train.optimizer=x", "found `x`", None),
+        ("train.optimizer=true", "found `true`", None),
+    ] {
+        let text = bench.errors(&[text]);
+        assert!(text.contains("expected a map of keys") && text.contains(found), "{text}");
+        assert_eq!(text.contains("did you mean"), meant.is_some(), "{text}");
+        assert!(meant.is_none_or(|meant| text.contains(meant)), "{text}");
+    }
+}
