@@ -1,7 +1,8 @@
 //! LLaMA-Factory's YAML (`llamafactory-cli train`), by its documented arguments of 0.9.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use super::llama_data::DatasetInfo;
 use super::llama_parts;
 use super::sheet::Sheet;
 use super::trainer::{FROZEN, TRACKERS};
@@ -119,9 +120,9 @@ fn data(sheet: &mut Sheet) {
     if sheet.get("dataset").is_some_and(has_several) && sheet.get("interleave_probs").is_none() {
         sheet.equal_shares();
     }
-    let folder = sheet.get("dataset_dir").and_then(Value::as_str).unwrap_or("data").to_owned();
+    let info = DatasetInfo::of(sheet);
+    let mut notes = Vec::new();
     for (theirs, ours) in [("dataset", "data.train"), ("eval_dataset", "eval.path")] {
-        let folder = folder.clone();
         sheet.with(theirs, ours, |value| {
             let names = match value {
                 Value::Array(list) => list.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
@@ -129,20 +130,26 @@ fn data(sheet: &mut Sheet) {
                     other.as_str().unwrap_or_default().split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>()
                 }
             };
-            // Names of dataset_info.json: most are the file's, too.
-            let file = |name: &String| format!("{folder}/{name}.json");
             match (ours, &names[..]) {
                 (_, []) => Err("it must name a data set"),
-                ("eval.path", [one]) => Ok(file(one).into()),
+                ("eval.path", [one]) => {
+                    let set = info.set(one, &mut notes);
+                    if !set["columns"].is_null() {
+                        notes.push("eval.path has no columns: rename the fields of eval_dataset to those of a format");
+                    }
+                    Ok(set["path"].clone())
+                }
                 ("eval.path", _) => Err("list each set under eval.sets"),
-                _ => Ok(names.iter().map(|name| json!({ "path": file(name) })).collect()),
+                _ => Ok(names.iter().map(|name| info.set(name, &mut notes)).collect()),
             }
         });
     }
-    sheet.settled(
-        "the paths in data.train start with it: compare them with the files in dataset_info.json",
-        &["dataset_dir"],
-    );
+    notes.into_iter().for_each(|note| sheet.note(note));
+    let why = match info.is_here() {
+        true => "data.train has the files and fields that its dataset_info.json names",
+        false => "the paths in data.train start with it: compare them with the files in dataset_info.json",
+    };
+    sheet.settled(why, &["dataset_dir"]);
     if sheet.is("stage", "dpo") || sheet.is("stage", "kto") {
         sheet.long_answers();
     } else {

@@ -20,6 +20,7 @@ mod lerobot_policy;
 mod lerobot_rates;
 #[cfg(test)]
 mod lerobot_tests;
+mod llama_data;
 mod llama_factory;
 mod llama_parts;
 mod megatron;
@@ -73,7 +74,8 @@ pub enum ImportError {
     Unknown(String),
 }
 
-/// Translates a config or a launch script. Nothing that it names is opened.
+/// Translates a config or a launch script. Of what it names only the configs of DeepSpeed and LLaMA-Factory's `dataset_info.json` are
+/// read.
 ///
 /// # Errors
 /// It is neither, or of no trainer that is known here.

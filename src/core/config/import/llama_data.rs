@@ -1,0 +1,148 @@
+//! LLaMA-Factory's data sets: names in `dataset_info.json`, which says where their samples are and what the fields are called.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::hub;
+use super::sheet::Sheet;
+use crate::files;
+
+/// Columns of theirs, and our fields.
+const COLUMNS: [(&str, &str); 12] = [
+    ("prompt", "instruction"),
+    ("query", "input"),
+    ("response", "output"),
+    ("history", "history"),
+    ("system", "system"),
+    ("tools", "tools"),
+    ("images", "images"),
+    ("videos", "videos"),
+    ("audios", "audios"),
+    ("chosen", "chosen"),
+    ("rejected", "rejected"),
+    ("kto_tag", "kto_tag"),
+];
+
+/// Tags of theirs, and the values of each that need no translation.
+const TAGS: [(&str, &[&str]); 7] = [
+    ("role_tag", &["from", "role"]),
+    ("content_tag", &["value", "content"]),
+    ("user_tag", &["human", "user"]),
+    ("assistant_tag", &["gpt", "assistant"]),
+    ("observation_tag", &["observation", "tool"]),
+    ("function_tag", &["function_call", "tool_call"]),
+    ("system_tag", &["system"]),
+];
+
+/// What is known of the data sets in a folder.
+pub(super) struct DatasetInfo {
+    folder: String,
+    /// What the folder's `dataset_info.json` says, by name; `None`: it is not here.
+    sets: Option<Map<String, Value>>,
+    /// Every token of a sample is learned.
+    is_pretraining: bool,
+}
+
+impl DatasetInfo {
+    /// Of the folder under `dataset_dir`.
+    pub fn of(sheet: &Sheet) -> Self {
+        let folder = sheet.get("dataset_dir").and_then(Value::as_str).unwrap_or("data").to_owned();
+        let text = files::read_text(&Path::new(&folder).join("dataset_info.json")).ok();
+        let sets = text.and_then(|text| serde_json::from_str(&text).ok());
+        Self { folder, sets, is_pretraining: sheet.is("stage", "pt") }
+    }
+
+    /// Returns whether there is a `dataset_info.json`.
+    pub fn is_here(&self) -> bool {
+        self.sets.is_some()
+    }
+
+    /// The data set of a name as `data.train` has it, and what of it has no counterpart.
+    pub fn set(&self, name: &str, notes: &mut Vec<&'static str>) -> Value {
+        // Most files are called as their set.
+        let alone = || json!({ "path": format!("{}/{name}.json", self.folder) });
+        let Some(sets) = &self.sets else { return alone() };
+        let Some(set) = sets.get(name) else {
+            notes.push("a data set is not in dataset_info.json, and was taken for a file of its name");
+            return alone();
+        };
+        let text = |key: &str| set[key].as_str();
+        let mut ours = match (text("hf_hub_url"), text("cloud_file_name"), text("file_name")) {
+            (Some(id), ..) => {
+                let split = text("split").filter(|split| hub::is_split(split) && *split != "train");
+                json!({ "path": hub::path(id, &[text("folder"), text("subset"), split]) })
+            }
+            (None, Some(address), _) => json!({ "path": address }),
+            (None, None, Some(file)) => json!({ "path": format!("{}/{file}", self.folder) }),
+            (None, None, None) => {
+                notes.push("a data set of dataset_info.json has no file and no id of the Hugging Face hub");
+                alone()
+            }
+        };
+        self.columns(set).into_iter().for_each(|(column, field)| ours["columns"][column] = field.into());
+        let is_known = |(tag, known): &(&str, &[&str])| set["tags"][tag].as_str().is_none_or(|it| known.contains(&it));
+        if !TAGS.iter().all(is_known) {
+            notes.push(
+                "a data set has tags that are not read: write its turns with from and value (human, gpt), or role and \
+                 content",
+            );
+        }
+        if !set["num_samples"].is_null() {
+            notes.push("num_samples in dataset_info.json has no counterpart: write a file of fewer samples");
+        }
+        ours
+    }
+
+    /// Fields with other names than ours.
+    fn columns<'a>(&self, set: &'a Value) -> Vec<(&'static str, &'a str)> {
+        let columns = &set["columns"];
+        let field = |theirs: &str| columns[theirs].as_str();
+        let turns = if set["tags"]["role_tag"] == "role" { "messages" } else { "conversations" };
+        let is_chat = set["formatting"] == "sharegpt" || set["formatting"] == "openai";
+        let named = COLUMNS.iter().filter(|(theirs, _)| !(is_chat || self.is_pretraining) || *theirs != "prompt");
+        let named = named.filter_map(|(theirs, ours)| Some((*ours, field(theirs)?)));
+        let texts = field("prompt").filter(|_| self.is_pretraining && !is_chat).map(|field| ("text", field));
+        let chats = field("messages").filter(|_| is_chat).map(|field| (turns, field));
+        let all = named.chain(texts).chain(chats);
+        // A label may have either name.
+        all.filter(|(ours, field)| ours != field && (*ours, *field) != ("kto_tag", "label")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_has_the_path_and_the_fields_that_dataset_info_says() {
+        let sets = json!({
+            "alpaca": { "file_name": "a.json", "columns": { "prompt": "instruction", "response": "answer" } },
+            "chat": { "file_name": "c.jsonl", "formatting": "sharegpt", "columns": { "messages": "dialogue", "tools": "tools" } },
+            "openai": { "file_name": "o.json", "formatting": "sharegpt", "columns": { "messages": "messages" },
+                "tags": { "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant" } },
+            "pairs": { "hf_hub_url": "org/pairs", "subset": "en", "split": "train", "ranking": true,
+                "columns": { "prompt": "question", "chosen": "good", "rejected": "bad" } },
+            "kto": { "file_name": "k.json", "columns": { "prompt": "instruction", "kto_tag": "label" } },
+            "odd": { "file_name": "x.json", "formatting": "sharegpt", "tags": { "user_tag": "me" }, "num_samples": 9 },
+            "none": { "script_url": "x" }
+        });
+        let info =
+            |is_pretraining| DatasetInfo { folder: "data".to_owned(), sets: sets.as_object().cloned(), is_pretraining };
+        let set = |name: &str| {
+            let mut notes = Vec::new();
+            (info(false).set(name, &mut notes), notes.len())
+        };
+        assert_eq!(set("alpaca"), (json!({"path": "data/a.json", "columns": {"output": "answer"}}), 0));
+        assert_eq!(set("chat"), (json!({"path": "data/c.jsonl", "columns": {"conversations": "dialogue"}}), 0));
+        assert_eq!(set("openai"), (json!({"path": "data/o.json"}), 0));
+        let columns = json!({"instruction": "question", "chosen": "good", "rejected": "bad"});
+        assert_eq!(set("pairs"), (json!({"path": "hf://datasets/org/pairs/en", "columns": columns}), 0));
+        assert_eq!(set("kto"), (json!({"path": "data/k.json"}), 0));
+        assert_eq!(set("odd"), (json!({"path": "data/x.json"}), 2));
+        assert_eq!(set("none"), (json!({"path": "data/none.json"}), 1));
+        assert_eq!(set("gone"), (json!({"path": "data/gone.json"}), 1));
+        let texts = info(true).set("alpaca", &mut Vec::new());
+        assert_eq!(texts, json!({"path": "data/a.json", "columns": {"output": "answer", "text": "instruction"}}));
+    }
+}
