@@ -23,7 +23,7 @@ use crate::data::media::{MediaKind, Sampling, in_folder};
 use crate::data::processor::Processor;
 use crate::data::sample::Sample;
 use crate::data::source::Content;
-use crate::data::source::{Conversation, Labeled, MediaSource, Part};
+use crate::data::source::{Conversation, Labeled, MediaSource, Part, Turn};
 use crate::files;
 use crate::message::SampleId;
 
@@ -185,7 +185,7 @@ fn type_of(value: &Json) -> &'static str {
     }
 }
 
-/// Roles and texts of the turns, with placeholders for files.
+/// Roles and texts of the turns, with placeholders for files, and behind a text the calls of functions as the file has them.
 fn said(conversation: &Conversation) -> Vec<(String, String)> {
     let text = |part: &Part| match part {
         Part::Text { text } => text.clone(),
@@ -194,8 +194,15 @@ fn said(conversation: &Conversation) -> Vec<(String, String)> {
         Part::Audio => MediaKind::Audio.placeholder().to_owned(),
         Part::Context => MediaKind::Context.placeholder().to_owned(),
     };
-    let turns = conversation.turns.iter();
-    turns.map(|turn| (turn.role.clone(), turn.parts.iter().map(text).collect())).collect()
+    let said = |turn: &Turn| {
+        let texts: String = turn.parts.iter().map(text).collect();
+        match turn.fields.get("tool_calls") {
+            Some(calls) if texts.is_empty() => calls.to_string(),
+            Some(calls) => format!("{texts} {calls}"),
+            None => texts,
+        }
+    };
+    conversation.turns.iter().map(|turn| (turn.role.clone(), said(turn))).collect()
 }
 
 /// The turns of an answer with a label, which is told at the answer.

@@ -367,6 +367,20 @@ fn captioned_pictures_are_not_taken_for_packs() {
 }
 
 #[test]
+fn calls_of_functions_are_shown_with_what_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("calls.jsonl");
+    let call = r#"[{"function":{"name":"f"}}]"#;
+    let turns = format!(
+        r#"{{"role":"user","content":"a"}},{{"role":"assistant","content":null,"tool_calls":{call}}},{{"role":"assistant","content":"b","tool_calls":{call}}}"#
+    );
+    fs::write(&path, format!("{{\"messages\":[{turns}]}}\n")).unwrap();
+    let shown = show(&Inputs::open(vec![TrainFile::new(path)]).unwrap(), 0, None).unwrap();
+    let said: Vec<&str> = shown.turns.iter().map(|(_, text)| text.as_str()).collect();
+    assert_eq!(said, ["a", call, &format!("b {call}")]);
+}
+
+#[test]
 fn everything_that_cannot_be_used_is_found() {
     let fixture = Fixture::new();
     let inputs = fixture.inputs();
