@@ -103,6 +103,26 @@ fn a_launch_script_is_read_and_not_run() {
 }
 
 #[test]
+fn a_tokenizer_of_the_hub_gives_no_weights_where_megatron_loads_none() {
+    let sizes = "--num-layers 2 --hidden-size 64 --ffn-hidden-size 96 --num-attention-heads 4 --swiglu \
+        --normalization RMSNorm --position-embedding-type rope --vocab-size 320";
+    let model = |more: &str| {
+        let options = format!("{sizes} --tokenizer-type HuggingFaceTokenizer --tokenizer-model org/model {more}");
+        let imported = import(&format!("torchrun pretrain_gpt.py --train-iters 9 --data-path d {options}")).unwrap();
+        crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()["model"].clone()
+    };
+    for more in ["", "--save runs/a --load runs/a"] {
+        let found = model(more);
+        assert_eq!((&found["tokenizer"], &found["weights"]), (&json!("org/model"), &json!("random")), "{more}");
+        assert_eq!((&found["config"]["model_type"], found.get("load")), (&json!("llama"), None), "{more}");
+    }
+    assert_eq!(model("--qk-layernorm"), json!({ "load": "org/model", "weights": "random" }));
+    for more in ["--load converted --save runs/a", "--pretrained-checkpoint converted", "--load $1"] {
+        assert_eq!(model(more), json!({ "load": "org/model" }), "{more}");
+    }
+}
+
+#[test]
 fn sizes_of_a_llama_make_a_config_and_binary_data_are_read() {
     let script = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --ffn-hidden-size 96 \\
         --num-attention-heads 4 --group-query-attention --num-query-groups 2 --swiglu --normalization RMSNorm \\

@@ -81,9 +81,25 @@ pub(super) fn read(sheet: &mut Sheet) {
         () if is_hf && sheet.get("tokenizer_model").is_some() => Some("tokenizer_model"),
         () => None,
     };
+    let is_random = folder == Some("tokenizer_model") && starts_at_random(sheet);
     match folder {
+        Some(key) if is_random && is_llama(sheet) => {
+            sheet.copy(key, "model.tokenizer");
+            sizes(sheet);
+            sheet.settled("model.tokenizer names its folder", &["tokenizer_type"]);
+            sheet.missing(
+                "choose a built-in config (`loongforge models`) or a folder in model.load",
+                &["model_name", "config_file"],
+            );
+        }
         Some(key) => {
             sheet.copy(key, "model.load");
+            if is_random {
+                sheet.set("model.weights", "random");
+                sheet.note(
+                    "the script loads no weights: those of model.load are not read (model.weights: random), only its config.json",
+                );
+            }
             sheet.note(
                 "model.load must be a Hugging Face folder with config.json and weights; Megatron checkpoints are not read",
             );
@@ -140,6 +156,15 @@ pub(super) fn read(sheet: &mut Sheet) {
     );
 }
 
+/// Returns whether Megatron-LM starts from random weights, of which its tokenizer's folder says nothing: it loads none, or what the
+/// run itself has saved.
+fn starts_at_random(sheet: &Sheet) -> bool {
+    let is_there = |key: &str| sheet.get(key).is_some() || sheet.is_unsaid(key);
+    let loads = ["pretrained_checkpoint", "checkpoint_path", "use_checkpoint_args"].into_iter().any(is_there);
+    let is_own = !sheet.is_unsaid("load") && sheet.get("load") == sheet.get("save");
+    sheet.is("tokenizer_type", "HuggingFaceTokenizer") && !loads && (!is_there("load") || is_own)
+}
+
 /// A LLaMA or a Mixtral of the given sizes, with random weights.
 fn sizes(sheet: &mut Sheet) {
     if !is_llama(sheet) {
@@ -150,7 +175,9 @@ fn sizes(sheet: &mut Sheet) {
     let has_vocabulary = config.get("vocab_size").is_some();
     sheet.set("model.config", config);
     sheet.set("model.weights", "random");
-    sheet.note("set model.tokenizer to a folder with tokenizer.json");
+    if !sheet.has_set("model.tokenizer") {
+        sheet.note("set model.tokenizer to a folder with tokenizer.json");
+    }
     if !has_vocabulary {
         sheet.note("the options do not give the size of the vocabulary: set model.config.vocab_size");
     }
