@@ -192,13 +192,15 @@ fn is_lora_file(path: &Path) -> bool {
     path.is_file() && TensorFile::open(path).is_ok_and(|file| names(&file))
 }
 
-fn put(dir: &Path, name: &str, contents: &[u8]) -> Result<(), ExportError> {
+/// Writes a file into a folder of `dir`, which is made where it is not there.
+pub(super) fn put(dir: &Path, name: &str, contents: &[u8]) -> Result<(), ExportError> {
     let path = dir.join(name);
     let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, contents));
     written.map_err(|source| ExportError::Io { path, source })
 }
 
-fn text(value: &Value) -> Vec<u8> {
+/// Returns the text of a JSON file.
+pub(super) fn text(value: &Value) -> Vec<u8> {
     let mut text = serde_json::to_vec_pretty(value).expect("JSON can be written");
     text.push(b'\n');
     text

@@ -133,3 +133,45 @@ fn averages_take_the_place_of_the_weights() {
         assert!(is_average || read(&new, name) == read(&old, name), "{name}");
     }
 }
+
+#[test]
+fn adapters_are_merged_into_a_folder_that_diffusers_loads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (base, lora, merged) = (dir.path().join("base"), dir.path().join("lora"), dir.path().join("merged"));
+    fs::create_dir(&base).unwrap();
+    checkpoint(&base);
+    let index = base.join("model_index.json");
+    let mut json: Value = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
+    json["tokenizer"] = json!(["transformers", "T5TokenizerFast"]);
+    put(&base, "model_index.json", &text(&json)).unwrap();
+    put(&base, "tokenizer/tokenizer.json", b"{}").unwrap();
+
+    let module = "blocks.0.attn1.to_q";
+    let peft = json!({"peft_type": "LORA", "base_model_name_or_path": base, "r": 2, "lora_alpha": 2,
+        "target_modules": [module]});
+    put(&lora, "adapter_config.json", &text(&peft)).unwrap();
+    put(&lora, "config.json", &text(&config(3))).unwrap();
+    let half = |part: &str, shape: [i64; 2]| {
+        let ones = Tensor::ones(shape, (Kind::Float, Device::Cpu));
+        (format!("base_model.model.{module}.{part}.weight"), ones)
+    };
+    let halves = [half("lora_A", [2, 128]), half("lora_B", [128, 2])];
+    write_tensor_file(&halves, &[("format", "pt")], lora.as_path(), "adapter_model.safetensors").unwrap();
+
+    let how = Export { base: None, dtype: None, max_shard_size: u64::MAX, dequantize: false, for_transformers: true };
+    export(&lora, &merged, &how).unwrap();
+    let of = |name: &str| fs::read(merged.join(name)).unwrap();
+    let written: Value = serde_json::from_slice(&of("model_index.json")).unwrap();
+    assert_eq!(written["tokenizer"], json["tokenizer"]);
+    assert_eq!(of("tokenizer/tokenizer.json"), b"{}");
+    assert!(!merged.join("model.safetensors").exists());
+    let (old, new) = (Checkpoint::open(&base).unwrap(), Checkpoint::open(&merged).unwrap());
+    expect_same(&old, &new, "text_encoder.");
+    let weight = format!("transformer.{module}.weight");
+    let moved = (read(&new, &weight) - read(&old, &weight) - 2.0).abs().max().double_value(&[]);
+    assert!(moved < 1e-6, "{moved}");
+
+    // In its turn it goes into the other formats, whole.
+    export_diffusion(&merged, &dir.path().join("again"), Format::Diffusers, None, false).unwrap();
+    assert!(dir.path().join("again/tokenizer/tokenizer.json").is_file());
+}

@@ -1,16 +1,19 @@
 //! A folder's model once more: weights in another type or other shards, adapters added to their base, `config.json` to
 //! match, the rest carried. Seen whole or not at all.
 
+use super::diffusion::{put, text};
 use super::fit::{expect_fit, load_options};
 use super::llava::{BEGINS, CLASS, Llava};
 use super::saved_config::saved_config;
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::{BaseError, ModelFolders};
+use loongforge_actors::checkpoint::extras;
 use loongforge_core::checkpoint::{CheckpointError, carried};
 use loongforge_core::data::{Component, MODEL_INDEX, is_diffusion, is_fastwam, is_policy};
 use loongforge_core::files;
-use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, renamed, rewrite};
+use loongforge_core::message::SavedFile;
+use loongforge_torch::train::hf::{Checkpoint, Dtype, FilesOf, Rewrite, renamed, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -75,10 +78,6 @@ pub struct Exported {
 /// # Errors
 /// `folder` has no whole model and no adapters of one, `out` holds something, or a file cannot be written. `out` is not there then.
 pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, ExportError> {
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        |source| ExportError::Io { path, source }
-    };
     let diffusion = || ExportError::Diffusion { folder: folder.to_owned(), out: out.to_owned() };
     if folder.join(MODEL_INDEX).is_file() && !folder.join("config.json").is_file() {
         return Err(diffusion());
@@ -89,8 +88,9 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
         return Err(ExportError::Packed { folder: found.weights, format: packed.format() });
     }
     let path = found.config.join("config.json");
-    let text = files::read(&path, files::MAX_TEXT_BYTES).map_err(io(&path))?;
-    let config: Value = serde_json::from_slice(&text).map_err(|source| ExportError::Json { path, source })?;
+    let bytes = files::read(&path, files::MAX_TEXT_BYTES)
+        .map_err(|source| ExportError::Io { path: path.clone(), source })?;
+    let config: Value = serde_json::from_slice(&bytes).map_err(|source| ExportError::Json { path, source })?;
     // With its adapters added it is a model for `checkpoint export`.
     if is_diffusion(&config) && found.adapters.is_none() {
         return Err(diffusion());
@@ -130,22 +130,49 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     // lerobot reads a policy's weights from one file.
     let max_shard_size = if how.for_transformers && is_policy(&config) { u64::MAX } else { how.max_shard_size };
     let how = Rewrite { dtype: how.dtype, max_shard_size, rename: &rename, stem: "model" };
-    let files = rewrite(&checkpoint, adapters.as_ref(), to, &how)?;
+    let is_pipeline = is_diffusion(&config) && found.weights.join(MODEL_INDEX).is_file();
+    let files = match is_pipeline {
+        true => rewrite_networks(&checkpoint, adapters.as_ref(), to, &how)?,
+        false => rewrite(&checkpoint, adapters.as_ref(), to, &how)?,
+    };
     let dtype = dtype_name(how.dtype, &checkpoint, adapters.is_some());
     if is_diffusion(&config) {
-        let next = format!("loongforge checkpoint export {} OUT --format diffusers", out.display());
+        let format = if is_pipeline { "comfyui" } else { "diffusers" };
+        let next = format!("loongforge checkpoint export {} OUT --format {format}", out.display());
         said.push(format!("the adapters are added; `{next}` writes the model for other programs"));
     }
-    let mut text =
-        serde_json::to_vec_pretty(&saved_config(&config, dtype, carried_parts)).expect("JSON can be written");
-    text.push(b'\n');
-    fs::write(to.join("config.json"), text).map_err(io(to))?;
+    let config = saved_config(&config, dtype, carried_parts);
+    let pipeline = if is_pipeline { extras(&config, &files, &found.weights)? } else { Vec::new() };
+    for extra in pipeline {
+        put(to, extra.name(), &extra.contents()?)?;
+    }
+    put(to, "config.json", &text(&config))?;
     copy_others(&found, to)?;
     if let Some(Err(why)) = layout.map(|layout| layout.write_processor(to)) {
         said.push(format!("no processor_config.json was written: {why}"));
     }
     draft.publish()?;
     Ok(Exported { num_files: files.len(), bytes: files.iter().map(|file| file.bytes).sum(), said })
+}
+
+/// Rewrites a diffusion model into a folder for each of its networks, as Diffusers has them.
+fn rewrite_networks(
+    checkpoint: &Checkpoint,
+    adapters: Option<&Adapters>,
+    to: &Path,
+    how: &Rewrite<'_>,
+) -> Result<Vec<SavedFile>, ExportError> {
+    let mut files = Vec::new();
+    for of in FilesOf::networks() {
+        if !checkpoint.tensors().any(|(name, _)| of.has(name)) {
+            continue;
+        }
+        let rename = |name: &str| of.has(name).then(|| of.in_file(name).to_owned());
+        let stem = of.stem();
+        let how = Rewrite { dtype: how.dtype, max_shard_size: how.max_shard_size, rename: &rename, stem: &stem };
+        files.extend(rewrite(checkpoint, adapters, to, &how)?);
+    }
+    Ok(files)
 }
 
 /// The name that `config.json` has for the type of the weights that are written; `None`: it says what it said.
