@@ -35,7 +35,26 @@ pub struct Captioned {
 
 /// Returns whether the fields of a record are those of a captioned picture or clip.
 pub fn is_captioned(has: impl Fn(&str) -> bool) -> bool {
-    VISUALS.iter().any(|key| has(key)) && CAPTIONS.iter().any(|key| has(key))
+    VISUALS.iter().any(|key| has(key)) && says(has)
+}
+
+/// Returns whether a record has a caption.
+pub fn says(has: impl Fn(&str) -> bool) -> bool {
+    CAPTIONS.iter().any(|key| has(key))
+}
+
+/// Returns whether a record names a picture or a clip, or several. A `file_name` may be that of a text.
+pub fn shows<'a>(value: impl Fn(&str) -> Option<&'a Json>) -> bool {
+    let names = |key: &&str| match value(key) {
+        Some(Json::String(name)) if *key == "file_name" => {
+            matches!(kind_of(name), Some(FileKind::Picture | FileKind::Clip))
+        }
+        Some(Json::String(name)) => !name.is_empty(),
+        Some(Json::Array(names)) => !names.is_empty(),
+        Some(Json::Object(_)) => true,
+        _ => false,
+    };
+    VISUALS.iter().chain(&["images", "videos"]).any(names)
 }
 
 impl Captioned {

@@ -74,16 +74,13 @@ impl RecordLayout {
     /// Says what the record has, where that is no known layout.
     pub fn of(record: &Record, columns: &BTreeMap<String, String>) -> Result<Self, String> {
         let Body::Json(json) = &record.body else { return Self::of_members(record) };
-        let has = |key: &str| {
-            let name = columns.get(key).map_or(key, String::as_str);
-            json.get(name).is_some_and(|value| !value.is_null())
-        };
+        let value = |key: &str| json.get(columns.get(key).map_or(key, String::as_str));
+        let has = |key: &str| value(key).is_some_and(|value| !value.is_null());
         let is_labeled = LABELS.iter().any(|key| {
             let label = json.get(columns.get(*key).map_or(*key, String::as_str));
             label.is_some_and(Json::is_boolean)
         });
         let answers = ["completion", "output", "messages", "conversations"];
-        let is_text = has("text") && (json["text"].is_string() || columns.contains_key("text"));
         let first =
             |key: &str| json.get(columns.get(key).map_or(key, String::as_str)).map_or(&Json::Null, |list| &list[0]);
         Ok(match () {
@@ -95,7 +92,10 @@ impl RecordLayout {
             () if has("conversations") || has("messages") => Self::Sharegpt,
             () if has("instruction") && has("output") || has("prompt") && has("completion") => Self::Alpaca,
             () if has("audio_filepath") || has("audio") && (has("text") || has("answer")) => Self::Transcripts,
-            () if is_text => match shown(record, json) {
+            () if has("text") && columns.contains_key("text") => Self::Text,
+            // A text beside a picture is its caption: the text alone is not what the record is for.
+            () if captioned::shows(value) && captioned::says(has) => Self::Captioned,
+            () if has("text") && json["text"].is_string() => match shown(record) {
                 Some(shown) => {
                     return Err(format!(
                         "its first sample has text beside {shown:?}, without which it would be learned: write messages, or \
@@ -270,13 +270,10 @@ impl RecordLayout {
     }
 }
 
-/// The field or the file of a record that has pictures or clips; in an archive also recordings.
-fn shown<'a>(record: &'a Record, json: &Json) -> Option<&'a str> {
-    let is_empty = |value: &Json| value.is_null() || value == "" || value.as_array().is_some_and(Vec::is_empty);
-    let has = |key: &&str| json.get(*key).is_some_and(|value| !is_empty(value));
+/// The file beside a record of an archive that is a picture, a clip or a recording.
+fn shown(record: &Record) -> Option<&str> {
     let mut members = record.members.iter().map(|(name, _)| name.as_str()).filter(|_| record.is_closed);
-    let member = || members.find(|name| kind_of(name).is_some());
-    ["image", "images", "video", "videos"].into_iter().find(has).or_else(member)
+    members.find(|name| kind_of(name).is_some())
 }
 
 /// # Errors

@@ -36,6 +36,19 @@ fn every_layout_is_told_by_its_first_sample() {
     }
     let conversation = conversation(&of(folder.path("s.json")), 0);
     assert_eq!(conversation.media, [MediaSource::Image(Locator::File(folder.path("p.jpg")))]);
+    // The text beside a picture is a caption, and not all that there is to learn.
+    for (name, record, is_captioned) in [
+        ("b.jsonl", json!({"image": "p.jpg", "text": "a"}), true),
+        ("d.jsonl", json!({"file_name": "p.png", "text": "a"}), true),
+        ("f.jsonl", json!({"images": ["p.jpg"], "text": "a"}), true),
+        ("g.jsonl", json!({"file_name": "a.py", "text": "a"}), false),
+        ("h.jsonl", json!({"image": "", "images": [], "video": null, "text": "a"}), false),
+    ] {
+        let file = folder.write(name, record.to_string());
+        assert_eq!(of(&file).is_captioned(), is_captioned, "{name}");
+        let texts = TrainFile { format: Format::Text, ..TrainFile::new(file) };
+        assert_eq!(shown(&open(&texts).unwrap(), 0), "a", "{name}");
+    }
     for (name, text, part) in [
         ("x.jsonl", "{\"question\": 1, \"picture\": 2}", "[\"question\", \"picture\"]"),
         ("y.jsonl", "[1, 2]", "its first sample is 1"),
@@ -47,11 +60,6 @@ fn every_layout_is_told_by_its_first_sample() {
         let error = open(&TrainFile::new(folder.write(name, text))).err().unwrap().to_string();
         assert!(error.contains(part) && error.contains(name), "{error}");
     }
-    // A text would be learned without its picture; an empty list has none.
-    let beside = r#"{"text": "a", "image": "a.png"}"#;
-    let error = open(&TrainFile::new(folder.write("beside.jsonl", beside))).err().unwrap().to_string();
-    assert!(error.contains("has text beside \"image\""), "{error}");
-    assert_eq!(shown(&of(folder.write("alone.jsonl", r#"{"text": "a", "images": []}"#)), 0), "a");
     let columns = [("messages".to_owned(), "dialogue".to_owned()), ("images".to_owned(), "picture".to_owned())];
     let text = json!({"dialogue": [{"role": "user", "content": "<image>"}], "picture": "a.png"}).to_string();
     let file = TrainFile { columns: columns.into(), ..TrainFile::new(folder.write("c.jsonl", text)) };
