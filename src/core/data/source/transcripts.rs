@@ -2,18 +2,29 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use super::locate::is_recording;
 use crate::data::error::DataError;
 
-/// The recording, before a `question` where there is one, is the user's message, and `text` (else `answer`) the assistant's. The
-/// recording is `audio_filepath` or `audio`; `offset` and `duration` in seconds are the part that is meant. Other fields are
-/// not read.
+/// Fields that name the recording, and fields that hold what is said in it: the first that a record has.
+const RECORDINGS: [&str; 3] = ["audio_filepath", "audio", "file_name"];
+const TEXTS: [&str; 4] = ["text", "answer", "transcription", "sentence"];
+
+/// Returns whether the fields of a record are those of a recording with its transcript. A `file_name` may be that of another file.
+pub fn is_transcribed<'a>(value: impl Fn(&str) -> Option<&'a Json>) -> bool {
+    let has = |key: &str| value(key).is_some_and(|value| !value.is_null());
+    let is_named = value("file_name").and_then(Json::as_str).is_some_and(is_recording);
+    has("audio_filepath") || (has("audio") || is_named) && TEXTS.iter().any(|key| has(key))
+}
+
+/// The recording, before a `question` where there is one, is the user's message, and its text the assistant's. `offset` and
+/// `duration` in seconds are the part of the recording that is meant. Other fields are not read.
 ///
 /// # Errors
 /// No recording or no text.
 pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
     let mut first = |keys: &[&str]| keys.iter().find_map(|key| record.remove(*key).filter(|value| !value.is_null()));
-    let file = first(&["audio_filepath", "audio"]);
-    let text = first(&["text", "answer"]);
+    let file = first(&RECORDINGS);
+    let text = first(&TEXTS);
     let question = first(&["question"]);
     let (offset, duration) = (first(&["offset"]), first(&["duration"]));
     let file = match file {
@@ -56,6 +67,18 @@ mod tests {
         let turns = read(asked).unwrap().remove("messages").unwrap();
         let question = json!([{"type": "audio", "audio": "b.wav"}, {"type": "text", "text": "Who?"}]);
         assert_eq!((&turns[0]["content"], &turns[1]["content"]), (&question, &json!("I")));
+        // As folders of sound have it in metadata.csv, and Common Voice.
+        let lines =
+            [json!({"file_name": "a.wav", "transcription": "yes"}), json!({"audio": "a.wav", "sentence": "yes"})];
+        for line in lines {
+            assert!(is_transcribed(|key| line.get(key)), "{line}");
+            let turns = read(line).unwrap().remove("messages").unwrap();
+            let expected = json!({"type": "audio", "audio": "a.wav"});
+            assert_eq!((&turns[0]["content"][0], &turns[1]["content"]), (&expected, &json!("yes")));
+        }
+        for line in [json!({"file_name": "a.png", "text": "a"}), json!({"audio": "a.wav"}), json!({"text": "a"})] {
+            assert!(!is_transcribed(|key| line.get(key)), "{line}");
+        }
         for (line, part) in [
             (json!({"text": "a"}), "`audio_filepath` or `audio`"),
             (json!({"audio": "a.wav"}), "`text`"),
