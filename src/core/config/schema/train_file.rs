@@ -57,7 +57,7 @@ pub enum Format {
     // `{"instruction": …, "input": …, "output": …, "system": …, "history": …}`.
     Alpaca,
     // A recording and its transcript: `{"audio_filepath": …, "text": …, "offset": …, "duration": …}` (NeMo manifests), or
-    // `{"audio": …, "text": …}` (Hugging Face speech data sets).
+    // `{"audio": …, "text": …}` (Hugging Face speech data sets); or a folder of recordings, each with its transcript in a `.txt` file.
     Transcripts,
     // Megatron-Energon samples: `{"texts": …, "media": …, "name": …}`, or fields mapped by `dataset.yaml`.
     Energon,

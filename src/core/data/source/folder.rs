@@ -1,4 +1,5 @@
-//! A folder of pictures and clips, each with its caption in a `.txt` or `.caption` of the same name. Extensions may be in capitals.
+//! A folder of pictures and clips, each with its caption in a `.txt` or `.caption` of the same name, or of recordings with their
+//! transcripts. Extensions may be in capitals.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +10,9 @@ use std::time::UNIX_EPOCH;
 use serde_json::{Map, Value as Json};
 
 use super::block::{Block, Body, Record};
-use super::locate::{FileKind, kind_of};
+use super::locate::{FileKind, is_recording, kind_of};
 use super::shard::Shard;
-use crate::config::{folders_in, folders_within};
+use crate::config::{Format, folders_in, folders_within};
 use crate::data::media::natural;
 use crate::files;
 use crate::rng::mix;
@@ -19,9 +20,50 @@ use crate::rng::mix;
 /// The extensions of captions: of several files the first is read, and one in small letters before one in capitals.
 const CAPTIONS: [&str; 2] = ["txt", "caption"];
 
-/// The pictures and clips of a folder, numbers in their names by value.
+/// Says what the samples of a folder are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Visuals,
+    Recordings,
+}
+
+impl Kind {
+    /// Recordings beside pictures or clips are no samples.
+    fn of<'a>(mut names: impl Iterator<Item = &'a str> + Clone) -> Option<Self> {
+        match names.clone().any(is_visual) {
+            true => Some(Self::Visuals),
+            false => names.any(is_recording).then_some(Self::Recordings),
+        }
+    }
+
+    fn has(self, name: &str) -> bool {
+        match self {
+            Self::Visuals => is_visual(name),
+            Self::Recordings => is_recording(name),
+        }
+    }
+
+    /// Returns what the text of a sample is called, what the sample is, and several of them.
+    fn words(self) -> [&'static str; 3] {
+        match self {
+            Self::Visuals => ["caption", "picture", "pictures"],
+            Self::Recordings => ["transcript", "recording", "recordings"],
+        }
+    }
+
+    /// The fields of a sample.
+    fn fields(self) -> [&'static str; 2] {
+        match self {
+            Self::Visuals => ["file_name", "caption"],
+            Self::Recordings => ["audio", "text"],
+        }
+    }
+}
+
+/// The pictures and clips of a folder, or its recordings, numbers in their names by value.
 pub struct Folder {
     path: PathBuf,
+    kind: Kind,
     names: Vec<String>,
     /// The file of each caption, by the name without its extension.
     captions: BTreeMap<String, String>,
@@ -33,9 +75,10 @@ impl Folder {
     pub fn open(path: &Path) -> Result<Self, String> {
         let mut names: Vec<String> = names_in(path)?.into_iter().map(|(name, ..)| name).collect();
         let captions = captions(names.iter().map(String::as_str));
-        names.retain(|name| is_visual(name));
+        let kind = Kind::of(names.iter().map(String::as_str)).unwrap_or(Kind::Visuals);
+        names.retain(|name| kind.has(name));
         names.sort_by(|a, b| natural(a, b));
-        Ok(Self { path: path.to_owned(), names, captions })
+        Ok(Self { path: path.to_owned(), kind, names, captions })
     }
 
     fn caption(&self, index: u64) -> PathBuf {
@@ -57,14 +100,14 @@ impl Block for Folder {
     }
 
     fn read(&self, index: u64) -> Result<Record, String> {
-        let path = self.caption(index);
+        let (path, [what, ..]) = (self.caption(index), self.kind.words());
         let caption = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => format!("has no caption: write {} or take it out of the folder", path.display()),
-            _ => format!("its caption {} cannot be read: {error}", path.display()),
+            ErrorKind::NotFound => format!("has no {what}: write {} or take it out of the folder", path.display()),
+            _ => format!("its {what} {} cannot be read: {error}", path.display()),
         })?;
-        let caption = String::from_utf8(caption).map_err(|_| format!("its caption {} is not UTF-8", path.display()))?;
-        let file = self.names[index as usize].clone();
-        let fields = [("file_name", file), ("caption", caption.trim().to_owned())];
+        let caption = String::from_utf8(caption).map_err(|_| format!("its {what} {} is not UTF-8", path.display()))?;
+        let [file, text] = self.kind.fields();
+        let fields = [(file, self.names[index as usize].clone()), (text, caption.trim().to_owned())];
         let fields = fields.map(|(key, value)| (key.to_owned(), Json::String(value)));
         let fields = Map::from_iter(fields);
         Ok(Record { body: Body::Json(Json::Object(fields)), ..Record::default() })
@@ -75,16 +118,21 @@ impl Block for Folder {
     }
 }
 
-/// The folder as a shard, if it has pictures or clips; the tag changes with any of its files.
+/// The folder as a shard, if it has pictures or clips, or else recordings, and the format is theirs; the tag changes with any of its
+/// files.
 ///
 /// # Errors
 /// The folder cannot be listed.
-pub fn shard(path: &Path) -> Result<Option<Shard>, String> {
+pub fn shard(path: &Path, format: Format) -> Result<Option<Shard>, String> {
     let mut names = names_in(path)?;
-    names.retain(|(name, ..)| is_visual(name) || is_caption(name));
-    if !names.iter().any(|(name, ..)| is_visual(name)) {
-        return Ok(None);
-    }
+    let kind = Kind::of(names.iter().map(|(name, ..)| name.as_str())).filter(|kind| match format {
+        Format::Auto => true,
+        Format::Captioned => *kind == Kind::Visuals,
+        Format::Transcripts => *kind == Kind::Recordings,
+        _ => false,
+    });
+    let Some(kind) = kind else { return Ok(None) };
+    names.retain(|(name, ..)| kind.has(name) || is_caption(name));
     names.sort();
     let words = names.iter().flat_map(|(name, size, changed)| {
         let name = name.bytes().map(u64::from);
@@ -99,11 +147,12 @@ pub fn shard(path: &Path) -> Result<Option<Shard>, String> {
     Ok(Some(Shard { name, size, tag: format!("{:016x}", tag) }))
 }
 
-/// Sentences of what a folder of pictures has beside them that is not read.
+/// Sentences of what a folder of pictures or recordings has beside them that is not read.
 pub fn left_out(path: &Path) -> Vec<String> {
     let Ok(names) = names_in(path) else { return Vec::new() };
-    let visuals: BTreeSet<String> =
-        names.iter().filter(|(name, ..)| is_visual(name)).map(|(name, ..)| stem(name)).collect();
+    let kind = Kind::of(names.iter().map(|(name, ..)| name.as_str())).unwrap_or(Kind::Visuals);
+    let samples: BTreeSet<String> =
+        names.iter().filter(|(name, ..)| kind.has(name)).map(|(name, ..)| stem(name)).collect();
     // A `.caption` beside a `.txt` of the same name is not read.
     let read = captions(names.iter().map(|(name, ..)| name.as_str()));
     let is_second = |name: &str| read.get(&stem(name)).is_some_and(|first| first != name);
@@ -112,12 +161,12 @@ pub fn left_out(path: &Path) -> Vec<String> {
     let lonely: Vec<&str> = names
         .iter()
         .map(|(name, ..)| name.as_str())
-        .filter(|name| is_caption(name) && !visuals.contains(&stem(name)))
+        .filter(|name| is_caption(name) && !samples.contains(&stem(name)))
         .collect();
     let others: Vec<&str> =
-        names.iter().map(|(name, ..)| name.as_str()).filter(|name| !is_caption(name) && !is_visual(name)).collect();
+        names.iter().map(|(name, ..)| name.as_str()).filter(|name| !is_caption(name) && !kind.has(name)).collect();
     let nested = (!folders_in(path).is_empty()).then(|| {
-        let what = with_pictures(path).unwrap_or_else(|| "name them as data sets of their own".to_owned());
+        let what = with_samples(path).unwrap_or_else(|| "name them as data sets of their own".to_owned());
         format!("{}: its subfolders are left out, {} of them; {what}", path.display(), folders_in(path).len())
     });
     let path = path.display();
@@ -126,17 +175,19 @@ pub fn left_out(path: &Path) -> Vec<String> {
         let more = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
         Some(format!("{path}: {what} left out: {first}{more}"))
     };
-    told("captions of a picture that has another caption are", &second)
+    let [text, sample, samples] = kind.words();
+    told(&format!("{text}s of a {sample} that has another {text} are"), &second)
         .into_iter()
-        .chain(told("captions without a picture are", &lonely))
-        .chain(told("files that are neither pictures nor captions are", &others))
+        .chain(told(&format!("{text}s without a {sample} are"), &lonely))
+        .chain(told(&format!("files that are neither {samples} nor {text}s are"), &others))
         .chain(nested)
         .collect()
 }
 
-/// Says how to train on the folders in a folder that have pictures or clips; `None` where none has.
-pub fn with_pictures(path: &Path) -> Option<String> {
-    folders_within(path, |folder| names_in(folder).is_ok_and(|names| names.iter().any(|(name, ..)| is_visual(name))))
+/// Says how to train on the folders in a folder that have pictures, clips or recordings; `None` where none has.
+pub fn with_samples(path: &Path) -> Option<String> {
+    let has = |names: Vec<(String, u64, u128)>| Kind::of(names.iter().map(|(name, ..)| name.as_str())).is_some();
+    folders_within(path, |folder| names_in(folder).is_ok_and(has))
 }
 
 fn is_visual(name: &str) -> bool {
@@ -213,7 +264,36 @@ mod tests {
         assert!(opened.read(3).unwrap_err().contains("d.txt or take it out"));
         let told = left_out(folder.path()).join("\n");
         assert!(told.contains("another caption are left out: ") && told.ends_with(" and 2 more"), "{told}");
-        assert!(shard(folder.path()).unwrap().unwrap().size > 4 * 9);
+        assert!(shard(folder.path(), Format::Auto).unwrap().unwrap().size > 4 * 9);
+    }
+
+    #[test]
+    fn recordings_have_their_transcripts_beside_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        for (name, text) in [("a 2.WAV", "sound"), ("a 10.flac", "sound"), ("a 2.txt", "two \n"), ("lost.txt", "x")] {
+            write(name, text);
+        }
+        let shards = |format| expand(&Paths(vec![folder.path().display().to_string()]), format);
+        let found = shards(Format::Auto).unwrap();
+        assert!(found.len() == 1 && found[0].name.ends_with('/'), "{}", found[0].name);
+        assert_eq!(shards(Format::Transcripts).unwrap()[0].tag, found[0].tag);
+        // As lines the texts are read without their recordings, and a diffusion model has nothing to learn here.
+        assert!(shards(Format::Plain).unwrap()[0].name.ends_with(".txt"));
+        assert!(shards(Format::Captioned).unwrap()[0].name.ends_with(".txt"));
+        let opened = Folder::open(folder.path()).unwrap();
+        let Body::Json(json) = opened.read(0).unwrap().body else { panic!("a recording of a folder is JSON") };
+        assert_eq!((opened.len(), json), (2, serde_json::json!({"audio": "a 2.WAV", "text": "two"})));
+        let error = opened.read(1).unwrap_err();
+        assert!(error.contains("has no transcript: write") && error.contains("a 10.txt or take it out"), "{error}");
+        let told = left_out(folder.path()).join("\n");
+        assert!(told.ends_with("transcripts without a recording are left out: lost.txt"), "{told}");
+        // Beside pictures they are no samples.
+        write("b.png", "a picture");
+        assert!(shard(folder.path(), Format::Transcripts).unwrap().is_none());
+        let told = left_out(folder.path()).join("\n");
+        let left = "neither pictures nor captions are left out: a ";
+        assert!(told.contains(left) && told.ends_with(" and 1 more"), "{told}");
     }
 
     #[test]

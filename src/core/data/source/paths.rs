@@ -75,24 +75,28 @@ fn existing(path: &Path, format: Format) -> Result<Vec<Shard>, DataError> {
         return Ok(shards);
     }
     let [read, _] = of_folder(path)?;
-    if matches!(format, Format::Auto | Format::Captioned) && read.iter().all(|file| is_caption(file)) {
-        let pictures = folder::shard(path).map_err(|reason| DataError::file(path, reason))?;
-        if let Some(pictures) = pictures {
-            return Ok(vec![pictures]);
+    if read.iter().all(|file| is_caption(file)) {
+        let samples = folder::shard(path, format).map_err(|reason| DataError::file(path, reason))?;
+        if let Some(samples) = samples {
+            return Ok(vec![samples]);
         }
     }
     match read.is_empty() {
         true => {
-            let hint = folder::with_pictures(path).map(|hint| format!("; {hint}")).unwrap_or_default();
-            let pictures = if format == Format::Captioned { "pictures, clips and " } else { "" };
+            let hint = folder::with_samples(path).map(|hint| format!("; {hint}")).unwrap_or_default();
+            let samples = match format {
+                Format::Captioned => "pictures, clips and ",
+                Format::Transcripts => "recordings and ",
+                _ => "",
+            };
             let kinds = KINDS.concat().join(", ");
-            Err(DataError::file(path, format!("is a folder without {pictures}data files ({kinds}){hint}")))
+            Err(DataError::file(path, format!("is a folder without {samples}data files ({kinds}){hint}")))
         }
         false => sorted(read),
     }
 }
 
-/// Returns whether a data file may be the caption of a picture beside it.
+/// Returns whether a data file may be the caption of a picture, or the transcript of a recording, beside it.
 fn is_caption(path: &Path) -> bool {
     kind(&path.to_string_lossy()).is_some_and(|kind| KINDS[kind].contains(&"txt"))
 }
@@ -119,7 +123,7 @@ pub fn left_out(path: &str) -> Vec<String> {
     let is_local = !is_remote(path) && folder.is_dir();
     let read = of_folder(folder).ok().filter(|_| is_local).map(|[read, _]| read);
     let is_captions = read.is_some_and(|read| read.iter().all(|file| is_caption(file)));
-    match is_captions && folder::shard(folder).is_ok_and(|shard| shard.is_some()) {
+    match is_captions && folder::shard(folder, Format::Auto).is_ok_and(|shard| shard.is_some()) {
         true => folder::left_out(folder),
         false => other_kinds(path).into_iter().chain(deeper(path)).collect(),
     }
