@@ -40,6 +40,9 @@ pub fn with_system(mut record: Map<String, Json>) -> Result<Map<String, Json>, D
     Ok(record)
 }
 
+/// The fields of the words of the user and of the assistant, of Alpaca and of ms-swift.
+const NAMES: [[&str; 2]; 2] = [["instruction", "output"], ["query", "response"]];
+
 /// Puts descriptions of functions that stand alone, as LLaMA-Factory's data has them, into what chat templates take:
 /// `{"type": "function", "function": …}`.
 pub fn wrap_tools(record: &mut Map<String, Json>) {
@@ -76,8 +79,8 @@ pub fn of_prompt(mut turn: Json) -> Json {
 }
 
 /// `instruction` and `input`, joined by a line's end where both say something, are the user's words and `output` the assistant's;
-/// `history` has earlier pairs of both. `prompt` and `completion` are texts of the two, or messages, of which those of the
-/// completion alone are learned.
+/// `history` has earlier pairs of both. `query` and `response` are the same as `instruction` and `output`. `prompt` and `completion` are
+/// texts of the two, or messages, of which those of the completion alone are learned.
 ///
 /// # Errors
 /// No instruction or prompt, no output or completion, or one that is no text.
@@ -93,10 +96,12 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         record.insert("messages".to_owned(), Json::Array(messages));
         return with_system(record);
     }
+    let is_of_swift = !record.contains_key(NAMES[0][0]) && record.contains_key(NAMES[1][0]);
+    let [asked, said] = NAMES[usize::from(is_of_swift)];
     let system = system(&mut record)?;
-    let instruction = text(&mut record, "instruction")?.ok_or_else(|| missing("instruction"))?;
+    let instruction = text(&mut record, asked)?.ok_or_else(|| missing(asked))?;
     let input = text(&mut record, "input")?;
-    let output = text(&mut record, "output")?.ok_or_else(|| missing("output"))?;
+    let output = text(&mut record, said)?.ok_or_else(|| missing(said))?;
     let history = match record.remove("history") {
         None | Some(Json::Null) => Vec::new(),
         Some(Json::String(text)) if text.is_empty() => Vec::new(),
@@ -138,6 +143,11 @@ mod tests {
             let record = json!({"instruction": instruction, "input": input, "output": "O"});
             assert_eq!(read(record).unwrap()["messages"][0]["content"], asked);
         }
+        let of_swift = json!({"query": "c", "response": "d", "history": [["a", "b"]], "images": ["x"]});
+        let record = read(of_swift).unwrap();
+        let turns = record["messages"].as_array().unwrap();
+        assert_eq!(turns.iter().map(|turn| turn["content"].as_str().unwrap()).collect::<String>(), "abcd");
+        assert!(read(json!({"query": "c", "response": 3})).unwrap_err().to_string().contains("`response`"));
         let turns = json!([{"role": "user", "content": "P"}, {"role": "assistant", "content": "C"}]);
         let pairs =
             [json!({"prompt": "P", "completion": "C"}), json!({"prompt": [turns[0]], "completion": [turns[1]]})];

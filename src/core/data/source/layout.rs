@@ -91,6 +91,7 @@ impl RecordLayout {
             () if has("messages") && first("messages").get("from").is_none() => Self::Messages,
             () if has("conversations") || has("messages") => Self::Sharegpt,
             () if has("instruction") && has("output") || has("prompt") && has("completion") => Self::Alpaca,
+            () if has("query") && has("response") => Self::Alpaca,
             () if transcripts::is_transcribed(value) => Self::Transcripts,
             () if has("text") && columns.contains_key("text") => Self::Text,
             // A text beside a picture is its caption: the text alone is not what the record is for.
