@@ -40,6 +40,27 @@ pub fn with_system(mut record: Map<String, Json>) -> Result<Map<String, Json>, D
     Ok(record)
 }
 
+/// What stands for a name and for a box of `objects` in ms-swift's messages.
+const OF_OBJECTS: [&str; 2] = ["<ref-object>", "<bbox>"];
+
+/// Refuses `messages` in which names and boxes of a record's `objects` are to be filled in: their placeholders would be learned.
+///
+/// # Errors
+/// There are `objects`, and a message has a placeholder.
+pub fn expect_no_objects(record: &Map<String, Json>) -> Result<(), DataError> {
+    if !record.get("objects").is_some_and(Json::is_object) {
+        return Ok(());
+    }
+    let messages = record.get("messages").map(Json::to_string).unwrap_or_default();
+    match OF_OBJECTS.into_iter().find(|placeholder| messages.contains(placeholder)) {
+        None => Ok(()),
+        Some(placeholder) => Err(DataError::Line(format!(
+            "has `objects`, as ms-swift reads them, and {placeholder} in its messages, which would be learned as it stands: write \
+             the names and boxes into the messages, in the form of the model"
+        ))),
+    }
+}
+
 /// The fields of the words of the user and of the assistant, of Alpaca and of ms-swift.
 const NAMES: [[&str; 2]; 2] = [["instruction", "output"], ["query", "response"]];
 
@@ -128,6 +149,19 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn boxes_that_are_to_be_filled_in_are_refused() {
+        let expect = |answer: &str, objects: Json| {
+            let turns = json!([{"role": "user", "content": "Where?"}, {"role": "assistant", "content": answer}]);
+            expect_no_objects(json!({"messages": turns, "objects": objects}).as_object().unwrap())
+        };
+        let boxes = json!({"bbox": [[1, 2, 3, 4]]});
+        let error = expect("<bbox>", boxes.clone()).unwrap_err().to_string();
+        assert!(error.contains("`objects`") && error.contains("<bbox> in its messages"), "{error}");
+        expect("[1, 2, 3, 4]", boxes).unwrap();
+        expect("<bbox>", Json::Null).unwrap();
+    }
 
     #[test]
     fn instructions_inputs_and_history_are_turns() {

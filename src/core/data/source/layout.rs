@@ -257,6 +257,7 @@ impl RecordLayout {
             sharegpt::name_files(&mut fields);
         }
         self.place_files(&mut fields, record);
+        flat::expect_no_objects(&fields)?;
         Ok(fields)
     }
 
