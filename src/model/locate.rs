@@ -2,7 +2,7 @@
 //! they are added to.
 
 use crate::model::hub::{HubError, resolve_model};
-use loongforge_core::checkpoint::{CheckpointError, latest};
+use loongforge_core::checkpoint::{CheckpointError, Manifest, latest};
 use loongforge_core::data::MODEL_INDEX;
 use loongforge_torch::train::hf::is_adapter;
 use loongforge_torch::train::{AdapterError, adapter_base};
@@ -73,7 +73,8 @@ pub struct ModelFolders {
 }
 
 impl ModelFolders {
-    /// Finds the model in `folder`. The base of adapters is `base`, or what they say themselves: a folder or a hub id.
+    /// Finds the model in `folder`. The base of adapters is `base`, or what they say themselves: a folder or a hub id. A relative
+    /// path of a run's adapters also starts where the run was started.
     ///
     /// # Errors
     /// There is no such folder. The base is not known, not here, or cannot be fetched; or `base` is said of a whole model.
@@ -88,15 +89,59 @@ impl ModelFolders {
                 Some(_) => Err(BaseError::Whole { folder: named() }),
             };
         }
+        let is_given = base.is_some();
         let base = match base {
             Some(base) => base.to_owned(),
             None => adapter_base(folder)?.ok_or_else(|| BaseError::Unnamed { folder: named() })?,
         };
-        let weights = resolve_model(&base)?;
+        let at_start = || start_of_run(folder).map(|start| start.join(&base)).filter(|base| base.is_dir());
+        let weights = match is_given || Path::new(&base).is_dir() {
+            true => resolve_model(&base)?,
+            false => at_start().map_or_else(|| resolve_model(&base), Ok)?,
+        };
         if !weights.is_dir() {
             return Err(BaseError::Gone { folder: named(), base });
         }
         let config = if folder.join("config.json").is_file() { named() } else { weights.clone() };
         Ok(Self { weights, adapters: Some(named()), config })
+    }
+}
+
+/// Returns the folder in which a checkpoint's run was started: what is left of the checkpoint's path before `run.dir`.
+fn start_of_run(checkpoint: &Path) -> Option<PathBuf> {
+    let manifest = Manifest::read(checkpoint).ok()?;
+    let dir = Path::new(manifest.config["run"]["dir"].as_str()?);
+    let checkpoint = checkpoint.canonicalize().ok()?;
+    let run = checkpoint.parent()?.parent()?;
+    let start = run.ancestors().nth(dir.components().count()).filter(|_| run.ends_with(dir))?;
+    Some(start.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::checkpoint::MANIFEST;
+    use serde_json::json;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_relative_base_of_adapters_is_found_from_other_folders() {
+        let start = tempfile::tempdir().unwrap();
+        let checkpoint = start.path().join("runs/my/checkpoints/step-00000001");
+        let base = start.path().canonicalize().unwrap().join("base-of-adapters");
+        [&checkpoint, &base].into_iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
+        let write = |name: &str, text: &str| std::fs::write(checkpoint.join(name), text).unwrap();
+        write("adapter_config.json", r#"{"peft_type": "LORA", "base_model_name_or_path": "base-of-adapters"}"#);
+        write("adapter_model.safetensors", "");
+        let find = |dir: &str| {
+            let of_run = Manifest { config: json!({"run": {"dir": dir}}), ..Manifest::of_files(1, BTreeMap::new()) };
+            write(MANIFEST, &of_run.to_text());
+            ModelFolders::find(&checkpoint, None)
+        };
+        assert_eq!(find("runs/my").unwrap().weights, base);
+        for dir in ["runs/other", "/runs/my"] {
+            let error = find(dir).unwrap_err().to_string();
+            assert!(error.contains("base-of-adapters, which is not a local folder"), "{dir}: {error}");
+        }
     }
 }
