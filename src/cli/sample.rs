@@ -32,6 +32,9 @@ Examples:
 pub struct SampleArgs {
     /// Checkpoint, run folder (its newest checkpoint), or folder or hub id of a diffusion model
     checkpoint: String,
+    /// Base model, a folder or a hub id [default: `base_model_name_or_path` of the adapter]
+    #[arg(long, value_name = "FOLDER")]
+    base: Option<String>,
     /// Prompt; may be repeated
     #[arg(long, value_name = "TEXT", required = true)]
     prompt: Vec<String>,
@@ -93,7 +96,7 @@ pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
     let folder = find_model(&args.checkpoint).map_err(|error| UsageError::of(&error))?;
     // Files that are not what they should be are for the user to change.
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
-    let folders = ModelFolders::find(&folder, None).map_err(|error| UsageError::of(&error))?;
+    let folders = ModelFolders::find(&folder, args.base.as_deref()).map_err(|error| UsageError::of(&error))?;
     let painter = Painter::load(&folders, args.ema, device).map_err(usage)?;
     let json = &painter.folder().json;
     let sampling = sampling(&args);

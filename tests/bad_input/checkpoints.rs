@@ -154,4 +154,6 @@ fn adapters_are_merged_into_their_base() {
     fixture.fails(&["checkpoint", "export-hf", apart, "again"], 2, &["adapters of base", "--base"]);
     fixture.succeeds(&["checkpoint", "export-hf", apart, "again", "--base", "moved"]);
     fixture.succeeds(&["checkpoint", "diff", "merged", "again", "--tolerance", "0"]);
+    let whole = "merged holds whole weights; --base is for adapters";
+    fixture.fails(&["sample", "merged", "--prompt", "a", "--base", "moved"], 2, &[whole]);
 }
