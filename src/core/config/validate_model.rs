@@ -244,6 +244,13 @@ impl Rules<'_> {
             });
         }
         if let Some(name) = needs {
+            let lone = tensors.iter().min().filter(|_| key.ends_with(".adapter") && !dir.join("config.json").is_file());
+            if let Some(file) = lone.filter(|_| !dir.join(name).is_file()) {
+                let help = format!("name a file of adapters: {}", dir.join(file).display());
+                return self.broken(true, code::NO_SUCH_FILE, &[key], || {
+                    (format!("`{key}`: no `{name}` in `{source}`"), help.as_str())
+                });
+            }
             self.holds(key, source, name);
         }
         let pickle =

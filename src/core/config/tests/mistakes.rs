@@ -437,6 +437,11 @@ fn folders_of_models_are_told_by_what_is_in_them() {
     assert!(text.contains("`lora` holds adapters, not a model") && text.contains("lora.adapter"), "{text}");
     // Merged, with the adapters beside it.
     bench.file("lora/model.safetensors", "").load(&["model.weights=load", &load("lora")]);
+    // As `checkpoint export` writes adapters for ComfyUI.
+    bench.file("comfy/lora.safetensors", "");
+    let adapter = format!("model.foundation.lora={{adapter: {}}}", bench.dir.path().join("comfy").display());
+    let text = bench.errors(&["model.weights=load", &load("lora"), &adapter]);
+    assert!(text.contains("name a file of adapters: ") && text.contains("comfy/lora.safetensors"), "{text}");
     assert!(bench.errors(&[&load("qwen")]).contains("no `tokenizer.json`"));
     bench.file("qwen/qwen.tiktoken", "").load(&[&load("qwen")]);
     bench.file("run/checkpoints/step-00000002/config.json", "{}");
