@@ -129,7 +129,12 @@ impl Settings {
         let image_path = model_dir.join("preprocessor_config.json");
         let (image, image_path) = match &nested["image_processor"] {
             Json::Object(_) => (nested["image_processor"].clone(), both.clone()),
-            _ => (read_json(&image_path)?, image_path),
+            _ if image_path.exists() => (read_json(&image_path)?, image_path),
+            _ => {
+                let reason = "is missing, which says how pictures become the input of the image tower: copy that of the tower's \
+                              model, or name a folder that has it in `model.image_encoder.load`";
+                return Err(DataError::file(&image_path, reason));
+            }
         };
         let video_path = model_dir.join("video_preprocessor_config.json");
         let (video, video_path, of_pictures) = match &nested["video_processor"] {
@@ -284,8 +289,9 @@ impl Settings {
             (Some(Size::Side(side)), _) => *side,
             (_, Sides { shortest_edge: Some(side), longest_edge: None, .. }) => side,
             _ => {
-                return Err(self
-                    .wrong("size must have shortest_edge alone; nothing else is supported for this tower".to_owned()));
+                let reason = "size must have shortest_edge alone, which is all that this tower supports: if the file is that of \
+                              another tower, name a folder with this one's in `model.image_encoder.load`";
+                return Err(self.wrong(reason.to_owned()));
             }
         };
         let side = self.positive("crop_size", Some(side), default)?;
@@ -378,6 +384,7 @@ mod tests {
             (r#"{"crop_size": {"height": 9, "width": 8}}"#, "crop_size must be a square"),
             (r#"{"size": 64, "crop_size": 65}"#, "size 64 is below crop_size 65"),
             (r#"{"do_pad": true, "image_processor_type": "LlavaImageProcessorFast"}"#, "do_pad is true; only false"),
+            (r#"{"size": {"shortest_edge": 3, "longest_edge": 9}, "crop_size": 3}"#, "in `model.image_encoder.load`"),
         ] {
             let error = error(json);
             assert!(error.contains(part) && error.contains("preprocessor_config.json"), "{error}");
@@ -398,6 +405,14 @@ mod tests {
         assert_eq!(range("video_preprocessor_config.json"), [(5, 9), (5, 9)]);
         let silent = Settings::parse(serde_json::json!({"patch_size": 16}), "a".into()).unwrap();
         assert_eq!(silent.or_pixels((100, 700)).pixels((None, None), (1, 2)).unwrap(), (100, 700));
+    }
+
+    #[test]
+    fn a_folder_without_settings_is_told_where_they_may_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Settings::read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("preprocessor_config.json: is missing"), "{error}");
+        assert!(error.contains("`model.image_encoder.load`"), "{error}");
     }
 
     #[test]
