@@ -325,6 +325,10 @@ impl Rules<'_> {
         for (i, file) in config.data.train.iter().enumerate() {
             let key = format!("data.train.{i}.path");
             file.path.0.iter().for_each(|path| self.sample_files(&key, Path::new(path)));
+            let media = file.media_dir.as_deref().filter(|dir| !dir.contains("://")).map(Path::new);
+            if let Some(dir) = media.filter(|dir| !dir.is_dir()) {
+                self.missing(&format!("data.train.{i}.media_dir"), dir, "no such directory");
+            }
         }
         if let Some(eval) = &config.eval {
             eval.path.iter().for_each(|path| self.sample_files("eval.path", path));

@@ -106,15 +106,16 @@ fn data(sheet: &mut Sheet, model: Option<&Named>) {
         (base, Some(list)) => {
             let folder = |path: &str| path.trim_start_matches("./").trim_end_matches('/').to_owned();
             let beside = list.rsplit_once('/').map(|(folder, _)| folder).unwrap_or(".");
-            let is_beside = base.as_deref().is_none_or(|base| folder(base) == folder(beside));
-            sheet.set("data.train", json!([{ "path": list }]));
+            let elsewhere = base.filter(|base| folder(base) != folder(beside));
+            let set = match &elsewhere {
+                Some(base) => json!([{ "path": list, "media_dir": base }]),
+                None => json!([{ "path": list }]),
+            };
+            sheet.set("data.train", set);
             sheet.arrived("dataset_metadata_path", "data.train");
-            match is_beside {
-                true => sheet.settled("file paths are relative to the list's folder", &["dataset_base_path"]),
-                false => sheet.missing(
-                    "file paths are relative to the list's folder: move the list into this folder, or write absolute paths into it",
-                    &["dataset_base_path"],
-                ),
+            match elsewhere {
+                Some(_) => sheet.arrived("dataset_base_path", "data.train[].media_dir"),
+                None => sheet.settled("file paths are relative to the list's folder", &["dataset_base_path"]),
             }
         }
         (_, None) => sheet.missing(

@@ -96,7 +96,10 @@ const QWEN: &str = r#"accelerate launch x/qwen_image/model_training/train.py --d
 #[test]
 fn whole_weights_of_qwen_image_arrive() {
     let dir = data();
-    let imported = import(&QWEN.replace("lists", &dir.path().display().to_string())).unwrap();
+    let edits = dir.path().join("edits");
+    std::fs::create_dir(&edits).unwrap();
+    let text = QWEN.replace("lists", &dir.path().display().to_string());
+    let imported = import(&text.replace("data/edits", &edits.display().to_string())).unwrap();
     load_text(&imported.yaml).unwrap_or_else(|report| panic!("{}\n{report}", imported.yaml));
     let found = node(&imported);
     assert_eq!(
@@ -111,7 +114,8 @@ fn whole_weights_of_qwen_image_arrive() {
         (&json!(200), &json!("DiffSynth-Studio"))
     );
     // The list lies elsewhere.
-    assert_eq!(missing(&imported), ["--dataset_base_path"]);
+    assert_eq!(found["data"]["train"][0]["media_dir"], json!(edits));
+    assert!(missing(&imported).is_empty(), "{:?}", missing(&imported));
 }
 
 #[test]

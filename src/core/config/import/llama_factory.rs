@@ -121,6 +121,13 @@ fn data(sheet: &mut Sheet) {
         sheet.equal_shares();
     }
     let info = DatasetInfo::of(sheet);
+    let media = sheet.get("media_dir").and_then(Value::as_str).map(str::to_owned);
+    let with_media = |mut set: Value| {
+        if let Some(media) = &media {
+            set["media_dir"] = media.as_str().into();
+        }
+        set
+    };
     let mut notes = Vec::new();
     for (theirs, ours) in [("dataset", "data.train"), ("eval_dataset", "eval.path")] {
         sheet.with(theirs, ours, |value| {
@@ -140,11 +147,12 @@ fn data(sheet: &mut Sheet) {
                     Ok(set["path"].clone())
                 }
                 ("eval.path", _) => Err("list each set under eval.sets"),
-                _ => Ok(names.iter().map(|name| info.set(name, &mut notes)).collect()),
+                _ => Ok(names.iter().map(|name| with_media(info.set(name, &mut notes))).collect()),
             }
         });
     }
     notes.into_iter().for_each(|note| sheet.note(note));
+    sheet.arrived("media_dir", "data.train[].media_dir");
     let why = match info.is_here() {
         true => "data.train has the files and fields that its dataset_info.json names",
         false => "the paths in data.train start with it: compare them with the files in dataset_info.json",

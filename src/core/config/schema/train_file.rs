@@ -22,6 +22,11 @@ pub struct TrainFile {
     /// Field names that differ from those of the format: `{messages: dialogue, images: picture}`.
     #[serde(default)]
     pub columns: BTreeMap<String, String>,
+    /// Folder, also of an object store, at which relative names of pictures, videos and recordings start; `null`: the folder of the
+    /// file that names them.
+    #[serde(default)]
+    #[schemars(length(min = 1))]
+    pub media_dir: Option<String>,
     /// Relative share of this file in the mixture.
     #[serde(default = "one")]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
@@ -124,7 +129,14 @@ impl AsRef<Path> for Paths {
 impl TrainFile {
     /// Returns a data set whose layout is detected from its first sample.
     pub fn new(path: impl Into<Paths>) -> Self {
-        Self { path: path.into(), format: Format::Auto, columns: BTreeMap::new(), weight: 1.0, episodes: None }
+        Self {
+            path: path.into(),
+            format: Format::Auto,
+            columns: BTreeMap::new(),
+            media_dir: None,
+            weight: 1.0,
+            episodes: None,
+        }
     }
 
     /// Returns its name in messages: the first path, and the number of further paths.

@@ -13,7 +13,7 @@ use super::cut::{TextPiece, TokenPiece};
 use super::layout::{RecordLayout, Whole};
 use super::order::{Order, sums};
 use super::patience::patiently;
-use super::shard::Shard;
+use super::shard::{Container, Shard};
 use crate::data::error::{BadSample, DataError};
 use crate::data::lerobot::Set;
 
@@ -26,6 +26,8 @@ pub struct Source {
     before: Vec<u64>,
     layout: RecordLayout,
     columns: BTreeMap<String, String>,
+    /// Where relative names of files start, with a slash at the end; `None`: in the folder of each shard.
+    media_dir: Option<String>,
     is_plain: bool,
     /// Longer texts are cut.
     piece_bytes: u64,
@@ -133,6 +135,12 @@ impl Source {
     /// Returns whether samples are pictures and clips with captions.
     pub fn is_captioned(&self) -> bool {
         self.layout == RecordLayout::Captioned
+    }
+
+    /// Returns whether samples may name files outside of the data set's own.
+    fn names_files(&self) -> bool {
+        let has_own = |shard: &Shard| matches!(shard.container(), Container::Tar | Container::Folder);
+        (self.is_conversation() || self.is_captioned()) && !self.shards.iter().all(has_own)
     }
 
     /// The order in which its samples are visited, but for these, ascending.
@@ -285,7 +293,8 @@ impl Source {
             Some(_) => opened.block.read(record)?,
             None => patiently(|| opened.block.read(record), |_| None)?,
         };
-        self.layout.read(read, &self.columns, self.shard(unit).folder()).map_err(|error| error.to_string())
+        let folder = self.media_dir.as_deref().unwrap_or_else(|| self.shard(unit).folder());
+        self.layout.read(read, &self.columns, folder).map_err(|error| error.to_string())
     }
 }
 

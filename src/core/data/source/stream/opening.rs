@@ -77,6 +77,7 @@ impl Source {
             before: sums(units.iter().map(|unit| unit.num_records)),
             layout: RecordLayout::Messages,
             columns: file.columns.clone(),
+            media_dir: file.media_dir.as_ref().map(|dir| format!("{}/", dir.trim_end_matches('/'))),
             piece_bytes: u64::MAX,
             open: Mutex::default(),
             left_out: file.path.0.iter().filter(|path| !is_energon(path)).flat_map(|path| left_out(path)).collect(),
@@ -97,6 +98,10 @@ impl Source {
             (None, None) => source.detect()?,
         };
         check_phase(&source.name, Some(&source.layout), phase)?;
+        if source.media_dir.is_some() && !source.names_files() {
+            let reason = "has samples that name no files beside it, so that `media_dir` has no effect: leave it out";
+            return Err(DataError::file(&source.name, reason));
+        }
         if source.layout.is_text() {
             source.cut(max_tokens, num_tokens, &mut index);
         }

@@ -64,6 +64,18 @@ fn every_layout_is_told_by_its_first_sample() {
     let text = json!({"dialogue": [{"role": "user", "content": "<image>"}], "picture": "a.png"}).to_string();
     let file = TrainFile { columns: columns.into(), ..TrainFile::new(folder.write("c.jsonl", text)) };
     assert_eq!(shown(&open(&file).unwrap(), 0), "user: (a.png)");
+    // Relative names start elsewhere; others are what they say.
+    let elsewhere = |name: &str| TrainFile {
+        media_dir: Some(folder.path("pictures")),
+        ..TrainFile::new(folder.path(name).as_str())
+    };
+    let source = open(&elsewhere("s.json")).unwrap();
+    assert_eq!(
+        super::conversation(&source, 0).media,
+        [MediaSource::Image(Locator::File(folder.path("pictures/p.jpg")))]
+    );
+    let error = open(&elsewhere("t.jsonl")).err().unwrap().to_string();
+    assert!(error.contains("t.jsonl: has samples that name no files") && error.contains("`media_dir`"), "{error}");
     let file =
         TrainFile { episodes: Some(vec!["0-9".parse().unwrap()]), ..TrainFile::new(folder.path("m.jsonl").as_str()) };
     let error = open(&file).err().unwrap().to_string();
