@@ -234,6 +234,14 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Refuses a rate of dropout.
+    pub fn no_dropout(&self, key: &str) -> Result<()> {
+        let Some(rate) = self.number_or(key)?.filter(|rate| *rate != 0.0) else { return Ok(()) };
+        let place = self.path(key);
+        let must = format!("dropout is not computed here: set it to 0, in a run by model.overrides.{place}=0");
+        Err(self.inconsistent(key, rate, must))
+    }
+
     /// Refuses keys that are not among these.
     pub fn only_keys(&self, known: &[&str]) -> Result<()> {
         self.no_others(known, || format!("only {} are supported here", known.join(" and ")))

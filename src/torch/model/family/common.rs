@@ -45,7 +45,7 @@ pub(super) fn attention(keys: &Keys<'_>) -> Result<AttentionConfig> {
 
 /// Works like [`attention`], of a class with a width of heads for configs without.
 pub(super) fn attention_or(keys: &Keys<'_>, default_head_dim: Option<i64>) -> Result<AttentionConfig> {
-    keys.only("attention_dropout", &[json!(0.0), json!(0)])?;
+    keys.no_dropout("attention_dropout")?;
     let (hidden_size, num_heads) = (keys.size("hidden_size")?, keys.size("num_attention_heads")?);
     let num_kv_heads = keys.size_or("num_key_value_heads")?.unwrap_or(num_heads);
     if num_heads % num_kv_heads != 0 {
@@ -281,7 +281,7 @@ mod tests {
         let sliding = vec!["sliding_attention"; 3];
         for (changes, expected) in [
             (json!({"hidden_act": "mish"}), r#"hidden_act is "mish"; supported: "gelu""#),
-            (json!({"attention_dropout": 0.1}), "attention_dropout is 0.1"),
+            (json!({"attention_dropout": 0.1}), "attention_dropout is 0.1, but dropout is not computed here: set"),
             (json!({"layer_types": sliding}), "sliding attention needs use_sliding_window=true"),
             (json!({"layer_types": ["chunked_attention"]}), r#"supported: "full_attention", "sliding_attention""#),
             (json!({"layer_types": ["full_attention"]}), "layer_types is a list of 1, but num_hidden_layers is 3"),

@@ -40,7 +40,7 @@ pub(super) fn rope(keys: &Keys<'_>, layout: RopeLayout) -> Result<RopeConfig> {
 
 /// Attention to all keys.
 pub(super) fn attention(keys: &Keys<'_>, rope: &RopeConfig) -> Result<MlaConfig> {
-    keys.only("attention_dropout", &[json!(0.0), json!(0)])?;
+    keys.no_dropout("attention_dropout")?;
     let num_heads = keys.size("num_attention_heads")?;
     keys.only("num_key_value_heads", &[json!(num_heads)])?;
     let (qk_nope_head_dim, qk_rope_head_dim) = (keys.size("qk_nope_head_dim")?, keys.size("qk_rope_head_dim")?);

@@ -16,9 +16,7 @@ pub(super) const FAMILY: TextFamily = TextFamily::new("phi3", read);
 fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let filled = filled(keys);
     let keys = &keys.instead(&filled);
-    for key in ["resid_pdrop", "embd_pdrop"] {
-        keys.only(key, &[json!(0.0), json!(0)])?;
-    }
+    ["resid_pdrop", "embd_pdrop"].iter().try_for_each(|key| keys.no_dropout(key))?;
     // Keys of published configs that transformers' own has not.
     for key in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         keys.only(key, &[json!(false)])?;

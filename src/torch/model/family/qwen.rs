@@ -15,8 +15,7 @@ pub(super) const FAMILY: TextFamily = TextFamily::new("qwen", read);
 
 fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     keys.only("rotary_pct", &[json!(1.0), json!(1)])?;
-    keys.only("attn_dropout_prob", &[json!(0.0), json!(0)])?;
-    keys.only("emb_dropout_prob", &[json!(0.0), json!(0)])?;
+    ["attn_dropout_prob", "emb_dropout_prob"].iter().try_for_each(|key| keys.no_dropout(key))?;
     let (num_heads, head_dim) = (keys.size("num_attention_heads")?, keys.size("kv_channels")?);
     let bias = !keys.flag_or("no_bias")?.unwrap_or(true);
     let attention = AttentionConfig {

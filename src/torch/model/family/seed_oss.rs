@@ -14,12 +14,7 @@ pub(super) const FAMILY: TextFamily = TextFamily::new("seed_oss", read).with_kv_
 fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let filled = keys.filled(&json!({"attention_dropout": 0.1, "residual_dropout": 0.1, "pad_token_id": 1}));
     let keys = &keys.instead(&filled);
-    for key in ["attention_dropout", "residual_dropout"] {
-        if let Some(dropout) = keys.number_or(key)?.filter(|dropout| *dropout != 0.0) {
-            let must = format!("dropout is not computed here: set it to 0, in a run by model.overrides.{key}=0");
-            return Err(keys.inconsistent(key, dropout, must));
-        }
-    }
+    ["attention_dropout", "residual_dropout"].iter().try_for_each(|key| keys.no_dropout(key))?;
     only_full_attention(keys)?;
     let flag = |key: &str, default: bool| keys.flag_or(key).map(|value| value.unwrap_or(default));
     // A null is the hidden size over the heads.

@@ -98,7 +98,7 @@ pub(super) fn mlp_width(keys: &Keys<'_>, width: i64) -> Result<i64, ModelConfigE
 
 /// Refuses dropout.
 pub(super) fn no_dropout(keys: &Keys<'_>, names: &[&str]) -> Result<(), ModelConfigError> {
-    names.iter().try_for_each(|name| keys.only(name, &[json!(0.0), json!(0)]))
+    names.iter().try_for_each(|name| keys.no_dropout(name))
 }
 
 #[cfg(test)]
