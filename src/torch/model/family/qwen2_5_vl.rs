@@ -60,7 +60,8 @@ mod tests {
             "tokens_per_second": 2});
         let whole = json!({"depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420,
             "num_heads": 16, "in_chans": 3, "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14,
-            "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2, "temporal_patch_size": 2});
+            "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2,
+            "temporal_patch_size": 2});
         assert_eq!(read("qwen2_5_vl", short), read("qwen2_5_vl", whole));
         let short = json!({"hidden_size": 64, "in_chans": 3, "model_type": "qwen2_vl", "spatial_patch_size": 14});
         let whole = json!({"depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16, "in_chans": 3,
