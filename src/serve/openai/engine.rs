@@ -133,6 +133,10 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
         while room > 0
             && let Ok(job) = queue.try_recv()
         {
+            // One whose client has gone takes no place.
+            if job.events.is_disconnected() {
+                continue;
+            }
             if job.asked.n > room {
                 held = Some(job);
                 break;
