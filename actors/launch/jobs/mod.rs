@@ -14,12 +14,5 @@ pub use slurm::slurm;
 pub use spec::{JobError, JobSpec, Pool, Tls};
 pub use ssh::ssh;
 
-/// Waits in a script for the scheduler, which may have ended already, and keeps its exit code.
-const WAIT: &str = "
-# `wait` ends early when a signal comes: ask again until the scheduler has ended.
-wait $scheduler; code=$?
-while kill -0 $scheduler 2>/dev/null; do wait $scheduler; code=$?; done
-";
-
 #[cfg(test)]
 mod tests;

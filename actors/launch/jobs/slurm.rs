@@ -1,5 +1,6 @@
 //! A heterogeneous Slurm job with one component per pool.
 
+use super::spec::WAIT;
 use super::{JobError, JobSpec};
 use loongforge_core::message::{PoolName, Role};
 use loongforge_core::text::shell_word;
@@ -79,7 +80,7 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
             let _ = writeln!(text, "srun{group} --kill-on-bad-exit=1 bash -c {} {join} &", shell_word(&command));
         }
     }
-    text += super::WAIT;
+    text += WAIT;
     text += "# 3: stopped with a checkpoint, 4: too few actors are left, 75: a transient error. All resume from the last checkpoint.\n\
              case $code in 3|4|75) scontrol requeue \"$SLURM_JOB_ID\";; esac\n\
              code_is_final $code || echo \"loongforge ended with $code\" >&2\n\

@@ -4,6 +4,13 @@ use loongforge_core::message::{PoolName, Role};
 use loongforge_core::schedule::{PoolSize, PoolSizes};
 use loongforge_core::text::shell_word;
 
+/// Waits in a script for the scheduler, which may have ended already, and keeps its exit code.
+pub(super) const WAIT: &str = "
+# `wait` ends early when a signal comes: ask again until the scheduler has ended.
+wait $scheduler; code=$?
+while kill -0 $scheduler 2>/dev/null; do wait $scheduler; code=$?; done
+";
+
 /// A run as a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSpec {

@@ -1,5 +1,6 @@
 //! A script that starts the processes over ssh, for machines without a job queue.
 
+use super::spec::WAIT;
 use super::{JobError, JobSpec};
 use loongforge_core::message::{ActorId, PoolName, Role};
 use loongforge_core::text::shell_word;
@@ -48,7 +49,7 @@ pub fn ssh(job: &JobSpec) -> Result<String, JobError> {
         }
         start(host, actor, &env);
     }
-    text += super::WAIT;
+    text += WAIT;
     text += "exit $code\n";
     Ok(text)
 }
