@@ -97,7 +97,10 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
                 let units = plan.units.iter().filter(|unit| unit.encoder.pool == pool.pool);
                 let busy = metrics.pools.get(&pool.pool).map_or(metrics.encoder_busy, |metrics| metrics.busy);
                 let teller = Teller::of(pool, &spec.encoders);
-                observe(teller, Observation::of_units(units), busy, f64::from(pool.replicas));
+                let is_trained = coordinator.encoder_pool(pool.pool).is_none_or(|rules| rules.trained);
+                let work = Observation::of_units(units);
+                let work = if is_trained { work } else { work.forward_alone() };
+                observe(teller, work, busy, f64::from(pool.replicas));
             }
             let packs = Observation::of_packs(plan.packs.iter());
             observe(Teller::Foundation, packs, metrics.foundation_busy, num_replicas);

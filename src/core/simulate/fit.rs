@@ -26,6 +26,12 @@ impl Observation {
         Self::sum(packs.map(pack_size))
     }
 
+    /// Returns the same of frozen encoders: their batches only go forward, and so they do in a simulation.
+    pub fn forward_alone(self) -> Self {
+        let share = RoleCosts::default().forward;
+        Self { squares: share * self.squares, tokens: share * self.tokens, batches: share * self.batches, ..self }
+    }
+
     fn sum(sizes: impl Iterator<Item = (f64, f64)>) -> Self {
         sizes.fold(Self::default(), |sum, (squares, tokens)| Self {
             squares: sum.squares + squares,
@@ -174,6 +180,21 @@ mod tests {
             assert!((found / wanted - 1.0).abs() < 0.02, "{found} {wanted}");
         }
         assert!(left < 1e-3);
+    }
+
+    /// What is simulated of frozen encoders is the forward's share of the costs.
+    #[test]
+    fn costs_of_frozen_encoders_are_those_of_both_ways() {
+        let made = [2e-9, 3e-6, 4e-4, 1e-3];
+        let seconds = |seen: &Observation| terms(seen).iter().zip(made).map(|(term, cost)| term * cost).sum();
+        let frozen = steps().into_iter().map(Observation::forward_alone);
+        let seen: Vec<Observation> = frozen.map(|seen| Observation { seconds: seconds(&seen), ..seen }).collect();
+        let (costs, _) = fit(&seen).unwrap();
+        assert!((costs.per_token / made[1] - 1.0).abs() < 0.02 && (costs.per_step / made[3] - 1.0).abs() < 0.02);
+        let (of_steps, of_frozen) = (steps()[0], seen[0]);
+        let simulated = costs.batch(of_steps.squares, of_steps.tokens);
+        let forward = costs.forward * (simulated + (of_steps.batches - 1.0) * costs.per_batch);
+        assert!(((forward + costs.per_step) / of_frozen.seconds - 1.0).abs() < 0.02);
     }
 
     #[test]
