@@ -75,6 +75,7 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
         let mut batches = Batches::new(&coordinator);
         let counted: Vec<_> = metrics.iter().filter(|metrics| metrics.step >= SKIPPED).collect();
         let num_replicas = f64::from(spec.foundations.iter().map(|pool| pool.replicas).sum::<u32>());
+        let num_stages = stages_of(&config) as f64;
         for step in 0..metrics.last().map_or(0, |metrics| metrics.step + 1) {
             let formed = stream.form(&mut batches)?;
             let Some(metrics) = counted.iter().find(|metrics| metrics.step == step) else { continue };
@@ -89,8 +90,8 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
                     plan.num_tokens()
                 );
             }
-            let mut observe = |teller: Teller, work: Observation, busy: f64, ranks: f64| {
-                let seconds = busy * ranks * metrics.step_ms / 1e3;
+            let mut observe = |teller: Teller, work: Observation, busy: f64, ranks: f64, stages: f64| {
+                let seconds = busy * stages * metrics.step_ms / 1e3;
                 seen.entry(teller).or_default().push(Observation { ranks, seconds, ..work });
             };
             for pool in &spec.encoders {
@@ -100,10 +101,11 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
                 let is_trained = coordinator.encoder_pool(pool.pool).is_none_or(|rules| rules.trained);
                 let work = Observation::of_units(units);
                 let work = if is_trained { work } else { work.forward_alone() };
-                observe(teller, work, busy, f64::from(pool.replicas));
+                let replicas = f64::from(pool.replicas);
+                observe(teller, work, busy, replicas, replicas);
             }
             let packs = Observation::of_packs(plan.packs.iter());
-            observe(Teller::Foundation, packs, metrics.foundation_busy, num_replicas);
+            observe(Teller::Foundation, packs, metrics.foundation_busy, num_replicas, num_stages);
         }
         (read_seconds, num_read) = (read_seconds + stream.seconds, num_read + stream.num_read);
         if first.is_none() {
@@ -134,6 +136,11 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
     costs.data.per_sample = read_seconds / f64::from(num_read.max(1));
     notes.push(format!("data: {:.0} samples/s on one thread here", 1.0 / costs.data.per_sample.max(1e-9)));
     Ok(Calibration { costs, notes, mean_step, config })
+}
+
+/// Counts the pipeline stages of all foundation replicas: each has its share of a pack's time.
+fn stages_of(config: &RunConfig) -> usize {
+    config.foundations().iter().map(|(_, pool)| pool.replicas * pool.pipeline_parallel).sum()
 }
 
 /// Sizes of gradients are the model's, whoever ran it.
@@ -226,5 +233,18 @@ impl Stream {
             }
         }
         unreachable!("bad samples end")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_of_all_replicas_share_the_time_of_packs() {
+        let text = include_str!("../../configs/sft_text.yaml");
+        let mut config = config::load_text(text).unwrap_or_else(|report| panic!("{report}")).config;
+        (config.pools.foundation.replicas, config.pools.foundation.pipeline_parallel) = (3, 2);
+        assert_eq!(stages_of(&config), 6);
     }
 }
