@@ -83,7 +83,7 @@ pub fn gantt_html(report: &SimReport, title: &str) -> String {
         let _ = write!(
             page,
             "<tr><td>{}</td><td>{}</td><td>{busy:.1} %</td><td>{}</td></tr>",
-            pool.role,
+            pool.name,
             pool.ranks,
             shares.join(", ")
         );
@@ -248,7 +248,31 @@ fn color(activity: Activity) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::Span;
+    use crate::message::Role;
+    use crate::simulate::{Bound, PoolReport, Span};
+
+    #[test]
+    fn pools_of_one_role_have_names_of_their_own() {
+        let pool = |name: &str| {
+            let name = name.parse().unwrap();
+            PoolReport { role: Role::Encoder, name, ranks: 1, busy: 0.5, shares: Vec::new() }
+        };
+        let report = SimReport {
+            steps: vec![1.0],
+            tokens: 1,
+            samples: 1,
+            packs: 1,
+            units: 1,
+            patches: 1,
+            pools: vec![pool("vision"), pool("audio")],
+            bounds: vec![Bound { what: "encoders", seconds: 1.0 }],
+            credit_waits: [0.0; 4],
+            ideal_bubble: 0.0,
+            gantt: Gantt::default(),
+        };
+        let page = gantt_html(&report, "a run");
+        assert!(page.contains("<td>vision</td>") && page.contains("<td>audio</td>"), "{page}");
+    }
 
     #[test]
     fn what_is_drawn_is_named_and_escaped() {
