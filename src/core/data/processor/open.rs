@@ -87,6 +87,15 @@ impl Processor {
         };
         let template = source.map(|source| ChatTemplate::new(&source, &tokenizer_config)).transpose()?;
         let template = template.map(|template| template.with_kwargs(options.template_kwargs.clone())).transpose()?;
+        let of_tools = match built_in(options.template) {
+            Some(_) => None,
+            None => ChatTemplate::find_tool_use(model_dir, &tokenizer_config)?,
+        };
+        let of_tools = of_tools.map(|source| ChatTemplate::new(&source, &tokenizer_config)).transpose()?;
+        let template = template.map(|template| match of_tools {
+            Some(other) => template.with_tool_use(other),
+            None => template,
+        });
         if template.is_none() && options.learned.phase == Phase::Sft {
             return Err(no_template(model_dir));
         }

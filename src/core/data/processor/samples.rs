@@ -39,8 +39,8 @@ impl Processor {
     }
 
     fn learn(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
-        let template = self.expect_template()?;
         let turns = self.written(&conversation.turns);
+        let template = self.expect_template()?.of(&turns);
         let (text, marked) = template.render_marked(&turns, false)?;
         self.notes.of_sample(template, &turns, &text, false);
         let (expanded, expansions) = self.expand(&text, conversation, base, self.too_long, trained(id))?;
@@ -109,8 +109,8 @@ impl Processor {
     }
 
     fn ask(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
-        let template = self.expect_template()?;
         let turns = self.written(&conversation.turns);
+        let template = self.expect_template()?.of(&turns);
         let text = template.render(&turns, true)?;
         self.notes.of_sample(template, &turns, &text, true);
         // A question that is cut is another question.

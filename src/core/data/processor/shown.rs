@@ -22,7 +22,8 @@ impl Processor {
         pictures: &[RgbImage],
     ) -> Result<Sample, DataError> {
         let media = self.media_processor().ok_or_else(|| DataError::Line("this model takes no pictures".to_owned()))?;
-        let text = self.expect_template()?.render(&self.written(turns), false)?;
+        let turns = self.written(turns);
+        let text = self.expect_template()?.of(&turns).render(&turns, false)?;
         let places = find(&text, &self.towers.markers);
         check(&places, pictures.iter().map(|_| MediaKind::Image))?;
         let expansions = pictures.iter().map(|picture| media.image(picture).map_err(DataError::Line));

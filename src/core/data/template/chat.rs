@@ -36,6 +36,8 @@ pub struct ChatTemplate {
     lists: [bool; 3],
     /// The template says itself what is the assistant's, by `{% generation %}`.
     marks_answers: bool,
+    /// Renders conversations with tools; `None`: this one does.
+    of_tools: Option<Box<ChatTemplate>>,
 }
 
 #[derive(Serialize)]
@@ -64,8 +66,8 @@ impl ChatTemplate {
         let tokens = extra.chain(own).filter_map(|(key, token)| Some((key.clone(), token_text(token)?.to_owned())));
         let tokens = tokens.collect();
         let kwargs = Map::new();
-        let mut template =
-            Self { environment, variables, tokens, kwargs, parts_only: false, lists: [true; 3], marks_answers: false };
+        let (parts_only, lists, marks_answers, of_tools) = (false, [true; 3], false, None);
+        let mut template = Self { environment, variables, tokens, kwargs, parts_only, lists, marks_answers, of_tools };
         let probe = [Turn::text("user", PROBE)];
         let shows = |template: &Self| template.render(&probe, false).is_ok_and(|text| text.contains(PROBE));
         if !shows(&template) {
@@ -97,6 +99,21 @@ impl ChatTemplate {
         }
     }
 
+    /// Lets `other` render conversations with tools, with the same variables.
+    #[must_use]
+    pub fn with_tool_use(self, other: Self) -> Self {
+        let other = Self { kwargs: self.kwargs.clone(), ..other };
+        Self { of_tools: Some(Box::new(other)), ..self }
+    }
+
+    /// Returns the template that renders these turns.
+    pub fn of(&self, turns: &[Turn]) -> &Self {
+        match &self.of_tools {
+            Some(other) if turns.iter().any(|turn| !turn.tools.is_empty()) => other,
+            _ => self,
+        }
+    }
+
     /// Returns whether the template uses a variable that a user may set.
     pub fn knows(&self, variable: &str) -> bool {
         let own = ["messages", "tools", "documents", "add_generation_prompt"];
@@ -110,17 +127,22 @@ impl ChatTemplate {
         if path.exists() {
             return crate::files::read_text(&path).map(Some).map_err(|error| DataError::read(&path, error));
         }
-        let path = model_dir.join("chat_template.json");
-        let holder = if path.exists() { read_json(&path)? } else { tokenizer_config.clone() };
-        Ok(match &holder["chat_template"] {
-            Json::String(source) => Some(source.clone()),
-            Json::Array(named) => named
-                .iter()
-                .find(|template| template["name"] == "default")
-                .and_then(|template| template["template"].as_str())
-                .map(str::to_owned),
-            _ => None,
+        Ok(match listed(model_dir, tokenizer_config)? {
+            Json::String(source) => Some(source),
+            listed => named(&listed, "default"),
         })
+    }
+
+    /// The template that a model has for conversations with tools, beside that for others; `None`: it has none. A
+    /// `chat_template.jinja` is for all.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn find_tool_use(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<String>, DataError> {
+        match model_dir.join("chat_template.jinja").exists() {
+            true => Ok(None),
+            false => Ok(named(&listed(model_dir, tokenizer_config)?, "tool_use")),
+        }
     }
 
     /// Returns whether the template says itself what is the assistant's.
@@ -197,4 +219,17 @@ impl ChatTemplate {
             Err(error) => Err(describe(error)),
         }
     }
+}
+
+/// The key `chat_template` of `chat_template.json` or `tokenizer_config.json`: a template, or a list of named ones.
+fn listed(model_dir: &Path, tokenizer_config: &Json) -> Result<Json, DataError> {
+    let path = model_dir.join("chat_template.json");
+    let mut holder = if path.exists() { read_json(&path)? } else { tokenizer_config.clone() };
+    Ok(holder.get_mut("chat_template").map(Json::take).unwrap_or_default())
+}
+
+/// The template of this name in a list.
+fn named(listed: &Json, name: &str) -> Option<String> {
+    let found = listed.as_array()?.iter().find(|template| template["name"] == name);
+    found?["template"].as_str().map(str::to_owned)
 }

@@ -280,3 +280,23 @@ fn florence2(turns: &[Turn]) {
         assert!(refused.contains(expected), "{refused}");
     }
 }
+
+/// As Hermes 2 Pro and Command R have it, and as transformers chooses.
+#[test]
+fn a_template_for_tools_renders_conversations_with_tools() {
+    let body = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    let config = json!({"chat_template": [{"name": "default", "template": body},
+        {"name": "tool_use", "template": format!("{{{{ tools | tojson }}}}{body}")}]});
+    let folder = tempfile::tempdir().unwrap();
+    let own = ChatTemplate::find(folder.path(), &config).unwrap().unwrap();
+    let other = ChatTemplate::find_tool_use(folder.path(), &config).unwrap().unwrap();
+    let open = |source: &str| ChatTemplate::new(source, &config).unwrap();
+    let template = open(&own).with_tool_use(open(&other));
+    let called = Conversation::parse(r#"{"messages":[{"role":"user","content":"Q"}],"tools":[{"name":"f"}]}"#);
+    for (turns, text) in [(called.unwrap().turns, r#"[{"name": "f"}]Q"#), (vec![Turn::text("user", "Q")], "Q")] {
+        assert_eq!(template.of(&turns).render(&turns, false).unwrap(), text);
+    }
+    assert_eq!(ChatTemplate::find_tool_use(folder.path(), &json!({"chat_template": body})).unwrap(), None);
+    std::fs::write(folder.path().join("chat_template.jinja"), body).unwrap();
+    assert_eq!(ChatTemplate::find_tool_use(folder.path(), &config).unwrap(), None);
+}
