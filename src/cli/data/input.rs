@@ -73,11 +73,12 @@ impl InputArgs {
 
     /// Opens the files as they are, for any reader.
     pub fn open(&self) -> anyhow::Result<Inputs> {
-        self.open_for(None)
+        self.open_for(None, usize::MAX)
     }
 
-    /// Opens the files as `maker` reads them in a run: the model may determine the format of a file if none is given.
-    pub fn open_for(&self, maker: Option<&dyn SampleMaker>) -> anyhow::Result<Inputs> {
+    /// Opens the files as `maker` reads them in a run with samples of at most `max_tokens`: the model may determine the format of a
+    /// file if none is given, and longer texts are cut.
+    pub fn open_for(&self, maker: Option<&dyn SampleMaker>, max_tokens: usize) -> anyhow::Result<Inputs> {
         let mut files: Vec<TrainFile> = Vec::new();
         for path in &self.paths {
             let is_config = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
@@ -101,7 +102,11 @@ impl InputArgs {
         }
         let paths = files.iter().flat_map(|file| &file.path.0).map(String::as_str);
         hub_data::fetch_paths(paths).map_err(|error| UsageError::of(&error))?;
-        let inputs = Inputs::open(files)?.with_decoder(self.decoder());
+        let inputs = match maker {
+            Some(maker) => Inputs::open_cut(files, max_tokens, &|text: &str| maker.num_tokens(text))?,
+            None => Inputs::open(files)?,
+        };
+        let inputs = inputs.with_decoder(self.decoder());
         let console = Console::stderr();
         inputs.left_out().iter().for_each(|left| console.line(&format!("warning: {left}")));
         Ok(inputs)
@@ -206,7 +211,7 @@ mod tests {
             truncate: false,
         };
         let maker = model.open(&input).unwrap();
-        let inputs = input.open_for(maker.as_deref()).unwrap();
+        let inputs = input.open_for(maker.as_deref(), model.max_tokens()).unwrap();
         let stats = tools::stats(&inputs, maker.as_deref(), 1, |_, _| ());
         assert_eq!((inputs.len(), stats.bad.len()), (1, 0), "{:?}", stats.bad.first().map(ToString::to_string));
         assert!(input.open().unwrap().len() == 1);

@@ -60,7 +60,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let maker = args.model.open(&args.input)?;
-    let inputs = args.input.open_for(maker.as_deref())?;
+    let inputs = args.input.open_for(maker.as_deref(), args.model.max_tokens())?;
     let files = tools::describe(&inputs);
     if args.from >= inputs.len() && !inputs.is_empty() {
         let (from, count) = (args.from, count(inputs.len() as usize, "sample"));

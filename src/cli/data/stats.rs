@@ -50,7 +50,7 @@ pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let maker = args.model.open(&args.input)?;
-    let inputs = args.input.open_for(maker.as_deref())?;
+    let inputs = args.input.open_for(maker.as_deref(), args.model.max_tokens())?;
     let console = Console::stderr();
     let bar = Bar::start(&console, "samples", inputs.len());
     let stats = tools::stats(&inputs, maker.as_deref(), args.input.jobs(), |_, _| bar.tick());

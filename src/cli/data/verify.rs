@@ -35,7 +35,7 @@ pub struct VerifyArgs {
 /// Runs `loongforge data verify`: decodes every sample; the exit code is 1 if more are bad than `--max-bad` allows.
 pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let maker = args.model.open(&args.input)?;
-    let inputs = args.input.open_for(maker.as_deref())?;
+    let inputs = args.input.open_for(maker.as_deref(), args.model.max_tokens())?;
     let console = Console::stderr();
     let bar = Bar::start(&console, "samples", inputs.len());
     let (mut all, mut too_long) = (Vec::new(), 0);

@@ -26,10 +26,23 @@ impl Inputs {
     /// # Errors
     /// Named by the file: it cannot be read, or holds no samples.
     pub fn open(files: Vec<TrainFile>) -> Result<Self, DataError> {
+        Self::open_cut(files, usize::MAX, &str::len)
+    }
+
+    /// Works like [`Inputs::open`] with texts as a run has them: cut into samples of at most `max_tokens` tokens, which `num_tokens`
+    /// counts.
+    ///
+    /// # Errors
+    /// As [`Inputs::open`].
+    pub fn open_cut(
+        files: Vec<TrainFile>,
+        max_tokens: usize,
+        num_tokens: &dyn Fn(&str) -> usize,
+    ) -> Result<Self, DataError> {
         if files.is_empty() {
             return Err(DataError::NoSource);
         }
-        let open = |file: &TrainFile| Source::open(file, Phase::Pretrain, usize::MAX, str::len);
+        let open = |file: &TrainFile| Source::open(file, Phase::Pretrain, max_tokens, num_tokens);
         let sources: Vec<Source> = files.iter().map(open).collect::<Result<_, _>>()?;
         let mut before = vec![0];
         for source in &sources {

@@ -402,3 +402,19 @@ fn everything_that_cannot_be_used_is_found() {
     });
     assert_eq!((all, long), (Ok(()), 18));
 }
+
+/// As a run cuts them.
+#[test]
+fn texts_are_cut_where_lengths_are_asked_for() {
+    let fixture = Fixture::new();
+    let path = fixture.path("text.jsonl");
+    fs::write(&path, serde_json::json!({ "text": "a b c d ".repeat(50) }).to_string()).unwrap();
+    let files = vec![TrainFile::new(path)];
+    assert_eq!(Inputs::open(files.clone()).unwrap().len(), 1);
+    let dataset = fixture.dataset(20);
+    let maker = dataset.maker();
+    let inputs = Inputs::open_cut(files, 20, &|text: &str| maker.num_tokens(text)).unwrap();
+    let counted = stats(&inputs, Some(maker), 1, |_, _| ());
+    assert_eq!((counted.bad.len(), counted.too_long), (0, 0));
+    assert!(inputs.len() > 10, "{}", inputs.len());
+}
