@@ -88,8 +88,8 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
         return Err(ExportError::Packed { folder: found.weights, format: packed.format() });
     }
     let path = found.config.join("config.json");
-    let bytes = files::read(&path, files::MAX_TEXT_BYTES)
-        .map_err(|source| ExportError::Io { path: path.clone(), source })?;
+    let bytes =
+        files::read(&path, files::MAX_TEXT_BYTES).map_err(|source| ExportError::Io { path: path.clone(), source })?;
     let config: Value = serde_json::from_slice(&bytes).map_err(|source| ExportError::Json { path, source })?;
     // With its adapters added it is a model for `checkpoint export`.
     if is_diffusion(&config) && found.adapters.is_none() {

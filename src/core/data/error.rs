@@ -117,10 +117,11 @@ pub struct BadSample {
 }
 
 impl BadSample {
-    /// Makes one of a place and a reason, which need not name a picture that is the place itself.
+    /// Makes one of a place and a reason, which need not name a picture or recording that is the place itself.
     pub(super) fn new(file: PathBuf, at: String, reason: String) -> Self {
-        let named = format!("image {}: ", place(&file, &at));
-        let reason = reason.strip_prefix(&named).map(str::to_owned).unwrap_or(reason);
+        let place = place(&file, &at);
+        let unnamed = ["image", "audio"].iter().find_map(|kind| reason.strip_prefix(&format!("{kind} {place}: ")));
+        let reason = unnamed.map(str::to_owned).unwrap_or(reason);
         Self { file, at, reason, too_long: false }
     }
 
@@ -150,5 +151,7 @@ mod tests {
             BadSample::new(file.into(), at.to_owned(), "image a/c d.png: no".to_owned()).to_string()
         };
         assert_eq!([of("a/b.jsonl", "3"), of("a/", "c d.png")], ["a/b.jsonl:3: image a/c d.png: no", "a/c d.png: no"]);
+        let of_recording = BadSample::new("a/".into(), "c.wav".to_owned(), "audio a/c.wav: no".to_owned());
+        assert_eq!(of_recording.to_string(), "a/c.wav: no");
     }
 }

@@ -98,8 +98,7 @@ impl SampleMaker for Processor {
 
     fn check(&self, source: &Source) -> Result<(), DataError> {
         if source.is_captioned() {
-            let reason =
-                "has pictures or clips with captions, from which diffusion models learn; this model predicts tokens: write \
+            let reason = "has pictures or clips with captions, from which diffusion models learn; this model predicts tokens: write \
                  `messages` that say <image> where a picture stands, or set the file's `format: text` to learn the texts alone";
             return Err(DataError::file(source.name(), reason));
         }
