@@ -27,6 +27,10 @@ pub struct TrainFile {
     #[serde(default)]
     #[schemars(length(min = 1))]
     pub media_dir: Option<String>,
+    /// Diffusion models: the caption of pictures and clips that have none, as DreamBooth's `instance_prompt`; `null`: without a
+    /// caption of its own a sample is bad.
+    #[serde(default)]
+    pub caption: Option<String>,
     /// Relative share of this file in the mixture.
     #[serde(default = "one")]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
@@ -134,6 +138,7 @@ impl TrainFile {
             format: Format::Auto,
             columns: BTreeMap::new(),
             media_dir: None,
+            caption: None,
             weight: 1.0,
             episodes: None,
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
 
-use super::block::Record;
+use super::block::{Body, Record};
 use super::locate::{FileKind, Files, Locate, kind_of};
 use super::messages::MediaSource;
 use crate::data::error::DataError;
@@ -13,6 +13,8 @@ use crate::data::media::VideoSource;
 /// Fields that name the picture or clip, and fields that hold the caption: the first that a record has.
 const VISUALS: [&str; 5] = ["video", "image", "file_name", "video_path", "image_path"];
 const CAPTIONS: [&str; 4] = ["prompt", "text", "caption", "cap"];
+/// Members of an archive that hold the caption.
+const BESIDE: [&str; 3] = ["txt", "text", "caption"];
 /// Fields that name pictures and clips that the result is made from, before `control_path_0` and so on.
 const REFERENCES: [&str; 4] = ["edit_image", "reference_image", "control_image", "control_path"];
 /// The field that names a mask of the loss.
@@ -57,6 +59,20 @@ pub fn shows<'a>(value: impl Fn(&str) -> Option<&'a Json>) -> bool {
     VISUALS.iter().chain(&["images", "videos"]).any(names)
 }
 
+/// Gives a record that has no caption this one.
+pub(super) fn caption(record: &mut Record, columns: &BTreeMap<String, String>, caption: &str) {
+    let is_beside = BESIDE.iter().any(|name| record.member(name).is_some());
+    if matches!(record.body, Body::None) {
+        record.body = Body::Json(Json::Object(Map::new()));
+    }
+    if let Body::Json(Json::Object(fields)) = &mut record.body {
+        let value = |key: &str| fields.get(columns.get(key).map_or(key, String::as_str));
+        if !is_beside && !says(|key| value(key).is_some_and(|value| !value.is_null())) {
+            fields.insert(CAPTIONS[0].to_owned(), Json::String(caption.to_owned()));
+        }
+    }
+}
+
 impl Captioned {
     /// From the fields of a record, and from what lies beside them in an archive.
     ///
@@ -93,7 +109,7 @@ impl Captioned {
                 return Err(DataError::Line(format!("`{key}` must be text or a list of texts, found {other:.40}")));
             }
             None => {
-                let member = ["txt", "text", "caption"].iter().find_map(|name| record.member(name));
+                let member = BESIDE.iter().find_map(|name| record.member(name));
                 let bytes = member.ok_or_else(|| {
                     DataError::Line(format!(
                         "no caption: the record has none of the fields {} and no .txt; add one, or drop the record",

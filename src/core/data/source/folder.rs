@@ -67,6 +67,8 @@ pub struct Folder {
     names: Vec<String>,
     /// The file of each caption, by the name without its extension.
     captions: BTreeMap<String, String>,
+    /// The caption of pictures and clips that have none.
+    caption: Option<String>,
 }
 
 impl Folder {
@@ -78,10 +80,15 @@ impl Folder {
         let kind = Kind::of(names.iter().map(String::as_str)).unwrap_or(Kind::Visuals);
         names.retain(|name| kind.has(name));
         names.sort_by(|a, b| natural(a, b));
-        Ok(Self { path: path.to_owned(), kind, names, captions })
+        Ok(Self { path: path.to_owned(), kind, names, captions, caption: None })
     }
 
-    fn caption(&self, index: u64) -> PathBuf {
+    /// The same folder, in which this is the caption of pictures and clips that have none.
+    pub fn with_caption(self, caption: Option<String>) -> Self {
+        Self { caption, ..self }
+    }
+
+    fn caption_file(&self, index: u64) -> PathBuf {
         let name = &self.names[index as usize];
         match self.captions.get(&stem(name)) {
             Some(caption) => self.path.join(caption),
@@ -100,12 +107,21 @@ impl Block for Folder {
     }
 
     fn read(&self, index: u64) -> Result<Record, String> {
-        let (path, [what, ..]) = (self.caption(index), self.kind.words());
-        let caption = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => format!("has no {what}: write {} or take it out of the folder", path.display()),
-            _ => format!("its {what} {} cannot be read: {error}", path.display()),
-        })?;
-        let caption = String::from_utf8(caption).map_err(|_| format!("its {what} {} is not UTF-8", path.display()))?;
+        let (path, [what, ..]) = (self.caption_file(index), self.kind.words());
+        let caption = match (files::read(&path, files::MAX_TEXT_BYTES), &self.caption) {
+            (Ok(text), _) => {
+                String::from_utf8(text).map_err(|_| format!("its {what} {} is not UTF-8", path.display()))?
+            }
+            (Err(error), Some(caption)) if error.kind() == ErrorKind::NotFound => caption.clone(),
+            (Err(error), None) if error.kind() == ErrorKind::NotFound => {
+                let all = match self.kind {
+                    Kind::Visuals => ", or set `caption` in data.train for all that have none",
+                    Kind::Recordings => "",
+                };
+                return Err(format!("has no {what}: write {} or take it out of the folder{all}", path.display()));
+            }
+            (Err(error), _) => return Err(format!("its {what} {} cannot be read: {error}", path.display())),
+        };
         let [file, text] = self.kind.fields();
         let fields = [(file, self.names[index as usize].clone()), (text, caption.trim().to_owned())];
         let fields = fields.map(|(key, value)| (key.to_owned(), Json::String(value)));

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::block::Block;
+use super::captioned;
 use super::content::{Content, fetch};
 use super::cut::{TextPiece, TokenPiece};
+use super::folder::Folder;
 use super::layout::{RecordLayout, Whole};
 use super::order::{Order, sums};
 use super::patience::patiently;
@@ -28,6 +30,8 @@ pub struct Source {
     columns: BTreeMap<String, String>,
     /// Where relative names of files start, with a slash at the end; `None`: in the folder of each shard.
     media_dir: Option<String>,
+    /// The caption of pictures and clips that have none.
+    caption: Option<String>,
     is_plain: bool,
     /// Longer texts are cut.
     piece_bytes: u64,
@@ -226,6 +230,9 @@ impl Source {
             Some((set, dropped)) => {
                 Box::new(set.open_block(part as usize, *dropped).map_err(|error| error.to_string())?)
             }
+            None if self.shard(unit).container() == Container::Folder => {
+                Box::new(Folder::open(Path::new(&self.shard(unit).name))?.with_caption(self.caption.clone()))
+            }
             None => self.shard(unit).open(part, self.is_plain)?,
         };
         let mut before = Vec::new();
@@ -289,10 +296,13 @@ impl Source {
             });
         }
         // What is missing of a block was waited for when it was opened.
-        let read = match lost {
+        let mut read = match lost {
             Some(_) => opened.block.read(record)?,
             None => patiently(|| opened.block.read(record), |_| None)?,
         };
+        if let Some(caption) = &self.caption {
+            captioned::caption(&mut read, &self.columns, caption);
+        }
         let folder = self.media_dir.as_deref().unwrap_or_else(|| self.shard(unit).folder());
         self.layout.read(read, &self.columns, folder).map_err(|error| error.to_string())
     }

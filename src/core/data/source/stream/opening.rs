@@ -77,6 +77,7 @@ impl Source {
             before: sums(units.iter().map(|unit| unit.num_records)),
             layout: RecordLayout::Messages,
             columns: file.columns.clone(),
+            caption: file.caption.clone(),
             media_dir: file.media_dir.as_ref().map(|dir| format!("{}/", dir.trim_end_matches('/'))),
             piece_bytes: u64::MAX,
             open: Mutex::default(),
@@ -95,9 +96,14 @@ impl Source {
         // What the set says of itself goes before `energon`, and not before another format.
         source.layout = match (named, layout) {
             (Some(RecordLayout::Crude) | None, Some(layout)) | (Some(layout), _) => layout,
+            (None, None) if source.caption.is_some() => RecordLayout::Captioned,
             (None, None) => source.detect()?,
         };
         check_phase(&source.name, Some(&source.layout), phase)?;
+        if source.caption.is_some() && !source.is_captioned() {
+            let reason = "has no pictures or clips with captions, to which alone `caption` applies: leave it out";
+            return Err(DataError::file(&source.name, reason));
+        }
         if source.media_dir.is_some() && !source.names_files() {
             let reason = "has samples that name no files beside it, so that `media_dir` has no effect: leave it out";
             return Err(DataError::file(&source.name, reason));

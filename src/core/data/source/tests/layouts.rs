@@ -83,6 +83,35 @@ fn every_layout_is_told_by_its_first_sample() {
 }
 
 #[test]
+fn pictures_without_a_caption_have_that_of_their_set() {
+    let folder = Folder::new();
+    folder.write("pictures/a.png", "a picture");
+    folder.write("pictures/b.png", "a picture");
+    folder.write("pictures/b.txt", "own");
+    let lines = [json!({"image": "a.png"}), json!({"image": "b.png", "said": "own"})];
+    folder.write("lines.jsonl", lines.map(|line| line.to_string()).join("\n"));
+    let members: [(&str, &[u8]); 3] = [("a.png", b"a picture"), ("b.png", b"a picture"), ("b.txt", b"own")];
+    folder.write("shard.tar", tar(&members));
+    let columns = [("prompt".to_owned(), "said".to_owned())];
+    let set = |name: &str| TrainFile {
+        columns: columns.clone().into(),
+        caption: Some("a sks dog".to_owned()),
+        ..TrainFile::new(folder.path(name).as_str())
+    };
+    for name in ["pictures", "lines.jsonl", "shard.tar"] {
+        let source = open(&set(name)).unwrap();
+        let captions = |index| match source.read(index).unwrap() {
+            Content::Captioned(captioned) => captioned.captions,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([captions(0), captions(1)], [["a sks dog"], ["own"]], "{name}");
+    }
+    let messages = TrainFile { format: Format::Messages, ..set("lines.jsonl") };
+    let error = open(&messages).err().unwrap().to_string();
+    assert!(error.contains("lines.jsonl: has no pictures or clips") && error.contains("`caption`"), "{error}");
+}
+
+#[test]
 fn long_texts_are_cut_and_nothing_is_lost() {
     let folder = Folder::new();
     let long = "one two three four five sechs sieben ächtzehn ".repeat(9);
