@@ -79,9 +79,9 @@ fn options_without_use_are_refused() {
         (&[&job[..], &["ssh", "--hosts", "a"]].concat(), "--cpus 4|--memory 1GiB|--account lab|--claim c"),
         (&["evaluate", "model", "data/held_out.jsonl"], "--max-new-tokens 4|--batch-size 2|--normalize none"),
         (&["data", "stats", "data/train.jsonl"], "--pack 512"),
-        (&["data", "stats", "--write", "set"], "--jobs 2|--format lerobot"),
+        (&["data", "stats", "--write", "set"], "--jobs 2|--format lerobot|--columns a=b"),
         (&["data", "inspect", "set", "--sheet", "a.png"], "--samples 2|--from 3|--format lerobot"),
-        (&["data", "inspect", "run.yaml"], "--format messages"),
+        (&["data", "inspect", "run.yaml"], "--format messages|--columns a=b|--media-dir data"),
         (
             &["data", "convert", "--to", "lerobot-images", "set", "--out", "new"],
             "--samples 3|--bytes 1MB|--decode|--sample-type a|--max-bad 0.5|--shard 0/2|--format lerobot|--jobs 2",

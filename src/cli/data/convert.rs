@@ -85,6 +85,8 @@ fn rewrite(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
         ("--max-bad", args.max_bad.is_some()),
         ("--shard", args.share.get()? != Share::WHOLE),
         ("--format", args.input.format().is_some()),
+        ("--columns", args.input.renames()),
+        ("--media-dir", args.input.names_media()),
         ("--episodes", args.input.chooses_episodes()),
         ("--jobs", args.input.sets_jobs()),
     ];

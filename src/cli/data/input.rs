@@ -22,6 +22,12 @@ pub struct InputArgs {
     /// Format of the files, as in `data.train` [default: auto-detect]
     #[arg(long, value_parser = format)]
     format: Option<Format>,
+    /// Renamed fields, as in `data.train`: messages=dialogue,images=picture
+    #[arg(long, value_name = "FIELD=NAME", value_delimiter = ',', value_parser = column)]
+    columns: Vec<(String, String)>,
+    /// Folder that relative names of pictures, videos and recordings start at, as in `data.train` [default: the file's]
+    #[arg(long, value_name = "FOLDER")]
+    media_dir: Option<String>,
     /// Episodes of a LeRobot data set, as in `data.train`: 0-99,120,200- [default: all]
     #[arg(long, value_name = "EPISODES", value_delimiter = ',')]
     episodes: Vec<EpisodeRange>,
@@ -66,6 +72,16 @@ impl InputArgs {
         self.format
     }
 
+    /// Returns whether renamed fields were given.
+    pub fn renames(&self) -> bool {
+        !self.columns.is_empty()
+    }
+
+    /// Returns whether a folder of pictures, videos and recordings was given.
+    pub fn names_media(&self) -> bool {
+        self.media_dir.is_some()
+    }
+
     /// Returns whether episodes were given.
     pub fn chooses_episodes(&self) -> bool {
         !self.episodes.is_empty()
@@ -83,9 +99,9 @@ impl InputArgs {
         for path in &self.paths {
             let is_config = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
             if is_config {
-                if self.format.is_some() || self.chooses_episodes() {
-                    let reason = "a config states format and episodes of its files: leave out --format and --episodes, \
-                                  or name the files instead";
+                if self.format.is_some() || self.renames() || self.names_media() || self.chooses_episodes() {
+                    let reason = "a config states format, columns, media_dir and episodes of its files: leave out --format, \
+                                  --columns, --media-dir and --episodes, or name the files instead";
                     return Err(UsageError(format!("{}: {reason}", path.display())).into());
                 }
                 let loaded = config::load(path, &[], environment()).map_err(|report| UsageError(report.to_string()))?;
@@ -94,7 +110,8 @@ impl InputArgs {
             } else {
                 let format = self.format.unwrap_or_default();
                 let episodes = self.chooses_episodes().then(|| self.episodes.clone());
-                files.push(TrainFile { format, episodes, ..TrainFile::new(path.as_path()) });
+                let (columns, media_dir) = (self.columns.iter().cloned().collect(), self.media_dir.clone());
+                files.push(TrainFile { format, columns, media_dir, episodes, ..TrainFile::new(path.as_path()) });
             }
         }
         if let Some(maker) = maker {
@@ -146,6 +163,12 @@ pub fn format(text: &str) -> Result<Format, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
 
+/// Reads a field of a format and the name that the files have for it.
+fn column(text: &str) -> Result<(String, String), String> {
+    let (field, name) = text.split_once('=').ok_or("expected FIELD=NAME, such as messages=dialogue")?;
+    Ok((field.to_owned(), name.to_owned()))
+}
+
 /// Prints what the model's maker of samples noticed of the samples that it made, each once with its count.
 pub fn print_notes(maker: Option<&dyn SampleMaker>) {
     let notes = maker.into_iter().flat_map(|maker| maker.notes());
@@ -191,8 +214,34 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// A picture with a caption in fields that language models read as a text, and a Diffusers folder, whose settings of pictures
-    /// lie in a folder of its own.
+    fn input(path: PathBuf) -> InputArgs {
+        InputArgs {
+            paths: vec![path],
+            format: None,
+            columns: Vec::new(),
+            media_dir: None,
+            episodes: Vec::new(),
+            jobs: Some(1),
+            no_sandbox: true,
+        }
+    }
+
+    #[test]
+    fn fields_may_have_other_names_and_pictures_another_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.jsonl");
+        let line = serde_json::json!({"question": "<image>a", "answer": "b", "image": "0.png"});
+        fs::write(&path, line.to_string()).unwrap();
+        let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pipelines/qwen_image_edit_plus");
+        let columns = ["instruction=question", "output=answer"].map(|text| column(text).unwrap());
+        let input =
+            InputArgs { columns: columns.to_vec(), media_dir: Some(pictures.display().to_string()), ..input(path) };
+        let shown = tools::show(&input.open().unwrap(), 0, None);
+        assert!(shown.is_ok_and(|shown| shown.media.len() == 1));
+        assert!(column("question").unwrap_err().contains("FIELD=NAME"));
+    }
+
+    /// A picture with a caption, and a Diffusers folder, whose settings of pictures lie in a folder of its own.
     #[test]
     fn files_are_read_as_in_a_run_of_the_model() {
         let pipeline = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pipelines/qwen_image_edit_plus");
@@ -200,8 +249,7 @@ mod tests {
         let (picture, path) = (pipeline.join("0.png"), dir.path().join("metadata.jsonl"));
         let line = serde_json::json!({"file_name": picture, "text": "a red house", "edit_image": picture});
         fs::write(&path, line.to_string()).unwrap();
-        let input =
-            InputArgs { paths: vec![path], format: None, episodes: Vec::new(), jobs: Some(1), no_sandbox: true };
+        let input = input(path);
         let model = ModelArgs {
             model: Some(pipeline.join("model").display().to_string()),
             template: None,
