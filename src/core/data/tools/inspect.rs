@@ -221,8 +221,7 @@ fn said_with_label(answer: &Labeled) -> Vec<(String, String)> {
 pub fn show(inputs: &Inputs, index: u64, maker: Option<&dyn SampleMaker>) -> Result<Shown, BadSample> {
     let (content, base) = inputs.read(index)?;
     let wrong = |error: DataError| inputs.bad(index, error.to_string());
-    let place = inputs.bad(index, String::new());
-    let place = format!("{}:{}", place.file.display(), place.at);
+    let place = inputs.bad(index, String::new()).place();
     let mut shown = Shown { place, turns: Vec::new(), rendered: None, num_tokens: None, media: Vec::new() };
     match &content {
         Content::Messages(conversation) => {

@@ -418,3 +418,12 @@ fn texts_are_cut_where_lengths_are_asked_for() {
     assert_eq!((counted.bad.len(), counted.too_long), (0, 0));
     assert!(inputs.len() > 10, "{}", inputs.len());
 }
+
+#[test]
+fn a_picture_of_a_folder_is_shown_by_its_path() {
+    let dir = tempfile::tempdir().unwrap();
+    image::RgbImage::new(4, 4).save(dir.path().join("a b.png")).unwrap();
+    fs::write(dir.path().join("a b.txt"), "a square").unwrap();
+    let inputs = Inputs::open(vec![TrainFile::new(dir.path())]).unwrap();
+    assert_eq!(show(&inputs, 0, None).unwrap().place, dir.path().join("a b.png").display().to_string());
+}
