@@ -242,7 +242,7 @@ pub(super) fn ours(name: &str) -> Option<(&'static str, &'static str)> {
 }
 
 /// Returns what there is instead of a key that other trainers call `name`, or that a user looks for in the section `path`.
-pub fn remark(name: &str, path: &str) -> Option<&'static str> {
+pub(super) fn remark(name: &str, path: &str) -> Option<&'static str> {
     let key = join(path, name);
     let is_meant = |theirs: &&str| theirs.eq_ignore_ascii_case(name) || **theirs == key;
     REMARKS.iter().find(|(theirs, _)| theirs.iter().any(is_meant)).map(|(_, remark)| *remark)
