@@ -214,7 +214,8 @@ impl Chosen {
             "`{key}` would be added again in the stage `{}`, which starts from the last checkpoint of the stage `{before}`",
             self.stage.name
         );
-        let help = "set it in the stage whose model it belongs to, instead of at the top of the file or on the command line";
+        let help =
+            "set it in the stage whose model it belongs to, instead of at the top of the file or on the command line";
         Err(Problem::new(code::STAGES, node.pos, message).help(help))
     }
 
