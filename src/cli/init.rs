@@ -14,7 +14,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use text::{Choices, Kind};
+use text::{Choices, Kind, Learns};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,9 +77,11 @@ pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
     };
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let counted = count(&data, args.kind);
-    let num_samples = counted.as_ref().ok().copied().flatten();
+    let found = counted.as_ref().ok().copied().flatten();
+    let num_samples = found.map(|(count, _)| count);
+    let learns = found.map_or(Learns::Answers, |(_, learns)| learns);
     let (lora, kind, gpus) = (method == Method::Lora, args.kind, args.gpus);
-    let choices = Choices { name, model, data, lora, kind, gpus, num_samples };
+    let choices = Choices { name, model, data, lora, kind, gpus, num_samples, learns };
     let text = choices.text();
     write(&args.file, &text)?;
     println!("{}: edit it, then", args.file.display());
@@ -94,17 +96,17 @@ pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the number of samples in files of this machine; `None`: they are elsewhere.
+/// Returns the number of samples in files of this machine, and what is learned from them; `None`: they are elsewhere.
 ///
 /// # Errors
 /// The data are missing, or are no samples.
-fn count(data: &str, kind: Kind) -> Result<Option<u64>, DataError> {
+fn count(data: &str, kind: Kind) -> Result<Option<(u64, Learns)>, DataError> {
     if data.contains("://") {
         return Ok(None);
     }
     let format = if kind == Kind::Diffusion { Format::Captioned } else { Format::Auto };
     let inputs = Inputs::open(vec![TrainFile { format, ..TrainFile::new(data) }])?;
-    Ok(Some(inputs.len()))
+    Ok(Some((inputs.len(), inputs.formats().next().map_or(Learns::Answers, Learns::of_format))))
 }
 
 /// Writes beside the file first, so that an old one is there until the new one is whole.

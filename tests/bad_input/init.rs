@@ -23,6 +23,24 @@ fn what_init_writes_passes_check_however_few_samples_there_are() {
 }
 
 #[test]
+fn init_says_what_is_learned_from_samples_of_each_format() {
+    let fixture = Fixture::new();
+    let pair = r#"{"prompt": "a", "chosen": "b", "rejected": "c"}"#;
+    for (name, sample, line) in [
+        ("pairs.jsonl", pair, "preference: { loss: sigmoid }"),
+        ("labels.jsonl", r#"{"prompt": "a", "completion": "b", "label": true}"#, "preference: { loss: kto }"),
+        ("texts.jsonl", r#"{"text": "a"}"#, "phase: pretrain"),
+        ("lines.txt", "a", "phase: pretrain"),
+    ] {
+        fixture.write(name, format!("{sample}\n{sample}\n"));
+        let words = ["init", "my.yaml", "--model", "org/model", "--method", "full", "--overwrite", "--data", name];
+        let said = fixture.succeeds(&words);
+        assert_eq!(said.err, "", "{name}");
+        assert!(fixture.read("my.yaml").contains(line), "{name}");
+    }
+}
+
+#[test]
 fn data_that_are_not_there_yet_are_told() {
     let fixture = Fixture::new();
     let words = ["init", "my.yaml", "--model", "org/model", "--method", "full", "--data"];

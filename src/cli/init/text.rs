@@ -13,6 +13,42 @@ pub enum Kind {
     Diffusion,
 }
 
+/// What a run learns from samples, as their format shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learns {
+    /// The assistant's messages
+    Answers,
+    /// Which of two answers is better
+    Pairs,
+    /// Which answers are good
+    Labels,
+    /// All tokens
+    Texts,
+}
+
+impl Learns {
+    /// Returns what is learned from samples of a format, by its name in `data.train`.
+    pub fn of_format(format: &str) -> Self {
+        match format {
+            "pairs" => Self::Pairs,
+            "labeled" => Self::Labels,
+            "text" | "plain" | "tokens" => Self::Texts,
+            _ => Self::Answers,
+        }
+    }
+
+    fn line(self) -> Option<&'static str> {
+        match self {
+            Self::Answers => None,
+            Self::Pairs => {
+                Some("  preference: { loss: sigmoid }         # DPO; orpo and simpo need no reference model")
+            }
+            Self::Labels => Some("  preference: { loss: kto }             # answers that are good or bad"),
+            Self::Texts => Some("  phase: pretrain                       # every token is learned"),
+        }
+    }
+}
+
 /// What the user has chosen.
 pub struct Choices {
     pub name: String,
@@ -23,6 +59,7 @@ pub struct Choices {
     pub gpus: Option<u32>,
     /// Samples of the data; `None` where they cannot be counted here.
     pub num_samples: Option<u64>,
+    pub learns: Learns,
 }
 
 /// The share of the samples that is set aside.
@@ -101,15 +138,22 @@ impl Choices {
     }
 
     fn train_lines(&self) -> Vec<String> {
-        let rate = if self.lora { "1e-4" } else { "1e-5" };
+        let is_preference = matches!(self.learns, Learns::Pairs | Learns::Labels);
+        let rate = match (is_preference, self.lora) {
+            (false, true) => "1e-4",
+            (false, false) => "1e-5",
+            (true, true) => "5e-6",
+            (true, false) => "5e-7",
+        };
         let batch = if self.kind == Kind::Diffusion { 8 } else { 32 };
-        let mut lines = vec![
+        let mut lines: Vec<String> = self.learns.line().map(str::to_owned).into_iter().collect();
+        lines.extend([
             format!("  epochs: {}", if self.kind == Kind::Diffusion { 10 } else { 3 }),
             format!("  global_batch_size: {batch}                 # samples a step, over all replicas"),
             format!("  lr: {rate}"),
             "  warmup_ratio: 0.03                   # part of the steps in which the rate rises".to_owned(),
             "  precision: bf16                       # float32 on CPUs without bfloat16".to_owned(),
-        ];
+        ]);
         if self.kind == Kind::Diffusion {
             lines.push("  sigma: { density: logit_normal, shift: 3 }".to_owned());
         }
@@ -130,7 +174,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loongforge_core::config::{Device, load_text};
+    use loongforge_core::config::{Device, Phase, PreferenceLoss, load_text};
 
     #[test]
     fn every_choice_is_a_config() {
@@ -138,10 +182,17 @@ mod tests {
         let data = dir.path().join("my samples.jsonl");
         std::fs::write(&data, "{}\n").unwrap();
         for kind in [Kind::Text, Kind::Multimodal, Kind::Diffusion] {
-            for (lora, gpus, num_samples) in [(false, None, Some(9)), (true, Some(8), None), (true, None, Some(1))] {
+            for (lora, gpus, num_samples, format) in [
+                (false, None, Some(9), "pairs"),
+                (true, Some(8), None, "messages"),
+                (true, None, Some(1), "labeled"),
+                (false, None, Some(2), "plain"),
+            ] {
+                // A diffusion model's samples are pictures and clips.
+                let learns = Learns::of_format(if kind == Kind::Diffusion { "captioned" } else { format });
                 let (model, data) = ("org/model-1".to_owned(), data.display().to_string());
                 let name = "12 runs".to_owned();
-                let choices = Choices { name, model, data: data.clone(), lora, kind, gpus, num_samples };
+                let choices = Choices { name, model, data: data.clone(), lora, kind, gpus, num_samples, learns };
                 let text = choices.text();
                 let config = load_text(&text).unwrap_or_else(|report| panic!("{kind:?}\n{text}\n{report}")).config;
                 assert_eq!(
@@ -155,6 +206,14 @@ mod tests {
                 };
                 assert_eq!((config.data.val_size, config.eval.is_some()), (val_size, num_samples != Some(1)), "{text}");
                 assert_eq!(config.model.foundation.lora.is_some(), lora);
+                assert_eq!(config.train.phase == Phase::Pretrain, learns == Learns::Texts, "{text}");
+                let loss = config.train.preference.as_ref().map(|preference| preference.loss);
+                let expected = match learns {
+                    Learns::Pairs => Some(PreferenceLoss::Sigmoid),
+                    Learns::Labels => Some(PreferenceLoss::Kto),
+                    Learns::Answers | Learns::Texts => None,
+                };
+                assert_eq!(loss, expected, "{text}");
                 assert_eq!(config.device == Device::Cuda(None), gpus.is_some(), "{text}");
                 assert!(text.lines().all(|line| line.len() <= 130), "{text}");
             }

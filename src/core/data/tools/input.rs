@@ -104,7 +104,7 @@ impl Inputs {
     }
 
     /// Returns what the samples of each file look like.
-    pub(super) fn formats(&self) -> impl Iterator<Item = &'static str> {
+    pub fn formats(&self) -> impl Iterator<Item = &'static str> {
         self.sources.iter().map(Source::format)
     }
 
