@@ -35,6 +35,7 @@ mod trainer;
 mod trainer_tests;
 mod trl;
 
+use super::shape::SCHEMA;
 use super::yaml;
 use serde_json::{Map, Value};
 
@@ -93,12 +94,25 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
             let is_plain = !is_named && !text.contains("--");
             match (training, found) {
                 (Ok(training), _) => of_command(training),
+                (Err(_), Err(_)) if is_toml(text) => Err(ImportError::Method(TOML.to_owned())),
                 (Err(_), Err(error)) if is_plain && !error.is_empty() => Err(ImportError::Yaml(error)),
                 (Err(_), Ok(_)) if is_plain => Err(ImportError::Unknown("none".to_owned())),
                 (Err(error), _) => Err(ImportError::Script(error)),
             }
         }
     }
+}
+
+const TOML: &str = "TOML files, such as torchtitan's configs, are not translated: `loongforge init` writes a first config, and \
+                    `loongforge check` answers most keys of theirs with ours";
+
+/// Returns whether a text that is no YAML has sections and values of TOML.
+fn is_toml(text: &str) -> bool {
+    let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+    let section =
+        |line: &str| line.trim().strip_prefix('[').and_then(|line| line.strip_suffix(']')).is_some_and(is_name);
+    let value = |line: &str| line.split_once(" = ").is_some_and(|(name, _)| is_name(name.trim()));
+    text.lines().any(section) && text.lines().any(value)
 }
 
 /// Translates the words of a command, as a shell has read them.
@@ -155,6 +169,10 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
             }
             ("axolotl", axolotl::read)
         }
+        () if has("model") && (has("train") || has("stages")) && fields.keys().all(|key| is_own(key)) => {
+            let why = "it is a config of this program already: `loongforge check` checks it";
+            return Err(ImportError::Method(why.to_owned()));
+        }
         () => {
             let keys: Vec<&str> = fields.keys().take(12).map(String::as_str).collect();
             return Err(ImportError::Unknown(keys.join(", ")));
@@ -164,6 +182,11 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
     read(&mut sheet);
     let (config, keys, notes) = sheet.finish();
     Ok(Imported { from, yaml: yaml::dump(&config), keys, notes })
+}
+
+/// Returns whether this is a key at the top of a config of ours.
+fn is_own(key: &str) -> bool {
+    key == "defaults" || key == "stages" || SCHEMA["properties"].get(key).is_some()
 }
 
 fn of_command(training: Training) -> Result<Imported, ImportError> {
