@@ -7,20 +7,21 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches, Id};
 use loongforge_core::config::{key_called, remark_on};
 use std::ffi::OsString;
 
-/// The command line; a mistake in it ends the program. An unknown option whose name is a key's, as `--lr`, gets the key
-/// named, of commands that take keys.
+/// The command line; a mistake in it ends the program. Unknown options whose names are keys', as `--lr`, get the keys named, of
+/// commands that take keys.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
     let words = overrides(words);
     let parsed = parse_words(&words).and_then(|cli| expect_needed(&words).map(|()| cli));
     parsed.unwrap_or_else(|error| {
-        let unknown = match error.get(ContextKind::InvalidArg) {
-            Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument && takes_keys(&words) => {
-                Some(option)
-            }
-            _ => None,
+        let has_tip = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(option)) => error.kind() == ErrorKind::UnknownArgument && tip(option).is_some(),
+            _ => false,
         };
-        let Some((option, tip)) = unknown.and_then(|option| Some((option, tip(option)?))) else { error.exit() };
-        eprintln!("error: unexpected argument '{option}' found\n\n  tip: {tip}");
+        let unknown = unknown_options(&words);
+        if !has_tip || unknown.is_empty() {
+            error.exit();
+        }
+        eprintln!("{}", refusal(&unknown));
         std::process::exit(exit::USAGE.into())
     })
 }
@@ -48,15 +49,30 @@ fn without_conflicts(command: Command) -> Command {
     command.mut_args(|argument| argument.conflicts_with(Resettable::<Id>::Reset)).mut_subcommands(without_conflicts)
 }
 
-/// Returns whether the command that these words call has overrides.
-fn takes_keys(words: &[OsString]) -> bool {
+/// Returns the options that the command which these words call does not have; none where it takes no keys.
+fn unknown_options(words: &[OsString]) -> Vec<String> {
     let cli = Cli::command();
     let called = words.iter().skip(1).try_fold(&cli, |command, word| {
         // The first word that is no command ends the search.
         command.find_subcommand(word).ok_or(command)
     });
     let (Ok(called) | Err(called)) = called;
-    called.get_positionals().any(|argument| argument.get_id() == "overrides")
+    if !called.get_positionals().any(|argument| argument.get_id() == "overrides") {
+        return Vec::new();
+    }
+    let is_known = |name: &str| name == "help" || called.get_arguments().any(|it| it.get_long() == Some(name));
+    let options = words.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str()?.strip_prefix("--"));
+    let names = options.map(|option| option.split('=').next().unwrap_or(option));
+    names.filter(|name| !is_known(name)).map(|name| format!("--{name}")).collect()
+}
+
+/// What is said of unknown options, each with what to write instead, where that is known.
+fn refusal(options: &[String]) -> String {
+    let refused = |option: &String| {
+        let tip = tip(option).map_or(String::new(), |tip| format!("\n\n  tip: {tip}"));
+        format!("error: unexpected argument '{option}' found{tip}")
+    };
+    options.iter().map(refused).collect::<Vec<_>>().join("\n\n")
 }
 
 /// What to write instead of an option without dots.
@@ -155,6 +171,20 @@ mod tests {
     }
 
     #[test]
+    fn all_unknown_options_are_told_at_once() {
+        let unknown = |line: &str| {
+            let words: Vec<OsString> = format!("loongforge {line}").split(' ').map(OsString::from).collect();
+            unknown_options(&words)
+        };
+        let found =
+            unknown("run a.yaml --resume --lr 3 --micro-batch-size=2 train.steps=1 --processes --frobnicate -- --x");
+        assert_eq!(found, ["--lr", "--micro-batch-size", "--frobnicate"]);
+        let text = refusal(&found);
+        assert_eq!((text.matches("error: ").count(), text.matches("tip: did you mean").count()), (3, 2), "{text}");
+        assert!(unknown("top --lr 3").is_empty() && unknown("run a.yaml --resume=b --tls c").is_empty());
+    }
+
+    #[test]
     fn an_option_needs_what_it_is_for_whatever_else_is_there() {
         let parsed = |line: &str| {
             let words: Vec<OsString> = format!("loongforge {line}").split(' ').map(OsString::from).collect();
@@ -241,7 +271,7 @@ mod tests {
 
     #[test]
     fn keys_are_named_where_a_command_takes_them() {
-        let takes = |line: &str| takes_keys(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        let takes = |line: &str| !unknown_options(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).is_empty();
         assert!(takes("loongforge run a.yaml --lr 1") && takes("loongforge data pack a.yaml --lr 1"));
         assert!(!takes("loongforge data digits --out x --train 3") && !takes("loongforge generate x --video y"));
     }
