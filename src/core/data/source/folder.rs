@@ -258,7 +258,7 @@ fn names_in(path: &Path) -> Result<Vec<(String, u64, u128)>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Format, Paths};
+    use crate::config::Paths;
     use crate::data::source::paths::expand;
 
     #[test]

@@ -79,6 +79,8 @@ fn complete(fields: &mut Map<String, Json>) {
         fields.insert("messages".to_owned(), messages);
     } else if has(fields, "instruction") && !has(fields, "output") {
         fields.insert("output".to_owned(), "".into());
+    } else if has(fields, "query") && !has(fields, "response") {
+        fields.insert("response".to_owned(), "".into());
     }
 }
 
@@ -100,6 +102,8 @@ mod tests {
             (json!({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}), 1, Some("b")),
             (json!({"instruction": "a", "input": "x"}), 1, None),
             (json!({"instruction": "a", "output": "b", "system": "s"}), 2, Some("b")),
+            (json!({"query": "a"}), 1, None),
+            (json!({"query": "a", "response": "b"}), 1, Some("b")),
         ] {
             let (question, answer) =
                 Question::of_record(record.clone(), "").unwrap_or_else(|it| panic!("{record}: {it}"));
