@@ -197,6 +197,7 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
     let images: Vec<MediaSource> = locators.iter().cloned().map(MediaSource::Image).collect();
     let (target, references) = match (takes(&folder.json), images.len()) {
         (Takes::References, _) => (None, images),
+        (Takes::First, 0) => return Err(anyhow!("--image is missing: the model continues a first frame")),
         (Takes::First | Takes::FirstOrNothing, 0 | 1) => (images.into_iter().next(), Vec::new()),
         (Takes::FirstAndLast, 2) => (Some(MediaSource::Video(VideoSource { locators, fps: None })), Vec::new()),
         (Takes::Nothing, 0) => (None, images),

@@ -59,3 +59,15 @@ fn pipelines_make_diffusers_latents() {
     assert!(folders.len() >= 2, "{}", root.display());
     folders.iter().for_each(|folder| check(folder));
 }
+
+#[test]
+fn a_missing_first_frame_is_told_by_its_option() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pipelines/wan2.1_i2v/model");
+    let named = model.display().to_string();
+    let line = ["sample", &named, "--prompt", "a", "--size", "16x16", "--frames", "5"];
+    let args = Line::try_parse_from(line).unwrap_or_else(|error| panic!("{error}")).args;
+    let folders = ModelFolders::find(&model, None).unwrap();
+    let painter = Painter::load(&folders, false, tch::Device::Cpu).unwrap_or_else(|error| panic!("{error:#}"));
+    let error = prompts(&args, &painter).unwrap_err().to_string();
+    assert!(error.contains("--image is missing"), "{error}");
+}
