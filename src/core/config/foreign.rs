@@ -14,6 +14,8 @@ const NAMES: &[(&[&str], &str, &str)] = &[
         "data.train",
         "a list such as [{path: x.jsonl}]",
     ),
+    (&["image_folder", "dataset_base_path"], "data.train.0.media_dir", "of each data set; else the folder of its file"),
+    (&["instance_prompt"], "data.train.0.caption", "of each data set"),
     (
         &["hf_tokenizer_path", "tokenizer_model"],
         "model.tokenizer",
@@ -269,5 +271,6 @@ mod tests {
         }
         assert_eq!(ours("Learning_Rate"), Some(("train.lr", "")));
         assert_eq!(ours("lr"), None);
+        assert_eq!(ours("instance_prompt"), Some(("data.train.0.caption", "of each data set")));
     }
 }
