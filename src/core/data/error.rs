@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::source::{FileKind, kind_of};
 use crate::message::{self, SampleId};
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +33,7 @@ pub enum DataError {
     Tokenizer(String),
     #[error("not a sample: {0}")]
     Line(String),
-    #[error("image {path}: {reason}")]
+    #[error("{} {path}: {reason}", visual(path))]
     Image { path: PathBuf, reason: String },
     #[error("audio {path}: {reason}")]
     Audio { path: PathBuf, reason: String },
@@ -51,6 +52,14 @@ pub enum DataError {
     PackLimit { count: usize, what: &'static str, key: &'static str, limit: usize },
     #[error("{0}")]
     Own(String),
+}
+
+/// Returns what messages call a file that is seen, by its name.
+fn visual(path: &Path) -> &'static str {
+    match kind_of(&path.to_string_lossy()) {
+        Some(FileKind::Clip) => "video",
+        _ => "image",
+    }
 }
 
 fn of_files(num_image_tokens: usize, num_audio_tokens: usize) -> String {
@@ -120,7 +129,8 @@ impl BadSample {
     /// Makes one of a place and a reason, which need not name a picture or recording that is the place itself.
     pub(super) fn new(file: PathBuf, at: String, reason: String) -> Self {
         let place = place(&file, &at);
-        let unnamed = ["image", "audio"].iter().find_map(|kind| reason.strip_prefix(&format!("{kind} {place}: ")));
+        let unnamed =
+            ["image", "video", "audio"].iter().find_map(|kind| reason.strip_prefix(&format!("{kind} {place}: ")));
         let reason = unnamed.map(str::to_owned).unwrap_or(reason);
         Self { file, at, reason, too_long: false }
     }
@@ -153,5 +163,8 @@ mod tests {
         assert_eq!([of("a/b.jsonl", "3"), of("a/", "c d.png")], ["a/b.jsonl:3: image a/c d.png: no", "a/c d.png: no"]);
         let of_recording = BadSample::new("a/".into(), "c.wav".to_owned(), "audio a/c.wav: no".to_owned());
         assert_eq!(of_recording.to_string(), "a/c.wav: no");
+        let of_clip = DataError::image(Path::new("a/c.mp4"), "no").to_string();
+        assert_eq!(of_clip, "video a/c.mp4: no");
+        assert_eq!(BadSample::new("a/".into(), "c.mp4".to_owned(), of_clip).to_string(), "a/c.mp4: no");
     }
 }

@@ -70,6 +70,7 @@ pub use fingerprint::{Fingerprint, fingerprint};
 pub use hub::{HUB_CARD, HubListing, HubPath, choose_hub_files, files_below, hub_cache};
 pub use labeled::Labeled;
 pub use locate::is_recording;
+pub(super) use locate::{FileKind, kind_of};
 pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 pub use mixture::{Mixture, Place};
 pub use pairs::Pair;
