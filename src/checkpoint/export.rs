@@ -13,6 +13,7 @@ use loongforge_core::checkpoint::{CheckpointError, carried};
 use loongforge_core::data::{Component, MODEL_INDEX, is_diffusion, is_fastwam, is_policy};
 use loongforge_core::files;
 use loongforge_core::message::SavedFile;
+use loongforge_core::text::shell_word;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, FilesOf, Rewrite, renamed, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
 use serde_json::Value;
@@ -41,8 +42,10 @@ pub enum ExportError {
     #[error("{path}: {reason}")]
     Form { path: PathBuf, reason: String },
     #[error(
-        "{folder} is a diffusion model, which transformers cannot load: write it with `loongforge checkpoint export {folder} {out} \
-         --format diffusers`, which takes --dtype as well"
+        "{folder} is a diffusion model, which transformers cannot load: write it with `loongforge checkpoint export {} {} \
+         --format diffusers`, which takes --dtype as well",
+        shell_word(folder),
+        shell_word(out)
     )]
     Diffusion { folder: PathBuf, out: PathBuf },
     #[error("the weights in {folder} are packed ({format}): add --dequantize")]
@@ -138,7 +141,7 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     let dtype = dtype_name(how.dtype, &checkpoint, adapters.is_some());
     if is_diffusion(&config) {
         let format = if is_pipeline { "comfyui" } else { "diffusers" };
-        let next = format!("loongforge checkpoint export {} OUT --format {format}", out.display());
+        let next = format!("loongforge checkpoint export {} OUT --format {format}", shell_word(out));
         said.push(format!("the adapters are added; `{next}` writes the model for other programs"));
     }
     let config = saved_config(&config, dtype, carried_parts);

@@ -4,6 +4,7 @@
 use crate::model::hub::{HubError, resolve_model};
 use loongforge_core::checkpoint::{CheckpointError, Manifest, latest};
 use loongforge_core::data::MODEL_INDEX;
+use loongforge_core::text::shell_word;
 use loongforge_torch::train::hf::is_adapter;
 use loongforge_torch::train::{AdapterError, adapter_base};
 use std::path::{Path, PathBuf};
@@ -22,12 +23,14 @@ pub enum BaseError {
     NoCheckpoint { folder: PathBuf },
     #[error(
         "{folder} holds adapters and does not name their base model: merge them into the model that they were trained on, with \
-         `loongforge checkpoint export-hf {folder} OUT --base MODEL`"
+         `loongforge checkpoint export-hf {} OUT --base MODEL`",
+        shell_word(folder)
     )]
     Unnamed { folder: PathBuf },
     #[error(
         "{folder} holds adapters of {base}, which is not a local folder: name it, with \
-         `loongforge checkpoint export-hf {folder} OUT --base MODEL`"
+         `loongforge checkpoint export-hf {} OUT --base MODEL`",
+        shell_word(folder)
     )]
     Gone { folder: PathBuf, base: String },
     #[error("{folder} holds whole weights; --base is for adapters")]
@@ -123,6 +126,12 @@ mod tests {
     use loongforge_core::checkpoint::MANIFEST;
     use serde_json::json;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn a_folder_with_a_space_is_one_word_of_a_command() {
+        let error = BaseError::Gone { folder: "a b".into(), base: "c".to_owned() }.to_string();
+        assert!(error.starts_with("a b holds") && error.contains("export-hf 'a b' OUT --base MODEL"), "{error}");
+    }
 
     #[test]
     fn a_relative_base_of_adapters_is_found_from_other_folders() {
