@@ -134,13 +134,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes of a cell that is a text; of others 0.
+/// Bytes of a cell that is a text, which may not be marked as such; of others 0.
 pub fn text_bytes(array: &ArrayRef, row: usize) -> u64 {
     let len = match array.data_type() {
         _ if array.is_null(row) => 0,
         DataType::Utf8 => array.as_string::<i32>().value_length(row) as usize,
         DataType::LargeUtf8 => array.as_string::<i64>().value_length(row) as usize,
         DataType::Utf8View => array.as_string_view().value(row).len(),
+        DataType::Binary => array.as_binary::<i32>().value(row).len(),
+        DataType::LargeBinary => array.as_binary::<i64>().value(row).len(),
+        DataType::BinaryView => array.as_binary_view().value(row).len(),
         _ => 0,
     };
     len as u64

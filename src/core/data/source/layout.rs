@@ -234,7 +234,10 @@ impl RecordLayout {
             }
         };
         if self.is_text() {
+            // Bytes of a table that are no UTF-8 are a file, and their name is no text.
+            let is_file = |text: &str| text.starts_with("row:") && record.members.iter().any(|(name, _)| name == text);
             return match fields.get("text") {
+                Some(Json::String(text)) if is_file(text) => Err(DataError::Line("`text` is not UTF-8".to_owned())),
                 Some(Json::String(text)) => Ok(Whole::Text(text.clone())),
                 Some(_) => Err(DataError::Line("`text` must be text".to_owned())),
                 None => Err(DataError::Line("missing field `text`".to_owned())),

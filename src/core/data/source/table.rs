@@ -104,20 +104,14 @@ impl Block for Table {
 
     fn num_bytes(&self, index: u64) -> u64 {
         let row = self.rows.get(index as usize);
-        let texts = row.into_iter().flat_map(|row| row.get_column_iter()).map(|(_, field)| match field {
-            Field::Str(text) => text.len() as u64,
-            _ => 0,
-        });
-        texts.sum()
+        let fields = row.into_iter().flat_map(|row| row.get_column_iter());
+        fields.filter_map(|(_, field)| text_len(field)).sum()
     }
 
     fn text_bytes(&self, index: u64, key: &str) -> u64 {
         let row = self.rows.get(index as usize);
         let cell = row.into_iter().flat_map(|row| row.get_column_iter()).find(|(name, _)| *name == key);
-        match cell {
-            Some((_, Field::Str(text))) => text.len() as u64,
-            _ => self.num_bytes(index),
-        }
+        cell.and_then(|(_, field)| text_len(field)).unwrap_or_else(|| self.num_bytes(index))
     }
 
     fn read(&self, index: u64) -> Result<Record, String> {
@@ -141,6 +135,15 @@ impl Block for Table {
 /// The parser's own errors, and its panics, which files of others can cause.
 fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("the reader failed on the file".to_owned()))
+}
+
+/// Bytes of a text, which may not be marked as such.
+fn text_len(field: &Field) -> Option<u64> {
+    match field {
+        Field::Str(text) => Some(text.len() as u64),
+        Field::Bytes(bytes) => Some(bytes.len() as u64),
+        _ => None,
+    }
 }
 
 fn value(field: &Field, column: &str, record: &mut Record) -> Json {

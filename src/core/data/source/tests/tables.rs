@@ -65,6 +65,28 @@ fn row_groups_are_blocks_and_bytes_are_pictures() {
     }
 }
 
+/// Texts that are not marked as such, as old writers have them.
+#[test]
+fn columns_of_bytes_are_texts_that_are_cut() {
+    let folder = Folder::new();
+    let long = "long ".repeat(20);
+    let mut bytes = Vec::new();
+    let schema = Arc::new(parse_message_type("message m { required binary text; }").unwrap());
+    let mut writer = SerializedFileWriter::new(&mut bytes, schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let values = [long.as_bytes(), &b"caf\xe9"[..]].map(|value| ByteArray::from(value.to_vec()));
+    column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+    let file = TrainFile::new(folder.write("text.parquet", &bytes));
+    let source = Source::open(&file, Phase::Pretrain, 32, |text| text.len().div_ceil(2)).unwrap();
+    let pieces: Vec<String> = (0..3).map(|index| shown(&source, index)).collect();
+    assert_eq!((source.len(), pieces.concat()), (4, long));
+    assert!(source.read(3).unwrap_err().reason.contains("`text` is not UTF-8"));
+}
+
 /// Messages as maps, as Spark and DuckDB write objects whose keys are not all the same.
 #[test]
 fn a_column_of_maps_has_objects() {
