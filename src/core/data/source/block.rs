@@ -15,8 +15,10 @@ pub trait Block: Send + Sync {
     fn num_bytes(&self, index: u64) -> u64;
 
     /// Bytes of the text that a record has under `key`; where that cannot be told, those of the record.
-    fn text_bytes(&self, index: u64, _key: &str) -> u64 {
-        self.num_bytes(index)
+    fn text_bytes(&self, index: u64, key: &str) -> u64 {
+        let record = self.read(index).ok();
+        let text = record.as_ref().and_then(|record| record.field(key)?.as_str());
+        text.map_or_else(|| self.num_bytes(index), |text| text.len() as u64)
     }
 
     /// # Errors
@@ -64,7 +66,6 @@ impl Record {
     }
 
     /// A field of a JSON object.
-    #[cfg(test)]
     pub fn field(&self, name: &str) -> Option<&Json> {
         match &self.body {
             Body::Json(json) => json.get(name).filter(|value| !value.is_null()),

@@ -159,8 +159,16 @@ fn of_their_own_length(folder: &Folder) {
         let other = "x".repeat(200);
         format!("{{\"meta\": {{\"text\": \"{other}\"}}, \"text\": \"{escaped}\", \"url\": \"{other}\"}}\n")
     };
-    let lines = ["короткий текст", "short", long.as_str()].map(line);
-    for (name, body) in [("l.jsonl", lines.concat()), ("l.json", format!("[{}]", lines.join(",")))] {
+    let texts = ["короткий текст", "short", long.as_str()];
+    let lines = texts.map(line);
+    let rows = texts.map(|text| format!("{},{text},{}\n", "x".repeat(200), "x".repeat(200)));
+    let members = [0, 1, 2].map(|at| (["0.json", "1.json", "2.json"][at], lines[at].as_bytes()));
+    for (name, body) in [
+        ("l.jsonl", lines.concat().into_bytes()),
+        ("l.json", format!("[{}]", lines.join(",")).into_bytes()),
+        ("l.csv", format!("meta,text,url\n{}", rows.concat()).into_bytes()),
+        ("l.tar", tar(&members)),
+    ] {
         let file = TrainFile::new(folder.write(name, body));
         let source = Source::open(&file, Phase::Pretrain, 32, |text| text.len().div_ceil(2)).unwrap();
         let pieces: Vec<String> = (0..source.len()).map(|index| shown(&source, index)).collect();
