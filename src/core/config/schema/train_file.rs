@@ -22,8 +22,8 @@ pub struct TrainFile {
     /// Field names that differ from those of the format: `{messages: dialogue, images: picture}`.
     #[serde(default)]
     pub columns: BTreeMap<String, String>,
-    /// Folder, also of an object store, at which relative names of pictures, videos and recordings start; `null`: the folder of the
-    /// file that names them.
+    /// Folder, or URL of one in an object store, to which the paths of pictures, videos and recordings in the samples are relative;
+    /// `null`: the folder of the file that names them.
     #[serde(default)]
     #[schemars(length(min = 1))]
     pub media_dir: Option<String>,
