@@ -109,7 +109,7 @@ enum Command {
     Act(act::ActArgs),
     /// Serve a robot policy to robots and simulators
     ServePolicy(serve_policy::ServePolicyArgs),
-    /// Count a robot policy's successes in the task Pads
+    /// Count a robot policy's successes in the task Pads, or compare its actions with recorded ones
     JudgePolicy(judge_policy::JudgePolicyArgs),
     /// List the built-in model configs with parameters, FLOPs and memory
     Models(models::ModelsArgs),

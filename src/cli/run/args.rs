@@ -17,7 +17,8 @@ Examples:
 
 Exit codes: 0 done; 1 failed; 2 wrong config or usage, or another run uses the folder;
 3 stopped on request, resume with --resume; 4 lost a process that the run needs, resume with --resume;
-5 loss or gradient not finite too often: see nonfinite-step-N.json in the run's folder; 75 not all processes of the run joined";
+5 loss or gradient not finite too often: see nonfinite-step-N.json in the run's folder; 75 not all processes of the run
+joined, or an object store does not answer: start again";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -27,7 +28,7 @@ pub struct RunArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     pub(super) overrides: Vec<String>,
-    /// Resume from the run's last checkpoint, or from this checkpoint (or the newest of this run folder)
+    /// Resume from the newest checkpoint of the run's last attempt, or from this checkpoint (or the newest of this run folder)
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, default_missing_value = "auto", require_equals = true)]
     pub(super) resume: Option<String>,
     /// Resume without verifying the hashes of the checkpoint's files
