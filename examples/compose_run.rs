@@ -1,5 +1,5 @@
-//! A run composed in code: an encoder of one's own before the quick start's language model, each in a pool of its own,
-//! with one edge of features between them.
+//! A run composed in code: a custom encoder and the quick start's language model, each in a separate pool, with one edge that
+//! carries features from the first to the second.
 //!
 //!     cargo run --example compose_run
 

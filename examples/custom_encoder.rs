@@ -1,4 +1,4 @@
-//! An encoder of one's own in one file, run by hand: parameters, a tape of segments, forward, a gradient from outside,
+//! A custom encoder in one file, run step by step: parameters, a tape of segments, forward, a gradient from outside,
 //! backward, and steps of AdamW. No actors and no run; `compose_run` puts an encoder into one.
 //!
 //!     cargo run --example custom_encoder

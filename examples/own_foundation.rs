@@ -1,4 +1,4 @@
-//! A foundation of one's own with its objective, and a maker of samples of one's own, in the whole command line.
+//! A custom foundation with its objective, and a custom sample maker, in a program with all commands of `loongforge`.
 //!
 //!     cargo run --example own_foundation -- run examples/own_foundation.yaml --processes
 

@@ -62,7 +62,7 @@ pub struct Choices {
     pub learns: Learns,
 }
 
-/// The share of the samples that is set aside.
+/// The fraction of the samples that is held out.
 const SHARE: f64 = 0.02;
 
 impl Choices {
@@ -78,7 +78,7 @@ impl Choices {
         match (self.lora, self.kind) {
             (true, Kind::Diffusion) => lines.push("  foundation: { lora: { r: 32, alpha: 32 } }".to_owned()),
             (true, _) => lines.push(
-                "  foundation: { lora: { r: 16, alpha: 32 } }    # all linear maps; target_modules: [q_proj, v_proj] for some".to_owned(),
+                "  foundation: { lora: { r: 16, alpha: 32 } }    # all linear layers; target_modules: [q_proj, v_proj] for some".to_owned(),
             ),
             (false, Kind::Multimodal) => {
                 lines.push("  # image_encoder: { freeze: true }    # train the projector and the language model only".to_owned());
@@ -94,10 +94,10 @@ impl Choices {
         lines.extend(self.train_lines());
         lines.push("checkpoint: { every_steps: 100 }".to_owned());
         if set_aside.is_some() {
-            lines.push("eval: { every_steps: 100 }    # of the samples that val_size sets aside".to_owned());
+            lines.push("eval: { every_steps: 100 }    # on the samples that val_size holds out".to_owned());
         }
         if self.kind == Kind::Diffusion {
-            lines.push("edges: { pixels: { credit: 1GiB } }    # frames of a micro-batch, 12 bytes a pixel, twice where the first is given".to_owned());
+            lines.push("edges: { pixels: { credit: 1GiB } }    # frames of a micro-batch: 12 bytes per pixel, twice that for I2V models".to_owned());
         }
         if let Some(gpus) = self.gpus {
             lines.push("device: cuda".to_owned());
@@ -114,10 +114,10 @@ impl Choices {
         match self.num_samples {
             Some(0 | 1) => None,
             Some(few) if (SHARE * few as f64).round() < 1.0 => Some(format!(
-                "  val_size: 1                          # of {few} samples one is set aside and evaluated; below 1: a share"
+                "  val_size: 1                          # one of {few} samples is held out and evaluated; below 1: a fraction"
             )),
             _ => Some(format!(
-                "  val_size: {SHARE}                       # this share is set aside and evaluated; from 1 on: so many samples"
+                "  val_size: {SHARE}                       # this fraction is held out and evaluated; 1 or more: a number of samples"
             )),
         }
     }
@@ -149,9 +149,9 @@ impl Choices {
         let mut lines: Vec<String> = self.learns.line().map(str::to_owned).into_iter().collect();
         lines.extend([
             format!("  epochs: {}", if self.kind == Kind::Diffusion { 10 } else { 3 }),
-            format!("  global_batch_size: {batch}                 # samples a step, over all replicas"),
+            format!("  global_batch_size: {batch}                 # samples per step, over all replicas"),
             format!("  lr: {rate}"),
-            "  warmup_ratio: 0.03                   # part of the steps in which the rate rises".to_owned(),
+            "  warmup_ratio: 0.03                   # fraction of the steps over which the learning rate rises".to_owned(),
             "  precision: bf16                       # float32 on CPUs without bfloat16".to_owned(),
         ]);
         if self.kind == Kind::Diffusion {
