@@ -151,7 +151,7 @@ impl Choices {
             format!("  epochs: {}", if self.kind == Kind::Diffusion { 10 } else { 3 }),
             format!("  global_batch_size: {batch}                 # samples per step, over all replicas"),
             format!("  lr: {rate}"),
-            "  warmup_ratio: 0.03                   # fraction of the steps over which the learning rate rises".to_owned(),
+            "  warmup_ratio: 0.03                   # fraction of steps over which the learning rate rises".to_owned(),
             "  precision: bf16                       # float32 on CPUs without bfloat16".to_owned(),
         ]);
         if self.kind == Kind::Diffusion {
