@@ -1,5 +1,5 @@
-//! `loongforge` with two custom encoders, each in a separate pool, and a built-in language model: `run --processes`, `check`, `plan`,
-//! `launch` and `evaluate` know them.
+//! `loongforge` with two custom encoders, each in a separate pool, and a built-in language model; `run --processes`, `check`,
+//! `plan`, `launch` and `evaluate` know them.
 //!
 //!     cargo run --example three_pools -- check examples/three_pools.yaml
 
