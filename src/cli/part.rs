@@ -16,7 +16,7 @@ pub struct PartArgs {
     /// Run a single worker process: scheduler, data, encoder, foundation, or auto (from the launcher's environment)
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
-    /// Encoder pool of this process, if the run has several
+    /// Pool of this process, if the run has several of its role
     #[arg(long, requires = "role", value_name = "NAME")]
     pub pool: Option<PoolName>,
     /// Address of the run's scheduler: a Unix socket's path or HOST:PORT [default: from the launcher's environment]
