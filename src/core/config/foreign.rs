@@ -200,6 +200,14 @@ const REMARKS: &[(&[&str], &str)] = &[
         "leave it out: evaluation uses packs of the same size as training",
     ),
     (&["dataset_dir"], "leave it out: `data.train` names each file with its folder"),
+    (
+        &["media_dir", "image_folder", "video_folder", "dataset_base_path"],
+        "name the folder of the pictures with its data set: `data.train: [{ path: FILE, media_dir: FOLDER }]`",
+    ),
+    (
+        &["episodes", "exclude_episodes"],
+        "name the episodes with their data set: `data.train: [{ path: SET, episodes: [0-99, 120, 200-] }]`",
+    ),
     (&["dataset_text_field"], "name the field of a data set: `data.train: [{ path: FILE, columns: { text: FIELD } }]`"),
     (
         &["train_on_prompt", "assistant_only_loss", "completion_only_loss"],
@@ -272,5 +280,11 @@ mod tests {
         assert_eq!(ours("Learning_Rate"), Some(("train.lr", "")));
         assert_eq!(ours("lr"), None);
         assert_eq!(ours("instance_prompt"), Some(("data.train.0.caption", "of each data set")));
+    }
+
+    #[test]
+    fn keys_of_a_data_set_are_shown_with_it() {
+        assert!(remark("image_folder", "data").is_some_and(|remark| remark.contains("media_dir: FOLDER")));
+        assert!(remark("episodes", "data").is_some_and(|remark| remark.contains("episodes: [0-99")));
     }
 }
