@@ -154,7 +154,8 @@ fn questions_are_answered_beside_a_base_in_float8_as_beside_one_that_was_rounded
     let expected = answers(&rounded, &[]);
     assert_eq!(expected.len(), 8);
     assert_eq!(answers(&base, &FLOAT8), expected);
-    let own = [&ADAPTERS[..], &FLOAT8, &["model.weights=load", &load(&base)]].concat();
+    let loaded = load(&base);
+    let own = [&ADAPTERS[..], &FLOAT8, &["model.weights=load", &loaded]].concat();
     let budgets = least_budgets(fixture.path(), &own);
     assert_eq!(answers(&base, &with_budgets(&FLOAT8, &budgets)), expected, "on the host");
 }
