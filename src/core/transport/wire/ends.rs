@@ -94,17 +94,24 @@ impl WireReceiver {
     /// # Errors
     /// The peer is gone, or no peer at all.
     pub async fn recv(&mut self) -> Result<Option<Vec<u8>>, WireError> {
-        let Ok((number, message)) = self.inbox.recv_async().await else {
-            let error = self.shared.state().error.clone();
-            return error.map_or(Ok(None), Err);
-        };
-        if let Some(number) = number {
-            self.taken = number;
-            if !self.confirms {
-                self.shared.confirm(number, message.len());
+        loop {
+            let Ok((number, message)) = self.inbox.recv_async().await else {
+                let error = self.shared.state().error.clone();
+                return error.map_or(Ok(None), Err);
+            };
+            if let Some(number) = number {
+                // Brought by two connections: the first one ended while the message waited for room.
+                if number <= self.taken {
+                    continue;
+                }
+                self.taken = number;
+                self.shared.taken(number);
+                if !self.confirms {
+                    self.shared.confirm(number, message.len());
+                }
             }
+            return Ok(Some(message));
         }
-        Ok(Some(message))
     }
 
     /// Returns the number of the last message that was taken.

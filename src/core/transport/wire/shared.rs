@@ -63,6 +63,12 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Records that the receiver has taken a message. The connection that brought it may have ended before it knew that.
+    pub fn taken(&self, number: u64) {
+        let mut state = self.state();
+        state.received = state.received.max(number);
+    }
+
     /// Records that the receiver has handled all messages up to this one.
     pub fn confirm(&self, number: u64, bytes: usize) {
         let mut state = self.state();

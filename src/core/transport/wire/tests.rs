@@ -180,6 +180,37 @@ fn silence_breaks_a_connection_and_the_next_one_goes_on() {
     });
 }
 
+#[test]
+fn a_message_that_waits_for_room_as_its_connection_ends_comes_once() {
+    runtime().block_on(async {
+        // Which of the two is noticed first, the room or the next connection, is drawn each time.
+        for _ in 0..32 {
+            let (come_back, returned) = flume::bounded(4);
+            let to_come = come_back.clone();
+            let connect: Reconnect = Box::new(move |_, _, received| {
+                let (here, there) = tokio::io::duplex(1 << 10);
+                to_come.send(Returned { raw: Raw::new(there), received }).unwrap();
+                Box::pin(async move { Ok(Raw::new(here)) })
+            });
+            let (a, _from_b, carrier) = wire(None, Recovery::Connect(connect), spec(false));
+            tokio::spawn(carrier);
+            let (_b, mut from_a, carrier) = wire(None, Recovery::Accept(returned), WireSpec { queue: 1, ..spec(true) });
+            tokio::spawn(carrier);
+            for value in [1_u8, 2] {
+                assert!(a.send(vec![value]).await);
+            }
+            // The first one is in the queue then, and the second one waits for room in it.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert_eq!(from_a.recv().await, Ok(Some(vec![1])));
+            let (here, _) = tokio::io::duplex(1 << 10);
+            come_back.send(Returned { raw: Raw::new(here), received: 0 }).unwrap();
+            assert_eq!(from_a.recv().await, Ok(Some(vec![2])));
+            assert!(a.send(vec![3]).await);
+            assert_eq!((from_a.recv().await, from_a.taken()), (Ok(Some(vec![3])), 3));
+        }
+    });
+}
+
 /// An end that is begun anew by who knows what was received and sent, as after its process was killed.
 #[test]
 fn another_life_of_an_end_goes_on_where_the_first_one_was() {
