@@ -1,7 +1,7 @@
 //! Admits incoming connections: who the peer is, and whether its first message agrees.
 
 use super::error::Refusal;
-use super::stream::{Duplex, HEADER, LEN, MAX_HELLO};
+use super::stream::{Duplex, HEADER, LEN, MAGIC, MAX_HELLO};
 use super::{Identity, Party, Security, Stream};
 use crate::launch::join::{Down, Up};
 use loongforge_core::config::Address;
@@ -17,7 +17,6 @@ use tokio_rustls::TlsAcceptor;
 
 /// How long one who is turned away may take to hear it.
 const FAREWELL: Duration = Duration::from_secs(1);
-const MAGIC: &[u8] = b"LFRG";
 /// First byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
 

@@ -13,6 +13,8 @@ pub(super) const MAX_HELLO: usize = 64 << 10;
 /// The length of a frame's header: magic, version, length and checksum; the length lies at `LEN`.
 pub(super) const HEADER: usize = 14;
 pub(super) const LEN: usize = 6;
+/// The first bytes of a frame.
+pub(super) const MAGIC: &[u8] = b"LFRG";
 
 /// Anything that can be read and written.
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -74,10 +76,22 @@ impl AsyncWrite for Stream {
 /// Reads one message, and no byte beyond it.
 ///
 /// # Errors
-/// It is none, or longer than a stranger's may be.
+/// It is none, which the first wrong byte says, or longer than a stranger's may be.
 pub async fn first_message<T: DeserializeOwned>(stream: &mut Stream) -> io::Result<T> {
     let mut bytes = vec![0; HEADER];
-    stream.read_exact(&mut bytes).await?;
+    let mut have = 0;
+    while have < HEADER {
+        have += match stream.read(&mut bytes[have..]).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            len => len,
+        };
+        let known = have.min(MAGIC.len());
+        if bytes[..known] != MAGIC[..known] {
+            // Whoever says nothing more is not waited for.
+            bytes.truncate(have);
+            return unframe(bytes).map_err(io::Error::other);
+        }
+    }
     let len = u32::from_le_bytes(bytes[LEN..LEN + 4].try_into().expect("they are four")) as usize;
     if len > MAX_HELLO {
         return Err(io::Error::other(Refusal::TooLong { len, max: MAX_HELLO }));

@@ -235,6 +235,22 @@ fn garbage_and_long_hellos_do_not_come_in_and_the_next_one_does() {
 }
 
 #[test]
+fn nobody_waits_for_more_of_words_that_begin_wrong() {
+    run(async {
+        let listener = Listener::bind(&loopback(), &Security::plain("a", false)).await.unwrap();
+        let Address::Tcp { port, .. } = listener.address().clone() else { unreachable!("it is TCP") };
+        for words in [&b"\r\n\r\n"[..], b"L\n"] {
+            let mut stranger = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            stranger.write_all(words).await.unwrap();
+            let mut stream = listener.accept().await.unwrap();
+            // Fewer bytes than a header has, and the connection stays open.
+            let said = tokio::time::timeout(Duration::from_secs(10), first_message::<Up>(&mut stream)).await;
+            assert!(said.expect("the first wrong byte ends it").is_err());
+        }
+    });
+}
+
+#[test]
 fn who_says_nothing_is_put_out_and_makes_room() {
     let dir = certificates("a");
     run(async {
