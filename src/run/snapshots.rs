@@ -16,6 +16,8 @@ const MEMORY: &str = "/dev/shm";
 const PREFIX: &str = "loongforge-snapshots-";
 /// Held as long as the run lasts.
 const LOCK: &str = "lock";
+/// Folders that other runs may take away before they are locked.
+const MAX_TRIES: usize = 16;
 
 pub struct Snapshots {
     folder: TempDir,
@@ -32,10 +34,17 @@ impl Snapshots {
     fn within(memory: &Path) -> anyhow::Result<Self> {
         sweep(memory);
         let named = || format!("cannot keep checkpoints in {}", memory.display());
-        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(memory).with_context(named)?;
-        let lock = File::create(folder.path().join(LOCK)).with_context(named)?;
-        lock.lock().with_context(named)?;
-        Ok(Self { folder, _lock: lock })
+        for _ in 0..MAX_TRIES {
+            let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(memory).with_context(named)?;
+            let path = folder.path().join(LOCK);
+            let lock = File::create(&path).with_context(named)?;
+            lock.lock().with_context(named)?;
+            // A run that begins at the same time may have found the lock free, and taken the folder for a dead run's.
+            if path.exists() {
+                return Ok(Self { folder, _lock: lock });
+            }
+        }
+        anyhow::bail!("{}: other runs that begin now take its folders away; start this one again", named())
     }
 
     /// Returns the folder in memory that holds the checkpoints.
@@ -94,5 +103,19 @@ mod tests {
         let path = living.path().to_owned();
         drop(living);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn runs_that_begin_at_the_same_time_leave_each_others_memory_alone() {
+        let memory = tempfile::tempdir().unwrap();
+        let begin = || {
+            let all: Vec<Snapshots> = (0..64).map(|_| Snapshots::within(memory.path()).unwrap()).collect();
+            assert!(all.iter().all(|snapshots| snapshots.path().join(LOCK).exists()));
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(begin);
+            }
+        });
     }
 }
