@@ -3,7 +3,7 @@
 use loongforge_core::config::Address;
 use sha2::{Digest, Sha256};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
@@ -25,6 +25,11 @@ impl Door {
             Address::Tcp { host, port } if at.is_local() => Ok(Self::Tcp(TcpListener::bind((&**host, *port)).await?)),
             Address::Tcp { .. } => Err(io::Error::other("the page is served to this machine only")),
             Address::Unix(path) => {
+                // Who connects to a file is refused as at a socket where nobody listens.
+                if std::fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+                    let what = "a file of this name exists, and it is not a socket";
+                    return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+                }
                 if std::os::unix::net::UnixStream::connect(path).is_err() {
                     // Left behind by a run that was killed.
                     let _ = std::fs::remove_file(path);
@@ -70,4 +75,24 @@ impl Drop for Door {
 /// Returns whether two tokens are equal, in constant time.
 pub(super) fn same(one: &str, other: &str) -> bool {
     Sha256::digest(one) == Sha256::digest(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_at_the_address_stays_and_a_socket_that_nobody_has_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, socket] = ["file", "socket"].map(|name| dir.path().join(name));
+        std::fs::write(&file, "mine").unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let error = Door::open(&Address::Unix(file.clone())).await.err().unwrap();
+            assert!(error.to_string().contains("it is not a socket"), "{error}");
+            Door::open(&Address::Unix(socket)).await.unwrap();
+        });
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    }
 }
