@@ -27,11 +27,15 @@ pub struct AddressFile(PathBuf);
 impl AddressFile {
     /// A folder without links is no reason not to run.
     pub fn put_up(dir: &Path, address: &Address) -> Self {
+        let [socket, written] = [SOCKET, ADDRESS].map(|name| dir.join(name));
+        // Either may be of a run in this folder that was killed.
+        for former in [&socket, &written] {
+            let _ = std::fs::remove_file(former);
+        }
         let address_file = match address {
-            Address::Unix(_) => dir.join(SOCKET),
-            Address::Tcp { .. } => dir.join(ADDRESS),
+            Address::Unix(_) => socket,
+            Address::Tcp { .. } => written,
         };
-        let _ = std::fs::remove_file(&address_file);
         let _ = match address {
             Address::Unix(path) => std::os::unix::fs::symlink(path, &address_file),
             Address::Tcp { .. } => std::fs::write(&address_file, address.to_string()),
@@ -43,5 +47,23 @@ impl AddressFile {
 impl Drop for AddressFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_run_has_put_up_does_not_hide_the_address_of_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let addresses: [Address; 2] =
+            [Address::Unix(dir.path().join("socket")), Address::Tcp { host: "127.0.0.1".into(), port: 6001 }];
+        for (killed, next) in [(0, 1), (1, 0)] {
+            std::mem::forget(AddressFile::put_up(dir.path(), &addresses[killed]));
+            let address_file = AddressFile::put_up(dir.path(), &addresses[next]);
+            let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+            assert_eq!(names, [address_file.0.clone()]);
+        }
     }
 }
