@@ -10,7 +10,7 @@ use loongforge_core::message::{ActorId, PoolName, Replica, Role};
 use loongforge_core::schedule::PoolSizes;
 use loongforge_core::transport::link;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
@@ -18,6 +18,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::process::Command;
@@ -85,8 +86,6 @@ pub(super) struct Children {
     /// Who starts them instead, where that is another process.
     orders: Option<flume::Sender<Order>>,
     kept: Kept,
-    /// So many.
-    started: Cell<u64>,
 }
 
 /// Processes that a keeper has started, by their numbers.
@@ -223,8 +222,9 @@ impl Children {
 
     /// Has the keeper start a process.
     fn have_started(&self, actor: ActorId, place: Option<Replica>, command: &std::process::Command) {
-        // Another scheduler's numbers are others.
-        let number = u64::from(std::process::id()) << 32 | self.started.replace(self.started.get() + 1);
+        static STARTED: AtomicU64 = AtomicU64::new(0);
+        // Another scheduler's numbers are others, and so are those of an attempt before: a process of it may still end.
+        let number = u64::from(std::process::id()) << 32 | STARTED.fetch_add(1, Relaxed);
         let words = std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_owned).collect();
         let environment = command.get_envs().map(|(name, value)| (name.to_owned(), value.map(OsStr::to_owned)));
         let environment = environment.chain([(INDEX.into(), Some(actor.index.to_string().into()))]).collect();
@@ -430,4 +430,20 @@ pub fn bind_to_parent() -> Result<Option<u32>, RunError> {
         return Err(failed(io::Error::other("the parent is gone already")));
     }
     Ok(number(INDEX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_another_attempt_have_other_numbers() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let (attempts, command) = ([Children::default(), Children::default()], std::process::Command::new("true"));
+            attempts.iter().for_each(|children| children.have_started(ActorId::encoder(0), None, &command));
+            let [first, second] = attempts.map(|children| children.kept.take().into_keys().next());
+            assert_ne!(first, second);
+        });
+    }
 }
