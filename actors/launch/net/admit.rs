@@ -42,9 +42,13 @@ pub(super) async fn admit(stranger: Stranger, address: &Address, security: &Secu
             stream.set_nodelay(true).map_err(failed)?;
             let host = stream.peer_addr().map_err(failed)?.ip();
             let mut first = [0; 4];
-            let len = stream.peek(&mut first).await.map_err(failed)?;
+            let len = match stream.peek(&mut first).await {
+                Ok(0) => return Err(Refusal::Left),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(Refusal::Left),
+                peeked => peeked.map_err(failed)?,
+            };
             match security.encrypts(address) {
-                Some(_) if len > 0 && MAGIC.starts_with(&first[..len]) => Err(turn_away(stream, Refusal::Plain).await),
+                Some(_) if MAGIC.starts_with(&first[..len]) => Err(turn_away(stream, Refusal::Plain).await),
                 Some(tls) => {
                     let accepted = TlsAcceptor::from(tls.server.clone()).accept(stream).await;
                     let stream = accepted.map_err(|error| Refusal::Handshake(format!("TLS: {error}")))?;
@@ -55,7 +59,7 @@ pub(super) async fn admit(stranger: Stranger, address: &Address, security: &Secu
                         Err(refusal) => Err(turn_away(stream, refusal).await),
                     }
                 }
-                None if len > 0 && first[0] == TLS_HANDSHAKE => Err(Refusal::Encrypted),
+                None if first[0] == TLS_HANDSHAKE => Err(Refusal::Encrypted),
                 None => hear(stream, Some(host), None).await,
             }
         }

@@ -46,6 +46,9 @@ pub enum Refusal {
     TooLong { len: usize, max: usize },
     #[error("it did not identify itself")]
     NoHello,
+    /// As a probe does that looks whether somebody listens.
+    #[error("it left without a word")]
+    Left,
     #[error("it did not identify itself within {seconds} s")]
     TooSlow { seconds: u64 },
     #[error("it uses plain text and this run TLS: give it `--tls DIR`")]

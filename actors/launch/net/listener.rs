@@ -142,6 +142,11 @@ struct Log {
 
 impl Log {
     fn refused(&mut self, address: &Address, refusal: &Refusal) {
+        if *refusal == Refusal::Left {
+            // Probes of Kubernetes come every two seconds.
+            tracing::debug!("a connection to {address} has ended: {refusal}");
+            return;
+        }
         if self.last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
             self.num_unsaid += 1;
             return;

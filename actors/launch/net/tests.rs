@@ -1,5 +1,6 @@
 //! Real sockets: who gets in, who does not, and what they are told.
 
+use super::admit::{Stranger, admit};
 use super::error::Refusal;
 use super::*;
 use crate::launch::join::{Down, Up};
@@ -230,6 +231,20 @@ fn garbage_and_long_hellos_do_not_come_in_and_the_next_one_does() {
                 security.clone()
             };
             assert_eq!(try_join(&address, &mine, role).await, assigned(role));
+        }
+    });
+}
+
+#[test]
+fn a_probe_that_looks_whether_somebody_listens_is_no_peer_that_is_refused() {
+    let dir = certificates("a");
+    run(async {
+        for security in [Security::plain("a", false), security("a", SCHEDULER, dir.path())] {
+            let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            drop(TcpStream::connect(socket.local_addr().unwrap()).await.unwrap());
+            let stranger = Stranger::Tcp(socket.accept().await.unwrap().0);
+            let refusal = admit(stranger, &loopback(), &security).await.err().unwrap();
+            assert_eq!(refusal, Refusal::Left);
         }
     });
 }
