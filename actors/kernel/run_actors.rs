@@ -1,6 +1,6 @@
 //! The scheduler's actor, and the life of a run once every engine has a link.
 
-use super::publishing::{Published, Publishing};
+use super::publishing::{Drafts, Published, Publishing};
 use super::shell::{Deliver, Evict, Report, Shell};
 use super::stop::Request;
 use super::{Link, StopOn};
@@ -8,7 +8,7 @@ use crate::effect::Effect;
 use crate::scheduler::Scheduler;
 use actix::prelude::*;
 use loongforge_core::message::{ActorId, Command, PoolName};
-use loongforge_core::schedule::{CheckpointDraft, Failure, Input, Outcome};
+use loongforge_core::schedule::{Failure, Input, Outcome};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -125,8 +125,8 @@ pub async fn run_actors(
 struct SchedulerActor {
     scheduler: Scheduler,
     shells: BTreeMap<ActorId, Addr<Shell>>,
-    /// The channel to the publishing thread.
-    drafts: flume::Sender<Option<CheckpointDraft>>,
+    /// What waits for the publishing thread.
+    drafts: Drafts,
     stop_grace: Duration,
     grace: BTreeMap<PoolName, Duration>,
     queue: usize,
@@ -200,10 +200,7 @@ impl SchedulerActor {
     fn take_effect(&mut self, effects: Vec<Effect>, ctx: &mut Context<Self>) {
         for effect in effects {
             match effect {
-                Effect::Publish(draft) => {
-                    // The thread lives until the run has ended.
-                    let _ = self.drafts.send(Some(*draft));
-                }
+                Effect::Publish(draft) => self.drafts.add(*draft),
                 Effect::RetrySave(after) => {
                     ctx.run_later(after, |_, ctx| ctx.notify(Report(Input::RetrySave)));
                 }
