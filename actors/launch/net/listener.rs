@@ -5,6 +5,7 @@ use super::error::Refusal;
 use super::{NetError, Security, Stream};
 use loongforge_core::config::Address;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,8 +59,11 @@ impl Listener {
             }
             Address::Tcp { host, port } => {
                 let socket = TcpListener::bind((&**host, *port)).await.map_err(failed)?;
-                let port = socket.local_addr().map_err(failed)?.port();
-                (Socket::Tcp(socket), Address::Tcp { host: host.clone(), port }, None)
+                let bound = socket.local_addr().map_err(failed)?;
+                if let Some(warning) = loopback_warning(at, bound.ip()) {
+                    tracing::warn!("{warning}");
+                }
+                (Socket::Tcp(socket), Address::Tcp { host: host.clone(), port: bound.port() }, None)
             }
         };
         let (door, admitted) = flume::bounded(QUEUE);
@@ -160,6 +164,16 @@ impl Log {
     }
 }
 
+/// Returns a warning where the name of this machine, by which others are to reach it, is that of loopback here.
+fn loopback_warning(at: &Address, bound: IpAddr) -> Option<String> {
+    (bound.is_loopback() && !at.is_local()).then(|| {
+        format!(
+            "{at} is {bound} on this machine (see /etc/hosts), which other machines cannot reach: if some take part, give the \
+             address of this machine in their network"
+        )
+    })
+}
+
 /// Open to this user only. A socket that a killed scheduler left behind is replaced; a file, folder or device is not touched.
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     // Who connects to a file is refused as at a socket where nobody listens.
@@ -175,4 +189,19 @@ fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let file = SocketFile(path.to_owned());
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     Ok((listener, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_loopback_here_is_told_and_addresses_that_others_reach_or_need_not_are_not() {
+        let told = |at: &str, bound: &str| loopback_warning(&at.parse::<Address>().unwrap(), bound.parse().unwrap());
+        let warning = told("head:6001", "127.0.1.1").unwrap();
+        assert!(warning.contains("head:6001 is 127.0.1.1 on this machine"), "{warning}");
+        for (at, bound) in [("head:6001", "10.0.0.7"), ("localhost:6001", "127.0.0.1"), ("[::1]:6001", "::1")] {
+            assert_eq!(told(at, bound), None, "{at}");
+        }
+    }
 }
