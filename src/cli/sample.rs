@@ -134,8 +134,8 @@ fn expect_memory(prompts: &[Sample], painter: &Painter, device: tch::Device) -> 
     eprintln!("a result has {} tokens, all computed in every step", grouped(tokens));
     match machine().filter(|there| device == tch::Device::Cpu && needed > *there) {
         Some(there) => Err(UsageError(format!(
-            "--size, --frames: with {} tokens, one block of the transformer needs at least {}, but this machine has {} of memory: \
-             make the result smaller",
+            "--size, --frames: with {} tokens, one block of the transformer needs at least {}, but this machine or its \
+             container has {} of memory: make the result smaller",
             grouped(tokens),
             bytes(needed),
             bytes(there)

@@ -6,6 +6,7 @@ use loongforge_core::config::{Device, FrozenPrecision, Placement, Precision, Run
 use loongforge_core::observe::bytes;
 use loongforge_torch::model::ModelConfig;
 use loongforge_torch::params::ParamSpec;
+use std::path::Path;
 
 /// Parameters of a pool above which sizes are a mistake, whatever the machines: the largest models have 2^41.
 const MAX_PARAMETERS: u64 = 1 << 48;
@@ -37,7 +38,7 @@ pub fn check(config: &RunConfig, model: &ModelConfig, alone: bool) -> Result<Opt
         return Ok(None);
     };
     let text = format!(
-        "the weights of all actors take at least {}, but this machine has {} of memory",
+        "the weights of all actors take at least {}, but this machine or its container has {} of memory",
         bytes(needed),
         bytes(there)
     );
@@ -80,12 +81,51 @@ fn least(config: &RunConfig, weights: &[u64]) -> u64 {
     all.map(|(bits, copies)| (bits / 8).saturating_mul(copies)).fold(0, u64::saturating_add)
 }
 
-/// Bytes of memory of this machine, swap included.
+/// Bytes of memory that this process may use, swap included: those of this machine, or fewer in a container.
 pub fn machine() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kib = |name: &str| -> Option<u64> {
+    let sized = |name: &str| -> Option<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().strip_suffix(" kB")?.trim().parse().ok()
+        line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     };
-    kib("MemTotal:")?.saturating_add(kib("SwapTotal:").unwrap_or(0)).checked_mul(1024)
+    let swap = sized("SwapTotal:").unwrap_or(0);
+    let whole = sized("MemTotal:")?.checked_add(swap)?;
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    Some(limit_of_groups(Path::new("/sys/fs/cgroup"), &groups, swap).map_or(whole, |limit| limit.min(whole)))
+}
+
+/// Bytes that the control groups (of version 2) of this process allow, swap included; `None`: there is no limit. `groups` is its
+/// `/proc/self/cgroup`. A group is limited by those above it, too.
+fn limit_of_groups(root: &Path, groups: &str, swap: u64) -> Option<u64> {
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let limit = |folder: &Path| -> Option<u64> {
+        // Where there is no limit, there is no file, or `max` in it.
+        let number = |name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+        Some(number("memory.max")?.saturating_add(number("memory.swap.max").map_or(swap, |limit| limit.min(swap))))
+    };
+    root.join(group).ancestors().take_while(|folder| folder.starts_with(root)).filter_map(limit).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_tightest_of_the_groups_that_a_process_is_in_limits_its_memory() {
+        let root = tempfile::tempdir().unwrap();
+        let inner = root.path().join("slurm/job");
+        fs::create_dir_all(&inner).unwrap();
+        let limit = |groups: &str| limit_of_groups(root.path(), groups, 100);
+        assert_eq!(limit("0::/slurm/job\n"), None);
+        fs::write(inner.join("memory.max"), "max\n").unwrap();
+        fs::write(root.path().join("slurm/memory.max"), "8000\n").unwrap();
+        fs::write(root.path().join("slurm/memory.swap.max"), "0\n").unwrap();
+        assert_eq!(limit("0::/slurm/job\n"), Some(8000));
+        assert_eq!((limit("0::/\n"), limit("0::/other\n"), limit("3:memory:/slurm\n")), (None, None, None));
+        // As a container sees its own group.
+        fs::write(root.path().join("memory.max"), "5000\n").unwrap();
+        assert_eq!((limit("1:cpu:/\n0::/\n"), limit("0::/slurm/job\n")), (Some(5100), Some(5100)));
+        assert!(machine().is_some_and(|bytes| bytes > 0));
+    }
 }
