@@ -168,8 +168,8 @@ impl Log {
 fn loopback_warning(at: &Address, bound: IpAddr) -> Option<String> {
     (bound.is_loopback() && !at.is_local()).then(|| {
         format!(
-            "{at} is {bound} on this machine (see /etc/hosts), which other machines cannot reach: if some take part, give the \
-             address of this machine in their network"
+            "{at} is {bound} on this machine (see /etc/hosts), which other machines cannot reach: if some take part, \
+             give the address of this machine in their network"
         )
     })
 }
