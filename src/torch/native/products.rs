@@ -194,6 +194,25 @@ mod tests {
     }
 
     #[test]
+    fn a_single_row_may_have_any_stride_and_rows_may_be_one_in_memory() {
+        tch::manual_seed(12);
+        with_products(|| {
+            for kind in [Kind::Float, Kind::BFloat16] {
+                let values = |shape: &[i64]| random(shape, kind).detach();
+                // A column as a row keeps the stride 1 from row to row.
+                let single = (values(&[5, 1]).tr(), values(&[3, 1]).tr());
+                let repeated = (values(&[1, 5]).expand([4, 5], false), values(&[4, 3]));
+                for (a, b) in [single, repeated] {
+                    let sum = Tensor::ones([5, 3], (Kind::Float, Device::Cpu));
+                    add_product(&sum, &a, true, &b);
+                    let expected = a.to_kind(Kind::Double).tr().matmul(&b.to_kind(Kind::Double)) + 1.0;
+                    assert!(close(&sum, &expected, 1e-2), "{:?} and {:?}, {kind:?}", a.stride(), b.stride());
+                }
+            }
+        });
+    }
+
+    #[test]
     fn products_of_one_kind_are_written_or_added() {
         tch::manual_seed(11);
         with_products(|| {

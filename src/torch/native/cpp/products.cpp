@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
+#include <climits>
 #include <dlfcn.h>
 #include <optional>
 #include <torch/csrc/autograd/custom_function.h>
@@ -28,18 +29,25 @@ static GemmBf16 gemm_bf16() {
   return found;
 }
 
-// sum [M, N], float32, gets a · b added, or aᵀ · b. Matrices are contiguous in their rows.
+// Elements from one row to the next of a matrix that MKL takes: rows are contiguous, and do not overlap. Else 0. A single row may have
+// any stride.
+static int64_t row_step(const Tensor& x) {
+  const int64_t step = x.size(0) == 1 ? x.size(1) : x.stride(0);
+  return x.stride(1) == 1 && step >= x.size(1) && step <= INT_MAX ? step : 0;
+}
+
+// sum [M, N], float32, gets a · b added, or aᵀ · b.
 static void add_product(const Tensor& sum, const Tensor& a, bool transpose, const Tensor& b) {
   const auto left = transpose ? a.t() : a;
   const bool bf16 = a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16;
-  const bool rows = a.stride(1) == 1 && b.stride(1) == 1 && sum.stride(1) == 1;
   if (sum.numel() == 0 || b.size(0) == 0) return;
   if (lf_is_dry && bf16) return;
+  const int64_t of_sum = row_step(sum), of_a = row_step(a), of_b = row_step(b);
   if (sum.is_cpu() && sum.stride(1) == 1 && is_tiled(bf16)) {
     tiled_product(sum, left, b, Tensor(), true);
-  } else if (sum.is_cpu() && bf16 && rows && gemm_bf16()) {
-    gemm_bf16()(101, transpose ? 112 : 111, 111, sum.size(0), sum.size(1), b.size(0), 1.0f, a.const_data_ptr(), a.stride(0),
-                b.const_data_ptr(), b.stride(0), 1.0f, sum.mutable_data_ptr<float>(), sum.stride(0));
+  } else if (sum.is_cpu() && bf16 && of_sum && of_a && of_b && gemm_bf16()) {
+    gemm_bf16()(101, transpose ? 112 : 111, 111, sum.size(0), sum.size(1), b.size(0), 1.0f, a.const_data_ptr(), of_a, b.const_data_ptr(),
+                of_b, 1.0f, sum.mutable_data_ptr<float>(), of_sum);
   } else if (a.scalar_type() == at::kFloat) {
     sum.addmm_(left, b);
   } else {
