@@ -17,6 +17,10 @@ using std::chrono::milliseconds;
 // groups of their own, their first collectives crash. It is off unless asked for; set before there are threads.
 __attribute__((constructor)) static void no_flight_recorder() { setenv("TORCH_FR_BUFFER_SIZE", "0", 0); }
 
+// NCCL's backend watches its collectives on a thread of its own, which throws where one fails or is late and so ends the process, with all
+// of its actors. lf_wait blocks and fails by itself; where waits are known to block there is no such thread.
+__attribute__((constructor)) static void no_nccl_watchdog() { setenv("TORCH_NCCL_BLOCKING_WAIT", "1", 0); }
+
 // `path`: a file, or `tcp/HOST/PORT/KEY`: a store that listens there, and a prefix of keys.
 static c10::intrusive_ptr<Store> open_store(const std::string& path, milliseconds timeout) {
   if (path.rfind("tcp/", 0) != 0) {
