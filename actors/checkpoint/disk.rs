@@ -54,9 +54,12 @@ impl Disk for RealDisk {
     }
 }
 
-/// Exchanges two folders by plain renames: for a moment `other` is not there.
+/// What the name of a checkpoint has behind it, and a point before it, while it is exchanged by plain renames.
+pub(super) const ASIDE: &str = ".aside.tmp";
+
+/// Exchanges a draft `one`, `.step-N.tmp`, and a checkpoint `other` by plain renames: for a moment `other` is not there.
 pub(super) fn swap(one: &Path, other: &Path) -> io::Result<()> {
-    let aside = one.with_extension("aside.tmp");
+    let aside = one.with_extension(&ASIDE[1..]);
     fs::rename(other, &aside)?;
     fs::rename(one, other).inspect_err(|_| drop(fs::rename(&aside, other)))?;
     fs::rename(&aside, one)

@@ -10,5 +10,5 @@ mod publish;
 mod upload;
 
 pub use pipeline::{Extra, extras};
-pub use publish::{BEST, DATA, Publication, clean, discard, mark_best, prepare, publish};
+pub use publish::{BEST, DATA, Publication, clean, discard, mark_best, prepare, publish, restore};
 pub use upload::{FORMER, UploadSpec, Uploaded, Uploader, Uploads, has_former, remove_staged};

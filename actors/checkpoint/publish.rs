@@ -4,7 +4,7 @@
 //! entries. Only then are older checkpoints removed, each renamed first so that a partial one is never visible.
 
 use super::adapters;
-use super::disk::{Disk, RealDisk};
+use super::disk::{ASIDE, Disk, RealDisk};
 use super::pipeline::extras;
 use loongforge_core::checkpoint::{
     CheckpointError, FileEntry, MANIFEST, Manifest, carried, entries, published, sha256,
@@ -65,11 +65,30 @@ pub fn discard(dir: &Path) {
     }
 }
 
+/// Gives checkpoints their names back that a crash left aside while they were being replaced, where a file system exchanges folders by
+/// plain renames. Call it when a run starts, before anything is looked for.
+///
+/// # Errors
+/// Fails if the folder cannot be read or one of them cannot be renamed.
+pub fn restore(dir: &Path) -> Result<(), CheckpointError> {
+    for (name, path) in entries(dir)? {
+        let name = name.strip_prefix('.').and_then(|name| name.strip_suffix(ASIDE));
+        let Some(there) = name.filter(|name| files::steps_of(name).is_some()).map(|name| dir.join(name)) else {
+            continue;
+        };
+        if !there.exists() {
+            fs::rename(&path, &there).map_err(CheckpointError::write(&there))?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes what crashed runs left in the folder of checkpoints. Call it when a run starts, before any draft.
 ///
 /// # Errors
 /// Fails if something cannot be removed.
 pub fn clean(dir: &Path) -> Result<(), CheckpointError> {
+    restore(dir)?;
     for (name, path) in entries(dir)? {
         if name.starts_with(".step-") && name.ends_with(".tmp") {
             fs::remove_dir_all(&path).map_err(CheckpointError::write(&path))?;

@@ -291,6 +291,19 @@ fn a_step_that_is_saved_again_replaces_the_old_one_at_every_moment() {
 }
 
 #[test]
+fn a_checkpoint_that_was_being_exchanged_at_a_crash_has_its_name_again() {
+    let run = Run::new();
+    let aside = run.dir().join(".step-00000005.aside.tmp");
+    fs::rename(run.publish(4), &aside).unwrap();
+    run.draft(4);
+    for _ in 0..2 {
+        clean(&run.dir()).unwrap();
+        assert_eq!((run.newest(), run.names()), (Some(5), vec!["step-00000005".to_owned()]));
+        fs::create_dir(&aside).unwrap();
+    }
+}
+
+#[test]
 fn folders_are_exchanged_where_a_file_system_has_only_plain_renames() {
     let run = Run::new();
     let (there, draft) = (run.publish(4), run.draft(4));

@@ -13,7 +13,7 @@ use crate::run::compose::Composition;
 use crate::run::poison_items;
 use crate::run::snapshots::Snapshots;
 use crate::run::uploads;
-use loongforge_actors::checkpoint::{Uploads, clean};
+use loongforge_actors::checkpoint::{Uploads, clean, restore};
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::{is_takeover, keeper};
 use loongforge_core::config::{Device, Loaded};
@@ -60,6 +60,7 @@ impl SchedulerProcess<'_> {
     fn run_to_end(&self, mut composition: Composition, uploads: &mut Option<Uploads>) -> anyhow::Result<ExitCode> {
         let Self { args, loaded, console, .. } = *self;
         let (run, checkpoints) = (&loaded.config.run.dir, &loaded.config.checkpoint.dir);
+        restore(checkpoints)?;
         let mut former = FormerRun::find(run, checkpoints)?;
         let mut resume = args.resume.clone();
         // Of a checkpoint that was named: there may be later ones, which are not this run's.
