@@ -125,7 +125,7 @@ mod tests {
                 let (state, dir) = (SchedulerState::default(), PathBuf::from(step.to_string()));
                 drafts.add(CheckpointDraft { step, to: SaveTo::Disk, dir, state, files: Vec::new() });
             }
-            drop(added.send(()));
+            let _ = added.send(());
         });
         all_added.recv_timeout(Duration::from_secs(20)).unwrap();
         let steps = answers.iter().take(NUM as usize).map(|published| published.draft.step.0);
