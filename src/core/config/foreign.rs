@@ -14,7 +14,6 @@ const NAMES: &[(&[&str], &str, &str)] = &[
         "data.train",
         "a list such as [{path: x.jsonl}]",
     ),
-    (&["image_folder", "dataset_base_path"], "data.train.0.media_dir", "of each data set; else the folder of its file"),
     (&["instance_prompt"], "data.train.0.caption", "of each data set"),
     (
         &["hf_tokenizer_path", "tokenizer_model"],
