@@ -95,7 +95,14 @@ impl ChatTemplate {
     pub fn with_kwargs(self, kwargs: Map<String, Json>) -> Result<Self, DataError> {
         match kwargs.keys().find(|key| !self.knows(key)) {
             Some(key) => Err(DataError::Template(format!("has no variable {key:?}, which data.template_kwargs sets"))),
-            None => Ok(Self { kwargs: self.kwargs.into_iter().chain(kwargs).collect(), ..self }),
+            None => {
+                let kwargs = self.kwargs.into_iter().chain(kwargs).collect();
+                let template = Self { kwargs, of_tools: None, ..self };
+                Ok(match self.of_tools {
+                    Some(other) => template.with_tool_use(*other),
+                    None => template,
+                })
+            }
         }
     }
 

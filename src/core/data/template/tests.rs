@@ -300,3 +300,14 @@ fn a_template_for_tools_renders_conversations_with_tools() {
     std::fs::write(folder.path().join("chat_template.jinja"), body).unwrap();
     assert_eq!(ChatTemplate::find_tool_use(folder.path(), &config).unwrap(), None);
 }
+
+#[test]
+fn variables_that_are_set_later_are_those_of_a_template_for_tools_too() {
+    let [own, other] = ["{{ a }}", "with tools {{ a }}"].map(|source| ChatTemplate::new(source, &Json::Null).unwrap());
+    let kwargs = json!({"a": 1}).as_object().unwrap().clone();
+    let template = own.with_tool_use(other).with_kwargs(kwargs).unwrap();
+    let called = Conversation::parse(r#"{"messages":[{"role":"user","content":"Q"}],"tools":[{"name":"f"}]}"#);
+    for (turns, text) in [(called.unwrap().turns, "with tools 1"), (turns(), "1")] {
+        assert_eq!(template.of(&turns).render(&turns, false).unwrap(), text);
+    }
+}
