@@ -74,7 +74,7 @@ impl Set {
     /// # Errors
     /// Named by the set: it has fewer episodes, or one is named twice.
     pub fn choose(self, ranges: &[EpisodeRange]) -> Result<Self, DataError> {
-        let wrong = |reason: String| DataError::file(&self.folder, reason);
+        let wrong = |reason: String| DataError::file(&self.name, reason);
         let mut chosen = vec![false; self.episodes.list.len()];
         for range in ranges {
             for at in range.within(chosen.len()).map_err(wrong)? {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::block::{Block, Body, Record};
+use super::hub::{HubPath, hub_cache};
 use super::shard::Shard;
 use crate::config::{Format, TrainFile};
 use crate::data::error::DataError;
@@ -16,22 +17,25 @@ type Found = (Arc<Set>, Vec<Shard>);
 /// The set that an entry names, where it names one; its files, of which the first is its info.
 ///
 /// # Errors
-/// Named by the path: the set cannot be opened or lacks the episodes that are chosen, the entry has paths or columns beside it, or
-/// chooses episodes of another kind of data.
+/// Named by the path: the set cannot be opened or lacks the episodes that are chosen, the cache lacks it, the entry has paths or
+/// columns beside it, or chooses episodes of another kind of data.
 pub fn find(file: &TrainFile) -> Result<Option<Found>, DataError> {
     let name = file.name();
     let may_be = matches!(file.format, Format::Auto | Format::Lerobot);
     let is_one = |path: &String| may_be && !is_remote(path) && is_set(Path::new(path));
     if !file.path.0.iter().any(is_one) {
+        if file.format == Format::Lerobot || file.episodes.is_some() {
+            file.path.0.iter().try_for_each(|path| expect_cached(path))?;
+        }
         return match file.format == Format::Lerobot {
             true => Err(DataError::file(
                 &name,
-                "is not a LeRobot set on this machine: a folder with meta/info.json is needed",
+                "is not a LeRobot set: a folder, or a data set of the hub, with meta/info.json is needed",
             )),
             false if file.episodes.is_some() => Err(DataError::file(
                 &name,
-                "is not a LeRobot set (a folder on this machine with meta/info.json), and `episodes` applies only to such \
-                 sets: leave it out",
+                "is not a LeRobot set (a folder, or a data set of the hub, with meta/info.json), and `episodes` applies \
+                 only to such sets: leave it out",
             )),
             false => Ok(None),
         };
@@ -52,6 +56,18 @@ pub fn find(file: &TrainFile) -> Result<Option<Found>, DataError> {
     let set = Arc::new(set);
     let shards = set.files().iter().map(|path| Shard::stat(&path.to_string_lossy())).collect::<Result<_, _>>()?;
     Ok(Some((set, shards)))
+}
+
+/// Sees to it that the cache has what a path of the hub names: otherwise it is not known what it is.
+///
+/// # Errors
+/// Named by the path: the cache lacks it or a part of it.
+fn expect_cached(path: &str) -> Result<(), DataError> {
+    let wrong = |reason: String| DataError::file(Path::new(path), reason);
+    match HubPath::parse(path).map_err(wrong)? {
+        Some(hub) => hub.find(&hub_cache()).map(drop).map_err(wrong),
+        None => Ok(()),
+    }
 }
 
 impl Block for OpenBlock {

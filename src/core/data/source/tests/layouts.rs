@@ -80,6 +80,13 @@ fn every_layout_is_told_by_its_first_sample() {
         TrainFile { episodes: Some(vec!["0-9".parse().unwrap()]), ..TrainFile::new(folder.path("m.jsonl").as_str()) };
     let error = open(&file).err().unwrap().to_string();
     assert!(error.contains("m.jsonl: is not a LeRobot set") && error.contains("`episodes` applies only"), "{error}");
+    // It may be one that was not downloaded.
+    let gone = TrainFile::new("hf://datasets/no-such-org/no-such-episodes");
+    let chosen = TrainFile { episodes: file.episodes, ..gone.clone() };
+    for file in [chosen, TrainFile { format: Format::Lerobot, ..gone }] {
+        let error = open(&file).err().unwrap().to_string();
+        assert!(error.contains("no-such-episodes (main) is not in") && !error.contains("LeRobot"), "{error}");
+    }
 }
 
 #[test]
