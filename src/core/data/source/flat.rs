@@ -17,6 +17,11 @@ pub fn text(record: &mut Map<String, Json>, key: &str) -> Result<Option<String>,
     }
 }
 
+/// Returns whether a record has an instruction; rows of tables of mixed layouts have `null` where they have none.
+pub fn has_instruction(record: &Map<String, Json>) -> bool {
+    record.get(NAMES[0][0]).is_some_and(|value| !value.is_null())
+}
+
 /// Takes the system message that a record has beside its turns; an empty one is none.
 ///
 /// # Errors
@@ -107,7 +112,8 @@ pub fn of_prompt(mut turn: Json) -> Json {
 /// No instruction or prompt, no output or completion, or one that is no text.
 pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
     let missing = |key: &str| DataError::Line(format!("missing field `{key}` (text)"));
-    if !record.contains_key("instruction") && record.contains_key("completion") {
+    let is_alpaca = has_instruction(&record);
+    if !is_alpaca && record.contains_key("completion") {
         let mut turns = |key: &str, role: &str| {
             let value = record.remove(key).filter(|value| !value.is_null()).ok_or_else(|| missing(key))?;
             pairs::turns(value, role, key)
@@ -117,7 +123,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         record.insert("messages".to_owned(), Json::Array(messages));
         return with_system(record);
     }
-    let is_of_swift = !record.contains_key(NAMES[0][0]) && record.contains_key(NAMES[1][0]);
+    let is_of_swift = !is_alpaca && record.contains_key(NAMES[1][0]);
     let [asked, said] = NAMES[usize::from(is_of_swift)];
     let system = system(&mut record)?;
     let instruction = text(&mut record, asked)?.ok_or_else(|| missing(asked))?;
@@ -182,6 +188,13 @@ mod tests {
         let turns = record["messages"].as_array().unwrap();
         assert_eq!(turns.iter().map(|turn| turn["content"].as_str().unwrap()).collect::<String>(), "abcd");
         assert!(read(json!({"query": "c", "response": 3})).unwrap_err().to_string().contains("`response`"));
+        // Rows of a table that has other layouts beside.
+        for (mut record, asked) in
+            [(json!({"query": "c", "response": "d"}), "c"), (json!({"prompt": "P", "completion": "C"}), "P")]
+        {
+            record["instruction"] = Json::Null;
+            assert_eq!(read(record).unwrap()["messages"][0]["content"], asked);
+        }
         let turns = json!([{"role": "user", "content": "P"}, {"role": "assistant", "content": "C"}]);
         let pairs =
             [json!({"prompt": "P", "completion": "C"}), json!({"prompt": [turns[0]], "completion": [turns[1]]})];

@@ -54,7 +54,7 @@ pub fn with_answers(
     let mut rejected = turns(rejected, "assistant", rejected_key)?;
     // As in TRL: a text beside whole conversations repeats a part of them, and what both share is the prompt.
     let is_whole = |answer: &[Json]| answer.len() > 1 && answer[0]["role"] != "assistant";
-    let is_text = !record.contains_key("instruction") && record.get("prompt").is_some_and(Json::is_string);
+    let is_text = !flat::has_instruction(&record) && record.get("prompt").is_some_and(Json::is_string);
     let is_shared = is_text && is_whole(&chosen) && is_whole(&rejected);
     let asked = prompt(&mut record)?.filter(|_| !is_shared);
     let system = flat::system(&mut record)?;
@@ -107,7 +107,7 @@ pub fn with_answers(
 
 /// The turns of the prompt, where the record has them apart from the answers.
 fn prompt(record: &mut Map<String, Json>) -> Result<Option<Vec<Json>>, DataError> {
-    if record.contains_key("instruction") {
+    if flat::has_instruction(record) {
         // As Alpaca's, whose answer is elsewhere.
         record.insert("output".to_owned(), "".into());
         let mut read = flat::messages(std::mem::take(record))?;
@@ -189,6 +189,7 @@ mod tests {
             json!({"system": "S", "prompt": "Q", "chosen": [user, yes], "rejected": [user, no]}),
             json!({"system": "S", "prompt": "Q", "chosen": [system, user, yes], "rejected": [system, user, no]}),
             json!({"system": "S", "chosen": [user, yes], "rejected": [user, no]}),
+            json!({"instruction": null, "system": "S", "chosen": [user, yes], "rejected": [user, no]}),
             json!({"system": "S", "chosen": [system, user, yes], "rejected": [system, user, no]}),
             json!({"prompt": "Q", "chosen": [system, user, yes], "rejected": [system, user, no]}),
         ] {
