@@ -257,6 +257,8 @@ fn samples_of_megatron_are_steps_by_the_batch_of_all_devices() {
     assert_eq!(of(own), (json!(100), json!(10), String::new()));
     assert_eq!(of(&format!("{own} --global-batch-size 16")), (json!(50), json!(5), String::new()));
     assert_eq!(of(""), (json!(null), json!(null), "--train-samples".to_owned()));
+    let unknown = (json!(null), json!(null), "--lr-warmup-samples --train-samples".to_owned());
+    assert_eq!(of("--lr-warmup-samples 80"), unknown, "80 samples are not 80 steps");
 }
 
 #[test]

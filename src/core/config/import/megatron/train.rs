@@ -4,19 +4,22 @@ use serde_json::{Value, json};
 
 use crate::config::import::sheet::Sheet;
 
+/// Why a number of samples has no counterpart.
+const NO_STEPS: &str = "set the number of steps: these samples / train.global_batch_size, of which one is not known";
+
 /// Translates the options of steps, rates, the optimizer and precision.
 pub(super) fn read(sheet: &mut Sheet) {
     batch(sheet);
     // Also where it follows from the samples of a device.
     let size = sheet.set_number("train.global_batch_size").filter(|size| *size >= 1.0);
-    let samples = sheet.number("train_samples").zip(size).map(|(samples, size)| (samples / size).floor());
+    let samples = steps_of(sheet, "train_samples", size).map(f64::floor);
     let steps = sheet.number("train_iters").or(samples);
     sheet.copy("train_iters", "train.steps");
     sheet.with("train_samples", "train.steps", |_| {
         let why = "set train.steps: train_samples / train.global_batch_size, of which one is not known";
         samples.map(|steps| (steps as u64).into()).ok_or(why)
     });
-    rate(sheet, steps, size.unwrap_or(1.0));
+    rate(sheet, steps, size);
     sheet.arrived("global_batch_size", "train.global_batch_size");
     optimizer(sheet);
     precision(sheet);
@@ -88,7 +91,12 @@ fn batch(sheet: &mut Sheet) {
     sheet.missing("the batch size is constant", &["rampup_batch_size", "step_batch_size_schedule"]);
 }
 
-fn rate(sheet: &mut Sheet, steps: Option<f64>, size: f64) {
+/// Returns how many steps the samples under `key` are, where a batch has `size`.
+fn steps_of(sheet: &Sheet, key: &str, size: Option<f64>) -> Option<f64> {
+    sheet.number(key).zip(size).map(|(samples, size)| samples / size)
+}
+
+fn rate(sheet: &mut Sheet, steps: Option<f64>, size: Option<f64>) {
     for key in ["lr", "lr_base"] {
         sheet.copy_number(key, "train.lr");
     }
@@ -104,10 +112,10 @@ fn rate(sheet: &mut Sheet, steps: Option<f64>, size: f64) {
         _ => Err("train.schedule must be cosine, linear, constant, inverse_sqrt or wsd"),
     });
     wsd(sheet, size);
-    let decay =
-        sheet.number("lr_decay_iters").or(sheet.number("lr_decay_samples").map(|samples| (samples / size).floor()));
-    let decays_all = decay.is_none() || decay == steps;
+    let decay = sheet.number("lr_decay_iters").or(steps_of(sheet, "lr_decay_samples", size).map(f64::floor));
     let keys = ["lr_decay_iters", "lr_decay_samples"];
+    let is_said = keys.iter().any(|key| sheet.get(key).is_some());
+    let decays_all = !is_said || decay.is_some() && decay == steps;
     match decays_all {
         true => sheet.settled("the learning rate decays until the last step", &keys),
         false => sheet.missing("the learning rate decays until the last step", &keys),
@@ -121,8 +129,8 @@ fn rate(sheet: &mut Sheet, steps: Option<f64>, size: f64) {
         _ => sheet.copy_number("lr_warmup_fraction", "train.warmup_ratio"),
     }
     sheet.copy("lr_warmup_iters", "train.warmup_steps");
-    let samples = sheet.number("lr_warmup_samples").map(|samples| (samples / size).round() as u64);
-    sheet.with("lr_warmup_samples", "train.warmup_steps", |_| samples.map(Value::from).ok_or("it must be a number"));
+    let warmup = steps_of(sheet, "lr_warmup_samples", size).map(|steps| steps.round() as u64);
+    sheet.with("lr_warmup_samples", "train.warmup_steps", |_| warmup.map(Value::from).ok_or(NO_STEPS));
     sheet.missing("the learning rate starts at 0", &["lr_warmup_init"]);
     sheet.missing(
         "all parameters have the same learning rate; pools.encoder.lr sets that of encoders",
@@ -135,7 +143,7 @@ fn rate(sheet: &mut Sheet, steps: Option<f64>, size: f64) {
 }
 
 /// Translates the end of Megatron's schedule WSD.
-fn wsd(sheet: &mut Sheet, size: f64) {
+fn wsd(sheet: &mut Sheet, size: Option<f64>) {
     if sheet.ours("train.schedule").is_none_or(|schedule| schedule != "wsd") {
         let keys = ["lr_wsd_decay_iters", "lr_wsd_decay_samples", "lr_wsd_decay_style"];
         return sheet.settled("it applies only to lr_decay_style: WSD", &keys);
@@ -151,8 +159,8 @@ fn wsd(sheet: &mut Sheet, size: f64) {
     }
     sheet.missing("train.schedule: wsd falls linearly", &["lr_wsd_decay_style"]);
     sheet.copy("lr_wsd_decay_iters", "train.decay_steps");
-    let samples = sheet.number("lr_wsd_decay_samples").map(|samples| (samples / size).floor() as u64);
-    sheet.with("lr_wsd_decay_samples", "train.decay_steps", |_| samples.map(Value::from).ok_or("it must be a number"));
+    let decay = steps_of(sheet, "lr_wsd_decay_samples", size).map(|steps| steps.floor() as u64);
+    sheet.with("lr_wsd_decay_samples", "train.decay_steps", |_| decay.map(Value::from).ok_or(NO_STEPS));
 }
 
 fn optimizer(sheet: &mut Sheet) {
