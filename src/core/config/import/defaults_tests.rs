@@ -262,6 +262,15 @@ fn samples_of_megatron_are_steps_by_the_batch_of_all_devices() {
 }
 
 #[test]
+fn it_is_told_that_an_evaluation_has_no_folder_of_pictures() {
+    let of = |lines: &str| {
+        let imported = import(&format!("{FACTORY}dataset: a\nmedia_dir: pictures\n{lines}")).unwrap();
+        says(&imported, "eval.path has no media_dir")
+    };
+    assert!(of("eval_dataset: b\n") && !of(""));
+}
+
+#[test]
 fn llama_factorys_patience_arrives() {
     let of = import(&format!("{FACTORY}eval_strategy: steps\neval_steps: 5\nearly_stopping_steps: 3\n")).unwrap();
     assert_eq!((&node(&of)["eval"], missing(&of)), (&json!({ "every_steps": 5, "patience": 3 }), vec![]));

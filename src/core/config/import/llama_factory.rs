@@ -144,6 +144,9 @@ fn data(sheet: &mut Sheet) {
                     if !set["columns"].is_null() {
                         notes.push("eval.path has no columns: rename the fields of eval_dataset to those of a format");
                     }
+                    if media.is_some() {
+                        notes.push("eval.path has no media_dir: files that eval_dataset names must lie beside it");
+                    }
                     Ok(set["path"].clone())
                 }
                 ("eval.path", _) => Err("list each set under eval.sets"),
