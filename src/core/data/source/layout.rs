@@ -213,6 +213,7 @@ impl RecordLayout {
         let read = |mut fields: Map<String, Json>, record: &Record| {
             sharegpt::name_files(&mut fields);
             self.place_files(&mut fields, record);
+            flat::expect_no_objects(&fields)?;
             Conversation::from_json(Json::Object(fields), &Files { record, folder })
         };
         let fields = match self {

@@ -80,12 +80,31 @@ fn every_layout_is_told_by_its_first_sample() {
         TrainFile { episodes: Some(vec!["0-9".parse().unwrap()]), ..TrainFile::new(folder.path("m.jsonl").as_str()) };
     let error = open(&file).err().unwrap().to_string();
     assert!(error.contains("m.jsonl: is not a LeRobot set") && error.contains("`episodes` applies only"), "{error}");
-    // It may be one that was not downloaded.
+}
+
+#[test]
+fn episodes_of_a_set_that_was_not_downloaded_are_missing_with_it() {
     let gone = TrainFile::new("hf://datasets/no-such-org/no-such-episodes");
-    let chosen = TrainFile { episodes: file.episodes, ..gone.clone() };
+    let chosen = TrainFile { episodes: Some(vec!["0-9".parse().unwrap()]), ..gone.clone() };
     for file in [chosen, TrainFile { format: Format::Lerobot, ..gone }] {
         let error = open(&file).err().unwrap().to_string();
         assert!(error.contains("no-such-episodes (main) is not in") && !error.contains("LeRobot"), "{error}");
+    }
+}
+
+#[test]
+fn boxes_that_are_to_be_filled_in_are_refused_in_pairs_and_labeled_answers_too() {
+    let folder = Folder::new();
+    let turns = |answer: &str| json!([{"role": "user", "content": "Where?"}, {"role": "assistant", "content": answer}]);
+    let boxes = json!({"bbox": [[1, 2, 3, 4]]});
+    for record in [
+        json!({"messages": turns("<bbox>"), "objects": boxes}),
+        json!({"messages": turns("<bbox>"), "objects": boxes, "label": true}),
+        json!({"chosen": turns("no"), "rejected": turns("<bbox>"), "objects": boxes}),
+    ] {
+        let source = of(folder.write("o.jsonl", record.to_string()));
+        let reason = source.read(0).unwrap_err().reason;
+        assert!(reason.contains("<bbox> in its messages"), "{record}: {reason}");
     }
 }
 
