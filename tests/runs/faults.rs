@@ -218,6 +218,7 @@ fn a_scheduler_that_is_killed_while_it_stops_is_followed_by_one_that_stops() {
     assert_eq!(output.status.code(), Some(3), "{text}");
     assert!(text.contains("a new one takes over"), "{text}");
     assert!(losses(&fixture, "stopped").len() < 40, "{text}");
+    assert!(text.contains("stopped on request; resume with --resume"), "{text}");
 }
 
 #[test]
