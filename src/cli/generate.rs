@@ -47,7 +47,7 @@ pub struct GenerateArgs {
     /// Replace the output file
     #[arg(long, requires = "prompts")]
     overwrite: bool,
-    /// Number of prompts answered together
+    /// Number of answers made together
     #[arg(long, value_name = "N", default_value_t = 8, requires = "prompts", value_parser = clap::value_parser!(u32).range(1..=1024))]
     batch: u32,
     /// Number of answers to each prompt, drawn independently
