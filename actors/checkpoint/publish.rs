@@ -140,9 +140,10 @@ pub(super) fn publish_on(
     if replaces {
         // A run that was resumed from an earlier step has come by again.
         remove(disk, &draft.dir);
-        if let Err(error) = LeftAside::strike(parent, num_steps) {
-            tracing::warn!("{}: {error}; --resume without a path may begin at an earlier step", parent.display());
-        }
+    }
+    // It may have been left aside in the store alone.
+    if let Err(error) = LeftAside::strike(parent, num_steps) {
+        tracing::warn!("{}: {error}; --resume without a path may begin at an earlier step", parent.display());
     }
     // Of those in memory the newest alone is of use.
     let best = draft.state.evaluated.best.filter(|_| draft.to == SaveTo::Disk).map(|best| best.step.0);

@@ -346,20 +346,20 @@ fn a_run_that_is_resumed_from_an_earlier_step_keeps_what_it_publishes() {
 #[test]
 fn what_a_resumed_run_leaves_aside_counts_for_no_checkpoint_of_its_own() {
     let run = Run::new();
-    for step in [5, 7] {
-        run.publish(step);
-    }
-    let left = LeftAside::of(&run.dir(), PathBuf::from("elsewhere"), None).unwrap();
+    let stored = fs::read(run.publish(4).join(MANIFEST)).unwrap();
+    [5, 7].into_iter().for_each(|step| drop(run.publish(step)));
+    let mut left = LeftAside::of(&run.dir(), PathBuf::from("elsewhere"), None).unwrap();
+    left.add(5, &stored);
     left.write(&run.dir()).unwrap();
     assert_eq!(run.newest(), None);
-    run.publish(2);
-    run.publish(3);
+    [2, 3, 4].into_iter().for_each(|step| drop(run.publish(step)));
     let names = |run: &Run| run.names().into_iter().filter(|name| !name.starts_with('.')).collect::<Vec<_>>();
-    assert_eq!(names(&run), ["step-00000003", "step-00000004", "step-00000006", "step-00000008"]);
-    assert_eq!(run.newest(), Some(4));
+    // Of the fifth step only the store had one, with the same contents.
+    assert_eq!(names(&run), ["step-00000004", "step-00000005", "step-00000006", "step-00000008"]);
+    assert_eq!(run.newest(), Some(5));
     // What it has passed goes; a step that it saves again is its own, also with the same contents.
     run.publish(6);
-    assert_eq!(names(&run), ["step-00000004", "step-00000007", "step-00000008"]);
+    assert_eq!(names(&run), ["step-00000005", "step-00000007", "step-00000008"]);
     run.publish(7);
     assert_eq!((names(&run), run.newest()), (vec!["step-00000007".to_owned(), "step-00000008".to_owned()], Some(8)));
     // A record that is damaged loses nothing.
