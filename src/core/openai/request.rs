@@ -182,7 +182,7 @@ fn refuse(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError> {
         Endpoint::Completions => {
             fields.only("logprobs", |_| false, "log probabilities are not returned")?;
             fields.only("echo", is_false, "the prompt is not repeated")?;
-            fields.only("best_of", is_one, "send one request per answer")?;
+            fields.only("best_of", is_one, "ask for several answers with `n`")?;
             fields.only("suffix", |value| value.as_str() == Some(""), "text can only be continued at its end")
         }
     }
