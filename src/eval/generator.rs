@@ -64,7 +64,7 @@ impl Reader {
     pub fn of(model: ForwardModel) -> Result<Self> {
         let ModelFolder { path, json, .. } = model.folder();
         let processor = Processor::open(path, json, &as_in_run(path)?)?;
-        let stop_token_ids = model.folder().stop_token_ids(processor.tokenizer())?;
+        let stop_token_ids = processor.tokenizer().special().end.iter().copied().collect();
         Ok(Self { model, processor, stop_token_ids })
     }
 

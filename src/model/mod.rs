@@ -18,7 +18,6 @@ mod shape;
 mod single_file;
 pub mod size;
 pub(crate) mod sources;
-mod stop_tokens;
 mod stored;
 mod token_training;
 

@@ -85,5 +85,5 @@ fn stop_tokens(config: &RunConfig, folder: &ModelFolder) -> Result<Vec<i64>, Eng
         return Ok(Vec::new());
     }
     let processor = folder.processor(&ProcessorOptions::default())?;
-    Ok(folder.stop_token_ids(processor.tokenizer())?)
+    Ok(processor.tokenizer().special().end.iter().copied().collect())
 }

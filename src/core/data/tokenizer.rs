@@ -54,14 +54,22 @@ impl Tokenizer {
     /// `config` is the model's `config.json`, `tokenizer_config` that of the tokenizer.
     ///
     /// # Errors
-    /// No tokenizer that can be read, or one with more tokens than the model.
+    /// No tokenizer that can be read, or one with more tokens than the model; or `generation_config.json` cannot be read, or lists
+    /// something else than ids.
     pub fn open(model_dir: &Path, config: &Json, tokenizer_config: &Json) -> Result<Self, DataError> {
         let (inner, path) = read(model_dir, tokenizer_config)?;
         let mut tokenizer = Self::new(inner, &path, config, tokenizer_config)?;
         // What ends an answer may end no text, and stand there alone: `<|end|>` of Phi-3, `<end_of_turn>` of Gemma 2.
-        let generation = read_json_if_exists(&model_dir.join("generation_config.json"))?;
+        let file = model_dir.join("generation_config.json");
+        let generation = read_json_if_exists(&file)?;
+        let named = &generation["eos_token_id"];
+        let listed = ids_of(named);
+        if listed.len() != named.as_array().map_or(usize::from(!named.is_null()), Vec::len) {
+            let reason = format!("eos_token_id is {named}; it must be the id of a token, or a list of ids");
+            return Err(DataError::file(&file, reason));
+        }
         let rows = 0..tokenizer.vocab_size;
-        tokenizer.special.end.extend(ids_of(&generation["eos_token_id"]).into_iter().filter(|id| rows.contains(id)));
+        tokenizer.special.end.extend(listed.into_iter().filter(|id| rows.contains(id)));
         tokenizer.closing = tokenizer.special.end.iter().filter_map(|&id| tokenizer.token(id)).collect();
         Ok(tokenizer)
     }
@@ -285,16 +293,20 @@ mod tests {
         let open = |eos: Json| {
             let file = folder.path().join("generation_config.json");
             std::fs::write(file, json!({ "eos_token_id": eos }).to_string()).unwrap();
-            Tokenizer::open(folder.path(), &config, &named).unwrap()
+            Tokenizer::open(folder.path(), &config, &named)
         };
-        let plain = open(Json::Null);
+        let plain = open(Json::Null).unwrap();
         let [own, other] = ["<|im_end|>", "<|vision_end|>"].map(|token| plain.id(token).unwrap());
         assert_eq!((&plain.special().end, plain.closing()), (&BTreeSet::from([own]), &["<|im_end|>".to_owned()][..]));
         // A token that the model has not ends nothing.
         for (eos, end) in [(json!(other), vec![own, other]), (json!([own, other, 99_999_999]), vec![own, other])] {
-            let tokenizer = open(eos);
+            let tokenizer = open(eos).unwrap();
             assert_eq!(tokenizer.special().end, BTreeSet::from_iter(end));
             assert_eq!((tokenizer.special().eos, tokenizer.closing().len()), (plain.special().eos, 2));
+        }
+        for eos in [json!("</s>"), json!([own, "</s>"])] {
+            let error = open(eos).err().unwrap().to_string();
+            assert!(error.contains("generation_config.json: eos_token_id is "), "{error}");
         }
     }
 }
