@@ -53,7 +53,8 @@ pub enum TrainedError {
 fn of_head(target: &str) -> &'static str {
     match target.rsplit('.').next() {
         Some("lm_head") => {
-            "; a head that is tied to the embedding (tie_word_embeddings in config.json) is no layer of its own: name              embed_tokens in modules_to_save to train both"
+            "; a head that is tied to the embedding (tie_word_embeddings in config.json) is no layer of its own: name \
+             embed_tokens in modules_to_save to train both"
         }
         _ => "",
     }
