@@ -114,6 +114,7 @@ impl ModelFolders {
 fn start_of_run(checkpoint: &Path) -> Option<PathBuf> {
     let manifest = Manifest::read(checkpoint).ok()?;
     let dir = Path::new(manifest.config["run"]["dir"].as_str()?);
+    let dir = dir.strip_prefix(".").unwrap_or(dir);
     let checkpoint = checkpoint.canonicalize().ok()?;
     let run = checkpoint.parent()?.parent()?;
     let start = run.ancestors().nth(dir.components().count()).filter(|_| run.ends_with(dir))?;
@@ -147,7 +148,9 @@ mod tests {
             write(MANIFEST, &of_run.to_text());
             ModelFolders::find(&checkpoint, None)
         };
-        assert_eq!(find("runs/my").unwrap().weights, base);
+        for dir in ["runs/my", "./runs/my"] {
+            assert_eq!(find(dir).unwrap().weights, base, "{dir}");
+        }
         for dir in ["runs/other", "/runs/my"] {
             let error = find(dir).unwrap_err().to_string();
             assert!(error.contains("base-of-adapters, which is not a local folder"), "{dir}: {error}");
