@@ -40,7 +40,7 @@ pub(super) fn with_sizes(keys: &Keys<'_>) -> Value {
 /// `chunk` frames attend to each other alone.
 pub(super) fn tower(keys: &Keys<'_>, prefix: &str, k_bias: bool, chunk: i64) -> Result<AudioTowerConfig> {
     for key in ["dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "layerdrop"] {
-        keys.only(key, &[json!(0.0), json!(0)])?;
+        keys.no_dropout(key)?;
     }
     let width = size(keys, "d_model", "hidden_size")?;
     let num_heads = size(keys, "encoder_attention_heads", "num_attention_heads")?;

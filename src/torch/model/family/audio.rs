@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn what_is_not_implemented_or_does_not_fit_is_named() {
         let cases = [
-            ("qwen2_audio", "/audio_config/dropout", json!(0.1), "audio_config.dropout is 0.1; supported: 0.0"),
+            ("qwen2_audio", "/audio_config/dropout", json!(0.1), "audio_config.dropout is 0.1, but dropout is not"),
             (
                 "qwen2_audio",
                 "/audio_config/encoder_attention_heads",

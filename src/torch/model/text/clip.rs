@@ -5,7 +5,6 @@
 
 use std::rc::Rc;
 
-use serde_json::json;
 use tch::{Device, Kind, Tensor};
 
 use crate::model::keys::{Keys, ModelConfigError};
@@ -38,7 +37,7 @@ pub(super) fn read(keys: &Keys<'_>, prefix: &str) -> Result<ClipTextConfig, Mode
         let must = format!("must be a multiple of num_attention_heads ({num_heads})");
         return Err(keys.inconsistent("hidden_size", width, must));
     }
-    keys.only("attention_dropout", &[json!(0.0), json!(0)])?;
+    keys.no_dropout("attention_dropout")?;
     let norm = TowerNorm::Layer(keys.number_or("layer_norm_eps")?.unwrap_or(1e-5));
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
     let block = BlockConfig {
