@@ -32,8 +32,9 @@ pub enum WeightsError {
     Mismatch { folder: PathBuf, mismatches: Box<Mismatches> },
     #[error(
         "{folder}: {head} differs from {embedding}, although tie_word_embeddings is true: if the model has a head of its own, \
-         set the key to false in config.json (in a run: model.overrides.tie_word_embeddings=false); if it has none, leave \
-         {head} out (in a run: model.load_ignore={head})"
+         set the key to false wherever config.json has it, text_config included (in a run: \
+         model.overrides.tie_word_embeddings=false, and so on); if it has none, leave {head} out (in a run: \
+         model.load_ignore={head})"
     )]
     OtherHead { folder: PathBuf, head: String, embedding: String },
     #[error("{name} has values outside the range from 0 to {below} (exclusive)")]
