@@ -122,10 +122,8 @@ mod tests {
         };
         let table = Tensor::arange(24, (Kind::Float, Device::Cpu)).view([6, 4]);
         let check = |head: Tensor, tied: bool, ignored: &[String]| {
-            let tensors = [
-                ("model.embed_tokens.weight".to_owned(), table.shallow_clone()),
-                ("lm_head.weight".to_owned(), head),
-            ];
+            let tensors =
+                [("model.embed_tokens.weight".to_owned(), table.shallow_clone()), ("lm_head.weight".to_owned(), head)];
             write_tensor_file(&tensors, &[], folder.path(), "model.safetensors").unwrap();
             let checkpoint = Checkpoint::open(folder.path()).unwrap();
             let model = model(tied);
