@@ -1,6 +1,6 @@
 //! A diffusion model or its adapters in the form that another program reads.
 
-use super::export::{Draft, ExportError, Exported};
+use super::export::{Draft, ExportError, Exported, put, text};
 use crate::model::diffusers;
 use loongforge_actors::checkpoint::extras;
 use loongforge_core::data::{COMPONENTS, Component};
@@ -11,7 +11,6 @@ use loongforge_torch::train::hf::{
 };
 use loongforge_torch::train::{AdapterFolder, Adapters, DIFFUSERS_LORA_FILE, LoraForm, write_lora};
 use serde_json::{Value, json};
-use std::fs;
 use std::path::Path;
 
 /// The form of what is written.
@@ -190,20 +189,6 @@ fn is_lora_file(path: &Path) -> bool {
     let names =
         |file: &loongforge_torch::train::hf::TensorFile| file.tensors().keys().any(|name| name.contains(".lora_"));
     path.is_file() && TensorFile::open(path).is_ok_and(|file| names(&file))
-}
-
-/// Writes a file into a folder of `dir`, which is made where it is not there.
-pub(super) fn put(dir: &Path, name: &str, contents: &[u8]) -> Result<(), ExportError> {
-    let path = dir.join(name);
-    let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, contents));
-    written.map_err(|source| ExportError::Io { path, source })
-}
-
-/// Returns the text of a JSON file.
-pub(super) fn text(value: &Value) -> Vec<u8> {
-    let mut text = serde_json::to_vec_pretty(value).expect("JSON can be written");
-    text.push(b'\n');
-    text
 }
 
 fn total(files: &[SavedFile]) -> u64 {

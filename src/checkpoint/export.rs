@@ -1,7 +1,6 @@
 //! A folder's model once more: weights in another type or other shards, adapters added to their base, `config.json` to
 //! match, the rest carried. Seen whole or not at all.
 
-use super::diffusion::{put, text};
 use super::fit::{expect_fit, load_options};
 use super::llava::{BEGINS, CLASS, Llava};
 use super::saved_config::saved_config;
@@ -156,6 +155,20 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     }
     draft.publish()?;
     Ok(Exported { num_files: files.len(), bytes: files.iter().map(|file| file.bytes).sum(), said })
+}
+
+/// Writes a file into a folder of `dir`, which is made where it is not there.
+pub(super) fn put(dir: &Path, name: &str, contents: &[u8]) -> Result<(), ExportError> {
+    let path = dir.join(name);
+    let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, contents));
+    written.map_err(|source| ExportError::Io { path, source })
+}
+
+/// Returns the text of a JSON file.
+pub(super) fn text(value: &Value) -> Vec<u8> {
+    let mut text = serde_json::to_vec_pretty(value).expect("JSON can be written");
+    text.push(b'\n');
+    text
 }
 
 /// Rewrites a diffusion model into a folder for each of its networks, as Diffusers has them.

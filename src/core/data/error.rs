@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::source::{FileKind, kind_of};
+use super::file_kind::{FileKind, kind_of};
 use crate::message::{self, SampleId};
 use serde::{Deserialize, Serialize};
 

@@ -26,6 +26,7 @@ mod epochs;
 mod error;
 mod exchange;
 mod expand;
+mod file_kind;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
 pub mod heard_and_seen;

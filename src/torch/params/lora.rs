@@ -17,7 +17,6 @@ use tch::{Kind, Tensor};
 use super::init::Init;
 use super::shard::{Cut, Shard};
 use super::spec::{AdapterSpec, ParamSpec};
-use super::store::ParamStore;
 use crate::native::linear;
 
 /// Describes how the adapters of a part of the model are made.
@@ -168,16 +167,13 @@ impl DropoutSeed {
         self.of_batch.set(of_batch);
     }
 
+    pub(super) fn set_run(&self, of_run: u64) {
+        self.of_run.set(of_run);
+    }
+
     /// `None` outside of training.
     fn get(&self) -> Option<u64> {
         Some(self.of_batch.get()? ^ mix(self.of_run.get()))
-    }
-}
-
-impl ParamStore {
-    /// Adapters' dropout has the masks of a run of this seed; without a call those of seed 0.
-    pub fn set_run_seed(&self, seed: u64) {
-        self.dropout_seed().of_run.set(seed);
     }
 }
 
@@ -266,7 +262,8 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::super::scope::Scope;
-    use super::{Init, LinearModule, LoraConfig, ParamSpec, ParamStore, mask};
+    use super::super::store::ParamStore;
+    use super::{Init, LinearModule, LoraConfig, ParamSpec, mask};
 
     #[test]
     fn masks_belong_to_the_run() {

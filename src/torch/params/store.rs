@@ -213,6 +213,11 @@ impl ParamStore {
         self.dropout_seed.set(seed);
     }
 
+    /// Adapters' dropout has the masks of a run of this seed; without a call those of seed 0.
+    pub fn set_run_seed(&self, seed: u64) {
+        self.dropout_seed.set_run(seed);
+    }
+
     pub(super) fn dropout_seed(&self) -> DropoutSeed {
         self.dropout_seed.clone()
     }

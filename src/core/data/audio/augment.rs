@@ -15,9 +15,10 @@ use super::segment::Segment;
 use crate::config::{AudioAugment, AudioLimits, BackgroundNoise, MaskFill};
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
+use crate::data::file_kind::is_recording;
 use crate::data::locator::Locator;
 use crate::data::processor::guarded;
-use crate::data::source::{files_below, is_recording};
+use crate::data::source::files_below;
 use crate::message::SampleId;
 use crate::rng::{Counter, Rng};
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use serde_json::{Map, Value as Json, json};
 
 use super::feature::{Dtype, Feature};
-use super::info::{INFO, PLACES, Version};
+use super::info::{PLACES, Version};
+use super::names::INFO;
 use super::stats::{FeatureStats, STATS};
 use super::summary::Summary;
 use super::table::{Cells, TableWriter};

@@ -69,7 +69,7 @@ impl Episodes {
     pub fn read(folder: &Path, info: &Info) -> Result<Self, DataError> {
         if info.num_episodes > MAX_EPISODES {
             let reason = format!("`total_episodes` is {}, more than {MAX_EPISODES}", info.num_episodes);
-            return Err(DataError::file(&folder.join(super::info::INFO), reason));
+            return Err(DataError::file(&folder.join(super::names::INFO), reason));
         }
         let episodes = match info.version {
             Version::V30 => of_rows(folder, info)?,
@@ -83,7 +83,7 @@ impl Episodes {
                 info.num_frames,
                 episodes.list.len()
             );
-            return Err(DataError::file(&folder.join(super::info::INFO), reason));
+            return Err(DataError::file(&folder.join(super::names::INFO), reason));
         }
         Ok(episodes)
     }

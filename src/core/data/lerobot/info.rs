@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json};
 
 use super::feature::{Dtype, Feature};
+use super::names::INFO;
 use super::template::PathTemplate;
 use crate::data::error::DataError;
 use crate::data::source::{HubPath, hub_cache};
 use crate::files;
 
-/// The name of the file that makes a folder a set.
-pub const INFO: &str = "meta/info.json";
 /// Features that every set has, which say where a frame is.
 pub const PLACES: [&str; 5] = ["timestamp", "frame_index", "episode_index", "index", "task_index"];
 /// Axes of a feature, and numbers of a frame of it, at most.

@@ -15,6 +15,7 @@ mod feature;
 mod info;
 mod jsonl;
 mod modality;
+mod names;
 mod open;
 mod rewrite;
 mod rows;
@@ -32,8 +33,9 @@ mod videos;
 mod writer;
 
 pub use feature::{Dtype, Feature, Value};
-pub use info::{INFO, Info, Version, is_set};
+pub use info::{Info, Version, is_set};
 pub use modality::{Group, MODALITY, Modality};
+pub(super) use names::{FOLDERS, INFO};
 pub use open::OpenBlock;
 pub use rewrite::{rewrite, write_stats};
 pub use running::Running;

@@ -6,8 +6,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::episodes::{Episode, Episodes};
-use super::info::{INFO, Info, is_set, place};
+use super::info::{Info, is_set, place};
 use super::modality::{MODALITY, Modality};
+use super::names::INFO;
 use super::stats::{EPISODES_STATS, STATS, Stats};
 use super::tasks::{self, TASKS, Tasks};
 use super::videos::Videos;

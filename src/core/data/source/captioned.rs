@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 
 use super::block::{Body, Record};
-use super::locate::{FileKind, Files, Locate, kind_of};
+use super::locate::{Files, Locate};
 use super::messages::MediaSource;
 use crate::data::error::DataError;
+use crate::data::file_kind::{FileKind, kind_of};
 use crate::data::media::VideoSource;
 
 /// Fields that name the picture or clip, and fields that hold the caption: the first that a record has.

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json, json};
 
 use super::block::Record;
-use super::locate::{FileKind, kind_of};
 use crate::data::error::DataError;
+use crate::data::file_kind::{FileKind, kind_of};
 
 /// Holds where each field of a sample is found.
 pub type FieldMap = BTreeMap<String, String>;
@@ -33,7 +33,7 @@ pub fn crude(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataErr
         return super::sharegpt::messages(record);
     }
     record.insert("messages".to_owned(), Json::Array(texts));
-    super::flat::with_system(record)
+    super::beside::with_system(record)
 }
 
 /// Names by kind: a list, a map of lists, one name.

@@ -10,9 +10,9 @@ use std::time::UNIX_EPOCH;
 use serde_json::{Map, Value as Json};
 
 use super::block::{Block, Body, Record};
-use super::locate::{FileKind, is_recording, kind_of};
 use super::shard::Shard;
 use crate::config::{Format, folders_in, folders_within};
+use crate::data::file_kind::{FileKind, is_recording, kind_of};
 use crate::data::media::natural;
 use crate::files;
 use crate::rng::mix;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::locate::{FileKind, kind_of};
 use crate::config::hub_data_set;
+use crate::data::file_kind::{FileKind, kind_of};
 
 /// Why a file cannot be read, by its name; `None` for those that are read, or that nothing is known of.
 pub fn file(path: &Path) -> Option<String> {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hub_card::{Configuration, configurations};
 use super::kinds::kind;
-use crate::data::lerobot::INFO;
+use crate::data::lerobot::{FOLDERS, INFO};
 use crate::files;
 
 const SCHEME: &str = "hf://datasets/";
@@ -18,8 +18,6 @@ const SCHEME: &str = "hf://datasets/";
 pub const HUB_CARD: &str = "README.md";
 /// Files about data.
 const ABOUT: [&str; 4] = ["dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json"];
-/// Folders of a LeRobot set, beside which a repository may have others.
-const OF_EPISODES: [&str; 4] = ["meta", "data", "videos", "images"];
 const TRAIN: &str = "train";
 /// Words in names of files and folders that tell a split.
 const SPLITS: [(&str, &[&str]); 3] = [
@@ -191,7 +189,7 @@ fn of_episodes(names: &[String], inner: &str) -> Option<Vec<String>> {
     let begin = if inner.is_empty() { String::new() } else { format!("{inner}/") };
     let is_of_it = |name: &&String| {
         let folder = name.strip_prefix(&begin).and_then(|rest| rest.split_once('/'));
-        folder.is_some_and(|(folder, _)| OF_EPISODES.contains(&folder))
+        folder.is_some_and(|(folder, _)| FOLDERS.contains(&folder))
     };
     names.contains(&format!("{begin}{INFO}")).then(|| names.iter().filter(is_of_it).cloned().collect())
 }

@@ -11,7 +11,7 @@
 use serde_json::{Map, Value as Json};
 
 use super::messages::Conversation;
-use super::{flat, pairs};
+use super::{beside, pairs};
 use crate::data::error::DataError;
 
 /// The keys of labels, which are `true` or `false`.
@@ -59,7 +59,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<(Map<String, Json>, boo
     let (key, answer) =
         answer.ok_or_else(|| wrong("missing field `completion`, `output`, `messages` or `conversations`"))?;
     if key == "conversations" {
-        flat::wrap_tools(&mut record);
+        beside::wrap_tools(&mut record);
     }
     let [record, _] = pairs::with_answers(record, [(key, answer.clone()), (key, answer)])?;
     Ok((record, is_good))

@@ -8,12 +8,13 @@ use super::block::{Body, Record};
 use super::captioned::{self, Captioned, is_captioned};
 use super::fields::{self, FieldMap};
 use super::labeled::{self, LABELS, Labeled};
-use super::locate::{FileKind, Files, PICTURES, kind_of};
+use super::locate::Files;
 use super::messages::Conversation;
 use super::pairs::{self, Pair};
-use super::{flat, sharegpt, transcripts};
+use super::{beside, flat, sharegpt, transcripts};
 use crate::config::Format;
 use crate::data::error::DataError;
+use crate::data::file_kind::{FileKind, PICTURES, kind_of};
 use crate::data::lerobot::Step;
 use crate::data::packed::PackedSample;
 
@@ -213,7 +214,7 @@ impl RecordLayout {
         let read = |mut fields: Map<String, Json>, record: &Record| {
             sharegpt::name_files(&mut fields);
             self.place_files(&mut fields, record);
-            flat::expect_no_objects(&fields)?;
+            beside::expect_no_objects(&fields)?;
             Conversation::from_json(Json::Object(fields), &Files { record, folder })
         };
         let fields = match self {
@@ -250,7 +251,7 @@ impl RecordLayout {
 
     fn canonical(&self, fields: Map<String, Json>, record: &Record) -> Result<Map<String, Json>, DataError> {
         let mut fields = match self {
-            Self::Messages => flat::with_system(fields)?,
+            Self::Messages => beside::with_system(fields)?,
             Self::Sharegpt => sharegpt::messages(fields)?,
             Self::Alpaca => flat::messages(fields)?,
             Self::Transcripts => transcripts::messages(fields)?,
@@ -261,7 +262,7 @@ impl RecordLayout {
             sharegpt::name_files(&mut fields);
         }
         self.place_files(&mut fields, record);
-        flat::expect_no_objects(&fields)?;
+        beside::expect_no_objects(&fields)?;
         Ok(fields)
     }
 

@@ -4,12 +4,9 @@ use std::path::Path;
 
 use super::block::Record;
 use crate::data::error::DataError;
+use crate::data::file_kind::{CLIPS, PICTURES, RECORDINGS};
 use crate::data::locator::{Locator, is_remote};
 use crate::data::media::natural;
-
-pub const PICTURES: [&str; 9] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img"];
-const CLIPS: [&str; 8] = ["mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "flv"];
-const RECORDINGS: [&str; 6] = ["wav", "flac", "mp3", "ogg", "m4a", "opus"];
 
 /// Finds the files that a record names.
 pub trait Locate {
@@ -99,30 +96,6 @@ impl Locate for Files<'_> {
 fn kin(member: &str, extension: &str) -> bool {
     let same = |kinds: &[&str]| kinds.contains(&member) && kinds.contains(&extension);
     member == extension || same(&PICTURES) || same(&CLIPS) || same(&RECORDINGS)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileKind {
-    Picture,
-    Clip,
-    Recording,
-}
-
-/// Returns what a file is by its name.
-pub fn kind_of(name: &str) -> Option<FileKind> {
-    let extension = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
-    let is = |kinds: &[&str]| kinds.contains(&extension.as_str());
-    match () {
-        () if is(&PICTURES) => Some(FileKind::Picture),
-        () if is(&CLIPS) => Some(FileKind::Clip),
-        () if is(&RECORDINGS) => Some(FileKind::Recording),
-        () => None,
-    }
-}
-
-/// Returns whether a file is a recording by its name.
-pub fn is_recording(name: &str) -> bool {
-    name.contains('.') && kind_of(name) == Some(FileKind::Recording)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 mod archive;
 mod arrow;
 mod arrow_values;
+mod beside;
 mod blob;
 mod block;
 mod captioned;
@@ -69,8 +70,6 @@ pub use cut::{TextPiece, TokenPiece};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use hub::{HUB_CARD, HubListing, HubPath, choose_hub_files, files_below, hub_cache};
 pub use labeled::Labeled;
-pub use locate::is_recording;
-pub(super) use locate::{FileKind, kind_of};
 pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 pub use mixture::{Mixture, Place};
 pub use pairs::Pair;

@@ -8,10 +8,10 @@
 //! {"instruction": "…", "input": "…", "chosen": "…", "rejected": "…"}
 //! ```
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 use super::messages::Conversation;
-use super::{flat, sharegpt};
+use super::{beside, flat, sharegpt};
 use crate::data::error::DataError;
 
 /// Two answers to one prompt. What counts in the loss are their turns alone.
@@ -50,14 +50,14 @@ pub fn with_answers(
     mut record: Map<String, Json>,
     [(chosen_key, chosen), (rejected_key, rejected)]: [(&str, Json); 2],
 ) -> Result<[Map<String, Json>; 2], DataError> {
-    let mut chosen = turns(chosen, "assistant", chosen_key)?;
-    let mut rejected = turns(rejected, "assistant", rejected_key)?;
+    let mut chosen = sharegpt::turns(chosen, "assistant", chosen_key)?;
+    let mut rejected = sharegpt::turns(rejected, "assistant", rejected_key)?;
     // As in TRL: a text beside whole conversations repeats a part of them, and what both share is the prompt.
     let is_whole = |answer: &[Json]| answer.len() > 1 && answer[0]["role"] != "assistant";
     let is_text = !flat::has_instruction(&record) && record.get("prompt").is_some_and(Json::is_string);
     let is_shared = is_text && is_whole(&chosen) && is_whole(&rejected);
     let asked = prompt(&mut record)?.filter(|_| !is_shared);
-    let system = flat::system(&mut record)?;
+    let system = beside::system(&mut record)?;
     let mut prompt = match asked {
         Some(prompt) => {
             let with_system: Vec<Json> = system.iter().chain(&prompt).cloned().collect();
@@ -121,31 +121,10 @@ fn prompt(record: &mut Map<String, Json>) -> Result<Option<Vec<Json>>, DataError
         .find(|key| record.get(*key).is_some_and(|it| !it.is_null()));
     let Some(key) = key else { return Ok(None) };
     if key == "conversations" {
-        flat::wrap_tools(record);
+        beside::wrap_tools(record);
     }
-    let turns = turns(record.remove(key).unwrap_or_default(), "user", key)?;
+    let turns = sharegpt::turns(record.remove(key).unwrap_or_default(), "user", key)?;
     Ok(Some(turns))
-}
-
-/// A text of `role`, a turn, or a list of turns, as messages.
-///
-/// # Errors
-/// It is neither, or a turn of ShareGPT's kind is wrong.
-pub fn turns(value: Json, role: &str, key: &str) -> Result<Vec<Json>, DataError> {
-    let list = match value {
-        Json::String(content) => return Ok(vec![json!({ "role": role, "content": content })]),
-        Json::Array(list) => list,
-        turn @ Json::Object(_) => vec![turn],
-        other => return Err(wrong(format!("`{key}` must be text or messages, found {other:.40}"))),
-    };
-    if !list.iter().any(|turn| turn.get("from").is_some()) {
-        return Ok(list);
-    }
-    let record = Map::from_iter([("conversations".to_owned(), Json::Array(list))]);
-    match sharegpt::messages(record)?.remove("messages") {
-        Some(Json::Array(turns)) => Ok(turns),
-        _ => Ok(Vec::new()),
-    }
 }
 
 fn same(one: &[Json], other: &[Json]) -> bool {
@@ -158,6 +137,8 @@ fn wrong(reason: impl Into<String>) -> DataError {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn read(value: Json) -> Result<[Json; 2], String> {

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::flat;
-use super::locate::{FileKind, kind_of};
+use super::beside;
 use super::messages::{AUDIO_PLACEHOLDER, IMAGE_PLACEHOLDER, VIDEO_PLACEHOLDER};
 use crate::data::error::DataError;
+use crate::data::file_kind::{FileKind, kind_of};
 
 /// The record in the layout of `messages`. `conversations` may also lie under `messages`, and turns may have `role` and
 /// `content`. `system` is the system's message of a conversation that has none.
@@ -18,7 +18,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     let Some(Json::Array(turns)) = turns else {
         return Err(wrong("missing field `conversations`, a list of {\"from\": …, \"value\": …}".to_owned()));
     };
-    let system = flat::system(&mut record)?;
+    let system = beside::system(&mut record)?;
     let mut messages: Vec<Json> = Vec::with_capacity(turns.len() + 1);
     for turn in turns {
         let Json::Object(mut turn) = turn else { return Err(wrong("a turn is not an object".to_owned())) };
@@ -54,10 +54,31 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     if let Some(system) = system.filter(|_| messages.iter().all(|turn| turn["role"] != "system")) {
         messages.insert(0, system);
     }
-    flat::wrap_tools(&mut record);
+    beside::wrap_tools(&mut record);
     name_files(&mut record);
     record.insert("messages".to_owned(), Json::Array(messages));
     Ok(record)
+}
+
+/// A text of `role`, a turn, or a list of turns, as messages.
+///
+/// # Errors
+/// It is neither, or a turn of ShareGPT's kind is wrong.
+pub fn turns(value: Json, role: &str, key: &str) -> Result<Vec<Json>, DataError> {
+    let list = match value {
+        Json::String(content) => return Ok(vec![json!({ "role": role, "content": content })]),
+        Json::Array(list) => list,
+        turn @ Json::Object(_) => vec![turn],
+        other => return Err(DataError::Line(format!("`{key}` must be text or messages, found {other:.40}"))),
+    };
+    if !list.iter().any(|turn| turn.get("from").is_some()) {
+        return Ok(list);
+    }
+    let record = Map::from_iter([("conversations".to_owned(), Json::Array(list))]);
+    match messages(record)?.remove("messages") {
+        Some(Json::Array(turns)) => Ok(turns),
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// Files under `image`, `video` and `audio` are those under `images`, `videos` and `audios`, where there are none. Tables of mixed

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::locate::is_recording;
 use crate::data::error::DataError;
+use crate::data::file_kind::is_recording;
 
 /// Fields that name the recording, and fields that hold what is said in it: the first that a record has.
 const RECORDINGS: [&str; 3] = ["audio_filepath", "audio", "file_name"];
