@@ -110,7 +110,9 @@ fn the_recipe_is_one_command_that_goes_on_wherever_it_was_killed() {
         assert!(stats("packs") < 60.0 && stats("longest") <= 384.0, "{packs}");
         let saved = [stats("samples") / stats("packs"), stats("samples") * stats("longest") / stats("tokens")];
         let told = &packs["padding_compression"];
-        assert_eq!([told[0].as_f64().unwrap(), told[1].as_f64().unwrap()], saved);
+        // Numbers that are read from JSON may differ in their last bit.
+        let is_told = |(of, saved): (usize, f64)| (told[of].as_f64().unwrap() / saved - 1.0).abs() < 1e-12;
+        assert!(saved.into_iter().enumerate().all(is_told), "{told}, {saved:?}");
         assert!(told[1].as_f64().unwrap() > 1.0 && told[2].as_f64().unwrap() >= 1.0, "{told}");
     }
     let losses = whole.losses();
