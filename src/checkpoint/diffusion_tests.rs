@@ -4,6 +4,7 @@ use super::*;
 use crate::checkpoint::{Export, export};
 use loongforge_torch::params::ParamStore;
 use loongforge_torch::train::hf::{Shards, Stored, save_weights, write_tensor_file};
+use std::fs;
 use tch::{Device, Kind, Tensor};
 
 fn config(in_channels: i64) -> Value {

@@ -205,7 +205,7 @@ mod tests {
         let texts = json!([function.to_string()]);
         for tools in [json!([function]).to_string().into(), texts, json!([function]), function, json!([wrapped])] {
             let called = json!({"conversations": [{"from": "human", "value": "Q"}], "tools": tools});
-            assert_eq!(read(called).unwrap().turns[0].tools, [wrapped.clone()]);
+            assert_eq!(read(called).unwrap().turns[0].tools, std::slice::from_ref(&wrapped));
         }
         let roles = ours.turns.iter().filter(|turn| turn.fields.contains_key("tool_calls")).count();
         assert_eq!((roles, ours.turns[0].tools.len()), (1, 1));

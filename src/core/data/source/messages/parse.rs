@@ -147,7 +147,7 @@ mod tests {
         let text = serde_json::json!(function.to_string());
         for tools in [serde_json::json!([function]), serde_json::json!([text]), function.clone(), text] {
             let line = format!(r#"{{"messages":[{{"role":"user","content":"x"}}],"tools":{tools}}}"#);
-            assert_eq!(Conversation::parse(&line).unwrap().turns[0].tools, [function.clone()], "{line}");
+            assert_eq!(Conversation::parse(&line).unwrap().turns[0].tools, std::slice::from_ref(&function), "{line}");
         }
     }
 
