@@ -63,7 +63,7 @@ mod tests {
             std::mem::forget(AddressFile::put_up(dir.path(), &addresses[killed]));
             let address_file = AddressFile::put_up(dir.path(), &addresses[next]);
             let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
-            assert_eq!(names, [address_file.0.clone()]);
+            assert_eq!(names, std::slice::from_ref(&address_file.0));
         }
     }
 }
