@@ -196,6 +196,7 @@ fn common(sheet: &mut Sheet, rate: f64) {
 }
 
 fn model(sheet: &mut Sheet) {
+    let is_mixture = llama_parts::is_mixture(sheet);
     let revision =
         sheet.get("model_revision").and_then(Value::as_str).filter(|name| *name != "main").map(str::to_owned);
     sheet.with("model_name_or_path", "model.load", |value| match (&revision, value.as_str()) {
@@ -203,7 +204,7 @@ fn model(sheet: &mut Sheet) {
         _ => Ok(value.clone()),
     });
     sheet.arrived("model_revision", "model.load");
-    if sheet.get("router_aux_loss_coef").is_none() && llama_parts::is_mixture(sheet) {
+    if sheet.get("router_aux_loss_coef").is_none() && is_mixture {
         sheet.note(
             "TRL adds a load-balancing loss of weight 0.001 to a mixture of experts: set model.moe.aux_loss_coef to \
              0.001",
