@@ -54,7 +54,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// What the name of a checkpoint has behind it, and a point before it, while it is exchanged by plain renames.
+/// The end of a checkpoint's name, which begins with a point, while it is exchanged by plain renames.
 pub(super) const ASIDE: &str = ".aside.tmp";
 
 /// Exchanges a draft `one`, `.step-N.tmp`, and a checkpoint `other` by plain renames: for a moment `other` is not there.

@@ -125,7 +125,7 @@ pub async fn run_actors(
 struct SchedulerActor {
     scheduler: Scheduler,
     shells: BTreeMap<ActorId, Addr<Shell>>,
-    /// What waits for the publishing thread.
+    /// Drafts wait here for the publishing thread.
     drafts: Drafts,
     stop_grace: Duration,
     grace: BTreeMap<PoolName, Duration>,

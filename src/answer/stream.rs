@@ -13,7 +13,7 @@ pub struct Wanted {
     /// `None`: always the most likely token.
     pub sampling: Option<Sampling>,
     pub repetition_penalty: Option<f64>,
-    /// What the scores of tokens that the answer has lose, and lose again for every time that it has them.
+    /// Tokens that the answer has lose the first in score, and the second for every time that it has them.
     pub presence_penalty: f64,
     pub frequency_penalty: f64,
     /// The first of these ends the answer and is left out, as is a token that ends a turn.

@@ -66,7 +66,7 @@ fn unknown_options(words: &[OsString]) -> Vec<String> {
     names.filter(|name| !is_known(name)).map(|name| format!("--{name}")).collect()
 }
 
-/// What is said of unknown options, each with what to write instead, where that is known.
+/// Returns the lines about unknown options, each with what to write instead, where that is known.
 fn refusal(options: &[String]) -> String {
     let refused = |option: &String| {
         let tip = tip(option).map_or(String::new(), |tip| format!("\n\n  tip: {tip}"));
@@ -75,7 +75,7 @@ fn refusal(options: &[String]) -> String {
     options.iter().map(refused).collect::<Vec<_>>().join("\n\n")
 }
 
-/// What to write instead of an option without dots.
+/// Returns what to write instead of an option without dots.
 fn tip(option: &str) -> Option<String> {
     let remark = remark_on(&name_of(option)?).map(str::to_owned);
     remark.or_else(|| key_of(option).map(|key| format!("did you mean `--{key} VALUE` or `{key}=VALUE`?")))

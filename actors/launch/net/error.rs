@@ -46,7 +46,7 @@ pub enum Refusal {
     TooLong { len: usize, max: usize },
     #[error("it did not identify itself")]
     NoHello,
-    /// As a probe does that looks whether somebody listens.
+    /// A probe that looks whether somebody listens ends so.
     #[error("it left without a word")]
     Left,
     #[error("it did not identify itself within {seconds} s")]

@@ -13,7 +13,7 @@ pub enum Kind {
     Diffusion,
 }
 
-/// What a run learns from samples, as their format shows.
+/// Says what a run learns from samples, as their format shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learns {
     /// The assistant's messages

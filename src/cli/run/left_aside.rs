@@ -1,4 +1,4 @@
-//! What a run leaves aside that is resumed from an earlier step than its folder has, or from elsewhere: from then on the newest
+//! A run that is resumed from an earlier step than its folder has, or from elsewhere, leaves checkpoints aside: from then on the newest
 //! checkpoint is the newest of what it goes on with.
 
 use crate::cli::UsageError;
