@@ -1,9 +1,10 @@
 //! The listening socket of the page, and the check of its token.
 
 use loongforge_core::config::Address;
+use loongforge_core::files::expect_room_for_socket;
 use sha2::{Digest, Sha256};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
@@ -25,11 +26,7 @@ impl Door {
             Address::Tcp { host, port } if at.is_local() => Ok(Self::Tcp(TcpListener::bind((&**host, *port)).await?)),
             Address::Tcp { .. } => Err(io::Error::other("the page is served to this machine only")),
             Address::Unix(path) => {
-                // Who connects to a file is refused as at a socket where nobody listens.
-                if std::fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
-                    let what = "a file of this name exists, and it is not a socket";
-                    return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
-                }
+                expect_room_for_socket(path)?;
                 if std::os::unix::net::UnixStream::connect(path).is_err() {
                     // Left behind by a run that was killed.
                     let _ = std::fs::remove_file(path);

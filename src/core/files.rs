@@ -24,6 +24,20 @@ pub fn is_inner_name(name: &str) -> bool {
     name.split('/').count() <= 2 && name.split('/').all(is_plain)
 }
 
+/// Refuses a path for a socket at which something else is. Who connects to a file is refused as at a socket where nobody listens, which may
+/// be replaced.
+///
+/// # Errors
+/// A file, folder or device is there.
+pub fn expect_room_for_socket(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            Err(io::Error::new(ErrorKind::AlreadyExists, "a file of this name exists, and it is not a socket"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Names and paths in a folder; none where the folder is not there.
 ///
 /// # Errors

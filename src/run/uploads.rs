@@ -113,8 +113,13 @@ fn give_up_at_a_signal(uploader: Uploader) -> oneshot::Sender<()> {
 /// # Errors
 /// The store cannot be reached.
 pub fn newest(config: &RunConfig) -> Result<Option<u64>, StoredError> {
+    Ok(stored(config).map(|stored| stored.newest()).transpose()?.flatten())
+}
+
+/// Returns the run's checkpoints in the store; `None`: no `checkpoint.upload`, or what is there is of a run that this one replaces.
+fn stored(config: &RunConfig) -> Option<StoredCheckpoints> {
     let url = config.checkpoint.upload.as_deref().filter(|url| !has_former(&config.checkpoint.dir, url));
-    Ok(url.map(|url| StoredCheckpoints::new(url).newest()).transpose()?.flatten())
+    url.map(StoredCheckpoints::new)
 }
 
 /// Works like [`newest`], among those that the run has not left aside when it was resumed from an earlier step.
@@ -122,11 +127,10 @@ pub fn newest(config: &RunConfig) -> Result<Option<u64>, StoredError> {
 /// # Errors
 /// The store cannot be reached, or the record of what is left aside cannot be read.
 pub fn newest_to_resume(config: &RunConfig) -> Result<Option<u64>, StoredError> {
-    let dir = &config.checkpoint.dir;
-    let Some(url) = config.checkpoint.upload.as_deref().filter(|url| !has_former(dir, url)) else { return Ok(None) };
+    let (dir, Some(stored)) = (&config.checkpoint.dir, stored(config)) else { return Ok(None) };
     let left = LeftAside::read(dir).map_err(CheckpointError::read(dir))?;
     let is_left = |num_steps, text: &[u8]| left.as_ref().is_some_and(|left| left.has_manifest(num_steps, text));
-    Ok(StoredCheckpoints::new(url).newest_of(|num_steps, text| !is_left(num_steps, text))?)
+    Ok(stored.newest_of(|num_steps, text| !is_left(num_steps, text))?)
 }
 
 /// Returns the checkpoints in the store with more steps than `after`, or all where that is `None`, with the texts of their manifests.
@@ -134,11 +138,7 @@ pub fn newest_to_resume(config: &RunConfig) -> Result<Option<u64>, StoredError> 
 /// # Errors
 /// The store cannot be reached.
 pub fn stored_after(config: &RunConfig, after: Option<u64>) -> Result<Vec<(u64, Vec<u8>)>, StoredError> {
-    let dir = &config.checkpoint.dir;
-    let Some(url) = config.checkpoint.upload.as_deref().filter(|url| !has_former(dir, url)) else {
-        return Ok(Vec::new());
-    };
-    let (stored, mut found) = (StoredCheckpoints::new(url), Vec::new());
+    let (Some(stored), mut found) = (stored(config), Vec::new()) else { return Ok(Vec::new()) };
     for num_steps in stored.steps()?.into_iter().filter(|num_steps| after.is_none_or(|after| *num_steps > after)) {
         found.extend(stored.manifest(num_steps)?.map(|text| (num_steps, text)));
     }

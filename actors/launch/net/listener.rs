@@ -4,9 +4,10 @@ use super::admit::{Stranger, admit};
 use super::error::Refusal;
 use super::{NetError, Security, Stream};
 use loongforge_core::config::Address;
+use loongforge_core::files::expect_room_for_socket;
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,10 +177,7 @@ fn loopback_warning(at: &Address, bound: IpAddr) -> Option<String> {
 
 /// Open to this user only. A socket that a killed scheduler left behind is replaced; a file, folder or device is not touched.
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    // Who connects to a file is refused as at a socket where nobody listens.
-    if std::fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file of this name exists, and it is not a socket"));
-    }
+    expect_room_for_socket(path)?;
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => drop(std::fs::remove_file(path)),

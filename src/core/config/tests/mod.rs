@@ -9,6 +9,7 @@ use super::*;
 
 mod any;
 mod composing;
+mod missing_files;
 mod mistakes;
 mod reading;
 mod stages;
