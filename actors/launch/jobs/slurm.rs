@@ -58,7 +58,7 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
          {} &\n\
          scheduler=$!\n\
          # A signal to this script is for the scheduler: it shuts the run down cleanly.\n\
-         trap 'kill -TERM $scheduler' TERM\n",
+         trap 'signaled=1; kill -TERM $scheduler' TERM\n",
         job.cpus,
         job.port,
         job.command(Role::Scheduler, PoolName::SCHEDULER, join),

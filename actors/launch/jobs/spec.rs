@@ -4,11 +4,11 @@ use loongforge_core::message::{PoolName, Role};
 use loongforge_core::schedule::{PoolSize, PoolSizes};
 use loongforge_core::text::shell_word;
 
-/// Waits in a script for the scheduler, which may have ended already, and keeps its exit code.
+/// Waits in a script for the scheduler, which may have ended already, and keeps its exit code. Traps set `signaled`.
 pub(super) const WAIT: &str = "
-# `wait` ends early when a signal comes: ask again until the scheduler has ended.
-wait $scheduler; code=$?
-while kill -0 $scheduler 2>/dev/null; do wait $scheduler; code=$?; done
+# `wait` ends early when a signal comes, with the signal's code: ask again, also if the scheduler has ended since.
+signaled=1
+while [ -n \"$signaled\" ]; do signaled=; wait $scheduler; code=$?; done
 ";
 
 /// A run as a job.

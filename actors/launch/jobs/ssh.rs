@@ -27,7 +27,7 @@ pub fn ssh(job: &JobSpec) -> Result<String, JobError> {
          scheduler=$!\n\
          exec 3> \"$keys/fifo\"\n\
          rm -r \"$keys\"\n\
-         trap 'printf \"\\003\" >&3' INT TERM\n",
+         trap 'signaled=1; printf \"\\003\" >&3' INT TERM\n",
         shell_word(first),
         shell_word(&job.command(Role::Scheduler, PoolName::SCHEDULER, &join)),
     );

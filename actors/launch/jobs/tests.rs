@@ -127,7 +127,7 @@ fn a_scheduler_that_ends_before_it_is_waited_for_has_a_code() {
         return;
     }
     for (script, code) in [(slurm(&job()).unwrap(), 75), (ssh(&job()).unwrap(), 2)] {
-        let late = script.replacen("wait $scheduler;", "sleep 1\nwait $scheduler;", 1);
+        let late = script.replacen("wait $scheduler;", "sleep 1; wait $scheduler;", 1);
         assert_ne!(late, script);
         let (lines, ended_with) = play_with(&late, &format!("exit {code}"));
         assert_eq!((ended_with, lines.contains(&"scontrol requeue 7".to_owned())), (code, code == 75));
@@ -141,9 +141,14 @@ fn a_script_that_is_stopped_types_it_to_the_scheduler() {
         return;
     }
     let script = ssh(&job()).unwrap();
-    let stopped = script.replacen("wait $scheduler;", "(sleep 0.5; kill -TERM $$) &\nwait $scheduler;", 1);
-    let (_, ended_with) = play_with(&stopped, "IFS= read -rN1 -t 20 key; [[ $key == $'\\003' ]] && exit 3; exit 1");
-    assert_eq!(ended_with, 3);
+    let stopped = script.replacen("\nsignaled=1\n", "\nsignaled=1\n(sleep 0.5; kill -TERM $$) &\n", 1);
+    // The scheduler may end before the trap does.
+    let slow = stopped.replacen(" >&3' INT", " >&3; sleep 1' INT", 1);
+    assert!(stopped != script && slow != stopped);
+    for script in [stopped, slow] {
+        let (_, ended_with) = play_with(&script, "IFS= read -rN1 -t 20 key; [[ $key == $'\\003' ]] && exit 3; exit 1");
+        assert_eq!(ended_with, 3);
+    }
 }
 
 #[test]
