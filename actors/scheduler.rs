@@ -1,6 +1,6 @@
 //! The scheduler: the run's state machine, and its externally visible effects.
 //!
-//! Stop: on request (SIGINT, SIGTERM) after the step in progress, with a checkpoint; a second request stops at once. Drain: every
+//! Stop: on request (SIGINT, SIGTERM, SIGHUP) after the step in progress, with a checkpoint; a second request stops at once. Drain: every
 //! actor is told to stop and waited for. Peer gone: the run continues without an encoder; otherwise everyone is stopped and the
 //! root cause is named.
 

@@ -1,5 +1,6 @@
 //! Requests to stop a run normally, or to save: their sources and signals.
 
+use super::Hangups;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -57,7 +58,7 @@ pub(crate) fn leave_to_the_scheduler() {
 /// Who may ask a run to finish its step, save and end as preempted. A second request ends it at once.
 pub enum StopOn {
     Nothing,
-    /// SIGINT and SIGTERM, and SIGUSR1, which only requests a checkpoint. They then no longer end the process by themselves.
+    /// SIGINT, SIGTERM and SIGHUP, and SIGUSR1, which only requests a checkpoint. They then no longer end the process by themselves.
     Signals,
     Channel(flume::Receiver<()>),
 }
@@ -68,19 +69,45 @@ pub(super) enum Request {
     Save,
 }
 
+/// Which signals have asked a run to stop so far. SIGHUP is never a second request: a terminal that is closed sends it twice, and a
+/// system that shuts down sends SIGTERM as well.
+#[derive(Default)]
+struct Stops {
+    is_hung_up: bool,
+    /// SIGINT or SIGTERM came.
+    is_asked: bool,
+}
+
+impl Stops {
+    /// Returns what SIGHUP requests.
+    fn hung_up(&mut self) -> Option<Request> {
+        let is_first = !self.is_hung_up && !self.is_asked;
+        self.is_hung_up = true;
+        is_first.then_some(Request::Stop)
+    }
+
+    /// Returns what SIGINT or SIGTERM requests.
+    fn asked(&mut self) -> Option<Request> {
+        let repeats_hangup = self.is_hung_up && !self.is_asked;
+        self.is_asked = true;
+        (!repeats_hangup).then_some(Request::Stop)
+    }
+}
+
 impl StopOn {
     /// Waits until the run is asked to stop; forever if nobody can ask.
     pub(crate) async fn stopped(&self) {
         match self {
             StopOn::Channel(requests) if requests.recv_async().await.is_ok() => return,
             StopOn::Signals => {
-                if let (Ok(mut interrupt), Ok(mut terminate)) =
-                    (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+                if let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hangups)) =
+                    (signal(SignalKind::interrupt()), signal(SignalKind::terminate()), Hangups::new())
                 {
                     let heeding = Heeding::begin();
                     tokio::select! {
                         _ = interrupt.recv() => {}
                         _ = terminate.recv() => {}
+                        () = hangups.next() => {}
                     }
                     // What was asked for is done: nobody else need do it.
                     std::mem::forget(heeding);
@@ -102,23 +129,48 @@ impl StopOn {
                 }
             }
             StopOn::Signals => {
-                let (Ok(mut interrupt), Ok(mut terminate), Ok(mut save)) =
-                    (signal(SignalKind::interrupt()), signal(SignalKind::terminate()), signal(SAVE))
+                let [interrupt, terminate, save] = [SignalKind::interrupt(), SignalKind::terminate(), SAVE].map(signal);
+                let (Ok(mut interrupt), Ok(mut terminate), Ok(mut save), Ok(mut hangups)) =
+                    (interrupt, terminate, save, Hangups::new())
                 else {
-                    tracing::warn!("SIGINT and SIGTERM cannot be caught: they end the run without a checkpoint");
+                    tracing::warn!("signals to stop cannot be caught: they end the run without a checkpoint");
                     return;
                 };
                 let _heeding = Heeding::begin();
+                let mut stops = Stops::default();
                 loop {
                     let request = tokio::select! {
-                        got = interrupt.recv() => got.map(|()| Request::Stop),
-                        got = terminate.recv() => got.map(|()| Request::Stop),
-                        got = save.recv() => got.map(|()| Request::Save),
+                        Some(()) = interrupt.recv() => stops.asked(),
+                        Some(()) = terminate.recv() => stops.asked(),
+                        Some(()) = save.recv() => Some(Request::Save),
+                        () = hangups.next() => stops.hung_up(),
                     };
-                    let Some(request) = request else { return };
-                    ask(request);
+                    request.into_iter().for_each(&mut ask);
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns which of these signals request something; `h`: SIGHUP, `t`: SIGTERM.
+    fn requests(signals: &str) -> Vec<bool> {
+        let mut stops = Stops::default();
+        let requested = signals.chars().map(|signal| match signal {
+            'h' => stops.hung_up().is_some(),
+            _ => stops.asked().is_some(),
+        });
+        requested.collect()
+    }
+
+    #[test]
+    fn a_closed_terminal_is_one_request_however_often_it_is_told() {
+        assert_eq!(requests("hhh"), [true, false, false]);
+        assert_eq!(requests("htt"), [true, false, true]);
+        assert_eq!(requests("thht"), [true, false, false, true]);
+        assert_eq!(requests("tt"), [true, true]);
     }
 }

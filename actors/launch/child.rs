@@ -3,6 +3,7 @@
 use loongforge_core::message::ActorId;
 use loongforge_core::observe::CHILD;
 use serde::{Deserialize, Serialize};
+use std::io::{self, Write};
 use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Child;
@@ -44,11 +45,16 @@ pub(super) async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpi
         // Programs without a log have their own standard error.
         match tracing::dispatcher::has_been_set() {
             // A line of JSON says itself whose it is.
-            true if line.starts_with('{') => eprintln!("{line}"),
+            true if line.starts_with('{') => say(&line),
             true => tracing::info!(target: CHILD, "{actor} | {line}"),
-            false => eprintln!("{actor} | {line}"),
+            false => say(&format!("{actor} | {line}")),
         }
     }
+}
+
+/// Writes a line to standard error: where that is closed, as a terminal may be, the child goes on nevertheless.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Returns the next line, whatever its bytes: a child whose output is not read any more could not write.

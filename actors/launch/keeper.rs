@@ -10,7 +10,7 @@ use loongforge_core::transport::{LinkReceiver, LinkSender, link};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -140,7 +140,7 @@ impl<'a> Keeper<'a> {
                     if has_stopped || lives == MAX_LIVES {
                         return Ok(status);
                     }
-                    eprintln!("the scheduler's process ended: {status}; a new one takes over");
+                    let _ = writeln!(io::stderr(), "the scheduler's process ended: {status}; a new one takes over");
                     (lives, hearing, saying, is_owed) = (lives + 1, None, None, told_to_stop.is_some());
                     scheduler = self.scheduler(command(), true)?;
                 }

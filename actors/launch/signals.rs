@@ -1,6 +1,7 @@
 //! Forwards signals to stop or to save to a child process.
 
 use super::child::PARENT;
+use crate::kernel::Hangups;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
 use std::process::Stdio;
@@ -12,17 +13,18 @@ pub(super) struct Signals {
     interrupt: unix::Signal,
     terminate: unix::Signal,
     save: unix::Signal,
+    hangups: Hangups,
 }
 
 impl Signals {
-    /// Listens to SIGINT, SIGTERM and SIGUSR1 from now on.
+    /// Listens to SIGINT, SIGTERM, SIGHUP and SIGUSR1 from now on.
     ///
     /// # Errors
     /// The system refuses.
     pub fn new() -> io::Result<Self> {
         let [interrupt, terminate, save] =
             [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::user_defined1()].map(signal);
-        Ok(Self { interrupt: interrupt?, terminate: terminate?, save: save? })
+        Ok(Self { interrupt: interrupt?, terminate: terminate?, save: save?, hangups: Hangups::new()? })
     }
 
     /// Returns the next signal. Dropping the future loses none.
@@ -31,6 +33,7 @@ impl Signals {
             Some(()) = self.interrupt.recv() => Signal::INT,
             Some(()) = self.terminate.recv() => Signal::TERM,
             Some(()) = self.save.recv() => Signal::USR1,
+            () = self.hangups.next() => Signal::HUP,
         }
     }
 }

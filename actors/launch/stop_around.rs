@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often to look whether it heeds signals by now.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Calls `end`, which ends this process, with the phase in which SIGINT or SIGTERM has come. From when this returns on none is lost.
-/// Where this process takes over from a scheduler that died, a signal waits for it to be under way: it saves before it stops.
+/// Calls `end`, which ends this process, with the phase in which SIGINT, SIGTERM or SIGHUP has come. From when this returns on none is
+/// lost. Where this process takes over from a scheduler that died, a signal waits for it to be under way: it saves before it stops.
 ///
 /// # Errors
 /// The system refuses a thread, or to have signals caught.

@@ -47,7 +47,8 @@ pub fn of(error: &anyhow::Error) -> u8 {
 /// Returns the code of a process that ran this command for the program.
 pub fn of_status(status: ExitStatus) -> u8 {
     // Killed by what asks it to stop: it was not under way.
-    let is_stopped = [Signal::INT, Signal::TERM].iter().any(|asked| status.signal() == Some(asked.as_raw()));
+    let is_stopped =
+        [Signal::INT, Signal::TERM, Signal::HUP].iter().any(|asked| status.signal() == Some(asked.as_raw()));
     let of_signal = if is_stopped { PREEMPTED } else { LOST };
     status.code().map_or(of_signal, |code| code as u8)
 }
@@ -78,7 +79,8 @@ mod tests {
     #[test]
     fn a_process_that_a_request_to_stop_has_killed_was_stopped() {
         let killed = |signal: Signal| of_status(ExitStatus::from_raw(signal.as_raw()));
-        assert_eq!([Signal::TERM, Signal::INT, Signal::KILL].map(killed), [PREEMPTED, PREEMPTED, LOST]);
+        assert_eq!([Signal::TERM, Signal::INT, Signal::HUP].map(killed), [PREEMPTED; 3]);
+        assert_eq!(killed(Signal::KILL), LOST);
         assert_eq!(of_status(ExitStatus::from_raw(i32::from(USAGE) << 8)), USAGE);
     }
 }

@@ -35,6 +35,7 @@ use loongforge_core::observe::{Console, init_logging};
 use loongforge_core::schedule::PoolSizes;
 use loongforge_torch::native::exit_at_once;
 use scheduler_process::SchedulerProcess;
+use std::io::{Write, stderr};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -119,7 +120,8 @@ fn heed_signals(args: &RunArgs) -> anyhow::Result<()> {
                 Phase::After => "stopped on request; resume with --resume",
                 _ => "stopped on request before the run was under way; start it again with the same command",
             };
-            eprintln!("{what}");
+            // It has to end also where nobody can read that, as after a terminal was closed.
+            let _ = writeln!(stderr(), "{what}");
             // Nothing waits for this: threads of libtorch may compute.
             exit_at_once(exit::PREEMPTED);
         })?;

@@ -8,7 +8,7 @@ use clap::Args;
 use loongforge_core::files;
 use loongforge_core::observe::safe;
 use loongforge_core::robot::wire::{Names, Offer, Protocol};
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -80,7 +80,8 @@ pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name: &str) -> anyhow::Result<ExitCode> {
-    let tell = |line: &str| eprintln!("a connection ended: {}", safe(line));
+    // The server goes on where nobody reads that, as after a terminal was closed.
+    let tell = |line: &str| drop(writeln!(stderr(), "a connection ended: {}", safe(line)));
     let server = match Server::open(door, protocol, offer, actor, Box::new(tell)).await {
         Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(&error).into()),
         opened => opened?,

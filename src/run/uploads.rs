@@ -1,7 +1,7 @@
 //! Checkpoints of a run in an object store (`checkpoint.upload`).
 
-use loongforge_actors::Heeding;
 use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads, has_former, remove_staged};
+use loongforge_actors::{Hangups, Heeding};
 use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError};
 use loongforge_core::config::RunConfig;
 use loongforge_core::files::LeftAside;
@@ -85,17 +85,19 @@ pub fn finish(uploads: Option<Uploads>, config: &RunConfig, console: &Console) -
     }
 }
 
-/// Listens for SIGINT and SIGTERM until what it returns is dropped: the run has ended, and nothing else of it heeds them.
+/// Listens for SIGINT, SIGTERM and SIGHUP until what it returns is dropped: the run has ended, and nothing else of it heeds them.
 fn give_up_at_a_signal(uploader: Uploader) -> oneshot::Sender<()> {
     let (sender, done) = oneshot::channel();
     let listen = async move {
-        let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+        let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hangups)) =
+            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()), Hangups::new())
         else {
             return;
         };
         tokio::select! {
             _ = interrupt.recv() => uploader.give_up(),
             _ = terminate.recv() => uploader.give_up(),
+            () = hangups.next() => uploader.give_up(),
             _ = done => {}
         }
     };

@@ -9,7 +9,7 @@ use loongforge::core::engine::fault::SAVE_POINTS;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 const COMMON: [&str; 3] = ["train.steps=8", "checkpoint.every_steps=2", "run.deterministic=true"];
@@ -219,6 +219,36 @@ fn a_checkpoint_can_be_asked_for_by_a_signal() {
     let after = hashes(&checkpoints(&fixture, "asked"));
     assert!(saved.len() == 1 && after.len() == 2, "{saved:?} {after:?}");
     assert!(fixture.path().join("asked/loss.png").is_file(), "a stopped run has its loss curve");
+}
+
+/// SIGHUP comes twice, from the shell and from the system, and nothing can be written to the terminal any more.
+#[test]
+fn a_run_saves_and_stops_where_its_terminal_is_closed_and_goes_on_under_nohup() {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    if u64::from_str_radix(ignored.trim(), 16).unwrap() & 1 == 1 {
+        return skip("SIGHUP", "it is ignored here, and so it is by what is started here");
+    }
+    let fixture = Fixture::new(Pictures::None);
+    let arguments = ["train.steps=100000", "checkpoint.every_steps=0"];
+    for (name, how) in [("threads", None), ("processes", Some("--processes"))] {
+        let mut child = program(&fixture, name, &arguments).args(how).spawn().unwrap();
+        wait_until(&mut child, || num_steps(&fixture, name) >= 1);
+        drop((child.stdout.take(), child.stderr.take()));
+        (0..2).for_each(|_| signal(&child, rustix::process::Signal::HUP));
+        assert_eq!(child.wait().unwrap().code(), Some(3), "{name}");
+        assert_eq!(hashes(&checkpoints(&fixture, name)).len(), 1, "{name}");
+    }
+    let run = program(&fixture, "nohup", &arguments);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(run.get_program()).args(run.get_args());
+    let mut child = shell.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until(&mut child, || num_steps(&fixture, "nohup") >= 1);
+    signal(&child, rustix::process::Signal::HUP);
+    let then = num_steps(&fixture, "nohup");
+    wait_until(&mut child, || num_steps(&fixture, "nohup") > then + 2);
+    signal(&child, rustix::process::Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(3));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::cli::check::{Checked, stages_of};
 use crate::cli::{UsageError, exit};
 use loongforge_actors::launch::run_to_end;
 use loongforge_core::config::{RunConfig, StageStart};
+use std::io::{Write, stderr};
 use std::process::{Command, ExitCode};
 
 /// Runs all stages; `None` where the file has none or one of them is chosen.
@@ -47,7 +48,8 @@ pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
         command.args(std::env::args_os().skip(1)).arg(&stage.word);
         let status = run_to_end(command)?;
         if !status.success() {
-            eprintln!("stage `{}` failed: {status}; `--resume` continues with it", stage.name);
+            // The exit code counts, also where a terminal is closed.
+            let _ = writeln!(stderr(), "stage `{}` failed: {status}; `--resume` continues with it", stage.name);
             return Ok(Some(ExitCode::from(exit::of_status(status))));
         }
     }

@@ -1,0 +1,55 @@
+//! SIGHUP, which the system sends where the terminal or connection is closed that a program was started from.
+
+use rustix::process::Signal;
+use std::{fs, io};
+use tokio::signal::unix::{self, SignalKind, signal};
+
+/// The process's state as the kernel shows it, with the signals that it ignores.
+const STATUS: &str = "/proc/self/status";
+
+/// Hears of SIGHUP, unless this process was started with that ignored, as `nohup` does: then it stays ignored.
+pub struct Hangups(Option<unix::Signal>);
+
+impl Hangups {
+    /// Listens to SIGHUP from now on.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn new() -> io::Result<Self> {
+        // To listen ends the ignoring, so it is looked at before; where that cannot be seen, the system's default stays.
+        let is_ignored = fs::read_to_string(STATUS).map_or(true, |status| ignores_hangups(&status));
+        if is_ignored { Ok(Self(None)) } else { signal(SignalKind::hangup()).map(|listening| Self(Some(listening))) }
+    }
+
+    /// Waits for the next one; forever where they are ignored. Dropping the future loses none.
+    pub async fn next(&mut self) {
+        if let Some(listening) = &mut self.0
+            && listening.recv().await.is_some()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}
+
+/// Returns whether a process of this status ignores SIGHUP.
+fn ignores_hangups(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(u64::MAX);
+    // Signal 1 is the lowest bit.
+    (mask >> (Signal::HUP.as_raw() - 1)) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_status_of_a_process() {
+        let of = |mask: &str| format!("SigBlk:\t0000000000000001\nSigIgn:\t{mask}\nSigCgt:\t0000000000000001\n");
+        assert!(ignores_hangups(&of("0000000000001001")));
+        assert!(!ignores_hangups(&of("0000000000001000")));
+        // What cannot be read leaves the signal as it is.
+        assert!(ignores_hangups("") && ignores_hangups(&of("-")));
+    }
+}
