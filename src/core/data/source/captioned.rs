@@ -14,6 +14,8 @@ use crate::data::media::VideoSource;
 /// Fields that name the picture or clip, and fields that hold the caption: the first that a record has.
 const VISUALS: [&str; 5] = ["video", "image", "file_name", "video_path", "image_path"];
 const CAPTIONS: [&str; 4] = ["prompt", "text", "caption", "cap"];
+/// Fields of other formats that name several pictures or clips.
+const LISTS: [&str; 2] = ["images", "videos"];
 /// Members of an archive that hold the caption.
 const BESIDE: [&str; 3] = ["txt", "text", "caption"];
 /// Fields that name pictures and clips that the result is made from, before `control_path_0` and so on.
@@ -46,18 +48,30 @@ pub fn says(has: impl Fn(&str) -> bool) -> bool {
     CAPTIONS.iter().any(|key| has(key))
 }
 
-/// Returns whether a record names a picture or a clip, or several. A `file_name` may be that of a text.
+/// Returns whether a record names a picture or a clip. A `file_name` may be that of a text.
 pub fn shows<'a>(value: impl Fn(&str) -> Option<&'a Json>) -> bool {
     let names = |key: &&str| match value(key) {
         Some(Json::String(name)) if *key == "file_name" => {
             matches!(kind_of(name), Some(FileKind::Picture | FileKind::Clip))
         }
+        value => is_named(value),
+    };
+    VISUALS.iter().any(names)
+}
+
+/// Returns the field in which a record lists pictures or clips, whose captions are unknown.
+pub fn listed<'a>(value: impl Fn(&str) -> Option<&'a Json>) -> Option<&'static str> {
+    LISTS.into_iter().find(|key| is_named(value(key)))
+}
+
+/// Returns whether a field names a file or several.
+fn is_named(value: Option<&Json>) -> bool {
+    match value {
         Some(Json::String(name)) => !name.is_empty(),
         Some(Json::Array(names)) => !names.is_empty(),
         Some(Json::Object(_)) => true,
         _ => false,
-    };
-    VISUALS.iter().chain(&["images", "videos"]).any(names)
+    }
 }
 
 /// Gives a record that has no caption this one.
@@ -81,6 +95,7 @@ impl Captioned {
     /// There is no caption, a field is of another type, or a file is not there.
     pub(super) fn of(mut fields: Map<String, Json>, record: &Record, folder: &str) -> Result<Self, DataError> {
         let files = Files { record, folder };
+        let list = listed(|key| fields.get(key));
         let mut take = |key: &str| fields.remove(key).filter(|value| !value.is_null());
         let mask = take(MASK).map(|value| visual(MASK, &value, &files)).transpose()?;
         let own = |wanted: &[FileKind]| {
@@ -94,6 +109,11 @@ impl Captioned {
                 .map(|name| visual("file_name", &Json::String(name), &files))
                 .transpose()?,
         };
+        if let (None, Some(list)) = (&target, list) {
+            return Err(DataError::Line(format!(
+                "`{list}` lists pictures or clips, but a caption is that of one: name it in `image` or `video`"
+            )));
+        }
         let caption = CAPTIONS.iter().find_map(|key| Some((*key, take(key)?)));
         let captions = match caption {
             Some((_, Json::String(text))) => vec![text],

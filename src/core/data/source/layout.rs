@@ -97,7 +97,7 @@ impl RecordLayout {
             () if has("text") && columns.contains_key("text") => Self::Text,
             // A text beside a picture is its caption: the text alone is not what the record is for.
             () if captioned::shows(value) && captioned::says(has) => Self::Captioned,
-            () if has("text") && json["text"].is_string() => match shown(record) {
+            () if has("text") && json["text"].is_string() => match captioned::listed(value).or_else(|| shown(record)) {
                 Some(shown) => {
                     return Err(format!(
                         "its first sample has text beside {shown:?}, without which it would be learned: write messages, or \

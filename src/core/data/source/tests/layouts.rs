@@ -40,7 +40,6 @@ fn every_layout_is_told_by_its_first_sample() {
     for (name, record, is_captioned) in [
         ("b.jsonl", json!({"image": "p.jpg", "text": "a"}), true),
         ("d.jsonl", json!({"file_name": "p.png", "text": "a"}), true),
-        ("f.jsonl", json!({"images": ["p.jpg"], "text": "a"}), true),
         ("g.jsonl", json!({"file_name": "a.py", "text": "a"}), false),
         ("h.jsonl", json!({"image": "", "images": [], "video": null, "text": "a"}), false),
     ] {
@@ -49,6 +48,13 @@ fn every_layout_is_told_by_its_first_sample() {
         let texts = TrainFile { format: Format::Text, ..TrainFile::new(file) };
         assert_eq!(shown(&open(&texts).unwrap(), 0), "a", "{name}");
     }
+    let pictures = TrainFile::new(folder.write("f.jsonl", json!({"images": ["p.jpg"], "text": "a"}).to_string()));
+    let error = open(&pictures).err().unwrap().to_string();
+    assert!(error.contains("f.jsonl: its first sample has text beside \"images\""), "{error}");
+    let captioned = open(&TrainFile { format: Format::Captioned, ..pictures.clone() }).unwrap();
+    let reason = captioned.read(0).unwrap_err().reason;
+    assert!(reason.contains("`images` lists pictures or clips") && reason.contains("`image`"), "{reason}");
+    assert_eq!(shown(&open(&TrainFile { format: Format::Text, ..pictures }).unwrap(), 0), "a");
     for (name, text, part) in [
         ("x.jsonl", "{\"question\": 1, \"picture\": 2}", "[\"question\", \"picture\"]"),
         ("y.jsonl", "[1, 2]", "its first sample is 1"),
