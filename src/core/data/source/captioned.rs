@@ -74,6 +74,14 @@ fn is_named(value: Option<&Json>) -> bool {
     }
 }
 
+/// Returns whether a record has a picture or a clip, in a field or beside its fields.
+pub(super) fn has_visual(record: &Record, columns: &BTreeMap<String, String>) -> bool {
+    let value = |key: &str| record.field(columns.get(key).map_or(key, String::as_str));
+    let is_visual = |name: &str| matches!(kind_of(name), Some(FileKind::Picture | FileKind::Clip));
+    VISUALS.iter().any(|key| is_named(value(key)))
+        || record.is_closed && record.members.iter().any(|(name, _)| is_visual(name))
+}
+
 /// Gives a record that has no caption this one.
 pub(super) fn caption(record: &mut Record, columns: &BTreeMap<String, String>, caption: &str) {
     let is_beside = BESIDE.iter().any(|name| record.member(name).is_some());

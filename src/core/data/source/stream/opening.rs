@@ -6,6 +6,8 @@ use std::sync::Mutex;
 use super::{Source, Unit};
 use crate::config::{Phase, TrainFile};
 use crate::data::error::DataError;
+use crate::data::source::block::Record;
+use crate::data::source::captioned::has_visual;
 use crate::data::source::energon::is_energon;
 use crate::data::source::index::Index;
 use crate::data::source::layout::RecordLayout;
@@ -96,7 +98,6 @@ impl Source {
         // What the set says of itself goes before `energon`, and not before another format.
         source.layout = match (named, layout) {
             (Some(RecordLayout::Crude) | None, Some(layout)) | (Some(layout), _) => layout,
-            (None, None) if source.caption.is_some() => RecordLayout::Captioned,
             (None, None) => source.detect()?,
         };
         check_phase(&source.name, Some(&source.layout), phase)?;
@@ -128,7 +129,7 @@ impl Source {
                 Ok(opened) => {
                     for record in 0..opened.block.len().min(NUM_TRIED as u64) {
                         match opened.block.read(record) {
-                            Ok(read) => match RecordLayout::of(&read, &self.columns) {
+                            Ok(read) => match self.layout_of(&read) {
                                 Ok(layout) => return Ok(layout),
                                 Err(told) => drop(reason.get_or_insert_with(|| file(&told))),
                             },
@@ -139,6 +140,17 @@ impl Source {
             }
         }
         Err(reason.unwrap_or_else(|| DataError::Empty { path: self.name.clone() }))
+    }
+
+    /// Returns the layout of a record. Where the set has a caption for all, a picture or clip needs none, and one beside a text is
+    /// captioned and no conversation.
+    fn layout_of(&self, record: &Record) -> Result<RecordLayout, String> {
+        match RecordLayout::of(record, &self.columns) {
+            Ok(RecordLayout::Fields(_)) | Err(_) if self.caption.is_some() && has_visual(record, &self.columns) => {
+                Ok(RecordLayout::Captioned)
+            }
+            told => told,
+        }
     }
 }
 

@@ -138,9 +138,15 @@ fn pictures_without_a_caption_have_that_of_their_set() {
         };
         assert_eq!([captions(0), captions(1)], [["a sks dog"], ["own"]], "{name}");
     }
+    folder.write("chats.jsonl", chat("a").to_string());
+    folder.write("speech/a.wav", "a recording");
+    folder.write("speech/a.txt", "said");
     let messages = TrainFile { format: Format::Messages, ..set("lines.jsonl") };
-    let error = open(&messages).err().unwrap().to_string();
-    assert!(error.contains("lines.jsonl: has no pictures or clips") && error.contains("`caption`"), "{error}");
+    for other in [messages, set("chats.jsonl"), set("speech")] {
+        let error = open(&other).err().unwrap().to_string();
+        let reason = format!("{}: has no pictures or clips", other.name().display());
+        assert!(error.contains(&reason) && error.contains("`caption`"), "{error}");
+    }
 }
 
 #[test]
