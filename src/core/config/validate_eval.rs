@@ -107,20 +107,33 @@ impl Rules<'_> {
 }
 
 impl Rules<'_> {
-    /// Checks that episodes that are chosen for evaluation are not trained on.
+    /// Checks that no episode is both trained on and evaluated where `episodes` selects some. A set that is used as a whole on both
+    /// sides is evaluated like any other data that are trained on.
     fn held_episodes(&mut self, config: &RunConfig, eval: &Eval) {
-        let (Some(path), Some(held)) = (&eval.path, &eval.episodes) else { return };
-        for (at, file) in config.data.train.iter().enumerate() {
-            let is_same = file.path.0.iter().any(|own| Path::new(own) == path);
-            let trained = file.episodes.as_deref().unwrap_or(&[EpisodeRange::ALL]);
-            let common = held.iter().flat_map(|one| trained.iter().filter_map(move |other| one.common(*other))).min();
-            let Some(episode) = common.filter(|_| is_same) else { continue };
-            let key = format!("data.train.{at}");
-            let help = format!("leave it out of `{key}.episodes` or of `eval.episodes`");
-            self.broken(true, code::COMBINATION, &["eval.episodes", &key], || {
-                let message = format!("`eval.episodes`: episode {episode} is also trained on, by `{key}`");
-                (message, help.as_str())
-            });
+        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let own = if eval.episodes.is_some() { "eval.episodes" } else { "eval.path" };
+        let first = eval.path.iter().map(|path| (own.to_owned(), path, eval.episodes.as_deref()));
+        let others = eval.sets.iter().map(|(name, path)| (format!("eval.sets.{name}"), path, None));
+        for (key, path, held) in first.chain(others) {
+            for (at, file) in config.data.train.iter().enumerate() {
+                let trained = file.episodes.as_deref();
+                let is_same = || file.path.0.iter().any(|one| real(Path::new(one)) == real(path));
+                if held.is_none() && trained.is_none() || !is_same() {
+                    continue;
+                }
+                let all = [EpisodeRange::ALL];
+                let (held, trained) = (held.unwrap_or(&all), trained.unwrap_or(&all));
+                let common = held.iter().flat_map(|one| trained.iter().filter_map(move |other| one.common(*other)));
+                let Some(episode) = common.min() else { continue };
+                let by = format!("data.train.{at}");
+                let help = match key.starts_with("eval.sets") {
+                    true => "evaluate other episodes of this set by `eval.path` with `eval.episodes`".to_owned(),
+                    false => format!("leave it out of `{by}.episodes` or of `eval.episodes`"),
+                };
+                self.broken(true, code::COMBINATION, &[&key, &by], || {
+                    (format!("`{key}`: episode {episode} is also trained on, by `{by}`"), help.as_str())
+                });
+            }
         }
     }
 }

@@ -106,12 +106,24 @@ fn episodes_are_numbers_and_ranges() {
         let text = bench.errors(&[&set(episodes)]);
         assert!(text.contains(part), "{text}");
     }
-    let eval = format!("eval={{path: {path}, episodes: [90-], sets: {{math: {path}}}}}");
-    let trained = bench.errors(&[&eval]);
-    assert!(
-        trained.contains("LF0111") && trained.contains("episode 90 is also trained on, by `data.train.0`"),
-        "{trained}"
-    );
+    let math = bench.dir.path().join("math.jsonl").display().to_string();
+    std::fs::write(&math, "{}\n").unwrap();
+    let link = bench.dir.path().join("link.jsonl").display().to_string();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for (overrides, key, episode) in [
+        (vec![format!("eval={{path: {path}, episodes: [90-]}}")], "eval.episodes", 90),
+        (vec![set("0-89"), format!("eval={{path: {path}, episodes: [80-]}}")], "eval.episodes", 80),
+        (vec![set("5-89"), format!("eval={{path: {path}}}")], "eval.path", 5),
+        (vec![set("5-89"), format!("eval={{sets: {{math: {path}}}}}")], "eval.sets.math", 5),
+        (vec![format!("eval={{path: {link}, episodes: 7}}")], "eval.episodes", 7),
+    ] {
+        let trained = bench.errors(&overrides.iter().map(String::as_str).collect::<Vec<_>>());
+        let reason = format!("`{key}`: episode {episode} is also trained on, by `data.train.0`");
+        assert!(trained.contains("LF0111") && trained.contains(&reason), "{trained}");
+    }
+    let whole = format!("eval={{path: {path}, sets: {{math: {path}}}}}");
+    assert!(bench.load(&[&whole]).config.eval.is_some(), "as other data that are trained on");
+    let eval = format!("eval={{path: {path}, episodes: [90-], sets: {{math: {math}}}}}");
     let eval = bench.load(&[&set("0-89"), &eval]).config.eval.unwrap();
     let of = |name: &str| {
         let ranges = eval.file(name)?.episodes.unwrap_or_default();
