@@ -91,6 +91,7 @@ pub fn spec(
         decisive: eval.map(|eval| decisive(eval).unwrap_or(0)),
         save_best: eval.is_some_and(|eval| eval.save_best),
         patience: eval.and_then(|eval| eval.patience),
+        min_delta: eval.map_or(0.0, |eval| eval.min_delta),
         batch_size: config.train.global_batch_size.max(MIN_BATCH),
     })
 }

@@ -162,6 +162,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["eval_iters"], "eval.max_samples", "a number of samples"),
     (&["split", "val_set_size"], "data.val_size", "a number of samples, or their fraction"),
     (&["early_stopping_patience", "early_stopping_steps"], "eval.patience", "a number of evaluations"),
+    (&["early_stopping_threshold"], "eval.min_delta", "a difference of losses"),
     (&["load_best_model_at_end"], "eval.save_best", "`checkpoint.dir` has a link `best`"),
     (&["metric_for_best_model"], "eval.best", "the name of the set whose loss decides"),
     (

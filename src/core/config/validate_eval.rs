@@ -44,6 +44,11 @@ impl Rules<'_> {
                 (format!("`eval.best`: there is no set `{best}`"), help.as_str())
             });
         }
+        let no_patience = eval.min_delta > 0.0 && eval.patience.is_none();
+        self.broken(no_patience, code::COMBINATION, &["eval.min_delta"], || {
+            let message = "`eval.min_delta` requires `eval.patience`, whose count it resets less often".to_owned();
+            (message, "set eval.patience to a number of evaluations, or drop eval.min_delta")
+        });
         let keys = [
             ("eval.max_samples", eval.max_samples.is_some()),
             ("eval.generate", eval.generate.is_some()),

@@ -58,7 +58,7 @@ fn evaluated(spec: CoordinatorSpec, every: u64) -> CoordinatorSpec {
     let made = EvaluationSet { every: MADE_EVERY, at_start: true, ..set("samples", vec![make]) };
     let sets = vec![set("held_out", vec![pass(0, 17), generate]), made, set("val", vec![at(0.1), at(0.9)])];
     let (decisive, save_best, patience) = (Some(2), false, None);
-    let evaluation = EvaluationSpec { sets, decisive, save_best, patience, batch_size: 7 };
+    let evaluation = EvaluationSpec { sets, decisive, save_best, patience, min_delta: 0.0, batch_size: 7 };
     CoordinatorSpec { evaluation: Some(evaluation), ..spec }
 }
 

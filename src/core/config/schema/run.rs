@@ -191,6 +191,11 @@ pub struct Eval {
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub patience: Option<u64>,
+    /// With `patience`: count a loss as improved only if it is lower by more than this than the last one that counted; 0: any
+    /// lower loss counts. The best step is the one with the lowest loss in any case.
+    #[serde(default)]
+    #[schemars(range(min = 0.0))]
+    pub min_delta: f64,
     /// Maximum length of a generated answer, in tokens.
     #[serde(default = "max_new_tokens")]
     #[schemars(range(min = 1))]

@@ -108,6 +108,10 @@ fn one_mistake_at_a_time() {
             "eval: { path: DATA, patience: 2 }\n",
             &["LF0111", "`eval.patience` applies only to evaluations", "set eval.every_steps"],
         ),
+        (
+            "eval: { path: DATA, every_steps: 2, min_delta: 0.01 }\n",
+            &["LF0111", "`eval.min_delta` requires `eval.patience`", "set eval.patience to a number"],
+        ),
         ("eval: { path: DATA, every_steps: 2, best: x }\n", &["LF0104", "no set `x`", "the sets are held_out"]),
         ("eval: { sets: { a: DATA }, episodes: [0-9] }\n", &["LF0111", "`eval.episodes` requires `eval.path`"]),
         ("eval: { path: DATA, sets: { a/b: DATA } }\n", &["LF0104", "`a/b` is not a valid set name"]),

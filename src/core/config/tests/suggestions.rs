@@ -9,6 +9,7 @@ fn what_other_trainers_and_habit_call_a_key_leads_to_it() {
         ("tensor_parallel=2", "did you mean `pools.foundation.tensor_parallel`?"),
         ("report_to=wandb", "did you mean `log.wandb`? (or log.mlflow;"),
         ("early_stopping_patience=3", "did you mean `eval.patience`?"),
+        ("early_stopping_threshold=0.01", "did you mean `eval.min_delta`?"),
         ("+checkpoint.interval=3", "did you mean `checkpoint.every_steps`?"),
         ("+checkpoint.folder=x", "did you mean `dir`?"),
         ("+eval={path: d.jsonl, samples: 3}", "did you mean `max_samples`?"),

@@ -16,8 +16,10 @@ pub struct EvaluationSpec {
     pub decisive: Option<usize>,
     /// Whether the best step is saved even if no checkpoint is due.
     pub save_best: bool,
-    /// Number of evaluations without a lower loss after which the run ends.
+    /// Number of evaluations without progress after which the run ends.
     pub patience: Option<u64>,
+    /// How much lower than at the last progress the loss must be to count as progress; 0: any lower loss counts.
+    pub min_delta: f64,
     /// Samples per plan.
     pub batch_size: usize,
 }
@@ -66,7 +68,10 @@ pub struct Evaluated {
     /// Number of steps done at the last evaluation.
     pub at: Option<StepId>,
     pub best: Option<Best>,
-    /// Number of evaluations since the best one.
+    /// Loss at the last progress; `None` in a checkpoint from before `min_delta`, where it is that of the best evaluation.
+    #[serde(default)]
+    pub progress: Option<f64>,
+    /// Number of evaluations since the last progress.
     pub without_progress: u64,
 }
 
@@ -83,6 +88,17 @@ impl Evaluated {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Returns whether `loss` is the lowest so far.
+    fn is_lower(&self, loss: f64) -> bool {
+        loss.is_finite() && self.best.is_none_or(|best| loss < best.loss)
+    }
+
+    /// Returns whether `loss` is progress: lower than at the last progress by more than `min_delta`.
+    fn is_progress(&self, loss: f64, min_delta: f64) -> bool {
+        let last = self.progress.or(self.best.map(|best| best.loss));
+        loss.is_finite() && last.is_none_or(|last| loss < last - min_delta)
+    }
 }
 
 /// One evaluation of all sets.
@@ -98,7 +114,7 @@ pub struct EvaluationSummary {
     /// Generated pictures and clips, as names of files in the run's folder.
     pub made: Vec<(SampleId, String)>,
     pub evaluated: Evaluated,
-    /// Whether the run ends because the loss has not improved for `patience` evaluations.
+    /// Whether the run ends because `patience` evaluations have brought no progress.
     pub stops: bool,
 }
 
@@ -285,8 +301,8 @@ impl Evaluations {
     /// Goes on with the sets that were not due, if what was found ends the run. Returns whether there are some.
     pub fn goes_on(&mut self) -> bool {
         let Some((spec, round)) = self.spec.as_ref().zip(self.round.as_mut()) else { return false };
-        let is_lower = |loss: f64| loss.is_finite() && self.evaluated.best.is_none_or(|best| loss < best.loss);
-        let is_decided = spec.decisive.is_some_and(|set| round.due[set] && !is_lower(round.results[set].loss()));
+        let is_progress = |loss: f64| self.evaluated.is_progress(loss, spec.min_delta);
+        let is_decided = spec.decisive.is_some_and(|set| round.due[set] && !is_progress(round.results[set].loss()));
         let is_last = spec.patience.is_some_and(|patience| self.evaluated.without_progress + 1 >= patience);
         let is_whole = round.due.iter().all(|due| *due);
         if !is_decided || !is_last || is_whole {
@@ -313,12 +329,17 @@ impl Evaluations {
         }
         self.evaluated.at = Some(step);
         let loss = decisive.map(|decisive: usize| sets[decisive].loss());
-        let is_lower = |loss: &f64| loss.is_finite() && self.evaluated.best.is_none_or(|best| *loss < best.loss);
-        let best = loss.filter(is_lower);
-        if let Some(loss) = best {
-            (self.evaluated.best, self.evaluated.without_progress) = (Some(Best { step, loss }), 0);
+        let progress = loss.filter(|loss| self.evaluated.is_progress(*loss, spec.min_delta));
+        let best = loss.filter(|loss| self.evaluated.is_lower(*loss));
+        if progress.is_some() {
+            (self.evaluated.progress, self.evaluated.without_progress) = (progress, 0);
         } else if decisive.is_some() {
+            // A checkpoint from before `min_delta` has no such loss, and the best one may change now.
+            self.evaluated.progress = self.evaluated.progress.or(self.evaluated.best.map(|best| best.loss));
             self.evaluated.without_progress += 1;
+        }
+        if let Some(loss) = best {
+            self.evaluated.best = Some(Best { step, loss });
         }
         let (is_best, evaluated, stops) = (best.is_some(), self.evaluated, self.stops());
         Some(EvaluationSummary { step, sets, decisive, is_best, made, evaluated, stops })
@@ -350,5 +371,49 @@ impl Round {
                 None => (self.set, self.pass, self.taken) = (self.set + 1, 0, 0),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Evaluates a set once for each loss; returns the best step, the evaluations without progress and whether the run ends.
+    fn course(min_delta: f64, before: Evaluated, losses: &[f64]) -> Vec<(u64, u64, bool)> {
+        let purpose = Purpose::Score { draw: 0 };
+        let pass = EvaluationPass { purpose, stream: 0, num_samples: 1, max_samples: 1, sigma: None };
+        let set = EvaluationSet { name: "val".to_owned(), every: 1, at_start: false, passes: vec![pass] };
+        let (decisive, save_best, patience) = (Some(0), true, Some(3));
+        let spec = EvaluationSpec { sets: vec![set], decisive, save_best, patience, min_delta, batch_size: 1 };
+        let mut evaluations = Evaluations::new(Some(spec), 100, before);
+        let evaluate = |(at, loss): (usize, &f64)| {
+            let step = StepId(before.at.map_or(1, |step| step.0 + 1) + at as u64);
+            evaluations.ask(step);
+            evaluations.found(EvaluationReport { loss_sum: *loss, num_targets: 1, ..EvaluationReport::default() });
+            let EvaluationSummary { evaluated, stops, .. } = evaluations.conclude(step).unwrap();
+            (evaluated.best.map_or(0, |best| best.step.0), evaluated.without_progress, stops)
+        };
+        losses.iter().enumerate().map(evaluate).collect()
+    }
+
+    #[test]
+    fn noise_below_the_least_improvement_does_not_reset_patience() {
+        let losses = [1.0, 0.995, 0.99, 0.985];
+        let none = Evaluated::default();
+        assert_eq!(course(0.0, none, &losses), [(1, 0, false), (2, 0, false), (3, 0, false), (4, 0, false)]);
+        // The lowest loss is the best one all the same.
+        assert_eq!(course(0.02, none, &losses), [(1, 0, false), (2, 1, false), (3, 2, false), (4, 3, true)]);
+        // Small improvements add up, and exactly the least one is none.
+        let counts = course(0.25, none, &[1.0, 0.875, 0.75, 0.625]);
+        assert_eq!(counts, [(1, 0, false), (2, 1, false), (3, 2, false), (4, 0, false)]);
+        assert_eq!(course(0.25, none, &[f64::NAN, 1.0]), [(0, 1, false), (2, 0, false)]);
+    }
+
+    #[test]
+    fn a_checkpoint_from_before_the_least_improvement_counts_from_its_best_loss() {
+        let old = r#"{"at": 4, "best": {"step": 2, "loss": 1.0}, "without_progress": 1}"#;
+        let old: Evaluated = serde_json::from_str(old).unwrap();
+        assert_eq!(course(0.25, old, &[0.9, 0.7]), [(5, 2, false), (6, 0, false)]);
+        assert_eq!(course(0.25, old, &[0.9, 0.8]), [(5, 2, false), (6, 3, true)]);
     }
 }
