@@ -33,6 +33,7 @@ Examples:
   loongforge evaluate Qwen/Qwen3-0.6B held_out.jsonl --max-tokens 8192 --limit 1000 --dtype f32
   loongforge evaluate Qwen/Qwen3-0.6B-Base book.txt --phase pretrain --json
   loongforge evaluate runs/asr held_out.jsonl --scores wer,cer --hypotheses answers.jsonl
+  loongforge evaluate runs/my summaries.jsonl --scores bleu,rouge --limit 500
 
 Samples are read with the settings of the checkpoint's run (data, train.phase), unless an option overrides them.";
 
@@ -74,10 +75,10 @@ pub struct EvaluateArgs {
     /// Answer the questions with greedy decoding and count correct answers
     #[arg(long)]
     answers: bool,
-    /// Answer the questions and score the answers, as in `eval.scores`: wer, cer, words
+    /// Answer the questions and score the answers, as in `eval.scores`: wer, cer, bleu, rouge, words
     #[arg(long, value_name = "SCORE", value_delimiter = ',')]
     scores: Vec<String>,
-    /// Normalization before words and characters are compared, as in `eval.normalize`: basic or none
+    /// Normalization for wer, cer and words, as in `eval.normalize`: basic or none
     #[arg(long, value_name = "HOW", default_value = "basic", requires = "asked")]
     normalize: String,
     /// Maximum length of a generated answer, in tokens
@@ -340,6 +341,8 @@ fn to_json(found: &HeldOut, record: &EvalRecord, folder: &Path, args: &EvaluateA
             "exact": exact,
             "wer": rate(&record.scores.wer),
             "cer": rate(&record.scores.cer),
+            "bleu": record.scores.bleu,
+            "rouge": record.scores.rouge,
             "words": record.scores.words,
         });
     }

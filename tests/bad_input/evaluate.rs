@@ -155,7 +155,7 @@ fn what_cannot_be_evaluated_is_named() {
     evaluate(&["run", "data/train.jsonl", "--template", "cook"], &["--template", "cook", "chatml"]);
     evaluate(&["run", "data/train.jsonl", "--format", "cook"], &["cook", "sharegpt"]);
     evaluate(&["run", "data/train.jsonl", "--columns", "cook"], &["--columns", "field=name"]);
-    evaluate(&["run", "data/train.jsonl", "--scores", "bleu"], &["--scores", "bleu", "wer"]);
+    evaluate(&["run", "data/train.jsonl", "--scores", "meteor"], &["--scores", "meteor", "wer"]);
     evaluate(&["run", "data/train.jsonl", "--answers", "--normalize", "all"], &["--normalize", "basic"]);
     let kept = fixture.read("data/held_out.jsonl");
     for (path, word) in [("./data/held_out.jsonl", "is read as data"), ("gone/heard.jsonl", "--hypotheses: gone")] {

@@ -110,6 +110,10 @@ impl EvalRecord {
             ("exact", self.exact),
             ("wer", rate(self.scores.wer)),
             ("cer", rate(self.scores.cer)),
+            ("bleu", self.scores.bleu.map(|bleu| bleu.score)),
+            ("rouge1", self.scores.rouge.map(|rouge| rouge.rouge1)),
+            ("rouge2", self.scores.rouge.map(|rouge| rouge.rouge2)),
+            ("rougeL", self.scores.rouge.map(|rouge| rouge.rouge_l)),
         ];
         let named = values.into_iter().filter_map(|(name, value)| Some((format!("eval/{}/{name}", self.set), value?)));
         let at = |(sigma, loss): &(f64, f64)| (format!("eval/{}/loss_at_{sigma}", self.set), *loss);

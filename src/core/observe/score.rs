@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error_rate::ErrorRate;
 use super::normalize::{characters, words};
+use super::overlap::{Bleu, Rouge};
 use crate::config::{Eval, Expect, Normalize, Score};
 
 /// A generated answer.
@@ -43,6 +44,10 @@ pub struct Scores {
     pub wer: Option<ErrorRate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cer: Option<ErrorRate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bleu: Option<Bleu>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rouge: Option<Rouge>,
     /// Tells how `wer`, `cer` and `words` read texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<Normalize>,
@@ -78,10 +83,13 @@ impl Scores {
             let pair = |answer: &ScoredAnswer| (characters(&answer.expected, how), characters(&answer.answer, how));
             ErrorRate::of(answers.iter().map(pair))
         };
+        let texts = || answers.iter().map(|answer| (answer.expected.as_str(), answer.answer.as_str()));
         Self {
             wer: has(Score::Wer).then(wer),
             cer: has(Score::Cer).then(cer),
-            normalize: (!scoring.scores.is_empty()).then_some(how),
+            bleu: has(Score::Bleu).then(|| Bleu::of(texts())),
+            rouge: has(Score::Rouge).then(|| Rouge::of(texts())),
+            normalize: scoring.scores.iter().any(|score| score.is_normalized()).then_some(how),
             words: if has(Score::Words) { places(answers, how) } else { Vec::new() },
             verdict: scoring.expect.map(|expected| Verdict::of(answers, how, expected)),
         }
@@ -99,6 +107,8 @@ impl Scores {
                 edits.reference, edits.substitutions, edits.insertions, edits.deletions
             ));
         }
+        texts.extend(self.bleu.as_ref().map(Bleu::text));
+        texts.extend(self.rouge.as_ref().map(Rouge::text));
         if !self.words.is_empty() {
             let share = |[correct, all]: &[u64; 2]| format!("{:.1} %", 100.0 * *correct as f64 / *all as f64);
             let places: Vec<String> = self.words.iter().map(share).collect();
@@ -193,6 +203,12 @@ mod tests {
             ]
         );
         assert_eq!(Scores::of(&answers, &Scoring::default()), Scores::default());
+        let scores = vec![Score::Rouge, Score::Bleu];
+        let scores = Scores::of(&answers, &Scoring { scores, ..Scoring::default() });
+        // Of words 1, 1/2, 1/2 and 0, and of runs of two words only the first.
+        let bleu = "BLEU-4 0.00 (no answer has 4 words; 7 words, expected 7)";
+        assert_eq!(scores.texts(), [bleu, "ROUGE-1 50.00, ROUGE-2 25.00, ROUGE-L 50.00"]);
+        assert_eq!(scores.normalize, None);
     }
 
     #[test]

@@ -339,7 +339,9 @@ fn run(sheet: &mut Sheet) {
     sheet.run_of_trainer();
     sheet.copy("early_stopping_steps", "eval.patience");
     sheet.with("predict_with_generate", "eval.generate", |value| match value {
-        Value::Bool(true) => Err("set eval.generate, the number of answers to generate"),
+        Value::Bool(true) => {
+            Err("set eval.generate, the number of answers to generate, and eval.scores: [bleu, rouge]")
+        }
         _ => Err("it is off"),
     });
     sheet.missing(TRACKERS, &["use_swanlab"]);

@@ -210,12 +210,13 @@ pub struct Eval {
     #[serde(default = "batch_size")]
     #[schemars(range(min = 1))]
     pub batch_size: usize,
-    /// Scores of answers in addition to exact match: `wer` and `cer` are the word and character error rates over all answers,
-    /// `words` counts the answers with the correct word at each position.
+    /// Scores of answers in addition to exact match: `wer` and `cer` are the word and character error rates over all answers, `bleu`
+    /// is BLEU-4 over all answers, `rouge` the mean ROUGE-1, ROUGE-2 and ROUGE-L, `words` counts the answers with the correct word at
+    /// each position.
     #[serde(default)]
     pub scores: Vec<Score>,
-    /// Normalization of answers before words and characters are compared: Whisper's basic rules (lower case, no punctuation,
-    /// nothing in brackets), or none.
+    /// Normalization of answers before words and characters are compared (`wer`, `cer`, `words`): Whisper's basic rules (lower case,
+    /// no punctuation, nothing in brackets), or none.
     #[serde(default)]
     pub normalize: Normalize,
     /// Expected fraction of correct answers, by the name of the set: `{ math: { at_least: 0.9 } }`, or `at_most`, or `chance` for a

@@ -12,6 +12,10 @@ pub enum Score {
     Wer,
     // Character error rate.
     Cer,
+    // BLEU-4 over all answers.
+    Bleu,
+    // Means of ROUGE-1, ROUGE-2 and ROUGE-L.
+    Rouge,
     // Number of answers with the correct word at each position of the expected answer.
     Words,
 }
@@ -34,8 +38,15 @@ impl Score {
         match self {
             Self::Wer => "wer",
             Self::Cer => "cer",
+            Self::Bleu => "bleu",
+            Self::Rouge => "rouge",
             Self::Words => "words",
         }
+    }
+
+    /// Returns whether answers are normalized for it; BLEU and ROUGE have their own words.
+    pub fn is_normalized(self) -> bool {
+        !matches!(self, Self::Bleu | Self::Rouge)
     }
 }
 

@@ -125,7 +125,7 @@ fn one_mistake_at_a_time() {
             "eval: { path: DATA, expect: { held_out: { at_least: 95 } } }\n",
             &["LF0104", "`eval.expect.held_out.at_least`"],
         ),
-        ("eval: { path: DATA, scores: [bleu] }\n", &["`eval.scores.0`", "wer"]),
+        ("eval: { path: DATA, scores: [meteor] }\n", &["`eval.scores.0`", "wer"]),
         // the course of the learning rate
         ("$ +train.warmup_ratio=1.5", &["LF0104", "`train.warmup_ratio`: must be at most 1"]),
         (
