@@ -2,7 +2,7 @@
 
 use super::{Cli, exit};
 use clap::builder::Resettable;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::{Arg, Command, CommandFactory, FromArgMatches, Id};
 use loongforge_core::config::{key_called, remark_on};
 use std::ffi::OsString;
@@ -13,17 +13,17 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
     let words = overrides(words);
     let parsed = parse_words(&words).and_then(|cli| expect_needed(&words).map(|()| cli));
     parsed.unwrap_or_else(|error| {
-        let has_tip = match error.get(ContextKind::InvalidArg) {
-            Some(ContextValue::String(option)) => error.kind() == ErrorKind::UnknownArgument && tip(option).is_some(),
-            _ => false,
-        };
-        let unknown = unknown_options(&words);
-        if !has_tip || unknown.is_empty() {
-            error.exit();
-        }
-        eprintln!("{}", refusal(&unknown));
+        let Some(text) = told(error.kind(), &words) else { error.exit() };
+        eprintln!("{text}");
         std::process::exit(exit::USAGE.into())
     })
+}
+
+/// Returns what is said instead of clap's message about an error of this kind; `None`: that message, unless it is known of an unknown
+/// option what to write instead.
+fn told(kind: ErrorKind, words: &[OsString]) -> Option<String> {
+    let unknown = if kind == ErrorKind::UnknownArgument { unknown_options(words) } else { Vec::new() };
+    unknown.iter().any(|option| tip(option).is_some()).then(|| refusal(&unknown))
 }
 
 fn parse_words(words: &[OsString]) -> Result<Cli, clap::Error> {
@@ -172,16 +172,19 @@ mod tests {
 
     #[test]
     fn all_unknown_options_are_told_at_once() {
-        let unknown = |line: &str| {
-            let words: Vec<OsString> = format!("loongforge {line}").split(' ').map(OsString::from).collect();
-            unknown_options(&words)
-        };
+        let words =
+            |line: &str| -> Vec<OsString> { format!("loongforge {line}").split(' ').map(OsString::from).collect() };
+        let unknown = |line: &str| unknown_options(&words(line));
         let found =
             unknown("run a.yaml --resume --lr 3 --micro-batch-size=2 train.steps=1 --processes --frobnicate -- --x");
         assert_eq!(found, ["--lr", "--micro-batch-size", "--frobnicate"]);
         let text = refusal(&found);
         assert_eq!((text.matches("error: ").count(), text.matches("tip: did you mean").count()), (3, 2), "{text}");
         assert!(unknown("top --lr 3").is_empty() && unknown("run a.yaml --resume=b --tls c").is_empty());
+        // Whichever of them comes first.
+        let told = |line: &str| told(ErrorKind::UnknownArgument, &words(line)).unwrap_or_default();
+        assert_eq!(told("run a.yaml --frobnicate --lr 3").matches("error: ").count(), 2);
+        assert_eq!(["run a.yaml --frobnicate", "top --lr 3"].map(told), ["", ""]);
     }
 
     #[test]
