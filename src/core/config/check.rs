@@ -210,7 +210,9 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
     if let Some(remark) = foreign::remark(name, path) {
         return problem.help(remark);
     }
-    if let Some((ours, note)) = foreign::ours(name) {
+    // A whole section of theirs is one at the top alone.
+    let named = foreign::ours(name).filter(|(ours, _)| path.is_empty() || ours.contains('.'));
+    if let Some((ours, note)) = named {
         // The section may have a key of that name itself, as each part of a model does.
         let own = ours.rsplit('.').next().filter(|last| !path.is_empty() && keys.contains(last));
         let ours = own.map_or(ours.to_owned(), |last| join(path, last));
@@ -240,6 +242,7 @@ fn other_word(name: &str, path: &str) -> Option<&'static str> {
         ("data", "path" | "paths" | "file" | "files") => Some("train"),
         ("model", "name" | "path") => Some("load"),
         ("checkpoint", "folder") => Some("dir"),
+        ("eval", "metrics") => Some("scores"),
         _ => None,
     }
 }

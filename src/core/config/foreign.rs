@@ -176,7 +176,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["profiling"], "watch.profile", ""),
 ];
 
-/// Names, or keys with their sections, for which there is no key, and what there is instead.
+/// Names, or keys with their sections (without numbers of lists), for which there is no key, and what there is instead.
 const REMARKS: &[(&[&str], &str)] = &[
     (
         &["resume", "resume_from_checkpoint", "auto_resume_from_checkpoints"],
@@ -207,6 +207,10 @@ const REMARKS: &[(&[&str], &str)] = &[
     (
         &["episodes", "exclude_episodes"],
         "name the episodes with their data set: `data.train: [{ path: SET, episodes: [0-99, 120, 200-] }]`",
+    ),
+    (
+        &["data.train.split", "data.train.subset"],
+        "name it in the path, as `hf://datasets/ORG/NAME/SPLIT` or `hf://datasets/ORG/NAME/CONFIGURATION/SPLIT`",
     ),
     (&["dataset_text_field"], "name the field of a data set: `data.train: [{ path: FILE, columns: { text: FIELD } }]`"),
     (
@@ -253,7 +257,8 @@ pub(super) fn ours(name: &str) -> Option<(&'static str, &'static str)> {
 
 /// Returns what there is instead of a key that other trainers call `name`, or that a user looks for in the section `path`.
 pub(super) fn remark(name: &str, path: &str) -> Option<&'static str> {
-    let key = join(path, name);
+    let sections: Vec<&str> = path.split('.').filter(|part| part.parse::<usize>().is_err()).collect();
+    let key = join(&sections.join("."), name);
     let is_meant = |theirs: &&str| theirs.eq_ignore_ascii_case(name) || **theirs == key;
     REMARKS.iter().find(|(theirs, _)| theirs.iter().any(is_meant)).map(|(_, remark)| *remark)
 }

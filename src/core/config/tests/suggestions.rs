@@ -16,6 +16,9 @@ fn what_other_trainers_and_habit_call_a_key_leads_to_it() {
         ("+training={steps: 3}", "did you mean `train`?"),
         ("resume_from_checkpoint=x", "`--resume=CHECKPOINT` from that one"),
         ("+log.wandb={mode: offline}", "a run is always written to files"),
+        ("data.train=[{path: d.jsonl, split: test}]", "name it in the path, as `hf://datasets/ORG/NAME/SPLIT`"),
+        ("+eval={path: d.jsonl, metrics: [wer]}", "did you mean `scores`?"),
+        ("+metrics={wandb: true}", "did you mean `log`?"),
         ("num_layers=4", "`model.overrides` changes keys of it"),
     ] {
         let text = bench.errors(&[text]);
