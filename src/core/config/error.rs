@@ -138,6 +138,12 @@ impl Sources {
         &self.0[source].1
     }
 
+    /// Returns whether a text has an interpolation of this environment variable, used or not: stages read each their own.
+    pub fn read_variable(&self, name: &str) -> bool {
+        let reads = |line: &String| line.contains("oc.env") && line.contains(name);
+        self.0.iter().any(|(_, lines)| lines.iter().any(reads))
+    }
+
     /// Returns the line of a place; empty if the place is past the end.
     pub fn line(&self, pos: Pos) -> &str {
         self.lines(pos.source).get(pos.line - 1).map_or("", String::as_str)

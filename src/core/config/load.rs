@@ -1,6 +1,5 @@
 //! Loads a config from file, environment and command line: a checked [`RunConfig`], or every mistake.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -28,7 +27,7 @@ pub struct Loaded {
     pub composed: Value,
     /// The origin of each value, in the same order.
     pub origins: Vec<KeyOrigin>,
-    /// A line for each environment variable that begins as the program's own do, is none, and is not read by the config.
+    /// A line for each environment variable that begins as the program's own do, is none, and has no interpolation in the config.
     pub ignored: Vec<String>,
 }
 
@@ -158,14 +157,10 @@ fn load_root(
     mut sources: Sources,
     mode: Mode,
 ) -> Result<Loaded, Report> {
-    let (mut problems, read) = (Vec::new(), RefCell::new(BTreeSet::new()));
-    let lookup = |name: &str| {
-        read.borrow_mut().insert(name.to_owned());
-        env.get(name).cloned()
-    };
+    let mut problems = Vec::new();
     let assembled = assemble(file, root, overrides, env, &mut sources, mode.start, &mut problems);
-    let loaded = assembled.and_then(|assembled| finish(assembled, &lookup, mode.files, &sources, &mut problems));
-    let ignored = variables::ignored(env.keys(), |name| read.borrow().contains(name));
+    let loaded = assembled.and_then(|assembled| finish(assembled, env, mode.files, &sources, &mut problems));
+    let ignored = variables::ignored(env.keys(), |name| sources.read_variable(name));
     match loaded {
         Some(loaded) => Ok(Loaded { ignored, ..loaded }),
         None => Err(Report { ignored, ..sources.report(problems) }),
@@ -231,7 +226,7 @@ fn assemble(
 /// Adds defaults, resolves interpolations, checks and types the tree.
 fn finish(
     Assembled { mut tree, is_whole, loads_last_checkpoint }: Assembled,
-    lookup: &dyn Fn(&str) -> Option<String>,
+    env: &BTreeMap<String, String>,
     files: Files,
     sources: &Sources,
     problems: &mut Vec<Problem>,
@@ -241,7 +236,7 @@ fn finish(
     check::refuse_code(&mut tree, "", &mut found);
     shape::spell_out(&mut tree, &SCHEMA);
     shape::fill_defaults(&mut tree, &SCHEMA);
-    interpolate::resolve(&mut tree, lookup, &mut found, &mut failed);
+    interpolate::resolve(&mut tree, &|name| env.get(name).cloned(), &mut found, &mut failed);
     if let Some(Err(problem)) = loads_last_checkpoint.then(|| open_last_checkpoint(&mut tree)) {
         // What else is wrong with the model depends on it.
         problems.push(problem);

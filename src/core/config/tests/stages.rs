@@ -89,6 +89,18 @@ fn the_checkpoint_of_the_stage_before_takes_the_place_of_the_first_model() {
     assert!(model.foundation.load.is_some());
 }
 
+#[test]
+fn a_variable_that_another_stage_reads_is_known() {
+    // In parts: these are no variables of the program.
+    let [read, other] = ["_OWN_RATE", "_OTHER"].map(|end| format!("LOONGFORGE{end}"));
+    let bench = Bench::new(&RECIPE.replace("lr: 2e-05", &format!("lr: '${{oc.env:{read}}}'")));
+    let env = [&read, &other].map(|name| (name.clone(), "1e-4".to_owned()));
+    let words = ["stage=align".to_owned()];
+    let loaded = load_stage(&bench.dir.path().join("vlm.yaml"), &words, env.into_iter(), StageStart::FirstModel);
+    let ignored = loaded.unwrap().ignored;
+    assert!(ignored.len() == 1 && ignored[0].contains(&other), "{ignored:?}");
+}
+
 /// The checkpoint of the stage before has them: they would be added twice.
 #[test]
 fn adapters_of_the_first_model_are_not_those_of_a_later_stage() {
