@@ -179,16 +179,10 @@ impl Resolver<'_> {
 
     /// Returns the value of an environment variable, or its default, as it is written: within a text `1.10` is no number.
     fn written(&self, body: &str) -> Option<String> {
-        let (resolver, arguments) = body.split_once(':')?;
-        if resolver.trim() != "oc.env" {
-            return None;
-        }
-        let (name, default) = match arguments.split_once(',') {
-            Some((name, default)) => (name, Some(default.trim())),
-            None => (arguments, None),
-        };
+        let (_, arguments) = body.split_once(':').filter(|(resolver, _)| resolver.trim() == "oc.env")?;
+        let (name, default) = name_and_default(arguments);
         let default = || default.filter(|default| !default.contains("${"));
-        (self.env)(name.trim()).or_else(|| Some(default()?.trim_matches(['"', '\'']).to_owned()))
+        (self.env)(name).or_else(|| Some(default()?.trim_matches(['"', '\'']).to_owned()))
     }
 
     /// Returns the value of the expression between `${` and `}`.
@@ -206,10 +200,7 @@ impl Resolver<'_> {
             let code = if refused { code::REFUSED } else { code::INTERPOLATION };
             return Err(Failure { code, ..failure.help("resolvers are `${key}` and `${oc.env:NAME,default}`") });
         }
-        let (name, default) = match arguments.split_once(',') {
-            Some((name, default)) => (name.trim(), Some(default.trim())),
-            None => (arguments.trim(), None),
-        };
+        let (name, default) = name_and_default(arguments);
         match ((self.env)(name), default) {
             (Some(value), _) => Ok(scalar(&value)),
             (None, Some(default)) if default.contains("${") => self.text(default, path, depth + 1),
@@ -244,6 +235,14 @@ impl Resolver<'_> {
                 Err(near.into_iter().fold(failure, |f, near| f.help(format!("did you mean `${{{near}}}`?"))))
             }
         }
+    }
+}
+
+/// Splits the arguments of `oc.env` into the variable's name and its default.
+fn name_and_default(arguments: &str) -> (&str, Option<&str>) {
+    match arguments.split_once(',') {
+        Some((name, default)) => (name.trim(), Some(default.trim())),
+        None => (arguments.trim(), None),
     }
 }
 
