@@ -163,8 +163,10 @@ fn pictures_are_reduced_as_llama_factory_reduces_them() {
     assert_eq!(node(&later)["data"]["video"], json!({ "max_frames": 128, "fps": 2.0 }));
     assert!(says(&later, "each frame"));
     // A model whose pictures have one size refuses a limit.
-    let square = of("model_name_or_path: llava-hf/llava-1.5-7b-hf\n");
-    assert!(node(&square)["data"]["image"].is_null() && says(&square, "589,824"));
+    for name in ["llava-hf/llava-1.5-7b-hf", "org/llava-qwen2-7b"] {
+        let square = of(&format!("model_name_or_path: {name}\n"));
+        assert!(node(&square)["data"]["image"].is_null() && says(&square, "589,824"), "{name}");
+    }
     let text = of("model_name_or_path: Qwen/Qwen2.5-7B-Instruct\n");
     assert!(node(&text)["data"]["image"].is_null() && !says(&text, "589,824"));
 }

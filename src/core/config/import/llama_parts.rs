@@ -96,9 +96,11 @@ pub(super) fn towers(sheet: &mut Sheet) {
 
 /// Sets the limits that theirs are by default: a picture is reduced to them before the model's own processor reads it.
 pub(super) fn limits(sheet: &mut Sheet) {
+    // A LLaVA may have a Qwen for its language model: its pictures have one size.
     let is = |part: &str| {
         let name = |key: &&str| sheet.get(key).and_then(Value::as_str).map(str::to_lowercase);
-        ["model_name_or_path", "template"].iter().filter_map(name).any(|name| name.contains(part))
+        let is_named = |name: String| name.contains(part) && !name.contains("llava");
+        ["model_name_or_path", "template"].iter().filter_map(name).any(is_named)
     };
     let (is_earlier, is_later) = (is("qwen2"), is("qwen3"));
     if is_earlier || is_later {
