@@ -217,6 +217,20 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
     let choices: Vec<_> = two["choices"].as_array().unwrap().iter().map(|it| (&it["index"], &it["message"])).collect();
     assert_eq!((status, choices.len()), (200, 2), "{two}");
     assert!(choices[0].0 == 0 && choices[1].0 == 1 && choices[0].1 != choices[1].1, "{two}");
+    let continued = |prompt: Value, n: u64| {
+        let asked = json!({"prompt": prompt, "n": n, "temperature": 0, "max_tokens": 8}).to_string();
+        let (status, _, found) = serving.ask("POST", "/v1/completions", "", &asked);
+        assert_eq!(status, 200, "{found}");
+        let choices = found["choices"].as_array().unwrap().iter().zip(0..);
+        let texts = choices.map(|(choice, index)| {
+            assert_eq!(choice["index"], index, "{found}");
+            choice["text"].clone()
+        });
+        (texts.collect::<Vec<_>>(), found["usage"]["prompt_tokens"].as_u64().unwrap())
+    };
+    let (one, other) = (continued(json!(PROMPT), 1), continued(json!("Once"), 1));
+    let both = continued(json!([PROMPT, "Once"]), 2);
+    assert_eq!(both, ([one.0.clone(), one.0, other.0.clone(), other.0].concat(), one.1 + other.1));
     // The first letters of the answer but one, as a stop string.
     let stop: String = generated.chars().skip(1).take(2).collect();
     let (_, _, stopped) = serving.chat(json!({"stop": [stop]}));

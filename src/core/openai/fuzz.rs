@@ -9,8 +9,11 @@ pub fn completions(bytes: &[u8]) {
         match Asked::read(endpoint, bytes) {
             Ok(mut asked) => {
                 assert!(asked.stops.iter().all(|stop| !stop.is_empty()));
-                if let Question::Chat(conversation) = &mut asked.question {
-                    let _ = confine(conversation, None);
+                assert!((1..=128).contains(&asked.num_answers()));
+                for question in &mut asked.questions {
+                    if let Question::Chat(conversation) = question {
+                        let _ = confine(conversation, None);
+                    }
                 }
             }
             Err(error) => assert!(error.status == 400 && !error.json().to_string().is_empty()),
@@ -27,6 +30,6 @@ pub fn bodies() -> Vec<Vec<u8>> {
         "function":{"name":"f"}}],"tool_choice":"auto","max_completion_tokens":9,"temperature":0.5,"top_p":0.9,"top_k":-1,"min_p":0.1,
         "repetition_penalty":1.1,"seed":-3,"stop":["a","b"],"stream":true,"stream_options":{"include_usage":true},"n":1,"user":"u",
         "response_format":{"type":"text"},"logprobs":false,"chat_template_kwargs":{"enable_thinking":false}}"#;
-    let text = r#"{"model":"m","prompt":["Once"],"max_tokens":3,"temperature":0,"stop":"\n","echo":false,"best_of":1,"suffix":null}"#;
+    let text = r#"{"model":"m","prompt":["Once","Then"],"max_tokens":3,"temperature":0,"stop":"\n","echo":false,"best_of":1,"suffix":null}"#;
     [chat, text].map(|text| text.as_bytes().to_vec()).into()
 }

@@ -45,8 +45,9 @@ pub struct Chance {
 pub struct Asked {
     pub endpoint: Endpoint,
     pub model: Option<String>,
-    pub question: Question,
-    /// Answers to it, drawn independently.
+    /// One chat, or the prompts of `/v1/completions`.
+    pub questions: Vec<Question>,
+    /// Answers to each of them, drawn independently.
     pub n: usize,
     /// `None`: as many as the server allows.
     pub max_tokens: Option<usize>,
@@ -65,14 +66,14 @@ impl Asked {
     /// What is wrong with it, or what cannot be done; the field is named.
     pub fn read(endpoint: Endpoint, body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::read(body)?;
-        let question = match endpoint {
-            Endpoint::Chat => Question::Chat(conversation(&mut fields)?),
-            Endpoint::Completions => Question::Text(prompt(&mut fields)?),
+        let questions = match endpoint {
+            Endpoint::Chat => vec![Question::Chat(conversation(&mut fields)?)],
+            Endpoint::Completions => prompts(&mut fields)?,
         };
         let asked = Self {
             endpoint,
             model: fields.text("model")?,
-            question,
+            questions,
             n: fields.integer("n", 1..=MAX_ANSWERS)?.unwrap_or(1) as usize,
             max_tokens: max_tokens(&mut fields, endpoint)?,
             chance: chance(&mut fields)?,
@@ -80,6 +81,11 @@ impl Asked {
             streams: fields.flag("stream")?.unwrap_or(false),
             includes_usage: includes_usage(&mut fields)?,
         };
+        if asked.num_answers() > MAX_ANSWERS as usize {
+            let (n, all) = (asked.n, asked.num_answers());
+            let reason = format!("`n` is {n}, which makes {all} answers; a request may have {MAX_ANSWERS}");
+            return Err(ApiError::bad("n", reason));
+        }
         if asked.stops.iter().any(|stop| stop.is_empty() || stop.len() > MAX_STOP_BYTES) {
             return Err(ApiError::bad("stop", format!("a stop string must have 1 to {MAX_STOP_BYTES} bytes")));
         }
@@ -90,20 +96,35 @@ impl Asked {
         fields.finish()?;
         Ok(asked)
     }
+
+    /// Returns the number of answers to all questions. Those to the first one come first.
+    pub fn num_answers(&self) -> usize {
+        self.questions.len() * self.n
+    }
 }
 
-/// The text of `/v1/completions`.
-fn prompt(fields: &mut Fields) -> Result<String, ApiError> {
-    let hint = "it must be one string, not a list of strings or of tokens";
-    match fields.take("prompt") {
-        Some(Json::String(text)) if !text.is_empty() => Ok(text),
-        Some(Json::Array(mut list)) if list.len() == 1 => match list.pop() {
-            Some(Json::String(text)) if !text.is_empty() => Ok(text),
-            _ => Err(ApiError::unsupported("prompt", hint)),
-        },
-        Some(Json::Array(_)) => Err(ApiError::unsupported("prompt", hint)),
-        _ => Err(ApiError::bad("prompt", "`prompt` must be a non-empty string")),
+/// The texts of `/v1/completions`.
+fn prompts(fields: &mut Fields) -> Result<Vec<Question>, ApiError> {
+    let wrong = || {
+        let reason = format!("`prompt` must be a non-empty string, or a list of 1 to {MAX_ANSWERS} of them");
+        ApiError::bad("prompt", reason)
+    };
+    let list = match fields.take("prompt") {
+        Some(Json::Array(list)) => list,
+        Some(text) => vec![text],
+        None => return Err(wrong()),
+    };
+    if list.is_empty() || list.len() > MAX_ANSWERS as usize {
+        return Err(wrong());
     }
+    let question = |value| match value {
+        Json::String(text) if !text.is_empty() => Ok(Question::Text(text)),
+        Json::Number(_) | Json::Array(_) => {
+            Err(ApiError::unsupported("prompt", "it must be a string or a list of strings, not of tokens"))
+        }
+        _ => Err(wrong()),
+    };
+    list.into_iter().map(question).collect()
 }
 
 fn max_tokens(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<usize>, ApiError> {

@@ -12,7 +12,7 @@ fn read(endpoint: Endpoint, body: &Json) -> Result<Asked, ApiError> {
 #[test]
 fn every_field_of_a_chat_is_read() {
     let asked = Asked::read(Endpoint::Chat, &fuzz::bodies()[0]).unwrap();
-    let Question::Chat(conversation) = &asked.question else { panic!("a chat") };
+    let [Question::Chat(conversation)] = &asked.questions[..] else { panic!("a chat") };
     let [system, user, assistant, tool] = &conversation.turns[..] else { panic!("four turns") };
     assert_eq!((system.role.as_str(), system.written, system.tools.len()), ("system", Written::Text, 1));
     // A word that stands for a picture in training data is a word here.
@@ -27,10 +27,8 @@ fn every_field_of_a_chat_is_read() {
     assert_eq!((asked.max_tokens, asked.stops.len(), asked.streams, asked.includes_usage), (Some(9), 2, true, true));
     assert_eq!(asked.n, 1);
     let text = Asked::read(Endpoint::Completions, &fuzz::bodies()[1]).unwrap();
-    assert_eq!(
-        (text.question, text.max_tokens, text.stops),
-        (Question::Text("Once".into()), Some(3), vec!["\n".into()])
-    );
+    assert_eq!(text.questions, ["Once", "Then"].map(|text| Question::Text(text.into())));
+    assert_eq!((text.num_answers(), text.max_tokens, text.stops), (2, Some(3), vec!["\n".into()]));
 }
 
 #[test]
@@ -97,8 +95,12 @@ fn what_is_wrong_or_not_done_is_named() {
             json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}),
             "messages",
         ),
-        text("prompt", json!(["a", "b"])),
+        text("prompt", json!(["a", ""])),
+        text("prompt", json!([])),
+        text("prompt", json!(vec!["a"; 129])),
+        text("prompt", json!(["a", ["b"]])),
         text("prompt", json!([1, 2])),
+        (Endpoint::Completions, json!({"prompt": ["a", "b"], "n": 65}), "n".to_owned()),
         text("prompt", json!("")),
         text("echo", json!(true)),
         text("best_of", json!(2)),
@@ -142,7 +144,7 @@ fn files_are_those_below_the_folder() {
     let ask = |url: &str, files: Option<&std::path::Path>| {
         let part = json!({"type": "image_url", "image_url": {"url": url}});
         let asked = read(Endpoint::Chat, &json!({"messages": [{"role": "user", "content": [part]}]})).unwrap();
-        let Question::Chat(mut conversation) = asked.question else { panic!("a chat") };
+        let Some(Question::Chat(mut conversation)) = asked.questions.into_iter().next() else { panic!("a chat") };
         confine(&mut conversation, files).map_err(|error| error.to_string())
     };
     let folder = at("in");

@@ -106,13 +106,17 @@ impl Engine {
     /// # Errors
     /// 400: it asks for more answers than are made together. 429: too many requests wait. 503: the model's thread has ended.
     pub fn ask(&self, asked: Asked, limits: &Limits) -> Result<Receiver<Event>, ApiError> {
-        if asked.n > limits.batch {
-            let (n, most) = (asked.n, limits.batch);
-            let reason = format!("`n` is {n}, but at most {most} answers are made together (--batch of the server)");
-            return Err(ApiError::bad("n", reason));
+        let (n, all, most) = (asked.n, asked.num_answers(), limits.batch);
+        if all > most {
+            let (param, what) = match n > most {
+                true => ("n", format!("`n` is {n}")),
+                false => ("prompt", format!("{} prompts with `n` {n} make {all} answers", asked.questions.len())),
+            };
+            let reason = format!("{what}, but at most {most} answers are made together (--batch of the server)");
+            return Err(ApiError::bad(param, reason));
         }
         // Each token is one event at most, so that the model never waits for a slow client.
-        let (events, answer) = flume::bounded(asked.n * (limits.max_new_tokens + 4));
+        let (events, answer) = flume::bounded(all * (limits.max_new_tokens + 4));
         match self.jobs.try_send(Job { asked, events }) {
             Ok(()) => Ok(answer),
             Err(TrySendError::Full(_)) => {
@@ -128,7 +132,7 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
     // One that has come and found no place in the last batch.
     let mut held: Option<Job> = None;
     while let Some(first) = held.take().or_else(|| queue.recv().ok()) {
-        let mut room = limits.batch.saturating_sub(first.asked.n);
+        let mut room = limits.batch.saturating_sub(first.asked.num_answers());
         let mut jobs = vec![first];
         while room > 0
             && let Ok(job) = queue.try_recv()
@@ -137,11 +141,11 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
             if job.events.is_disconnected() {
                 continue;
             }
-            if job.asked.n > room {
+            if job.asked.num_answers() > room {
                 held = Some(job);
                 break;
             }
-            room -= job.asked.n;
+            room -= job.asked.num_answers();
             jobs.push(job);
         }
         // A prompt of a size that nobody thought of must not end the server: who asked hears that the answer ended early.
@@ -168,36 +172,57 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
 }
 
 /// Begins the answers to a request: none where it was refused, or nobody waits for it.
-fn begin(reader: &Reader, limits: &Limits, Job { asked, events }: Job) -> Vec<Begun> {
+fn begin(reader: &Reader, limits: &Limits, Job { mut asked, events }: Job) -> Vec<Begun> {
     if events.is_disconnected() {
         return Vec::new();
     }
     let n = asked.n;
-    let (sample, wanted) = match read(reader, limits, asked) {
-        Ok((sample, wanted)) => (Rc::new(sample), wanted),
+    let questions = std::mem::take(&mut asked.questions);
+    let is_list = questions.len() > 1;
+    let read = |(at, question): (usize, Question)| {
+        let param = match &question {
+            Question::Chat(_) => "messages".to_owned(),
+            Question::Text(_) if is_list => format!("prompt[{at}]"),
+            Question::Text(_) => "prompt".to_owned(),
+        };
+        let (sample, wanted) = read(reader, limits, &asked, question, &param)?;
+        Ok((Rc::new(sample), wanted))
+    };
+    let read: Result<Vec<(Rc<Sample>, Wanted)>, ApiError> = questions.into_iter().enumerate().map(read).collect();
+    let read = match read {
+        Ok(read) => read,
         Err(error) => {
             let _ = events.try_send(Event::Refused(error));
             return Vec::new();
         }
     };
-    if events.try_send(Event::Begun { prompt_tokens: sample.input_ids.len() }).is_err() {
+    let prompt_tokens: usize = read.iter().map(|(sample, _)| sample.input_ids.len()).sum();
+    if events.try_send(Event::Begun { prompt_tokens }).is_err() {
         return Vec::new();
     }
+    // Draws are those of each prompt alone.
     let of_own = |index: usize| {
+        let (sample, wanted) = &read[index / n];
         let mut wanted = wanted.clone();
         if let Some(sampling) = &mut wanted.sampling {
-            sampling.seed = sampling.seed.wrapping_add(index as u64);
+            sampling.seed = sampling.seed.wrapping_add((index % n) as u64);
         }
         Begun { index, sample: sample.clone(), wanted, events: events.clone() }
     };
-    (0..n).map(of_own).collect()
+    (0..read.len() * n).map(of_own).collect()
 }
 
-fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wanted), ApiError> {
+/// Reads one of the questions, which the field `param` has.
+fn read(
+    reader: &Reader,
+    limits: &Limits,
+    asked: &Asked,
+    question: Question,
+    param: &str,
+) -> Result<(Sample, Wanted), ApiError> {
     let processor = reader.processor();
-    let goes_on = matches!(asked.question, Question::Text(_));
-    let param = if goes_on { "prompt" } else { "messages" };
-    let sample = match asked.question {
+    let goes_on = matches!(question, Question::Text(_));
+    let sample = match question {
         Question::Text(text) => processor.text_prompt(SampleId(0), &text),
         Question::Chat(mut conversation) => {
             processor
@@ -243,7 +268,7 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
         }
         Some(wanted) => wanted,
     };
-    let chance = asked.chance;
+    let chance = &asked.chance;
     let is_greedy = chance.temperature == 0.0 || chance.top_p == 0.0;
     let sampling = (!is_greedy).then(|| Sampling {
         temperature: chance.temperature,
@@ -258,7 +283,7 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
         repetition_penalty: chance.repetition_penalty,
         presence_penalty: chance.presence_penalty,
         frequency_penalty: chance.frequency_penalty,
-        stops: asked.stops,
+        stops: asked.stops.clone(),
         goes_on,
     };
     Ok((sample, wanted))

@@ -86,7 +86,7 @@ where
     let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
     let id = format!("{prefix}-{}", hex([random().to_le_bytes(), random().to_le_bytes()].concat()));
     let reply = Reply { endpoint, id, created: now(), model: shared.name.clone() };
-    let (streams, includes_usage, n) = (asked.streams, asked.includes_usage, asked.n);
+    let (streams, includes_usage, n) = (asked.streams, asked.includes_usage, asked.num_answers());
     let answer = shared.engine.ask(asked, &shared.limits)?;
     // Only then is it known whether the request can be answered at all.
     let prompt_tokens = match next(&answer).await? {
