@@ -45,6 +45,8 @@ fn options_of_a_stable_schedule_arrive() {
     assert_eq!(linear, (json!("wsd"), json!(30), Some(1e-4), false, false));
     let cosine = of("lr_scheduler_kwargs: '{\"num_decay_steps\": 30}'\n");
     assert_eq!(cosine, (json!("wsd"), json!(30), None, true, false));
+    let agreed = of("lr_scheduler_kwargs: {decay_type: linear}\n");
+    assert_eq!(agreed, (json!("wsd"), json!(null), None, false, false));
     let other = of("lr_scheduler_kwargs: {num_decay_steps: 30, num_stable_steps: 9}\n");
     assert_eq!(other, (json!("wsd"), json!(null), None, true, true));
     let stable = "lr_scheduler_type: warmup_stable_decay\n";

@@ -104,6 +104,9 @@ impl Sheet {
         }
         let peak = self.number("learning_rate").unwrap_or(default_lr);
         match options.and_then(|options| of_options(&options, peak)) {
+            Some(set) if set.is_empty() => {
+                self.settled("the schedule here is so in any case", &["lr_scheduler_kwargs"]);
+            }
             Some(set) => {
                 let names: Vec<&str> = set.iter().map(|(ours, _)| *ours).collect();
                 let names = names.join(", ");
@@ -345,5 +348,5 @@ fn of_options(options: &Map<String, Value>, peak: f64) -> Option<Vec<(&'static s
             _ => return None,
         }
     }
-    (!set.is_empty()).then_some(set)
+    Some(set)
 }
