@@ -75,8 +75,8 @@ pub enum ImportError {
     Unknown(String),
 }
 
-/// Translates a config or a launch script. Of what it names only the configs of DeepSpeed and LLaMA-Factory's `dataset_info.json` are
-/// read.
+/// Translates a config or a launch script. Of what it names only the configs of DeepSpeed, LLaMA-Factory's `dataset_info.json` and the
+/// `config.json` of a model's folder are read.
 ///
 /// # Errors
 /// It is neither, or of no trainer that is known here.
