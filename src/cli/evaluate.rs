@@ -207,7 +207,8 @@ fn scoring(args: &EvaluateArgs) -> anyhow::Result<Option<Scoring>> {
 /// Sees to it that the file of answers, which is written when all are made, can be, and is none of those that are read.
 fn expect_writable(path: &Path, data: &[String]) -> anyhow::Result<()> {
     let named = || format!("--hypotheses: {}", path.display());
-    let (is_there, real) = (path.exists(), path.canonicalize().ok());
+    // Also a link to a file that is to come.
+    let (is_there, real) = (path.symlink_metadata().is_ok(), path.canonicalize().ok());
     let is_same = |data: &String| real.is_some() && Path::new(data).canonicalize().ok() == real;
     ensure!(!data.iter().any(is_same), "{} is read as data: name another file", named());
     OpenOptions::new().append(true).create(true).open(path).with_context(named)?;
@@ -347,4 +348,19 @@ fn to_json(found: &HeldOut, record: &EvalRecord, folder: &Path, args: &EvaluateA
         });
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_a_file_of_answers_that_is_to_come_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let [link, file, new] = ["link", "file", "new"].map(|name| dir.path().join(name));
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        expect_writable(&link, &[]).unwrap();
+        expect_writable(&new, &[]).unwrap();
+        assert!(link.is_symlink() && !new.exists());
+    }
 }
