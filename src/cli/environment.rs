@@ -1,6 +1,7 @@
 //! The variables that a config may name.
 
 use loongforge_core::config::Loaded;
+use loongforge_core::observe::safe;
 
 /// Returns the environment variables that are text.
 pub(super) fn environment() -> impl Iterator<Item = (String, String)> {
@@ -9,5 +10,5 @@ pub(super) fn environment() -> impl Iterator<Item = (String, String)> {
 
 /// Prints which variables may have been meant for a key of this config, and are not.
 pub(super) fn tell_ignored(loaded: &Loaded) {
-    loaded.ignored.iter().for_each(|line| eprintln!("warning: {line}"));
+    loaded.ignored.iter().for_each(|line| eprintln!("warning: {}", safe(line)));
 }
