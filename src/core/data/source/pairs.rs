@@ -53,7 +53,8 @@ pub fn with_answers(
     let mut chosen = sharegpt::turns(chosen, "assistant", chosen_key)?;
     let mut rejected = sharegpt::turns(rejected, "assistant", rejected_key)?;
     // As in TRL: a text beside whole conversations repeats a part of them, and what both share is the prompt.
-    let is_whole = |answer: &[Json]| answer.len() > 1 && answer[0]["role"] != "assistant";
+    let asks = |answer: &[Json]| answer.iter().any(|turn| turn["role"] == "user");
+    let is_whole = |answer: &[Json]| answer.len() > 1 && answer[0]["role"] != "assistant" && asks(answer);
     let is_text = !flat::has_instruction(&record) && record.get("prompt").is_some_and(Json::is_string);
     let is_shared = is_text && is_whole(&chosen) && is_whole(&rejected);
     let asked = prompt(&mut record)?.filter(|_| !is_shared);
@@ -179,6 +180,9 @@ mod tests {
         let both = json!({"prompt": "Q", "chosen": [user, no, user, yes], "rejected": [user, no, user, no]});
         let earlier = json!({"role": "assistant", "content": "no", "weight": 0});
         assert_eq!(read(both).unwrap(), [json!([user, earlier, user, yes]), json!([user, earlier, user, no])]);
+        // Without the prompt nobody asks.
+        let error = read(json!({"prompt": "Q", "chosen": [system, yes], "rejected": [system, no]})).unwrap_err();
+        assert!(error.contains("`chosen` must begin with a turn of the assistant, found \"system\""), "{error}");
     }
 
     #[test]
