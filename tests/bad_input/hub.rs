@@ -195,7 +195,8 @@ fn a_set_of_episodes_is_fetched_with_all_of_its_folders() {
     let rows = ["meta/episodes/chunk-000/file-000.parquet", "data/chunk-000/file-000.parquet"];
     let set = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core/data/goldens/lerobot/image");
     let files = names.into_iter().chain(rows).map(|name| (name.to_owned(), std::fs::read(set.join(name)).unwrap()));
-    let more = [("README.md", card), ("notes/a.json", "never fetched")];
+    let groups = r#"{"state": {"arm": {"start": 0, "end": 2}}, "action": {"arm": {"start": 0, "end": 2}}}"#;
+    let more = [("README.md", card), ("meta/modality.json", groups), ("notes/a.json", "never fetched")];
     let more = more.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
     let (endpoint, shelf) = serve(LayerCache { files: files.chain(more).collect(), ..LayerCache::default() });
     let home = fixture.path("home").display().to_string();
@@ -205,6 +206,7 @@ fn a_set_of_episodes_is_fetched_with_all_of_its_folders() {
     };
     let said = inspect(&[], [("HF_ENDPOINT", &endpoint)]);
     assert!(said.code == 0 && said.out.contains("lerobot, 24 samples"), "{}{}", said.out, said.err);
+    assert!(said.out.contains("state.arm") && said.out.contains("action.arm"), "{}", said.out);
     assert!(!shelf.asked.lock().unwrap().iter().any(|request| request.contains("notes")));
     let some = inspect(&["--episodes", "1"], [("HF_HUB_OFFLINE", "1")]);
     assert!(some.code == 0 && some.out.contains("lerobot, 12 samples"), "{}{}", some.out, some.err);

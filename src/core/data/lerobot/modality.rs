@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value as Json};
 
 use super::feature::Feature;
-use super::info::{Info, PLACES};
+use super::info::{Info, PLACES, place};
 use crate::data::error::DataError;
 use crate::files;
 
@@ -36,12 +36,12 @@ pub struct Group {
 }
 
 impl Modality {
-    /// Of the set in `folder`; `None`: it has no such file.
+    /// Of the set in `folder`, or which a path of the hub names; `None`: it has no such file.
     ///
     /// # Errors
-    /// Named by the file: it is wrong, or contradicts the features of the set.
+    /// Named by the file: it is wrong, or contradicts the features of the set; or the cache lacks the set.
     pub fn read(folder: &Path, info: &Info) -> Result<Option<Self>, DataError> {
-        let path = folder.join(MODALITY);
+        let path = place(folder)?.join(MODALITY);
         if !path.is_file() {
             return Ok(None);
         }
