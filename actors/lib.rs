@@ -21,7 +21,7 @@ mod random;
 pub mod scheduler;
 pub mod watch;
 
-pub use kernel::{Hangups, Heeding, Phase, StopOn};
+pub use kernel::{Heeding, Phase, StopOn, StopSignals};
 pub use launch::{
     Assignment, EngineFactory, Meeting, RunError, RunSpec, Start, run_in_process, serve_role, serve_scheduler,
 };

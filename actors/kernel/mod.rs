@@ -4,17 +4,18 @@
 //! no difference whether the engine is a thread or a process. Supervision is our own: actix neither restarts nor reports a panic,
 //! so the end of an engine is always detected by the end of its link.
 
-mod hangup;
 mod link;
 mod publishing;
 mod run_actors;
 mod shell;
+mod signals;
 mod stop;
 mod thread;
 
-pub use hangup::Hangups;
 pub use link::{Commands, Confirm, Link};
 pub use run_actors::{Change, RunActors, in_system, run_actors};
+pub(crate) use signals::Hangups;
+pub use signals::StopSignals;
 pub(crate) use stop::leave_to_the_scheduler;
 pub use stop::{Heeding, Phase, StopOn};
 pub use thread::spawn;

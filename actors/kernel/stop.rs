@@ -1,6 +1,6 @@
 //! Requests to stop a run normally, or to save: their sources and signals.
 
-use super::Hangups;
+use super::{Hangups, StopSignals};
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -100,15 +100,9 @@ impl StopOn {
         match self {
             StopOn::Channel(requests) if requests.recv_async().await.is_ok() => return,
             StopOn::Signals => {
-                if let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hangups)) =
-                    (signal(SignalKind::interrupt()), signal(SignalKind::terminate()), Hangups::new())
-                {
+                if let Ok(mut signals) = StopSignals::new() {
                     let heeding = Heeding::begin();
-                    tokio::select! {
-                        _ = interrupt.recv() => {}
-                        _ = terminate.recv() => {}
-                        () = hangups.next() => {}
-                    }
+                    signals.next().await;
                     // What was asked for is done: nobody else need do it.
                     std::mem::forget(heeding);
                     return;

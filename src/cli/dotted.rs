@@ -19,8 +19,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
     })
 }
 
-/// Returns what is said instead of clap's message about an error of this kind; `None`: that message, unless it is known of an unknown
-/// option what to write instead.
+/// Returns the message about all unknown options, if one of them has a tip what to write instead; `None`: clap's own message stays.
 fn told(kind: ErrorKind, words: &[OsString]) -> Option<String> {
     let unknown = if kind == ErrorKind::UnknownArgument { unknown_options(words) } else { Vec::new() };
     unknown.iter().any(|option| tip(option).is_some()).then(|| refusal(&unknown))

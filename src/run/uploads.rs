@@ -1,7 +1,7 @@
 //! Checkpoints of a run in an object store (`checkpoint.upload`).
 
 use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads, has_former, remove_staged};
-use loongforge_actors::{Hangups, Heeding};
+use loongforge_actors::{Heeding, StopSignals};
 use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError};
 use loongforge_core::config::RunConfig;
 use loongforge_core::files::LeftAside;
@@ -10,7 +10,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// The first pause after a copy that failed.
@@ -89,15 +88,9 @@ pub fn finish(uploads: Option<Uploads>, config: &RunConfig, console: &Console) -
 fn give_up_at_a_signal(uploader: Uploader) -> oneshot::Sender<()> {
     let (sender, done) = oneshot::channel();
     let listen = async move {
-        let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hangups)) =
-            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()), Hangups::new())
-        else {
-            return;
-        };
+        let Ok(mut signals) = StopSignals::new() else { return };
         tokio::select! {
-            _ = interrupt.recv() => uploader.give_up(),
-            _ = terminate.recv() => uploader.give_up(),
-            () = hangups.next() => uploader.give_up(),
+            () = signals.next() => uploader.give_up(),
             _ = done => {}
         }
     };

@@ -30,11 +30,11 @@ pub struct Bleu {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rouge {
-    /// Of words.
+    /// The mean F-measure of single words.
     pub rouge1: f64,
-    /// Of runs of two words.
+    /// The mean F-measure of runs of two words.
     pub rouge2: f64,
-    /// Of the longest common subsequence of words.
+    /// The mean F-measure of the longest common subsequence of words.
     #[serde(rename = "rougeL")]
     pub rouge_l: f64,
 }

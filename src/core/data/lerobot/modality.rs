@@ -36,7 +36,7 @@ pub struct Group {
 }
 
 impl Modality {
-    /// Of the set in `folder`, or which a path of the hub names; `None`: it has no such file.
+    /// Reads the groups of the set in `folder`, which may be a path of the hub; `None`: the set has no such file.
     ///
     /// # Errors
     /// Named by the file: it is wrong, or contradicts the features of the set; or the cache lacks the set.

@@ -51,9 +51,7 @@ pub fn says(has: impl Fn(&str) -> bool) -> bool {
 /// Returns whether a record names a picture or a clip. A `file_name` may be that of a text.
 pub fn shows<'a>(value: impl Fn(&str) -> Option<&'a Json>) -> bool {
     let names = |key: &&str| match value(key) {
-        Some(Json::String(name)) if *key == "file_name" => {
-            matches!(kind_of(name), Some(FileKind::Picture | FileKind::Clip))
-        }
+        Some(Json::String(name)) if *key == "file_name" => is_visual(name),
         value => is_named(value),
     };
     VISUALS.iter().any(names)
@@ -62,6 +60,11 @@ pub fn shows<'a>(value: impl Fn(&str) -> Option<&'a Json>) -> bool {
 /// Returns the field in which a record lists pictures or clips, whose captions are unknown.
 pub fn listed<'a>(value: impl Fn(&str) -> Option<&'a Json>) -> Option<&'static str> {
     LISTS.into_iter().find(|key| is_named(value(key)))
+}
+
+/// Returns whether a file of this name is a picture or a clip.
+fn is_visual(name: &str) -> bool {
+    matches!(kind_of(name), Some(FileKind::Picture | FileKind::Clip))
 }
 
 /// Returns whether a field names a file or several.
@@ -77,7 +80,6 @@ fn is_named(value: Option<&Json>) -> bool {
 /// Returns whether a record has a picture or a clip, in a field or beside its fields.
 pub(super) fn has_visual(record: &Record, columns: &BTreeMap<String, String>) -> bool {
     let value = |key: &str| record.field(columns.get(key).map_or(key, String::as_str));
-    let is_visual = |name: &str| matches!(kind_of(name), Some(FileKind::Picture | FileKind::Clip));
     VISUALS.iter().any(|key| is_named(value(key)))
         || record.is_closed && record.members.iter().any(|(name, _)| is_visual(name))
 }

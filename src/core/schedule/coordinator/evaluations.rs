@@ -114,7 +114,7 @@ pub struct EvaluationSummary {
     /// Generated pictures and clips, as names of files in the run's folder.
     pub made: Vec<(SampleId, String)>,
     pub evaluated: Evaluated,
-    /// Whether the run ends because `patience` evaluations have brought no progress.
+    /// The run ends: `patience` evaluations have brought no progress.
     pub stops: bool,
 }
 

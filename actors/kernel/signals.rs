@@ -1,4 +1,5 @@
-//! SIGHUP, which the system sends where the terminal or connection is closed that a program was started from.
+//! Signals that ask a program to stop, among them SIGHUP, which the system sends where the terminal or connection is closed that the
+//! program was started from.
 
 use rustix::process::Signal;
 use std::{fs, io};
@@ -8,7 +9,7 @@ use tokio::signal::unix::{self, SignalKind, signal};
 const STATUS: &str = "/proc/self/status";
 
 /// Hears of SIGHUP, unless this process was started with that ignored, as `nohup` does: then it stays ignored.
-pub struct Hangups(Option<unix::Signal>);
+pub(crate) struct Hangups(Option<unix::Signal>);
 
 impl Hangups {
     /// Listens to SIGHUP from now on.
@@ -29,6 +30,33 @@ impl Hangups {
             return;
         }
         std::future::pending().await
+    }
+}
+
+/// SIGINT, SIGTERM and SIGHUP, for a program that does the same on each of them.
+pub struct StopSignals {
+    interrupt: unix::Signal,
+    terminate: unix::Signal,
+    hangups: Hangups,
+}
+
+impl StopSignals {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn new() -> io::Result<Self> {
+        let [interrupt, terminate] = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
+        Ok(Self { interrupt: interrupt?, terminate: terminate?, hangups: Hangups::new()? })
+    }
+
+    /// Waits for the next one. Dropping the future loses none.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            () = self.hangups.next() => {}
+        }
     }
 }
 
