@@ -54,6 +54,8 @@ mod layout_tests;
 #[cfg(test)]
 mod pipeline_tests;
 #[cfg(test)]
+mod unlike_ranks_tests;
+#[cfg(test)]
 mod zero_tests;
 
 pub use activations::{Activations, OverBudget};

@@ -220,7 +220,7 @@ impl Cache {
         x_TD = first.config().first_residual(x_TD);
         for (model, cache) in stages.iter().zip(&mut self.stages) {
             let contexts = model.contexts(&position_ids, &ends, mask.clone());
-            let split = model.split(&Tensor::from_slice(&input_ids));
+            let split = model.split(&Tensor::from_slice(&input_ids), false);
             let here = |x: &Tensor| x.to_device(model.device);
             let ids_T = here(&ids_T);
             x_TD = here(&x_TD);

@@ -18,7 +18,7 @@ pub(super) struct Recording {
     pub policy: Policy,
     pub wanted: Wanted,
     pub keep_routing: bool,
-    /// `None` where there are no tokens of pictures or videos, or all experts are for all tokens.
+    /// `None` where all experts are for all tokens, or no rank that takes part has tokens of pictures or videos.
     pub split: Option<Split>,
     /// The tokens of the row `[T]`, int64, where routers look experts up by them.
     pub ids: Option<Slot>,
@@ -41,15 +41,15 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// `None` where no token of the row is one of `token_ids`.
-    pub fn new(input_ids: &[i64], token_ids: &[i64], device: tch::Device) -> Option<Split> {
+    /// The tokens of a row that are some of `token_ids`, maybe none, and the others.
+    pub fn new(input_ids: &[i64], token_ids: &[i64], device: tch::Device) -> Split {
         let rows = |of_media: bool| {
             let rows = (0..).zip(input_ids).filter(|(_, id)| token_ids.contains(id) == of_media);
             Tensor::from_slice(&rows.map(|(row, _)| row).collect::<Vec<i64>>())
         };
         let (media, others) = (rows(true), rows(false));
         let on_device = |rows: Tensor| Rc::new(rows.to_device(device));
-        (media.numel() > 0).then(|| Split { media: on_device(media), others: on_device(others) })
+        Split { media: on_device(media), others: on_device(others) }
     }
 }
 

@@ -230,14 +230,16 @@ impl Decoder {
         sets.collect()
     }
 
-    /// Returns which tokens of a row have experts of their own; `None` where no layer has such.
-    pub(super) fn split(&self, input_ids: &Tensor) -> Option<Split> {
+    /// Returns which tokens of a row have experts of their own; `None` where no layer has such, or no token. Where the row is `shared`
+    /// by ranks, or experts are spread over them, others may have such tokens: then all send rows to both sets of experts, maybe none.
+    pub(super) fn split(&self, input_ids: &Tensor, shared: bool) -> Option<Split> {
         let token_ids = self.layers.iter().find_map(|layer| match &layer.feed_forward {
             FeedForward::Moe(moe) => moe.media_token_ids(),
             FeedForward::Dense(_) => None,
         })?;
         let input_ids = Vec::<i64>::try_from(input_ids).expect("a row of integers");
-        Split::new(&input_ids, token_ids, self.device)
+        let split = Split::new(&input_ids, token_ids, self.device);
+        (split.media.numel() > 0 || shared || self.config.parallel.ep > 1).then_some(split)
     }
 
     /// The tables of all its rotary embeddings, each as [`Rope::packed`] makes them.

@@ -1,0 +1,79 @@
+//! Ranks that compute a step together and have micro-batches of another kind each: some with pictures, others without.
+
+use super::layout_tests::{ADAMW, CPU, micro_batch, model, on_ranks};
+use crate::comm::Mesh;
+use crate::model::{INPUT_IDS, MicroBatch};
+use crate::params::{ParallelRank, ParamStore};
+use crate::tape::{ContextShard, Execution, Policy};
+use crate::train::{Lanes, TrainState};
+use loongforge_core::config::{ContextAttention, Layout};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+use tch::{Device, Tensor};
+
+const ERNIE: &str = include_str!("../tests/fixtures/ernie4.5_vl-seed1/config.json");
+
+fn join(path: &Path, layout: Layout, rank: usize) -> Rc<Mesh> {
+    Rc::new(Mesh::join(path, "pool", layout, rank, Duration::from_secs(60)).unwrap())
+}
+
+/// One of two micro-batches, of which the first alone has tokens of pictures: the marks of a begin and an end.
+fn marked(number: usize) -> MicroBatch {
+    let batch = micro_batch(&[6 + number, 9], number as i64, 58, 2);
+    if number == 0 {
+        batch.columns.get(INPUT_IDS).narrow(0, 2, 2).copy_(&Tensor::from_slice(&[60i64, 61]));
+    }
+    batch
+}
+
+/// The loss of these micro-batches on a rank, and the squared norm of the pool's gradient.
+fn step(mesh: &Rc<Mesh>, numbers: &[usize]) -> [f64; 2] {
+    let (place, whole) = (ParallelRank::of(mesh, false), model(ERNIE).foundation);
+    let family = if place.is_whole() { whole } else { whole.divided(&place).unwrap() };
+    let params = ParamStore::new(family.specs(), CPU.0, CPU.1);
+    params.init_random(3);
+    let pool = TrainState::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(ADAMW)).unwrap();
+    let mut pool = pool.split_among(mesh.clone());
+    let model = family.build(pool.params(), Policy::Keep);
+    let mut sum = 0.0;
+    for number in numbers {
+        let mut batch = marked(*number);
+        if mesh.cp.world() > 1 {
+            let (ranks, rank, attention) = (mesh.cp.world(), mesh.cp.rank(), ContextAttention::Ring);
+            let row = ContextShard::new(&batch.cu_seqlens, ranks, rank, attention, Device::Cpu);
+            batch = batch.share(Rc::new(row), Vec::new());
+        }
+        let record = model.record(&batch);
+        let loss = record.loss.unwrap();
+        let mut run = Execution::new(record.tape, pool.params().clone(), vec![]).with_mesh(mesh.clone());
+        run.forward().unwrap();
+        sum += run.value(loss).double_value(&[]);
+        run.seed(loss, Tensor::from(1.0));
+        let lane = pool.own_lane();
+        run.backward(pool.lane(lane)).unwrap();
+    }
+    [sum, pool.reduce().unwrap()]
+}
+
+fn assert_near(found: &[[f64; 2]], expected: [f64; 2]) {
+    let loss: f64 = found.iter().map(|rank| rank[0]).sum();
+    assert!((loss / expected[0] - 1.0).abs() < 1e-5, "loss {loss}, expected {}", expected[0]);
+    for [_, squares] in found {
+        assert!((squares / expected[1] - 1.0).abs() < 1e-4, "squared norm {squares}, expected {}", expected[1]);
+    }
+}
+
+#[test]
+fn a_rank_without_pictures_sends_rows_to_both_sets_of_experts() {
+    let expected = step(&Rc::new(Mesh::single()), &[0, 1]);
+    let layout = Layout { ep: 2, ..Layout::replicas(2) };
+    assert_near(&on_ranks(2, |path, rank| step(&join(path, layout, rank), &[rank])), expected);
+}
+
+#[test]
+fn ranks_that_share_a_row_balance_both_sets_of_experts() {
+    let expected = step(&Rc::new(Mesh::single()), &[0]);
+    let layout = Layout { cp: 2, ..Layout::default() };
+    assert_near(&on_ranks(2, |path, rank| step(&join(path, layout, rank), &[0])), expected);
+}
