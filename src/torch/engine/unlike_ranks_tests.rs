@@ -4,7 +4,7 @@ use super::layout_tests::{ADAMW, CPU, micro_batch, model, on_ranks};
 use crate::comm::Mesh;
 use crate::model::{INPUT_IDS, MicroBatch};
 use crate::params::{ParallelRank, ParamStore};
-use crate::tape::{ContextShard, Execution, Policy};
+use crate::tape::{ContextShard, Execution, Policy, Slot};
 use crate::train::{Lanes, TrainState};
 use loongforge_core::config::{ContextAttention, Layout};
 use std::path::Path;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use tch::{Device, Tensor};
 
 const ERNIE: &str = include_str!("../tests/fixtures/ernie4.5_vl-seed1/config.json");
+const QWEN: &str = include_str!("../tests/fixtures/qwen3_vl_moe-seed1/config.json");
 
 fn join(path: &Path, layout: Layout, rank: usize) -> Rc<Mesh> {
     Rc::new(Mesh::join(path, "pool", layout, rank, Duration::from_secs(60)).unwrap())
@@ -76,4 +77,46 @@ fn ranks_that_share_a_row_balance_both_sets_of_experts() {
     let expected = step(&Rc::new(Mesh::single()), &[0]);
     let layout = Layout { cp: 2, ..Layout::default() };
     assert_near(&on_ranks(2, |path, rank| step(&join(path, layout, rank), &[0])), expected);
+}
+
+/// The gradients of the features of these micro-batches, of which the first alone has a picture; the decoder is frozen.
+fn of_features(mesh: &Rc<Mesh>, numbers: &[usize]) -> Vec<Tensor> {
+    let (place, whole) = (ParallelRank::of(mesh, false), model(QWEN).foundation);
+    let family = if place.is_whole() { whole } else { whole.divided(&place).unwrap() };
+    let params = Rc::new(ParamStore::new(family.specs(), CPU.0, CPU.1));
+    params.init_random(3);
+    params.set_trainable(false);
+    let model = family.build(&params, Policy::Keep);
+    let mut found = Vec::new();
+    for number in numbers {
+        let mut batch = micro_batch(&[6 + number, 9], *number as i64, 58, 2);
+        batch.feature_grads = true;
+        if *number == 0 {
+            batch.columns.get(INPUT_IDS).narrow(0, 1, 4).copy_(&Tensor::from_slice(&[58i64; 4]));
+            batch.num_features = vec![4];
+        }
+        let record = model.record(&batch);
+        let slots: Vec<Slot> = record.features.concat();
+        let value = |level: usize| ((Tensor::arange(4 * 24, CPU) + level as i64 * 7) * 0.31).sin().view([4, 24]);
+        let inputs = slots.iter().enumerate().map(|(level, slot)| (*slot, value(level))).collect();
+        let mut run = Execution::new(record.tape, params.clone(), inputs).with_mesh(mesh.clone());
+        run.forward().unwrap();
+        run.seed(record.loss.unwrap(), Tensor::from(1.0));
+        run.backward(None).unwrap();
+        found.extend(slots.iter().map(|slot| run.input_grad(*slot).unwrap()));
+    }
+    found
+}
+
+#[test]
+fn a_rank_without_features_passes_gradients_on_through_frozen_experts() {
+    let expected = of_features(&Rc::new(Mesh::single()), &[0, 1]);
+    assert!(!expected.is_empty());
+    let layout = Layout { ep: 2, ..Layout::replicas(2) };
+    let ranks = on_ranks(2, |path, rank| of_features(&join(path, layout, rank), &[rank]));
+    assert_eq!((ranks[0].len(), ranks[1].len()), (expected.len(), 0));
+    for (found, expected) in ranks[0].iter().zip(&expected) {
+        let error = (found - expected).abs().max().double_value(&[]);
+        assert!(error <= 1e-5 * expected.abs().max().double_value(&[]), "gradient of features is off by {error}");
+    }
 }

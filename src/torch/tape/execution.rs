@@ -62,7 +62,8 @@ impl Execution {
         for operation in &tape.operations {
             let needed =
                 trains(&params, &operation.params) || operation.reads.iter().any(|slot| needs_grad[slot.index()]);
-            operation.writes.iter().for_each(|slot| needs_grad[slot.index()] = needed);
+            let flows = |slot: &Slot| needed || tape.flowing.contains(slot);
+            operation.writes.iter().for_each(|slot| needs_grad[slot.index()] = flows(slot));
         }
         Execution::with(tape, params, needs_grad, inputs)
     }

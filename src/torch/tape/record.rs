@@ -154,6 +154,8 @@ pub struct Tape {
     pub(super) num_slots: u32,
     pub(super) inputs: Vec<(Slot, bool)>,
     pub(super) kept: Vec<Slot>,
+    /// Slots of operations that gradients flow back to, whatever comes before them.
+    pub(super) flowing: Vec<Slot>,
     once: bool,
 }
 
@@ -298,6 +300,12 @@ impl Tape {
     /// Keeps a slot's value to the end although something reads it. A slot that nothing reads is kept anyway.
     pub fn keep(&mut self, slot: Slot) {
         self.kept.push(slot);
+    }
+
+    /// Has gradients flow back to a slot that an operation writes, also where nothing before it needs any. On other ranks
+    /// something may, and they wait for this one in what comes between.
+    pub fn let_gradients_flow(&mut self, slot: Slot) {
+        self.flowing.push(slot);
     }
 
     /// The number of operations.

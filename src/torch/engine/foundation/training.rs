@@ -51,7 +51,8 @@ impl Trainer {
                     (batch, &features[..], row_tokens, Some(seed))
                 }
                 None => {
-                    filler = MicroBatch::filler(stages.any().columns(), device);
+                    let feature_grads = step.trains_encoders;
+                    filler = MicroBatch { feature_grads, ..MicroBatch::filler(stages.any().columns(), device) };
                     (&filler, &[][..], 1, None)
                 }
             };

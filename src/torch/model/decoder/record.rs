@@ -58,6 +58,10 @@ impl Decoder {
                 self.record_inbound(&mut tape, &self.crossing(self.stage.layers.start, batch, options, &recording))
             }
         };
+        // Of ranks that spread experts some may have no features, and those that have wait for all in the backward of each layer.
+        if self.stage.is_first && self.config.parallel.ep > 1 && options.train_features {
+            tape.let_gradients_flow(x);
+        }
         let contexts = self.contexts_of(batch);
         let mut deep: Vec<_> = std::mem::take(&mut carried.deep).into_iter().map(Vec::into_iter).collect();
         for (number, layer) in self.stage.layers.clone().zip(&self.layers) {
