@@ -2,7 +2,7 @@
 
 use super::layout_tests::{ADAMW, CPU, micro_batch, model, on_ranks};
 use crate::comm::Mesh;
-use crate::model::{INPUT_IDS, MicroBatch};
+use crate::model::{INPUT_IDS, Kto, MicroBatch, Preference, PreferenceLoss};
 use crate::params::{ParallelRank, ParamStore};
 use crate::tape::{ContextShard, Execution, Policy, Slot};
 use crate::train::{Lanes, TrainState};
@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tch::{Device, Tensor};
 
+const DENSE: &str = include_str!("../tests/fixtures/qwen3-seed1/config.json");
 const ERNIE: &str = include_str!("../tests/fixtures/ernie4.5_vl-seed1/config.json");
 const QWEN: &str = include_str!("../tests/fixtures/qwen3_vl_moe-seed1/config.json");
 
@@ -118,5 +119,25 @@ fn a_rank_without_features_passes_gradients_on_through_frozen_experts() {
     for (found, expected) in ranks[0].iter().zip(&expected) {
         let error = (found - expected).abs().max().double_value(&[]);
         assert!(error <= 1e-5 * expected.abs().max().double_value(&[]), "gradient of features is off by {error}");
+    }
+}
+
+#[test]
+fn a_rank_without_a_pack_needs_nothing_of_the_reference_model() {
+    let kto = Kto { desirable_weight: 1.0, undesirable_weight: 1.0 };
+    for loss in [PreferenceLoss::Sigmoid { label_smoothing: 0.0 }, PreferenceLoss::Kto(kto)] {
+        let preference = Preference { loss, beta: 0.1, nll_weight: 0.0, group_size: 2 };
+        let family = model(DENSE).foundation.with_preference(preference).unwrap();
+        let params = Rc::new(ParamStore::new(family.specs(), CPU.0, CPU.1));
+        params.init_random(3);
+        let model = family.build(&params, Policy::Keep);
+        let record = model.record(&MicroBatch::filler(model.columns(), Device::Cpu));
+        let (end, mut grads) = (record.loss.unwrap(), params.new_grad());
+        let mut run = Execution::new(record.tape, params.clone(), vec![]);
+        run.forward().unwrap();
+        run.seed(end, Tensor::from(1.0));
+        run.backward(Some(&mut grads)).unwrap();
+        assert_eq!(run.value(end).double_value(&[]), 0.0, "{loss:?}");
+        assert_eq!(grads.flat().abs().max().double_value(&[]), 0.0, "{loss:?}");
     }
 }

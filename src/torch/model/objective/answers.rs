@@ -25,7 +25,7 @@ impl Answers {
     pub fn needs_reference(&self) -> bool {
         match self {
             Answers::Pairs(pairs) => pairs.needs_reference(),
-            Answers::Groups(_) => true,
+            Answers::Groups(groups) => groups.needs_reference(),
         }
     }
 
@@ -33,7 +33,7 @@ impl Answers {
     pub fn loss(&self, losses_L: &Tensor, reference: Option<&Tensor>, scale: f64) -> [Tensor; 2] {
         match self {
             Answers::Pairs(pairs) => pairs.loss(losses_L, reference, scale),
-            Answers::Groups(groups) => groups.loss(losses_L, reference.expect("KTO has a reference model"), scale),
+            Answers::Groups(groups) => groups.loss(losses_L, reference, scale),
         }
     }
 }

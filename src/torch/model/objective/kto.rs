@@ -78,13 +78,20 @@ impl Groups {
         self.groups.iter().map(|group| group.answers.len()).sum::<usize>() as f64
     }
 
+    /// Returns whether the log-probabilities of the reference model are needed: not without groups that count.
+    pub fn needs_reference(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
     /// Works like [`Pairs::loss`](super::Pairs::loss) over answers; `reference` has the log-probability of each document.
-    /// `losses_L` is `[L]`, `reference` `[documents, 2]`; returns a scalar and `[measures]`.
-    pub fn loss(&self, losses_L: &Tensor, reference: &Tensor, scale: f64) -> [Tensor; 2] {
+    /// `losses_L` is `[L]`, `reference` `[documents, 2]`; returns a scalar and `[measures]`. Panics where a reference is needed, and
+    /// there is none.
+    pub fn loss(&self, losses_L: &Tensor, reference: Option<&Tensor>, scale: f64) -> [Tensor; 2] {
         let device = losses_L.device();
         if self.groups.is_empty() {
             return [losses_L.sum(Kind::Double) * 0.0, Tensor::zeros([NUM_MEASURES], (Kind::Double, device))];
         }
+        let reference = reference.expect("KTO has a reference model");
         let at_L = Tensor::from_slice(&self.documents).to_device(device);
         let zeros = Tensor::zeros([self.num_documents], (Kind::Double, device));
         let logp_N = zeros.index_add(0, &at_L, &(-losses_L).to_kind(Kind::Double));
@@ -153,7 +160,7 @@ mod tests {
             &[Tensor::from_slice(&reference.map(|x: f32| x)), Tensor::zeros([6], (Kind::Float, tch::Device::Cpu))],
             1,
         );
-        let [loss, measures] = groups.loss(&losses, &two, 0.25);
+        let [loss, measures] = groups.loss(&losses, Some(&two), 0.25);
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         // Log-ratios: 0.5 good, -1 bad; mismatched 0.5 and 1, so z is 0.75. Then -1 bad, mismatched -1, so z is 0.
         let expected = [
@@ -178,10 +185,12 @@ mod tests {
         let groups = groups(&row(&[true, true, true, false, true, true]));
         assert_eq!(groups.num_counted(), 1.0);
         let losses = Tensor::ones([5], (Kind::Float, tch::Device::Cpu));
-        let [_, measures] = groups.loss(&losses, &Tensor::zeros([6, 2], (Kind::Float, tch::Device::Cpu)), 1.0);
+        let reference = Tensor::zeros([6, 2], (Kind::Float, tch::Device::Cpu));
+        let [_, measures] = groups.loss(&losses, Some(&reference), 1.0);
         assert_eq!(measures.double_value(&[0]), 1.0);
         let none = Groups::new(WEIGHTS, 0.3, &[0, 1], &[-100], &[], &[]);
-        let [loss, _] = none.loss(&losses.narrow(0, 0, 0), &losses, 1.0);
+        assert!(groups.needs_reference() && !none.needs_reference());
+        let [loss, _] = none.loss(&losses.narrow(0, 0, 0), None, 1.0);
         assert_eq!(loss.double_value(&[]), 0.0);
     }
 }

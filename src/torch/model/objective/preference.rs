@@ -83,9 +83,10 @@ impl Pairs {
         self.counts.iter().map(|count| f64::from(*count)).sum()
     }
 
-    /// Returns whether the log-probabilities of a reference model are needed.
+    /// Returns whether the log-probabilities of a reference model are needed: not without pairs, as in what a rank computes to take
+    /// part.
     pub fn needs_reference(&self) -> bool {
-        self.objective.loss.needs_reference()
+        self.num_pairs > 0 && self.objective.loss.needs_reference()
     }
 
     /// Returns the loss, a float64 scalar: the sum over pairs, times `scale`; and the measures ([`Measures`]), without a
