@@ -18,6 +18,7 @@ use super::spill::Spill;
 use super::stored_towers::StoredTowers;
 use crate::comm::Mesh;
 use crate::model::{ModelTower, Towers};
+use crate::params::Masks;
 use crate::train::TrainState;
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{Activity, ActorId, Lane, PoolName, Regroup, Replica, StepPlan, Tower, UnitId, Version};
@@ -273,7 +274,7 @@ impl EncoderWorker {
                 ports.at(Some(work.unit.id));
             }
             outputs.iter().zip(grads).for_each(|(&slot, grad)| run.seed(slot, grad));
-            self.state.params().set_dropout(Some(work.unit.id.seed()));
+            self.state.params().set_dropout(Some(Masks::new(work.unit.id.seed(), None)));
             run.backward(match self.membership {
                 Some(_) => self.state.any_lane(lane),
                 None => self.state.lane(lane),

@@ -182,6 +182,12 @@ pub trait FoundationModel {
         false
     }
 
+    /// Returns the numbers that a batch's own tokens have in the row that ranks share `[T]`, int64, where its linear maps read one
+    /// row for each: they tell the masks of adapters' dropout. `None`: all of the row is here, or maps read other rows.
+    fn dropout_rows(&self, _batch: &MicroBatch) -> Option<Tensor> {
+        None
+    }
+
     /// The pieces of a row, of `chunk_tokens` tokens each.
     ///
     /// # Errors

@@ -8,11 +8,11 @@
 //! Weight-decomposed adaptation (DoRA, Liu et al. 2024) has a third parameter, `lora_magnitude_vector` `[out]`: the rows of
 //! `W + (alpha / r) B A` get these norms. As in PEFT no gradient goes through the norms that they had before.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use loongforge_core::rng::mix;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::init::Init;
 use super::shard::{Cut, Shard};
@@ -155,16 +155,32 @@ impl LinearModule {
     }
 }
 
-/// The seed of the present micro-batch's masks. The same seed gives the same masks, so that a segment can be computed twice.
+/// Says which masks adapters' dropout has in a micro-batch. The same give the same, so that a segment can be computed twice.
+#[derive(Clone, Debug)]
+pub struct Masks {
+    /// Another one for every micro-batch.
+    seed: u64,
+    /// The numbers that the rows computed here have in the whole micro-batch `[R]`, int64; `None`: these are all of them.
+    rows: Option<Rc<Tensor>>,
+}
+
+impl Masks {
+    /// The masks of `seed`; `rows` as in the field.
+    pub fn new(seed: u64, rows: Option<Tensor>) -> Masks {
+        Masks { seed, rows: rows.map(Rc::new) }
+    }
+}
+
+/// The present micro-batch's masks, and the run's seed.
 #[derive(Clone, Default)]
 pub(crate) struct DropoutSeed {
-    of_batch: Rc<Cell<Option<u64>>>,
+    of_batch: Rc<RefCell<Option<Masks>>>,
     of_run: Rc<Cell<u64>>,
 }
 
 impl DropoutSeed {
-    pub(super) fn set(&self, of_batch: Option<u64>) {
-        self.of_batch.set(of_batch);
+    pub(super) fn set(&self, of_batch: Option<Masks>) {
+        self.of_batch.replace(of_batch);
     }
 
     pub(super) fn set_run(&self, of_run: u64) {
@@ -172,8 +188,26 @@ impl DropoutSeed {
     }
 
     /// `None` outside of training.
-    fn get(&self) -> Option<u64> {
-        Some(self.of_batch.get()? ^ mix(self.of_run.get()))
+    fn get(&self) -> Option<Masks> {
+        let Masks { seed, rows } = self.of_batch.borrow().clone()?;
+        Some(Masks { seed: seed ^ mix(self.of_run.get()), rows })
+    }
+}
+
+/// The inputs of a map that a rank has, where ranks have parts of them.
+pub(crate) struct HeldInputs {
+    /// Their numbers among all `[in]`, int64.
+    numbers: Tensor,
+    num_all: i64,
+}
+
+impl HeldInputs {
+    /// Those of an adapter whose first parameter has this shard; `None`: all.
+    pub(super) fn of(shard: Option<&Shard>, device: Device) -> Option<HeldInputs> {
+        let shard = shard?;
+        let cut = shard.cuts.iter().find(|cut| cut.dim + 1 == shard.shape.len())?;
+        let numbers: Vec<i64> = cut.ranges.iter().flat_map(|&(start, len)| start..start + len).collect();
+        Some(HeldInputs { numbers: Tensor::from_slice(&numbers).to_device(device), num_all: shard.shape[cut.dim] })
     }
 }
 
@@ -189,6 +223,8 @@ pub(crate) struct Adapter {
     pub norms: Option<Tensor>,
     pub spec: AdapterSpec,
     pub seed: DropoutSeed,
+    /// `None`: all inputs are here.
+    pub inputs: Option<HeldInputs>,
     /// Tells the masks of different adapters apart.
     pub key: u64,
 }
@@ -197,7 +233,10 @@ impl Adapter {
     /// `[…, in]` to `[…, out]`: what is added to `y` `[…, out]`, the map of `weight` `[out, in]` with its bias at `x`.
     pub fn add_to(&self, y: Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
         let dropped = self.seed.get().filter(|_| self.spec.dropout > 0.0);
-        let dropped = dropped.map(|seed| x * mask(x, self.spec.dropout, seed, self.key));
+        let dropped = dropped.map(|Masks { seed, rows }| {
+            let places = places(x, rows.as_deref(), self.inputs.as_ref());
+            x * mask(x, &places, self.spec.dropout, seed, self.key)
+        });
         let inputs = dropped.as_ref().unwrap_or(x);
         let added = linear(&linear(inputs, &self.a, None), &self.b, None) * self.spec.scale;
         let Some(magnitude) = &self.magnitude else { return y + added };
@@ -238,11 +277,27 @@ pub fn row_norms(weight: &Tensor) -> Tensor {
     weight.norm_scalaropt_dim(2.0, [1i64].as_slice(), false)
 }
 
-/// Zero with probability `dropout`, else `1 / (1 - dropout)`: a hash of seed, key and place.
-fn mask(x: &Tensor, dropout: f64, seed: u64, key: u64) -> Tensor {
-    let counter = Tensor::arange(x.numel() as i64, (Kind::Int64, x.device()));
+/// The places of all numbers of `x` `[…, in]` in what a process that had the whole would compute, flat, int64: it numbers its rows
+/// and their inputs. `rows` are those of `x`, where there are as many.
+fn places(x: &Tensor, rows: Option<&Tensor>, inputs: Option<&HeldInputs>) -> Tensor {
+    let first = |len: i64| Tensor::arange(len, (Kind::Int64, x.device()));
+    let (len, width) = (x.numel() as i64, x.size().last().copied().unwrap_or(1).max(1));
+    let rows = rows.filter(|rows| rows.size()[0] == len / width);
+    if rows.is_none() && inputs.is_none() {
+        return first(len);
+    }
+    let rows_R = rows.map_or_else(|| first(len / width), Tensor::shallow_clone);
+    let (inputs_I, num_all) = match inputs {
+        Some(HeldInputs { numbers, num_all }) => (numbers.shallow_clone(), *num_all),
+        None => (first(width), width),
+    };
+    (rows_R.unsqueeze(1) * num_all + inputs_I).flatten(0, -1)
+}
+
+/// Zero with probability `dropout`, else `1 / (1 - dropout)`: a hash of seed, key and place. It has the shape of `x`.
+fn mask(x: &Tensor, places: &Tensor, dropout: f64, seed: u64, key: u64) -> Tensor {
     // Seeds that follow each other are spread, lest one's mask be that of the other, moved by a place.
-    let kept = kept(&(counter + (mix(seed) ^ key) as i64), dropout);
+    let kept = kept(&(places + (mix(seed) ^ key) as i64), dropout);
     (kept.to_kind(x.kind()) / (1.0 - dropout)).view(x.size().as_slice())
 }
 
@@ -263,7 +318,7 @@ mod tests {
 
     use super::super::scope::Scope;
     use super::super::store::ParamStore;
-    use super::{Init, LinearModule, LoraConfig, ParamSpec, mask};
+    use super::{Cut, HeldInputs, Init, LinearModule, LoraConfig, Masks, ParamSpec, Shard, mask, places};
 
     #[test]
     fn masks_belong_to_the_run() {
@@ -276,7 +331,7 @@ mod tests {
         let x = Tensor::ones([3, 64], (Kind::Float, Device::Cpu));
         let added = |run: u64, batch: Option<u64>| {
             params.set_run_seed(run);
-            params.set_dropout(batch);
+            params.set_dropout(batch.map(|seed| Masks::new(seed, None)));
             let adapter = Scope::new(&params, "").take_adapter("map").unwrap();
             tch::no_grad(|| adapter.add_to(x.zeros_like(), &x, &x, None))
         };
@@ -287,12 +342,37 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_rows_and_inputs_have_the_masks_of_the_whole() {
+        let mask = |x: &Tensor, rows: Option<&Tensor>, inputs: Option<&HeldInputs>| {
+            mask(x, &places(x, rows, inputs), 0.5, 3, 4)
+        };
+        let x = Tensor::ones([9, 20], (Kind::Float, Device::Cpu));
+        let whole = mask(&x, None, None);
+        // As of a rank of two that share a row, and of the second of two that share layers.
+        let rows = Tensor::from_slice(&[0i64, 1, 6, 7, 8]);
+        let (dim, ranges) = (1, vec![(4, 3), (10, 5)]);
+        let shard = Shard { cuts: vec![Cut { dim, ranges }], ..Shard::whole(&[2, 20]) };
+        let held = HeldInputs::of(Some(&shard), Device::Cpu).unwrap();
+        assert!(HeldInputs::of(Some(&Shard::whole(&[2, 20])), Device::Cpu).is_none());
+        let of_rows = whole.index_select(0, &rows);
+        assert_eq!(mask(&x.narrow(0, 0, 5), Some(&rows), None), of_rows);
+        let of_inputs = whole.index_select(1, &held.numbers);
+        assert_eq!(mask(&x.narrow(1, 0, 8), None, Some(&held)), of_inputs);
+        let both = x.narrow(0, 0, 5).narrow(1, 0, 8);
+        assert_eq!(mask(&both, Some(&rows), Some(&held)), of_inputs.index_select(0, &rows));
+        // What has other rows is numbered as it is, and of a rank without rows nothing is drawn.
+        assert_eq!(mask(&x, Some(&rows), None), whole);
+        assert_eq!(mask(&x.narrow(0, 0, 0), Some(&rows.narrow(0, 0, 0)), None).size(), [0, 20]);
+    }
+
+    #[test]
     fn masks_depend_on_the_seed_and_keep_the_mean() {
         let x = Tensor::ones([100, 100], (Kind::Float, Device::Cpu));
-        let [first, next] = [7, 8].map(|seed| mask(&x, 0.25, seed, 0));
-        assert_eq!(first, mask(&x, 0.25, 7, 0));
+        let mask = |seed, key| mask(&x, &places(&x, None, None), 0.25, seed, key);
+        let [first, next] = [7, 8].map(|seed| mask(seed, 0));
+        assert_eq!(first, mask(7, 0));
         assert_ne!(first, next);
-        assert_ne!(first, mask(&x, 0.25, 7, 1));
+        assert_ne!(first, mask(7, 1));
         let (moved, next) = (first.view([-1]).narrow(0, 1, 9_000), next.view([-1]).narrow(0, 0, 9_000));
         let same = moved.eq_tensor(&next).to_kind(Kind::Float).mean(Kind::Float).double_value(&[]);
         assert!((same - 0.625).abs() < 0.03, "the masks of seeds that follow each other are alike by chance: {same}");

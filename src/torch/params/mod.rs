@@ -30,7 +30,7 @@ pub use frozen_unit::FrozenUnit;
 pub use grads::GradBuffer;
 pub use id::ParamId;
 pub use init::{Init, sinusoids, uniform};
-pub use lora::{ADAPTER_PARTS, LinearModule, LoraConfig, merged_weight, row_norms};
+pub use lora::{ADAPTER_PARTS, LinearModule, LoraConfig, Masks, merged_weight, row_norms};
 pub(crate) use lora::{Adapter, kept};
 pub use matrices::{is_hidden_matrix, matrices_of};
 pub use parallel_rank::{ParallelRank, divide, share};

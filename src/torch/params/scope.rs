@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use super::id::ParamId;
 use super::init::key_of;
-use super::lora::Adapter;
+use super::lora::{Adapter, HeldInputs};
 use super::shard::Shard;
 use super::store::ParamStore;
 
@@ -45,12 +45,14 @@ impl<'a> Scope<'a> {
     /// The adapter of the linear map `prefix + name`, where the store has one.
     pub(crate) fn take_adapter(&self, name: &str) -> Option<Adapter> {
         let path = format!("{}{name}", self.prefix);
-        let spec = self.store.spec(self.store.find(&format!("{path}.lora_A.weight"))?).adapter;
+        let of_a = self.store.spec(self.store.find(&format!("{path}.lora_A.weight"))?);
         let [a, b] = ["lora_A", "lora_B"].map(|part| self.take(&format!("{name}.{part}.weight")));
-        let spec = spec.expect("an adapter's first parameter tells its scale");
+        let spec = of_a.adapter.expect("an adapter's first parameter tells its scale");
+        let inputs = HeldInputs::of(of_a.shard.as_ref(), a.device());
         let magnitude = self.take_if(&format!("{name}.lora_magnitude_vector"));
         let norms = self.store.joint_norms().get(&path).map(Tensor::shallow_clone);
-        Some(Adapter { a, b, magnitude, norms, spec, seed: self.store.dropout_seed(), key: key_of(0, &path) })
+        let (seed, key) = (self.store.dropout_seed(), key_of(0, &path));
+        Some(Adapter { a, b, magnitude, norms, spec, seed, inputs, key })
     }
 
     /// Returns what has been taken, in order.

@@ -19,7 +19,7 @@ use super::frozen_unit::{FrozenUnit, in_frozen_units};
 use super::grads::{GradBuffer, GradUnit};
 use super::id::{ALIGN, ParamId};
 use super::init::values;
-use super::lora::{ADAPTER_PARTS, DropoutSeed};
+use super::lora::{ADAPTER_PARTS, DropoutSeed, Masks};
 use super::sharding::{Sharding, ZeroStage};
 use super::spec::{ParamSpec, Role};
 use crate::native::{NativeError, Purpose, allocated_for, release};
@@ -208,9 +208,9 @@ impl ParamStore {
         }
     }
 
-    /// Adapters' dropout: on with the masks of `seed`, which is to be another for every micro-batch, or off.
-    pub fn set_dropout(&self, seed: Option<u64>) {
-        self.dropout_seed.set(seed);
+    /// Adapters' dropout: on with these masks, which are to be others for every micro-batch, or off.
+    pub fn set_dropout(&self, masks: Option<Masks>) {
+        self.dropout_seed.set(masks);
     }
 
     /// Adapters' dropout has the masks of a run of this seed; without a call those of seed 0.

@@ -9,13 +9,13 @@ use super::across::Crossed;
 use super::execution::Execution;
 use super::record::Slot;
 use crate::native::NativeError;
-use crate::params::{GradBuffer, ParamStore};
+use crate::params::{GradBuffer, Masks, ParamStore};
 
 /// One of several executions.
 pub struct Turn {
     pub run: Execution,
     /// See [`ParamStore::set_dropout`].
-    pub dropout: Option<u64>,
+    pub dropout: Option<Masks>,
 }
 
 impl Execution {
@@ -75,7 +75,7 @@ fn in_turns(
     while !open.is_empty() {
         let mut left = Vec::new();
         for at in open {
-            params.set_dropout(turns[at].dropout);
+            params.set_dropout(turns[at].dropout.clone());
             let mut more = step(turns, at)?;
             while more && !turns[at].run.is_waiting() {
                 more = step(turns, at)?;

@@ -6,6 +6,7 @@ use super::unit_work::{Phase, UnitWork};
 use crate::engine::assembler::Assembler;
 use crate::engine::buffer::TorchBuffer;
 use crate::engine::feature_reader::Missing;
+use crate::params::Masks;
 use crate::tape::Execution;
 use loongforge_core::engine::{EngineError, Ports, fault};
 use loongforge_core::message::{Event, UnitId, Version};
@@ -108,7 +109,7 @@ impl EncoderWorker {
         let model = self.models.of(work.unit.tower())?;
         let record = model.record_items(&work.grids(), pixels)?;
         let (params, trained) = (self.state.params().clone(), self.state.is_trained() && work.trains);
-        params.set_dropout(work.trains.then(|| id.seed()));
+        params.set_dropout(work.trains.then(|| Masks::new(id.seed(), None)));
         let rows = pixels.size()[0];
         let input = input(model, pixels, params.flat().kind());
         if trained && self.membership.is_some() && input.kind() == pixels.kind() {

@@ -8,7 +8,7 @@ use crate::engine::stages::{Filled, Stages};
 use crate::model::{ExpertSet, FeatureInput, FoundationTape, MicroBatch, Routing, with_values};
 use crate::native::NativeError;
 use crate::parallel::pipeline::Recorded;
-use crate::params::{GradBuffer, ParamId};
+use crate::params::{GradBuffer, Masks, ParamId};
 use crate::tape::Slot;
 use loongforge_core::engine::{EngineError, Ports, fault};
 use loongforge_core::message::RoutingReport;
@@ -44,7 +44,7 @@ impl Trainer {
         for task in tasks {
             let (pack, chunk) = step.micro_batches[task.micro_batch];
             let filler;
-            let (batch, features, row_tokens, dropout) = match step.packs.get(pack) {
+            let (batch, features, row_tokens, seed) = match step.packs.get(pack) {
                 Some(work) => {
                     let (row_tokens, seed) = (work.pack.num_tokens(), work.pack.id.seed(chunk));
                     let Filled { batch, features } = &work.chunks[chunk].filled;
@@ -60,7 +60,8 @@ impl Trainer {
                 tape, features: slots, loss, measures, inbound, outbound, key_values, routing, ..
             } = stages.model(task.stage).record(batch);
             let inputs = with_values(&slots, features);
-            let (rows, routing) = (batch.num_tokens(), routing.filter(|_| dropout.is_some()));
+            let (rows, routing) = (batch.num_tokens(), routing.filter(|_| seed.is_some()));
+            let dropout = seed.map(|seed| Masks::new(seed, stages.model(task.stage).dropout_rows(batch)));
             recorded.push(Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout });
             begun.push(Begun { rows, loss, measures, routing });
             if let Some(work) = step.packs.get_mut(pack).filter(|_| slots.iter().any(|levels| !levels.is_empty())) {

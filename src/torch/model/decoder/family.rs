@@ -245,6 +245,10 @@ impl FoundationModel for DecoderModel {
         self.inputs.iter().map(|input| input.rows(&ids)).collect()
     }
 
+    fn dropout_rows(&self, batch: &MicroBatch) -> Option<Tensor> {
+        batch.row.as_ref().map(|row| row.rows())
+    }
+
     fn pieces(&self, batch: &MicroBatch, chunk_tokens: usize) -> Result<Vec<MicroBatch>, &'static str> {
         let counts = |ids: &[i64]| self.inputs.iter().map(|input| input.rows(ids).len() as i64).collect();
         match self.preference.map(|_| PAIRS).or_else(|| self.decoder.config().needs_whole_rows()) {

@@ -11,7 +11,7 @@ use tch::Tensor;
 
 use crate::comm::{Mesh, Started};
 use crate::native::NativeError;
-use crate::params::{GradBuffer, ParamId, ParamStore};
+use crate::params::{GradBuffer, Masks, ParamId, ParamStore};
 use crate::tape::{Boundary, Execution, KeyValues, Slot, Tape, Turn, backward_in_turns, forward_in_turns};
 
 use super::key_values::KeyValuePool;
@@ -32,8 +32,8 @@ pub struct Recorded {
     pub key_values: Vec<KeyValues>,
     /// Tokens of the whole row.
     pub row_tokens: usize,
-    /// The seed of the micro-batch's dropout; see [`ParamStore::set_dropout`].
-    pub dropout: Option<u64>,
+    /// The masks of the micro-batch's dropout; see [`ParamStore::set_dropout`].
+    pub dropout: Option<Masks>,
 }
 
 /// Told after every operation of a backward: the sums so far, and whether of some parameters nothing more comes from it.
@@ -64,7 +64,7 @@ struct Live {
     inbound: Vec<Boundary>,
     outbound: Vec<Boundary>,
     loss: Option<Slot>,
-    dropout: Option<u64>,
+    dropout: Option<Masks>,
     kept: Kept,
 }
 
@@ -216,7 +216,7 @@ impl PipelineRun {
     ) -> Result<(Turn, Begun), E> {
         let task = self.begin(Pass::Forward);
         let Recorded { tape, mut inputs, inbound, outbound, loss, key_values, row_tokens, dropout } = recorded;
-        params.set_dropout(dropout);
+        params.set_dropout(dropout.clone());
         let received = self.receive(task, &inbound, params)?;
         inputs.extend(inbound.iter().map(|boundary| boundary.slot).zip(received));
         let (run, chunk) = if key_values.is_empty() {
@@ -273,7 +273,7 @@ impl PipelineRun {
             let task = self.begin(Pass::Backward);
             let live = self.live.remove(&(task.micro_batch, task.stage)).expect("a forward came before");
             let Live { inbound, outbound, loss, dropout, kept } = live;
-            params.set_dropout(dropout);
+            params.set_dropout(dropout.clone());
             let outbound = with_grad(outbound);
             let mut run = match kept {
                 Kept::Graphs(run) => *run,
