@@ -2,6 +2,7 @@
 
 use super::flags::Flags;
 use super::shell::{self, Word};
+use super::veomni;
 
 /// Methods that TRL's command line and its scripts are called by.
 pub(super) const METHODS: [&str; 23] = [
@@ -32,7 +33,7 @@ pub(super) const METHODS: [&str; 23] = [
 const NO_COMMAND: &str = "it contains no training command";
 /// Which commands are read.
 pub(super) const NEITHER: &str = "expected `trl METHOD …`, `llamafactory-cli train …` or `lerobot-train …` with \
-                                  options, or a script with DiffSynth-Studio's or Megatron's options";
+                                  options, or a script with VeOmni's, DiffSynth-Studio's or Megatron's options";
 /// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none of
 /// them.
 const MEGATRON: [&str; 5] =
@@ -61,6 +62,7 @@ pub(super) enum Trainer {
     Trl { method: String },
     Lerobot,
     DiffSynth,
+    Veomni { program: String },
     Megatron,
 }
 
@@ -140,6 +142,9 @@ pub(super) fn of_words(words: &[Word]) -> Option<Training> {
     if name(called) == "trl" {
         let method = words.get(program + 1).filter(|word| METHODS.contains(&word.text.as_str()))?;
         return training(Trainer::Trl { method: method.text.clone() }, Flags::of(&words[program + 2..]));
+    }
+    if let Some(flags) = veomni::command(called, &words[..program], &words[program + 1..]) {
+        return training(Trainer::Veomni { program: called.clone() }, flags);
     }
     // The launcher's options count as well: how many processes there are.
     let launcher = words[..program].iter().skip_while(|word| !is_option(word));

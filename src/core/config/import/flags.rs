@@ -67,7 +67,33 @@ impl Flags {
         self.fields.insert(key, value);
     }
 
-    fn tell(&mut self, key: &str, value: &str, fate: Fate) {
+    /// Reads a key under the name that later versions have, unless that is there as well; it is told as it is written.
+    pub fn rename(&mut self, old: &str, new: &str) {
+        if self.fields.contains_key(new) {
+            return;
+        }
+        let Some(value) = self.fields.remove(old) else { return };
+        let written = self.written.remove(old).unwrap_or_else(|| old.to_owned());
+        self.written.insert(new.to_owned(), written);
+        self.fields.insert(new.to_owned(), value);
+    }
+
+    /// Adds the keys of a file that a command names, except those that it has itself.
+    pub fn with_file(mut self, mut file: Flags) -> Self {
+        for (key, value) in std::mem::take(&mut file.fields) {
+            if self.fields.contains_key(&key) {
+                continue;
+            }
+            if let Some(written) = file.written.remove(&key) {
+                self.written.insert(key.clone(), written);
+            }
+            self.fields.insert(key, value);
+        }
+        self
+    }
+
+    /// Says what became of something that is none of the keys that are read.
+    pub fn tell(&mut self, key: &str, value: &str, fate: Fate) {
         self.told.push(KeyFate { key: key.to_owned(), value: value.to_owned(), fate });
     }
 

@@ -1,6 +1,6 @@
-//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl and TRL, command lines of LLaMA-Factory, TRL, lerobot and
-//! DiffSynth-Studio, the `train_config.json` of lerobot, and the launch scripts of Megatron-LM and LoongForge. Every key and option of
-//! theirs is accounted for. Nothing is run.
+//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl, TRL and VeOmni, command lines of LLaMA-Factory, TRL,
+//! VeOmni, lerobot and DiffSynth-Studio, the `train_config.json` of lerobot, and the launch scripts of Megatron-LM and LoongForge. Every
+//! key and option of theirs is accounted for. Nothing is run.
 
 mod axolotl;
 mod axolotl_sets;
@@ -34,6 +34,11 @@ mod trainer;
 #[cfg(test)]
 mod trainer_tests;
 mod trl;
+mod veomni;
+mod veomni_model;
+#[cfg(test)]
+mod veomni_tests;
+mod veomni_train;
 
 use super::shape::SCHEMA;
 use super::yaml;
@@ -70,13 +75,14 @@ pub enum ImportError {
     Method(String),
     #[error(
         "unknown trainer: LLaMA-Factory's and TRL's configs have `model_name_or_path`, axolotl's `base_model`, \
-         lerobot's `policy` and `dataset`; the keys found are {0}"
+         lerobot's `policy` and `dataset`, VeOmni's `train` and `model.model_path` or `data.train_path`; the keys \
+         found are {0}"
     )]
     Unknown(String),
 }
 
-/// Translates a config or a launch script. Of what it names only the configs of DeepSpeed, LLaMA-Factory's `dataset_info.json` and the
-/// `config.json` of a model's folder are read.
+/// Translates a config or a launch script. Of what it names only configs are read: those of DeepSpeed, LLaMA-Factory's
+/// `dataset_info.json`, the `config.json` of a model's folder, and VeOmni's YAML.
 ///
 /// # Errors
 /// It is neither, or of no trainer that is known here.
@@ -160,6 +166,7 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
             ("LLaMA-Factory", llama_factory::read)
         }
         () if lerobot::is_config(&fields) => return of_lerobot(lerobot::flat(fields), lerobot::file),
+        () if veomni::is_config(&fields) => return of_veomni("", veomni::flat(fields)),
         () if has("base_model") => {
             if let Some(method) = axolotl::refused(&fields) {
                 return Err(ImportError::Method(format!(
@@ -197,6 +204,7 @@ fn of_command(training: Training) -> Result<Imported, ImportError> {
             None => Ok(finish("LLaMA-Factory", flags, llama_factory::read)),
         },
         Trainer::Trl { method } => of_trl(&method, flags),
+        Trainer::Veomni { program } => of_veomni(&program, flags),
         Trainer::Lerobot => of_lerobot(lerobot::texts(flags), lerobot::command),
         Trainer::DiffSynth => match diffsynth::refused(&flags.fields) {
             Some(why) => Err(ImportError::Method(why)),
@@ -216,6 +224,13 @@ fn of_lerobot(flags: Flags, read: fn(&mut Sheet)) -> Result<Imported, ImportErro
     match lerobot_policy::refused(&flags.fields) {
         Some(why) => Err(ImportError::Method(why)),
         None => Ok(finish("lerobot", flags, read)),
+    }
+}
+
+fn of_veomni(program: &str, flags: Flags) -> Result<Imported, ImportError> {
+    match veomni::refused(program, &flags.fields) {
+        Some(why) => Err(ImportError::Method(why)),
+        None => Ok(finish("VeOmni", flags, veomni::read)),
     }
 }
 
