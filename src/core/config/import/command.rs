@@ -2,7 +2,7 @@
 
 use super::flags::Flags;
 use super::shell::{self, Word};
-use super::veomni;
+use super::{torchtitan, veomni};
 
 /// Methods that TRL's command line and its scripts are called by.
 pub(super) const METHODS: [&str; 23] = [
@@ -33,7 +33,8 @@ pub(super) const METHODS: [&str; 23] = [
 const NO_COMMAND: &str = "it contains no training command";
 /// Which commands are read.
 pub(super) const NEITHER: &str = "expected `trl METHOD …`, `llamafactory-cli train …` or `lerobot-train …` with \
-                                  options, or a script with VeOmni's, DiffSynth-Studio's or Megatron's options";
+                                  options, or a script with torchtitan's, VeOmni's, DiffSynth-Studio's or Megatron's \
+                                  options";
 /// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none of
 /// them.
 const MEGATRON: [&str; 5] =
@@ -62,6 +63,7 @@ pub(super) enum Trainer {
     Trl { method: String },
     Lerobot,
     DiffSynth,
+    Torchtitan,
     Veomni { program: String },
     Megatron,
 }
@@ -104,9 +106,8 @@ pub(super) fn not_translated(words: &[Word]) -> Option<String> {
     if let Some(file) = of_lerobot.then(|| config_path(words)).flatten() {
         return Some(format!("import the config that it names: `loongforge import {file}`"));
     }
-    has_option(&["--job.config_file"]).then(|| {
-        "torchtitan's configs are not translated; `loongforge check` suggests our key for each of its keys".to_owned()
-    })
+    let of_titan = has_option(&["--job.config_file"]);
+    of_titan.then(|| "import torchtitan's config that it names: `loongforge import FILE.toml`".to_owned())
 }
 
 /// Returns whether a word is lerobot's program that trains.
@@ -130,7 +131,8 @@ pub(super) fn of_words(words: &[Word]) -> Option<Training> {
     const PROGRAMS: [&str; 2] = ["llamafactory-cli", "trl"];
     let is_option = |word: &&Word| word.text.starts_with("--");
     let is_program = |text: &str| stem(text).is_some() || PROGRAMS.contains(&name(text)) || is_lerobot(text);
-    let program = words.iter().position(|word| is_program(&word.text));
+    let of_titan = |word: &Word| torchtitan::PROGRAMS.contains(&name(&word.text));
+    let program = words.iter().position(|word| is_program(&word.text)).or_else(|| words.iter().position(of_titan));
     let program = program.filter(|at| words[..*at].iter().all(|word| is_option(&word) || !word.text.contains(' ')))?;
     let called = &words[program].text;
     let training = |of: Trainer, flags: Flags| Some(Training { of, flags, is_last_of_several: false });
@@ -145,6 +147,9 @@ pub(super) fn of_words(words: &[Word]) -> Option<Training> {
     }
     if let Some(flags) = veomni::command(called, &words[..program], &words[program + 1..]) {
         return training(Trainer::Veomni { program: called.clone() }, flags);
+    }
+    if let Some(flags) = torchtitan::command(called, &words[..program], &words[program + 1..]) {
+        return training(Trainer::Torchtitan, flags);
     }
     // The launcher's options count as well: how many processes there are.
     let launcher = words[..program].iter().skip_while(|word| !is_option(word));

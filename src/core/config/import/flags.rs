@@ -78,8 +78,15 @@ impl Flags {
         self.fields.insert(new.to_owned(), value);
     }
 
-    /// Adds the keys of a file that a command names, except those that it has itself.
-    pub fn with_file(mut self, mut file: Flags) -> Self {
+    /// Adds the keys of the config that a command names, except those that it has itself; `None`: it cannot be read here.
+    pub fn with_file(mut self, path: &str, file: Option<Flags>) -> Self {
+        let Some(mut file) = file else {
+            let why = "this config cannot be read here: import it where it is, or by itself, and set these options";
+            self.tell(path, "", Fate::Missing(why));
+            return self;
+        };
+        let why = "its keys are translated, except those that an option replaces";
+        self.tell(path, "", Fate::Settled(why));
         for (key, value) in std::mem::take(&mut file.fields) {
             if self.fields.contains_key(&key) {
                 continue;

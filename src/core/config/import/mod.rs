@@ -1,6 +1,6 @@
-//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl, TRL and VeOmni, command lines of LLaMA-Factory, TRL,
-//! VeOmni, lerobot and DiffSynth-Studio, the `train_config.json` of lerobot, and the launch scripts of Megatron-LM and LoongForge. Every
-//! key and option of theirs is accounted for. Nothing is run.
+//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl, TRL and VeOmni, the TOML of torchtitan, command
+//! lines of LLaMA-Factory, TRL, VeOmni, torchtitan, lerobot and DiffSynth-Studio, the `train_config.json` of lerobot, and the launch
+//! scripts of Megatron-LM and LoongForge. Every key and option of theirs is accounted for. Nothing is run.
 
 mod axolotl;
 mod axolotl_sets;
@@ -30,6 +30,11 @@ mod shell;
 mod shell_tests;
 #[cfg(test)]
 mod tests;
+mod toml;
+mod torchtitan;
+mod torchtitan_layout;
+#[cfg(test)]
+mod torchtitan_tests;
 mod trainer;
 #[cfg(test)]
 mod trainer_tests;
@@ -67,6 +72,8 @@ pub struct Imported {
 pub enum ImportError {
     #[error("not valid YAML: {0}")]
     Yaml(String),
+    #[error("not valid TOML: {0}")]
+    Toml(String),
     #[error("it is not a YAML config, and cannot be read as a launch script: {0}")]
     Script(String),
     #[error("the command is not supported: {0}")]
@@ -81,8 +88,8 @@ pub enum ImportError {
     Unknown(String),
 }
 
-/// Translates a config or a launch script. Of what it names only configs are read: those of DeepSpeed, LLaMA-Factory's
-/// `dataset_info.json`, the `config.json` of a model's folder, and VeOmni's YAML.
+/// Translates a config or a launch script. Of what it names only configs are read: those of DeepSpeed, a model folder's `config.json`,
+/// LLaMA-Factory's `dataset_info.json`, VeOmni's YAML and torchtitan's TOML.
 ///
 /// # Errors
 /// It is neither, or of no trainer that is known here.
@@ -100,7 +107,7 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
             let is_plain = !is_named && !text.contains("--");
             match (training, found) {
                 (Ok(training), _) => of_command(training),
-                (Err(_), Err(_)) if is_toml(text) => Err(ImportError::Method(TOML.to_owned())),
+                (Err(_), Err(_)) if is_toml(text) => of_toml(text),
                 (Err(_), Err(error)) if is_plain && !error.is_empty() => Err(ImportError::Yaml(error)),
                 (Err(_), Ok(_)) if is_plain => Err(ImportError::Unknown("none".to_owned())),
                 (Err(error), _) => Err(ImportError::Script(error)),
@@ -109,8 +116,8 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
     }
 }
 
-const TOML: &str = "TOML files, such as torchtitan's configs, are not translated: `loongforge init` writes a first config, and \
-                    `loongforge check` answers most keys of theirs with ours";
+const TOML: &str = "of TOML files only torchtitan's are translated, which have `training` and `model` or `job`; \
+                    `loongforge init` writes a first config, and `loongforge check` answers keys of others with ours";
 
 /// Returns whether a text that is no YAML has sections and values of TOML.
 fn is_toml(text: &str) -> bool {
@@ -204,6 +211,7 @@ fn of_command(training: Training) -> Result<Imported, ImportError> {
             None => Ok(finish("LLaMA-Factory", flags, llama_factory::read)),
         },
         Trainer::Trl { method } => of_trl(&method, flags),
+        Trainer::Torchtitan => of_torchtitan(flags),
         Trainer::Veomni { program } => of_veomni(&program, flags),
         Trainer::Lerobot => of_lerobot(lerobot::texts(flags), lerobot::command),
         Trainer::DiffSynth => match diffsynth::refused(&flags.fields) {
@@ -224,6 +232,21 @@ fn of_lerobot(flags: Flags, read: fn(&mut Sheet)) -> Result<Imported, ImportErro
     match lerobot_policy::refused(&flags.fields) {
         Some(why) => Err(ImportError::Method(why)),
         None => Ok(finish("lerobot", flags, read)),
+    }
+}
+
+fn of_toml(text: &str) -> Result<Imported, ImportError> {
+    let fields = toml::read(text).map_err(ImportError::Toml)?;
+    match torchtitan::is_config(&fields) {
+        true => of_torchtitan(torchtitan::renamed(Flags::of_fields(fields))),
+        false => Err(ImportError::Method(TOML.to_owned())),
+    }
+}
+
+fn of_torchtitan(flags: Flags) -> Result<Imported, ImportError> {
+    match torchtitan::refused(&flags.fields) {
+        Some(why) => Err(ImportError::Method(why)),
+        None => Ok(finish("torchtitan", flags, torchtitan::read)),
     }
 }
 

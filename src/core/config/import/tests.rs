@@ -348,8 +348,10 @@ fn what_is_of_nobody_is_refused() {
         let error = import(text).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
-    let toml = import("[job]\ndump_folder = \"out\"\n\n[training]\nsteps = 10\n").unwrap_err().to_string();
-    assert!(toml.contains("TOML files, such as torchtitan's configs, are not translated"), "{toml}");
+    let toml = import("[general]\nenable_bucket = true\n\n[[datasets]]\nsteps = 10\n").unwrap_err().to_string();
+    assert!(toml.contains("not valid TOML: line 4"), "{toml}");
+    let toml = import("[general]\nenable_bucket = true\n").unwrap_err().to_string();
+    assert!(toml.contains("of TOML files only torchtitan's are translated"), "{toml}");
     let own = import("run: { name: a }\nmodel: { load: a/b }\ntrain: { lr: 1 }\n").unwrap_err().to_string();
     assert!(own.contains("a config of this program already"), "{own}");
     // The rule about a space behind a colon is for our own keys.

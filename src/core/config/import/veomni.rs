@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::flags::Flags;
-use super::sheet::{Fate, Sheet};
+use super::sheet::Sheet;
 use super::shell::Word;
 use super::{veomni_model, veomni_train};
 use crate::config::yaml;
@@ -123,27 +123,18 @@ pub(super) fn command(program: &str, before: &[Word], after: &[Word]) -> Option<
     if !is_own && !(is_task && config.is_some()) {
         return None;
     }
-    let mut flags = renamed(flags);
-    if let Some(config) = config {
-        flags = of_file(flags, &config.text);
+    let flags = renamed(flags);
+    match config {
+        Some(config) => Some(flags.with_file(&config.text, of_file(&config.text))),
+        None => Some(flags),
     }
-    Some(flags)
 }
 
-/// Adds the keys of the config that a command names.
-fn of_file(mut flags: Flags, path: &str) -> Flags {
-    let read = files::read_text(Path::new(path)).ok().and_then(|text| yaml::read_yaml(&text).ok());
-    match read {
-        Some(Value::Object(fields)) => {
-            let why = "its keys are translated, except those that an option replaces";
-            flags.tell(path, "", Fate::Settled(why));
-            flags.with_file(flat(fields))
-        }
-        _ => {
-            let why = "this config cannot be read here: import it where it is, or by itself, and set these options";
-            flags.tell(path, "", Fate::Missing(why));
-            flags
-        }
+/// Reads the config that a command names.
+fn of_file(path: &str) -> Option<Flags> {
+    match yaml::read_yaml(&files::read_text(Path::new(path)).ok()?) {
+        Ok(Value::Object(fields)) => Some(flat(fields)),
+        _ => None,
     }
 }
 
