@@ -17,6 +17,7 @@ Examples:
   loongforge import qwen3.yaml                          # a config of VeOmni
   loongforge import -- bash train.sh tasks/train_text.py qwen3.yaml --train.optimizer.lr 1e-5   # with options of its command
   loongforge import llama3_8b.toml                      # a config of torchtitan
+  loongforge import -- swift sft --model Qwen/Qwen3-0.6B --tuner_type lora --dataset my.jsonl      # ms-swift
   loongforge import sft_qwen3_8b.sh -o sft.yaml         # a launch script of Megatron-LM or LoongForge; it is not executed
   loongforge import -- trl sft --model_name_or_path Qwen/Qwen3-0.6B --dataset_name trl-lib/Capybara
   loongforge import -- lerobot-train --policy.path=lerobot/smolvla_base --dataset.repo_id=lerobot/svla_so101_pickplace --steps=20000
@@ -24,11 +25,12 @@ Examples:
   loongforge import Wan2.1-T2V-1.3B.sh -o lora.yaml     # a script of DiffSynth-Studio
   loongforge import theirs.yaml -o ours.yaml && loongforge check ours.yaml")]
 pub struct ImportArgs {
-    /// YAML config of LLaMA-Factory, axolotl, TRL or VeOmni, TOML config of torchtitan, `train_config.json` of lerobot, or launch
-    /// script of Megatron-LM, LoongForge, TRL, VeOmni, torchtitan, lerobot or DiffSynth-Studio
+    /// YAML config of LLaMA-Factory, axolotl, TRL, VeOmni or ms-swift (also JSON), TOML config of torchtitan, `train_config.json` of
+    /// lerobot, or launch script of Megatron-LM, LoongForge, TRL, VeOmni, ms-swift, torchtitan, lerobot or DiffSynth-Studio
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     file: Option<PathBuf>,
-    /// Instead of a file, a command line of LLaMA-Factory, TRL, VeOmni, torchtitan, lerobot, DiffSynth-Studio or Megatron-LM
+    /// Instead of a file, a command line of LLaMA-Factory, TRL, VeOmni, ms-swift, torchtitan, lerobot, DiffSynth-Studio or
+    /// Megatron-LM
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     /// File to write the config to [default: standard output]

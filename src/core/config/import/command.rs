@@ -2,7 +2,7 @@
 
 use super::flags::Flags;
 use super::shell::{self, Word};
-use super::{torchtitan, veomni};
+use super::{ms_swift, torchtitan, veomni};
 
 /// Methods that TRL's command line and its scripts are called by.
 pub(super) const METHODS: [&str; 23] = [
@@ -32,9 +32,9 @@ pub(super) const METHODS: [&str; 23] = [
 ];
 const NO_COMMAND: &str = "it contains no training command";
 /// Which commands are read.
-pub(super) const NEITHER: &str = "expected `trl METHOD …`, `llamafactory-cli train …` or `lerobot-train …` with \
-                                  options, or a script with torchtitan's, VeOmni's, DiffSynth-Studio's or Megatron's \
-                                  options";
+pub(super) const NEITHER: &str = "expected `trl METHOD …`, `swift sft …`, `llamafactory-cli train …` or `lerobot-train …` \
+                                  with options, or a script with torchtitan's, VeOmni's, DiffSynth-Studio's or \
+                                  Megatron's options";
 /// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none of
 /// them.
 const MEGATRON: [&str; 5] =
@@ -63,6 +63,7 @@ pub(super) enum Trainer {
     Trl { method: String },
     Lerobot,
     DiffSynth,
+    Swift { method: String },
     Torchtitan,
     Veomni { program: String },
     Megatron,
@@ -128,7 +129,7 @@ fn name(text: &str) -> &str {
 
 /// The training that the words of a command begin.
 pub(super) fn of_words(words: &[Word]) -> Option<Training> {
-    const PROGRAMS: [&str; 2] = ["llamafactory-cli", "trl"];
+    const PROGRAMS: [&str; 3] = ["llamafactory-cli", "swift", "trl"];
     let is_option = |word: &&Word| word.text.starts_with("--");
     let is_program = |text: &str| stem(text).is_some() || PROGRAMS.contains(&name(text)) || is_lerobot(text);
     let of_titan = |word: &Word| torchtitan::PROGRAMS.contains(&name(&word.text));
@@ -144,6 +145,15 @@ pub(super) fn of_words(words: &[Word]) -> Option<Training> {
     if name(called) == "trl" {
         let method = words.get(program + 1).filter(|word| METHODS.contains(&word.text.as_str()))?;
         return training(Trainer::Trl { method: method.text.clone() }, Flags::of(&words[program + 2..]));
+    }
+    // Its command, and the file of it that launchers start.
+    let of_swift = match name(called) {
+        "swift" => words.get(program + 1).map(|word| (word.text.as_str(), program + 2)),
+        _ => called.strip_suffix(".py").and_then(|path| path.rsplit_once("swift/cli/")).map(|it| (it.1, program + 1)),
+    };
+    if let Some((method, behind)) = of_swift {
+        let flags = ms_swift::command(method, &words[..program], &words[behind..])?;
+        return training(Trainer::Swift { method: method.to_owned() }, flags);
     }
     if let Some(flags) = veomni::command(called, &words[..program], &words[program + 1..]) {
         return training(Trainer::Veomni { program: called.clone() }, flags);

@@ -1,6 +1,6 @@
-//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl, TRL and VeOmni, the TOML of torchtitan, command
-//! lines of LLaMA-Factory, TRL, VeOmni, torchtitan, lerobot and DiffSynth-Studio, the `train_config.json` of lerobot, and the launch
-//! scripts of Megatron-LM and LoongForge. Every key and option of theirs is accounted for. Nothing is run.
+//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl, TRL, VeOmni and ms-swift, the TOML of torchtitan, command
+//! lines of LLaMA-Factory, TRL, VeOmni, ms-swift, torchtitan, lerobot and DiffSynth-Studio, the `train_config.json` of lerobot, and the
+//! launch scripts of Megatron-LM and LoongForge. Every key and option of theirs is accounted for. Nothing is run.
 
 mod axolotl;
 mod axolotl_sets;
@@ -24,6 +24,10 @@ mod llama_data;
 mod llama_factory;
 mod llama_parts;
 mod megatron;
+mod ms_swift;
+#[cfg(test)]
+mod ms_swift_tests;
+mod ms_swift_train;
 mod sheet;
 mod shell;
 #[cfg(test)]
@@ -82,14 +86,14 @@ pub enum ImportError {
     Method(String),
     #[error(
         "unknown trainer: LLaMA-Factory's and TRL's configs have `model_name_or_path`, axolotl's `base_model`, \
-         lerobot's `policy` and `dataset`, VeOmni's `train` and `model.model_path` or `data.train_path`; the keys \
-         found are {0}"
+         lerobot's `policy` and `dataset`, ms-swift's `model`, `dataset` and a key such as `tuner_type`, VeOmni's \
+         `train` and `model.model_path` or `data.train_path`; the keys found are {0}"
     )]
     Unknown(String),
 }
 
-/// Translates a config or a launch script. Of what it names only configs are read: those of DeepSpeed, a model folder's `config.json`,
-/// LLaMA-Factory's `dataset_info.json`, VeOmni's YAML and torchtitan's TOML.
+/// Translates a config or a launch script. Of what it names only configs are read: those of DeepSpeed, a model's `config.json`,
+/// LLaMA-Factory's `dataset_info.json`, and those that commands of ms-swift, VeOmni and torchtitan name.
 ///
 /// # Errors
 /// It is neither, or of no trainer that is known here.
@@ -173,6 +177,10 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
             ("LLaMA-Factory", llama_factory::read)
         }
         () if lerobot::is_config(&fields) => return of_lerobot(lerobot::flat(fields), lerobot::file),
+        () if ms_swift::is_config(&fields) => {
+            let method = if has("rlhf_type") { "rlhf" } else { "sft" };
+            return of_swift(method, ms_swift::renamed(Flags::of_fields(fields)));
+        }
         () if veomni::is_config(&fields) => return of_veomni("", veomni::flat(fields)),
         () if has("base_model") => {
             if let Some(method) = axolotl::refused(&fields) {
@@ -211,6 +219,7 @@ fn of_command(training: Training) -> Result<Imported, ImportError> {
             None => Ok(finish("LLaMA-Factory", flags, llama_factory::read)),
         },
         Trainer::Trl { method } => of_trl(&method, flags),
+        Trainer::Swift { method } => of_swift(&method, flags),
         Trainer::Torchtitan => of_torchtitan(flags),
         Trainer::Veomni { program } => of_veomni(&program, flags),
         Trainer::Lerobot => of_lerobot(lerobot::texts(flags), lerobot::command),
@@ -232,6 +241,18 @@ fn of_lerobot(flags: Flags, read: fn(&mut Sheet)) -> Result<Imported, ImportErro
     match lerobot_policy::refused(&flags.fields) {
         Some(why) => Err(ImportError::Method(why)),
         None => Ok(finish("lerobot", flags, read)),
+    }
+}
+
+fn of_swift(method: &str, flags: Flags) -> Result<Imported, ImportError> {
+    let read: fn(&mut Sheet) = match method {
+        "rlhf" => ms_swift::rlhf,
+        "pt" => ms_swift::pt,
+        _ => ms_swift::sft,
+    };
+    match ms_swift::refused(&flags.fields) {
+        Some(why) => Err(ImportError::Method(why)),
+        None => Ok(finish("ms-swift", flags, read)),
     }
 }
 

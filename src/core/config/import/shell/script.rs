@@ -195,9 +195,26 @@ impl Reader {
             _ => found,
         };
         if !asks && state != State::Skipped {
+            self.with_environment(&mut words);
             self.script.commands.push(words);
         }
         Ok(())
+    }
+
+    /// Puts variables before a command that reads from them how many processes it starts, or the name of its config.
+    fn with_environment(&self, words: &mut Vec<Word>) {
+        let program = words.first().and_then(|word| word.text.rsplit('/').next()).unwrap_or_default();
+        if !["swift", "run_train.sh"].contains(&program) {
+            return;
+        }
+        for name in ["NPROC_PER_NODE", "NNODES", "CONFIG_FILE"] {
+            if let Some([value]) = self.variables.0.get(name).map(Vec::as_slice)
+                && value.is_said()
+                && !value.text.contains(' ')
+            {
+                words.insert(0, Word::known(format!("{name}={}", value.text)));
+            }
+        }
     }
 
     fn assign(&mut self, name: &str, adds: bool, value: &RawWord, state: State) -> Result<(), String> {

@@ -1,0 +1,141 @@
+//! Commands and configs in the manner of ms-swift's examples, and what comes of them.
+
+use super::tests::{arrived, missing, settled};
+use super::*;
+use crate::config::load_text;
+use serde_json::json;
+
+const SFT: &str = "CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 \\
+swift sft \\
+    --model org/text-7B \\
+    --train_type lora \\
+    --dataset 'org/alpaca:en#500' HF::org/chat \\
+    --split_dataset_ratio 0.01 \\
+    --torch_dtype bfloat16 \\
+    --num_train_epochs 2 \\
+    --per_device_train_batch_size 1 \\
+    --per_device_eval_batch_size 1 \\
+    --learning_rate 2e-4 \\
+    --lora_rank 16 \\
+    --target_modules all-linear \\
+    --gradient_accumulation_steps 4 \\
+    --eval_steps 50 \\
+    --save_steps 100 \\
+    --save_total_limit 2 \\
+    --logging_steps 10 \\
+    --max_length 4096 \\
+    --output_dir output \\
+    --system 'Be brief.' \\
+    --warmup_ratio 0.05 \\
+    --dataloader_num_workers 4 \\
+    --deepspeed zero2 \\
+    --model_author me \\
+    --some_new_option 7
+";
+
+fn node(imported: &Imported) -> Value {
+    crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
+}
+
+/// A command with these options.
+fn of(method: &str, options: &str) -> Imported {
+    import(&format!("swift {method} --model org/text-7B --dataset a.jsonl {options}\n")).unwrap()
+}
+
+#[test]
+fn a_command_of_ms_swift_arrives() {
+    let imported = import(SFT).unwrap();
+    let config = load_text(&imported.yaml).unwrap_or_else(|report| panic!("{}\n{report}", imported.yaml)).config;
+    let train = &config.train;
+    assert_eq!((imported.from, config.run.name.as_str(), config.run.seed), ("ms-swift", "output", 42));
+    assert_eq!((train.epochs, train.global_batch_size, config.data.pack.max_tokens), (Some(2.0), 8, 4096));
+    assert_eq!((train.lr, train.warmup_ratio, train.optimizer.weight_decay), (2e-4, Some(0.05), 0.1));
+    assert_eq!((train.optimizer.betas, config.data.val_size), ([0.9, 0.95], 0.01));
+    assert_eq!((config.checkpoint.every_steps, config.log.every_steps), (100, 10));
+    let lora = config.model.foundation.lora.unwrap();
+    assert_eq!((lora.r, lora.alpha, lora.dropout, lora.target_modules), (Some(16), Some(32.0), Some(0.05), None));
+    let found = node(&imported);
+    let sets = json!([{ "path": "hf://datasets/org/alpaca/en" }, { "path": "hf://datasets/org/chat" }]);
+    assert_eq!(found["data"]["train"], sets);
+    assert_eq!(found["pools"]["foundation"], json!({ "replicas": 2, "zero": 2 }));
+    assert_eq!((&found["train"]["schedule"], &found["eval"]["every_steps"]), (&json!("cosine"), &json!(50)));
+    assert_eq!(missing(&imported), ["--model_author", "--some_new_option", "--system"]);
+    assert!(settled(&imported).contains(&"--dataloader_num_workers"), "{:?}", imported.keys);
+    for key in ["--train_type", "--model", "NPROC_PER_NODE", "--deepspeed"] {
+        assert!(arrived(&imported).contains(&key), "{key}: {:?}", imported.keys);
+    }
+    for part in ["`#` and a number", "ModelScope", "each set has an equal share"] {
+        assert!(imported.notes.iter().any(|note| note.contains(part)), "{part}: {:?}", imported.notes);
+    }
+}
+
+#[test]
+fn a_config_of_ms_swift_arrives_alone_and_below_a_command() {
+    let text = "model: org/text-7B\ntuner_type: full\ndataset: [a.jsonl]\nval_dataset: b.jsonl\nsave_steps: 20\n";
+    let imported = import(text).unwrap();
+    let found = node(&imported);
+    // Full training has another rate, and accumulates to 16 samples.
+    assert_eq!((found["train"]["lr"].as_f64(), &found["train"]["global_batch_size"]), (Some(1e-5), &json!(16)));
+    assert_eq!((&found["model"]["foundation"], &found["run"]["name"]), (&Value::Null, &json!("text-7B")));
+    assert_eq!(found["eval"], json!({ "path": "b.jsonl", "every_steps": 20 }));
+    assert_eq!((imported.from, missing(&imported)), ("ms-swift", vec![]));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sft.yaml").display().to_string();
+    std::fs::write(&path, text).unwrap();
+    let below = import(&format!("swift sft {path} --learning_rate 3e-6 --eval_strategy no\n")).unwrap();
+    let found = node(&below);
+    assert_eq!((found["train"]["lr"].as_f64(), &found["eval"]["every_steps"]), (Some(3e-6), &Value::Null));
+    assert!(settled(&below).contains(&path.as_str()) && settled(&below).contains(&"--eval_strategy"));
+    let elsewhere = import("swift sft none/here.yaml --learning_rate 1e-5\n").unwrap();
+    assert_eq!(missing(&elsewhere), ["none/here.yaml"]);
+}
+
+#[test]
+fn methods_have_the_defaults_of_ms_swift() {
+    let preference = |options: &str| node(&of("rlhf", options))["train"]["preference"].clone();
+    assert_eq!(preference(""), json!({ "loss": "sigmoid", "beta": 0.1 }));
+    let dpo = preference("--rlhf_type dpo --beta 0.5 --loss_type ipo --rpo_alpha 0.2");
+    assert_eq!(dpo, json!({ "loss": "ipo", "beta": 0.5, "nll_weight": 0.2 }));
+    let simpo = json!({ "loss": "simpo", "beta": 2.0, "gamma": 1.0, "nll_weight": 1.0 });
+    assert_eq!(preference("--rlhf_type simpo"), simpo);
+    let kto = preference("--rlhf_type kto --per_device_train_batch_size 4 --desirable_weight 0.5");
+    assert_eq!(kto, json!({ "loss": "kto", "beta": 0.1, "group_size": 4, "desirable_weight": 0.5 }));
+    assert_eq!(node(&of("pt", "--packing true --max_steps 9"))["train"]["phase"], json!("pretrain"));
+    assert_eq!(node(&of("sft", "--loss_scale last_round"))["train"]["learn"], json!("last"));
+    for (line, part) in [
+        ("swift rlhf --rlhf_type grpo --model a --dataset b", "rlhf_type `grpo`"),
+        ("swift sft --tuner_type adalora --model a --dataset b", "tuner_type `adalora`"),
+        ("swift sft --task_type embedding --model a --dataset b", "task_type `embedding`"),
+    ] {
+        let error = import(line).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let mine = import("model: a/b\ndataset: c\ntuner_type: lora\nmicro_batch_size: 2\n").unwrap_err().to_string();
+    assert!(mine.contains("`megatron` commands"), "{mine}");
+    assert!(import("model: a/b\ndataset: c\n").unwrap_err().to_string().contains("ms-swift's `model`, `dataset`"));
+}
+
+#[test]
+fn parts_layout_and_frozen_precision_arrive() {
+    let frozen = |options: &str| {
+        let model = node(&of("sft", options))["model"].clone();
+        ["image_encoder", "image_projector"].map(|part| model[part]["freeze"].as_bool())
+    };
+    assert_eq!(frozen(""), [None, None]);
+    assert_eq!(frozen("--freeze_vit true"), [Some(true), Some(true)]);
+    assert_eq!(frozen("--tuner_type full --freeze_vit false --freeze_aligner false"), [Some(false), Some(false)]);
+    // Beside adapters a tower that is not frozen has adapters, and is not trained in full.
+    let adapted = of("sft", "--freeze_vit false");
+    assert_eq!((missing(&adapted), frozen("--freeze_vit false")), (vec!["--freeze_vit"], [Some(true), Some(true)]));
+    let rounded = node(&of("sft", "--quant_method bnb --quant_bits 4 --bnb_4bit_quant_type nf4"));
+    assert_eq!(rounded["model"]["foundation"]["frozen_precision"], json!("nf4_double"));
+    let words = "torchrun --nproc_per_node 4 swift/cli/sft.py --model a/b --dataset c.jsonl --sequence_parallel_size 2 \
+                 --gradient_accumulation_steps 3 --truncation_strategy left";
+    let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+    let split = import_words(&words).unwrap();
+    let found = node(&split);
+    assert_eq!((split.from, &found["train"]["global_batch_size"]), ("ms-swift", &json!(6)));
+    let layout = json!({ "replicas": 2, "context_parallel": 2, "context_attention": "ulysses" });
+    assert_eq!(found["pools"]["foundation"], layout);
+    assert_eq!(missing(&split), ["--truncation_strategy"]);
+}
