@@ -32,9 +32,9 @@ pub(super) const METHODS: [&str; 23] = [
 ];
 const NO_COMMAND: &str = "it contains no training command";
 /// Which commands are read.
-pub(super) const NEITHER: &str = "expected `trl METHOD …`, `swift sft …`, `llamafactory-cli train …` or `lerobot-train …` \
-                                  with options, or a script with torchtitan's, VeOmni's, DiffSynth-Studio's or \
-                                  Megatron's options";
+pub(super) const NEITHER: &str = "expected `trl METHOD …`, `swift sft …`, `llamafactory-cli train …` or \
+                                  `lerobot-train …` with options, or a script with torchtitan's, VeOmni's, \
+                                  DiffSynth-Studio's or Megatron's options";
 /// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none of
 /// them.
 const MEGATRON: [&str; 5] =

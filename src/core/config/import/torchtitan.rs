@@ -69,9 +69,8 @@ fn of_file(path: &str) -> Option<Flags> {
 /// Returns why a run is not translated: anything else in its place would train something that was not asked for.
 pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
     let name = fields.get("model.name").and_then(Value::as_str)?;
-    name.starts_with("flux").then(|| {
-        format!("torchtitan's model `{name}` has no counterpart: only language models are translated")
-    })
+    let is_flux = name.starts_with("flux");
+    is_flux.then(|| format!("torchtitan's model `{name}` has no counterpart: only language models are translated"))
 }
 
 /// Translates all keys.
@@ -155,10 +154,7 @@ fn model(sheet: &mut Sheet) {
 /// The path of a data set: one of C4, or what is at `path`.
 fn set(name: &str, path: Option<&str>) -> Option<String> {
     let name = name.to_lowercase();
-    let split = match name.as_str() {
-        "c4_validation" => Some("validation"),
-        _ => None,
-    };
+    let split = (name == "c4_validation").then_some("validation");
     let is_c4 = name == "c4" || split.is_some();
     match path {
         Some(path) if !hub::is_of_hub(path) => Some(path.to_owned()),
