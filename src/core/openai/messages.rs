@@ -30,7 +30,10 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
         (tools, None) => tools,
         (tools, Some(Json::String(choice))) if choice == "auto" => tools,
         (_, Some(Json::String(choice))) if choice == "none" => None,
-        _ => return Err(ApiError::unsupported("tool_choice", "only \"auto\" and \"none\" are supported")),
+        _ => {
+            let hint = "only \"auto\" and \"none\" are supported: name the tool in a message instead";
+            return Err(ApiError::unsupported("tool_choice", hint));
+        }
     };
     expect_tools(tools.as_ref())?;
     let record = json!({

@@ -5,6 +5,7 @@
 //! passed over. Source: OpenAI's API reference, "Chat" and "Completions"; fields of vLLM's server that have no counterpart there
 //! (`top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`) have vLLM's names.
 
+mod calls;
 mod error;
 mod fields;
 #[cfg(any(test, feature = "fuzz"))]
@@ -16,7 +17,8 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+pub use calls::{Call, CallStream, Said};
 pub use error::ApiError;
 pub use media::confine;
-pub use reply::{Finish, Reply, Usage, models};
+pub use reply::{Answer, Finish, Reply, Usage, models};
 pub use request::{Asked, Chance, Endpoint};

@@ -2,6 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
+use super::calls::Call;
 use super::request::Endpoint;
 
 /// Why an answer has ended.
@@ -11,6 +12,8 @@ pub enum Finish {
     Stop,
     /// It has as many tokens as it may have.
     Length,
+    /// The model ended it behind calls of tools.
+    ToolCalls,
 }
 
 impl Finish {
@@ -19,8 +22,17 @@ impl Finish {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
         }
     }
+}
+
+/// A whole answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub text: String,
+    pub calls: Vec<Call>,
+    pub finish: Finish,
 }
 
 /// Numbers of tokens.
@@ -51,11 +63,20 @@ pub struct Reply {
 
 impl Reply {
     /// The whole answers, in their order.
-    pub fn whole(&self, answers: &[(String, Finish)], usage: Usage) -> Json {
-        let choice = |(index, (text, finish)): (usize, &(String, Finish))| {
+    pub fn whole(&self, answers: &[Answer], usage: Usage) -> Json {
+        let choice = |(index, answer): (usize, &Answer)| {
+            let Answer { text, calls, finish } = answer;
             let mut choice = json!({"index": index, "logprobs": null, "finish_reason": finish.name()});
             match self.endpoint {
-                Endpoint::Chat => choice["message"] = json!({"role": "assistant", "content": text, "refusal": null}),
+                Endpoint::Chat => {
+                    // An answer of calls alone has no content.
+                    let content = Some(text).filter(|text| calls.is_empty() || !text.is_empty());
+                    choice["message"] = json!({"role": "assistant", "content": content, "refusal": null});
+                    if !calls.is_empty() {
+                        let calls = calls.iter().enumerate().map(|(number, call)| self.call_json(index, number, call));
+                        choice["message"]["tool_calls"] = calls.collect();
+                    }
+                }
                 Endpoint::Completions => choice["text"] = text.as_str().into(),
             }
             choice
@@ -74,6 +95,19 @@ impl Reply {
             false => json!({"content": text}),
         };
         self.chunk(index, delta, text, None)
+    }
+
+    /// Call `number` of answer `index`, counted from 0.
+    pub fn call(&self, index: usize, number: usize, call: &Call) -> Json {
+        let mut json = self.call_json(index, number, call);
+        json["index"] = number.into();
+        self.chunk(index, json!({"tool_calls": [json]}), "", None)
+    }
+
+    /// A call, with an id that no other has.
+    fn call_json(&self, index: usize, number: usize, call: &Call) -> Json {
+        let id = format!("call-{}-{index}-{number}", self.id.trim_start_matches("chatcmpl-"));
+        json!({"id": id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
     }
 
     /// The last piece of answer `index`, which says why it has ended.

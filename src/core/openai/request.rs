@@ -53,6 +53,8 @@ pub struct Asked {
     pub max_tokens: Option<usize>,
     pub chance: Chance,
     pub stops: Vec<String>,
+    /// An answer may call tools more than once.
+    pub parallel_calls: bool,
     /// The answer comes in pieces, as server-sent events.
     pub streams: bool,
     /// The last of them has the numbers of tokens.
@@ -78,6 +80,7 @@ impl Asked {
             max_tokens: max_tokens(&mut fields, endpoint)?,
             chance: chance(&mut fields)?,
             stops: fields.texts("stop", MAX_STOPS)?,
+            parallel_calls: endpoint != Endpoint::Chat || fields.flag("parallel_tool_calls")?.unwrap_or(true),
             streams: fields.flag("stream")?.unwrap_or(false),
             includes_usage: includes_usage(&mut fields)?,
         };
@@ -190,10 +193,10 @@ fn refuse(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError> {
     match endpoint {
         Endpoint::Chat => {
             let is_text = |value: &Json| value.get("type").and_then(Json::as_str) == Some("text");
-            fields.only("response_format", is_text, "only {\"type\": \"text\"} is supported")?;
+            let hint = "only {\"type\": \"text\"} is supported: describe the format in a message, and check the answer";
+            fields.only("response_format", is_text, hint)?;
             fields.only("logprobs", is_false, "log probabilities are not returned")?;
             fields.only("top_logprobs", is_zero, "log probabilities are not returned")?;
-            fields.only("parallel_tool_calls", Json::is_boolean, "it must be true or false")?;
             fields.only("metadata", Json::is_object, "it must be an object")?;
             for name in ["prompt_cache_key", "safety_identifier", "service_tier"] {
                 fields.only(name, Json::is_string, "it must be a string")?;

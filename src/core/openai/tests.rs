@@ -73,6 +73,8 @@ fn what_is_wrong_or_not_done_is_named() {
             json!({"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}),
             "tools[0]".to_owned(),
         ),
+        chat("tool_choice", json!({"type": "function", "function": {"name": "f"}})),
+        chat("parallel_tool_calls", json!("yes")),
         chat("presence_penalty", json!(2.5)),
         chat("frequency_penalty", json!("often")),
         chat("logit_bias", json!({"5": 1})),
@@ -159,4 +161,32 @@ fn files_are_those_below_the_folder() {
         assert!(ask(url, None).unwrap_err().contains("files cannot be named"));
     }
     assert!(ask("https://example.com/a.png", files).unwrap_err().contains("are not fetched"));
+}
+
+#[test]
+fn calls_of_tools_have_the_form_that_clients_read() {
+    let reply = Reply { endpoint: Endpoint::Chat, id: "chatcmpl-1f".into(), created: 1, model: "my".into() };
+    let call = Call { name: "f".into(), arguments: r#"{"a":1}"#.into() };
+    let answer = Answer { text: String::new(), calls: vec![call.clone()], finish: Finish::ToolCalls };
+    let whole = reply.whole(&[answer.clone(), Answer { text: "Wait.".into(), ..answer }], Usage::default());
+    let written = |index: usize| json!({"id": format!("call-1f-{index}-0"), "type": "function", "function": {"name": "f", "arguments": "{\"a\":1}"}});
+    for (index, content) in [(0, json!(null)), (1, json!("Wait."))] {
+        let choice = &whole["choices"][index];
+        let message =
+            json!({"role": "assistant", "content": content, "refusal": null, "tool_calls": [written(index)]});
+        assert_eq!((&choice["message"], &choice["finish_reason"]), (&message, &json!("tool_calls")), "{whole}");
+        // What a client repeats of it is a message.
+        let turns = json!({"messages": [{"role": "user", "content": "x"}, message, {"role": "tool", "tool_call_id": "c", "content": "2"}]});
+        let asked = read(Endpoint::Chat, &turns).unwrap();
+        let [Question::Chat(conversation)] = &asked.questions[..] else { panic!("a chat") };
+        assert_eq!(conversation.turns[1].fields["tool_calls"][0]["function"]["arguments"], json!({"a": 1}));
+    }
+    let mut expected = written(2);
+    expected["id"] = "call-1f-2-1".into();
+    expected["index"] = 1.into();
+    let chunk = reply.call(2, 1, &call);
+    assert_eq!(chunk["choices"][0]["delta"], json!({"tool_calls": [expected]}), "{chunk}");
+    assert_eq!(chunk["choices"][0]["finish_reason"], json!(null));
+    let none = Answer { text: String::new(), calls: Vec::new(), finish: Finish::Stop };
+    assert_eq!(reply.whole(&[none], Usage::default())["choices"][0]["message"]["content"], "");
 }

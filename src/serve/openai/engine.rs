@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use flume::{Receiver, Sender, TrySendError};
 use loongforge_core::data::{Question, Sample};
 use loongforge_core::message::SampleId;
-use loongforge_core::openai::{ApiError, Asked, Finish, confine};
+use loongforge_core::openai::{ApiError, Asked, Call, CallStream, Finish, Said, confine};
 use loongforge_torch::model::Sampling;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -42,6 +42,12 @@ pub enum Event {
         index: usize,
         text: String,
     },
+    /// Call `number` of answer `index`.
+    Call {
+        index: usize,
+        number: usize,
+        call: Call,
+    },
     End {
         index: usize,
         finish: Finish,
@@ -68,7 +74,16 @@ struct Begun {
     index: usize,
     sample: Rc<Sample>,
     wanted: Wanted,
+    /// Finds calls of tools in it; `None`: they are text.
+    calls: Option<CallStream>,
     events: Sender<Event>,
+}
+
+/// A question that can be answered.
+struct Ready {
+    sample: Rc<Sample>,
+    wanted: Wanted,
+    calls: Option<CallStream>,
 }
 
 impl Engine {
@@ -185,10 +200,9 @@ fn begin(reader: &Reader, limits: &Limits, Job { mut asked, events }: Job) -> Ve
             Question::Text(_) if is_list => format!("prompt[{at}]"),
             Question::Text(_) => "prompt".to_owned(),
         };
-        let (sample, wanted) = read(reader, limits, &asked, question, &param)?;
-        Ok((Rc::new(sample), wanted))
+        read(reader, limits, &asked, question, &param)
     };
-    let read: Result<Vec<(Rc<Sample>, Wanted)>, ApiError> = questions.into_iter().enumerate().map(read).collect();
+    let read: Result<Vec<Ready>, ApiError> = questions.into_iter().enumerate().map(read).collect();
     let read = match read {
         Ok(read) => read,
         Err(error) => {
@@ -196,18 +210,18 @@ fn begin(reader: &Reader, limits: &Limits, Job { mut asked, events }: Job) -> Ve
             return Vec::new();
         }
     };
-    let prompt_tokens: usize = read.iter().map(|(sample, _)| sample.input_ids.len()).sum();
+    let prompt_tokens: usize = read.iter().map(|it| it.sample.input_ids.len()).sum();
     if events.try_send(Event::Begun { prompt_tokens }).is_err() {
         return Vec::new();
     }
     // Draws are those of each prompt alone.
     let of_own = |index: usize| {
-        let (sample, wanted) = &read[index / n];
+        let Ready { sample, wanted, calls } = &read[index / n];
         let mut wanted = wanted.clone();
         if let Some(sampling) = &mut wanted.sampling {
             sampling.seed = sampling.seed.wrapping_add((index % n) as u64);
         }
-        Begun { index, sample: sample.clone(), wanted, events: events.clone() }
+        Begun { index, sample: sample.clone(), wanted, calls: calls.clone(), events: events.clone() }
     };
     (0..read.len() * n).map(of_own).collect()
 }
@@ -219,20 +233,9 @@ fn read(
     asked: &Asked,
     question: Question,
     param: &str,
-) -> Result<(Sample, Wanted), ApiError> {
-    let processor = reader.processor();
+) -> Result<Ready, ApiError> {
     let goes_on = matches!(question, Question::Text(_));
-    let sample = match question {
-        Question::Text(text) => processor.text_prompt(SampleId(0), &text),
-        Question::Chat(mut conversation) => {
-            processor
-                .expect_template()
-                .map_err(|_| ApiError::bad("messages", "the model has no chat template; use /v1/completions"))?;
-            confine(&mut conversation, limits.files.as_deref())?;
-            processor.prompt(SampleId(0), &conversation, Path::new(""))
-        }
-    };
-    let sample = sample.map_err(|error| ApiError::of_data(param, error))?;
+    let (sample, calls) = prompt(reader, limits, asked, question, param)?;
     let num_tokens = sample.input_ids.len();
     let positions = Positions::of(&reader.model().folder().json);
     let left = positions.map_or(usize::MAX, |positions| positions.left(num_tokens));
@@ -286,22 +289,78 @@ fn read(
         stops: asked.stops.clone(),
         goes_on,
     };
-    Ok((sample, wanted))
+    Ok(Ready { sample: Rc::new(sample), wanted, calls })
+}
+
+/// The question as the model reads it, and what finds calls of tools in an answer to it.
+fn prompt(
+    reader: &Reader,
+    limits: &Limits,
+    asked: &Asked,
+    question: Question,
+    param: &str,
+) -> Result<(Sample, Option<CallStream>), ApiError> {
+    let processor = reader.processor();
+    let mut calls = None;
+    let sample = match question {
+        Question::Text(text) => processor.text_prompt(SampleId(0), &text),
+        Question::Chat(mut conversation) => {
+            let template = processor
+                .expect_template()
+                .map_err(|_| ApiError::bad("messages", "the model has no chat template; use /v1/completions"))?
+                .of(&conversation.turns);
+            if conversation.turns.iter().any(|turn| !turn.tools.is_empty()) {
+                if !template.takes_tools() {
+                    let hint = "the model's chat template has no tools: describe them in a message";
+                    return Err(ApiError::unsupported("tools", hint));
+                }
+                calls = template.tags_calls().then(|| CallStream::new(asked.parallel_calls));
+            }
+            confine(&mut conversation, limits.files.as_deref())?;
+            processor.prompt(SampleId(0), &conversation, Path::new(""))
+        }
+    };
+    Ok((sample.map_err(|error| ApiError::of_data(param, error))?, calls))
 }
 
 fn answer(reader: &Reader, begun: &[Begun]) -> Result<()> {
     let questions: Vec<_> = begun.iter().map(|answer| (&*answer.sample, &answer.wanted)).collect();
-    answer_each(reader, &questions, &mut |at, piece| tell(&begun[at].events, begun[at].index, piece))
+    let mut calls: Vec<Option<CallStream>> = begun.iter().map(|answer| answer.calls.clone()).collect();
+    answer_each(reader, &questions, &mut |at, piece| {
+        tell((&begun[at].events, begun[at].index), calls[at].as_mut(), piece)
+    })
 }
 
 /// Returns whether somebody is left to hear it: else the answer stops. A token without text finds that out as well.
-fn tell(events: &Sender<Event>, index: usize, piece: Piece) -> bool {
-    let event = match piece {
-        Piece::Text(text) if text.is_empty() => return !events.is_disconnected(),
-        Piece::Text(text) => Event::Text { index, text },
-        Piece::End { finish, num_tokens } => Event::End { index, finish, num_tokens },
+fn tell((events, index): (&Sender<Event>, usize), mut calls: Option<&mut CallStream>, piece: Piece) -> bool {
+    let mut number = calls.as_ref().map_or(0, |calls| calls.num_calls());
+    let (said, end) = match (piece, &mut calls) {
+        (Piece::Text(text), Some(calls)) => (calls.push(&text), None),
+        (Piece::Text(text), None) => (vec![Said::Text(text)], None),
+        (Piece::End { finish, num_tokens }, calls) => {
+            let said = calls.as_mut().map(|calls| calls.finish()).unwrap_or_default();
+            let has_called = calls.as_ref().is_some_and(|calls| calls.num_calls() > 0);
+            let finish = if has_called && finish == Finish::Stop { Finish::ToolCalls } else { finish };
+            (said, Some(Event::End { index, finish, num_tokens }))
+        }
     };
-    events.try_send(event).is_ok()
+    for part in said {
+        let event = match part {
+            Said::Text(text) if text.is_empty() => continue,
+            Said::Text(text) => Event::Text { index, text },
+            Said::Call(call) => {
+                number += 1;
+                Event::Call { index, number: number - 1, call }
+            }
+        };
+        if events.try_send(event).is_err() {
+            return false;
+        }
+    }
+    match end {
+        Some(end) => events.try_send(end).is_ok(),
+        None => !events.is_disconnected(),
+    }
 }
 
 #[cfg(test)]
@@ -311,9 +370,28 @@ mod tests {
     #[test]
     fn a_token_without_text_is_no_event_and_notices_who_has_left() {
         let (events, answer) = flume::bounded(1);
-        assert!(tell(&events, 0, Piece::Text(String::new())) && answer.is_empty());
-        assert!(tell(&events, 0, Piece::Text("a".to_owned())) && answer.len() == 1);
+        assert!(tell((&events, 0), None, Piece::Text(String::new())) && answer.is_empty());
+        assert!(tell((&events, 0), None, Piece::Text("a".to_owned())) && answer.len() == 1);
         drop(answer);
-        assert!(!tell(&events, 0, Piece::Text(String::new())));
+        assert!(!tell((&events, 0), None, Piece::Text(String::new())));
+    }
+
+    #[test]
+    fn an_answer_with_calls_ends_for_their_sake_unless_it_is_cut() {
+        for (finish, expected) in [(Finish::Stop, Finish::ToolCalls), (Finish::Length, Finish::Length)] {
+            let (events, answer) = flume::bounded(8);
+            let mut calls = CallStream::new(true);
+            let mut hear = |piece| tell((&events, 0), Some(&mut calls), piece);
+            let f = r#"<tool_call>{"name": "f", "arguments": {}}</tool_call>"#;
+            assert!(hear(Piece::Text(format!("a {f}"))));
+            assert!(hear(Piece::Text(f.to_owned())));
+            assert!(hear(Piece::End { finish, num_tokens: 5 }));
+            let told: Vec<Event> = answer.drain().collect();
+            let [Event::Text { text, .. }, one, other, end] = &told[..] else { panic!("{told:?}") };
+            assert_eq!(text, "a");
+            assert!(matches!(one, Event::Call { number: 0, call, .. } if call.name == "f"), "{one:?}");
+            assert!(matches!(other, Event::Call { number: 1, call, .. } if call.arguments == "{}"), "{other:?}");
+            assert!(matches!(end, Event::End { finish, num_tokens: 5, .. } if *finish == expected), "{end:?}");
+        }
     }
 }

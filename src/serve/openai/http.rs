@@ -11,7 +11,7 @@ use hyper::header::{
     WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
-use loongforge_core::openai::{ApiError, Asked, Endpoint, Finish, Reply, Usage, models};
+use loongforge_core::openai::{Answer, ApiError, Asked, Endpoint, Finish, Reply, Usage, models};
 use loongforge_core::text::hex;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value as Json, json};
@@ -161,13 +161,14 @@ async fn collect(
     n: usize,
     prompt_tokens: usize,
 ) -> Result<Response<Body>, ApiError> {
-    let mut answers = vec![(String::new(), Finish::Length); n];
+    let mut answers = vec![Answer { text: String::new(), calls: Vec::new(), finish: Finish::Length }; n];
     let (mut num_ended, mut completion_tokens) = (0, 0);
     while num_ended < n {
         match next(answer).await? {
-            Event::Text { index, text } => answers[index].0 += &text,
+            Event::Text { index, text } => answers[index].text += &text,
+            Event::Call { index, call, .. } => answers[index].calls.push(call),
             Event::End { index, finish, num_tokens } => {
-                answers[index].1 = finish;
+                answers[index].finish = finish;
                 num_ended += 1;
                 completion_tokens += num_tokens;
             }

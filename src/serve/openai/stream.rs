@@ -29,6 +29,7 @@ pub fn events(answer: Receiver<Event>, reply: Reply, n: usize, prompt_tokens: us
         let text = match answer.recv_async().await {
             Ok(Event::Begun { .. }) => String::new(),
             Ok(Event::Text { index, text }) => line(&reply.piece(index, &text, false)),
+            Ok(Event::Call { index, number, call }) => line(&reply.call(index, number, &call)),
             Ok(Event::End { index, finish, num_tokens }) => {
                 (left, completion_tokens) = (left - 1, completion_tokens + num_tokens);
                 let usage = match left == 0 && includes_usage {

@@ -36,6 +36,10 @@ pub struct ChatTemplate {
     lists: [bool; 3],
     /// The template says itself what is the assistant's, by `{% generation %}`.
     marks_answers: bool,
+    /// The template renders tools.
+    takes_tools: bool,
+    /// The template writes calls of tools as JSON between `<tool_call>` and `</tool_call>`.
+    tags_calls: bool,
     /// Renders conversations with tools; `None`: this one does.
     of_tools: Option<Box<ChatTemplate>>,
 }
@@ -67,7 +71,19 @@ impl ChatTemplate {
         let tokens = tokens.collect();
         let kwargs = Map::new();
         let (parts_only, lists, marks_answers, of_tools) = (false, [true; 3], false, None);
-        let mut template = Self { environment, variables, tokens, kwargs, parts_only, lists, marks_answers, of_tools };
+        let mut template = Self {
+            environment,
+            variables,
+            tokens,
+            kwargs,
+            parts_only,
+            lists,
+            marks_answers,
+            takes_tools: source.contains("tools"),
+            // Qwen3-Coder and GLM have other calls between the same tags.
+            tags_calls: source.contains("<tool_call>") && !["<function=", "<arg_key>"].iter().any(|it| source.contains(it)),
+            of_tools,
+        };
         let probe = [Turn::text("user", PROBE)];
         let shows = |template: &Self| template.render(&probe, false).is_ok_and(|text| text.contains(PROBE));
         if !shows(&template) {
@@ -155,6 +171,16 @@ impl ChatTemplate {
     /// Returns whether the template says itself what is the assistant's.
     pub fn marks_answers(&self) -> bool {
         self.marks_answers
+    }
+
+    /// Returns whether the template renders tools; one without a word of them leaves them out.
+    pub fn takes_tools(&self) -> bool {
+        self.takes_tools
+    }
+
+    /// Returns whether the template writes calls of tools as Hermes and Qwen do: `<tool_call>{"name": …, "arguments": …}</tool_call>`.
+    pub fn tags_calls(&self) -> bool {
+        self.tags_calls
     }
 
     /// Returns the content as it is written, where the template knows that: text that lies in parts is joined for a

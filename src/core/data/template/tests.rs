@@ -141,6 +141,7 @@ fn built_in_templates_render_tools_calls_and_reasoning() {
         let chat = ChatTemplate::new(built_in(template).unwrap(), &Json::Null).unwrap();
         let text = chat.render(&turns, false).unwrap();
         let thoughts = ["think1", "think2"].iter().all(|thought| text.contains(thought));
+        assert_eq!((chat.takes_tools(), chat.tags_calls()), (true, call.starts_with("<tool_call>\n{")), "{template:?}");
         assert!(["result1", "tool1", call].iter().all(|part| text.contains(part)), "{template:?}: {text}");
         assert_eq!(thoughts, has_thoughts, "{template:?}: {text}");
     }

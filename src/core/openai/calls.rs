@@ -1,0 +1,203 @@
+//! Calls of tools in the text of an answer, as Hermes and Qwen write them: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
+
+use serde_json::{Map, Value as Json};
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    pub name: String,
+    /// JSON text.
+    pub arguments: String,
+}
+
+/// A part of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    Text(String),
+    Call(Call),
+}
+
+/// Finds calls in an answer that comes in pieces. White space around calls is left out, and what may become a call is held back; if it
+/// becomes none, it is text as it was written.
+#[derive(Clone, Debug)]
+pub struct CallStream {
+    held: String,
+    num_calls: usize,
+    /// Whether there may be more than one; else what follows the first is left out.
+    are_parallel: bool,
+    /// Whether nothing but white space has followed the last call.
+    is_behind_call: bool,
+}
+
+impl CallStream {
+    /// Begins an answer, in which there may be one call or more.
+    pub fn new(are_parallel: bool) -> Self {
+        Self { held: String::new(), num_calls: 0, are_parallel, is_behind_call: false }
+    }
+
+    /// Calls so far.
+    pub fn num_calls(&self) -> usize {
+        self.num_calls
+    }
+
+    /// What of the answer so far is certain, and was not given out yet.
+    pub fn push(&mut self, piece: &str) -> Vec<Said> {
+        self.held += piece;
+        let mut said = Vec::new();
+        while let Some(start) = self.held.find(OPEN) {
+            let Some(length) = self.held[start..].find(CLOSE) else {
+                // White space before it belongs to it, until it is known to be a call.
+                let before = self.held[..start].trim_end().len();
+                self.give(before, &mut said);
+                return said;
+            };
+            let end = start + length;
+            match parse(&self.held[start + OPEN.len()..end]) {
+                Some(call) => {
+                    let before = self.held[..start].trim_end().len();
+                    self.give(before, &mut said);
+                    let behind = self.held.find(CLOSE).map_or(self.held.len(), |at| at + CLOSE.len());
+                    self.held.drain(..behind);
+                    self.call(call, &mut said);
+                }
+                None => self.give(end + CLOSE.len(), &mut said),
+            }
+        }
+        let certain = certain(&self.held);
+        self.give(certain, &mut said);
+        said
+    }
+
+    /// What was held back, when nothing follows. A call whose end is missing is one if it is complete otherwise.
+    pub fn finish(&mut self) -> Vec<Said> {
+        let mut said = Vec::new();
+        let open = self.held.find(OPEN);
+        match open.and_then(|start| parse(&self.held[start + OPEN.len()..])) {
+            Some(call) => {
+                let before = open.map_or(0, |start| self.held[..start].trim_end().len());
+                self.give(before, &mut said);
+                self.held.clear();
+                self.call(call, &mut said);
+            }
+            None => {
+                let all = self.held.len();
+                self.give(all, &mut said);
+            }
+        }
+        said
+    }
+
+    /// Gives out the first `length` bytes of what is held.
+    fn give(&mut self, length: usize, said: &mut Vec<Said>) {
+        let rest = self.held.split_off(length);
+        let text = std::mem::replace(&mut self.held, rest);
+        let text = if self.is_behind_call { text.trim_start() } else { text.as_str() };
+        if text.is_empty() || self.has_ended() {
+            return;
+        }
+        self.is_behind_call = false;
+        said.push(Said::Text(text.to_owned()));
+    }
+
+    fn call(&mut self, call: Call, said: &mut Vec<Said>) {
+        if self.has_ended() {
+            return;
+        }
+        self.num_calls += 1;
+        self.is_behind_call = true;
+        said.push(Said::Call(call));
+    }
+
+    /// Returns whether the only call was told.
+    fn has_ended(&self) -> bool {
+        self.num_calls > 0 && !self.are_parallel
+    }
+}
+
+/// Bytes of `text` before the white space and the part of a tag at its end with which a call may begin.
+fn certain(text: &str) -> usize {
+    let tag = (1..OPEN.len()).rev().find(|length| text.ends_with(&OPEN[..*length])).unwrap_or(0);
+    text[..text.len() - tag].trim_end().len()
+}
+
+/// A call by its JSON; `None`: it is none.
+fn parse(text: &str) -> Option<Call> {
+    let mut fields: Map<String, Json> = serde_json::from_str(text.trim()).ok()?;
+    let Some(Json::String(name)) = fields.remove("name") else { return None };
+    let arguments = match fields.remove("arguments")? {
+        // Some models write the object as text.
+        Json::String(text) => serde_json::from_str::<Map<String, Json>>(&text).ok().map(|_| text)?,
+        Json::Object(arguments) => Json::Object(arguments).to_string(),
+        _ => return None,
+    };
+    (!name.is_empty()).then_some(Call { name, arguments })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an answer says if it comes in pieces of so many characters, with texts put together.
+    fn said(answer: &str, piece: usize, are_parallel: bool) -> Vec<Said> {
+        let mut stream = CallStream::new(are_parallel);
+        let letters: Vec<char> = answer.chars().collect();
+        let pieces = letters.chunks(piece).map(|letters| letters.iter().collect::<String>());
+        let mut parts: Vec<Said> = pieces.flat_map(|piece| stream.push(&piece)).collect();
+        parts.extend(stream.finish());
+        let mut all: Vec<Said> = Vec::new();
+        for part in parts {
+            match (all.last_mut(), part) {
+                (Some(Said::Text(before)), Said::Text(text)) => *before += &text,
+                (_, part) => all.push(part),
+            }
+        }
+        assert_eq!(stream.num_calls(), all.iter().filter(|part| matches!(part, Said::Call(_))).count());
+        all
+    }
+
+    fn call(name: &str, arguments: &str) -> Said {
+        Said::Call(Call { name: name.to_owned(), arguments: arguments.to_owned() })
+    }
+
+    fn text(text: &str) -> Said {
+        Said::Text(text.to_owned())
+    }
+
+    #[test]
+    fn calls_are_found_however_the_answer_comes() {
+        let one = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": \"é</x>\", \"a\": 1}}\n</tool_call>";
+        let f = || call("f", r#"{"b":"é</x>","a":1}"#);
+        let other = r#"<tool_call>{"arguments": "{\"c\": 2}", "name": "g"}</tool_call>"#;
+        let g = || call("g", r#"{"c": 2}"#);
+        let broken = "\n<tool_call>\n<function=f>\n</tool_call> ";
+        for (answer, expected) in [
+            ("a < b <tool", vec![text("a < b <tool")]),
+            (" a \n ", vec![text(" a \n ")]),
+            ("", vec![]),
+            (one, vec![f()]),
+            (format!("Let me see.\n\n{one}\n{other}\n").as_str(), vec![text("Let me see."), f(), g()]),
+            (format!("{one}\n Done. \n{other}").as_str(), vec![f(), text("Done."), g()]),
+            // No calls: another form, no arguments, no name, and one that is cut.
+            (broken, vec![text(broken)]),
+            (format!("a{broken}{one}").as_str(), vec![text(&format!("a{}", broken.trim_end())), f()]),
+            (r#"<tool_call>{"name": "f"}</tool_call>"#, vec![text(r#"<tool_call>{"name": "f"}</tool_call>"#)]),
+            (
+                r#"<tool_call>{"name": "", "arguments": {}}</tool_call>"#,
+                vec![text(r#"<tool_call>{"name": "", "arguments": {}}</tool_call>"#)],
+            ),
+            (r#"a <tool_call>{"name": "f", "#, vec![text(r#"a <tool_call>{"name": "f", "#)]),
+            (one.strip_suffix("</tool_call>").unwrap(), vec![f()]),
+        ] {
+            for piece in [1, 2, 7, 1000] {
+                assert_eq!(said(answer, piece, true), expected, "{answer:?} in pieces of {piece}");
+            }
+        }
+        let three = format!("a{one}b{other}{one}");
+        for piece in [1, 5, 1000] {
+            assert_eq!(said(&three, piece, false), [text("a"), f()]);
+        }
+    }
+}
