@@ -2,9 +2,9 @@
 
 use crate::eval::generator::Reader;
 use anyhow::Result;
-use loongforge_core::data::{DataError, Sample, StopStrings, TextStream};
-use loongforge_core::openai::Finish;
-use loongforge_torch::model::{Continued, Decoding, Prompt, Sampling};
+use loongforge_core::data::{DataError, Sample, StopStrings, TextStream, Tokenizer};
+use loongforge_core::openai::{Finish, Likely, TokenLogprob};
+use loongforge_torch::model::{Continued, Decoding, Likelihood, Prompt, Sampling};
 
 /// Says how long an answer may get, and how its tokens are chosen.
 #[derive(Clone, Debug, Default)]
@@ -18,13 +18,17 @@ pub struct Wanted {
     pub frequency_penalty: f64,
     /// The first of these ends the answer and is left out, as is a token that ends a turn.
     pub stops: Vec<String>,
+    /// Also tell how likely each token was, with so many of the most likely ones; `None`: that is not told.
+    pub top_logprobs: Option<usize>,
     /// The answer goes on with the prompt's own text, and does not begin a turn.
     pub goes_on: bool,
 }
 
 /// A part of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
+    /// How likely the token was whose text is told next, also if a stop string cuts that off.
+    Likely(Likely),
     /// Text that follows what was told before, of whole characters; empty where a token has told none.
     Text(String),
     /// Nothing follows. `num_tokens` were made, without the token that ended it.
@@ -36,6 +40,38 @@ struct Answering {
     text: TextStream,
     stops: StopStrings,
     num_tokens: usize,
+    /// How likely the next token is, if that was told.
+    likelihood: Option<Likelihood>,
+    /// The token before the next one, if its text stands before that of the answer.
+    before: Option<i64>,
+    /// Characters of the tokens so far.
+    num_chars: usize,
+}
+
+impl Answering {
+    /// How likely this token is, if that was told.
+    fn likely(&mut self, tokenizer: &Tokenizer, token: i64) -> Result<Option<Likely>, DataError> {
+        let before = self.before.replace(token);
+        let Some(Likelihood { logprob, top }) = self.likelihood.take() else { return Ok(None) };
+        let of = |(id, logprob): (i64, f64)| -> Result<TokenLogprob, DataError> {
+            Ok(TokenLogprob { token: text_of(tokenizer, before, id)?, logprob })
+        };
+        let offset = self.num_chars;
+        let (of, top) = (of((token, logprob))?, top.into_iter().map(of).collect::<Result<_, DataError>>()?);
+        self.num_chars += of.token.chars().count();
+        Ok(Some(Likely { of, top, offset }))
+    }
+}
+
+/// The text of a token behind another: some tokenizers leave out a space at the beginning of a text.
+fn text_of(tokenizer: &Tokenizer, before: Option<i64>, id: i64) -> Result<String, DataError> {
+    if let Some(before) = before {
+        let (first, both) = (tokenizer.decode_all(&[before])?, tokenizer.decode_all(&[before, id])?);
+        if let Some(text) = both.strip_prefix(first.as_str()) {
+            return Ok(text.to_owned());
+        }
+    }
+    tokenizer.decode_all(&[id])
 }
 
 /// Answers questions together. `hear` is told of every piece of answer `index` as it comes and says whether that answer goes on;
@@ -57,26 +93,44 @@ pub fn answer_each(
         repetition_penalty: wanted.repetition_penalty,
         presence_penalty: wanted.presence_penalty,
         frequency_penalty: wanted.frequency_penalty,
+        top_logprobs: wanted.top_logprobs,
     };
     let decodings: Vec<Decoding> = questions.iter().map(decoding).collect();
     // What a decoder behind an encoder writes stands for itself.
     let is_apart = reader.processor().encoder_decoder().is_some();
-    let begin = |(sample, wanted): &(&Sample, &Wanted)| Answering {
-        text: match wanted.goes_on && !is_apart {
-            true => TextStream::behind(&sample.input_ids),
-            false => TextStream::default(),
-        },
-        stops: StopStrings::new(wanted.stops.iter().cloned()),
-        num_tokens: 0,
+    let begin = |(sample, wanted): &(&Sample, &Wanted)| {
+        let goes_on = wanted.goes_on && !is_apart;
+        Answering {
+            text: if goes_on { TextStream::behind(&sample.input_ids) } else { TextStream::default() },
+            stops: StopStrings::new(wanted.stops.iter().cloned()),
+            num_tokens: 0,
+            likelihood: None,
+            before: sample.input_ids.last().copied().filter(|_| goes_on),
+            num_chars: 0,
+        }
     };
     let mut answers: Vec<Answering> = questions.iter().map(begin).collect();
     let mut failed: Option<DataError> = None;
     reader.model().continue_each(&prompts, &decodings, &mut |index, continued| {
         let answer = &mut answers[index];
         let (decoded, end) = match continued {
+            Continued::Likelihood(likelihood) => {
+                answer.likelihood = Some(likelihood);
+                return true;
+            }
             Continued::Token(token) => {
                 answer.num_tokens += 1;
-                (answer.text.push(tokenizer, token), None)
+                match answer.likely(tokenizer, token) {
+                    Ok(likely) => {
+                        if let Some(likely) = likely
+                            && !hear(index, Piece::Likely(likely))
+                        {
+                            return false;
+                        }
+                        (answer.text.push(tokenizer, token), None)
+                    }
+                    Err(error) => (Err(error), None),
+                }
             }
             Continued::Stopped => (answer.text.finish(tokenizer), Some(Finish::Stop)),
             Continued::Full => (answer.text.finish(tokenizer), Some(Finish::Length)),

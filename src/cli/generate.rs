@@ -104,6 +104,7 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         let told = match piece {
             Piece::Text(text) if is_terminal => write!(out, "{}", safe(&text)).and_then(|()| out.flush()),
             Piece::Text(text) => write!(out, "{text}").and_then(|()| out.flush()),
+            Piece::Likely(_) => Ok(()),
             Piece::End { .. } => writeln!(out),
         };
         failed = told.err();

@@ -67,8 +67,22 @@ def main():
         )
         found["seen"] = seen.choices[0].message.content
 
+    scored = client.chat.completions.create(
+        model=args.model, messages=messages, temperature=0, max_tokens=8, logprobs=True, top_logprobs=2
+    )
+    entries = scored.choices[0].logprobs.content
+    found["scored"] = [[entry.token, entry.logprob] for entry in entries]
+    found["most_likely"] = [[entry.top_logprobs[0].token, entry.top_logprobs[0].logprob] for entry in entries]
+    streamed = client.chat.completions.create(
+        model=args.model, messages=messages, temperature=0, max_tokens=8, logprobs=True, stream=True
+    )
+    told = [chunk.choices[0].logprobs for chunk in streamed]
+    found["scored_streamed"] = [[entry.token, entry.logprob] for part in told if part for entry in part.content]
+    lists = client.completions.create(model=args.model, prompt=[args.prompt, "Once"], temperature=0, max_tokens=8, logprobs=1)
+    found["lists"] = [[choice.index, choice.text, len(choice.logprobs.tokens)] for choice in lists.choices]
+
     refused = []
-    for change in [{"n": 100}, {"logprobs": True}, {"response_format": {"type": "json_object"}}, {"max_tokens": 10**7}]:
+    for change in [{"n": 100}, {"top_logprobs": 2}, {"tool_choice": "required"}, {"response_format": {"type": "json_object"}}, {"max_tokens": 10**7}]:
         try:
             client.chat.completions.create(model=args.model, messages=messages, **change)
         except openai.BadRequestError as error:

@@ -231,6 +231,7 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
     let (one, other) = (continued(json!(PROMPT), 1), continued(json!("Once"), 1));
     let both = continued(json!([PROMPT, "Once"]), 2);
     assert_eq!(both, ([one.0.clone(), one.0, other.0.clone(), other.0].concat(), one.1 + other.1));
+    is_as_likely_as_it_was(&serving);
     // The first letters of the answer but one, as a stop string.
     let stop: String = generated.chars().skip(1).take(2).collect();
     let (_, _, stopped) = serving.chat(json!({"stop": [stop]}));
@@ -239,6 +240,30 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
         (&stopped["choices"][0]["message"]["content"], &stopped["choices"][0]["finish_reason"]),
         (&json!(expected), &json!("stop"))
     );
+}
+
+/// Greedy tokens are the most likely ones, and how likely they are does not depend on how they are chosen.
+fn is_as_likely_as_it_was(serving: &Serving) {
+    let (_, _, scored) = serving.chat(json!({"logprobs": true, "top_logprobs": 3, "max_tokens": 8}));
+    let tokens = scored["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(scored["usage"]["completion_tokens"], tokens.len(), "{scored}");
+    for token in tokens {
+        let top = token["top_logprobs"].as_array().unwrap();
+        assert_eq!((top.len(), &top[0]["token"], &top[0]["logprob"]), (3, &token["token"], &token["logprob"]));
+        let logprobs: Vec<f64> = top.iter().map(|it| it["logprob"].as_f64().unwrap()).collect();
+        assert!(logprobs[0] < 0.0 && logprobs.is_sorted_by(|one, other| one >= other), "{token}");
+    }
+    let more = json!({"logprobs": true, "top_logprobs": 3, "max_tokens": 8, "temperature": 2, "presence_penalty": 2, "seed": 1});
+    let (_, _, drawn) = serving.chat(more);
+    let top = |answer: &Value| answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"].clone();
+    assert_eq!(top(&drawn), top(&scored));
+    let asked = json!({"prompt": PROMPT, "max_tokens": 4, "temperature": 0, "logprobs": 0}).to_string();
+    let (_, _, found) = serving.ask("POST", "/v1/completions", "", &asked);
+    let logprobs = &found["choices"][0]["logprobs"];
+    let num_tokens = found["usage"]["completion_tokens"].as_u64().unwrap() as usize;
+    for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        assert_eq!(logprobs[name].as_array().unwrap().len(), num_tokens, "{name}: {found}");
+    }
 }
 
 #[test]
@@ -356,7 +381,18 @@ fn unmodified_clients_of_openai_read_answers_streams_and_errors() {
     );
     assert_ne!(found["seeds"][0], found["seeds"][2], "{found}");
     assert!(found["num_pieces"].as_u64() > Some(4) && found["turns"].as_u64() > found["usage"][0].as_u64(), "{found}");
-    let refused = json!(["n", "logprobs", "response_format", "max_tokens", "model_not_found", "invalid_api_key"]);
+    assert_eq!((&found["scored"], &found["scored"]), (&found["most_likely"], &found["scored_streamed"]), "{found}");
+    assert_eq!(found["lists"][0], json!([0, found["continued"], found["lists"][0][2]]), "{found}");
+    assert_eq!((&found["lists"][1][0], &found["lists"][2]), (&json!(1), &json!(null)), "{found}");
+    let refused = json!([
+        "n",
+        "top_logprobs",
+        "tool_choice",
+        "response_format",
+        "max_tokens",
+        "model_not_found",
+        "invalid_api_key"
+    ]);
     assert_eq!((&found["refused"], found["seen"].is_string()), (&refused, true), "{found}");
 }
 

@@ -206,6 +206,7 @@ fn write_answers(
     answer_each(reader, &questions, &mut |index, piece| {
         match piece {
             Piece::Text(text) => told[index].text += &text,
+            Piece::Likely(_) => {}
             Piece::End { finish, num_tokens } => told[index].end = Some((finish, num_tokens)),
         }
         true

@@ -10,6 +10,7 @@ mod error;
 mod fields;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
+mod likely;
 mod media;
 mod messages;
 mod reply;
@@ -19,6 +20,7 @@ mod tests;
 
 pub use calls::{Call, CallStream, Said};
 pub use error::ApiError;
+pub use likely::{Likely, TokenLogprob};
 pub use media::confine;
 pub use reply::{Answer, Finish, Reply, Usage, models};
 pub use request::{Asked, Chance, Endpoint};

@@ -3,6 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::calls::Call;
+use super::likely::{Likely, logprobs};
 use super::request::Endpoint;
 
 /// Why an answer has ended.
@@ -28,10 +29,12 @@ impl Finish {
 }
 
 /// A whole answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub text: String,
     pub calls: Vec<Call>,
+    /// Its tokens, where that is asked for.
+    pub likely: Vec<Likely>,
     pub finish: Finish,
 }
 
@@ -59,14 +62,17 @@ pub struct Reply {
     /// Seconds since 1970.
     pub created: u64,
     pub model: String,
+    /// Each token's probability is asked for.
+    pub has_logprobs: bool,
 }
 
 impl Reply {
     /// The whole answers, in their order.
     pub fn whole(&self, answers: &[Answer], usage: Usage) -> Json {
         let choice = |(index, answer): (usize, &Answer)| {
-            let Answer { text, calls, finish } = answer;
-            let mut choice = json!({"index": index, "logprobs": null, "finish_reason": finish.name()});
+            let Answer { text, calls, likely, finish } = answer;
+            let logprobs = self.has_logprobs.then(|| logprobs(self.endpoint, likely));
+            let mut choice = json!({"index": index, "logprobs": logprobs, "finish_reason": finish.name()});
             match self.endpoint {
                 Endpoint::Chat => {
                     // An answer of calls alone has no content.
@@ -88,20 +94,21 @@ impl Reply {
         self.json(object, answers.iter().enumerate().map(choice).collect(), Some(usage))
     }
 
-    /// A piece of answer `index`; the first of a chat says who speaks.
-    pub fn piece(&self, index: usize, text: &str, is_first: bool) -> Json {
-        let delta = match is_first {
-            true => json!({"role": "assistant", "content": text}),
-            false => json!({"content": text}),
-        };
-        self.chunk(index, delta, text, None)
+    /// The first piece of answer `index`, without text; that of a chat says who speaks.
+    pub fn begin(&self, index: usize) -> Json {
+        self.chunk(index, json!({"role": "assistant", "content": ""}), "", &[], None)
     }
 
-    /// Call `number` of answer `index`, counted from 0.
-    pub fn call(&self, index: usize, number: usize, call: &Call) -> Json {
+    /// A piece of answer `index`, and the tokens since the one before.
+    pub fn piece(&self, index: usize, text: &str, likely: &[Likely]) -> Json {
+        self.chunk(index, json!({"content": text}), text, likely, None)
+    }
+
+    /// Call `number` of answer `index`, counted from 0, and the tokens since the piece before.
+    pub fn call(&self, index: usize, number: usize, call: &Call, likely: &[Likely]) -> Json {
         let mut json = self.call_json(index, number, call);
         json["index"] = number.into();
-        self.chunk(index, json!({"tool_calls": [json]}), "", None)
+        self.chunk(index, json!({"tool_calls": [json]}), "", likely, None)
     }
 
     /// A call, with an id that no other has.
@@ -110,9 +117,9 @@ impl Reply {
         json!({"id": id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
     }
 
-    /// The last piece of answer `index`, which says why it has ended.
-    pub fn end(&self, index: usize, finish: Finish) -> Json {
-        self.chunk(index, json!({}), "", Some(finish))
+    /// The last piece of answer `index`, which says why it has ended, and the tokens since the one before.
+    pub fn end(&self, index: usize, finish: Finish, likely: &[Likely]) -> Json {
+        self.chunk(index, json!({}), "", likely, Some(finish))
     }
 
     /// What comes after the last piece, where the numbers of tokens are asked for.
@@ -120,8 +127,9 @@ impl Reply {
         self.json(self.chunk_object(), json!([]), Some(usage))
     }
 
-    fn chunk(&self, index: usize, delta: Json, text: &str, finish: Option<Finish>) -> Json {
-        let mut choice = json!({"index": index, "logprobs": null, "finish_reason": finish.map(Finish::name)});
+    fn chunk(&self, index: usize, delta: Json, text: &str, likely: &[Likely], finish: Option<Finish>) -> Json {
+        let logprobs = (!likely.is_empty()).then(|| logprobs(self.endpoint, likely));
+        let mut choice = json!({"index": index, "logprobs": logprobs, "finish_reason": finish.map(Finish::name)});
         match self.endpoint {
             Endpoint::Chat => choice["delta"] = delta,
             Endpoint::Completions => choice["text"] = text.into(),

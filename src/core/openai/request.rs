@@ -12,6 +12,8 @@ const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
 /// Answers to a request at most, as with OpenAI.
 const MAX_ANSWERS: i64 = 128;
+/// Most likely tokens at each place at most, as with OpenAI's chats and vLLM.
+const MAX_TOP: i64 = 20;
 /// No model's context is longer.
 const MAX_TOKENS: i64 = 1 << 24;
 
@@ -53,6 +55,8 @@ pub struct Asked {
     pub max_tokens: Option<usize>,
     pub chance: Chance,
     pub stops: Vec<String>,
+    /// Tell how likely each token was, with so many of the most likely ones; `None`: do not.
+    pub top_logprobs: Option<usize>,
     /// An answer may call tools more than once.
     pub parallel_calls: bool,
     /// The answer comes in pieces, as server-sent events.
@@ -80,6 +84,7 @@ impl Asked {
             max_tokens: max_tokens(&mut fields, endpoint)?,
             chance: chance(&mut fields)?,
             stops: fields.texts("stop", MAX_STOPS)?,
+            top_logprobs: top_logprobs(&mut fields, endpoint)?,
             parallel_calls: endpoint != Endpoint::Chat || fields.flag("parallel_tool_calls")?.unwrap_or(true),
             streams: fields.flag("stream")?.unwrap_or(false),
             includes_usage: includes_usage(&mut fields)?,
@@ -160,6 +165,19 @@ fn chance(fields: &mut Fields) -> Result<Chance, ApiError> {
     })
 }
 
+/// How many of the most likely tokens are told at each place; `None`: it is not told how likely tokens were.
+fn top_logprobs(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<usize>, ApiError> {
+    if endpoint == Endpoint::Completions {
+        return Ok(fields.integer("logprobs", 0..=MAX_TOP)?.map(|count| count as usize));
+    }
+    let is_told = fields.flag("logprobs")?.unwrap_or(false);
+    let count = fields.integer("top_logprobs", 0..=MAX_TOP)?.unwrap_or(0);
+    match count > 0 && !is_told {
+        true => Err(ApiError::bad("top_logprobs", "`top_logprobs` requires `logprobs`: set it to true")),
+        false => Ok(is_told.then_some(count as usize)),
+    }
+}
+
 fn includes_usage(fields: &mut Fields) -> Result<bool, ApiError> {
     let options = match fields.take("stream_options") {
         None => return Ok(false),
@@ -183,7 +201,6 @@ fn includes_usage(fields: &mut Fields) -> Result<bool, ApiError> {
 
 /// Fields of OpenAI's that this server does not do, beside values of theirs that ask for nothing.
 fn refuse(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError> {
-    let is_zero = |value: &Json| value.as_f64() == Some(0.0);
     let is_one = |value: &Json| value.as_i64() == Some(1);
     let is_false = |value: &Json| value.as_bool() == Some(false);
     let is_empty = |value: &Json| value.as_object().is_some_and(|map| map.is_empty());
@@ -195,8 +212,6 @@ fn refuse(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError> {
             let is_text = |value: &Json| value.get("type").and_then(Json::as_str) == Some("text");
             let hint = "only {\"type\": \"text\"} is supported: describe the format in a message, and check the answer";
             fields.only("response_format", is_text, hint)?;
-            fields.only("logprobs", is_false, "log probabilities are not returned")?;
-            fields.only("top_logprobs", is_zero, "log probabilities are not returned")?;
             fields.only("metadata", Json::is_object, "it must be an object")?;
             for name in ["prompt_cache_key", "safety_identifier", "service_tier"] {
                 fields.only(name, Json::is_string, "it must be a string")?;
@@ -204,7 +219,6 @@ fn refuse(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError> {
             fields.only("store", is_false, "answers are not stored")
         }
         Endpoint::Completions => {
-            fields.only("logprobs", |_| false, "log probabilities are not returned")?;
             fields.only("echo", is_false, "the prompt is not repeated")?;
             fields.only("best_of", is_one, "ask for several answers with `n`")?;
             fields.only("suffix", |value| value.as_str() == Some(""), "text can only be continued at its end")

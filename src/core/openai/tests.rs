@@ -48,8 +48,13 @@ fn what_is_wrong_or_not_done_is_named() {
         chat("messages", json!("x")),
         chat("messages", json!([])),
         chat("n", json!(0)),
-        chat("logprobs", json!(true)),
+        chat("logprobs", json!(1)),
         chat("top_logprobs", json!(3)),
+        (
+            Endpoint::Chat,
+            json!({"messages": [{"role": "user", "content": "x"}], "logprobs": true, "top_logprobs": 21}),
+            "top_logprobs".to_owned(),
+        ),
         chat("response_format", json!({"type": "json_object"})),
         chat("temperature", json!(3)),
         chat("temperature", json!("hot")),
@@ -107,7 +112,8 @@ fn what_is_wrong_or_not_done_is_named() {
         text("echo", json!(true)),
         text("best_of", json!(2)),
         text("suffix", json!("z")),
-        text("logprobs", json!(1)),
+        text("logprobs", json!(21)),
+        text("logprobs", json!(true)),
         text("max_completion_tokens", json!(5)),
         text("messages", json!([])),
     ] {
@@ -126,6 +132,21 @@ fn what_is_wrong_or_not_done_is_named() {
         "stop": null, "presence_penalty": 0, "frequency_penalty": -0.5, "metadata": {"session": "a"}, "service_tier": "auto", "user": "u"});
     let chance = read(Endpoint::Chat, &repeated).unwrap().chance;
     assert_eq!((chance.temperature, chance.presence_penalty, chance.frequency_penalty), (1.0, 0.0, -0.5));
+}
+
+#[test]
+fn log_probabilities_are_asked_for_in_two_ways() {
+    let chat = |more: Json| {
+        let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
+        more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        read(Endpoint::Chat, &body).unwrap().top_logprobs
+    };
+    assert_eq!(chat(json!({})), None);
+    assert_eq!(chat(json!({"logprobs": false, "top_logprobs": 0})), None);
+    assert_eq!(chat(json!({"logprobs": true})), Some(0));
+    assert_eq!(chat(json!({"logprobs": true, "top_logprobs": 20})), Some(20));
+    let text = |count: Json| read(Endpoint::Completions, &json!({"prompt": "x", "logprobs": count})).unwrap();
+    assert_eq!([json!(null), json!(0), json!(5)].map(|count| text(count).top_logprobs), [None, Some(0), Some(5)]);
 }
 
 #[test]
@@ -165,15 +186,21 @@ fn files_are_those_below_the_folder() {
 
 #[test]
 fn calls_of_tools_have_the_form_that_clients_read() {
-    let reply = Reply { endpoint: Endpoint::Chat, id: "chatcmpl-1f".into(), created: 1, model: "my".into() };
+    let reply = Reply {
+        endpoint: Endpoint::Chat,
+        id: "chatcmpl-1f".into(),
+        created: 1,
+        model: "my".into(),
+        has_logprobs: false,
+    };
     let call = Call { name: "f".into(), arguments: r#"{"a":1}"#.into() };
-    let answer = Answer { text: String::new(), calls: vec![call.clone()], finish: Finish::ToolCalls };
+    let answer =
+        Answer { text: String::new(), calls: vec![call.clone()], likely: Vec::new(), finish: Finish::ToolCalls };
     let whole = reply.whole(&[answer.clone(), Answer { text: "Wait.".into(), ..answer }], Usage::default());
     let written = |index: usize| json!({"id": format!("call-1f-{index}-0"), "type": "function", "function": {"name": "f", "arguments": "{\"a\":1}"}});
     for (index, content) in [(0, json!(null)), (1, json!("Wait."))] {
         let choice = &whole["choices"][index];
-        let message =
-            json!({"role": "assistant", "content": content, "refusal": null, "tool_calls": [written(index)]});
+        let message = json!({"role": "assistant", "content": content, "refusal": null, "tool_calls": [written(index)]});
         assert_eq!((&choice["message"], &choice["finish_reason"]), (&message, &json!("tool_calls")), "{whole}");
         // What a client repeats of it is a message.
         let turns = json!({"messages": [{"role": "user", "content": "x"}, message, {"role": "tool", "tool_call_id": "c", "content": "2"}]});
@@ -184,9 +211,9 @@ fn calls_of_tools_have_the_form_that_clients_read() {
     let mut expected = written(2);
     expected["id"] = "call-1f-2-1".into();
     expected["index"] = 1.into();
-    let chunk = reply.call(2, 1, &call);
+    let chunk = reply.call(2, 1, &call, &[]);
     assert_eq!(chunk["choices"][0]["delta"], json!({"tool_calls": [expected]}), "{chunk}");
     assert_eq!(chunk["choices"][0]["finish_reason"], json!(null));
-    let none = Answer { text: String::new(), calls: Vec::new(), finish: Finish::Stop };
+    let none = Answer { text: String::new(), calls: Vec::new(), likely: Vec::new(), finish: Finish::Stop };
     assert_eq!(reply.whole(&[none], Usage::default())["choices"][0]["message"]["content"], "");
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use flume::{Receiver, Sender, TrySendError};
 use loongforge_core::data::{Question, Sample};
 use loongforge_core::message::SampleId;
-use loongforge_core::openai::{ApiError, Asked, Call, CallStream, Finish, Said, confine};
+use loongforge_core::openai::{ApiError, Asked, Call, CallStream, Finish, Likely, Said, confine};
 use loongforge_torch::model::Sampling;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -36,6 +36,11 @@ pub enum Event {
     /// The model reads the prompt, of so many tokens.
     Begun {
         prompt_tokens: usize,
+    },
+    /// A token of answer `index`, whose text comes next or is part of a later piece.
+    Likely {
+        index: usize,
+        likely: Likely,
     },
     /// A piece of answer `index`.
     Text {
@@ -130,8 +135,9 @@ impl Engine {
             let reason = format!("{what}, but at most {most} answers are made together (--batch of the server)");
             return Err(ApiError::bad(param, reason));
         }
-        // Each token is one event at most, so that the model never waits for a slow client.
-        let (events, answer) = flume::bounded(all * (limits.max_new_tokens + 4));
+        // Each token is one event at most, or two with its probability, so that the model never waits for a slow client.
+        let most_events = if asked.top_logprobs.is_some() { 2 } else { 1 };
+        let (events, answer) = flume::bounded(all * most_events * (limits.max_new_tokens + 4));
         match self.jobs.try_send(Job { asked, events }) {
             Ok(()) => Ok(answer),
             Err(TrySendError::Full(_)) => {
@@ -227,13 +233,7 @@ fn begin(reader: &Reader, limits: &Limits, Job { mut asked, events }: Job) -> Ve
 }
 
 /// Reads one of the questions, which the field `param` has.
-fn read(
-    reader: &Reader,
-    limits: &Limits,
-    asked: &Asked,
-    question: Question,
-    param: &str,
-) -> Result<Ready, ApiError> {
+fn read(reader: &Reader, limits: &Limits, asked: &Asked, question: Question, param: &str) -> Result<Ready, ApiError> {
     let goes_on = matches!(question, Question::Text(_));
     let (sample, calls) = prompt(reader, limits, asked, question, param)?;
     let num_tokens = sample.input_ids.len();
@@ -287,6 +287,7 @@ fn read(
         presence_penalty: chance.presence_penalty,
         frequency_penalty: chance.frequency_penalty,
         stops: asked.stops.clone(),
+        top_logprobs: asked.top_logprobs,
         goes_on,
     };
     Ok(Ready { sample: Rc::new(sample), wanted, calls })
@@ -335,6 +336,7 @@ fn answer(reader: &Reader, begun: &[Begun]) -> Result<()> {
 fn tell((events, index): (&Sender<Event>, usize), mut calls: Option<&mut CallStream>, piece: Piece) -> bool {
     let mut number = calls.as_ref().map_or(0, |calls| calls.num_calls());
     let (said, end) = match (piece, &mut calls) {
+        (Piece::Likely(likely), _) => return events.try_send(Event::Likely { index, likely }).is_ok(),
         (Piece::Text(text), Some(calls)) => (calls.push(&text), None),
         (Piece::Text(text), None) => (vec![Said::Text(text)], None),
         (Piece::End { finish, num_tokens }, calls) => {

@@ -85,7 +85,8 @@ where
     }
     let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
     let id = format!("{prefix}-{}", hex([random().to_le_bytes(), random().to_le_bytes()].concat()));
-    let reply = Reply { endpoint, id, created: now(), model: shared.name.clone() };
+    let has_logprobs = asked.top_logprobs.is_some();
+    let reply = Reply { endpoint, id, created: now(), model: shared.name.clone(), has_logprobs };
     let (streams, includes_usage, n) = (asked.streams, asked.includes_usage, asked.num_answers());
     let answer = shared.engine.ask(asked, &shared.limits)?;
     // Only then is it known whether the request can be answered at all.
@@ -161,10 +162,12 @@ async fn collect(
     n: usize,
     prompt_tokens: usize,
 ) -> Result<Response<Body>, ApiError> {
-    let mut answers = vec![Answer { text: String::new(), calls: Vec::new(), finish: Finish::Length }; n];
+    let none = Answer { text: String::new(), calls: Vec::new(), likely: Vec::new(), finish: Finish::Length };
+    let mut answers = vec![none; n];
     let (mut num_ended, mut completion_tokens) = (0, 0);
     while num_ended < n {
         match next(answer).await? {
+            Event::Likely { index, likely } => answers[index].likely.push(likely),
             Event::Text { index, text } => answers[index].text += &text,
             Event::Call { index, call, .. } => answers[index].calls.push(call),
             Event::End { index, finish, num_tokens } => {

@@ -7,9 +7,13 @@ use futures_util::stream::unfold;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
-use loongforge_core::openai::{ApiError, Reply, Usage};
+use loongforge_core::openai::{ApiError, Likely, Reply, Usage};
 use serde_json::Value as Json;
 use std::convert::Infallible;
+use std::mem::take;
+
+/// Stands behind the last piece.
+const DONE: &str = "data: [DONE]\n\n";
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -21,36 +25,62 @@ pub fn whole(text: String) -> Body {
 /// The pieces of `n` answers as they come, and `[DONE]`. The answers stop when the body is dropped: their client has gone.
 pub fn events(answer: Receiver<Event>, reply: Reply, n: usize, prompt_tokens: usize, includes_usage: bool) -> Body {
     // A chat begins by saying who speaks.
-    let first: String = (0..n).map(|index| line(&reply.piece(index, "", true))).collect();
+    let first: String = (0..n).map(|index| line(&reply.begin(index))).collect();
     let first = futures_util::stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(first)))]);
     // Nothing is waited for behind the end: the engine has the way here until the longest answer of the batch has ended.
-    let rest = unfold(Some((answer, reply, n, 0)), move |going| async move {
-        let (answer, reply, mut left, mut completion_tokens) = going?;
-        let text = match answer.recv_async().await {
-            Ok(Event::Begun { .. }) => String::new(),
-            Ok(Event::Text { index, text }) => line(&reply.piece(index, &text, false)),
-            Ok(Event::Call { index, number, call }) => line(&reply.call(index, number, &call)),
-            Ok(Event::End { index, finish, num_tokens }) => {
-                (left, completion_tokens) = (left - 1, completion_tokens + num_tokens);
-                let usage = match left == 0 && includes_usage {
-                    true => line(&reply.usage(Usage { prompt_tokens, completion_tokens })),
-                    false => String::new(),
-                };
-                let done = if left == 0 { "data: [DONE]\n\n" } else { "" };
-                format!("{}{usage}{done}", line(&reply.end(index, finish)))
-            }
-            Ok(Event::Refused(error)) => {
-                left = 0;
-                line(&error.json())
-            }
-            Err(_) => {
-                left = 0;
-                line(&ApiError::new(500, "the answer ended early").json())
-            }
-        };
-        Some((Ok(Frame::data(Bytes::from(text))), (left > 0).then_some((answer, reply, left, completion_tokens))))
+    let going = Going { answer, reply, left: n, completion_tokens: 0, tokens: vec![Vec::new(); n] };
+    let rest = unfold(Some(going), move |going| async move {
+        let mut going = going?;
+        let text = going.next(prompt_tokens, includes_usage).await;
+        Some((Ok(Frame::data(Bytes::from(text))), (going.left > 0).then_some(going)))
     });
     StreamBody::new(first.chain(rest)).boxed_unsync()
+}
+
+/// Answers that go on.
+struct Going {
+    answer: Receiver<Event>,
+    reply: Reply,
+    /// How many of them.
+    left: usize,
+    completion_tokens: usize,
+    /// Of each answer the tokens since its last piece, where they are told.
+    tokens: Vec<Vec<Likely>>,
+}
+
+impl Going {
+    /// The next lines.
+    async fn next(&mut self, prompt_tokens: usize, includes_usage: bool) -> String {
+        loop {
+            let Self { answer, reply, tokens, .. } = self;
+            let error = match answer.recv_async().await {
+                Ok(Event::Begun { .. }) => continue,
+                Ok(Event::Likely { index, likely }) => {
+                    tokens[index].push(likely);
+                    continue;
+                }
+                Ok(Event::Text { index, text }) => return line(&reply.piece(index, &text, &take(&mut tokens[index]))),
+                Ok(Event::Call { index, number, call }) => {
+                    return line(&reply.call(index, number, &call, &take(&mut tokens[index])));
+                }
+                Ok(Event::End { index, finish, num_tokens }) => {
+                    let end = line(&reply.end(index, finish, &take(&mut tokens[index])));
+                    self.left -= 1;
+                    self.completion_tokens += num_tokens;
+                    let usage = Usage { prompt_tokens, completion_tokens: self.completion_tokens };
+                    return match self.left {
+                        0 if includes_usage => format!("{end}{}{DONE}", line(&self.reply.usage(usage))),
+                        0 => format!("{end}{DONE}"),
+                        _ => end,
+                    };
+                }
+                Ok(Event::Refused(error)) => error,
+                Err(_) => ApiError::new(500, "the answer ended early"),
+            };
+            self.left = 0;
+            return line(&error.json());
+        }
+    }
 }
 
 fn line(json: &Json) -> String {
@@ -60,14 +90,14 @@ fn line(json: &Json) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loongforge_core::openai::{Endpoint, Finish};
+    use loongforge_core::openai::{Endpoint, Finish, TokenLogprob};
     use std::time::Duration;
     use tokio::time::timeout;
 
     #[tokio::test]
     async fn a_response_ends_with_its_answer_while_the_others_of_the_batch_go_on() {
-        let reply = Reply { endpoint: Endpoint::Chat, id: "chatcmpl-1".into(), created: 1, model: "my".into() };
         let (engine, answer) = flume::bounded(8);
+        let reply = reply();
         engine.send(Event::Text { index: 1, text: "a".to_owned() }).unwrap();
         engine.send(Event::End { index: 1, finish: Finish::Stop, num_tokens: 1 }).unwrap();
         engine.send(Event::End { index: 0, finish: Finish::Length, num_tokens: 2 }).unwrap();
@@ -87,5 +117,37 @@ mod tests {
             assert!(words.iter().all(|word| line.contains(word)), "{words:?}: {line}");
         }
         assert!(engine.is_disconnected(), "nobody listens any more");
+    }
+
+    fn reply() -> Reply {
+        let (id, model) = ("chatcmpl-1".to_owned(), "my".to_owned());
+        Reply { endpoint: Endpoint::Chat, id, created: 1, model, has_logprobs: true }
+    }
+
+    #[tokio::test]
+    async fn tokens_come_with_the_next_piece_of_their_answer() {
+        let (engine, answer) = flume::bounded(8);
+        let likely = |token: &str| {
+            let of = TokenLogprob { token: token.to_owned(), logprob: -1.0 };
+            Event::Likely { index: 0, likely: Likely { of, top: Vec::new(), offset: 0 } }
+        };
+        // The first is a part of what the second completes; a stop string has cut off the last.
+        engine.send(likely("t1")).unwrap();
+        engine.send(likely("t2")).unwrap();
+        engine.send(Event::Text { index: 0, text: "é".to_owned() }).unwrap();
+        engine.send(likely("t3")).unwrap();
+        engine.send(Event::End { index: 0, finish: Finish::Stop, num_tokens: 3 }).unwrap();
+        let body = events(answer, reply(), 1, 3, false).collect().await.unwrap().to_bytes();
+        let lines = std::str::from_utf8(&body).unwrap().split_terminator("\n\n");
+        let choice = |line: &str| serde_json::from_str::<Json>(line.strip_prefix("data: ")?).ok();
+        let chunks: Vec<Json> = lines.filter_map(choice).collect();
+        let tokens = |chunk: &Json| {
+            let content = chunk["choices"][0]["logprobs"]["content"].as_array()?;
+            Some(content.iter().map(|it| it["token"].as_str().unwrap().to_owned()).collect::<Vec<_>>())
+        };
+        let found: Vec<_> = chunks.iter().map(tokens).collect();
+        assert_eq!(found, [None, Some(vec!["t1".to_owned(), "t2".to_owned()]), Some(vec!["t3".to_owned()])]);
+        assert_eq!(chunks[1]["choices"][0]["delta"]["content"], "é");
+        assert_eq!(chunks[2]["choices"][0]["finish_reason"], "stop");
     }
 }

@@ -1,6 +1,6 @@
 //! Describes how long continuations get, and how their tokens are chosen.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::sampling::{Sampling, discount, penalize};
 
@@ -17,6 +17,8 @@ pub struct Decoding {
     /// What the scores of tokens of the continuation so far lose, and lose again for every time that they are there.
     pub presence_penalty: f64,
     pub frequency_penalty: f64,
+    /// Also tell how likely each token was, with so many of the most likely ones; `None`: that is not told.
+    pub top_logprobs: Option<usize>,
 }
 
 impl Decoding {
@@ -26,9 +28,20 @@ impl Decoding {
     }
 }
 
+/// How likely a token was by the model's own scores: before penalties, temperature and what sampling leaves out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Likelihood {
+    /// Natural logarithm of its probability.
+    pub logprob: f64,
+    /// The most likely tokens at its place with theirs, the first one first.
+    pub top: Vec<(i64, f64)>,
+}
+
 /// Says what has become of a continuation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Continued {
+    /// How likely the token was that is told next.
+    Likelihood(Likelihood),
     /// It has one more token.
     Token(i64),
     /// It has ended with a stop token, which is left out.
@@ -45,6 +58,8 @@ pub(super) struct Continuations<'a> {
     /// The tokens that each has seen, and how many of them are the prompt's.
     seen: Vec<Vec<i64>>,
     begins: Vec<usize>,
+    /// Of the tokens of this step, where that is told.
+    likelihoods: Vec<Option<Likelihood>>,
 }
 
 impl<'a> Continuations<'a> {
@@ -52,7 +67,7 @@ impl<'a> Continuations<'a> {
     pub fn new(decodings: &'a [&'a Decoding], seen: Vec<Vec<i64>>) -> Continuations<'a> {
         let running = decodings.iter().map(|it| it.max_new_tokens > 0).collect();
         let begins = seen.iter().map(Vec::len).collect();
-        Continuations { decodings, running, seen, begins }
+        Continuations { decodings, running, seen, begins, likelihoods: vec![None; decodings.len()] }
     }
 
     /// The tokens of the longest that may come.
@@ -96,6 +111,23 @@ impl<'a> Continuations<'a> {
         next
     }
 
+    /// Finds how likely the `tokens` of this step are by their scores `[B, V]`, for those that are told.
+    pub fn weigh(&mut self, scores: &Tensor, tokens: &[i64]) {
+        for (row, (decoding, &token)) in self.decodings.iter().zip(tokens).enumerate() {
+            let Some(count) = decoding.top_logprobs.filter(|_| self.running[row]) else { continue };
+            let logprobs_V = scores.get(row as i64).log_softmax(-1, Kind::Float);
+            let count = (count as i64).min(logprobs_V.size()[0]);
+            let mut top = Vec::new();
+            if count > 0 {
+                let (best, tokens) = logprobs_V.topk(count, -1, true, true);
+                let best = Vec::<f32>::try_from(&best).expect("a row of numbers");
+                let tokens = Vec::<i64>::try_from(&tokens).expect("a row of integers");
+                top.extend(tokens.into_iter().zip(best.into_iter().map(f64::from)));
+            }
+            self.likelihoods[row] = Some(Likelihood { logprob: logprobs_V.double_value(&[token]), top });
+        }
+    }
+
     /// Tells `hear` of the `tokens` of this step, one each, and of ends; it answers whether that continuation goes on.
     pub fn hear(&mut self, step: usize, tokens: &[i64], hear: &mut dyn FnMut(usize, Continued) -> bool) {
         self.hear_forced(step, tokens, tokens, hear);
@@ -123,6 +155,9 @@ impl<'a> Continuations<'a> {
                 continue;
             }
             self.seen[index].push(token);
+            if let Some(likelihood) = self.likelihoods[index].take() {
+                hear(index, Continued::Likelihood(likelihood));
+            }
             self.running[index] = hear(index, Continued::Token(token));
             if self.running[index] && is_last {
                 hear(index, Continued::Full);
@@ -154,6 +189,35 @@ mod tests {
         assert_eq!(heard(0, 5, 9), (vec![Continued::Stopped], true));
         assert_eq!(heard(0, 9, 5), (vec![Continued::Token(5)], false));
         assert_eq!(heard(1, 5, 5), (vec![Continued::Token(5), Continued::Full], true));
+    }
+
+    #[test]
+    fn tokens_are_as_likely_as_the_model_has_them_whatever_is_chosen() {
+        let plain = Decoding { max_new_tokens: 9, ..Decoding::default() };
+        let sampling = Some(Sampling { temperature: 0.1, top_k: 1, top_p: 1.0, min_p: 0.0, seed: 1 });
+        let told = Decoding { top_logprobs: Some(2), sampling, repetition_penalty: Some(9.0), ..plain.clone() };
+        let none = Decoding { top_logprobs: Some(0), ..plain.clone() };
+        let decodings = [&told, &plain, &none];
+        let mut answers = Continuations::new(&decodings, vec![vec![2]; 3]);
+        // Less a constant, which changes nothing.
+        let scores = (Tensor::from_slice(&[0.1f32, 0.2, 0.7]).log() - 3.0).repeat([3, 1]);
+        let mut heard = Vec::new();
+        answers.weigh(&scores, &[1, 1, 0]);
+        answers.hear(0, &[1, 1, 0], &mut |index, continued| {
+            heard.push((index, continued));
+            true
+        });
+        let [(0, Continued::Likelihood(first)), (0, Continued::Token(1)), (1, Continued::Token(1)), last @ ..] =
+            &heard[..]
+        else {
+            panic!("{heard:?}")
+        };
+        let is_near = |one: f64, other: f64| (one - other.ln()).abs() < 1e-5;
+        assert!(is_near(first.logprob, 0.2), "{first:?}");
+        let [(2, best), (1, second)] = first.top[..] else { panic!("{first:?}") };
+        assert!(is_near(best, 0.7) && is_near(second, 0.2), "{first:?}");
+        let [(2, Continued::Likelihood(alone)), (2, Continued::Token(0))] = last else { panic!("{heard:?}") };
+        assert!(is_near(alone.logprob, 0.1) && alone.top.is_empty(), "{alone:?}");
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub use decoder::{
     MixerConfig, MtpConfig, MtpNames, MtpPlace, Names, Neftune, Prompt, Sees, Targets, TextBatch, TextOptions,
     TextTape, TokenScores, generate, generate_among, generate_each,
 };
-pub use decoding::{Continued, Decoding};
+pub use decoding::{Continued, Decoding, Likelihood};
 pub use dit::{DitFamily, ImageTokens, QwenImageConfig, TransformerConfig, WanConfig};
 pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;

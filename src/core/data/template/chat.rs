@@ -81,7 +81,8 @@ impl ChatTemplate {
             marks_answers,
             takes_tools: source.contains("tools"),
             // Qwen3-Coder and GLM have other calls between the same tags.
-            tags_calls: source.contains("<tool_call>") && !["<function=", "<arg_key>"].iter().any(|it| source.contains(it)),
+            tags_calls: source.contains("<tool_call>")
+                && !["<function=", "<arg_key>"].iter().any(|it| source.contains(it)),
             of_tools,
         };
         let probe = [Turn::text("user", PROBE)];

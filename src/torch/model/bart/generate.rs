@@ -49,6 +49,7 @@ impl EncoderDecoder {
             for (token, decoding) in tokens.iter_mut().zip(&fitting) {
                 *token = rules.forced_at(step, decoding.max_new_tokens).unwrap_or(*token);
             }
+            answers.weigh(&scores, &tokens);
             answers.hear_forced(step, &chosen, &tokens, hear);
             if answers.are_done() {
                 break;

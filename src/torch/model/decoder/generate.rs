@@ -84,6 +84,7 @@ pub fn generate_among(
         let next = continuations.choose(&scores, step);
         let mut tokens = Vec::<i64>::try_from(&next).expect("one token a prompt");
         if ranks.is_first() {
+            continuations.weigh(&scores, &tokens);
             continuations.hear(step, &tokens, hear);
         }
         ranks.agree(&mut tokens, &mut continuations.running, stages[0].device);
