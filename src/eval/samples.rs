@@ -45,9 +45,13 @@ pub fn settings(json: &Value, sampling: &Sampling, key: &'static str, seed: u64)
         return Err(SampleError::OneTransformer { key });
     }
     let mut schedule = match &json["scheduler"] {
-        Value::Null => {
-            Schedule { method: Method::Euler, num_steps: sampling.steps, shift: Shift::Constant(1.0), terminal: None }
-        }
+        Value::Null => Schedule {
+            method: Method::Euler,
+            num_steps: sampling.steps,
+            shift: Shift::Constant(1.0),
+            terminal: None,
+            to_least: false,
+        },
         scheduler => Schedule::from_hf(scheduler, sampling.steps)?,
     };
     match sampling.sampler {
@@ -59,6 +63,8 @@ pub fn settings(json: &Value, sampling: &Sampling, key: &'static str, seed: u64)
         schedule.shift = Shift::Constant(shift);
     }
     let class = json["transformer"]["_class_name"].as_str().unwrap_or_default();
+    // Qwen-Image's pipelines give the scheduler their own levels, Wan's leave them to it.
+    schedule.to_least = class.starts_with("Wan");
     Ok(MakeSettings {
         schedule,
         guidance: GuidanceScales {
@@ -206,6 +212,7 @@ mod tests {
         assert!(found.guidance.keeps_length && found.guidance.at(0.5).scale == 4.0 && !found.keeps_first_frame);
         assert_eq!((found.schedule.num_steps, found.schedule.terminal, found.seed), (20, Some(0.02), 7));
         assert!((found.schedule.shift.at(4096) - 2.0).abs() < 0.01, "1024 × 1024 pixels");
+        assert!(!found.schedule.to_least);
         let wan = json!({
             "transformer": { "_class_name": "WanTransformer3DModel" }, "boundary_ratio": 0.9, "expand_timesteps": true,
             "scheduler": { "_class_name": "UniPCMultistepScheduler", "flow_shift": 5.0, "use_flow_sigmas": true,
@@ -221,7 +228,7 @@ mod tests {
         assert_eq!(found.schedule.shift, Shift::Constant(5.0));
         let asked = sampling(json!({ "sampler": "euler", "shift": 3.0 }));
         let found = settings(&wan, &asked, "sample.guidance", 7).unwrap().schedule;
-        assert_eq!((found.method, found.shift), (Method::Euler, Shift::Constant(3.0)));
+        assert_eq!((found.method, found.shift, found.to_least), (Method::Euler, Shift::Constant(3.0), true));
         let plain = settings(&json!({}), &sampling(json!({})), "sample.guidance", 0).unwrap().schedule;
         assert_eq!((plain.method, plain.shift), (Method::Euler, Shift::Constant(1.0)));
         assert!(settings(&json!({ "scheduler": { "_class_name": "DDIM" } }), &asked, "sample.guidance", 0).is_err());

@@ -26,7 +26,7 @@ def numbers(tensor):
     return [[float(f"{value:.9g}") for value in row] for row in tensor.tolist()]
 
 
-def scheduler_of(config, steps, tokens):
+def scheduler_of(name, config, steps, tokens):
     config = {key: value for key, value in config.items() if key != "_class_name"}
     if config.get("use_flow_sigmas"):
         scheduler = UniPCMultistepScheduler(**config)
@@ -38,12 +38,16 @@ def scheduler_of(config, steps, tokens):
         mu = calculate_shift(
             tokens, config["base_image_seq_len"], config["max_image_seq_len"], config["base_shift"], config["max_shift"]
         )
+    if name.startswith("wan"):
+        # Wan's pipelines leave the levels to the scheduler.
+        scheduler.set_timesteps(steps)
+        return scheduler
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu)
     return scheduler
 
 
 def case(name, config, steps, tokens, noise, weight, bias):
-    scheduler = scheduler_of(config, steps, tokens)
+    scheduler = scheduler_of(name, config, steps, tokens)
     x, states = noise.clone(), []
     for time in scheduler.timesteps:
         velocity = x * weight + bias * (time / 1000)
@@ -68,6 +72,8 @@ def main(path):
     cases += [case("qwen", QWEN, 20, tokens, noise, weight, bias) for tokens in [256, 6889]]
     cases += [case("wan", WAN, steps, 1, noise, weight, bias) for steps in [1, 2, 3]]
     cases.append(case("wan", {**WAN, "flow_shift": 12.0}, 20, 1, noise, weight, bias))
+    cases += [case("wan by euler", PLAIN, steps, 1, noise, weight, bias) for steps in [1, 2, 4, 20]]
+    cases.append(case("wan by euler", {**PLAIN, "shift": 1.0}, 20, 1, noise, weight, bias))
     velocity, negative = torch.randn(3, 4), torch.randn(3, 4)
     combined = negative + 4.0 * (velocity - negative)
     # As in QwenImagePipeline.__call__.

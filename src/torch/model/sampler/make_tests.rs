@@ -67,7 +67,13 @@ fn every_sample_goes_its_own_way_to_what_it_is_told() {
     let batch = MicroBatch { samples: rows.clone().into(), ..MicroBatch::filler(&model.columns, Device::Cpu) };
     let given = Tensor::full([2, 3], 40.0, (Kind::Float, Device::Cpu));
     let settings = |method, scale: f64, keeps_first_frame| MakeSettings {
-        schedule: Schedule { method, num_steps: 8, shift: Shift::BySize([(2.0, 0.0), (6.0, 1.0)]), terminal: None },
+        schedule: Schedule {
+            method,
+            num_steps: 8,
+            shift: Shift::BySize([(2.0, 0.0), (6.0, 1.0)]),
+            terminal: None,
+            to_least: false,
+        },
         guidance: GuidanceScales { scales: vec![scale], boundary: 0.0, keeps_length: false },
         seed: 3,
         keeps_first_frame,
@@ -104,8 +110,8 @@ fn each_sample_changes_its_transformer_at_the_boundary() {
     let rows = vec![row(5, 1, 0), row(7, 3, 0)];
     let batch = MicroBatch { samples: rows.clone().into(), ..MicroBatch::filler(&straight.columns, Device::Cpu) };
     for method in [Method::Euler, Method::UniPc] {
-        let schedule =
-            Schedule { method, num_steps: 8, shift: Shift::BySize([(2.0, 0.0), (6.0, 1.0)]), terminal: None };
+        let shift = Shift::BySize([(2.0, 0.0), (6.0, 1.0)]);
+        let schedule = Schedule { method, num_steps: 8, shift, terminal: None, to_least: false };
         let levels = |row: &SampleRow| Sampler::new(&schedule, num_tokens(row) as usize).levels.times.clone();
         let boundary = levels(&rows[0])[4];
         assert!(levels(&rows[1]).iter().filter(|time| **time >= boundary).count() > 5, "the larger one changes later");

@@ -14,6 +14,8 @@ pub struct Schedule {
     pub shift: Shift,
     /// The last noise level that a step begins with, to which all are stretched (Qwen-Image: 0.02).
     pub terminal: Option<f64>,
+    /// Euler's even spacing goes down to the least level of training, as in Wan's pipelines; else to 1 / `num_steps`.
+    pub to_least: bool,
 }
 
 /// The noise levels of one sample's steps.
@@ -96,13 +98,19 @@ impl Schedule {
             }
             false => Shift::Constant(number(if method == Method::Euler { "shift" } else { "flow_shift" }, 1.0)),
         };
-        Ok(Self { method, num_steps, shift, terminal: config["shift_terminal"].as_f64().filter(|last| *last != 0.0) })
+        let terminal = config["shift_terminal"].as_f64().filter(|last| *last != 0.0);
+        Ok(Self { method, num_steps, shift, terminal, to_least: false })
     }
 
     /// The levels of a picture of so many tokens.
     pub fn levels(&self, num_tokens: usize) -> Levels {
         let steps = self.num_steps.max(1);
         let mut sigmas: Vec<f64> = match self.method {
+            // linspace(1, the least of training, N): shifted here, and with all others once more below.
+            Method::Euler if self.to_least => {
+                let step = (self.shift.least() - 1.0) / (steps - 1).max(1) as f64;
+                (0..steps).map(|at| 1.0 + at as f64 * step).collect()
+            }
             // linspace(1, 1/N, N)
             Method::Euler => (0..steps).map(|at| (steps - at) as f64 / steps as f64).collect(),
             // linspace(1, 1/1000, N + 1) without its last
@@ -134,6 +142,15 @@ impl Schedule {
 }
 
 impl Shift {
+    /// The least noise level of training, as diffusers' Euler scheduler has it: shifted, unless s goes by size.
+    fn least(self) -> f64 {
+        let least = 1.0 / TRAIN_STEPS;
+        match self {
+            Self::Constant(shift) => shift * least / (1.0 + (shift - 1.0) * least),
+            Self::BySize(_) => least,
+        }
+    }
+
     /// s of a picture of so many tokens.
     pub fn at(self, num_tokens: usize) -> f64 {
         match self {
