@@ -97,7 +97,7 @@ fn read_index(folder: &Path, is_replaced: &dyn Fn(&str) -> bool) -> Result<Value
 }
 
 /// The config of a network whose class is one that is trained here, or that says its `model_type`.
-fn checked(folder: &Path, name: &str, config: Value) -> Result<Value, FolderError> {
+fn checked(folder: &Path, name: &str, mut config: Value) -> Result<Value, FolderError> {
     let class = config["_class_name"].as_str().unwrap_or_default();
     let known =
         CLASSES.iter().find(|(network, _)| *network == name).is_none_or(|(_, classes)| classes.contains(&class));
@@ -106,6 +106,11 @@ fn checked(folder: &Path, name: &str, config: Value) -> Result<Value, FolderErro
     }
     if config["use_layer3d_rope"] == true || config["use_additional_t_cond"] == true {
         return Err(unknown(folder, "model", "Qwen-Image-Layered"));
+    }
+    // Null are as many channels as there are of the input, which are 16 where they are not named.
+    if class == "WanTransformer3DModel" && config.get("out_channels").is_some_and(Value::is_null) {
+        let inputs = config.get("in_channels").filter(|inputs| !inputs.is_null()).cloned();
+        config["out_channels"] = inputs.unwrap_or(json!(16));
     }
     Ok(config)
 }

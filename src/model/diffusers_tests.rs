@@ -64,6 +64,19 @@ fn a_folder_is_one_json() {
     assert_eq!(read(&folder.path().join("llm"), &|_| false).unwrap(), None);
 }
 
+/// Others read the config than the network itself: which frames are given goes by both numbers.
+#[test]
+fn null_output_channels_of_wan_are_those_of_the_input() {
+    let folder = wan();
+    for (keys, want) in [(json!({"in_channels": 48, "out_channels": null}), 48), (json!({"out_channels": null}), 16)] {
+        let mut config = keys.clone();
+        config["_class_name"] = json!("WanTransformer3DModel");
+        write(folder.path(), "transformer/config.json", &config);
+        let json = read(folder.path(), &|_| false).unwrap().unwrap();
+        assert_eq!(json["transformer"]["out_channels"], json!(want), "{keys}");
+    }
+}
+
 #[test]
 fn models_of_other_kinds_are_refused_by_name() {
     let refused = |file: &str, key: &str, value: Value| {

@@ -71,8 +71,9 @@ impl WanConfig {
         if head_dim % 2 != 0 || head_dim < 6 {
             return Err(keys.inconsistent("attention_head_dim", head_dim, "must be even and at least 6"));
         }
-        let out_channels = size("out_channels", 16)?;
         let in_channels = size("in_channels", 16)?;
+        // Null are as many as there are of the input.
+        let out_channels = keys.size_or_null("out_channels", 16)?.unwrap_or(in_channels);
         if in_channels != out_channels && in_channels <= 2 * out_channels {
             let must = format!("must be out_channels ({out_channels}), or that twice and the channels of a mask");
             return Err(keys.inconsistent("in_channels", in_channels, must));
@@ -205,6 +206,8 @@ mod tests {
         assert_eq!((config.in_channels, config.out_channels, config.patch), (16, 16, [2, 2]));
         assert_eq!((config.text_dim, config.freq_dim, config.cross_norm, config.eps), (4096, 256, true, 1e-6));
         assert_eq!(config.image, None);
+        let config = read(&json!({ "in_channels": 48, "out_channels": null })).unwrap();
+        assert_eq!((config.out_channels, config.mask_channels()), (48, 0), "Diffusers takes those of the input for null");
     }
 
     #[test]
