@@ -29,6 +29,13 @@ pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
             return Some(format!("DiffSynth-Studio's task `{task}` has no counterpart: only sft is translated"));
         }
     }
+    // Parts and inputs of another model are none of ours either: its name says most.
+    if let Some(Found::Other(id)) = find(fields) {
+        return Some(format!(
+            "DiffSynth-Studio's model `{id}` has no counterpart: only T2V, I2V, FLF2V and TI2V of Wan 2.1 and 2.2, \
+             and Qwen-Image with its editing models, are translated"
+        ));
+    }
     for key in ["trainable_models", "lora_base_model"] {
         if let Some(part) = text(key).filter(|part| !["dit", ""].contains(part)) {
             return Some(format!(
@@ -36,18 +43,12 @@ pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
             ));
         }
     }
-    if let Some(input) = inputs(text("extra_inputs")).into_iter().find(|input| !INPUTS.contains(input)) {
-        return Some(format!(
+    let other = inputs(text("extra_inputs")).into_iter().find(|input| !INPUTS.contains(input));
+    other.map(|input| {
+        format!(
             "DiffSynth-Studio's extra input `{input}` has no counterpart: only first and last frames and pictures to edit are supported"
-        ));
-    }
-    match find(fields) {
-        Some(Found::Other(id)) => Some(format!(
-            "DiffSynth-Studio's model `{id}` has no counterpart: only T2V, I2V, FLF2V and TI2V of Wan 2.1 and 2.2, \
-             and Qwen-Image with its editing models, are translated"
-        )),
-        _ => None,
-    }
+        )
+    })
 }
 
 /// Translates the options of a command.

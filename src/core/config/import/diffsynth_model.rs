@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// Hub ids in the form that DiffSynth-Studio reads, and in Diffusers'. Qwen-Image's are the same.
-const MODELS: [(&str, &str); 13] = [
+const MODELS: [(&str, &str); 15] = [
     ("Wan-AI/Wan2.1-T2V-1.3B", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"),
     ("Wan-AI/Wan2.1-T2V-14B", "Wan-AI/Wan2.1-T2V-14B-Diffusers"),
     ("Wan-AI/Wan2.1-I2V-14B-480P", "Wan-AI/Wan2.1-I2V-14B-480P-Diffusers"),
@@ -17,6 +17,9 @@ const MODELS: [(&str, &str); 13] = [
     ("Qwen/Qwen-Image-Edit", "Qwen/Qwen-Image-Edit"),
     ("Qwen/Qwen-Image-2512", "Qwen/Qwen-Image-2512"),
     ("Qwen/Qwen-Image", "Qwen/Qwen-Image"),
+    // Qwen-Image-Edit-2509, trained on.
+    ("FireRedTeam/FireRed-Image-Edit-1.1", "FireRedTeam/FireRed-Image-Edit-1.1"),
+    ("FireRedTeam/FireRed-Image-Edit-1.0", "FireRedTeam/FireRed-Image-Edit-1.0"),
 ];
 
 /// Parts of the names of files that are no transformer's.
@@ -36,7 +39,7 @@ pub(super) struct Named {
 impl Named {
     /// Returns whether it makes pictures.
     pub fn is_image(&self) -> bool {
-        self.theirs.starts_with("Qwen/")
+        !self.theirs.starts_with("Wan-AI/")
     }
 
     /// Returns whether frames are conditions of it: twice as many pixels go to its autoencoder.

@@ -113,6 +113,11 @@ fn whole_weights_of_qwen_image_arrive() {
         (&found["checkpoint"]["every_steps"], &found["log"]["wandb"]["project"]),
         (&json!(200), &json!("DiffSynth-Studio"))
     );
+    // Another model of the same kind.
+    let other =
+        node(&import(&QWEN.replace("Qwen/Qwen-Image-Edit-2511", "FireRedTeam/FireRed-Image-Edit-1.1")).unwrap());
+    assert_eq!(other["model"]["load"], json!("FireRedTeam/FireRed-Image-Edit-1.1"));
+    assert_eq!((&other["train"]["sigma"], &other["data"]["pack"]), (&found["train"]["sigma"], &found["data"]["pack"]));
     // The list lies elsewhere.
     assert_eq!(found["data"]["train"][0]["media_dir"], json!(edits));
     assert!(missing(&imported).is_empty(), "{:?}", missing(&imported));
@@ -148,6 +153,10 @@ fn what_is_not_there_is_refused_by_name() {
         let error = import(&text).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
+    // Its name comes before its parts and inputs.
+    let text = WAN.replace("input_image", "vace_video").replace("--lora_base_model \"dit\"", "--lora_base_model vace");
+    let error = import(&text.replace("ID:", "Wan-AI/Wan2.1-VACE-14B:")).unwrap_err().to_string();
+    assert!(error.contains("model `Wan-AI/Wan2.1-VACE-14B` has no counterpart"), "{error}");
     // The last of several commands is translated, and the others are said.
     let two = WAN.replace("ID", "Wan-AI/Wan2.1-T2V-14B") + "\n" + QWEN;
     let imported = import(&two).unwrap();

@@ -207,7 +207,7 @@ mod tests {
         assert_eq!((config.text_dim, config.freq_dim, config.cross_norm, config.eps), (4096, 256, true, 1e-6));
         assert_eq!(config.image, None);
         let config = read(&json!({ "in_channels": 48, "out_channels": null })).unwrap();
-        assert_eq!((config.out_channels, config.mask_channels()), (48, 0), "Diffusers takes those of the input for null");
+        assert_eq!((config.out_channels, config.mask_channels()), (48, 0));
     }
 
     #[test]
