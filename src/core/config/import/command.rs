@@ -107,8 +107,21 @@ pub(super) fn not_translated(words: &[Word]) -> Option<String> {
     if let Some(file) = of_lerobot.then(|| config_path(words)).flatten() {
         return Some(format!("import the config that it names: `loongforge import {file}`"));
     }
+    if has_option(&["--pretrained_model_name_or_path"])
+        && let Some(script) = words.iter().map(|word| name(&word.text)).find(|name| is_diffusers(name))
+    {
+        return Some(format!(
+            "the diffusion script `{script}` is not translated; the diffusion models that are trained here are Wan and \
+             Qwen-Image, and docs/diffusion.md has a first config"
+        ));
+    }
     let of_titan = has_option(&["--job.config_file"]);
     of_titan.then(|| "import torchtitan's config that it names: `loongforge import FILE.toml`".to_owned())
+}
+
+/// Returns whether a file is named like the example scripts of diffusers.
+fn is_diffusers(file: &str) -> bool {
+    file.starts_with("train_") && file.ends_with(".py")
 }
 
 /// Returns whether a word is lerobot's program that trains.

@@ -270,6 +270,10 @@ fn what_trains_nothing_is_refused_with_a_reason() {
             "lerobot-train --policy.type=pi05 --config_path out/train_config.json",
             "`loongforge import out/train_config.json`",
         ),
+        (
+            "accelerate launch examples/dreambooth/train_dreambooth_lora_flux.py --pretrained_model_name_or_path=a/b --rank=4",
+            "the diffusion script `train_dreambooth_lora_flux.py` is not translated",
+        ),
     ] {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         for error in [import(line), import_words(&words)].map(|imported| imported.unwrap_err().to_string()) {
