@@ -79,5 +79,8 @@ pub fn certs(args: CertsArgs) -> anyhow::Result<ExitCode> {
     println!(
         "give every process its own three files (ca.pem, ROLE.pem, ROLE.key) and --tls {out}; keep ca.key private"
     );
+    if !new {
+        println!("a process reads them when it starts: restart the run (--resume) before its former ones expire");
+    }
     Ok(ExitCode::SUCCESS)
 }

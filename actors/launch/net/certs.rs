@@ -2,13 +2,14 @@
 //! existing authority signs certificates with the same names.
 
 use super::{Identity, NetError, Party};
+use loongforge_core::files;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     SanType, date_time_ymd,
 };
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -34,45 +35,51 @@ pub fn issue(dir: &Path, run: &str, party: Party, valid: Duration) -> Result<(),
     sign(dir, run, &Identity { run: run.to_owned(), party }, from_now(valid))
 }
 
-/// Works like [`issue`], but replaces the files that exist as soon as there is a new certificate.
+/// Works like [`issue`], but replaces the certificate that exists by one rename. A key that can be used stays, as it fits both of them:
+/// whenever this is interrupted, the two files are a pair.
 ///
 /// # Errors
 /// Fails if there is no authority or a file cannot be written.
 pub fn renew(dir: &Path, run: &str, party: Party, valid: Duration) -> Result<(), NetError> {
-    let signed = signed(dir, run, &Identity { run: run.to_owned(), party }, from_now(valid))?;
-    for name in [format!("{party}.pem"), format!("{party}.key")] {
-        // If it cannot be removed, it cannot be written either, which is reported.
-        let _ = fs::remove_file(dir.join(name));
+    let identity = Identity { run: run.to_owned(), party };
+    let path = dir.join(format!("{party}.key"));
+    let kept = usable_key(&path);
+    let is_kept = kept.is_some();
+    let key = kept.map_or_else(KeyPair::generate, Ok)?;
+    let certificate = signed(dir, run, &identity, &key, from_now(valid))?;
+    if !is_kept {
+        replace(&path, &key.serialize_pem(), 0o600)?;
     }
-    put(dir, party, &signed)
+    replace(&dir.join(format!("{party}.pem")), &certificate, 0o644)
+}
+
+/// Returns the key in a file; `None` if it is missing, damaged or readable by others, so that no process would take it.
+fn usable_key(path: &Path) -> Option<KeyPair> {
+    let is_open = fs::metadata(path).ok()?.permissions().mode() & 0o007 != 0;
+    if is_open { None } else { KeyPair::from_pem(&files::read_text(path).ok()?).ok() }
 }
 
 /// `of`: the run that the authority was made for. `until`: seconds since 1970.
 fn sign(dir: &Path, of: &str, identity: &Identity, until: Duration) -> Result<(), NetError> {
-    put(dir, identity.party, &signed(dir, of, identity, until)?)
+    let (key, party) = (KeyPair::generate()?, identity.party);
+    let certificate = signed(dir, of, identity, &key, until)?;
+    write(&dir.join(format!("{party}.key")), &key.serialize_pem(), 0o600)?;
+    write(&dir.join(format!("{party}.pem")), &certificate, 0o644)
 }
 
-/// Writes a key and its certificate.
-fn put(dir: &Path, party: Party, [key, certificate]: &[String; 2]) -> Result<(), NetError> {
-    write(&dir.join(format!("{party}.key")), key, 0o600)?;
-    write(&dir.join(format!("{party}.pem")), certificate, 0o644)
-}
-
-/// Returns a new key and its certificate as PEM; see [`sign`].
-fn signed(dir: &Path, of: &str, identity: &Identity, until: Duration) -> Result<[String; 2], NetError> {
+/// Returns the certificate of a key as PEM; see [`sign`].
+fn signed(dir: &Path, of: &str, identity: &Identity, key: &KeyPair, until: Duration) -> Result<String, NetError> {
     let party = identity.party;
     let path = dir.join("ca.key");
-    let key = fs::read_to_string(&path).map_err(|source| NetError::File { path, source })?;
+    let of_authority = fs::read_to_string(&path).map_err(|source| NetError::File { path, source })?;
     // Of the authority only its name and key go into a certificate.
-    let issuer = Issuer::new(authority(of, until)?, KeyPair::from_pem(&key)?);
+    let issuer = Issuer::new(authority(of, until)?, KeyPair::from_pem(&of_authority)?);
     let mut params = params(&format!("loongforge {party}"), until)?;
     params.subject_alt_names = vec![SanType::URI(identity.to_string().try_into()?)];
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     // Every actor connects to some and is connected to by others.
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
-    let key = KeyPair::generate()?;
-    let certificate = params.signed_by(&key, &issuer)?;
-    Ok([key.serialize_pem(), certificate.pem()])
+    Ok(params.signed_by(key, &issuer)?.pem())
 }
 
 fn authority(run: &str, until: Duration) -> Result<CertificateParams, rcgen::Error> {
@@ -111,5 +118,16 @@ pub(super) fn issue_expired(dir: &Path, run: &str, party: Party, seconds: u64) -
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), NetError> {
     let failed = |source| NetError::File { path: path.to_owned(), source };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+/// Writes a file in the place of the one that may be there: at every moment there is one of the two, whole.
+fn replace(path: &Path, text: &str, mode: u32) -> Result<(), NetError> {
+    let draft = path.with_added_extension("tmp");
+    // What an interrupted call has left. If it cannot be removed, it cannot be written either, which is reported.
+    let _ = fs::remove_file(&draft);
+    write(&draft, text, mode)?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let renamed = fs::rename(&draft, path).and_then(|()| File::open(folder)?.sync_all());
+    renamed.map_err(|source| NetError::File { path: path.to_owned(), source })
 }

@@ -325,13 +325,28 @@ fn keys_that_others_may_read_and_certificates_of_others_are_named() {
 
 #[test]
 fn certificates_are_replaced_only_by_new_ones() {
+    use std::os::unix::fs::PermissionsExt;
     let dir = certificates("a");
     let read = || ["scheduler.pem", "scheduler.key"].map(|name| std::fs::read(dir.path().join(name)).unwrap());
     let old = read();
+    // Left by a call that was killed.
+    std::fs::write(dir.path().join("scheduler.pem.tmp"), "half").unwrap();
     renew(dir.path(), "a", SCHEDULER, DAY).unwrap();
     security("a", SCHEDULER, dir.path());
     let new = read();
-    assert!(old[0] != new[0] && old[1] != new[1]);
+    // The key fits the old certificate and the new one: there is no moment at which the two files are no pair.
+    assert!(old[0] != new[0] && old[1] == new[1]);
+    // A key that no process would take is replaced.
+    let key = dir.path().join("scheduler.key");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+    renew(dir.path(), "a", SCHEDULER, DAY).unwrap();
+    security("a", SCHEDULER, dir.path());
+    std::fs::remove_file(key).unwrap();
+    renew(dir.path(), "a", SCHEDULER, DAY).unwrap();
+    security("a", SCHEDULER, dir.path());
+    let new = read();
+    assert_ne!(old[1], new[1]);
+    assert!(std::fs::read_dir(dir.path()).unwrap().all(|found| found.unwrap().path().extension().unwrap() != "tmp"));
     // The authority's key is kept elsewhere, as the examples advise.
     std::fs::rename(dir.path().join("ca.key"), dir.path().join("elsewhere")).unwrap();
     assert!(matches!(renew(dir.path(), "a", SCHEDULER, DAY), Err(NetError::File { .. })));
