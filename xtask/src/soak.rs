@@ -61,8 +61,9 @@ pub fn soak(root: &Path, name: &str, part: &Part) -> Result<ExitCode> {
     if *part == Part::Whole {
         let path = root.join(format!("docs/evidence/soak-{name}.md"));
         let is_partial = std::env::var_os("LOONGFORGE_SOAK_CELLS").is_some();
-        if path.exists() && (is_partial || !has_run(&rows)) {
-            let why = if is_partial { "only some cells were run" } else { "no cell could run here" };
+        let former = path.exists().then(|| fs::read_to_string(&path)).transpose();
+        let former = former.with_context(|| path.display().to_string())?;
+        if let Some(why) = former.and_then(|former| why_kept(&former, &rows, is_partial, code != 0)) {
             println!("{why}: {} is kept, the new table is in {}", path.display(), table.display());
         } else {
             fs::create_dir_all(path.parent().expect("a folder above"))?;
@@ -73,9 +74,21 @@ pub fn soak(root: &Path, name: &str, part: &Part) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Returns whether any row of a table has a verdict other than `not run`.
-fn has_run(rows: &str) -> bool {
-    rows.lines().any(|row| row.split('|').nth(3).is_some_and(|verdict| verdict.trim() != "not run"))
+/// Returns why a table is not replaced by the rows of a run of all cells; `None`: it is.
+fn why_kept(former: &str, rows: &str, is_partial: bool, has_failed: bool) -> Option<&'static str> {
+    match num_run(rows) {
+        _ if is_partial => Some("only some cells were run"),
+        0 => Some("no cell could run here"),
+        // One that has died has no rows of the cells after.
+        num if has_failed && num < num_run(former) => Some("the run failed before it came to all cells"),
+        _ => None,
+    }
+}
+
+/// Returns the number of rows of a table whose cells were run.
+fn num_run(table: &str) -> usize {
+    let is_run = |row: &&str| row.split('|').nth(3).is_some_and(|verdict| ["ok", "FAILED"].contains(&verdict.trim()));
+    table.lines().filter(is_run).count()
 }
 
 /// Soaks of which CI runs a cell: those whose cells have all been run.
@@ -171,7 +184,7 @@ fn names(root: &Path) -> Result<BTreeMap<String, Binary>> {
 mod tests {
     use std::path::Path;
 
-    use super::{IN_CI, has_run, names};
+    use super::{IN_CI, names, num_run, why_kept};
 
     #[test]
     fn soaks_of_ci_are_there() {
@@ -182,10 +195,18 @@ mod tests {
     }
 
     #[test]
-    fn a_table_without_a_run_cell_is_known() {
+    fn a_table_is_not_replaced_by_one_that_says_less() {
         let unable = "| pads | all | not run | no reader | 0.0 s |\n";
-        assert!(!has_run("") && !has_run(unable));
-        assert!(has_run(&format!("{unable}| pads | one | ok | not run before | 3.0 s |\n")));
-        assert!(has_run("| pads | one | FAILED | | 3.0 s |\n"));
+        let (ok, failed) = ("| pads | one | ok | not run before | 3.0 s |\n", "| pads | two | FAILED | | 3.0 s |\n");
+        let former = format!("| soak | cell | verdict | detail | time |\n| --- | --- | --- | --- | --- |\n{ok}{ok}");
+        assert_eq!([num_run(""), num_run(unable), num_run(&former)], [0, 0, 2]);
+        for rows in ["", unable] {
+            assert_eq!(why_kept(&former, rows, false, true), Some("no cell could run here"));
+        }
+        assert_eq!(why_kept(&former, &former, true, false), Some("only some cells were run"));
+        assert!(why_kept(&former, failed, false, true).is_some_and(|why| why.contains("failed before")));
+        // Cells that fail are what a table is for, and a matrix may become smaller.
+        assert_eq!(why_kept(&former, &format!("{ok}{unable}{failed}"), false, true), None);
+        assert_eq!(why_kept(&former, ok, false, false), None);
     }
 }
