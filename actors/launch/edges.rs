@@ -21,10 +21,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
 /// How long pending messages may take to be written after an engine has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How long to wait before a peer that could not be reached is tried again.
+const RETRY: Duration = Duration::from_millis(50);
 
 /// Where edges come in, before the actor is known.
 pub(super) enum Inlet {
@@ -123,7 +126,8 @@ pub(super) struct Edges {
     pub me: ActorId,
     pub security: Security,
     pub mail: MailSender,
-    /// A connection that is silent for half of it is broken; one that broke may take twice as long to be mended.
+    /// A connection that is silent for half of it is broken; one that broke may take twice as long to be mended. A lease is
+    /// also how long a first one is tried.
     pub lease: Duration,
 }
 
@@ -144,8 +148,10 @@ impl Edges {
         let (from, to) = (self.me, edge.to);
         let hello = move |attempt| Up::Edge { from, to, credit: edge.credit, attempt };
         let mut dial = dial(address.clone(), self.security.clone(), edge.to.role, from, hello);
-        let first = dial(0, 0, 0).await.map_err(failed)?;
-        let (spec, recovery) = (self.spec(credit, None), Recovery::Connect(dial));
+        let (first, num_failed) = reach(&mut dial, self.lease).await.map_err(failed)?;
+        // The peer may have heard of attempts that failed here, and takes later ones alone.
+        let again: Reconnect = Box::new(move |wire, attempt, received| dial(wire, num_failed + attempt, received));
+        let (spec, recovery) = (self.spec(credit, None), Recovery::Connect(again));
         let (edge, carrier) = StreamEdge::new(Some(first), recovery, spec, edge.to, self.mail.clone());
         Ok((Box::new(edge), Some(Box::pin(carrier))))
     }
@@ -172,6 +178,21 @@ pub(super) fn dial(
             Ok(Raw::new(stream))
         })
     })
+}
+
+/// Connects for the first time, in as many attempts as `patience` allows. Returns also how many of them failed.
+async fn reach(dial: &mut Reconnect, patience: Duration) -> io::Result<(Raw, u64)> {
+    let deadline = Instant::now() + patience;
+    let mut num_failed = 0;
+    loop {
+        match dial(0, num_failed, 0).await {
+            Ok(raw) => return Ok((raw, num_failed)),
+            Err(error) if Instant::now() + RETRY >= deadline => return Err(error),
+            Err(error) => tracing::debug!("a peer cannot be reached, and is tried again: {error}"),
+        }
+        num_failed += 1;
+        sleep(RETRY).await;
+    }
 }
 
 impl Carriers {
@@ -339,6 +360,26 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peer_that_cannot_be_reached_at_once_is_tried_again() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let failing = |num_failures: u64| -> Reconnect {
+            Box::new(move |wire, attempt, received| {
+                assert_eq!((wire, received), (0, 0), "there was no connection yet");
+                Box::pin(async move {
+                    match attempt < num_failures {
+                        true => Err(io::Error::other(format!("attempt {attempt} failed"))),
+                        false => Ok(Raw::new(tokio::io::duplex(1).0)),
+                    }
+                })
+            })
+        };
+        let reached = runtime.block_on(reach(&mut failing(2), Duration::from_secs(20)));
+        assert_eq!(reached.map(|(_, num_failed)| num_failed).unwrap(), 2);
+        let error = runtime.block_on(reach(&mut failing(u64::MAX), 3 * RETRY)).map(drop).unwrap_err().to_string();
+        assert!(error.starts_with("attempt ") && error != "attempt 0 failed", "{error}");
+    }
 
     #[test]
     fn an_address_is_of_the_family_that_the_host_has() {
