@@ -2,6 +2,7 @@
 
 use crate::experts::qwen3_moe;
 use crate::fixture::{Fixture, Pictures};
+use crate::processes::program;
 use crate::soak::{self, Cell};
 use loongforge::core::schedule::{EvaluationSummary, StepSummary};
 use std::cell::LazyCell;
@@ -109,6 +110,36 @@ fn assert_same_answers(own: &[&str], found: &[EvaluationSummary], expected: &[Ev
         outputs
     });
     assert_eq!((found.len(), &found), (expected.len(), &expected), "{own:?}");
+}
+
+/// A kill after the last checkpoint and before the evaluation leaves a run without that evaluation's line.
+#[test]
+fn a_run_that_was_killed_before_its_last_evaluation_makes_it_when_it_is_started_again() {
+    let fixture = Fixture::new(Pictures::Some);
+    let path = format!("+eval.path={}", fixture.path().join("data/held_out.jsonl").display());
+    let run = |more: &[&str]| {
+        let output = program(&fixture, "run", &overrides(&[], &path)).args(more).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    run(&[]);
+    let (dir, file) = (fixture.path().join("run"), fixture.path().join("run/eval.jsonl"));
+    let saved = weights(&dir);
+    let records = || {
+        let text = std::fs::read_to_string(&file).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<serde_json::Value>>()
+    };
+    let whole = records();
+    let before = whole.iter().filter(|record| record["step"] != 7).map(|record| format!("{record}\n"));
+    std::fs::write(&file, before.collect::<String>()).unwrap();
+    assert!(records().len() < whole.len());
+    let text = run(&["--resume"]);
+    assert!(!text.contains("nothing to do"), "{text}");
+    let steps = |records: &[serde_json::Value]| records.iter().map(|record| record["step"].clone()).collect::<Vec<_>>();
+    assert_eq!(steps(&records()), steps(&whole));
+    assert_eq!(weights(&dir), saved);
+    assert!(run(&["--resume"]).contains("nothing to do"));
 }
 
 #[test]

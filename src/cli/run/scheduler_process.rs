@@ -9,15 +9,17 @@ use super::offline;
 use super::packs_lock::expect_no_shares;
 use crate::cli::part::Part;
 use crate::cli::{UsageError, exit};
-use crate::run::compose::Composition;
+use crate::eval::held_out_sets;
+use crate::eval::report::EVAL;
+use crate::run::compose::{Composition, Resume, is_own};
 use crate::run::poison_items;
 use crate::run::snapshots::Snapshots;
 use crate::run::uploads;
 use loongforge_actors::checkpoint::{Uploads, clean, restore};
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::{is_takeover, keeper};
-use loongforge_core::config::{Device, Loaded};
-use loongforge_core::observe::Console;
+use loongforge_core::config::{Device, Loaded, RunConfig};
+use loongforge_core::observe::{Console, read_evaluations};
 use loongforge_torch::device::settle;
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
@@ -94,7 +96,9 @@ impl SchedulerProcess<'_> {
             }
             // A launcher may start again what has ended.
             let steps = settled.train.num_steps();
-            if let Some(done) = resumed.as_ref().filter(|resumed| resumed.first_step.0 >= steps) {
+            let done = resumed.as_ref().filter(|resumed| resumed.first_step.0 >= steps);
+            let is_evaluated = !lacks_last_evaluation(&settled, &composition, done)?;
+            if let Some(done) = done.filter(|_| is_evaluated) {
                 let (path, done) = (done.checkpoint.display(), done.first_step);
                 let asked = match loaded.config.train.epochs {
                     Some(epochs) => format!("train.epochs {epochs} comes to {steps}"),
@@ -162,4 +166,17 @@ impl SchedulerProcess<'_> {
         let opened = Snapshots::new();
         opened.inspect_err(|error| console.line(&format!("warning: checkpoint.snapshot_every: {error:#}"))).ok()
     }
+}
+
+/// Returns whether a run whose last checkpoint is `done` was killed before the evaluation after its last step, which `eval.jsonl` shows.
+///
+/// # Errors
+/// That file cannot be read.
+fn lacks_last_evaluation(config: &RunConfig, composition: &Composition, done: Option<&Resume>) -> anyhow::Result<bool> {
+    let steps = config.train.num_steps();
+    let is_evaluated = config.log.jsonl && held_out_sets::during(config, composition.folder()).is_some();
+    if !is_evaluated || !done.is_some_and(|done| done.first_step.0 == steps && is_own(&done.checkpoint, config)) {
+        return Ok(false);
+    }
+    Ok(read_evaluations(&config.run.dir.join(EVAL))?.iter().all(|record| record.step != steps))
 }
