@@ -21,9 +21,7 @@ use loongforge_core::observe::Console;
 use loongforge_core::store::{check_store_url, is_store_url};
 use loongforge_torch::native::expect_products;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// Ending of the large files.
 const TENSORS: &str = ".safetensors";
@@ -87,28 +85,6 @@ pub fn find_resume(
     left_aside::tell(&checkpoint, manifest.num_steps, config, console)?;
     verify(|name| name.ends_with(TENSORS))?;
     Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
-}
-
-/// Steps of a checkpoint as its folder's name has them.
-fn steps_in(checkpoint: &Path) -> Option<u64> {
-    checkpoint.file_name().and_then(|name| name.to_str()).and_then(steps_of)
-}
-
-/// When the manifest of each checkpoint was written.
-pub type Written = BTreeMap<PathBuf, SystemTime>;
-
-/// Returns the checkpoints of a folder; none where it cannot be read.
-pub fn written(dir: &Path) -> Written {
-    let time = |path: &Path| std::fs::metadata(path.join(MANIFEST)).and_then(|found| found.modified()).ok();
-    let found = published(dir).unwrap_or_default().into_iter();
-    found.filter_map(|(_, path)| time(&path).map(|time| (path, time))).collect()
-}
-
-/// Returns the checkpoint with the most steps that was written since `before`: a run that was resumed from an earlier step has later
-/// ones beside its own.
-pub fn newest_since(dir: &Path, before: &Written) -> Option<PathBuf> {
-    let is_new = |(path, time): &(PathBuf, SystemTime)| before.get(path) != Some(time);
-    written(dir).into_iter().filter(is_new).map(|(path, _)| path).max_by_key(|path| steps_in(path))
 }
 
 /// Returns the checkpoint in memory where it is of a later step than that on the disk.
@@ -364,27 +340,6 @@ pub fn expect_no_run(config: &RunConfig) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn what_a_run_has_written_is_told_from_later_steps_of_the_one_before() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |steps: u64, seconds: u64| {
-            let folder = dir.path().join(format!("step-{steps:08}"));
-            std::fs::create_dir_all(&folder).unwrap();
-            let manifest = std::fs::File::create(folder.join(MANIFEST)).unwrap();
-            manifest.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds)).unwrap();
-            folder
-        };
-        for steps in [200, 400, 500] {
-            write(steps, 1000);
-        }
-        let before = written(dir.path());
-        assert_eq!((before.len(), newest_since(dir.path(), &before)), (3, None));
-        write(300, 1001);
-        // The same step again, by a clock that is behind.
-        let again = write(400, 999);
-        assert_eq!(newest_since(dir.path(), &before), Some(again));
-    }
 
     #[test]
     fn a_checkpoint_has_averages_where_its_run_kept_some() {

@@ -1,7 +1,7 @@
 //! A run by the process that has its scheduler: from its beginning or its last checkpoint to its end.
 
 use super::args::RunArgs;
-use super::folder::{Expect, find_resume, newest_since, written};
+use super::folder::{Expect, find_resume};
 use super::former::FormerRun;
 use super::lock::RunLock;
 use super::meeting::{compose, fingerprint};
@@ -65,9 +65,6 @@ impl SchedulerProcess<'_> {
         restore(checkpoints)?;
         let mut former = FormerRun::find(run, checkpoints)?;
         let mut resume = args.resume.clone();
-        // Of a checkpoint that was named: there may be later ones, which are not this run's.
-        let before = resume.as_deref().filter(|wanted| *wanted != "auto").map(|_| written(checkpoints));
-        let mut begun_from = None;
         let snapshots = self.snapshots();
         let mut settled = composition.config().clone();
         if loaded.config.device == Device::Auto {
@@ -88,7 +85,6 @@ impl SchedulerProcess<'_> {
             let expect = Expect { composed: &loaded.composed, trust: args.trust, strict: args.strict, stored };
             let resumed = find_resume(wanted, &expect, &composition, snapshots.as_ref(), console)?;
             if restart == 0 {
-                begun_from = resumed.as_ref().map(|resumed| resumed.checkpoint.clone());
                 // What would be refused is by now, and packs are made only then.
                 composition =
                     offline::packed(args, (self.part.is_some(), takes_over), composition, resumed.as_ref(), console)?;
@@ -114,6 +110,8 @@ impl SchedulerProcess<'_> {
             let known = resume.as_ref().map(|_| poison_items::read(&loaded.config.run.dir)).unwrap_or_default();
             composition =
                 composition.resume(resumed).knowing(known).snapshots_in(snapshots.as_ref().map(Snapshots::path));
+            // One that died before that has left no journal, and what it was to resume from holds on.
+            let has_begun = !takes_over || is_open(&run.join(JOURNAL), &fingerprint(loaded));
             let ended = self.attempt(composition, takes_over, former.take(), uploads);
             let restarts = ended.as_ref().is_err_and(|error| exit::of(error) == exit::LOST) && args.processes;
             if !restarts || restart >= loaded.config.run.max_restarts {
@@ -128,11 +126,9 @@ impl SchedulerProcess<'_> {
             }
             let Err(error) = ended else { unreachable!("a run that has ended is not restarted") };
             console.line(&format!("{error}; restarting from the last checkpoint"));
-            let newest =
-                before.as_ref().and_then(|before| newest_since(checkpoints, before).or_else(|| begun_from.clone()));
-            let newest = newest.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or_else(|| "auto".to_owned());
-            // The run before is no place to go on from.
-            resume = if self.is_replaced() { Some(newest) } else { None };
+            let asked = args.resume.clone().filter(|_| !has_begun);
+            // The newest one that the run has not left aside. The run before is no place to go on from.
+            resume = if self.is_replaced() { asked.or_else(|| Some("auto".to_owned())) } else { None };
             composition = compose(&settled)?.settled().map_err(|error| UsageError::of(&error))?;
         }
         unreachable!("the loop ends with an error")
