@@ -3,7 +3,7 @@
 //! A waiting checkpoint has its own hard links, so that the run may remove the folder meanwhile.
 
 use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, StoredError, entries, published};
-use loongforge_core::files::steps_of;
+use loongforge_core::files::{LeftAside, steps_of};
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -292,7 +292,13 @@ impl Shared {
             true => self.stored.remove_others(&own).map(|()| drop(fs::remove_file(self.spec.dir.join(FORMER)))),
             false => Ok(()),
         };
-        let pruned = former.and_then(|()| self.stored.prune(num_steps, best, self.spec.keep_last.max(1)));
+        let left = LeftAside::read(&self.spec.dir).unwrap_or_else(|error| {
+            (self.say)(&format!("warning: {}: {error}", self.spec.dir.display()));
+            None
+        });
+        let is_aside = |num_steps, text: &[u8]| left.as_ref().is_some_and(|left| left.has_manifest(num_steps, text));
+        let keep_last = self.spec.keep_last.max(1);
+        let pruned = former.and_then(|()| self.stored.prune(num_steps, best, keep_last, is_aside));
         pruned.unwrap_or_else(|error| (self.say)(&format!("warning: old checkpoints could not be removed: {error}")));
         Ok(())
     }

@@ -124,17 +124,27 @@ impl StoredCheckpoints {
     }
 
     /// Removes all checkpoints but the `keep_last` newest that are whole, `newest`, and `best`; and what is left of those that
-    /// never became whole.
+    /// never became whole. Those that the run has left aside, by steps and the manifest's text, count for none, and stay until it is
+    /// past them.
     ///
     /// # Errors
     /// The store cannot be reached; what is left is removed the next time.
-    pub fn prune(&self, newest: u64, best: Option<u64>, keep_last: usize) -> Result<(), StoreError> {
+    pub fn prune(
+        &self,
+        newest: u64,
+        best: Option<u64>,
+        keep_last: usize,
+        is_aside: impl Fn(u64, &[u8]) -> bool,
+    ) -> Result<(), StoreError> {
         let mut num_kept = 0;
         for num_steps in self.steps()?.into_iter().rev() {
             let is_kept = num_steps == newest || Some(num_steps) == best;
-            let is_whole = num_steps == newest || self.manifest(num_steps)?.is_some();
-            num_kept += usize::from(is_whole);
-            if !is_whole || (num_kept > keep_last && !is_kept) {
+            let text = if num_steps == newest { None } else { self.manifest(num_steps)? };
+            let is_whole = num_steps == newest || text.is_some();
+            let is_aside = text.is_some_and(|text| is_aside(num_steps, &text));
+            num_kept += usize::from(is_whole && !is_aside);
+            let is_old = if is_aside { num_steps < newest } else { num_kept > keep_last };
+            if !is_whole || (is_old && !is_kept) {
                 self.remove(num_steps)?;
             }
         }

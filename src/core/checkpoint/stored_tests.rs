@@ -82,7 +82,7 @@ fn old_checkpoints_go_and_the_best_stays() {
     [2, 4, 6, 8].into_iter().for_each(|num_steps| send(&stored, num_steps));
     // One that never became whole.
     put(&format!("{}/config.json", stored.url(7)), b"{}".to_vec()).unwrap();
-    stored.prune(8, Some(2), 2).unwrap();
+    stored.prune(8, Some(2), 2, |_, _| false).unwrap();
     assert_eq!(stored.steps().unwrap(), [2, 6, 8]);
     // A run that begins anew beside later steps of a former one.
     send(&stored, 1);
@@ -90,6 +90,20 @@ fn old_checkpoints_go_and_the_best_stays() {
     assert_eq!(stored.steps().unwrap(), [1]);
     // The newest one is never removed, whatever its number.
     send(&stored, 9);
-    stored.prune(1, None, 1).unwrap();
+    stored.prune(1, None, 1, |_, _| false).unwrap();
     assert_eq!(stored.steps().unwrap(), [1, 9]);
+}
+
+#[test]
+fn what_a_run_has_left_aside_takes_no_place_of_what_it_keeps() {
+    let stored = bucket("aside");
+    [2, 3, 4, 6, 8].into_iter().for_each(|num_steps| send(&stored, num_steps));
+    // A run that was resumed after two steps comes to five.
+    let is_aside = |num_steps: u64, _: &[u8]| [3, 6, 8].contains(&num_steps);
+    send(&stored, 5);
+    stored.prune(5, None, 2, is_aside).unwrap();
+    assert_eq!(stored.steps().unwrap(), [4, 5, 6, 8]);
+    send(&stored, 7);
+    stored.prune(7, Some(4), 1, is_aside).unwrap();
+    assert_eq!(stored.steps().unwrap(), [4, 7, 8]);
 }
