@@ -3,7 +3,7 @@
 //! A waiting checkpoint has its own hard links, so that the run may remove the folder meanwhile.
 
 use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, StoredError, entries, published};
-use loongforge_core::files::{LeftAside, steps_of};
+use loongforge_core::files::{self, LEFT_ASIDE, LeftAside, steps_of};
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -221,6 +221,10 @@ impl Shared {
     }
 
     fn run(&self) {
+        // Until the run has saved something, and so has moved on, the store's own record stays.
+        if !self.lock().keeps_former && self.spec.dir.join(LEFT_ASIDE).exists() {
+            self.note_left_aside();
+        }
         loop {
             let mut state = self.lock();
             while state.waiting.is_empty() && !state.is_over && !state.forgets {
@@ -230,7 +234,10 @@ impl Shared {
                 let own = state.own.clone();
                 drop(state);
                 match self.stored.remove_others(&own) {
-                    Ok(()) => drop(fs::remove_file(self.spec.dir.join(FORMER))),
+                    Ok(()) => {
+                        self.note_left_aside();
+                        drop(fs::remove_file(self.spec.dir.join(FORMER)));
+                    }
                     Err(error) => (self.say)(&format!("warning: the former run's checkpoints stay: {error}")),
                 }
                 continue;
@@ -242,6 +249,21 @@ impl Shared {
             let _ = fs::remove_dir_all(&path);
             self.lock().waiting.pop_front();
         }
+    }
+
+    /// Gives the store the record of what the run has left aside: a resume on another machine does not go on from that either.
+    fn note_left_aside(&self) {
+        let path = self.spec.dir.join(LEFT_ASIDE);
+        let noted = match files::read(&path, files::MAX_TEXT_BYTES) {
+            Ok(text) => self.stored.set_left_aside(Some(text)).map_err(|error| error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.stored.set_left_aside(None).map_err(|error| error.to_string())
+            }
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        };
+        noted.unwrap_or_else(|error| {
+            (self.say)(&format!("warning: a resume on another machine would not know what is left aside: {error}"));
+        });
     }
 
     /// Copies one checkpoint, in several attempts.
@@ -287,6 +309,7 @@ impl Shared {
         if keeps_former {
             return Ok(());
         }
+        self.note_left_aside();
         let best = best_of(&manifest);
         let former = match has_former(&self.spec.dir, &self.spec.url) {
             true => self.stored.remove_others(&own).map(|()| drop(fs::remove_file(self.spec.dir.join(FORMER)))),

@@ -2,9 +2,9 @@
 
 use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads, has_former, remove_staged};
 use loongforge_actors::{Heeding, StopSignals};
-use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError};
+use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError, published};
 use loongforge_core::config::RunConfig;
-use loongforge_core::files::LeftAside;
+use loongforge_core::files::{LEFT_ASIDE, LeftAside};
 use loongforge_core::observe::Console;
 use std::fs;
 use std::io;
@@ -128,6 +128,22 @@ pub fn newest_to_resume(config: &RunConfig) -> Result<Option<u64>, StoredError> 
     Ok(stored.newest_of(|num_steps, text| !is_left(num_steps, text))?)
 }
 
+/// Fetches the record of what the run has left aside from the store where the run's folder has neither checkpoints nor a record: the run
+/// goes on at another machine.
+///
+/// # Errors
+/// The store cannot be reached, the record there is damaged, or the folder cannot be written.
+pub fn fetch_left_aside(config: &RunConfig) -> Result<(), StoredError> {
+    let (dir, Some(stored)) = (&config.checkpoint.dir, stored(config)) else { return Ok(()) };
+    if dir.join(LEFT_ASIDE).exists() || !published(dir)?.is_empty() {
+        return Ok(());
+    }
+    let Some(text) = stored.left_aside()? else { return Ok(()) };
+    let left = LeftAside::parse(&text).map_err(CheckpointError::read(dir))?;
+    fs::create_dir_all(dir).and_then(|()| left.write(dir)).map_err(CheckpointError::write(dir))?;
+    Ok(())
+}
+
 /// Returns the checkpoints in the store with more steps than `after`, or all where that is `None`, with the texts of their manifests.
 ///
 /// # Errors
@@ -249,6 +265,16 @@ mod tests {
         assert_eq!(newest_to_resume(&config).unwrap(), Some(5));
         LeftAside::of(dir.path(), dir.path().join("step-00000002"), Some(2)).unwrap().write(dir.path()).unwrap();
         assert_eq!((newest_to_resume(&config).unwrap(), newest(&config).unwrap()), (Some(2), Some(5)));
+        // The thread that copies has told the store, which tells another machine.
+        let uploads = start(&config, false, &Console::stderr()).unwrap();
+        finish(uploads, &config, &Console::stderr()).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let mut there = config.clone();
+        there.checkpoint.dir = elsewhere.path().join("checkpoints");
+        assert_eq!(newest_to_resume(&there).unwrap(), Some(5));
+        fetch_left_aside(&there).unwrap();
+        assert_eq!(newest_to_resume(&there).unwrap(), Some(2));
+        assert_eq!(LeftAside::read(&there.checkpoint.dir).unwrap(), LeftAside::read(dir.path()).unwrap());
         let again = checkpoint(dir.path(), 5, "bf16");
         stored.send(&again, &mut BTreeSet::new()).unwrap();
         assert_eq!(newest_to_resume(&config).unwrap(), Some(5));

@@ -187,7 +187,8 @@ fn expect_same_optimizer(checkpoint: &Path, manifest: &Manifest, config: &RunCon
 fn fetch_newer(config: &RunConfig, here: Option<&Path>, console: &Console) -> anyhow::Result<Option<PathBuf>> {
     let Some(url) = config.checkpoint.upload.as_deref() else { return Ok(None) };
     let here = here.and_then(|path| Manifest::read(path).ok()).map(|manifest| manifest.num_steps);
-    let newest = match (uploads::newest_to_resume(config), here) {
+    let newest = uploads::fetch_left_aside(config).and_then(|()| uploads::newest_to_resume(config));
+    let newest = match (newest, here) {
         (Ok(newest), _) => newest,
         (Err(error), Some(_)) => {
             console.line(&format!("warning: checkpoint.upload cannot be read, and is not used: {error}"));

@@ -151,6 +151,28 @@ impl StoredCheckpoints {
         Ok(())
     }
 
+    /// Returns the text of the record of what the run has left aside; `None`: there is none.
+    ///
+    /// # Errors
+    /// The store cannot be reached.
+    pub fn left_aside(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        store::get(&format!("{}/{}", self.url, files::LEFT_ASIDE), files::MAX_TEXT_BYTES)
+    }
+
+    /// Writes that record, or removes it, unless it is the same already.
+    ///
+    /// # Errors
+    /// The store cannot be reached.
+    pub fn set_left_aside(&self, record: Option<Vec<u8>>) -> Result<(), StoreError> {
+        let url = format!("{}/{}", self.url, files::LEFT_ASIDE);
+        let is_same = self.left_aside()? == record;
+        match record {
+            _ if is_same => Ok(()),
+            Some(text) => store::put(&url, text),
+            None => store::delete(&url),
+        }
+    }
+
     /// Removes all but the checkpoints of so many steps.
     ///
     /// # Errors

@@ -62,7 +62,15 @@ impl LeftAside {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
             text => text.map_err(|error| io::Error::new(error.kind(), format!("{LEFT_ASIDE}: {error}")))?,
         };
-        serde_json::from_slice(&text).map(Some).map_err(|error| {
+        Self::parse(&text).map(Some)
+    }
+
+    /// Parses the text of a record.
+    ///
+    /// # Errors
+    /// It is no such record.
+    pub fn parse(text: &[u8]) -> io::Result<Self> {
+        serde_json::from_slice(text).map_err(|error| {
             let help = "without this file the checkpoint with the most steps is the newest one";
             io::Error::new(ErrorKind::InvalidData, format!("{LEFT_ASIDE} is damaged: {error}; {help}"))
         })
