@@ -10,7 +10,7 @@ use loongforge_core::checkpoint::{
     CheckpointError, FileEntry, MANIFEST, Manifest, carried, entries, published, sha256,
 };
 use loongforge_core::data::policy::is_processor_file;
-use loongforge_core::data::{Fingerprint, TEXT_TOKENIZER, is_diffusion};
+use loongforge_core::data::{Fingerprint, NAMED_TEMPLATES, TEXT_TOKENIZER, is_diffusion};
 use loongforge_core::files::{self, LeftAside};
 use loongforge_core::message::{SaveTo, SavedFile};
 use loongforge_core::schedule::CheckpointDraft;
@@ -254,7 +254,7 @@ fn of_model(with: &Publication) -> Result<Vec<(PathBuf, String)>, CheckpointErro
         own.split_once('/').zip(name.split_once('/')).is_some_and(|((own, _), (other, _))| own == other)
     };
     let replaced = |name: &String| {
-        with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE)
+        with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE || name.starts_with(NAMED_TEMPLATES))
             || !with.processor.is_empty() && is_processor_file(name)
             || with.processor.iter().any(|(own, _)| own == name || is_of_folder(own, name))
     };

@@ -220,16 +220,21 @@ fn a_checkpoint_is_a_whole_hugging_face_folder() {
 #[test]
 fn a_chosen_chat_template_takes_the_place_of_the_models() {
     let mut run = Run::new();
-    for name in ["chat_template.jinja", "chat_template.json", "other.jinja"] {
+    let named = "additional_chat_templates/tool_use.jinja";
+    fs::create_dir(run.publication.model_dir.join("additional_chat_templates")).unwrap();
+    for name in ["chat_template.jinja", "chat_template.json", "other.jinja", named] {
         fs::write(run.publication.model_dir.join(name), "the model's").unwrap();
     }
     let read = |path: &Path, name: &str| fs::read_to_string(path.join(name)).ok();
     let path = run.publish(0);
-    assert_eq!(read(&path, "chat_template.jinja").as_deref(), Some("the model's"));
+    for name in ["chat_template.jinja", named] {
+        assert_eq!(read(&path, name).as_deref(), Some("the model's"));
+    }
     run.publication.chat_template = Some("{{ messages }}".to_owned());
     let path = run.publish(1);
     assert_eq!(read(&path, "chat_template.jinja").as_deref(), Some("{{ messages }}"));
     assert_eq!((read(&path, "chat_template.json"), read(&path, "other.jinja")), (None, Some("the model's".to_owned())));
+    assert_eq!(read(&path, named), None, "as it would render conversations with tools");
     Manifest::read(&path).unwrap().verify(&path).unwrap();
 }
 

@@ -9,7 +9,7 @@ use crate::model::folder::ModelFolder;
 use crate::model::locate::{BaseError, ModelFolders};
 use loongforge_actors::checkpoint::extras;
 use loongforge_core::checkpoint::{CheckpointError, carried};
-use loongforge_core::data::{Component, MODEL_INDEX, is_diffusion, is_fastwam, is_policy};
+use loongforge_core::data::{Component, MODEL_INDEX, NAMED_TEMPLATES, is_diffusion, is_fastwam, is_policy};
 use loongforge_core::files;
 use loongforge_core::message::SavedFile;
 use loongforge_core::text::shell_word;
@@ -210,14 +210,18 @@ fn dtype_name(dtype: Option<Dtype>, checkpoint: &Checkpoint, has_adapters: bool)
     })
 }
 
-/// Copies the files that are no weights: what lies beside the adapters goes before what lies beside their base.
+/// Copies the files that are no weights: what lies beside the adapters goes before what lies beside their base, of which a chat template
+/// beside the adapters replaces all.
 fn copy_others(found: &ModelFolders, to: &Path) -> Result<(), ExportError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         |source| ExportError::Io { path, source }
     };
-    for folder in [Some(&found.weights), found.adapters.as_ref()].into_iter().flatten() {
-        for name in carried(folder)? {
+    let adapters = found.adapters.as_ref();
+    let has_template = adapters.is_some_and(|folder| folder.join("chat_template.jinja").is_file());
+    for folder in [Some(&found.weights), adapters].into_iter().flatten() {
+        let is_replaced = |name: &String| has_template && Some(folder) != adapters && name.starts_with(NAMED_TEMPLATES);
+        for name in carried(folder)?.into_iter().filter(|name| !is_replaced(name)) {
             to.join(&name).parent().map_or(Ok(()), fs::create_dir_all).map_err(io(to))?;
             fs::copy(folder.join(&name), to.join(&name)).map_err(io(&folder.join(&name)))?;
         }

@@ -9,7 +9,7 @@ use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use loongforge_core::checkpoint::{SPEAKERS, StoredError};
 use loongforge_core::config::{HubId, Source};
-use loongforge_core::data::{HUB_CARD, HubListing, HubPath, MODEL_INDEX, choose_hub_files};
+use loongforge_core::data::{HUB_CARD, HubListing, HubPath, MODEL_INDEX, NAMED_TEMPLATES, choose_hub_files};
 use loongforge_core::files;
 use loongforge_core::store::is_store_url;
 use loongforge_core::text::hex;
@@ -333,8 +333,11 @@ fn missing(folder: &Path, weights: bool) -> Option<String> {
     files.into_iter().find(|file| lacks(file)).map(str::to_owned)
 }
 
-/// Returns whether a file of a repository's listing is fetched: of the top folder, and of a kind that is read.
+/// Returns whether a file of a repository's listing is fetched: one of the top folder of a kind that is read, or a named chat template.
 fn is_wanted(name: &str) -> bool {
+    if let Some((NAMED_TEMPLATES, template)) = name.split_once('/') {
+        return is_plain(template) && template.ends_with(".jinja");
+    }
     let endings = [".safetensors", ".json", ".txt", ".jinja", ".model", ".tiktoken"];
     is_plain(name) && (name == SPEAKERS || endings.iter().any(|ending| name.ends_with(ending)))
 }
@@ -374,14 +377,23 @@ mod tests {
             "model-00001-of-00002.safetensors",
             "tokenizer.model",
             "chat_template.jinja",
+            "additional_chat_templates/tool_use.jinja",
             "qwen.tiktoken",
             "spk_dict.pt",
         ] {
             assert!(is_wanted(name), "{name}");
         }
-        for name in
-            ["pytorch_model.bin", "modeling_x.py", "../x.json", "a/b.json", "/etc/x.txt", ".x.json", "x.json\n", ""]
-        {
+        for name in [
+            "pytorch_model.bin",
+            "modeling_x.py",
+            "../x.json",
+            "a/b.json",
+            "additional_chat_templates/../x.jinja",
+            "/etc/x.txt",
+            ".x.json",
+            "x.json\n",
+            "",
+        ] {
             assert!(!is_wanted(name), "{name}");
         }
     }

@@ -2,8 +2,8 @@
 
 use super::error::CheckpointError;
 use super::manifest::entries;
-use crate::data::TEXT_TOKENIZER;
 use crate::data::policy::{action_tokenizer_files, is_processor_file};
+use crate::data::{NAMED_TEMPLATES, TEXT_TOKENIZER};
 use std::path::Path;
 
 /// The voices of Qwen2.5-Omni's talker, without which transformers does not load the model. A pickle: it is carried, never
@@ -47,7 +47,12 @@ pub fn carried(folder: &Path) -> Result<Vec<String>, CheckpointError> {
         NAMES.contains(&name) || ENDINGS.iter().any(|ending| name.ends_with(ending)) || is_processor_file(name)
     };
     let found = entries(folder)?.into_iter().filter(|(name, path)| is_carried(name) && path.is_file());
-    let mut names: Vec<String> = found.map(|(name, _)| name).chain(action_tokenizer_files(folder)).collect();
+    let templates = folder.join(NAMED_TEMPLATES);
+    let templates = if templates.is_dir() { entries(&templates)? } else { Vec::new() };
+    let templates = templates.into_iter().filter(|(name, path)| name.ends_with(".jinja") && path.is_file());
+    let templates = templates.map(|(name, _)| format!("{NAMED_TEMPLATES}/{name}"));
+    let mut names: Vec<String> =
+        found.map(|(name, _)| name).chain(templates).chain(action_tokenizer_files(folder)).collect();
     names.sort();
     Ok(names)
 }
@@ -77,8 +82,13 @@ mod tests {
         for name in ["tokenizer.json", "other.json"] {
             std::fs::write(folder.path().join("action_tokenizer").join(name), "{}").unwrap();
         }
+        std::fs::create_dir(folder.path().join(NAMED_TEMPLATES)).unwrap();
+        for name in ["tool_use.jinja", "notes.md"] {
+            std::fs::write(folder.path().join(NAMED_TEMPLATES).join(name), "{}").unwrap();
+        }
         let expected = [
             "action_tokenizer/tokenizer.json",
+            "additional_chat_templates/tool_use.jinja",
             "chat_template.jinja",
             "policy_preprocessor.json",
             "policy_preprocessor_step_3_normalizer_processor.safetensors",

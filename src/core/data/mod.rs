@@ -99,5 +99,5 @@ pub use source::{
     Question, Source, TextPiece, Turn, Written,
 };
 pub use source::{HUB_CARD, HubListing, HubPath, choose_hub_files, hub_cache};
-pub use template::{ChatTemplate, built_in};
+pub use template::{ChatTemplate, NAMED_TEMPLATES, built_in};
 pub use tokenizer::{SpecialTokens, Token, Tokenizer, tokenizer_json};

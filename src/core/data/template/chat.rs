@@ -16,6 +16,10 @@ use crate::data::error::DataError;
 use crate::data::source::{Part, Turn, Written};
 use crate::data::tokenizer_file::{read_json, token_text};
 
+/// The folder of a model's templates that have names, beside `chat_template.jinja`, which has none.
+pub const NAMED_TEMPLATES: &str = "additional_chat_templates";
+/// The one of them that renders conversations with tools.
+pub const TOOLS_TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
 /// A content by which a template is tried.
 const PROBE: &str = "loongforge-probe";
 
@@ -147,9 +151,8 @@ impl ChatTemplate {
     /// The template in a model folder, or `None`: `chat_template.jinja`, `chat_template.json` or the key
     /// `chat_template` of `tokenizer_config.json`.
     pub fn find(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<String>, DataError> {
-        let path = model_dir.join("chat_template.jinja");
-        if path.exists() {
-            return crate::files::read_text(&path).map(Some).map_err(|error| DataError::read(&path, error));
+        if let Some(source) = text_of(&model_dir.join("chat_template.jinja"))? {
+            return Ok(Some(source));
         }
         Ok(match listed(model_dir, tokenizer_config)? {
             Json::String(source) => Some(source),
@@ -157,15 +160,16 @@ impl ChatTemplate {
         })
     }
 
-    /// The template that a model has for conversations with tools, beside that for others; `None`: it has none. A
-    /// `chat_template.jinja` is for all.
+    /// The template that a model has for conversations with tools, beside that for others: [`TOOLS_TEMPLATE`], or `tool_use` of a list;
+    /// `None`: it has none. A `chat_template.jinja` alone is for all.
     ///
     /// # Errors
     /// A file cannot be read.
     pub fn find_tool_use(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<String>, DataError> {
-        match model_dir.join("chat_template.jinja").exists() {
-            true => Ok(None),
-            false => Ok(named(&listed(model_dir, tokenizer_config)?, "tool_use")),
+        match text_of(&model_dir.join(TOOLS_TEMPLATE))? {
+            None if model_dir.join("chat_template.jinja").exists() => Ok(None),
+            None => Ok(named(&listed(model_dir, tokenizer_config)?, "tool_use")),
+            own => Ok(own),
         }
     }
 
@@ -252,6 +256,14 @@ impl ChatTemplate {
             }
             Err(error) => Err(describe(error)),
         }
+    }
+}
+
+/// The text of a file, where there is one.
+fn text_of(path: &Path) -> Result<Option<String>, DataError> {
+    match path.exists() {
+        true => crate::files::read_text(path).map(Some).map_err(|error| DataError::read(path, error)),
+        false => Ok(None),
     }
 }
 

@@ -15,4 +15,4 @@ mod python;
 mod tests;
 
 pub use built_in::{FLORENCE2, QWEN, built_in, qwen_with_sound};
-pub use chat::ChatTemplate;
+pub use chat::{ChatTemplate, NAMED_TEMPLATES, TOOLS_TEMPLATE};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value as Json, json};
 
 use super::environment::MAX_SOURCE;
-use super::{ChatTemplate, FLORENCE2, QWEN, built_in};
+use super::{ChatTemplate, FLORENCE2, NAMED_TEMPLATES, QWEN, TOOLS_TEMPLATE, built_in};
 use crate::config::Template;
 use crate::data::source::{Conversation, Part, Turn};
 
@@ -300,6 +300,11 @@ fn a_template_for_tools_renders_conversations_with_tools() {
     assert_eq!(ChatTemplate::find_tool_use(folder.path(), &json!({"chat_template": body})).unwrap(), None);
     std::fs::write(folder.path().join("chat_template.jinja"), body).unwrap();
     assert_eq!(ChatTemplate::find_tool_use(folder.path(), &config).unwrap(), None);
+    // As newer versions of transformers save such a list.
+    std::fs::create_dir(folder.path().join(NAMED_TEMPLATES)).unwrap();
+    std::fs::write(folder.path().join(TOOLS_TEMPLATE), "with tools").unwrap();
+    let found = [ChatTemplate::find, ChatTemplate::find_tool_use].map(|find| find(folder.path(), &config).unwrap());
+    assert_eq!(found, [Some(body.to_owned()), Some("with tools".to_owned())]);
 }
 
 #[test]

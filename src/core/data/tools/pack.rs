@@ -22,6 +22,7 @@ use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
 use crate::data::processor::Processor;
 use crate::data::source::Content;
 use crate::data::source::MediaSource;
+use crate::data::template::TOOLS_TEMPLATE;
 use crate::files;
 use crate::message::{SampleId, SampleMeta};
 use crate::schedule::{PackLimits, SampleSize, StreamPacker, pack_offline};
@@ -237,6 +238,7 @@ pub fn model_spec(folder: &Path) -> Result<Json, DataError> {
             names.push(name);
         }
     }
+    names.extend(folder.join(TOOLS_TEMPLATE).is_file().then(|| TOOLS_TEMPLATE.to_owned()));
     names.sort();
     for name in names {
         let path = folder.join(&name);

@@ -344,12 +344,14 @@ fn packs_depend_on_the_files_of_every_tokenizer() {
     let folder = tempfile::tempdir().unwrap();
     let names = [
         "added_tokens.json",
+        "additional_chat_templates/tool_use.jinja",
         "generation_config.json",
         "spiece.model",
         "text_tokenizer.json",
         "tiktoken.model",
         "tokenizer.json",
     ];
+    fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
     names.iter().chain(&["model.safetensors"]).for_each(|name| fs::write(folder.path().join(name), name).unwrap());
     let spec = model_spec(folder.path()).unwrap();
     assert_eq!(spec.as_object().unwrap().keys().collect::<Vec<_>>(), names);
