@@ -10,6 +10,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use tempfile::TempDir;
 
+#[path = "publish_template_tests.rs"]
+mod templates;
+
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Does `budget` operations, half of one more, and nothing from then on.
@@ -215,27 +218,6 @@ fn a_checkpoint_is_a_whole_hugging_face_folder() {
     assert_eq!(index["metadata"]["total_size"], 16);
     assert_eq!(index["weight_map"]["lm_head.weight"], "model-00002-of-00002.safetensors");
     assert_eq!(run.names(), ["step-00000007"]);
-}
-
-#[test]
-fn a_chosen_chat_template_takes_the_place_of_the_models() {
-    let mut run = Run::new();
-    let named = "additional_chat_templates/tool_use.jinja";
-    fs::create_dir(run.publication.model_dir.join("additional_chat_templates")).unwrap();
-    for name in ["chat_template.jinja", "chat_template.json", "other.jinja", named] {
-        fs::write(run.publication.model_dir.join(name), "the model's").unwrap();
-    }
-    let read = |path: &Path, name: &str| fs::read_to_string(path.join(name)).ok();
-    let path = run.publish(0);
-    for name in ["chat_template.jinja", named] {
-        assert_eq!(read(&path, name).as_deref(), Some("the model's"));
-    }
-    run.publication.chat_template = Some("{{ messages }}".to_owned());
-    let path = run.publish(1);
-    assert_eq!(read(&path, "chat_template.jinja").as_deref(), Some("{{ messages }}"));
-    assert_eq!((read(&path, "chat_template.json"), read(&path, "other.jinja")), (None, Some("the model's".to_owned())));
-    assert_eq!(read(&path, named), None, "as it would render conversations with tools");
-    Manifest::read(&path).unwrap().verify(&path).unwrap();
 }
 
 #[test]
