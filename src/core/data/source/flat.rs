@@ -34,6 +34,9 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     let missing = |key: &str| DataError::Line(format!("missing field `{key}` (text)"));
     let is_alpaca = has_instruction(&record);
     if !is_alpaca && record.contains_key("completion") {
+        if ["prompt", "completion"].iter().any(|key| record.get(*key).is_some_and(sharegpt::is_sharegpt)) {
+            wrap_tools(&mut record);
+        }
         let mut turns = |key: &str, role: &str| {
             let value = record.remove(key).filter(|value| !value.is_null()).ok_or_else(|| missing(key))?;
             sharegpt::turns(value, role, key)
@@ -108,7 +111,15 @@ mod tests {
         pairs.into_iter().for_each(|pair| assert_eq!(read(pair).unwrap()["messages"], turns));
         let sharegpt =
             json!({"prompt": [{"from": "human", "value": "P"}], "completion": {"from": "gpt", "value": "C"}});
-        assert_eq!(read(sharegpt).unwrap()["messages"], turns);
+        assert_eq!(read(sharegpt.clone()).unwrap()["messages"], turns);
+        // Only ShareGPT's functions stand alone.
+        let tools = json!([{"name": "f"}]);
+        let wrapped = json!([{"type": "function", "function": tools[0]}]);
+        for (mut record, expected) in [(sharegpt, wrapped), (json!({"prompt": "P", "completion": "C"}), tools.clone())]
+        {
+            record["tools"] = tools.clone();
+            assert_eq!(read(record).unwrap()["tools"], expected);
+        }
         assert!(read(json!({"prompt": 5, "completion": "C"})).unwrap_err().to_string().contains("found 5"));
         // As in TRL: answers in the prompt do not count.
         let earlier = json!([turns[0], {"role": "assistant", "content": "A", "train": true}, turns[0]]);

@@ -50,6 +50,9 @@ pub fn with_answers(
     mut record: Map<String, Json>,
     [(chosen_key, chosen), (rejected_key, rejected)]: [(&str, Json); 2],
 ) -> Result<[Map<String, Json>; 2], DataError> {
+    if [&chosen, &rejected].into_iter().any(sharegpt::is_sharegpt) {
+        beside::wrap_tools(&mut record);
+    }
     let mut chosen = sharegpt::turns(chosen, "assistant", chosen_key)?;
     let mut rejected = sharegpt::turns(rejected, "assistant", rejected_key)?;
     // As in TRL: a text beside whole conversations repeats a part of them, and what both share is the prompt.
@@ -121,7 +124,7 @@ fn prompt(record: &mut Map<String, Json>) -> Result<Option<Vec<Json>>, DataError
         .into_iter()
         .find(|key| record.get(*key).is_some_and(|it| !it.is_null()));
     let Some(key) = key else { return Ok(None) };
-    if key == "conversations" {
+    if key == "conversations" || sharegpt::is_sharegpt(&record[key]) {
         beside::wrap_tools(record);
     }
     let turns = sharegpt::turns(record.remove(key).unwrap_or_default(), "user", key)?;
@@ -200,10 +203,17 @@ mod tests {
             "chosen": {"from": "gpt", "value": "y"}, "rejected": {"from": "gpt", "value": "n"}}))
         .unwrap();
         assert_eq!(chosen[0], json!({"role": "system", "content": "S"}));
-        let called = json!({"conversations": [{"from": "human", "value": "Q"}], "tools": "[{\"name\": \"f\"}]",
-            "chosen": {"from": "gpt", "value": "y"}, "rejected": {"from": "gpt", "value": "n"}});
-        let [chosen, _] = messages(called.as_object().unwrap().clone()).unwrap();
-        assert_eq!(chosen["tools"], json!([{"type": "function", "function": {"name": "f"}}]));
+        let asked = json!([{"from": "human", "value": "Q"}]);
+        let [yes, no] = ["y", "n"].map(|said| json!({"from": "gpt", "value": said}));
+        for mut called in [
+            json!({"conversations": asked, "chosen": yes, "rejected": no}),
+            json!({"prompt": asked, "chosen": "y", "rejected": "n"}),
+            json!({"chosen": [asked[0], yes], "rejected": [asked[0], no]}),
+        ] {
+            called["tools"] = "[{\"name\": \"f\"}]".into();
+            let [chosen, _] = messages(called.as_object().unwrap().clone()).unwrap();
+            assert_eq!(chosen["tools"], json!([{"type": "function", "function": {"name": "f"}}]));
+        }
     }
 
     #[test]

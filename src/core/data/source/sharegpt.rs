@@ -60,18 +60,25 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     Ok(record)
 }
 
+/// Returns whether a value is a turn of ShareGPT's kind, or a list with one.
+pub fn is_sharegpt(value: &Json) -> bool {
+    let is_one = |turn: &Json| turn.get("from").is_some();
+    value.as_array().map_or_else(|| is_one(value), |turns| turns.iter().any(is_one))
+}
+
 /// A text of `role`, a turn, or a list of turns, as messages.
 ///
 /// # Errors
 /// It is neither, or a turn of ShareGPT's kind is wrong.
 pub fn turns(value: Json, role: &str, key: &str) -> Result<Vec<Json>, DataError> {
+    let is_own = is_sharegpt(&value);
     let list = match value {
         Json::String(content) => return Ok(vec![json!({ "role": role, "content": content })]),
         Json::Array(list) => list,
         turn @ Json::Object(_) => vec![turn],
         other => return Err(DataError::Line(format!("`{key}` must be text or messages, found {other:.40}"))),
     };
-    if !list.iter().any(|turn| turn.get("from").is_some()) {
+    if !is_own {
         return Ok(list);
     }
     let record = Map::from_iter([("conversations".to_owned(), Json::Array(list))]);
