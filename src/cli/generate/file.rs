@@ -47,16 +47,17 @@ struct Asked {
 }
 
 impl Asked {
-    /// The same line for answer `draw` of `count`, which has draws of its own.
-    fn draw(&self, draw: u64, count: u64) -> Self {
-        let mut asked = self.clone();
-        if let Some(sampling) = &mut asked.wanted.sampling {
-            sampling.seed = sampling.seed.wrapping_add(draw);
-        }
-        if count > 1 {
-            asked.record["sample"] = draw.into();
-        }
-        asked
+    /// Returns the line once for each of `count` answers, which have draws of their own.
+    fn draws(self, count: u64) -> impl Iterator<Item = Self> {
+        (0..count).zip(std::iter::repeat_n(self, count as usize)).map(move |(draw, mut asked)| {
+            if let Some(sampling) = &mut asked.wanted.sampling {
+                sampling.seed = sampling.seed.wrapping_add(draw);
+            }
+            if count > 1 {
+                asked.record["sample"] = draw.into();
+            }
+            asked
+        })
     }
 }
 
@@ -105,8 +106,8 @@ pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<Ex
                 continue;
             }
         };
-        for draw in 0..args.num_answers {
-            waiting.push(asked.draw(draw, args.num_answers));
+        for asked in asked.draws(args.num_answers) {
+            waiting.push(asked);
             if waiting.len() == args.batch {
                 num_tokens += write_answers(&reader, &mut waiting, &mut output, &mut num_answers)?;
             }
