@@ -5,7 +5,7 @@ pub const PICTURES: [&str; 9] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "ti
 /// Extensions of clips.
 pub const CLIPS: [&str; 8] = ["mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "flv"];
 /// Extensions of recordings.
-pub const RECORDINGS: [&str; 6] = ["wav", "flac", "mp3", "ogg", "m4a", "opus"];
+pub const RECORDINGS: [&str; 9] = ["wav", "flac", "mp3", "ogg", "m4a", "opus", "aiff", "aif", "aifc"];
 
 /// The kinds of files that samples name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

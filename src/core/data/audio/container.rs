@@ -2,13 +2,22 @@
 
 use std::borrow::Cow;
 
+use super::aiff;
+
 /// Bytes before the chunks of a WAV file: `RIFF`, a size, `WAVE`.
 const RIFF_HEADER: usize = 12;
 
 /// The file without ID3 tags in front, whose pictures may be larger than what is looked through for the sound; a WAV file that
-/// was written into a pipe gets its sizes.
-pub fn prepared(bytes: &[u8]) -> Cow<'_, [u8]> {
-    sized(without_tags(bytes))
+/// was written into a pipe gets its sizes, and an AIFF file becomes a WAV file.
+///
+/// # Errors
+/// The reason: a damaged AIFF file, or one of a compression that is not supported.
+pub fn prepared(bytes: &[u8]) -> Result<Cow<'_, [u8]>, String> {
+    let bytes = without_tags(bytes);
+    match aiff::as_wav(bytes) {
+        Some(wav) => wav.map(Cow::Owned).map_err(|reason| format!("AIFF: {reason}")),
+        None => Ok(sized(bytes)),
+    }
 }
 
 fn without_tags(mut bytes: &[u8]) -> &[u8] {
@@ -68,14 +77,14 @@ mod tests {
         piped[4..8].fill(0xff);
         piped[40..44].fill(0xff);
         let decode = |file: &[u8]| decode_sound(file, 16_000, &LIMITS, Segment::WHOLE);
-        assert_eq!(prepared(&piped), file);
+        assert_eq!(prepared(&piped).unwrap(), file);
         assert_eq!(decode(&piped).unwrap(), decode(&file).unwrap());
         assert_eq!(read_header(&piped).unwrap(), read_header(&file).unwrap());
         // Half of a sample at the end is none, and another size is believed.
         assert_eq!(decode(&piped[..piped.len() - 1]).unwrap().len(), 3000);
         assert!(decode(&file[..file.len() - 1]).unwrap_err().contains("truncated"));
         for len in 0..50 {
-            assert!(matches!(prepared(&file[..len]), Cow::Borrowed(_)), "{len}");
+            assert!(matches!(prepared(&file[..len]), Ok(Cow::Borrowed(_))), "{len}");
         }
     }
 
@@ -89,7 +98,7 @@ mod tests {
         };
         // A picture of 3 MB, and a second tag behind it.
         let tagged = [tag(3_000_000, false), tag(5, true), file.clone()].concat();
-        assert_eq!(prepared(&tagged), file);
+        assert_eq!(prepared(&tagged).unwrap(), file);
         assert_eq!(decode_sound(&tagged, 16_000, &LIMITS, Segment::WHOLE).unwrap().len(), 3001);
         let only = tag(100, false);
         assert!(

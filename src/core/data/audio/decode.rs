@@ -1,4 +1,4 @@
-//! Decodes files of sound: WAV, FLAC, MP3, Ogg Vorbis, and AAC in MP4.
+//! Decodes files of sound: WAV, AIFF, FLAC, MP3, Ogg Vorbis, and AAC in MP4.
 
 use std::cell::Cell;
 use std::io::Cursor;
@@ -64,7 +64,7 @@ impl AudioHeader {
 /// # Errors
 /// The reason: no file of sound, or one without sound.
 pub fn read_header(bytes: &[u8]) -> Result<AudioHeader, String> {
-    let bytes = prepared(bytes);
+    let bytes = prepared(bytes)?;
     let format = probe(&bytes)?;
     let (track, params) = sound_of(format.as_ref())?;
     Ok(AudioHeader {
@@ -84,7 +84,7 @@ pub fn read_header(bytes: &[u8]) -> Result<AudioHeader, String> {
 /// The reason, with the codec's name: not a file of sound, corrupt or truncated, of a kind that is not decoded, too long,
 /// of too many channels; the segment is not in it.
 pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Samples, String> {
-    let bytes = prepared(bytes);
+    let bytes = prepared(bytes)?;
     if let Some(pcm) = Pcm::of(&bytes) {
         let samples =
             plain(&pcm, limits, segment).map_err(|reason| format!("{}: {reason}", name(CODEC_ID_PCM_S16LE)))?;
@@ -305,7 +305,7 @@ fn probe(bytes: &[u8]) -> Result<Box<dyn FormatReader + '_>, String> {
     let limit = Limit::Maximum(MAX_TAG_BYTES);
     let tags = MetadataOptions::default().limit_tag_bytes(limit).limit_visual_bytes(limit);
     symphonia::default::get_probe().probe(&Hint::new(), source, FormatOptions::default(), tags).map_err(|error| {
-        let kinds = "WAV, FLAC, MP3, Ogg Vorbis, and AAC in MP4 are supported";
+        let kinds = "WAV, AIFF, FLAC, MP3, Ogg Vorbis, and AAC in MP4 are supported";
         match error {
             Error::Unsupported(_) => format!("not a supported audio file ({kinds}); {}", convert()),
             error => format!("not an audio file, or a corrupt one ({}); {kinds}", describe(&error)),

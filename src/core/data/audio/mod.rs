@@ -7,6 +7,7 @@
 //! The front-end equals `WhisperFeatureExtractor` of transformers 5.17, for each clip alone: what a clip becomes does not
 //! depend on the clips beside it.
 
+mod aiff;
 mod augment;
 #[cfg(test)]
 mod augment_tests;
