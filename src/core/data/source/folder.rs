@@ -259,7 +259,7 @@ fn names_in(path: &Path) -> Result<Vec<(String, u64, u128)>, String> {
 mod tests {
     use super::*;
     use crate::config::Paths;
-    use crate::data::source::paths::expand;
+    use crate::data::source::paths::{self, expand};
 
     #[test]
     fn captions_may_have_extensions_in_capitals() {
@@ -296,6 +296,9 @@ mod tests {
         assert_eq!(shards(Format::Transcripts).unwrap()[0].tag, found[0].tag);
         // As lines the texts are read without their recordings, and a diffusion model has nothing to learn here.
         assert!(shards(Format::Plain).unwrap()[0].name.ends_with(".txt"));
+        // None of these lines is left out.
+        let said = |format| paths::left_out(&folder.path().display().to_string(), format).concat();
+        assert!(said(Format::Auto).contains("lost.txt") && said(Format::Plain).is_empty(), "{}", said(Format::Plain));
         assert!(shards(Format::Captioned).unwrap()[0].name.ends_with(".txt"));
         let opened = Folder::open(folder.path()).unwrap();
         let Body::Json(json) = opened.read(0).unwrap().body else { panic!("a recording of a folder is JSON") };

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use globset::GlobBuilder;
 
+use super::energon::is_energon;
 use super::folder;
 use super::foreign;
 use super::hub::{HubPath, hub_cache};
@@ -117,13 +118,17 @@ fn of_folder(path: &Path) -> Result<[Vec<PathBuf>; 2], DataError> {
     Ok([read, others].map(|files| files.into_iter().map(|(_, path)| path).collect()))
 }
 
-/// Sentences of the files of a folder that are not read, because it has others.
-pub fn left_out(path: &str) -> Vec<String> {
+/// Sentences of the files of a folder that are not read in this format, because it has others.
+pub fn left_out(path: &str, format: Format) -> Vec<String> {
+    // Such a set says itself what it reads.
+    if is_energon(path) {
+        return Vec::new();
+    }
     let folder = Path::new(path);
     let is_local = !is_remote(path) && folder.is_dir();
     let read = of_folder(folder).ok().filter(|_| is_local).map(|[read, _]| read);
     let is_captions = read.is_some_and(|read| read.iter().all(|file| is_caption(file)));
-    match is_captions && folder::shard(folder, Format::Auto).is_ok_and(|shard| shard.is_some()) {
+    match is_captions && folder::shard(folder, format).is_ok_and(|shard| shard.is_some()) {
         true => folder::left_out(folder),
         false => other_kinds(path).into_iter().chain(deeper(path)).collect(),
     }
@@ -318,9 +323,10 @@ mod tests {
             std::fs::write(at(name), "x").unwrap();
         }
         let found = |path: &str| expand(&at(path).as_str().into(), Format::Auto).map(|shards| shards.len());
-        assert_eq!(left_out(&at("set")), [""; 0]);
+        let left_out = |path: &str| left_out(&at(path), Format::Auto);
+        assert_eq!(left_out("set"), [""; 0]);
         std::fs::write(at("set/parts/one/x.jsonl"), "x").unwrap();
-        let said = left_out(&at("set")).concat();
+        let said = left_out("set").concat();
         assert!(said.ends_with(&format!("name them: path: [{}]", at("set/parts"))), "{said}");
         // A folder that is a link, and one that leads back.
         std::os::unix::fs::symlink(at("store"), at("linked")).unwrap();
@@ -359,8 +365,9 @@ mod tests {
         assert!(
             expand(&at("d/e").as_str().into(), Format::Auto).err().unwrap().to_string().contains("without data files")
         );
-        let said = left_out(&at("d")).concat();
+        let said = left_out(&at("d"), Format::Auto).concat();
         assert!(said.contains("like b.jsonl are read") || said.contains("like a.jsonl.gz are read"), "{said}");
-        assert!(said.contains("notes.txt left out") && left_out(&at("x[1].txt")).is_empty(), "{said}");
+        assert!(said.contains("notes.txt left out"), "{said}");
+        assert!(left_out(&at("x[1].txt"), Format::Auto).is_empty());
     }
 }

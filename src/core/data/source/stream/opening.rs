@@ -8,7 +8,6 @@ use crate::config::{Phase, TrainFile};
 use crate::data::error::DataError;
 use crate::data::source::block::Record;
 use crate::data::source::captioned::has_visual;
-use crate::data::source::energon::is_energon;
 use crate::data::source::index::Index;
 use crate::data::source::layout::RecordLayout;
 use crate::data::source::open::{Found, count, find};
@@ -83,7 +82,7 @@ impl Source {
             media_dir: file.media_dir.as_ref().map(|dir| format!("{}/", dir.trim_end_matches('/'))),
             piece_bytes: u64::MAX,
             open: Mutex::default(),
-            left_out: file.path.0.iter().filter(|path| !is_energon(path)).flat_map(|path| left_out(path)).collect(),
+            left_out: file.path.0.iter().flat_map(|path| left_out(path, file.format)).collect(),
             name,
             shards,
             units,
