@@ -158,10 +158,8 @@ fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     for key in ["attention_bias", "mlp_bias"] {
         keys.only(key, &[json!(false)])?;
     }
-    for key in ["attention_dropout", "router_jitter_noise"] {
-        keys.only(key, &[json!(0.0), json!(0)])?;
-    }
-    Ok(())
+    keys.no_dropout("attention_dropout")?;
+    keys.only("router_jitter_noise", &[json!(0.0), json!(0)])
 }
 
 /// For each layer the number of its kind: `layer_types`, or `compress_ratios`, whose last entries are those of prediction
@@ -400,6 +398,7 @@ mod tests {
             (json!({"mlp_layer_types": ["dense"]}), "mlp_layer_types is [\"dense\"]"),
             (json!({"num_key_value_heads": 2}), "num_key_value_heads is 2"),
             (json!({"n_shared_experts": 2}), "n_shared_experts is 2"),
+            (json!({"attention_dropout": 0.1}), "attention_dropout is 0.1, but dropout is not computed here"),
             (json!({"scoring_func": "softmax"}), "scoring_func is \"softmax\""),
             (json!({"o_groups": 3}), "o_groups is 3, but must divide the 2048 channels of all heads"),
             (
