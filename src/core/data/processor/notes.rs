@@ -35,9 +35,14 @@ impl Notes {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.conversations += 1;
         let conversations = counts.conversations;
+        let mut has_others = false;
         for note in notes {
-            let is_new = !counts.notes.contains_key(&note);
-            let note = if is_new && counts.notes.len() >= MAX_KINDS { OTHERS.to_owned() } else { note };
+            let is_other = !counts.notes.contains_key(&note) && counts.notes.len() >= MAX_KINDS;
+            // A conversation counts once, however many of them it has.
+            if is_other && std::mem::replace(&mut has_others, true) {
+                continue;
+            }
+            let note = if is_other { OTHERS.to_owned() } else { note };
             let count = counts.notes.entry(note.clone()).or_default();
             *count += 1;
             if is_news(&TOLD, &note, *count) {

@@ -189,6 +189,8 @@ fn what_the_template_does_not_render_is_counted() {
     (0..99).for_each(|number| ask("", &format!(r#","key{number}":1"#)));
     let notes = asking.notes();
     assert!(notes.len() == 65 && notes.iter().any(|note| note.starts_with("37 of 101 conversations have other keys")));
+    ask("", r#","one":1,"two":2"#);
+    assert!(asking.notes().iter().any(|note| note.starts_with("38 of 102 conversations have other keys")));
     let template_kwargs = serde_json::from_str(r#"{"enable_thinkin": true}"#).unwrap();
     let options = ProcessorOptions { template: Template::Chatml, template_kwargs, ..Default::default() };
     let config = read_json(&folder.path().join("config.json")).unwrap();
