@@ -328,6 +328,14 @@ fn write_json(disk: &dyn Disk, path: &Path, value: &impl serde::Serialize) -> Re
     disk.write(path, &text).map_err(CheckpointError::write(path))
 }
 
+/// Returns what the run of this folder has left aside; a record that cannot be read is none.
+pub(super) fn left_aside(dir: &Path) -> Option<LeftAside> {
+    LeftAside::read(dir).unwrap_or_else(|error| {
+        tracing::warn!("{}: {error}", dir.display());
+        None
+    })
+}
+
 /// Removes all checkpoints but the `keep_last` with the most steps, the one just published, and the best one. A run that was resumed
 /// from an earlier step has those of later ones beside it: what it has left aside counts for none, and stays until the run is past it.
 fn prune(
@@ -336,10 +344,7 @@ fn prune(
     keep_last: usize,
     (newest, best): (u64, Option<u64>),
 ) -> Result<(), CheckpointError> {
-    let left = LeftAside::read(parent).unwrap_or_else(|error| {
-        tracing::warn!("{}: {error}", parent.display());
-        None
-    });
+    let left = left_aside(parent);
     let is_aside = |(number, path): &(u64, PathBuf)| left.as_ref().is_some_and(|left| left.has(*number, path));
     let (aside, mut found): (Vec<_>, Vec<_>) = published(parent)?.into_iter().partition(is_aside);
     found.truncate(found.len().saturating_sub(keep_last.max(1)));

@@ -2,8 +2,9 @@
 //!
 //! A waiting checkpoint has its own hard links, so that the run may remove the folder meanwhile.
 
+use super::publish::left_aside;
 use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, StoredError, entries, published};
-use loongforge_core::files::{self, LEFT_ASIDE, LeftAside, steps_of};
+use loongforge_core::files::{self, LEFT_ASIDE, steps_of};
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -31,8 +32,8 @@ pub struct UploadSpec {
     /// The folder of the run's checkpoints.
     pub dir: PathBuf,
     /// True if the store's checkpoints belong to another run: [`Uploader::forget_former`] removes them, and none is removed before.
-    /// Otherwise the thread first copies published checkpoints that the store lacks, and finishes removals of an earlier start of
-    /// this run.
+    /// Otherwise the thread first copies published checkpoints that the store lacks, but for those that the run has left aside, and
+    /// finishes removals of an earlier start of this run.
     pub begins_anew: bool,
     /// First pause after a failed attempt; each further one is twice as long.
     pub back_off: Duration,
@@ -93,6 +94,7 @@ impl Uploads {
         let listed = |error: loongforge_core::checkpoint::CheckpointError| io::Error::other(error.to_string());
         remove_staged(&spec.dir)?;
         let earlier = if spec.begins_anew { Vec::new() } else { published(&spec.dir).map_err(listed)? };
+        let left = left_aside(&spec.dir);
         let state = State {
             waiting: VecDeque::new(),
             is_over: false,
@@ -106,6 +108,8 @@ impl Uploads {
         let stored = StoredCheckpoints::new(&spec.url);
         let shared = Arc::new(Shared { spec, stored, say, state: Mutex::new(state), changed: Condvar::new() });
         let uploader = Uploader(shared.clone());
+        let is_left = |(steps, path): &(u64, PathBuf)| left.as_ref().is_some_and(|left| left.has(*steps, path));
+        let earlier: Vec<_> = earlier.into_iter().filter(|checkpoint| !is_left(checkpoint)).collect();
         let best = earlier.last().and_then(|(_, path)| best_of(&Manifest::read(path).ok()?));
         let first = earlier.len().saturating_sub(MAX_WAITING);
         let wanted = earlier.into_iter().enumerate().filter(|(at, (steps, _))| *at >= first || Some(*steps) == best);
@@ -315,11 +319,8 @@ impl Shared {
             true => self.stored.remove_others(&own).map(|()| drop(fs::remove_file(self.spec.dir.join(FORMER)))),
             false => Ok(()),
         };
-        let left = LeftAside::read(&self.spec.dir).unwrap_or_else(|error| {
-            (self.say)(&format!("warning: {}: {error}", self.spec.dir.display()));
-            None
-        });
-        let is_aside = |num_steps, text: &[u8]| left.as_ref().is_some_and(|left| left.has_manifest(num_steps, text));
+        let left = left_aside(&self.spec.dir);
+        let is_aside = |steps: u64, text: &[u8]| left.as_ref().is_some_and(|left| left.has_manifest(steps, text));
         let keep_last = self.spec.keep_last.max(1);
         let pruned = former.and_then(|()| self.stored.prune(num_steps, best, keep_last, is_aside));
         pruned.unwrap_or_else(|error| (self.say)(&format!("warning: old checkpoints could not be removed: {error}")));

@@ -2,6 +2,7 @@
 
 use super::*;
 use loongforge_core::checkpoint::{FileEntry, sha256};
+use loongforge_core::files::LeftAside;
 use loongforge_core::message::StepId;
 use loongforge_core::schedule::Best;
 use std::collections::BTreeMap;
@@ -60,6 +61,19 @@ fn a_run_that_goes_on_copies_what_the_store_lacks() {
     fs::create_dir(dir.path().join(format!("{STAGED}step-00000004.0"))).unwrap();
     assert_eq!(start(dir.path(), url, false, |_| {}).finish().num_sent, 1);
     assert_eq!((start(dir.path(), url, false, |_| {}).finish().num_sent, steps(url)), (0, vec![2, 4]));
+}
+
+#[test]
+fn what_a_run_has_left_aside_is_not_copied_and_takes_no_place_in_the_store() {
+    let (dir, url) = (tempfile::tempdir().unwrap(), "memory:///left");
+    let second = publish(dir.path(), 2);
+    publish(dir.path(), 6);
+    start(dir.path(), url, false, |_| {}).finish();
+    publish(dir.path(), 7);
+    LeftAside::of(dir.path(), second, Some(2)).unwrap().write(dir.path()).unwrap();
+    let uploads = start(dir.path(), url, false, |_| {});
+    [3, 4].into_iter().for_each(|num_steps| uploads.uploader().add(&publish(dir.path(), num_steps)));
+    assert_eq!((uploads.finish().num_sent, steps(url)), (2, vec![3, 4, 6]));
 }
 
 #[test]
