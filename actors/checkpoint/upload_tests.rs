@@ -64,7 +64,7 @@ fn a_run_that_goes_on_copies_what_the_store_lacks() {
 }
 
 #[test]
-fn what_a_run_has_left_aside_is_not_copied_and_takes_no_place_in_the_store() {
+fn checkpoints_left_aside_are_not_copied_and_take_no_place_in_the_store() {
     let (dir, url) = (tempfile::tempdir().unwrap(), "memory:///left");
     let second = publish(dir.path(), 2);
     publish(dir.path(), 6);
