@@ -54,10 +54,8 @@ fn layout(sheet: &mut Sheet) {
     }
     sheet.copy("deepspeed_autotp_size", "pools.foundation.tensor_parallel");
     let recompute = "model.foundation.recompute: all or memory.activation_budget saves activation memory";
-    sheet.settled(
-        recompute,
-        &["gradient_checkpointing", "vit_gradient_checkpointing", "gradient_checkpointing_kwargs"],
-    );
+    sheet
+        .settled(recompute, &["gradient_checkpointing", "vit_gradient_checkpointing", "gradient_checkpointing_kwargs"]);
     settled_all(sheet, "`loongforge launch` places processes on machines", &["ddp_", "use_ray", "device_"]);
 }
 

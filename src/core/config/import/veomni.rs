@@ -213,8 +213,8 @@ fn run(sheet: &mut Sheet) {
 fn wandb(sheet: &mut Sheet) {
     let old = ["train.use_wandb", "train.wandb_project", "train.wandb_name"];
     let is_old = old.iter().any(|key| sheet.get(key).is_some());
-    let is_on = sheet.is_true("train.wandb.enable")
-        || (is_old && sheet.get("train.use_wandb") != Some(&Value::Bool(false)));
+    let is_on =
+        sheet.is_true("train.wandb.enable") || (is_old && sheet.get("train.use_wandb") != Some(&Value::Bool(false)));
     if is_on {
         sheet.set("log.wandb.project", "VeOmni");
         for (theirs, ours) in [("project", "log.wandb.project"), ("name", "log.wandb.name")] {

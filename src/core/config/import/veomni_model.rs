@@ -51,10 +51,8 @@ fn model(sheet: &mut Sheet) {
     match (sheet.text("model.config_path"), weights) {
         (Some(config), None) => random(sheet, &config),
         (Some(config), Some(weights)) if config == weights => sheet.arrived("model.config_path", "model.load"),
-        _ => sheet.missing(
-            "config.json is that of model.load: model.overrides replaces its keys",
-            &["model.config_path"],
-        ),
+        _ => sheet
+            .missing("config.json is that of model.load: model.overrides replaces its keys", &["model.config_path"]),
     }
     settled_all(sheet, "attention and losses are always fused", &["model.ops_implementation."]);
     sheet.settled(

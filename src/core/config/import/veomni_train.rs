@@ -181,8 +181,8 @@ fn muon(sheet: &mut Sheet) {
         let one = "train.optimizer.weight_decay applies to all parameters";
         sheet.missing(one, &[&key("muon_weight_decay")]);
     }
-    let is_usual = sheet.number(&key("muon_ns_steps")).is_none_or(|steps| steps == 5.0)
-        && !is_off(sheet, &key("muon_nesterov"));
+    let is_usual =
+        sheet.number(&key("muon_ns_steps")).is_none_or(|steps| steps == 5.0) && !is_off(sheet, &key("muon_nesterov"));
     if is_usual {
         sheet.settled("momentum is Nesterov's, with five iterations", &[&key("muon_ns_steps"), &key("muon_nesterov")]);
     }
@@ -204,9 +204,9 @@ fn layout(sheet: &mut Sheet, devices: Option<f64>) {
     sheet.launcher();
     match devices {
         Some(devices) => sheet.set("pools.foundation.replicas", devices as u64),
-        None => sheet.note(
-            "the number of GPUs is not known: set pools.foundation.replicas to it, divided by ulysses_size",
-        ),
+        None => {
+            sheet.note("the number of GPUs is not known: set pools.foundation.replicas to it, divided by ulysses_size")
+        }
     }
     let level = match () {
         () if sheet.is(&mode, "ddp") => 0,
