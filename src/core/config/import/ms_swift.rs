@@ -8,7 +8,6 @@ use super::flags::Flags;
 use super::sheet::Sheet;
 use super::shell::Word;
 use super::trainer::{FROZEN, REGULAR_EXPRESSION};
-use super::veomni::settled_all;
 use super::{hub, llama_parts, ms_swift_train};
 use crate::config::yaml;
 use crate::files;
@@ -394,10 +393,10 @@ fn adapters(sheet: &mut Sheet, has_adapters: bool) {
         sheet.settled("B begins at zero", &["init_weights"]);
     }
     sheet.missing("B begins at zero", &["init_weights"]);
-    settled_all(sheet, "it applies only to adapters that are made", &["lora_", "target_"]);
+    sheet.settled_all("it applies only to adapters that are made", &["lora_", "target_"]);
     sheet.settled("it applies only to adapters that are made", &["modules_to_save", "use_rslora", "use_dora"]);
     sheet.missing("frozen weights of full training are not rounded", &["quant_method", "quant_bits"]);
-    settled_all(sheet, "it applies only with quant_bits", &["bnb_4bit_"]);
+    sheet.settled_all("it applies only with quant_bits", &["bnb_4bit_"]);
     sheet.regularization(has_adapters);
     let patterns = ["freeze_parameters", "freeze_parameters_regex", "freeze_parameters_ratio"];
     sheet.missing("name them in model.foundation.freeze_patterns", &patterns);

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::sheet::Sheet;
 use super::trainer::TRACKERS;
-use super::veomni::settled_all;
 
 /// Translates the keys of training.
 pub(super) fn read(sheet: &mut Sheet, has_adapters: bool) {
@@ -56,7 +55,7 @@ fn layout(sheet: &mut Sheet) {
     let recompute = "model.foundation.recompute: all or memory.activation_budget saves activation memory";
     sheet
         .settled(recompute, &["gradient_checkpointing", "vit_gradient_checkpointing", "gradient_checkpointing_kwargs"]);
-    settled_all(sheet, "`loongforge launch` places processes on machines", &["ddp_", "use_ray", "device_"]);
+    sheet.settled_all("`loongforge launch` places processes on machines", &["ddp_", "use_ray", "device_"]);
 }
 
 /// Held-out data, which is evaluated as often as a checkpoint is written unless a key says otherwise.

@@ -206,6 +206,12 @@ impl Sheet {
         }
     }
 
+    /// Nothing has to be said of the keys that begin so.
+    pub fn settled_all(&mut self, why: &'static str, begins: &[&str]) {
+        let keys: Vec<String> = begins.iter().flat_map(|begin| self.begin_with(begin)).collect();
+        self.settled(why, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
     /// Reports that these keys have no counterpart, unless they are off.
     pub fn missing(&mut self, why: &'static str, keys: &[&str]) {
         for key in keys {

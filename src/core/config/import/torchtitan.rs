@@ -9,7 +9,6 @@ use super::flags::Flags;
 use super::sheet::Sheet;
 use super::shell::Word;
 use super::trainer::WHOLE;
-use super::veomni::settled_all;
 use super::{hub, toml, torchtitan_layout};
 use crate::files;
 
@@ -107,12 +106,12 @@ fn run(sheet: &mut Sheet) {
         sheet.set("log.wandb.project", "torchtitan");
         sheet.arrived("metrics.enable_wandb", "log.wandb");
     }
-    settled_all(sheet, "metrics are written to the run's folder", &["metrics."]);
+    sheet.settled_all("metrics are written to the run's folder", &["metrics."]);
     sheet.missing("set watch.profile to the first step and the number of steps", &["profiling.enable_profiling"]);
     sheet.missing("docs/memory.md says what a run holds", &["profiling.enable_memory_snapshot"]);
-    settled_all(sheet, "it applies only to what is turned on", &["profiling."]);
+    sheet.settled_all("it applies only to what is turned on", &["profiling."]);
     sheet.missing("a process that dies is replaced by the scheduler", &["fault_tolerance.enable"]);
-    settled_all(sheet, "it applies only to what is turned on", &["fault_tolerance.", "memory_estimation."]);
+    sheet.settled_all("it applies only to what is turned on", &["fault_tolerance.", "memory_estimation."]);
 }
 
 /// The model, which has random weights unless a checkpoint of Hugging Face is named.
@@ -148,7 +147,7 @@ fn model(sheet: &mut Sheet) {
         true => "it belongs to model.converters",
         false => "model.converters does not turn it on",
     };
-    settled_all(sheet, why, &["quantize.", "float8.", "mx.", "model.print_after_conversion"]);
+    sheet.settled_all(why, &["quantize.", "float8.", "mx.", "model.print_after_conversion"]);
 }
 
 /// The path of a data set: one of C4, or what is at `path`.
@@ -185,8 +184,7 @@ fn data(sheet: &mut Sheet) {
         "torchtitan cuts rows from one stream of documents, which attend to each other within a row in most models; \
          here a pack has whole documents, or pieces of long ones, and none attends to another",
     );
-    settled_all(
-        sheet,
+    sheet.settled_all(
         "data actors read ahead; pools.data.replicas sets their number",
         &["training.dataloader.", "validation.dataloader."],
     );
@@ -297,5 +295,5 @@ fn evaluation(sheet: &mut Sheet) {
     }
     let packs = "evaluation uses packs of the same size as training";
     sheet.settled(packs, &["validation.local_batch_size", "validation.seq_len"]);
-    settled_all(sheet, "it is off", &["validation."]);
+    sheet.settled_all("it is off", &["validation."]);
 }

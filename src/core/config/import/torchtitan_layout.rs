@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use super::sheet::Sheet;
-use super::veomni::settled_all;
 
 const ZERO: &str = "pools.foundation.zero";
 const OVERLAP: &str = "communication overlaps automatically";
@@ -16,9 +15,9 @@ pub(super) fn read(sheet: &mut Sheet) {
     precision(sheet);
     let tools = ["dynamo_backend", "local_ranks_filter", "redirects", "role", "tee", "log_dir"];
     sheet.settled("`loongforge launch` places processes on machines", &tools);
-    settled_all(sheet, OVERLAP, &["comm."]);
-    settled_all(sheet, "operators are already compiled", &["compile."]);
-    settled_all(sheet, "there is no Python garbage collection", &["training.gc_"]);
+    sheet.settled_all(OVERLAP, &["comm."]);
+    sheet.settled_all("operators are already compiled", &["compile."]);
+    sheet.settled_all("there is no Python garbage collection", &["training.gc_"]);
 }
 
 /// Returns how many devices have rows of their own, where a launcher or the layout tells.
@@ -96,9 +95,8 @@ fn layout(sheet: &mut Sheet, devices: Option<f64>) {
         let why = "set pools.foundation.virtual_stages, the number of stages of each rank";
         sheet.missing(why, &[&key("pipeline_parallel_schedule"), &key("pipeline_parallel_layers_per_stage")]);
     }
-    settled_all(sheet, "layers are assigned to stages by their cost", &[&key("pipeline_"), &key("module_fqns")]);
-    settled_all(
-        sheet,
+    sheet.settled_all("layers are assigned to stages by their cost", &[&key("pipeline_"), &key("module_fqns")]);
+    sheet.settled_all(
         OVERLAP,
         &[&key("enable_"), &key("disable_"), &key("context_parallel_"), &key("expert_parallel_")],
     );
@@ -129,5 +127,5 @@ fn precision(sheet: &mut Sheet) {
         sheet.arrived(RECOMPUTE, "model.foundation.recompute");
     }
     let recompute = "model.foundation.recompute: all or memory.activation_budget saves activation memory";
-    settled_all(sheet, recompute, &["activation_checkpoint."]);
+    sheet.settled_all(recompute, &["activation_checkpoint."]);
 }

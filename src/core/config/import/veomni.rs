@@ -189,12 +189,11 @@ fn run(sheet: &mut Sheet) {
     sheet.missing("losses of data sets are those of eval.sets", &["train.channel_loss.enable"]);
     sheet.missing("there is no heatmap of the experts' load", &["train.moe_load_balance_monitor_interval"]);
     sheet.missing("data.pack.max_tokens bounds the memory of a pack", &["train.chunk_mbs_config.enable"]);
-    settled_all(
-        sheet,
+    sheet.settled_all(
         "it applies only to what `enable` turns on",
         &["train.profile.", "train.profile_", "train.channel_loss.", "train.chunk_mbs_config."],
     );
-    settled_all(sheet, "operators are already compiled", &["train.torch_compile."]);
+    sheet.settled_all("operators are already compiled", &["train.torch_compile."]);
     sheet.settled(
         "libtorch's allocator frees memory, and there is no Python garbage collection",
         &["train.empty_cache_steps", "train.gc_steps"],
@@ -225,11 +224,5 @@ fn wandb(sheet: &mut Sheet) {
         sheet.missing("`wandb sync` gives a run its id", &["train.wandb.id"]);
     }
     sheet.settled("nothing is written for W&B unless log.wandb is set", &old);
-    settled_all(sheet, "nothing is written for W&B unless log.wandb is set", &["train.wandb."]);
-}
-
-/// Nothing has to be said of the keys that begin so.
-pub(super) fn settled_all(sheet: &mut Sheet, why: &'static str, begins: &[&str]) {
-    let keys: Vec<String> = begins.iter().flat_map(|begin| sheet.begin_with(begin)).collect();
-    sheet.settled(why, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+    sheet.settled_all("nothing is written for W&B unless log.wandb is set", &["train.wandb."]);
 }

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::sheet::Sheet;
 use super::trainer::REGULAR_EXPRESSION;
-use super::veomni::settled_all;
 use crate::config::yaml;
 use crate::files;
 
@@ -54,14 +53,14 @@ fn model(sheet: &mut Sheet) {
         _ => sheet
             .missing("config.json is that of model.load: model.overrides replaces its keys", &["model.config_path"]),
     }
-    settled_all(sheet, "attention and losses are always fused", &["model.ops_implementation."]);
+    sheet.settled_all("attention and losses are always fused", &["model.ops_implementation."]);
     sheet.settled(
         "attention and losses are always fused",
         &["model.attn_implementation", "model.moe_implementation", "model.force_use_huggingface"],
     );
     sheet.settled("weights are sharded whatever their modules", &["model.basic_modules"]);
     sheet.settled("files of weights are found by their index", &["model.safetensor_idx_path"]);
-    settled_all(sheet, "scheduler.balance spreads pictures over replicas", &["model.encoder_data_balance"]);
+    sheet.settled_all("scheduler.balance spreads pictures over replicas", &["model.encoder_data_balance"]);
     sheet.settled(
         "the model is no composition of parts",
         &["model.foundation", "model.encoders", "model.decoders", "model.input_encoder", "model.output_encoder"],
@@ -152,7 +151,7 @@ fn adapters(sheet: &mut Sheet, sees: bool) {
     sheet.settled("adapters are trained", &[&key("is_trainable")]);
     if sheet.get(&key("lora_adapter")).is_some() {
         sheet.copy(&key("lora_adapter"), &ours("adapter"));
-        return settled_all(sheet, "it comes from lora_adapter", &[LORA]);
+        return sheet.settled_all("it comes from lora_adapter", &[LORA]);
     }
     for (names, name) in [(["rank", "r"], "r"), (["alpha", "lora_alpha"], "alpha")] {
         // Their default.
@@ -230,7 +229,7 @@ fn data(sheet: &mut Sheet, sees: bool) {
     sheet.settled(why, &["data.source_name", "data.data_tag"]);
     sheet.settled("data.on_bad_sample limits bad samples", &["data.silent_exception"]);
     sheet.settled("data.pack.look_ahead is the number of samples to choose from", &["data.dyn_bsz_buffer_size"]);
-    settled_all(sheet, "data actors read ahead; pools.data.replicas sets their number", &["data.dataloader."]);
+    sheet.settled_all("data actors read ahead; pools.data.replicas sets their number", &["data.dataloader."]);
     sheet.settled(
         "data actors read ahead; pools.data.replicas sets their number",
         &[

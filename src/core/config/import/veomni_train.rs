@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::sheet::Sheet;
-use super::veomni::settled_all;
 
 const OVERLAP: &str = "communication overlaps automatically";
 const STEPS: &str = "train.steps";
@@ -151,7 +150,7 @@ fn optimizer(sheet: &mut Sheet) {
         }
         Some(_) => sheet.missing("train.optimizer.type must be adamw, adamw_8bit or muon", &[&key("type")]),
     }
-    settled_all(sheet, "it applies only to type: muon", &[&key("muon_")]);
+    sheet.settled_all("it applies only to type: muon", &[&key("muon_")]);
     for name in ["no_decay_modules", "no_decay_params"] {
         if sheet.get(&key(name)).and_then(Value::as_array).is_some_and(Vec::is_empty) {
             sheet.settled("it is off", &[&key(name)]);
@@ -193,7 +192,7 @@ fn muon(sheet: &mut Sheet) {
         }
         sheet.missing(iterations, &[&key(name)]);
     }
-    settled_all(sheet, "how Muon is computed is built in", &[&key("muon_")]);
+    sheet.settled_all("how Muon is computed is built in", &[&key("muon_")]);
 }
 
 /// How a model is laid out over devices.
@@ -267,14 +266,14 @@ fn precision(sheet: &mut Sheet) {
         sheet.missing("use bf16, which needs no loss scaling", &[&key("param_dtype")]);
     }
     sheet.arrived(&key("param_dtype"), OURS);
-    settled_all(sheet, "train.precision is the precision of what is computed", &[&key("")]);
+    sheet.settled_all("train.precision is the precision of what is computed", &[&key("")]);
     let checkpointing = "train.gradient_checkpointing.enable";
     if !is_off(sheet, checkpointing) {
         // Their default.
         sheet.set(RECOMPUTE, "all");
     }
     sheet.arrived(checkpointing, RECOMPUTE);
-    settled_all(sheet, "layers are recomputed whole", &["train.gradient_checkpointing."]);
+    sheet.settled_all("layers are recomputed whole", &["train.gradient_checkpointing."]);
     let key = |name: &str| format!("train.accelerator.offload_config.{name}");
     let offload = [key("enable_activation"), key("activation_gpu_limit")];
     if !sheet.is_true(&offload[0]) {

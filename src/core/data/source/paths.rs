@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use globset::GlobBuilder;
 
-use super::energon::is_energon;
 use super::folder;
 use super::foreign;
 use super::hub::{HubPath, hub_cache};
@@ -120,10 +119,6 @@ fn of_folder(path: &Path) -> Result<[Vec<PathBuf>; 2], DataError> {
 
 /// Sentences of the files of a folder that are not read in this format, because it has others.
 pub fn left_out(path: &str, format: Format) -> Vec<String> {
-    // Such a set says itself what it reads.
-    if is_energon(path) {
-        return Vec::new();
-    }
     let folder = Path::new(path);
     let is_local = !is_remote(path) && folder.is_dir();
     let read = of_folder(folder).ok().filter(|_| is_local).map(|[read, _]| read);

@@ -8,6 +8,7 @@ use crate::config::{Phase, TrainFile};
 use crate::data::error::DataError;
 use crate::data::source::block::Record;
 use crate::data::source::captioned::has_visual;
+use crate::data::source::energon::is_energon;
 use crate::data::source::index::Index;
 use crate::data::source::layout::RecordLayout;
 use crate::data::source::open::{Found, count, find};
@@ -74,6 +75,8 @@ impl Source {
             parts.iter().enumerate().map(move |(part, &num_records)| Unit { shard, part: part as u32, num_records })
         });
         let units: Vec<Unit> = units.collect();
+        // A set of Energon says itself what it reads.
+        let folders = file.path.0.iter().filter(|path| !is_energon(path));
         let mut source = Self {
             before: sums(units.iter().map(|unit| unit.num_records)),
             layout: RecordLayout::Messages,
@@ -82,7 +85,7 @@ impl Source {
             media_dir: file.media_dir.as_ref().map(|dir| format!("{}/", dir.trim_end_matches('/'))),
             piece_bytes: u64::MAX,
             open: Mutex::default(),
-            left_out: file.path.0.iter().flat_map(|path| left_out(path, file.format)).collect(),
+            left_out: folders.flat_map(|path| left_out(path, file.format)).collect(),
             name,
             shards,
             units,
