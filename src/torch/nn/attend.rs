@@ -47,7 +47,7 @@ pub(super) fn attend(
     let fit = if on_cpu {
         Fit::of_cpu(width != values)
     } else {
-        Fit::of_gpu(query_heads != kv_heads, width != values, mask.is_some(), q_BLHC.kind())
+        Fit::of_gpu(query_heads != kv_heads, [width, values], mask.is_some(), q_BLHC.kind())
     };
     let heads = |x: &Tensor| {
         let missing = if fit.pads { width.max(values) - x.size()[3] } else { 0 };
@@ -67,6 +67,9 @@ pub(super) fn attend(
     y.transpose(1, 2).flatten(2, 3)
 }
 
+/// The widest heads of flash attention.
+const MAX_FLASH: i64 = 256;
+
 /// Says how heads are made to fit a fused operator. Where none takes them, the scores lie in memory whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Fit {
@@ -82,11 +85,12 @@ impl Fit {
         Fit { pads: has_two_widths, repeats: false }
     }
 
-    /// Of a GPU's operators flash attention takes grouped heads, but only numbers of 16 bits, one width and no mask; the
-    /// memory-efficient one takes all of these, but no groups.
-    fn of_gpu(is_grouped: bool, has_two_widths: bool, has_mask: bool, kind: Kind) -> Fit {
-        let can_flash = !has_mask && matches!(kind, Kind::Half | Kind::BFloat16);
-        Fit { pads: is_grouped && has_two_widths && can_flash, repeats: is_grouped && !can_flash }
+    /// Of a GPU's operators flash attention takes grouped heads, but only numbers of 16 bits, one width of at most 256 and no mask; the
+    /// memory-efficient one takes all of these, but no groups. `widths`: of queries with keys, and of values.
+    fn of_gpu(is_grouped: bool, widths: [i64; 2], has_mask: bool, kind: Kind) -> Fit {
+        let [width, values] = widths;
+        let can_flash = !has_mask && matches!(kind, Kind::Half | Kind::BFloat16) && width.max(values) <= MAX_FLASH;
+        Fit { pads: is_grouped && width != values && can_flash, repeats: is_grouped && !can_flash }
     }
 }
 
@@ -210,15 +214,17 @@ mod tests {
 
     #[test]
     fn heads_fit_an_operator_of_a_gpu_that_holds_no_scores() {
-        let fit = |grouped, two_widths, masked, kind| {
-            let Fit { pads, repeats } = Fit::of_gpu(grouped, two_widths, masked, kind);
+        let fit = |grouped, widths, masked, kind| {
+            let Fit { pads, repeats } = Fit::of_gpu(grouped, widths, masked, kind);
             (pads, repeats)
         };
-        assert_eq!(fit(true, false, false, Kind::BFloat16), (false, false));
-        assert_eq!(fit(true, true, false, Kind::BFloat16), (true, false));
-        assert_eq!(fit(true, true, true, Kind::BFloat16), (false, true));
-        assert_eq!(fit(true, false, false, Kind::Float), (false, true));
-        assert_eq!(fit(false, true, true, Kind::Float), (false, false));
+        let (one, two, wide) = ([128, 128], [192, 128], [512, 512]);
+        assert_eq!(fit(true, one, false, Kind::BFloat16), (false, false));
+        assert_eq!(fit(true, two, false, Kind::BFloat16), (true, false));
+        assert_eq!(fit(true, two, true, Kind::BFloat16), (false, true));
+        assert_eq!(fit(true, one, false, Kind::Float), (false, true));
+        assert_eq!(fit(true, wide, false, Kind::BFloat16), (false, true));
+        assert_eq!(fit(false, two, true, Kind::Float), (false, false));
         assert_eq!(Fit::of_cpu(true), Fit { pads: true, repeats: false });
     }
 
