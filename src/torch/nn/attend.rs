@@ -44,6 +44,9 @@ pub(super) fn attend(
     let (width, values) = (q_BLHC.size()[3], v_BSKV.size()[3]);
     let (query_heads, kv_heads) = (q_BLHC.size()[2], k_BSKC.size()[2]);
     let on_cpu = q_BLHC.device() == Device::Cpu;
+    if !on_cpu && !causal && query_heads != kv_heads && takes_one_query(q_BLHC, mask) {
+        return attend_by_groups([q_BLHC, k_BSKC, v_BSKV], mask, scores);
+    }
     let fit = if on_cpu {
         Fit::of_cpu(width != values)
     } else {
@@ -65,6 +68,20 @@ pub(super) fn attend(
     let y = Tensor::scaled_dot_product_attention(&q, &k, &v, mask.as_ref(), 0.0, causal, scale, grouped);
     let y = if fit.pads { y.narrow(3, 0, values) } else { y };
     y.transpose(1, 2).flatten(2, 3)
+}
+
+/// Returns whether each document has one query, and its heads share a mask.
+fn takes_one_query(q_BLHC: &Tensor, mask: Option<&Tensor>) -> bool {
+    q_BLHC.size()[1] == 1 && mask.is_none_or(|mask| matches!(mask.size()[..], [_, 1, 1, _]))
+}
+
+/// Works like [`attend`] of one query to each document, whose heads that share keys become queries of one head: keys and values are
+/// read where they are. A copy for each query head would be many times the cache of a generation.
+fn attend_by_groups([q_B1HC, k_BSKC, v_BSKV]: [&Tensor; 3], mask: Option<&Tensor>, scores: Scores) -> Tensor {
+    let kv_heads = k_BSKC.size()[2];
+    let q_BGKC = q_B1HC.squeeze_dim(1).unflatten(1, [kv_heads, -1]).transpose(1, 2);
+    let y_BGW = attend(&q_BGKC, k_BSKC, v_BSKV, mask, false, scores);
+    y_BGW.unflatten(2, [kv_heads, -1]).transpose(1, 2).flatten(1, 3).unsqueeze(1)
 }
 
 /// The widest heads of flash attention.
@@ -199,7 +216,7 @@ pub fn take_rows(x: &Tensor, index: &Tensor) -> Tensor {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Fit, Scores, attend_sinking, repeat_heads, taken_mask};
+    use super::{Fit, Scores, attend, attend_by_groups, attend_sinking, repeat_heads, taken_mask, takes_one_query};
     use crate::native::grad;
 
     #[test]
@@ -226,6 +243,32 @@ mod tests {
         assert_eq!(fit(true, wide, false, Kind::BFloat16), (false, true));
         assert_eq!(fit(false, two, true, Kind::Float), (false, false));
         assert_eq!(Fit::of_cpu(true), Fit { pads: true, repeats: false });
+    }
+
+    #[test]
+    fn heads_of_one_query_are_queries_of_their_groups() {
+        tch::manual_seed(8);
+        let random = |rows: i64, heads: i64, width: i64| {
+            Tensor::randn([2, rows, heads, width], (Kind::Float, Device::Cpu)).set_requires_grad(true)
+        };
+        let (q, k, v) = (random(1, 6, 4), random(5, 2, 4), random(5, 2, 3));
+        let seen = Tensor::from_slice(&[1i64, 1, 0, 1, 1, 0, 1, 1, 1, 0]).view([2, 1, 1, 5]).to_kind(Kind::Bool);
+        for mask in [None, Some(&seen)] {
+            assert!(takes_one_query(&q, mask));
+            let found = attend_by_groups([&q, &k, &v], mask, Scores::from(0.7));
+            let expected = attend(&q, &k, &v, mask, false, Scores::from(0.7));
+            assert_eq!(found.size(), [2, 1, 18]);
+            let seed = Tensor::randn([2, 1, 18], (Kind::Float, Device::Cpu));
+            let with_grads = |y: &Tensor| {
+                let grads = grad(&[y], &[&seed], &[&q, &k, &v]).unwrap().into_iter().flatten();
+                std::iter::once(y.detach()).chain(grads).collect::<Vec<_>>()
+            };
+            for (found, expected) in with_grads(&found).iter().zip(&with_grads(&expected)) {
+                assert!(found.allclose(expected, 1e-5, 1e-6, false), "masked: {}", mask.is_some());
+            }
+        }
+        assert!(!takes_one_query(&random(2, 6, 4), None));
+        assert!(!takes_one_query(&q, Some(&seen.expand([2, 6, 1, 5], false))));
     }
 
     #[test]
