@@ -203,10 +203,7 @@ fn forward(qkv: [Tensor; 3], causal: bool, scale: f64) -> (Tensor, Tensor) {
         let (q, k, v) = (heads.pad(q, device), heads.pad(k, device), heads.pad(v, device));
         Tensor::internal_scaled_dot_product_flash_attention_for_cpu(&q, &k, &v, 0.0, causal, None::<Tensor>, scale)
     } else {
-        let scores = scores(&q, &k, causal, scale);
-        let lse = scores.logsumexp([-1i64].as_slice(), false);
-        let weights = (scores - lse.unsqueeze(-1)).exp();
-        (weights.to_kind(v.kind()).matmul(&v), lse)
+        forward_in_chunks([&q, &k.contiguous(), &v.contiguous()], causal, scale, MAX_SCORES)
     };
     let y = y.narrow(-1, 0, heads.widths[1]);
     (heads.to_queries(&y), heads.to_queries(&lse))
@@ -236,26 +233,108 @@ fn backward(qkv: [Tensor; 3], [dy, y, lse]: [Tensor; 3], causal: bool, scale: f6
             scale,
         )
     } else {
-        let sums = sum_kind(&q);
-        let weights = (scores(&q, &k, causal, scale) - lse.unsqueeze(-1)).exp();
-        let share = (dy.to_kind(sums) * y.to_kind(sums)).sum_dim_intlist([-1i64].as_slice(), true, sums);
-        let of_weights = dy.matmul(&v.transpose(-1, -2)).to_kind(sums);
-        let of_scores = (&weights * (of_weights - share) * scale).to_kind(q.kind());
-        let dv = weights.to_kind(dy.kind()).transpose(-1, -2).matmul(&dy);
-        (of_scores.matmul(&k), of_scores.transpose(-1, -2).matmul(&q), dv)
+        backward_in_chunks([&q, &k.contiguous(), &v.contiguous()], [&dy, &y, &lse], causal, scale, MAX_SCORES)
     };
     let [width, values] = heads.widths;
     let dq = heads.to_queries(&dq.narrow(-1, 0, width));
     [dq, heads.to_keys(&dk.narrow(-1, 0, width)), heads.to_keys(&dv.narrow(-1, 0, values))]
 }
 
-/// `[B, heads, rows, S]`, in the kind of sums.
-fn scores(q: &Tensor, k: &Tensor, causal: bool, scale: f64) -> Tensor {
+/// A GPU holds so many scores of all documents and heads at once, 256 MiB in float32: those of a whole block are more than its memory
+/// where documents are long.
+const MAX_SCORES: i64 = 1 << 26;
+
+/// Rows of queries `[B, heads, rows, C]` whose scores are held at once, as first and number, with the keys that they see, of `[B, heads,
+/// S, C]`.
+fn chunks(q: &Tensor, k: &Tensor, causal: bool, max_scores: i64) -> impl Iterator<Item = (i64, i64, i64)> + use<> {
+    let (size, num_keys) = (q.size(), k.size()[2]);
+    let rows = size[2];
+    let most = (max_scores / (size[0] * size[1] * num_keys).max(1)).max(1);
+    (0..rows).step_by(most as usize).map(move |first| {
+        let len = most.min(rows - first);
+        (first, len, if causal { num_keys.min(first + len) } else { num_keys })
+    })
+}
+
+/// Outputs `[B, heads, rows, V]` and logarithms `[B, heads, rows]`, by plain operators.
+fn forward_in_chunks([q, k, v]: [&Tensor; 3], causal: bool, scale: f64, max_scores: i64) -> (Tensor, Tensor) {
+    let chunk = |(first, len, num_keys)| {
+        let [k, v] = [k, v].map(|x| x.narrow(2, 0, num_keys));
+        let scores = scores(&q.narrow(2, first, len), &k, causal.then_some(first), scale);
+        let lse = scores.logsumexp([-1i64].as_slice(), false);
+        let weights = (scores - lse.unsqueeze(-1)).exp();
+        (weights.to_kind(v.kind()).matmul(&v), lse)
+    };
+    let (y, lse): (Vec<Tensor>, Vec<Tensor>) = chunks(q, k, causal, max_scores).map(chunk).unzip();
+    (Tensor::cat(&y, 2), Tensor::cat(&lse, 2))
+}
+
+/// The gradients of `q`, `k` and `v`, those of keys and values in the kind of sums, by plain operators.
+fn backward_in_chunks(
+    [q, k, v]: [&Tensor; 3],
+    [dy, y, lse]: [&Tensor; 3],
+    causal: bool,
+    scale: f64,
+    max_scores: i64,
+) -> (Tensor, Tensor, Tensor) {
+    let sums = sum_kind(q);
+    let [dk, dv] = [k, v].map(|x| Tensor::zeros(x.size(), (sums, x.device())));
+    let chunk = |(first, len, num_keys)| {
+        let [q, dy, y, lse] = [q, dy, y, lse].map(|x| x.narrow(2, first, len));
+        let [k, v, dk, dv] = [k, v, &dk, &dv].map(|x| x.narrow(2, 0, num_keys));
+        let weights = (scores(&q, &k, causal.then_some(first), scale) - lse.unsqueeze(-1)).exp();
+        let share = (dy.to_kind(sums) * y.to_kind(sums)).sum_dim_intlist([-1i64].as_slice(), true, sums);
+        let of_weights = dy.matmul(&v.transpose(-1, -2)).to_kind(sums);
+        let of_scores = (&weights * (of_weights - share) * scale).to_kind(q.kind());
+        let _ = dv.shallow_clone().g_add_(&weights.to_kind(dy.kind()).transpose(-1, -2).matmul(&dy));
+        let _ = dk.shallow_clone().g_add_(&of_scores.transpose(-1, -2).matmul(&q));
+        of_scores.matmul(&k)
+    };
+    let dq: Vec<Tensor> = chunks(q, k, causal, max_scores).map(chunk).collect();
+    (Tensor::cat(&dq, 2), dk, dv)
+}
+
+/// `[B, heads, rows, S]`, in the kind of sums. Under a causal mask `first` is the token that the first row is, among those of the keys.
+fn scores(q: &Tensor, k: &Tensor, first: Option<i64>, scale: f64) -> Tensor {
     let scores = q.matmul(&k.transpose(-1, -2)).to_kind(sum_kind(q)) * scale;
-    if !causal {
-        return scores;
-    }
+    let Some(first) = first else { return scores };
     let size = scores.size();
-    let later = Tensor::ones([size[2], size[3]], (Kind::Bool, scores.device())).triu(1);
+    let later = Tensor::ones([size[2], size[3]], (Kind::Bool, scores.device())).triu(first + 1);
     scores.masked_fill(&later, f64::NEG_INFINITY)
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use super::{backward, backward_in_chunks, forward, forward_in_chunks};
+
+    /// Chunks of one row, of some and of all are compared with the CPU's operator.
+    #[test]
+    fn chunks_of_queries_give_what_all_at_once_give() {
+        tch::manual_seed(3);
+        let random = |rows: i64, heads: i64| Tensor::randn([2, rows, heads, 6], (Kind::Double, Device::Cpu));
+        for (causal, rows, keys) in [(true, 7, 7), (false, 7, 5)] {
+            let qkv = || {
+                tch::manual_seed(4);
+                [random(rows, 3), random(keys, 3), random(keys, 3)]
+            };
+            let (expected_y, expected_lse) = forward(qkv(), causal, 0.4);
+            let dy = random(rows, 3);
+            let of_queries = [&dy, &expected_y, &expected_lse].map(Tensor::shallow_clone);
+            let expected = backward(qkv(), of_queries, causal, 0.4);
+            let laid = |x: &Tensor| x.transpose(1, 2);
+            let [q, k, v] = qkv().map(|x| laid(&x));
+            for max_scores in [1, 2 * 3 * keys * 3, 1 << 20] {
+                let (y, lse) = forward_in_chunks([&q, &k, &v], causal, 0.4, max_scores);
+                let parts = [&dy, &expected_y, &expected_lse].map(laid);
+                let (dq, dk, dv) = backward_in_chunks([&q, &k, &v], parts.each_ref(), causal, 0.4, max_scores);
+                let found = [(&y, &expected_y), (&lse, &expected_lse)];
+                let grads = [(&dq, &expected[0]), (&dk, &expected[1]), (&dv, &expected[2])];
+                for (found, expected) in found.into_iter().chain(grads) {
+                    assert!(laid(found).allclose(expected, 1e-9, 1e-11, false), "causal: {causal}, {max_scores}");
+                }
+            }
+        }
+    }
 }
