@@ -5,9 +5,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 using at::Tensor;
 using namespace c10d;
@@ -123,10 +125,18 @@ template <typename F> static void* begin(void* group, std::vector<Tensor> tensor
     return pending.release();
   });
 }
+// NCCL's own wait looks once in a millisecond or less often: longer than many collectives of a layer take. It still says what failed.
+static void await_gpu(Pending& pending) {
+  if (pending.tensors.empty() || !pending.tensors.front().is_cuda()) return;
+  const auto end = std::chrono::steady_clock::now() + pending.timeout;
+  while (!pending.work->isCompleted() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
 // Waits for a collective and frees it.
 LF_API int lf_wait(void* pending) {
   std::unique_ptr<Pending> p(static_cast<Pending*>(pending));
   return lf_guard(-1, [&] {
+    await_gpu(*p);
     p->work->wait(p->timeout);
     return 0;
   });
