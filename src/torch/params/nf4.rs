@@ -10,7 +10,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::rounding::{GROUP, RowRange, num_blocks, num_groups};
-use crate::native::{dynamic_map, from_nf4};
+use crate::native::{dynamic_map, from_nf4, resident};
 
 /// The 16 numbers, from -1 to 1.
 const NUMBERS: [f32; 16] = [
@@ -43,8 +43,10 @@ pub(super) fn fill_from_nf4(into: &Tensor, packed: &Tensor, maxima: &Tensor) {
 /// Works like [`fill_from_nf4`] on any device.
 pub(super) fn fill_by_operators(into: &Tensor, packed: &Tensor, maxima: &Tensor) {
     let (rows, width) = into.size2().expect("a matrix");
-    let pairs: Vec<f32> = (0..256).flat_map(|byte| [NUMBERS[byte >> 4], NUMBERS[byte & 15]]).collect();
-    let pairs = Tensor::from_slice(&pairs).view([256, 2]).to_device(into.device());
+    let pairs = resident("pairs of NF4", into.device(), || {
+        let pairs: Vec<f32> = (0..256).flat_map(|byte| [NUMBERS[byte >> 4], NUMBERS[byte & 15]]).collect();
+        Tensor::from_slice(&pairs).view([256, 2])
+    });
     let values = pairs.index_select(0, &packed.reshape([-1]).to_kind(Kind::Int)).view([rows, -1]).narrow(1, 0, width);
     let scales = maxima.unsqueeze(2).expand([rows, num_blocks(width), crate::native::NF4_BLOCK], false);
     into.shallow_clone().copy_(&(values * scales.reshape([rows, -1]).narrow(1, 0, width)));
@@ -77,7 +79,7 @@ pub(super) fn round_maxima(maxima: &Tensor, width: i64, matrices: &[RowRange]) -
 /// The maxima `[blocks]` that [`round_maxima`] rounded.
 pub(super) fn maxima_from(codes: &Tensor, scales: &Tensor, width: i64, matrices: &[RowRange]) -> Tensor {
     let blocks = num_blocks(width);
-    let map = Tensor::from_slice(&dynamic_map(true)).to_device(codes.device());
+    let map = resident("dynamic map", codes.device(), || Tensor::from_slice(&dynamic_map(true)));
     let (mut group, mut found) = (0, Vec::new());
     for (index, matrix) in matrices.iter().enumerate() {
         let (first, len) = (matrix.first * blocks, matrix.len * blocks);

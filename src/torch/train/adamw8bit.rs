@@ -1,6 +1,6 @@
 //! AdamW with moments in bytes by libtorch's operators, on any device: what `native/adamw8bit.rs` does on the CPU in one pass.
 
-use crate::native::{AdamWStep, MOMENT_BLOCK, MOMENT_MAPS, QuantizedMoment};
+use crate::native::{AdamWStep, MOMENT_BLOCK, MOMENT_MAPS, QuantizedMoment, resident};
 use tch::{Kind, Tensor};
 
 /// One step of flat `params`, float32, along a gradient that is scaled.
@@ -8,7 +8,9 @@ pub(super) fn step_by_operators(params: &Tensor, grad: &Tensor, moments: &[Quant
     let [beta1, beta2] = step.betas;
     let biases = step.betas.map(|beta| 1.0 - beta.powi(step.number as i32));
     let len = params.numel() as i64;
-    let maps = MOMENT_MAPS.each_ref().map(|map| Tensor::from_slice(map).to_device(params.device()));
+    let names = ["dynamic map", "dynamic map of squares"];
+    let map = |at: usize| resident(names[at], params.device(), || Tensor::from_slice(&MOMENT_MAPS[at]));
+    let maps = [map(0), map(1)];
     let mean = decoded(&moments[0], &maps[0], len) * beta1 + grad * (1.0 - beta1);
     let square = decoded(&moments[1], &maps[1], len) * beta2 + grad.square() * (1.0 - beta2);
     let denominator = square.sqrt() / biases[1].sqrt() + step.eps;
