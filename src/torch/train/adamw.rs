@@ -270,7 +270,8 @@ impl AdamW {
         moments: [&Tensor; 2],
         step: &AdamWStep,
     ) -> Result<(), NativeError> {
-        let steps = Tensor::from(step.number as f32).to_device(target.device());
+        // Written there: a copy from the host would wait for all that a GPU has yet to do.
+        let steps = Tensor::full([], step.number as f64, (Kind::Float, target.device()));
         self.fused.call(&[
             Arg::Tensors(&[target]),
             Arg::Tensors(&[grad]),
