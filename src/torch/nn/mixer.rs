@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::sparse_attention::ChosenKeys;
 use super::{DeltaDocuments, PackedAttention, PieceAttention, Rope};
@@ -127,6 +127,8 @@ pub struct CacheColumns {
     pub places_T: Tensor,
     /// Tells which columns hold something, `[B, 1, 1, S]`.
     pub filled_B11S: Tensor,
+    /// True if prompts have several lengths: columns before a shorter one hold nothing of it.
+    pub has_gaps: bool,
     /// The keys `[B, 1, 1, used]` that indexers chose for the present column, as [`Context::chosen`]; `None`: all.
     pub chosen: LayerCache<Option<Tensor>>,
 }
@@ -150,5 +152,37 @@ impl CacheColumns {
     /// Returns which of the columns in use hold something, `[B, 1, 1, used]`.
     pub fn mask(&self) -> Tensor {
         self.filled_B11S.narrow(3, 0, self.used)
+    }
+
+    /// Works like [`CacheColumns::mask`] for an attention on `device`; `None`: all columns hold something. A GPU's flash attention, which
+    /// divides the keys of a query among its processors, takes no mask. A CPU is given one in any case: a prompt has the same bits
+    /// whatever is beside it.
+    pub fn mask_on(&self, device: Device) -> Option<Tensor> {
+        (self.has_gaps || device == Device::Cpu).then(|| self.mask())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Tensor};
+
+    use super::{CacheColumns, LayerCache};
+
+    #[test]
+    fn a_gpu_masks_the_columns_of_prompts_of_several_lengths_alone() {
+        let columns = |has_gaps: bool| CacheColumns {
+            num_sequences: 2,
+            num_columns: 3,
+            used: 2,
+            places_T: Tensor::from_slice(&[0i64, 1, 3, 4]),
+            filled_B11S: Tensor::from_slice(&[!has_gaps, true, true, true, true, true]).view([2, 1, 1, 3]),
+            has_gaps,
+            chosen: LayerCache::default(),
+        };
+        assert!(columns(false).mask_on(Device::Cuda(0)).is_none());
+        for (has_gaps, device) in [(true, Device::Cuda(0)), (true, Device::Cpu), (false, Device::Cpu)] {
+            let mask = columns(has_gaps).mask_on(device).unwrap();
+            assert_eq!(mask.flatten(0, -1), Tensor::from_slice(&[!has_gaps, true, true, true]));
+        }
     }
 }

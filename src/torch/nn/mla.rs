@@ -375,6 +375,7 @@ mod tests {
                 filled_B11S: Tensor::arange(12, (Kind::Int64, Device::Cpu))
                     .view([1, 1, 1, -1])
                     .ge_tensor(&Tensor::from_slice(&[0i64, 4]).view([-1, 1, 1, 1])),
+                has_gaps: true,
                 chosen: LayerCache::default(),
             };
             let mut states = vec![State::new(), State::new(), State::new()];

@@ -245,9 +245,9 @@ impl Mixer for SelfAttention {
         let last = |x: &Tensor, dim: i64| x.narrow(dim, columns.used - seen, seen);
         let k_BSKC = last(&columns.append(&state[0], &k_BKC), 1);
         let v_BSKC = last(&columns.append(&state[1], &v_BKC), 1);
-        let mask = last(&columns.mask(), 3);
+        let mask = columns.mask_on(q_BHC.device()).map(|mask| last(&mask, 3));
         let (q_B1HC, sinks_H) = (q_BHC.unsqueeze(1), self.sinks_H.as_ref());
-        let y = attend_sinking(&q_B1HC, &k_BSKC, &v_BSKC, Some(&mask), false, self.config.scores, sinks_H);
+        let y = attend_sinking(&q_B1HC, &k_BSKC, &v_BSKC, mask.as_ref(), false, self.config.scores, sinks_H);
         self.output(&y.flatten(1, 2), gate.as_ref())
     }
 }

@@ -291,6 +291,7 @@ impl StageCache {
             used: longest,
             places_T: index(&places),
             filled_B11S: all.ge_tensor(&index(&starts).view([-1, 1, 1, 1])),
+            has_gaps: starts.iter().any(|start| *start > 0),
             chosen: LayerCache::default(),
         };
         StageCache { layers: model.numbered_layers().map(|_| State::new()).collect(), columns }

@@ -219,6 +219,7 @@ mod tests {
                 used: 1,
                 places_T: Tensor::from_slice(&[0i64]),
                 filled_B11S: Tensor::from_slice(&[true]),
+                has_gaps: true,
                 chosen: Default::default(),
             };
             let read: Vec<Tensor> = x.iter().zip(prompts).map(|(x, len)| x.narrow(0, 0, len)).collect();
