@@ -138,6 +138,24 @@ fn continues(method: OptimizerMethod) {
     }
 }
 
+/// The rank that cannot write its file gives its parts of the files that others write.
+#[test]
+fn a_file_that_cannot_be_written_keeps_no_rank_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let shards = Shards { of: FilesOf::Whole, first: 1, count: 2, total: 2, max_size: 20_000 };
+    // A folder is in the way of the first file, which the first rank writes.
+    std::fs::create_dir(folder.path().join(shards.name(0))).unwrap();
+    for in_networks in [false, true] {
+        let saved = on_ranks(Layout { tp: 2, ..Layout::default() }, |mesh| {
+            let pool = pool(mesh, OptimizerMethod::AdamW);
+            let export = if in_networks { Export::Networks(vec![shards]) } else { Export::Weights(shards) };
+            save_state(&pool, folder.path(), &export, "pool").map_err(|error| error.is_of_disk())
+        });
+        assert_eq!(saved[0].as_ref().err(), Some(&true));
+        assert_eq!(saved[1].as_ref().map(Vec::len), Ok(1));
+    }
+}
+
 /// The experts of each token of DeepSeek-V4, which a folder has as whole numbers.
 #[test]
 fn tables_of_whole_numbers_are_saved_as_such() {

@@ -158,10 +158,7 @@ fn save_parts(
     }
     let files = state.with_whole(|| match export {
         Export::Weights(shards) => Ok(save_weights_among(params, mesh, to, shards)?),
-        Export::Networks(all) => {
-            let files = all.iter().map(|shards| save_weights_among(params, mesh, to, shards));
-            Ok(files.collect::<Result<Vec<_>, _>>()?.concat())
-        }
+        Export::Networks(all) => Ok(save_networks_among(params, mesh, to, all)?),
         Export::Adapter(Some(file)) if rank.is_some() => {
             Ok(save_adapter_among(params, mesh, file, (rank == Some(0)).then_some(to))?)
         }
@@ -184,6 +181,25 @@ fn save_parts(
     // They are not the model's: the model's index does not list them.
     files.extend(file.map(|file| SavedFile { tensors: Vec::new(), ..file }));
     Ok(files)
+}
+
+/// Works like [`save_weights_among`] for several networks. A rank that could not write one gives its parts of the others: other
+/// ranks would wait for them.
+fn save_networks_among(
+    params: &ParamStore,
+    mesh: &Mesh,
+    to: Target<'_>,
+    all: &[Shards],
+) -> Result<Vec<SavedFile>, WeightsError> {
+    let (mut saved, mut failed) = (Vec::new(), None);
+    for shards in all {
+        match save_weights_among(params, mesh, to, shards) {
+            Ok(files) => saved.extend(files),
+            Err(error @ WeightsError::Native(_)) => return Err(error),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed.map_or(Ok(saved), Err)
 }
 
 /// The tensors of a file of state, and where each of them lies here.

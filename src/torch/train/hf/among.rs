@@ -41,7 +41,7 @@ pub fn save_weights_among(
         Entry { name: shards.of.in_file(&piece.name).to_owned(), dtype, shape: piece.shape.clone() }
     };
     let files = deal_among(&sized_of(params, &all), shards);
-    let mut saved = Vec::new();
+    let (mut saved, mut failed) = (Vec::new(), None);
     for (index, (file, _)) in files.into_iter().enumerate() {
         let pieces: Vec<(ParamId, &StoredTensor)> = file.into_iter().map(|index| all[index]).collect();
         let entries: Vec<Entry> = pieces.iter().map(entry).collect();
@@ -59,11 +59,16 @@ pub fn save_weights_among(
             let whole = gather_piece(params.spec(id), piece, value, mesh);
             whole.map(|whole| if piece.is_integer { whole.to_kind(Kind::Int64) } else { whole })
         };
-        let writes = index % ranks == rank;
+        let writes = index % ranks == rank && failed.is_none();
         let target = writes.then(|| (to, shards.name(index)));
-        saved.extend(write_among(&entries, &[("format", "pt")], target, &mut tensor)?);
+        match write_among(&entries, &[("format", "pt")], target, &mut tensor) {
+            Ok(file) => saved.extend(file),
+            Err(error @ WeightsError::Native(_)) => return Err(error),
+            // Other ranks wait for this one's parts of the files that are left.
+            Err(error) => failed = Some(error),
+        }
     }
-    Ok(saved)
+    failed.map_or(Ok(saved), Err)
 }
 
 /// Writes a file, where this rank has a place and name for it, of tensors that all ranks make together.
