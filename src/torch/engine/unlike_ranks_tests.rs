@@ -3,7 +3,7 @@
 use super::layout_tests::{ADAMW, CPU, micro_batch, model, on_ranks};
 use crate::comm::Mesh;
 use crate::model::{INPUT_IDS, Kto, MicroBatch, Preference, PreferenceLoss};
-use crate::params::{ParallelRank, ParamStore};
+use crate::params::{ParallelRank, ParamStore, Sharding, ZeroStage};
 use crate::tape::{ContextShard, Execution, Policy, Slot};
 use crate::train::{Lanes, TrainState};
 use loongforge_core::config::{ContextAttention, Layout};
@@ -31,9 +31,15 @@ fn marked(number: usize) -> MicroBatch {
 
 /// The loss of these micro-batches on a rank, and the squared norm of the pool's gradient.
 fn step(mesh: &Rc<Mesh>, numbers: &[usize]) -> [f64; 2] {
+    step_of(mesh, numbers, ZeroStage::Nothing, |_| false)
+}
+
+/// Works like `step` where replicas share out what `shared` says, and parameters are frozen whose names `is_frozen` finds.
+fn step_of(mesh: &Rc<Mesh>, numbers: &[usize], shared: ZeroStage, is_frozen: fn(&str) -> bool) -> [f64; 2] {
     let (place, whole) = (ParallelRank::of(mesh, false), model(ERNIE).foundation);
     let family = if place.is_whole() { whole } else { whole.divided(&place).unwrap() };
-    let params = ParamStore::new(family.specs(), CPU.0, CPU.1);
+    let specs = family.specs().into_iter().map(|spec| if is_frozen(&spec.name) { spec.frozen() } else { spec });
+    let params = ParamStore::shared_out(specs.collect(), CPU.0, CPU.1, Sharding::among(shared, mesh));
     params.init_random(3);
     let pool = TrainState::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(ADAMW)).unwrap();
     let mut pool = pool.split_among(mesh.clone());
@@ -78,6 +84,23 @@ fn ranks_that_share_a_row_balance_both_sets_of_experts() {
     let expected = step(&Rc::new(Mesh::single()), &[0]);
     let layout = Layout { cp: 2, ..Layout::default() };
     assert_near(&on_ranks(2, |path, rank| step(&join(path, layout, rank), &[0])), expected);
+}
+
+/// The experts of pictures are all that a layer has of frozen parameters, or of trained ones.
+#[test]
+fn a_rank_without_pictures_brings_the_parameters_of_their_experts() {
+    let of_pictures = |name: &str| name.contains("_from_");
+    let others = |name: &str| !name.contains("_from_");
+    for is_frozen in [of_pictures as fn(&str) -> bool, others] {
+        let expected = step_of(&Rc::new(Mesh::single()), &[0, 1], ZeroStage::Nothing, is_frozen);
+        assert!(expected[1] > 0.0);
+        for shared in [ZeroStage::Gradients, ZeroStage::Parameters] {
+            let rank = |path: &Path, rank: usize| {
+                step_of(&join(path, Layout::replicas(2), rank), &[rank], shared, is_frozen)
+            };
+            assert_near(&on_ranks(2, rank), expected);
+        }
+    }
 }
 
 /// The gradients of the features of these micro-batches, of which the first alone has a picture; the decoder is frozen.

@@ -105,7 +105,7 @@ impl Decoder {
             policy: options.policy,
             wanted: if trains { Wanted::new(&self.config.balance) } else { Wanted::default() },
             keep_routing: options.keep_routing,
-            split: self.split(&batch.input_ids, batch.row.is_some()),
+            split: self.split(&batch.input_ids, batch.row.is_some() || self.meets_replicas),
             ids: None,
             row: batch.row.clone(),
             routed: Vec::new(),

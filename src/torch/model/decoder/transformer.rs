@@ -15,7 +15,7 @@ use crate::model::routing::ExpertSet;
 use crate::model::stage::Stage;
 use crate::nn::moe::Router;
 use crate::nn::{Context, DeltaDocuments, LayerCache, Mask, PackedAttention, Rope, RopeConfig, SharedRows};
-use crate::params::{Init, ParamId, ParamSpec, ParamStore, Scope};
+use crate::params::{Init, ParamId, ParamSpec, ParamStore, Scope, ZeroStage};
 
 /// A decoder-only transformer, or a stage of one.
 pub struct Decoder {
@@ -23,6 +23,8 @@ pub struct Decoder {
     pub(super) stage: Stage,
     pub(super) device: Device,
     pub(super) kind: Kind,
+    /// Other replicas enter every layer together with this one: parameters, or sums of gradients, are shared out among them.
+    pub(super) meets_replicas: bool,
     /// Multiplies embeddings, rounded as one of them is.
     pub(super) embedding_scale: Option<f64>,
     embed: Option<Table>,
@@ -114,9 +116,11 @@ impl Decoder {
         let kind = params.flat().kind();
         // By way of float32, as transformers keeps it.
         let rounded = |scale: f64| Tensor::from(scale as f32).to_kind(kind).double_value(&[]);
+        let sharding = params.sharding();
         Decoder {
             device: params.flat().device(),
             kind,
+            meets_replicas: sharding.shared >= ZeroStage::Gradients && sharding.world > 1,
             embedding_scale: config.embedding_scale.map(rounded),
             embed: stage.has_embedding(config).then(|| table(config.embedding_weight())),
             layers: stage.layers.clone().map(layer).collect(),
@@ -230,16 +234,17 @@ impl Decoder {
         sets.collect()
     }
 
-    /// Returns which tokens of a row have experts of their own; `None` where no layer has such, or no token. Where the row is `shared`
-    /// by ranks, or experts are spread over them, others may have such tokens: then all send rows to both sets of experts, maybe none.
-    pub(super) fn split(&self, input_ids: &Tensor, shared: bool) -> Option<Split> {
+    /// Returns which tokens of a row have experts of their own; `None` where no layer has such, or no token. Where ranks go through the
+    /// layers `together`, or experts are spread over them, others may have such tokens: then all send rows to both sets of experts,
+    /// maybe none.
+    pub(super) fn split(&self, input_ids: &Tensor, together: bool) -> Option<Split> {
         let token_ids = self.layers.iter().find_map(|layer| match &layer.feed_forward {
             FeedForward::Moe(moe) => moe.media_token_ids(),
             FeedForward::Dense(_) => None,
         })?;
         let input_ids = Vec::<i64>::try_from(input_ids).expect("a row of integers");
         let split = Split::new(&input_ids, token_ids, self.device);
-        (split.media.numel() > 0 || shared || self.config.parallel.ep > 1).then_some(split)
+        (split.media.numel() > 0 || together || self.config.parallel.ep > 1).then_some(split)
     }
 
     /// The tables of all its rotary embeddings, each as [`Rope::packed`] makes them.
