@@ -140,12 +140,28 @@ impl Embed {
         let reads: Vec<Slot> = latents.text.into_iter().collect();
         let text = tape.run("text", &self.text.ids, policy, &reads, 1, forward)[0];
 
-        let pictures = self.image.as_ref().zip(latents.pictures).map(|(image, pictures)| {
-            let part = image.part.clone();
-            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
-            tape.run("pictures", &image.ids, policy, &[pictures], 1, forward)[0]
-        });
+        let pictures = latents.pictures;
+        let pictures = self.image.as_ref().and_then(|image| self.record_pictures(tape, image, pictures, policy));
         [x, of_levels[0], of_levels[1], text].into_iter().chain(pictures).collect()
+    }
+
+    /// Tokens of pictures in keys' width. `None` where there are none, as in a filler: the parameters are entered all the same, since
+    /// replicas that share them out enter them together.
+    fn record_pictures(
+        &self,
+        tape: &mut Tape,
+        Part { part, ids }: &Part<Image>,
+        pictures: Option<Slot>,
+        policy: Policy,
+    ) -> Option<Slot> {
+        let Some(pictures) = pictures else {
+            let nothing = Tensor::zeros([0], (self.kind, self.device));
+            tape.run("no pictures", ids, Policy::Keep, &[], 1, move |_| vec![nothing.shallow_clone()]);
+            return None;
+        };
+        let part = part.clone();
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
+        Some(tape.run("pictures", ids, policy, &[pictures], 1, forward)[0])
     }
 
     /// The input's patches `[T, E]`: noisy latents, and what is known of the clip.
