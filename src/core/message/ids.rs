@@ -1,7 +1,6 @@
 //! Identifiers as newtypes, so that a step cannot be mistaken for a sample.
 
 use super::PoolName;
-use crate::rng::mix;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -88,10 +87,9 @@ impl SampleId {
 pub const FIRST_EVALUATION_INDEX: u32 = 1 << 20;
 
 impl PackId {
-    /// Returns the seed of random draws while a chunk of the pack is computed: each chunk of a run has its own. A whole pack is
-    /// its chunk 0.
-    pub fn seed(self, chunk: usize) -> u64 {
-        (self.step.0 << 32 | u64::from(self.index)) ^ mix(chunk as u64)
+    /// Returns the seed of random draws while the pack is computed, unique to each pack of a run.
+    pub fn seed(self) -> u64 {
+        self.step.0 << 32 | u64::from(self.index)
     }
 }
 
@@ -257,11 +255,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_and_packs_have_seeds_of_their_own() {
+    fn packs_have_seeds_of_their_own() {
         let ids = (0..3).flat_map(|step| (0..50).map(move |index| PackId { step: StepId(step), index }));
-        let mut seeds: Vec<u64> = ids.flat_map(|id| (0..50).map(move |chunk| id.seed(chunk))).collect();
+        let mut seeds: Vec<u64> = ids.map(PackId::seed).collect();
         seeds.sort_unstable();
         seeds.dedup();
-        assert_eq!(seeds.len(), 3 * 50 * 50);
+        assert_eq!(seeds.len(), 3 * 50);
     }
 }

@@ -1,16 +1,18 @@
 //! Rows that go through a pipeline in chunks, against whole rows.
 
 use super::layout_tests::{ADAMW, CPU, Course, assert_equal, begin, compute, mesh, micro_batch, on_ranks};
+use super::stages::{Filled, Stages};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{FoundationModel, FoundationTape, MicroBatch, ModelConfig, Stage};
 use crate::native::MemoryWatch;
 use crate::parallel::pipeline::{PipelineRun, Recorded};
-use crate::params::ParamStore;
+use crate::params::{Init, LinearModule, LoraConfig, Masks, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy};
 use crate::train::{Lanes, TrainState};
 use loongforge_core::schedule::{Pass, Pipeline};
 use serde_json::{Value, json};
 use std::rc::Rc;
+use tch::{Device, Tensor};
 
 /// A small Qwen3 with these numbers.
 fn model(changes: Value) -> ModelConfig {
@@ -110,6 +112,51 @@ fn chunks_equal_whole_rows() {
             found.grads.extend(course.grads);
         }
         assert_equal(&found, &expected, 1e-5, &format!("chunks of {chunk} on {ranks} stages"));
+    }
+}
+
+/// The loss and the gradient of a row with adapters that drop half of their inputs, in chunks of so many tokens; 0: whole.
+fn with_dropout(chunk_tokens: usize) -> (f64, Tensor) {
+    let config = model(json!({}));
+    let lora = LoraConfig { r: 2, alpha: 4.0, dropout: 0.5, use_rslora: false, use_dora: false };
+    let base = config.foundation.specs();
+    let adapters = base.iter().filter_map(LinearModule::of).flat_map(|module| lora.specs(&module));
+    let adapters: Vec<ParamSpec> = adapters.map(|spec| ParamSpec { init: Init::Normal(0.3), ..spec }).collect();
+    let specs = base.into_iter().map(ParamSpec::frozen).chain(adapters).collect();
+    let params = Rc::new(ParamStore::new(specs, CPU.0, CPU.1));
+    params.init_random(3);
+    let (mesh, pipeline) = (Rc::new(Mesh::single()), Pipeline { ranks: 1, virtual_stages: 1 });
+    let models = vec![config.foundation.build(&params, Policy::Recompute)];
+    let stages = Stages::new(mesh.clone(), pipeline, models, chunk_tokens);
+    let row = Filled { batch: micro_batch(&[25, 3, 12], 1, 64, 1), features: Vec::new() };
+    let chunks = stages.chunks(row, &params).unwrap();
+    let mut run = PipelineRun::new(mesh, pipeline, &[chunks.len()]);
+    let (mut grads, mut sum) = (params.new_grad(), 0.0);
+    while let Some(task) = run.next() {
+        if task.pass == Pass::Backward {
+            run.backward(&params, Some(&mut grads), None).unwrap();
+            continue;
+        }
+        let batch = &chunks[task.micro_batch].batch;
+        let FoundationTape { tape, inbound, outbound, loss, key_values, .. } = stages.any().record(batch);
+        let rows = stages.dropout_rows(task.stage, task.micro_batch, batch, Device::Cpu);
+        let (inputs, row_tokens, dropout) = (Vec::new(), 40, Some(Masks::new(5, rows)));
+        let recorded = Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout };
+        let read = |_, run: &Execution| sum += loss.map_or(0.0, |loss| run.value(loss).double_value(&[]));
+        run.forward(&params, vec![recorded], begin(&params), read).unwrap();
+    }
+    run.finish().unwrap();
+    (sum, grads.flat().copy())
+}
+
+#[test]
+fn chunks_drop_what_whole_rows_drop() {
+    let (loss, grads) = with_dropout(0);
+    for chunk_tokens in [7, 16, 100] {
+        let (found, of_chunks) = with_dropout(chunk_tokens);
+        assert!((found / loss - 1.0).abs() < 1e-5, "chunks of {chunk_tokens}: loss {found}, expected {loss}");
+        let error = ((&of_chunks - &grads).norm() / grads.norm()).double_value(&[]);
+        assert!(error < 1e-4, "chunks of {chunk_tokens}: the gradient is off by {error}");
     }
 }
 

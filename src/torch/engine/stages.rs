@@ -13,7 +13,7 @@ use loongforge_core::config::ContextAttention;
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::Pipeline;
 use std::rc::Rc;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// Tensors of a micro-batch that are handed out at most.
 const MAX_TENSORS: usize = 64;
@@ -105,6 +105,22 @@ impl Stages {
     /// Chunks of a row.
     pub(super) fn num_chunks(&self, num_tokens: usize) -> usize {
         if self.chunk_tokens == 0 { 1 } else { num_tokens.div_ceil(self.chunk_tokens).max(1) }
+    }
+
+    /// Returns the numbers that the tokens of a row's chunk, or of this rank's share of a row, have in the row `[T]`, int64. `None`
+    /// where they are the first, or as [`FoundationModel::dropout_rows`] says.
+    pub(super) fn dropout_rows(
+        &self,
+        stage: usize,
+        chunk: usize,
+        batch: &MicroBatch,
+        device: Device,
+    ) -> Option<Tensor> {
+        if chunk == 0 {
+            return self.model(stage).dropout_rows(batch);
+        }
+        let first = (chunk * self.chunk_tokens) as i64;
+        Some(Tensor::arange(batch.num_tokens(), (Kind::Int64, device)) + first)
     }
 
     /// A row with its features, cut.

@@ -158,9 +158,9 @@ impl LinearModule {
 /// Says which masks adapters' dropout has in a micro-batch. The same give the same, so that a segment can be computed twice.
 #[derive(Clone, Debug)]
 pub struct Masks {
-    /// Another one for every micro-batch.
+    /// Another one for every pack or unit; the same for all parts of one.
     seed: u64,
-    /// The numbers that the rows computed here have in the whole micro-batch `[R]`, int64; `None`: these are all of them.
+    /// The numbers that the rows computed here have in the whole pack or unit `[R]`, int64; `None`: they are its first rows.
     rows: Option<Rc<Tensor>>,
 }
 

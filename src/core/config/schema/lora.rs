@@ -33,7 +33,8 @@ pub struct Lora {
     /// The adapters' output is scaled by `alpha / r`; `null`: from `adapter`, else 32.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub alpha: Option<f64>,
-    /// Dropout probability of the adapters' inputs in training; `null`: from `adapter`, else 0.
+    /// Dropout probability of the adapters' inputs in training; `null`: from `adapter`, else 0. What is dropped depends on which samples
+    /// share a pack, and thus on the number of replicas.
     #[schemars(range(min = 0.0, max = 0.99))]
     pub dropout: Option<f64>,
     /// Modules that get adapters: suffixes of their names such as `q_proj`, whole names with `*`, or `all-linear`, which in a

@@ -46,7 +46,7 @@ impl Trainer {
             let filler;
             let (batch, features, row_tokens, seed) = match step.packs.get(pack) {
                 Some(work) => {
-                    let (row_tokens, seed) = (work.pack.num_tokens(), work.pack.id.seed(chunk));
+                    let (row_tokens, seed) = (work.pack.num_tokens(), work.pack.id.seed());
                     let Filled { batch, features } = &work.chunks[chunk].filled;
                     (batch, &features[..], row_tokens, Some(seed))
                 }
@@ -61,7 +61,7 @@ impl Trainer {
             } = stages.model(task.stage).record(batch);
             let inputs = with_values(&slots, features);
             let (rows, routing) = (batch.num_tokens(), routing.filter(|_| seed.is_some()));
-            let dropout = seed.map(|seed| Masks::new(seed, stages.model(task.stage).dropout_rows(batch)));
+            let dropout = seed.map(|seed| Masks::new(seed, stages.dropout_rows(task.stage, chunk, batch, device)));
             recorded.push(Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout });
             begun.push(Begun { rows, loss, measures, routing });
             if let Some(work) = step.packs.get_mut(pack).filter(|_| slots.iter().any(|levels| !levels.is_empty())) {
