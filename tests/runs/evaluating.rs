@@ -86,6 +86,20 @@ fn evaluations_change_no_bit_in_any_layout_and_find_the_same() {
     }
 }
 
+/// Ranks that encode a share each and then answer together have credit for one pack's features, and no more.
+#[test]
+fn colocated_ranks_of_a_replica_answer_with_little_credit() {
+    let fixture = Fixture::new(Pictures::All);
+    let small = "train.micro_batch_size=1";
+    let one = evaluated(&fixture, &[small]);
+    let narrow = ["edges.features.credit=7KiB", "edges.pixels.credit=256KiB", "edges.tokens.credit=8KiB"];
+    let layout = ["pools.placement=colocated", "pools.encoder.replicas=2", "pools.foundation.tensor_parallel=2"];
+    let own = [&[small][..], &layout, &narrow].concat();
+    let found = evaluated(&fixture, &own);
+    assert_close(&own, &found, &one);
+    assert_same_answers(&own, &found, &one);
+}
+
 /// Averages of the weights are evaluated, and the weights that go on are saved meanwhile.
 #[test]
 fn averages_are_evaluated_and_change_no_bit_of_training() {

@@ -140,16 +140,18 @@ impl FoundationWorker {
         let Some(step) = steps.front_mut().filter(|step| step.id.0 == version.0) else {
             return Ok(Progress::Idle);
         };
-        if step.evaluation.as_ref().is_some_and(|evaluation| one_by_one(evaluation.purpose)) {
-            return evaluator.next(rank, step, ports);
-        }
-        let tasks = step.run.together().to_vec();
-        let Some(pass) = tasks.first().map(|task| task.pass) else { return Ok(Progress::Idle) };
         // Once it has begun, other ranks wait in it, and cannot send what has waited for credit.
         let gathers = arrivals.gathers_first(rank) && rank.stages.mesh.is_leader();
         if gathers && !step.begun && step.waits() {
             return Ok(Progress::Idle);
         }
+        if step.evaluation.as_ref().is_some_and(|evaluation| one_by_one(evaluation.purpose)) {
+            let progress = evaluator.next(rank, step, ports)?;
+            step.begun |= progress == Progress::Busy;
+            return Ok(progress);
+        }
+        let tasks = step.run.together().to_vec();
+        let Some(pass) = tasks.first().map(|task| task.pass) else { return Ok(Progress::Idle) };
         let packs: Vec<usize> = tasks.iter().map(|task| step.micro_batches[task.micro_batch].0).collect();
         for pack in packs {
             let is_empty = step.packs.get(pack).is_some_and(|work| work.chunks.is_empty());
