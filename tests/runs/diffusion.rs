@@ -1,7 +1,7 @@
 //! Runs of diffusion transformers: pictures and clips of any size with captions, pixels as latents, a text tower.
 
 use crate::cache::encode;
-use crate::resume::{hashes, run_in};
+use crate::resume::{hashes, run_and_evaluate_in, run_in};
 use crate::text::words;
 use image::{Rgb, RgbImage};
 use loongforge::core::config;
@@ -138,6 +138,28 @@ fn diffusion_transformers_learn_the_same_in_any_layout_and_resumed() {
         ] {
             are_near(&format!("{name}, {own:?}"), &captioned.run("layout", own, None), &one);
         }
+    }
+}
+
+/// Also of ranks that have a part of each clip.
+#[test]
+fn evaluations_count_a_sample_once_in_any_layout() {
+    let captioned = Captioned::new(WAN, true);
+    let held_out = format!("eval.path={}", captioned.folder("train.jsonl").display());
+    let eval = ["train.steps=4", "eval.every_steps=4", "eval.max_samples=4", "eval.sigmas=[0.5]", &held_out];
+    let found = |to: &str, own: &[&str]| {
+        let (_, found) = run_and_evaluate_in(&captioned.folder(""), to, &[&eval[..], own].concat(), None);
+        let set = &found[0].sets[0];
+        (set.loss(), set.found.num_targets)
+    };
+    let (loss, num_targets) = found("one", &[]);
+    for (to, own) in [
+        ("context", &["pools.foundation.context_parallel=2", "pools.foundation.context_attention=ulysses"][..]),
+        ("layers", &["pools.foundation.tensor_parallel=2"]),
+    ] {
+        let (other, num_others) = found(to, own);
+        assert_eq!(num_others, num_targets, "{to}");
+        assert!((other / loss - 1.0).abs() < 1e-3, "{to}: {other} and {loss}");
     }
 }
 

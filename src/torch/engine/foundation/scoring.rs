@@ -76,7 +76,9 @@ pub(super) fn score(rank: &Rank, step: &mut Step, tasks: &[Task]) -> Result<(), 
         // A policy has tokens, and predicts none of them; of pairs each counts once.
         let labels = batch.columns.find(TARGETS).filter(|_| matches!(judged, Some(Judged::Tokens(_))));
         let labels = labels.map(|targets| targets.masked_select(&targets.ge(0)));
-        let of_rows = || batch.samples.iter().map(|sample| u64::from(sample.num_targets)).sum();
+        // Tokens are of one rank each; of samples that ranks share the first one tells.
+        let tells = batch.row.as_ref().is_none_or(|row| row.rank() == 0);
+        let of_rows = || batch.samples.iter().filter(|_| tells).map(|sample| u64::from(sample.num_targets)).sum();
         let num_targets = labels.as_ref().map_or_else(of_rows, |labels| labels.numel() as u64);
         begun.push(Begun { num_targets, labels, slots });
         recorded.push(forward);
