@@ -41,6 +41,11 @@ impl FeatureCache {
         Self { folders, ..self }
     }
 
+    /// Returns whether actors that are asked for the same items may keep others of them: their files are on disks, which may fail.
+    pub fn may_differ(&self) -> bool {
+        self.spill.is_some()
+    }
+
     /// All levels of an item's features, `[features, width]` each.
     pub fn get(&mut self, tower: Tower, key: &Key) -> Option<Vec<Tensor>> {
         if let Some(entry) = self.entries.get(key) {
