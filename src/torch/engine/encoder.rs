@@ -274,7 +274,7 @@ impl EncoderWorker {
                 ports.at(Some(work.unit.id));
             }
             outputs.iter().zip(grads).for_each(|(&slot, grad)| run.seed(slot, grad));
-            self.state.params().set_dropout(Some(Masks::new(work.unit.id.seed(), None)));
+            self.state.params().set_dropout(Some(Masks::new(work.unit.id.seed(), Vec::new())));
             run.backward(match self.membership {
                 Some(_) => self.state.any_lane(lane),
                 None => self.state.lane(lane),

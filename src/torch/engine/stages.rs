@@ -107,20 +107,13 @@ impl Stages {
         if self.chunk_tokens == 0 { 1 } else { num_tokens.div_ceil(self.chunk_tokens).max(1) }
     }
 
-    /// Returns the numbers that the tokens of a row's chunk, or of this rank's share of a row, have in the row `[T]`, int64. `None`
-    /// where they are the first, or as [`FoundationModel::dropout_rows`] says.
-    pub(super) fn dropout_rows(
-        &self,
-        stage: usize,
-        chunk: usize,
-        batch: &MicroBatch,
-        device: Device,
-    ) -> Option<Tensor> {
+    /// Works like [`FoundationModel::dropout_rows`] also for a later chunk of a row, whose tokens are numbered in the row.
+    pub(super) fn dropout_rows(&self, stage: usize, chunk: usize, batch: &MicroBatch, device: Device) -> Vec<Tensor> {
         if chunk == 0 {
             return self.model(stage).dropout_rows(batch);
         }
         let first = (chunk * self.chunk_tokens) as i64;
-        Some(Tensor::arange(batch.num_tokens(), (Kind::Int64, device)) + first)
+        vec![Tensor::arange(batch.num_tokens(), (Kind::Int64, device)) + first]
     }
 
     /// A row with its features, cut.

@@ -164,3 +164,17 @@ fn a_rank_without_a_pack_needs_nothing_of_the_reference_model() {
         assert_eq!(grads.flat().abs().max().double_value(&[]), 0.0, "{loss:?}");
     }
 }
+
+/// Where maps read a rank's own tokens, their masks are those of a process that has all.
+#[test]
+fn ranks_that_split_tokens_outside_of_regions_number_their_own() {
+    let of_rank = |tp_rank: usize| -> Vec<i64> {
+        let place = ParallelRank { tp: 2, tp_rank, sequence: true, ..ParallelRank::default() };
+        let family = model(DENSE).foundation.divided(&place).unwrap();
+        let params = ParamStore::new(family.specs(), CPU.0, CPU.1);
+        let model = family.build(&params, Policy::Keep);
+        let rows = model.dropout_rows(&micro_batch(&[4, 3], 1, 64, 1));
+        rows.iter().flat_map(|rows| Vec::<i64>::try_from(rows).unwrap()).collect()
+    };
+    assert_eq!([of_rank(0), of_rank(1)], [vec![0, 1, 2], vec![3, 4, 5, 6]]);
+}

@@ -182,10 +182,10 @@ pub trait FoundationModel {
         false
     }
 
-    /// Returns the numbers that a batch's own tokens have in the row that ranks share `[T]`, int64, where its linear maps read one
-    /// row for each: they tell the masks of adapters' dropout. `None`: all of the row is here, or maps read other rows.
-    fn dropout_rows(&self, _batch: &MicroBatch) -> Option<Tensor> {
-        None
+    /// Returns the numbers that the rows which linear maps read here have among those of all ranks `[R]`, int64, where ranks share
+    /// tokens: they tell the masks of adapters' dropout. One tensor for each kind of rows; none where all are here.
+    fn dropout_rows(&self, _batch: &MicroBatch) -> Vec<Tensor> {
+        Vec::new()
     }
 
     /// The pieces of a row, of `chunk_tokens` tokens each.

@@ -160,14 +160,15 @@ impl LinearModule {
 pub struct Masks {
     /// Another one for every pack or unit; the same for all parts of one.
     seed: u64,
-    /// The numbers that the rows computed here have in the whole pack or unit `[R]`, int64; `None`: they are its first rows.
-    rows: Option<Rc<Tensor>>,
+    /// The numbers that rows which a map may read here have in the whole pack or unit `[R]`, int64. A map that reads none of these
+    /// many rows reads the first ones.
+    rows: Rc<[Tensor]>,
 }
 
 impl Masks {
     /// The masks of `seed`; `rows` as in the field.
-    pub fn new(seed: u64, rows: Option<Tensor>) -> Masks {
-        Masks { seed, rows: rows.map(Rc::new) }
+    pub fn new(seed: u64, rows: Vec<Tensor>) -> Masks {
+        Masks { seed, rows: rows.into() }
     }
 }
 
@@ -234,7 +235,7 @@ impl Adapter {
     pub fn add_to(&self, y: Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
         let dropped = self.seed.get().filter(|_| self.spec.dropout > 0.0);
         let dropped = dropped.map(|Masks { seed, rows }| {
-            let places = places(x, rows.as_deref(), self.inputs.as_ref());
+            let places = places(x, &rows, self.inputs.as_ref());
             x * mask(x, &places, self.spec.dropout, seed, self.key)
         });
         let inputs = dropped.as_ref().unwrap_or(x);
@@ -278,11 +279,11 @@ pub fn row_norms(weight: &Tensor) -> Tensor {
 }
 
 /// The places of all numbers of `x` `[…, in]` in what a process that had the whole would compute, flat, int64: it numbers its rows
-/// and their inputs. `rows` are those of `x`, where there are as many.
-fn places(x: &Tensor, rows: Option<&Tensor>, inputs: Option<&HeldInputs>) -> Tensor {
+/// and their inputs. Of `rows` those are of `x` that are as many.
+fn places(x: &Tensor, rows: &[Tensor], inputs: Option<&HeldInputs>) -> Tensor {
     let first = |len: i64| Tensor::arange(len, (Kind::Int64, x.device()));
     let (len, width) = (x.numel() as i64, x.size().last().copied().unwrap_or(1).max(1));
-    let rows = rows.filter(|rows| rows.size()[0] == len / width);
+    let rows = rows.iter().find(|rows| rows.size()[0] == len / width);
     if rows.is_none() && inputs.is_none() {
         return first(len);
     }
@@ -331,7 +332,7 @@ mod tests {
         let x = Tensor::ones([3, 64], (Kind::Float, Device::Cpu));
         let added = |run: u64, batch: Option<u64>| {
             params.set_run_seed(run);
-            params.set_dropout(batch.map(|seed| Masks::new(seed, None)));
+            params.set_dropout(batch.map(|seed| Masks::new(seed, Vec::new())));
             let adapter = Scope::new(&params, "").take_adapter("map").unwrap();
             tch::no_grad(|| adapter.add_to(x.zeros_like(), &x, &x, None))
         };
@@ -343,11 +344,12 @@ mod tests {
 
     #[test]
     fn parts_of_rows_and_inputs_have_the_masks_of_the_whole() {
-        let mask = |x: &Tensor, rows: Option<&Tensor>, inputs: Option<&HeldInputs>| {
-            mask(x, &places(x, rows, inputs), 0.5, 3, 4)
+        let mask = |x: &Tensor, rows: &[&Tensor], inputs: Option<&HeldInputs>| {
+            let rows: Vec<Tensor> = rows.iter().map(|rows| rows.shallow_clone()).collect();
+            mask(x, &places(x, &rows, inputs), 0.5, 3, 4)
         };
         let x = Tensor::ones([9, 20], (Kind::Float, Device::Cpu));
-        let whole = mask(&x, None, None);
+        let whole = mask(&x, &[], None);
         // As of a rank of two that share a row, and of the second of two that share layers.
         let rows = Tensor::from_slice(&[0i64, 1, 6, 7, 8]);
         let (dim, ranges) = (1, vec![(4, 3), (10, 5)]);
@@ -355,20 +357,22 @@ mod tests {
         let held = HeldInputs::of(Some(&shard), Device::Cpu).unwrap();
         assert!(HeldInputs::of(Some(&Shard::whole(&[2, 20])), Device::Cpu).is_none());
         let of_rows = whole.index_select(0, &rows);
-        assert_eq!(mask(&x.narrow(0, 0, 5), Some(&rows), None), of_rows);
+        assert_eq!(mask(&x.narrow(0, 0, 5), &[&rows], None), of_rows);
+        // Beside those that another map reads.
+        assert_eq!(mask(&x.narrow(0, 0, 5), &[&rows.narrow(0, 1, 3), &rows], None), of_rows);
         let of_inputs = whole.index_select(1, &held.numbers);
-        assert_eq!(mask(&x.narrow(1, 0, 8), None, Some(&held)), of_inputs);
+        assert_eq!(mask(&x.narrow(1, 0, 8), &[], Some(&held)), of_inputs);
         let both = x.narrow(0, 0, 5).narrow(1, 0, 8);
-        assert_eq!(mask(&both, Some(&rows), Some(&held)), of_inputs.index_select(0, &rows));
+        assert_eq!(mask(&both, &[&rows], Some(&held)), of_inputs.index_select(0, &rows));
         // What has other rows is numbered as it is, and of a rank without rows nothing is drawn.
-        assert_eq!(mask(&x, Some(&rows), None), whole);
-        assert_eq!(mask(&x.narrow(0, 0, 0), Some(&rows.narrow(0, 0, 0)), None).size(), [0, 20]);
+        assert_eq!(mask(&x, &[&rows], None), whole);
+        assert_eq!(mask(&x.narrow(0, 0, 0), &[&rows.narrow(0, 0, 0)], None).size(), [0, 20]);
     }
 
     #[test]
     fn masks_depend_on_the_seed_and_keep_the_mean() {
         let x = Tensor::ones([100, 100], (Kind::Float, Device::Cpu));
-        let mask = |seed, key| mask(&x, &places(&x, None, None), 0.25, seed, key);
+        let mask = |seed, key| mask(&x, &places(&x, &[], None), 0.25, seed, key);
         let [first, next] = [7, 8].map(|seed| mask(seed, 0));
         assert_eq!(first, mask(7, 0));
         assert_ne!(first, next);

@@ -109,7 +109,7 @@ impl EncoderWorker {
         let model = self.models.of(work.unit.tower())?;
         let record = model.record_items(&work.grids(), pixels)?;
         let (params, trained) = (self.state.params().clone(), self.state.is_trained() && work.trains);
-        params.set_dropout(work.trains.then(|| Masks::new(id.seed(), None)));
+        params.set_dropout(work.trains.then(|| Masks::new(id.seed(), Vec::new())));
         let rows = pixels.size()[0];
         let input = input(model, pixels, params.flat().kind());
         if trained && self.membership.is_some() && input.kind() == pixels.kind() {

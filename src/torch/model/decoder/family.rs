@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use loongforge_core::config::{ContextAttention, LossWeighting};
 use loongforge_core::message::Tower;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::batch::{Targets, TextBatch, TextOptions};
 use super::config::DecoderConfig;
@@ -245,8 +245,17 @@ impl FoundationModel for DecoderModel {
         self.inputs.iter().map(|input| input.rows(&ids)).collect()
     }
 
-    fn dropout_rows(&self, batch: &MicroBatch) -> Option<Tensor> {
-        batch.row.as_ref().map(|row| row.rows())
+    fn dropout_rows(&self, batch: &MicroBatch) -> Vec<Tensor> {
+        let place = self.decoder.config().parallel;
+        match &batch.row {
+            Some(row) => vec![row.rows()],
+            // Outside of regions tokens are split among ranks.
+            None if place.tp > 1 && place.sequence => {
+                let (own, device) = (place.part(batch.num_tokens()), self.decoder.device);
+                vec![Tensor::arange(own.end - own.start, (Kind::Int64, device)) + own.start]
+            }
+            None => Vec::new(),
+        }
     }
 
     fn pieces(&self, batch: &MicroBatch, chunk_tokens: usize) -> Result<Vec<MicroBatch>, &'static str> {

@@ -358,6 +358,10 @@ impl FoundationModel for DitModel {
         true
     }
 
+    fn dropout_rows(&self, batch: &MicroBatch) -> Vec<Tensor> {
+        self.recorder().own_rows(batch)
+    }
+
     fn velocity(
         &self,
         params: &Rc<ParamStore>,

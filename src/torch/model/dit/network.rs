@@ -60,6 +60,9 @@ pub(super) trait Network {
     /// The tokens of all samples' targets that this rank computes, ascending; `None`: all of them.
     fn own_targets(&self, work: &Work<'_>) -> Option<Vec<i64>>;
 
+    /// This rank's rows of each stream of tokens among those of all ranks, where these share the tokens; none where all are here.
+    fn own_rows(&self, work: &Work<'_>) -> Vec<Vec<i64>>;
+
     /// The streams between blocks.
     fn streams(&self, work: &Work<'_>) -> Vec<Stream>;
 

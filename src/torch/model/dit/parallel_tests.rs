@@ -228,6 +228,30 @@ fn two_ranks_compute_what_one_does() {
     }
 }
 
+/// As which they drop what one process does.
+#[test]
+fn rows_of_ranks_are_numbered_among_those_of_all() {
+    for folder in folders() {
+        let fixture = Fixture::read(&folder);
+        let all: Vec<usize> = (0..fixture.rows.len()).collect();
+        let (model, batch) = (fixture.model(Policy::Keep), fixture.batch(&all));
+        assert!(model.dropout_rows(&batch).is_empty(), "{}", fixture.name);
+        let of_rank = |rank: usize| -> Vec<Vec<i64>> {
+            let row = ContextShard::new(&batch.cu_seqlens, 2, rank, ContextAttention::Ulysses, Device::Cpu);
+            let features = batch.num_features.iter().map(|rows| (0..*rows).collect()).collect();
+            let rows = model.dropout_rows(&batch.share(Rc::new(row), features));
+            rows.iter().map(|rows| Vec::try_from(rows).unwrap()).collect()
+        };
+        let [first, second] = [0, 1].map(of_rank);
+        assert!(!first.is_empty() && first.len() == second.len(), "{}", fixture.name);
+        for (first, second) in first.into_iter().zip(second) {
+            let mut both = [first, second].concat();
+            both.sort_unstable();
+            assert_eq!(both, (0..both.len() as i64).collect::<Vec<_>>(), "{}", fixture.name);
+        }
+    }
+}
+
 #[test]
 fn heads_that_ranks_cannot_share_are_named() {
     let fixture = Fixture::read(&folders()[0]);

@@ -54,7 +54,7 @@ impl Recorder<'_> {
         let rows = if batch.samples.is_empty() { &fillers } else { &*batch.samples };
         let found = samples(rows, 0, |_, _| true);
         let sigma: Vec<f64> = rows.iter().map(sigma).collect();
-        let share = batch.row.as_ref().map(|row| Share { rank: row.rank(), ranks: row.split().num_ranks() });
+        let share = share_of(batch);
         let work = self.work(&found, &sigma, &features, share);
         let own = self.network.own_targets(&work);
         let own = own.map(|tokens| Rc::new(Tensor::from_slice(&tokens).to_device(self.device)));
@@ -101,6 +101,16 @@ impl Recorder<'_> {
             key_values: Vec::new(),
             routing: None,
         }
+    }
+
+    /// This rank's rows of each stream of tokens among those of all ranks, int64; none where all are here.
+    pub fn own_rows(&self, batch: &MicroBatch) -> Vec<Tensor> {
+        let Some(share) = share_of(batch) else { return Vec::new() };
+        let features = self.features(&mut Tape::new(), &batch.num_features, false);
+        let found = samples(&batch.samples, 0, |_, _| true);
+        let sigma: Vec<f64> = batch.samples.iter().map(sigma).collect();
+        let rows = self.network.own_rows(&self.work(&found, &sigma, &features, Some(share)));
+        rows.iter().map(|rows| Tensor::from_slice(rows).to_device(self.device)).collect()
     }
 
     /// Describes what goes from one stage to the next: the streams of blocks, and the target. Their slots are still to come.
@@ -238,6 +248,10 @@ impl Features {
         let at = recorder.inputs.iter().position(|input| input.tower == tower);
         at.map_or(0, |at| self.counts[at])
     }
+}
+
+fn share_of(batch: &MicroBatch) -> Option<Share> {
+    batch.row.as_ref().map(|row| Share { rank: row.rank(), ranks: row.split().num_ranks() })
 }
 
 fn sigma(row: &SampleRow) -> f64 {

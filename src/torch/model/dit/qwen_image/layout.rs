@@ -168,6 +168,13 @@ pub(super) fn own_targets(config: &QwenImageConfig, work: &Work<'_>) -> Option<V
     work.share.map(|share| Rows::new(config, work).own(share).targets)
 }
 
+/// A rank's rows of pictures, and those of text; none where all are here.
+pub(super) fn own_rows(config: &QwenImageConfig, work: &Work<'_>) -> Vec<Vec<i64>> {
+    let Some(share) = work.share else { return Vec::new() };
+    let Own { text, pictures, .. } = Rows::new(config, work).own(share);
+    vec![pictures, text]
+}
+
 fn joined(segments: &[(i64, i64)]) -> Vec<(i64, i64)> {
     segments.chunks(2).map(|two| (two[0].0 + two[1].0, two[0].1)).collect()
 }

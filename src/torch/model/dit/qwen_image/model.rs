@@ -101,6 +101,10 @@ impl Network for QwenImage {
         layout::own_targets(&self.config, work)
     }
 
+    fn own_rows(&self, work: &Work<'_>) -> Vec<Vec<i64>> {
+        layout::own_rows(&self.config, work)
+    }
+
     fn streams(&self, work: &Work<'_>) -> Vec<Stream> {
         let (width, wide) = (self.config.width(), if self.kind == Kind::Double { Kind::Double } else { Kind::Float });
         let layout = Layout::new(&self.config, work, self.device);

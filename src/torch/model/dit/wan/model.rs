@@ -97,6 +97,10 @@ impl Network for Wan {
         work.share.map(|share| share.tokens(&ends(work)))
     }
 
+    fn own_rows(&self, work: &Work<'_>) -> Vec<Vec<i64>> {
+        self.own_targets(work).into_iter().collect()
+    }
+
     fn streams(&self, work: &Work<'_>) -> Vec<Stream> {
         let (width, wide) = (self.config.width(), if self.kind == Kind::Double { Kind::Double } else { Kind::Float });
         let all = || work.samples.iter().map(Sample::num_tokens).sum();
