@@ -45,9 +45,8 @@ pub fn sample_of(position: u64, num_data: u32, script: &Script) -> SampleMeta {
         items.push(ItemMeta { tower: REFERENCE, grid: Grid { t: num_tokens, h: 1, w: 1 }, num_features: num_tokens });
     }
     // Every held-out sample can be a prompt.
-    let target = SampleId(position)
-        .as_held_out()
-        .map(|_| Target { grid: Grid { t: 1, h: 1, w: num_tokens }, sigma: Sigma::default() });
+    let has_target = script.noised || SampleId(position).as_held_out().is_some();
+    let target = has_target.then(|| Target { grid: Grid { t: 1, h: 1, w: num_tokens }, sigma: Sigma::default() });
     SampleMeta {
         target,
         owner: (position % u64::from(num_data)) as u32,

@@ -34,6 +34,8 @@ pub struct Script {
     pub frozen_pools: Vec<PoolName>,
     /// Samples have so many routes in turn; 0: one.
     pub routes: u32,
+    /// Samples have targets, whose noise levels are planned.
+    pub noised: bool,
     /// Every sample has a column that the pool `reference` computes of its tokens.
     pub scored: bool,
     /// Steps that were computed before the run was resumed.

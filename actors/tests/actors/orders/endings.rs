@@ -38,6 +38,28 @@ fn weights_that_are_in_no_folder_are_saved_where_no_step_is_finite() {
     assert_eq!([false, true].map(saved), [vec![1], vec![]]);
 }
 
+#[test]
+fn samples_are_computed_again_at_the_noise_levels_that_they_had() {
+    let mut spec = spec(&pools(1, 1, 1), STEPS);
+    let flow = FlowShape { boundary: None, auto_shift: AutoShift::QWEN };
+    spec.plan.sigma = Some(SigmaSpec::new(5, None, None, flow));
+    let script = Script { noised: true, nan_loss: (1..100).collect(), ..Script::default() };
+    let mut world = World::new(spec, &script, 3);
+    while world.result.is_none() {
+        world.something();
+    }
+    let found = world.not_finite.clone().unwrap();
+    let (again, ..) = found.recomputed.unwrap();
+    let levels = |step: StepId| {
+        let plan = world.log.plans.iter().find(|plan| plan.step == step).unwrap();
+        let samples = plan.packs.iter().flat_map(|pack| &pack.samples);
+        let mut levels: Vec<_> = samples.map(|sample| (sample.id, sample.target.unwrap().sigma)).collect();
+        levels.sort_unstable_by_key(|(id, _)| *id);
+        levels
+    };
+    assert_eq!(levels(again), levels(found.step));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 

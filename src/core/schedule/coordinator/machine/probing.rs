@@ -4,7 +4,7 @@
 use super::{Broken, Coordinator, Output};
 use crate::message::{ActorId, SaveTo, UnitId};
 use crate::schedule::coordinator::probe::Stage;
-use crate::schedule::plan_step;
+use crate::schedule::{PlanSpec, plan_step};
 
 impl Coordinator {
     /// Takes the next action of the probe, instead of planning further steps.
@@ -39,7 +39,9 @@ impl Coordinator {
     fn compute_again(&mut self) -> Result<(), Broken> {
         let Some(probe) = &self.nonfinite.probe else { return Ok(()) };
         let step = self.next_plan;
-        let mut plan = plan_step(&self.spec.plan, step, probe.batch.clone(), self.stream.cursor)
+        // Noise levels belong to steps: the samples keep those that they had.
+        let spec = PlanSpec { sigma: None, ..self.spec.plan.clone() };
+        let mut plan = plan_step(&spec, step, probe.batch.clone(), self.stream.cursor)
             .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
         self.place(&mut plan);
         let skipped: Vec<UnitId> = self.crashes.poison_units(&plan).into_iter().map(|unit| unit.id).collect();
