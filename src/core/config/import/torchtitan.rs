@@ -197,21 +197,24 @@ fn rates(sheet: &mut Sheet) {
     let number = |key: &str, default: f64| sheet.number(key).unwrap_or(default);
     let (lr, steps) = (number("optimizer.lr", 8e-4), number("training.steps", 10_000.0));
     let all = number("lr_scheduler.total_steps", steps);
-    let warmup = number("lr_scheduler.warmup_steps", 200.0).clamp(0.0, all.max(0.0));
+    let end = all.min(steps).max(0.0);
+    let warmup = number("lr_scheduler.warmup_steps", 200.0).clamp(0.0, end);
     let betas = [number("optimizer.beta1", 0.9), number("optimizer.beta2", 0.95)];
     let least = number("lr_scheduler.min_lr_factor", 0.0) * lr;
-    let decay = sheet.number(RATIO).map(|ratio| (ratio * all).round().min(all - warmup));
+    let decay = sheet.number(RATIO).map(|ratio| (ratio * all).round().min(end - warmup));
     sheet.set("train.lr", lr);
     sheet.set("train.steps", steps as u64);
     sheet.set("train.warmup_steps", warmup as u64);
     sheet.set("train.min_lr", least);
     let kind = sheet.text(KIND).unwrap_or_else(|| "linear".to_owned());
-    let is_stable = decay.is_some_and(|decay| decay < all - warmup);
+    let is_stable = decay.is_some_and(|decay| decay < end - warmup);
+    let never_falls = decay.is_some_and(|decay| decay < 1.0);
     sheet.set("train.schedule", if is_stable { "wsd" } else { "linear" });
-    if let Some(decay) = decay.filter(|_| is_stable) {
+    if let Some(decay) = decay.filter(|_| is_stable && !never_falls) {
         sheet.set("train.decay_steps", decay as u64);
     }
     match (kind.as_str(), is_stable) {
+        _ if never_falls => sheet.set("train.schedule", "constant"),
         ("linear", _) => {}
         ("cosine", false) => sheet.set("train.schedule", "cosine"),
         _ => {

@@ -127,6 +127,13 @@ fn schedules_and_weights_are_those_of_torchtitan() {
     // A decay that begins behind the warm-up leaves no stable part.
     assert_eq!(schedule("warmup_steps = 300\ndecay_ratio = 0.9"), (json!("linear"), Value::Null, 0));
     assert_eq!(schedule("decay_ratio = 0.5\ndecay_type = \"sqrt\""), (json!("wsd"), json!(500), 1));
+    assert_eq!(schedule("decay_ratio = 0.0"), (json!("constant"), Value::Null, 0));
+    // A short run with the schedule of a long one ends before the decay, or within the warm-up.
+    let long = "[lr_scheduler]\ntotal_steps = 1000\nwarmup_steps = 200\ndecay_ratio = 0.5";
+    let short = of(&format!("dataset = \"c4\"\nsteps = 100\n{long}"));
+    assert_eq!(missing(&short), ["lr_scheduler.total_steps"]);
+    let short = load_text(&short.yaml).unwrap_or_else(|report| panic!("{}\n{report}", short.yaml)).config;
+    assert_eq!((short.train.steps, short.train.warmup_steps), (Some(100), 100));
     let loaded = node(&of("steps = 1\n[checkpoint]\nenable = true\ninitial_load_in_hf = true\nkeep_latest_k = 0"));
     assert_eq!((&loaded["model"]["load"], &loaded["model"]["weights"]), (&json!("a/b"), &Value::Null));
     assert_eq!(loaded["checkpoint"]["keep_last"], json!(10));
