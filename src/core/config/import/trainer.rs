@@ -219,7 +219,7 @@ impl Sheet {
 
     /// Translates the keys of a run's name, evaluations, trackers and checkpoints.
     pub fn run_of_trainer(&mut self) {
-        if ["save_strategy", "save_steps"].iter().all(|key| self.get(key).is_none()) {
+        if self.get("save_steps").is_none() && self.get("save_strategy").is_none_or(|it| it == "steps") {
             // Their default.
             self.set("checkpoint.every_steps", 500);
         }

@@ -83,7 +83,9 @@ fn shares_of_steps_are_steps() {
     let unknown = import(&format!("{FACTORY}{every}")).unwrap();
     assert_eq!(missing(&unknown), ["eval_steps", "save_steps"]);
     // A trainer saves every 500 steps unless told otherwise.
-    assert_eq!(node(&import(FACTORY).unwrap())["checkpoint"]["every_steps"], json!(500));
+    for text in [FACTORY.to_owned(), format!("{FACTORY}save_strategy: steps\n")] {
+        assert_eq!(node(&import(&text).unwrap())["checkpoint"]["every_steps"], json!(500), "{text}");
+    }
     assert_eq!(node(&import(&format!("{FACTORY}save_strategy: epoch\n")).unwrap())["checkpoint"], json!(null));
 }
 
