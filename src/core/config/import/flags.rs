@@ -67,6 +67,16 @@ impl Flags {
         self.fields.insert(key, value);
     }
 
+    /// Adds a variable before a command, `NAME=value`, if its name is among these.
+    pub fn variable(&mut self, names: &[&str], word: &Word) {
+        let Some((name, value)) = word.text.split_once('=').filter(|(name, _)| names.contains(name)) else { return };
+        if !word.is_said() {
+            self.tell(name, value, Fate::Missing(NOT_SAID));
+        } else if !value.is_empty() {
+            self.fields.insert(name.to_owned(), scalar(value));
+        }
+    }
+
     /// Reads a key under the name that later versions have, unless that is there as well; it is told as it is written.
     pub fn rename(&mut self, old: &str, new: &str) {
         if self.fields.contains_key(new) {

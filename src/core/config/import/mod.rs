@@ -25,6 +25,7 @@ mod llama_factory;
 mod llama_parts;
 mod megatron;
 mod ms_swift;
+mod ms_swift_media;
 #[cfg(test)]
 mod ms_swift_tests;
 mod ms_swift_train;

@@ -8,7 +8,7 @@ use super::flags::Flags;
 use super::sheet::Sheet;
 use super::shell::Word;
 use super::trainer::{FROZEN, REGULAR_EXPRESSION};
-use super::{hub, llama_parts, ms_swift_train};
+use super::{hub, llama_parts, ms_swift_media, ms_swift_train};
 use crate::config::yaml;
 use crate::files;
 
@@ -57,7 +57,8 @@ pub(super) fn renamed(mut flags: Flags) -> Flags {
     flags
 }
 
-/// Returns the options behind `swift sft` and the like, with those of a launcher and the number of processes before it, and the keys of the config that may be among them, where that is here.
+/// Returns the options behind `swift sft` and the like, with those of a launcher and the variables before it, and the keys of the
+/// config that may be among them, where that is here.
 pub(super) fn command(method: &str, before: &[Word], after: &[Word]) -> Option<Flags> {
     COMMANDS.contains(&method).then_some(())?;
     let is_config = |word: &Word| [".yaml", ".yml", ".json"].iter().any(|end| word.text.ends_with(end));
@@ -68,12 +69,7 @@ pub(super) fn command(method: &str, before: &[Word], after: &[Word]) -> Option<F
     let launcher = before.iter().skip_while(|word| !word.text.starts_with("--"));
     let all: Vec<Word> = launcher.chain(options).filter(|word| word.text != "-m").cloned().collect();
     let mut flags = Flags::of(&all);
-    for name in ["NPROC_PER_NODE", "NNODES"] {
-        let value = before.iter().find_map(|word| word.text.strip_prefix(name)?.strip_prefix('='));
-        if let Some(value) = value.and_then(|value| value.parse::<u64>().ok()) {
-            flags.fields.insert(name.to_owned(), value.into());
-        }
-    }
+    before.iter().for_each(|word| flags.variable(&ms_swift_media::VARIABLES, word));
     let flags = renamed(flags);
     match config {
         Some(config) => Some(flags.with_file(&config.text, of_file(&config.text))),
@@ -163,6 +159,7 @@ fn common(sheet: &mut Sheet, loss_scale: &str) {
     let sees = llama_parts::sees(sheet);
     let has_adapters = sheet.get("tuner_type").is_none_or(|kind| kind == "lora");
     sheet.set("run.seed", 42);
+    ms_swift_media::read(sheet);
     batch(sheet);
     model(sheet);
     data(sheet);
@@ -258,7 +255,7 @@ fn data(sheet: &mut Sheet) {
         [one] => Ok(path(one, &mut notes).into()),
         _ => Err("list each set under eval.sets"),
     });
-    let is_hf = sheet.is_true("use_hf");
+    let is_hf = ["use_hf", "USE_HF"].iter().any(|key| sheet.is_true(key) || sheet.number(key) == Some(1.0));
     notes.retain(|note| !(is_hf && note.starts_with("ms-swift finds")));
     notes.into_iter().for_each(|note| sheet.note(note));
     let has_several = sheet.ours("data.train").and_then(Value::as_array).is_some_and(|sets| sets.len() > 1);
@@ -266,7 +263,7 @@ fn data(sheet: &mut Sheet) {
         sheet.equal_shares();
     }
     sheet.missing("set the `weight` of each file in data.train", &["interleave_prob", "stopping_strategy"]);
-    sheet.settled("hf://datasets/NAME is a data set of the hub", &["use_hf"]);
+    sheet.settled("hf://datasets/NAME is a data set of the hub", &["use_hf", "USE_HF"]);
     sheet.missing("data.train[].columns renames fields", &["columns"]);
     sheet.missing("name the files that it was made from in data.train", &["cached_dataset", "cached_val_dataset"]);
     let names = "write names into the samples: `{{NAME}}` and `{{AUTHOR}}` would be learned as they stand";

@@ -70,6 +70,27 @@ fn a_command_of_ms_swift_arrives() {
 }
 
 #[test]
+fn variables_before_a_command_of_ms_swift_are_accounted_for() {
+    let of = |model: &str| {
+        let variables = "export USE_HF=1\nMAX_NUM=6\nIMAGE_MAX_TOKEN_NUM=1024 VIDEO_MAX_PIXELS=50176 FPS_MAX_FRAMES=12 \\\n\
+                         MIN_PIXELS=$SIZE USE_AUDIO_IN_VIDEO=true ";
+        import(&format!("{variables}swift sft --model {model} --dataset org/a --max_length 64\n")).unwrap()
+    };
+    let (new, old) = (of("org/Qwen3-VL-4B"), of("org/Qwen2.5-VL-3B"));
+    let video = |max_pixels: Option<u64>| {
+        let mut video = json!({ "max_frames": 12, "sound": true });
+        max_pixels.into_iter().for_each(|max| video["max_pixels"] = max.into());
+        video
+    };
+    let [new_data, old_data] = [&new, &old].map(|imported| node(imported)["data"].clone());
+    assert_eq!((&new_data["image"], &new_data["video"]), (&json!({ "max_pixels": 1_048_576 }), &video(None)));
+    assert_eq!((&old_data["image"], &old_data["video"]), (&json!({ "max_pixels": 802_816 }), &video(Some(50_176))));
+    assert_eq!(missing(&new), ["MAX_NUM", "MIN_PIXELS", "VIDEO_MAX_PIXELS"]);
+    assert_eq!(missing(&old), ["MAX_NUM", "MIN_PIXELS"]);
+    assert!(settled(&new).contains(&"USE_HF") && !new.notes.iter().any(|note| note.contains("ModelScope")));
+}
+
+#[test]
 fn a_config_of_ms_swift_arrives_alone_and_below_a_command() {
     let text = "model: org/text-7B\ntuner_type: full\ndataset: [a.jsonl]\nval_dataset: b.jsonl\nsave_steps: 20\n";
     let imported = import(text).unwrap();

@@ -15,11 +15,14 @@ use crate::files;
 /// What its program is called: the module, and the script that starts it.
 pub(super) const PROGRAMS: [&str; 2] = ["torchtitan.train", "run_train.sh"];
 const FILE: &str = "job.config_file";
+/// What the script reads from the environment: the config, and how many processes to start.
+pub(super) const VARIABLES: [&str; 2] = ["CONFIG_FILE", "NGPU"];
 /// Keys one of which every config has beside those of `training`.
 const OWN: [&str; 5] =
     ["job.dump_folder", "job.description", "model.flavor", "model.name", "lr_scheduler.warmup_steps"];
-/// Names of earlier releases.
-const RENAMED: [(&str, &str); 6] = [
+/// Names of earlier releases, and a variable that is an option of its launcher.
+const RENAMED: [(&str, &str); 7] = [
+    ("NGPU", "nproc_per_node"),
     ("checkpoint.enable_checkpoint", "checkpoint.enable"),
     ("experimental.context_parallel_degree", "parallelism.context_parallel_degree"),
     ("lr_scheduler.lr_min", "lr_scheduler.min_lr_factor"),
@@ -44,17 +47,20 @@ pub(super) fn renamed(mut flags: Flags) -> Flags {
 pub(super) fn command(program: &str, before: &[Word], after: &[Word]) -> Option<Flags> {
     let launcher = before.iter().skip_while(|word| !word.text.starts_with("--"));
     let all: Vec<Word> = launcher.chain(after).filter(|word| word.text != "-m").cloned().collect();
-    let mut flags = renamed(Flags::of(&all));
-    let variable = before.iter().find_map(|word| word.text.strip_prefix("CONFIG_FILE="));
-    let is_own = program == PROGRAMS[0] || program.ends_with("torchtitan/train.py") || flags.fields.contains_key(FILE);
+    let mut flags = Flags::of(&all);
+    let is_script = program.rsplit('/').next() == Some(PROGRAMS[1]);
+    if is_script {
+        before.iter().for_each(|word| flags.variable(&VARIABLES, word));
+    }
+    let mut flags = renamed(flags);
+    let (option, variable) = (flags.fields.remove(FILE), flags.fields.remove(VARIABLES[0]));
+    let is_own = program == PROGRAMS[0] || program.ends_with("torchtitan/train.py") || option.is_some();
     // Other programs have a script of this name as well.
-    let is_script = program.rsplit('/').next() == Some(PROGRAMS[1])
-        && (variable.is_some() || flags.fields.keys().any(|key| key.starts_with("training.")));
-    if !is_own && !is_script {
+    let trains = variable.is_some() || flags.fields.keys().any(|key| key.starts_with("training."));
+    if !is_own && !(is_script && trains) {
         return None;
     }
-    let option = flags.fields.remove(FILE);
-    match option.as_ref().and_then(Value::as_str).or(variable) {
+    match option.or(variable).as_ref().and_then(Value::as_str) {
         Some(path) => Some(flags.with_file(path, of_file(path))),
         None => Some(flags),
     }

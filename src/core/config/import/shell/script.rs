@@ -3,6 +3,7 @@
 use super::condition::holds;
 use super::lex::{Part, RawWord, Token, tokens};
 use super::value::{Variables, Word};
+use crate::config::import::{ms_swift_media, torchtitan};
 
 /// What a script would run.
 #[derive(Default)]
@@ -201,18 +202,20 @@ impl Reader {
         Ok(())
     }
 
-    /// Puts variables before a command that reads from them how many processes it starts, or the name of its config.
+    /// Puts variables before a command that reads them: the number of its processes, the name of its config, sizes of pictures.
     fn with_environment(&self, words: &mut Vec<Word>) {
         let program = words.first().and_then(|word| word.text.rsplit('/').next()).unwrap_or_default();
-        if !["swift", "run_train.sh"].contains(&program) {
-            return;
-        }
-        for name in ["NPROC_PER_NODE", "NNODES", "CONFIG_FILE"] {
-            if let Some([value]) = self.variables.0.get(name).map(Vec::as_slice)
-                && value.is_said()
+        let names: &[&str] = match program {
+            "run_train.sh" => &torchtitan::VARIABLES,
+            "swift" => &ms_swift_media::VARIABLES,
+            _ if words.iter().any(|word| word.text.contains("swift/cli/")) => &ms_swift_media::VARIABLES,
+            _ => return,
+        };
+        for name in names {
+            if let Some([value]) = self.variables.0.get(*name).map(Vec::as_slice)
                 && !value.text.contains(' ')
             {
-                words.insert(0, Word::known(format!("{name}={}", value.text)));
+                words.insert(0, Word { text: format!("{name}={}", value.text), ..value.clone() });
             }
         }
     }
