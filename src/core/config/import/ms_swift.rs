@@ -172,17 +172,24 @@ fn common(sheet: &mut Sheet, loss_scale: &str) {
 /// The batch: without accumulation that is named, ms-swift accumulates until there are 16 samples.
 fn batch(sheet: &mut Sheet) {
     const SIZE: &str = "per_device_train_batch_size";
+    const ACCUMULATED: &str = "gradient_accumulation_steps";
+    const OURS: &str = "train.global_batch_size";
+    const GROUP: &str = "train.preference.group_size";
     let is_kto = sheet.ours(LOSS).is_some_and(|loss| loss == "kto");
-    let is_accumulated = sheet.get("gradient_accumulation_steps").is_some();
+    if sheet.get(ACCUMULATED).is_some() || sheet.is_unsaid(ACCUMULATED) {
+        return if is_kto { sheet.batch_of_groups(SIZE, 1.0) } else { sheet.batch(SIZE, 1.0) };
+    }
+    // The samples of a device are a group of KTO, which has two at least.
+    let size = sheet.number(SIZE).unwrap_or(1.0).max(if is_kto { 2.0 } else { 1.0 });
+    let devices = sheet.devices().unwrap_or(1.0);
+    let accumulated = (16.0 / (size * devices)).ceil().max(1.0);
     if is_kto {
-        return sheet.batch_of_groups(SIZE, 1.0);
+        sheet.set(GROUP, size as u64);
+        sheet.set(OURS, (devices * accumulated) as u64);
+    } else {
+        sheet.set(OURS, (size * devices * accumulated) as u64);
     }
-    if is_accumulated || sheet.is_unsaid("gradient_accumulation_steps") {
-        return sheet.batch(SIZE, 1.0);
-    }
-    let of_all = sheet.number(SIZE).unwrap_or(1.0).max(1.0) * sheet.devices().unwrap_or(1.0);
-    sheet.set("train.global_batch_size", (of_all * (16.0 / of_all).ceil().max(1.0)) as u64);
-    sheet.arrived(SIZE, "train.global_batch_size");
+    sheet.arrived(SIZE, if is_kto { GROUP } else { OURS });
 }
 
 fn model(sheet: &mut Sheet) {

@@ -121,6 +121,16 @@ fn methods_have_the_defaults_of_ms_swift() {
     assert_eq!(preference("--rlhf_type simpo"), simpo);
     let kto = preference("--rlhf_type kto --per_device_train_batch_size 4 --desirable_weight 0.5");
     assert_eq!(kto, json!({ "loss": "kto", "beta": 0.1, "group_size": 4, "desirable_weight": 0.5 }));
+    // Batches of KTO are counted in groups, and have 16 samples as well.
+    for (options, groups) in [
+        ("", 8),
+        ("--per_device_train_batch_size 4", 4),
+        ("--per_device_train_batch_size 4 --gradient_accumulation_steps 3", 3),
+        ("--per_device_train_batch_size 4 --nproc_per_node 8", 8),
+    ] {
+        let train = node(&of("rlhf", &format!("--rlhf_type kto {options}")))["train"].clone();
+        assert_eq!(train["global_batch_size"], json!(groups), "{options}");
+    }
     assert_eq!(node(&of("pt", "--packing true --max_steps 9"))["train"]["phase"], json!("pretrain"));
     assert_eq!(node(&of("sft", "--loss_scale last_round"))["train"]["learn"], json!("last"));
     for (line, part) in [
