@@ -120,8 +120,9 @@ pub(super) fn rlhf(sheet: &mut Sheet) {
     sheet.copy_number("beta", "train.preference.beta");
     match method.as_str() {
         "dpo" => {
-            sheet.with("loss_type", LOSS, |loss| match loss.as_str() {
-                Some("sigmoid" | "hinge" | "ipo" | "robust") => Ok(loss.clone()),
+            let only = |loss: &Value| loss.as_array().filter(|list| list.len() == 1).map(|list| list[0].clone());
+            sheet.with("loss_type", LOSS, |loss| match only(loss).as_ref().unwrap_or(loss).as_str() {
+                Some(name @ ("sigmoid" | "hinge" | "ipo" | "robust")) => Ok(name.into()),
                 _ => Err("one of sigmoid, hinge, ipo and robust; sigmoid is used instead"),
             });
             sheet.copy_number("rpo_alpha", "train.preference.nll_weight");
@@ -258,6 +259,9 @@ fn data(sheet: &mut Sheet) {
         names if names.is_empty() => Err("it must name data sets"),
         names => Ok(names.iter().map(|name| json!({ "path": path(name, &mut notes) })).collect()),
     });
+    if ms_swift_train::evaluates_nothing(sheet) {
+        sheet.settled(ms_swift_train::NO_EVALUATION, &["val_dataset"]);
+    }
     sheet.with("val_dataset", "eval.path", |value| match &names(value)[..] {
         [one] => Ok(path(one, &mut notes).into()),
         _ => Err("list each set under eval.sets"),
@@ -327,6 +331,9 @@ fn learned(sheet: &mut Sheet, default: &str) {
         _ => sheet.missing("train.learn and the weight of a message choose what counts", &["loss_scale"]),
     }
     sheet.settled("texts have no chat template, and messages have one", &["use_chat_template"]);
+    if is_pairs {
+        sheet.settled("answers are compared whole", &["acc_strategy"]);
+    }
     if sheet.is("acc_strategy", "seq") {
         sheet.with("acc_strategy", "train.loss_weighting", |_| Ok("sample".into()));
     }

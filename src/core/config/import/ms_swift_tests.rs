@@ -147,6 +147,19 @@ fn methods_have_the_defaults_of_ms_swift() {
 }
 
 #[test]
+fn configs_that_compare_answers_pass_the_check() {
+    let options = "--max_length 512 --val_dataset b.jsonl --eval_strategy no --acc_strategy seq --loss_type sigmoid";
+    let imported = import(&format!("swift rlhf --model org/text-7B --dataset org/pairs {options}\n")).unwrap();
+    let config = load_text(&imported.yaml).unwrap_or_else(|report| panic!("{}\n{report}", imported.yaml)).config;
+    assert_eq!((config.eval, missing(&imported)), (None, vec![]));
+    for key in ["--val_dataset", "--eval_strategy", "--acc_strategy"] {
+        assert!(settled(&imported).contains(&key), "{key}: {:?}", imported.keys);
+    }
+    let listed = import("model: a/b\nrlhf_type: dpo\ndataset: c.jsonl\nloss_type: [hinge]\n").unwrap();
+    assert_eq!(node(&listed)["train"]["preference"]["loss"], json!("hinge"));
+}
+
+#[test]
 fn parts_layout_and_frozen_precision_arrive() {
     let frozen = |options: &str| {
         let model = node(&of("sft", options))["model"].clone();

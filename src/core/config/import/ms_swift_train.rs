@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 use super::sheet::Sheet;
 use super::trainer::TRACKERS;
 
+/// Why keys of an evaluation say nothing.
+pub(super) const NO_EVALUATION: &str = "nothing is evaluated during the run";
+
 /// Translates the keys of training.
 pub(super) fn read(sheet: &mut Sheet, has_adapters: bool) {
     rates(sheet, has_adapters);
@@ -58,17 +61,26 @@ fn layout(sheet: &mut Sheet) {
     sheet.settled_all("`loongforge launch` places processes on machines", &["ddp_", "use_ray", "device_"]);
 }
 
+/// The key that says when held-out data is evaluated.
+fn strategy(sheet: &Sheet) -> &'static str {
+    if sheet.get("eval_strategy").is_some() { "eval_strategy" } else { "save_strategy" }
+}
+
+/// Returns whether held-out data is not read.
+pub(super) fn evaluates_nothing(sheet: &Sheet) -> bool {
+    let key = strategy(sheet);
+    sheet.is(key, "no") || sheet.get(key) == Some(&Value::Bool(false))
+}
+
 /// Held-out data, which is evaluated as often as a checkpoint is written unless a key says otherwise.
 fn evaluation(sheet: &mut Sheet) {
     const RATIO: &str = "split_dataset_ratio";
-    let is_no = |key: &str| sheet.is(key, "no") || sheet.get(key) == Some(&Value::Bool(false));
-    let key = if sheet.get("eval_strategy").is_some() { "eval_strategy" } else { "save_strategy" };
-    let (is_off, is_steps) = (is_no(key), sheet.get(key).is_none() || sheet.is(key, "steps"));
+    let key = strategy(sheet);
+    let is_steps = sheet.get(key).is_none() || sheet.is(key, "steps");
     let is_split = sheet.number(RATIO).is_some_and(|share| share > 0.0);
     let has_set = sheet.has_set("eval.path");
-    if is_off || !(is_split || has_set) {
-        let keys = [RATIO, "eval_strategy", "eval_steps"];
-        return sheet.settled("nothing is evaluated during the run", &keys);
+    if evaluates_nothing(sheet) || !(is_split || has_set) {
+        return sheet.settled(NO_EVALUATION, &[RATIO, "eval_strategy", "eval_steps"]);
     }
     if !is_steps {
         let why = "set eval.every_steps, which counts steps";
