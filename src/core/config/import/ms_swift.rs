@@ -194,7 +194,7 @@ fn batch(sheet: &mut Sheet) {
 }
 
 fn model(sheet: &mut Sheet) {
-    let revision = sheet.text("model_revision");
+    let revision = sheet.text("model_revision").filter(|name| !["main", "master"].contains(&name.as_str()));
     sheet.with("model_name_or_path", "model.load", |value| match (&revision, value.as_str()) {
         (Some(revision), Some(name)) => Ok(format!("{name}@{revision}").into()),
         _ => Ok(value.clone()),
@@ -214,10 +214,9 @@ fn model(sheet: &mut Sheet) {
         Value::Bool(_) => Ok(value.clone()),
         _ => Err("it must be true or false"),
     });
-    match sheet.text("torch_dtype").as_deref() {
-        Some("float32") => sheet.set("train.precision", "float32"),
-        _ => sheet.set("train.precision", "bf16"),
-    }
+    // With `bf16` weights of 32 bits are master weights.
+    let is_whole = sheet.is("torch_dtype", "float32") && !sheet.is_true("bf16");
+    sheet.set("train.precision", if is_whole { "float32" } else { "bf16" });
     if sheet.is("torch_dtype", "float16") {
         sheet.missing("use bf16, which needs no loss scaling", &["torch_dtype"]);
     }

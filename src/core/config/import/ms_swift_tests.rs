@@ -171,6 +171,10 @@ fn parts_layout_and_frozen_precision_arrive() {
     // Beside adapters a tower that is not frozen has adapters, and is not trained in full.
     let adapted = of("sft", "--freeze_vit false");
     assert_eq!((missing(&adapted), frozen("--freeze_vit false")), (vec!["--freeze_vit"], [Some(true), Some(true)]));
+    let whole = |options: &str| node(&of("sft", &format!("--torch_dtype float32 {options}")));
+    assert_eq!(whole("")["train"]["precision"], json!("float32"));
+    let mixed = whole("--bf16 true --model_revision master");
+    assert_eq!((&mixed["train"]["precision"], &mixed["model"]["load"]), (&json!("bf16"), &json!("org/text-7B")));
     let rounded = node(&of("sft", "--quant_method bnb --quant_bits 4 --bnb_4bit_quant_type nf4"));
     assert_eq!(rounded["model"]["foundation"]["frozen_precision"], json!("nf4_double"));
     let words = "torchrun --nproc_per_node 4 swift/cli/sft.py --model a/b --dataset c.jsonl --sequence_parallel_size 2 \
