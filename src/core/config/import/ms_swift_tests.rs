@@ -72,8 +72,8 @@ fn a_command_of_ms_swift_arrives() {
 #[test]
 fn variables_before_a_command_of_ms_swift_are_accounted_for() {
     let of = |model: &str| {
-        let variables = "export USE_HF=1\nMAX_NUM=6\nIMAGE_MAX_TOKEN_NUM=1024 VIDEO_MAX_PIXELS=50176 FPS_MAX_FRAMES=12 \\\n\
-                         MIN_PIXELS=$SIZE USE_AUDIO_IN_VIDEO=true ";
+        let variables = "export USE_HF=1\nMAX_NUM=6\nIMAGE_MAX_TOKEN_NUM=1024 VIDEO_MAX_PIXELS=50176 \\\n\
+                         FPS_MAX_FRAMES=12 MIN_PIXELS=$SIZE USE_AUDIO_IN_VIDEO=true ";
         import(&format!("{variables}swift sft --model {model} --dataset org/a --max_length 64\n")).unwrap()
     };
     let (new, old) = (of("org/Qwen3-VL-4B"), of("org/Qwen2.5-VL-3B"));

@@ -140,6 +140,10 @@ fn a_run_without_dynamic_batches_counts_epochs() {
         let dynamic = run(&format!("global_batch_size: 1, max_steps: {limit}"));
         assert_eq!(dynamic["train"]["steps"], json!(steps), "{limit}");
     }
+    let saved = |keys: &str| run(&format!("global_batch_size: 1, checkpoint: {{ {keys} }}"))["checkpoint"].clone();
+    assert_eq!(saved("hf_save_steps: 2"), json!({ "every_steps": 2 }));
+    assert_eq!(saved("hf_save_steps: 2, save_steps: 3"), json!({ "every_steps": 3 }));
+    assert_eq!(saved("hf_save_steps: 2, save_hf_weights: false"), json!({ "every_steps": 0 }));
     // Without steps of its own a run saves at the end of each epoch.
     assert_eq!(run("global_batch_size: 1, num_train_epochs: 2")["checkpoint"]["every_steps"], json!(4));
 }

@@ -289,6 +289,10 @@ fn checkpoints(sheet: &mut Sheet, epochs: f64) {
     let saved = sheet.number(&key("save_epochs")).unwrap_or(1.0);
     sheet.set(EVERY, 0);
     sheet.copy(&key("save_steps"), EVERY);
+    // Folders of weights alone are written by another key, unless that is turned off.
+    if sheet.set_number(EVERY) == Some(0.0) && !is_off(sheet, &key("save_hf_weights")) {
+        sheet.copy(&key("hf_save_steps"), EVERY);
+    }
     sheet.copy(&key("save_async"), "checkpoint.async");
     if saved == 0.0 || epochs <= saved {
         let why = "a checkpoint is written at the end; `checkpoint.at_end: false` turns that off";
