@@ -111,8 +111,8 @@ impl CallStream {
         said.push(Said::Call(call));
     }
 
-    /// Returns whether the only call was told.
-    fn has_ended(&self) -> bool {
+    /// Returns whether the only call was told: what follows is left out.
+    pub fn has_ended(&self) -> bool {
         self.num_calls > 0 && !self.are_parallel
     }
 }

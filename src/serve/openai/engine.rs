@@ -341,8 +341,9 @@ fn tell((events, index): (&Sender<Event>, usize), mut calls: Option<&mut CallStr
         (Piece::Text(text), None) => (vec![Said::Text(text)], None),
         (Piece::End { finish, num_tokens }, calls) => {
             let said = calls.as_mut().map(|calls| calls.finish()).unwrap_or_default();
-            let has_called = calls.as_ref().is_some_and(|calls| calls.num_calls() > 0);
-            let finish = if has_called && finish == Finish::Stop { Finish::ToolCalls } else { finish };
+            // Behind the only call nothing is cut that was told.
+            let is_called = |calls: &CallStream| calls.has_ended() || (calls.num_calls() > 0 && finish == Finish::Stop);
+            let finish = if calls.as_deref().is_some_and(is_called) { Finish::ToolCalls } else { finish };
             (said, Some(Event::End { index, finish, num_tokens }))
         }
     };
@@ -380,11 +381,18 @@ mod tests {
 
     #[test]
     fn an_answer_with_calls_ends_for_their_sake_unless_it_is_cut() {
+        let f = r#"<tool_call>{"name": "f", "arguments": {}}</tool_call>"#;
+        // Of an answer that may have one call the rest is left out, and no call is cut.
+        let (events, answer) = flume::bounded(8);
+        let mut only = CallStream::new(false);
+        assert!(tell((&events, 0), Some(&mut only), Piece::Text(format!("{f} and"))));
+        assert!(tell((&events, 0), Some(&mut only), Piece::End { finish: Finish::Length, num_tokens: 9 }));
+        let told: Vec<Event> = answer.drain().collect();
+        let [Event::Call { .. }, Event::End { finish: Finish::ToolCalls, .. }] = &told[..] else { panic!("{told:?}") };
         for (finish, expected) in [(Finish::Stop, Finish::ToolCalls), (Finish::Length, Finish::Length)] {
             let (events, answer) = flume::bounded(8);
             let mut calls = CallStream::new(true);
             let mut hear = |piece| tell((&events, 0), Some(&mut calls), piece);
-            let f = r#"<tool_call>{"name": "f", "arguments": {}}</tool_call>"#;
             assert!(hear(Piece::Text(format!("a {f}"))));
             assert!(hear(Piece::Text(f.to_owned())));
             assert!(hear(Piece::End { finish, num_tokens: 5 }));
