@@ -21,8 +21,10 @@ pub struct Tokenizer {
     /// The ids of all tokens that the tokenizer has as special.
     all_special: BTreeSet<i64>,
     closing: Vec<String>,
-    /// The special tokens that are no text, where the others are; `None`: no special token is.
+    /// The special tokens that are no text, where the others are; `None`: no special token is, except `tags`.
     unwritten: Option<Vec<i64>>,
+    /// Special tokens around calls of tools, which some models have.
+    tags: Vec<i64>,
 }
 
 /// Ids that mean something to the model or the run.
@@ -47,6 +49,8 @@ pub struct Token {
     pub start: usize,
 }
 
+/// What calls of tools stand between; without them nobody would find the calls in a text.
+const CALL_TAGS: [&str; 2] = ["<tool_call>", "</tool_call>"];
 /// The placeholder where no key says: InternVL's own layout.
 const IMAGE_TOKEN: &str = "<IMG_CONTEXT>";
 
@@ -125,7 +129,9 @@ impl Tokenizer {
         let closing = end.iter().filter_map(|&id| inner.id_to_token(u32::try_from(id).ok()?)).collect();
         let vocab_size = rows.max(largest + 1);
         let added = inner.get_added_tokens_decoder();
-        let all_special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| i64::from(*id)).collect();
+        let all_special: BTreeSet<i64> =
+            added.iter().filter(|(_, token)| token.special).map(|(id, _)| i64::from(*id)).collect();
+        let tags = CALL_TAGS.into_iter().filter_map(id).filter(|tag| all_special.contains(tag)).collect();
         Ok(Self {
             inner,
             vocab_size,
@@ -133,6 +139,7 @@ impl Tokenizer {
             special: SpecialTokens { image, audio, context, eos: named_eos.or(first_eos), end },
             closing,
             unwritten: card.encoder_decoder().map(|rules| rules.unwritten),
+            tags,
         })
     }
 
@@ -203,14 +210,17 @@ impl Tokenizer {
         Ok(encoding.get_ids().iter().zip(starts).map(|(&id, start)| Token { id: i64::from(id), start }).collect())
     }
 
-    /// The text of ids, without special tokens; of a model whose answers hold special tokens, without those around them.
+    /// The text of ids, without special tokens, except those around calls of tools; of a model whose answers hold special tokens,
+    /// without those around them.
     pub fn decode(&self, ids: &[i64]) -> Result<String, DataError> {
+        let without = |is_left_out: &dyn Fn(&i64) -> bool| {
+            let written: Vec<i64> = ids.iter().copied().filter(|id| !is_left_out(id)).collect();
+            self.text(&written, false)
+        };
         match &self.unwritten {
-            None => self.text(ids, true),
-            Some(unwritten) => {
-                let written: Vec<i64> = ids.iter().copied().filter(|id| !unwritten.contains(id)).collect();
-                self.text(&written, false)
-            }
+            Some(unwritten) => without(&|id| unwritten.contains(id)),
+            None if self.tags.is_empty() => self.text(ids, true),
+            None => without(&|id| self.all_special.contains(id) && !self.tags.contains(id)),
         }
     }
 
@@ -283,6 +293,25 @@ mod tests {
 
     use super::*;
     use crate::data::digits::{MODEL, write_model};
+
+    #[test]
+    fn special_tokens_around_calls_of_tools_are_text() {
+        let folder = tempfile::tempdir().unwrap();
+        write_model(folder.path(), &MODEL).unwrap();
+        let [config, named] =
+            ["config.json", "tokenizer_config.json"].map(|name| read_json(&folder.path().join(name)).unwrap());
+        let path = folder.path().join("tokenizer.json");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let tagged = text.replace("<|vision_start|>", "<tool_call>").replace("<|vision_end|>", "</tool_call>");
+        let call = "<tool_call>f</tool_call><|im_end|>";
+        for (text, found) in [(tagged, "<tool_call>f</tool_call>"), (text, call.strip_suffix("<|im_end|>").unwrap())] {
+            std::fs::write(&path, text).unwrap();
+            let tokenizer = Tokenizer::open(folder.path(), &config, &named).unwrap();
+            let ids: Vec<i64> = tokenizer.encode(call).unwrap().iter().map(|token| token.id).collect();
+            assert_eq!(tokenizer.decode(&ids).unwrap(), found);
+            assert_eq!(tokenizer.decode_all(&ids).unwrap(), call);
+        }
+    }
 
     #[test]
     fn answers_end_with_the_tokens_of_generation_too() {
