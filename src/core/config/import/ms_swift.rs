@@ -341,6 +341,10 @@ fn learned(sheet: &mut Sheet, default: &str) {
 
 /// Image tower and projector, which are frozen unless told otherwise.
 fn towers(sheet: &mut Sheet, sees: bool, has_adapters: bool) {
+    if has_adapters && sheet.is_true("freeze_language_model") {
+        let why = "the language model has no adapters there: move model.foundation.lora to model.image_encoder.lora";
+        sheet.with("freeze_language_model", "model.foundation.freeze", |_| Err(why));
+    }
     sheet.copy("freeze_language_model", "model.foundation.freeze");
     for (theirs, ours) in [
         ("freeze_vision_tower", "model.image_encoder.freeze"),
