@@ -175,9 +175,7 @@ pub(super) fn of_words(words: &[Word]) -> Option<Training> {
         return training(Trainer::Torchtitan, flags);
     }
     // The launcher's options count as well: how many processes there are.
-    let launcher = words[..program].iter().skip_while(|word| !is_option(word));
-    let all: Vec<Word> = launcher.chain(&words[program + 1..]).filter(|word| word.text != "-m").cloned().collect();
-    let flags = Flags::of(&all);
+    let flags = Flags::of_command(&words[..program], &words[program + 1..]);
     let unsaid = flags.unsaid();
     let has = |name: &str| flags.fields.contains_key(name) || unsaid.contains(name);
     let is_factory = ["stage", "finetuning_type"].iter().any(|key| flags.fields.contains_key(*key));

@@ -9,6 +9,8 @@ use crate::files;
 
 const ZERO: &str = "pools.foundation.zero";
 const OFFLOAD: &str = "train.optimizer.offload";
+const FSDP_OFFLOAD: &str =
+    "FSDP's offload of trained weights has no counterpart: train.optimizer.offload offloads the optimizer's state";
 
 /// What the importer reads of such a config.
 #[derive(Default)]
@@ -35,11 +37,19 @@ impl Sheet {
         self.set(ZERO, if keeps_weights { 2 } else { 3 });
         let offloads = ["offload_params", "fsdp_offload_params"].iter().any(|key| config[key] == true);
         if words.contains("offload") || offloads {
-            self.note(
-                "FSDP's offload of trained weights has no counterpart: train.optimizer.offload offloads the optimizer's state",
-            );
+            self.note(FSDP_OFFLOAD);
         }
         FSDP.iter().for_each(|key| self.arrived(key, ZERO));
+    }
+
+    /// FSDP's offload, which `key` turns on.
+    pub fn fsdp_offload(&mut self, key: &str) {
+        if self.is_true(key) {
+            self.set(&format!("{OFFLOAD}.to"), "cpu");
+            self.note(FSDP_OFFLOAD);
+            self.arrived(key, OFFLOAD);
+        }
+        self.settled("it is off", &[key]);
     }
 
     /// The config of DeepSpeed under `key`: the section, a JSON file that is here, or a file that is not here and whose name tells what

@@ -2,8 +2,11 @@
 
 use super::sheet::{Fate, KeyFate};
 use super::shell::{Conditional, Word};
+use crate::config::yaml;
+use crate::files;
 use serde_json::{Map, Number, Value};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 const NOT_SAID: &str = "its value is not in the script: it comes from the environment, an argument or a command";
 const NEVER: &str = "the script adds it under a condition that does not hold";
@@ -49,6 +52,13 @@ impl Flags {
             flags.add(name, &values);
         }
         flags
+    }
+
+    /// Reads the options behind a program, and those of a launcher before it.
+    pub fn of_command(before: &[Word], after: &[Word]) -> Self {
+        let launcher = before.iter().skip_while(|word| !word.text.starts_with("--"));
+        let all: Vec<Word> = launcher.chain(after).filter(|word| word.text != "-m").cloned().collect();
+        Self::of(&all)
     }
 
     fn add(&mut self, name: &str, values: &[Word]) {
@@ -135,6 +145,22 @@ impl Flags {
         let mut all: Vec<KeyFate> = keys.into_iter().map(named).chain(self.told).collect();
         all.sort_by(|one, other| one.key.cmp(&other.key));
         all
+    }
+}
+
+/// The config that may be the first of the words behind a program, by the ends of its name, and the words behind it.
+pub(super) fn split_config<'a>(words: &'a [Word], ends: &[&str]) -> (Option<&'a str>, &'a [Word]) {
+    match words.split_first() {
+        Some((first, rest)) if ends.iter().any(|end| first.text.ends_with(end)) => (Some(first.text.as_str()), rest),
+        _ => (None, words),
+    }
+}
+
+/// The keys of a file of YAML or JSON; `None`: it cannot be read here.
+pub(super) fn keys_of_file(path: &str) -> Option<Map<String, Value>> {
+    match yaml::read_yaml(&files::read_text(Path::new(path)).ok()?) {
+        Ok(Value::Object(fields)) => Some(fields),
+        _ => None,
     }
 }
 

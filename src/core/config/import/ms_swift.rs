@@ -1,16 +1,12 @@
 //! ms-swift's `swift sft`, `swift pt` and `swift rlhf`: command lines, and YAML or JSON of the same arguments (version 4).
 
-use std::path::Path;
-
 use serde_json::{Map, Value, json};
 
-use super::flags::Flags;
+use super::flags::{Flags, keys_of_file, split_config};
 use super::sheet::Sheet;
 use super::shell::Word;
-use super::trainer::{FROZEN, REGULAR_EXPRESSION};
+use super::trainer::{FROZEN, READ_AHEAD, REGULAR_EXPRESSION};
 use super::{hub, llama_parts, ms_swift_media, ms_swift_train};
-use crate::config::yaml;
-use crate::files;
 
 /// Commands that train.
 pub(super) const COMMANDS: [&str; 3] = ["sft", "pt", "rlhf"];
@@ -61,26 +57,16 @@ pub(super) fn renamed(mut flags: Flags) -> Flags {
 /// config that may be among them, where that is here.
 pub(super) fn command(method: &str, before: &[Word], after: &[Word]) -> Option<Flags> {
     COMMANDS.contains(&method).then_some(())?;
-    let is_config = |word: &Word| [".yaml", ".yml", ".json"].iter().any(|end| word.text.ends_with(end));
-    let (config, options) = match after.split_first() {
-        Some((first, rest)) if is_config(first) => (Some(first), rest),
-        _ => (None, after),
-    };
-    let launcher = before.iter().skip_while(|word| !word.text.starts_with("--"));
-    let all: Vec<Word> = launcher.chain(options).filter(|word| word.text != "-m").cloned().collect();
-    let mut flags = Flags::of(&all);
+    let (config, options) = split_config(after, &[".yaml", ".yml", ".json"]);
+    let mut flags = Flags::of_command(before, options);
     before.iter().for_each(|word| flags.variable(&ms_swift_media::VARIABLES, word));
     let flags = renamed(flags);
     match config {
-        Some(config) => Some(flags.with_file(&config.text, of_file(&config.text))),
+        Some(path) => {
+            let file = keys_of_file(path).map(|fields| renamed(Flags::of_fields(fields)));
+            Some(flags.with_file(path, file))
+        }
         None => Some(flags),
-    }
-}
-
-fn of_file(path: &str) -> Option<Flags> {
-    match yaml::read_yaml(&files::read_text(Path::new(path)).ok()?) {
-        Ok(Value::Object(fields)) => Some(renamed(Flags::of_fields(fields))),
-        _ => None,
     }
 }
 
@@ -294,7 +280,7 @@ fn data(sheet: &mut Sheet) {
         _ => Err("only the end of a sample can be cut off: data.pack.too_long: truncate"),
     });
     sheet.settled(
-        "data actors read ahead; pools.data.replicas sets their number",
+        READ_AHEAD,
         &[
             "dataset_num_proc",
             "dataset_shuffle",

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::flags::Flags;
 use super::sheet::Sheet;
 use super::shell::Word;
-use super::trainer::WHOLE;
+use super::trainer::{READ_AHEAD, WHOLE};
 use super::{hub, toml, torchtitan_layout};
 use crate::files;
 
@@ -45,9 +45,7 @@ pub(super) fn renamed(mut flags: Flags) -> Flags {
 
 /// Returns the options of a command that calls torchtitan, and the keys of the config that it names where that is here.
 pub(super) fn command(program: &str, before: &[Word], after: &[Word]) -> Option<Flags> {
-    let launcher = before.iter().skip_while(|word| !word.text.starts_with("--"));
-    let all: Vec<Word> = launcher.chain(after).filter(|word| word.text != "-m").cloned().collect();
-    let mut flags = Flags::of(&all);
+    let mut flags = Flags::of_command(before, after);
     let is_script = program.rsplit('/').next() == Some(PROGRAMS[1]);
     if is_script {
         before.iter().for_each(|word| flags.variable(&VARIABLES, word));
@@ -190,10 +188,7 @@ fn data(sheet: &mut Sheet) {
         "torchtitan cuts rows from one stream of documents, which attend to each other within a row in most models; \
          here a pack has whole documents, or pieces of long ones, and none attends to another",
     );
-    sheet.settled_all(
-        "data actors read ahead; pools.data.replicas sets their number",
-        &["training.dataloader.", "validation.dataloader."],
-    );
+    sheet.settled_all(READ_AHEAD, &["training.dataloader.", "validation.dataloader."]);
 }
 
 /// The rate, which is constant between warm-up and decay.

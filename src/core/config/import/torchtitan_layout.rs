@@ -1,11 +1,9 @@
 //! How torchtitan lays a model out over devices, its batches, and in which precision it computes.
 
-use serde_json::Value;
-
 use super::sheet::Sheet;
+use super::trainer::OVERLAP;
 
 const ZERO: &str = "pools.foundation.zero";
-const OVERLAP: &str = "communication overlaps automatically";
 
 /// Translates layout, batch and precision.
 pub(super) fn read(sheet: &mut Sheet) {
@@ -113,15 +111,7 @@ fn precision(sheet: &mut Sheet) {
     }
     sheet.arrived("training.dtype", OURS);
     sheet.settled("train.precision is the precision of what is computed", &["training.mixed_precision_reduce"]);
-    if sheet.get("training.enable_cpu_offload") == Some(&Value::Bool(true)) {
-        sheet.set("train.optimizer.offload.to", "cpu");
-        sheet.note(
-            "FSDP's offload of trained weights has no counterpart: train.optimizer.offload offloads the optimizer's \
-             state",
-        );
-        sheet.arrived("training.enable_cpu_offload", "train.optimizer.offload");
-    }
-    sheet.settled("it is off", &["training.enable_cpu_offload"]);
+    sheet.fsdp_offload("training.enable_cpu_offload");
     if sheet.is(RECOMPUTE, "full") {
         sheet.set("model.foundation.recompute", "all");
         sheet.arrived(RECOMPUTE, "model.foundation.recompute");

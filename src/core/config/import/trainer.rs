@@ -15,6 +15,12 @@ pub(super) const REGULAR_EXPRESSION: &str =
 pub(super) const TRACKERS: &str =
     "only metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a web page are supported";
 
+/// Why keys of transfers that run beside the work have no counterpart.
+pub(super) const OVERLAP: &str = "communication overlaps automatically";
+
+/// Why keys of what loads data have no counterpart.
+pub(super) const READ_AHEAD: &str = "data actors read ahead; pools.data.replicas sets their number";
+
 /// What a checkpoint has beside the model.
 pub(super) const WHOLE: &str =
     "a checkpoint also contains the optimizer's state; `loongforge checkpoint export-hf` writes only the model";

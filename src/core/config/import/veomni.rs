@@ -1,16 +1,12 @@
 //! VeOmni's YAML, and its command lines, which name a YAML file and replace keys of it (`bash train.sh tasks/train_text.py FILE
 //! --train.optimizer.lr 1e-5`). Here is what a run is; model and data, and the training, are in files of their own.
 
-use std::path::Path;
-
 use serde_json::{Map, Value};
 
-use super::flags::Flags;
+use super::flags::{Flags, keys_of_file, split_config};
 use super::sheet::Sheet;
 use super::shell::Word;
 use super::{veomni_model, veomni_train};
-use crate::config::yaml;
-use crate::files;
 
 /// Keys one of which every config has, and no config of another trainer.
 const OWN: [&str; 3] = ["data.train_path", "model.model_path", "model.config_path"];
@@ -109,14 +105,8 @@ fn renamed(mut flags: Flags) -> Flags {
 /// Returns the options of a command that calls one of VeOmni's programs, and the keys of the config that it names where that is here.
 /// Before the program may be a launcher.
 pub(super) fn command(program: &str, before: &[Word], after: &[Word]) -> Option<Flags> {
-    let is_yaml = |word: &Word| word.text.ends_with(".yaml") || word.text.ends_with(".yml");
-    let (config, options) = match after.split_first() {
-        Some((first, rest)) if is_yaml(first) => (Some(first), rest),
-        _ => (None, after),
-    };
-    let launcher = before.iter().skip_while(|word| !word.text.starts_with("--"));
-    let all: Vec<Word> = launcher.chain(options).cloned().collect();
-    let flags = Flags::of(&all);
+    let (config, options) = split_config(after, &[".yaml", ".yml"]);
+    let flags = Flags::of_command(before, options);
     let unsaid = flags.unsaid();
     let is_own = OWN.iter().any(|key| flags.fields.contains_key(*key) || unsaid.contains(*key));
     let is_task = program.split('/').any(|part| part == "tasks") && task(program).starts_with("train_");
@@ -125,16 +115,8 @@ pub(super) fn command(program: &str, before: &[Word], after: &[Word]) -> Option<
     }
     let flags = renamed(flags);
     match config {
-        Some(config) => Some(flags.with_file(&config.text, of_file(&config.text))),
+        Some(path) => Some(flags.with_file(path, keys_of_file(path).map(flat))),
         None => Some(flags),
-    }
-}
-
-/// Reads the config that a command names.
-fn of_file(path: &str) -> Option<Flags> {
-    match yaml::read_yaml(&files::read_text(Path::new(path)).ok()?) {
-        Ok(Value::Object(fields)) => Some(flat(fields)),
-        _ => None,
     }
 }
 

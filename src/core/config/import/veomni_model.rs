@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::sheet::Sheet;
-use super::trainer::REGULAR_EXPRESSION;
+use super::trainer::{READ_AHEAD, REGULAR_EXPRESSION};
 use crate::config::yaml;
 use crate::files;
 
@@ -229,9 +229,9 @@ fn data(sheet: &mut Sheet, sees: bool) {
     sheet.settled(why, &["data.source_name", "data.data_tag"]);
     sheet.settled("data.on_bad_sample limits bad samples", &["data.silent_exception"]);
     sheet.settled("data.pack.look_ahead is the number of samples to choose from", &["data.dyn_bsz_buffer_size"]);
-    sheet.settled_all("data actors read ahead; pools.data.replicas sets their number", &["data.dataloader."]);
+    sheet.settled_all(READ_AHEAD, &["data.dataloader."]);
     sheet.settled(
-        "data actors read ahead; pools.data.replicas sets their number",
+        READ_AHEAD,
         &[
             "data.dataloader_type",
             "data.drop_last",

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::sheet::Sheet;
+use super::trainer::OVERLAP;
 
-const OVERLAP: &str = "communication overlaps automatically";
 const STEPS: &str = "train.steps";
 
 /// Translates the keys of `train`, except those of the run.
@@ -238,16 +238,7 @@ fn layout(sheet: &mut Sheet, devices: Option<f64>) {
         }
     }
     sheet.settled(OVERLAP, &[&key("enable_async"), &key("ep_outside")]);
-    let offload = key("fsdp_config.offload");
-    if sheet.is_true(&offload) {
-        sheet.set("train.optimizer.offload.to", "cpu");
-        sheet.note(
-            "FSDP's offload of trained weights has no counterpart: train.optimizer.offload offloads the optimizer's \
-             state",
-        );
-        sheet.arrived(&offload, "train.optimizer.offload");
-    }
-    sheet.settled("it is off", &[&offload]);
+    sheet.fsdp_offload(&key("fsdp_config.offload"));
     let fsdp = ["reshard_after_backward", "forward_prefetch", "max_load_broadcast_size"];
     fsdp.iter().for_each(|name| sheet.settled(OVERLAP, &[&key(&format!("fsdp_config.{name}"))]));
 }
