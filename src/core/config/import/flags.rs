@@ -132,11 +132,11 @@ impl Flags {
         }
     }
 
-    /// Returns the keys of options that are there, or may be, without a value that is known.
+    /// Returns the keys of options that are there, or may be, without a value that is known; those of variables in small letters.
     pub fn unsaid(&self) -> BTreeSet<String> {
         let is_unsaid = |key: &&KeyFate| matches!(key.fate, Fate::Missing(NOT_SAID | PERHAPS));
         let unsaid = self.told.iter().filter(is_unsaid);
-        unsaid.map(|key| key.key.trim_start_matches('-').replace('-', "_")).collect()
+        unsaid.map(|key| key.key.trim_start_matches('-').replace('-', "_").to_lowercase()).collect()
     }
 
     /// All that became of the command's options, in the order of their names as they are written.

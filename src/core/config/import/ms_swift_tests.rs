@@ -87,6 +87,10 @@ fn variables_before_a_command_of_ms_swift_are_accounted_for() {
     assert_eq!((&old_data["image"], &old_data["video"]), (&json!({ "max_pixels": 802_816 }), &video(Some(50_176))));
     assert_eq!(missing(&new), ["MAX_NUM", "MIN_PIXELS", "VIDEO_MAX_PIXELS"]);
     assert_eq!(missing(&old), ["MAX_NUM", "MIN_PIXELS"]);
+    // Of how many nodes there are nothing is known, and so of how many devices.
+    let options = "--model a/b --dataset c.jsonl --gradient_accumulation_steps 2";
+    let nodes = import(&format!("NNODES=$N NPROC_PER_NODE=4 swift sft {options}\n")).unwrap();
+    assert_eq!((missing(&nodes), &node(&nodes)["train"]["global_batch_size"]), (vec!["NNODES"], &json!(2)));
     assert!(settled(&new).contains(&"USE_HF") && !new.notes.iter().any(|note| note.contains("ModelScope")));
 }
 
