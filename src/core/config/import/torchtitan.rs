@@ -237,6 +237,7 @@ fn rates(sheet: &mut Sheet) {
     ["optimizer.beta1", "optimizer.beta2"].iter().for_each(|key| sheet.arrived(key, "train.optimizer.betas"));
     sheet.set("train.optimizer.weight_decay", 0.1);
     sheet.copy_number("optimizer.weight_decay", "train.optimizer.weight_decay");
+    sheet.decay_of_all();
     sheet.copy_number("optimizer.eps", "train.optimizer.eps");
     sheet.set("train.clip_grad", 1.0);
     sheet.copy_number("training.max_norm", "train.clip_grad");

@@ -136,6 +136,8 @@ fn schedules_and_weights_are_those_of_torchtitan() {
     assert_eq!(missing(&short), ["lr_scheduler.total_steps"]);
     let short = load_text(&short.yaml).unwrap_or_else(|report| panic!("{}\n{report}", short.yaml)).config;
     assert_eq!((short.train.steps, short.train.warmup_steps), (Some(100), 100));
+    let decays = |lines: &str| of(lines).notes.iter().any(|note| note.contains("norms and biases"));
+    assert!(decays("steps = 1") && !decays("steps = 1\n[optimizer]\nweight_decay = 0"));
     let loaded = node(&of("steps = 1\n[checkpoint]\nenable = true\ninitial_load_in_hf = true\nkeep_latest_k = 0"));
     assert_eq!((&loaded["model"]["load"], &loaded["model"]["weights"]), (&json!("a/b"), &Value::Null));
     assert_eq!(loaded["checkpoint"]["keep_last"], json!(10));

@@ -170,6 +170,16 @@ impl Sheet {
         }
     }
 
+    /// Says which parameters decay here, where all do in the original.
+    pub fn decay_of_all(&mut self) {
+        if self.set_number("train.optimizer.weight_decay").is_some_and(|decay| decay > 0.0) {
+            self.note(
+                "the original's weight decay applies to all parameters; here norms and biases, which have one \
+                 dimension, do not decay",
+            );
+        }
+    }
+
     /// The type of the optimizer, of which `key` speaks.
     pub fn optimizer_is(&mut self, kind: &str, key: &str) {
         self.set("train.optimizer.type", kind);

@@ -194,6 +194,8 @@ fn pairs_sources_and_muon_arrive() {
     for path in ["none/here.yaml", "hdfs://host/a"] {
         assert_eq!(of_path(path), (Value::Null, true), "{path}");
     }
+    let decays = |train: &str| of("", "", train).notes.iter().any(|note| note.contains("norms and biases"));
+    assert!(decays("optimizer: { weight_decay: 0.1 }") && !decays(""));
     let muon = of("", "", "optimizer: { type: muon, lr: 2.0e-4, muon_lr: 1.0e-3, muon_nesterov: false }");
     let optimizer = &node(&muon)["train"]["optimizer"];
     assert_eq!((&optimizer["type"], optimizer["muon"]["lr_ratio"].as_f64()), (&json!("muon"), Some(5.0)));

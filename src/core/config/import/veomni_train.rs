@@ -140,6 +140,7 @@ fn optimizer(sheet: &mut Sheet) {
     sheet.set("train.optimizer.betas", json!([0.9, 0.95]));
     sheet.set("train.optimizer.weight_decay", 0.0);
     sheet.copy_number(&key("weight_decay"), "train.optimizer.weight_decay");
+    sheet.decay_of_all();
     sheet.set("train.clip_grad", 1.0);
     sheet.copy_number(&key("max_grad_norm"), "train.clip_grad");
     match sheet.text(&key("type")).as_deref() {
