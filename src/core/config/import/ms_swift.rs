@@ -188,7 +188,8 @@ fn model(sheet: &mut Sheet) {
     sheet.arrived("model_revision", "model.load");
     sheet.copy_number("router_aux_loss_coef", "model.moe.aux_loss_coef");
     sheet.settled("config.json determines the class", &["model_type", "task_type"]);
-    sheet.settled("no code of a model's folder is ever run", &["external_plugins", "custom_register_path"]);
+    let programs = "no program is run: what it registers (data sets, losses, templates) has no counterpart";
+    sheet.missing(programs, &["external_plugins", "custom_register_path"]);
     let fused = ["attn_impl", "experts_impl", "use_liger_kernel", "use_logits_to_keep"];
     sheet.settled("attention and losses are always fused", &fused);
     let template = "the chat template is that of the model's folder; data.template has built-in ones";

@@ -176,6 +176,7 @@ fn parts_layout_and_frozen_precision_arrive() {
     let adapted = of("sft", "--freeze_vit false");
     assert_eq!((missing(&adapted), frozen("--freeze_vit false")), (vec!["--freeze_vit"], [Some(true), Some(true)]));
     assert_eq!(missing(&of("sft", "--freeze_llm true")), ["--freeze_llm"], "only other parts have adapters");
+    assert_eq!(missing(&of("sft", "--external_plugins a.py")), ["--external_plugins"], "it may have the loss");
     let whole = |options: &str| node(&of("sft", &format!("--torch_dtype float32 {options}")));
     assert_eq!(whole("")["train"]["precision"], json!("float32"));
     let mixed = whole("--bf16 true --model_revision master");
