@@ -21,11 +21,14 @@ pub(super) const VARIABLES: [&str; 2] = ["CONFIG_FILE", "NGPU"];
 const OWN: [&str; 5] =
     ["job.dump_folder", "job.description", "model.flavor", "model.name", "lr_scheduler.warmup_steps"];
 /// Names of earlier releases, and a variable that is an option of its launcher.
-const RENAMED: [(&str, &str); 7] = [
+const RENAMED: [(&str, &str); 10] = [
     ("NGPU", "nproc_per_node"),
     ("checkpoint.enable_checkpoint", "checkpoint.enable"),
+    ("checkpoint.last_save_model_weights_only", "checkpoint.last_save_model_only"),
+    ("checkpoint.model_weights_only", "checkpoint.last_save_model_only"),
     ("experimental.context_parallel_degree", "parallelism.context_parallel_degree"),
     ("lr_scheduler.lr_min", "lr_scheduler.min_lr_factor"),
+    ("job.print_args", "job.print_config"),
     ("training.batch_size", "training.local_batch_size"),
     ("training.deterministic", "debug.deterministic"),
     ("training.seed", "debug.seed"),
@@ -99,7 +102,7 @@ fn run(sheet: &mut Sheet) {
     ]);
     sheet.settled("operators without a deterministic variant end a run", &["debug.deterministic_warn_only"]);
     sheet.missing("experts are chosen by the router", &["debug.moe_force_load_balance"]);
-    sheet.settled("a description is read by nobody", &["job.description"]);
+    sheet.settled("a description is read by nobody", &["job.description", "job.use_for_integration_test"]);
     sheet.settled("`loongforge check` shows the config", &["job.print_config", "job.save_config_file"]);
     // Their defaults, here and below.
     sheet.set("log.every_steps", 10);

@@ -14,7 +14,7 @@ pub(super) fn read(sheet: &mut Sheet) {
     let tools = ["dynamo_backend", "local_ranks_filter", "redirects", "role", "tee", "log_dir"];
     sheet.settled("`loongforge launch` places processes on machines", &tools);
     sheet.settled_all(OVERLAP, &["comm."]);
-    sheet.settled_all("operators are already compiled", &["compile."]);
+    sheet.settled_all("operators are already compiled", &["compile.", "training.compile"]);
     sheet.settled_all("there is no Python garbage collection", &["training.gc_"]);
 }
 

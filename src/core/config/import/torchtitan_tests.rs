@@ -136,6 +136,10 @@ fn schedules_and_weights_are_those_of_torchtitan() {
     assert_eq!(missing(&short), ["lr_scheduler.total_steps"]);
     let short = load_text(&short.yaml).unwrap_or_else(|report| panic!("{}\n{report}", short.yaml)).config;
     assert_eq!((short.train.steps, short.train.warmup_steps), (Some(100), 100));
+    // The first release.
+    let job = "[job]\nprint_args = false\nuse_for_integration_test = true\n";
+    let first = of(&format!("compile = true\n{job}[checkpoint]\nlast_save_model_weights_only = true"));
+    assert_eq!(missing(&first), Vec::<&str>::new());
     let decays = |lines: &str| of(lines).notes.iter().any(|note| note.contains("norms and biases"));
     assert!(decays("steps = 1") && !decays("steps = 1\n[optimizer]\nweight_decay = 0"));
     let loaded = node(&of("steps = 1\n[checkpoint]\nenable = true\ninitial_load_in_hf = true\nkeep_latest_k = 0"));
