@@ -35,8 +35,14 @@ const TAGS: [(&str, &[&str]); 7] = [
     ("system_tag", &["system"]),
 ];
 
+/// The `dataset_dir` whose names are ids of the hub.
+const ONLINE: &str = "ONLINE";
+/// The begin of a `dataset_dir` whose `dataset_info.json` is in a data set of the hub.
+const REMOTE: &str = "REMOTE:";
+
 /// What is known of the data sets in a folder.
 pub(super) struct DatasetInfo {
+    /// What is under `dataset_dir`.
     folder: String,
     /// What the folder's `dataset_info.json` says, by name; `None`: it is not here.
     sets: Option<Map<String, Value>>,
@@ -48,9 +54,22 @@ impl DatasetInfo {
     /// Of the folder under `dataset_dir`.
     pub fn of(sheet: &Sheet) -> Self {
         let folder = sheet.get("dataset_dir").and_then(Value::as_str).unwrap_or("data").to_owned();
-        let text = files::read_text(&Path::new(&folder).join("dataset_info.json")).ok();
-        let sets = text.and_then(|text| serde_json::from_str(&text).ok());
-        Self { folder, sets, is_pretraining: sheet.is("stage", "pt") }
+        let info = Self { folder, sets: None, is_pretraining: sheet.is("stage", "pt") };
+        if info.is_online() || info.is_remote() {
+            return info;
+        }
+        let text = files::read_text(&Path::new(&info.folder).join("dataset_info.json")).ok();
+        Self { sets: text.and_then(|text| serde_json::from_str(&text).ok()), ..info }
+    }
+
+    /// Returns whether the names of data sets are ids of the hub.
+    pub fn is_online(&self) -> bool {
+        self.folder == ONLINE
+    }
+
+    /// Returns whether the `dataset_info.json` is on the hub, where it is not read.
+    pub fn is_remote(&self) -> bool {
+        self.folder.starts_with(REMOTE)
     }
 
     /// Returns whether there is a `dataset_info.json`.
@@ -60,6 +79,10 @@ impl DatasetInfo {
 
     /// The data set of a name as `data.train` has it, and what of it has no counterpart.
     pub fn set(&self, name: &str, notes: &mut Vec<&'static str>) -> Value {
+        if self.is_online() {
+            let is_here = name.starts_with(['.', '/', '~']) || Path::new(name).exists();
+            return json!({ "path": if is_here { name.to_owned() } else { hub::path(name, &[]) } });
+        }
         // Most files are called as their set.
         let alone = || json!({ "path": format!("{}/{name}.json", self.folder) });
         let Some(sets) = &self.sets else { return alone() };
@@ -112,7 +135,10 @@ impl DatasetInfo {
 
 #[cfg(test)]
 mod tests {
+    use super::super::import;
+    use super::super::tests::missing;
     use super::*;
+    use crate::config::yaml;
 
     #[test]
     fn a_set_has_the_path_and_the_fields_that_dataset_info_says() {
@@ -144,5 +170,21 @@ mod tests {
         assert_eq!(set("gone"), (json!({"path": "data/gone.json"}), 1));
         let texts = info(true).set("alpaca", &mut Vec::new());
         assert_eq!(texts, json!({"path": "data/a.json", "columns": {"output": "answer", "text": "instruction"}}));
+    }
+
+    #[test]
+    fn names_of_sets_on_the_hub_become_its_paths_or_are_told() {
+        let of = |dir: &str, names: &str| {
+            let text = format!("model_name_or_path: a/b\nstage: sft\ndataset_dir: {dir}\n{names}");
+            let imported = import(&text).unwrap();
+            let node = yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+            (node, missing(&imported).join(" "))
+        };
+        let (node, left) = of("ONLINE", "dataset: org/one, ./two\neval_dataset: org/held\n");
+        assert_eq!(node["data"]["train"], json!([{ "path": "hf://datasets/org/one" }, { "path": "./two" }]));
+        assert_eq!((&node["eval"]["path"], left.as_str()), (&json!("hf://datasets/org/held"), ""));
+        let (node, left) = of("REMOTE:org/info", "dataset: one\neval_dataset: held\n");
+        assert_eq!((&node["data"]["train"], &node["eval"]["path"]), (&Value::Null, &Value::Null));
+        assert_eq!(left, "dataset dataset_dir eval_dataset");
     }
 }

@@ -21,6 +21,10 @@ const OF_OTHER_COMMANDS: [(&str, &str); 2] = [
     ("infer_backend", "use `loongforge chat` or `loongforge serve` for inference"),
 ];
 
+/// Says why data sets are not translated that a `dataset_info.json` on the hub describes.
+const OF_REMOTE_INFO: &str = "dataset_info.json is on the Hugging Face hub and is not read: download it and name its \
+                              folder as dataset_dir, or name each data set in data.train (hf://datasets/ORG/NAME)";
+
 /// Returns why a config is not translated, where it trains nothing or by a method that has no counterpart: anything else in its place
 /// would train something that was not asked for.
 pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
@@ -138,6 +142,7 @@ fn data(sheet: &mut Sheet) {
                 }
             };
             match (ours, &names[..]) {
+                _ if info.is_remote() => Err(OF_REMOTE_INFO),
                 (_, []) => Err("it must name a data set"),
                 ("eval.path", [one]) => {
                     let set = info.set(one, &mut notes);
@@ -156,7 +161,11 @@ fn data(sheet: &mut Sheet) {
     }
     notes.into_iter().for_each(|note| sheet.note(note));
     sheet.arrived("media_dir", "data.train[].media_dir");
+    if info.is_remote() {
+        sheet.missing(OF_REMOTE_INFO, &["dataset_dir"]);
+    }
     let why = match info.is_here() {
+        _ if info.is_online() => "the paths in data.train name data sets of the Hugging Face hub",
         true => "data.train has the files and fields that its dataset_info.json names",
         false => "the paths in data.train start with it: compare them with the files in dataset_info.json",
     };
