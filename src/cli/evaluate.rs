@@ -15,7 +15,7 @@ use crate::model::locate::{ModelFolders, find_model};
 use anyhow::{Context, bail, ensure};
 use clap::{ArgGroup, Args, ValueEnum};
 use loongforge_core::checkpoint::{MANIFEST, Manifest};
-use loongforge_core::config::{Data, Device, Format, Learn, Paths, Phase, SandboxMode, TrainFile};
+use loongforge_core::config::{Data, Device, Format, Learn, Normalize, Paths, Phase, SandboxMode, Score, TrainFile};
 use loongforge_core::data::{DataError, Dataset, Learned, Pairs, ProcessorOptions};
 use loongforge_core::observe::{Bar, Console, ErrorRate, EvalRecord, ScoredAnswer, Scoring, safe, short};
 use loongforge_torch::device::set_intra_op_threads;
@@ -78,9 +78,9 @@ pub struct EvaluateArgs {
     /// Answer the questions and score the answers, as in `eval.scores`: wer, cer, bleu, rouge, words
     #[arg(long, value_name = "SCORE", value_delimiter = ',')]
     scores: Vec<String>,
-    /// Normalization for wer, cer and words, as in `eval.normalize`: basic or none
-    #[arg(long, value_name = "HOW", default_value = "basic", requires = "asked")]
-    normalize: String,
+    /// Normalization for wer, cer and words, as in `eval.normalize`: basic or none [default: basic]
+    #[arg(long, value_name = "HOW", requires = "asked")]
+    normalize: Option<String>,
     /// Maximum length of a generated answer, in tokens
     #[arg(long, value_name = "N", default_value_t = 256, requires = "asked", value_parser = clap::value_parser!(u32).range(1..))]
     max_new_tokens: u32,
@@ -198,8 +198,15 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
 fn scoring(args: &EvaluateArgs) -> anyhow::Result<Option<Scoring>> {
     args.hypotheses.as_deref().map_or(Ok(()), |path| expect_writable(path, &args.data))?;
     let score = |name: &String| serde_json::from_value(name.as_str().into()).context("--scores");
-    let scores = args.scores.iter().map(score).collect::<anyhow::Result<Vec<_>>>()?;
-    let normalize = serde_json::from_value(args.normalize.as_str().into()).context("--normalize")?;
+    let scores = args.scores.iter().map(score).collect::<anyhow::Result<Vec<Score>>>()?;
+    let normalize = match args.normalize.as_deref() {
+        Some(how) => serde_json::from_value(how.into()).context("--normalize")?,
+        None => Normalize::default(),
+    };
+    ensure!(
+        args.normalize.is_none() || scores.iter().any(|score| score.is_normalized()),
+        "--normalize applies only to wer, cer and words: name one of them in --scores, or leave it out"
+    );
     let is_wanted = args.answers || args.hypotheses.is_some() || !scores.is_empty();
     Ok(is_wanted.then_some(Scoring { scores, normalize, expect: None }))
 }

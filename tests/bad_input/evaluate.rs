@@ -156,7 +156,11 @@ fn what_cannot_be_evaluated_is_named() {
     evaluate(&["run", "data/train.jsonl", "--format", "cook"], &["cook", "sharegpt"]);
     evaluate(&["run", "data/train.jsonl", "--columns", "cook"], &["--columns", "field=name"]);
     evaluate(&["run", "data/train.jsonl", "--scores", "meteor"], &["--scores", "meteor", "wer"]);
-    evaluate(&["run", "data/train.jsonl", "--answers", "--normalize", "all"], &["--normalize", "basic"]);
+    let scores = ["run", "data/train.jsonl", "--scores"];
+    evaluate(&[&scores[..], &["cer", "--normalize", "all"]].concat(), &["--normalize", "basic"]);
+    let without = ["--normalize applies only", "wer, cer and words"];
+    evaluate(&[&scores[..], &["bleu,rouge", "--normalize", "none"]].concat(), &without);
+    evaluate(&["run", "data/train.jsonl", "--answers", "--normalize", "basic"], &without);
     let kept = fixture.read("data/held_out.jsonl");
     for (path, word) in [("./data/held_out.jsonl", "is read as data"), ("gone/heard.jsonl", "--hypotheses: gone")] {
         evaluate(&["run", "data/held_out.jsonl", "--hypotheses", path], &[word]);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::error::code;
 use super::validate::Rules;
-use super::{EpisodeRange, Eval, RunConfig, TrainFile};
+use super::{EpisodeRange, Eval, Normalize, RunConfig, TrainFile};
 
 impl Rules<'_> {
     /// Checks what is evaluated and when, and that held-out samples are evaluated.
@@ -48,6 +48,13 @@ impl Rules<'_> {
         self.broken(no_patience, code::COMBINATION, &["eval.min_delta"], || {
             let message = "`eval.min_delta` requires `eval.patience`, whose count it resets less often".to_owned();
             (message, "set eval.patience to a number of evaluations, or drop eval.min_delta")
+        });
+        let is_normalized = eval.scores.iter().any(|score| score.is_normalized())
+            || eval.expect.values().any(|expect| expect.word.is_some());
+        let is_idle = eval.normalize != Normalize::default() && !is_normalized;
+        self.broken(is_idle, code::COMBINATION, &["eval.normalize", "eval.scores"], || {
+            let message = "`eval.normalize` applies only to wer, cer and words of `eval.scores`".to_owned();
+            (message, "add one of them to eval.scores, or drop eval.normalize")
         });
         let keys = [
             ("eval.max_samples", eval.max_samples.is_some()),

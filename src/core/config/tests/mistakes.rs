@@ -126,6 +126,10 @@ fn one_mistake_at_a_time() {
             &["LF0104", "`eval.expect.held_out.at_least`"],
         ),
         ("eval: { path: DATA, scores: [meteor] }\n", &["`eval.scores.0`", "wer"]),
+        (
+            "eval: { path: DATA, scores: [bleu, rouge], normalize: none }\n",
+            &["LF0111", "`eval.normalize` applies only to wer, cer and words", "drop eval.normalize"],
+        ),
         // the course of the learning rate
         ("$ +train.warmup_ratio=1.5", &["LF0104", "`train.warmup_ratio`: must be at most 1"]),
         (
