@@ -24,8 +24,13 @@ use loongforge_core::text::shell_word;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use serde_json::Value;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// A file in a run's folder with the number of steps after which all was evaluated that is evaluated after a run.
+pub const EVALUATED: &str = ".evaluated";
 
 /// A file of pictures, and what it is called.
 type Sheet = (&'static str, PathBuf);
@@ -139,7 +144,37 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
         let command = format!("MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}", store.display());
         console.line(&format!("{:<38} {command}", "for MLflow"));
     }
-    evaluated
+    evaluated.and_then(|()| note(config))
+}
+
+/// Notes that the run is evaluated.
+fn note(config: &RunConfig) -> Result<()> {
+    let path = config.run.dir.join(EVALUATED);
+    fs::write(&path, format!("{}\n", config.train.num_steps())).with_context(|| path.display().to_string())
+}
+
+/// Returns whether [`after_run`] has come to its end after the run's last step.
+///
+/// # Errors
+/// The note of it cannot be read.
+pub fn is_made(config: &RunConfig) -> Result<bool> {
+    let path = config.run.dir.join(EVALUATED);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text.trim().parse::<u64>().ok() == Some(config.train.num_steps())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+/// Removes the note that the run is evaluated: it goes on.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn forget(config: &RunConfig) -> io::Result<()> {
+    match fs::remove_file(config.run.dir.join(EVALUATED)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Draws the loss curves of a run that was stopped on request; it has ended well, whatever becomes of them.

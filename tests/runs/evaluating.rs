@@ -156,6 +156,33 @@ fn a_run_that_was_killed_before_its_last_evaluation_makes_it_when_it_is_started_
     assert!(run(&["--resume"]).contains("nothing to do"));
 }
 
+/// Where nothing is evaluated during the run, or no file tells what was, a kill leaves the run without the note that it is evaluated.
+#[test]
+fn a_run_that_was_killed_before_it_was_evaluated_is_evaluated_when_it_is_started_again() {
+    let fixture = Fixture::new(Pictures::Some);
+    let path = format!("+eval.path={}", fixture.path().join("data/held_out.jsonl").display());
+    let run = |name: &str, more: &[&str]| {
+        let own = ["train.steps=2", path.as_str(), "eval.max_new_tokens=2"];
+        let output = program(&fixture, name, &[&own[..], more].concat()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    let cases: [(&str, &[&str], &str); 2] = [
+        ("after", &["eval.every_steps=0"], "held out: loss"),
+        ("untold", &["eval.every_steps=2", "log.jsonl=false"], "eval after 2 steps"),
+    ];
+    for (name, more, said) in cases {
+        let again = [more, &["--resume"]].concat();
+        assert!(run(name, more).contains(said), "{name}");
+        std::fs::remove_file(fixture.path().join(name).join(".evaluated")).unwrap();
+        let text = run(name, &again);
+        assert!(text.contains(said) && !text.contains("nothing to do"), "{name}: {text}");
+        let text = run(name, &again);
+        assert!(!text.contains(said) && text.contains("nothing to do"), "{name}: {text}");
+    }
+}
+
 #[test]
 fn experts_that_are_spread_are_evaluated_and_answer() {
     let fixture = Fixture::new(Pictures::None);

@@ -223,6 +223,9 @@ fn first_step(mut former: Option<FormerRun>, config: &RunConfig) -> FirstStep {
                 tracing::warn!("old packs could not be removed, and are removed at the next first step: {error}")
             });
         }
+        if let Err(error) = after_run::forget(&config) {
+            tracing::warn!("{}: {error}", config.run.dir.join(after_run::EVALUATED).display());
+        }
         if let Some(mark) = SchedulerProcess::replaced() {
             // A restart without it begins anew.
             let _ = std::fs::write(mark, "");

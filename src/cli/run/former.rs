@@ -12,6 +12,7 @@
 //! Whoever starts next puts back where `moved` is missing, or nobody takes over the new run; else goes on removing.
 
 use crate::cli::UsageError;
+use crate::eval::after_run::EVALUATED;
 use crate::eval::samples::SAMPLES;
 use anyhow::{Context, Result};
 use loongforge_actors::checkpoint::{BEST, FORMER};
@@ -30,7 +31,8 @@ const PLACE: &str = "checkpoint.dir";
 const FAILED: &str = "failed-overwrite";
 
 /// Files and folders that a run writes into `run.dir` and that are a part of its record.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
+    EVALUATED,
     "bad.jsonl",
     "config.yaml",
     "eval.jsonl",

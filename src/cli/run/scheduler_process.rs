@@ -9,8 +9,9 @@ use super::offline;
 use super::packs_lock::expect_no_shares;
 use crate::cli::part::Part;
 use crate::cli::{UsageError, exit};
-use crate::eval::held_out_sets;
 use crate::eval::report::EVAL;
+use crate::eval::samples::step_folder;
+use crate::eval::{after_run, held_out_sets};
 use crate::run::compose::{Composition, Resume, is_own};
 use crate::run::poison_items;
 use crate::run::snapshots::Snapshots;
@@ -18,6 +19,7 @@ use crate::run::uploads;
 use loongforge_actors::checkpoint::{Uploads, clean, restore};
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::{is_takeover, keeper};
+use loongforge_core::checkpoint::latest;
 use loongforge_core::config::{Device, Loaded, RunConfig};
 use loongforge_core::observe::{Console, read_evaluations};
 use loongforge_torch::device::settle;
@@ -92,17 +94,11 @@ impl SchedulerProcess<'_> {
             }
             // A launcher may start again what has ended.
             let steps = settled.train.num_steps();
-            let done = resumed.as_ref().filter(|resumed| resumed.first_step.0 >= steps);
-            let is_evaluated = !lacks_last_evaluation(&settled, &composition, done)?;
-            if let Some(done) = done.filter(|_| is_evaluated) {
-                let (path, done) = (done.checkpoint.display(), done.first_step);
-                let asked = match loaded.config.train.epochs {
-                    Some(epochs) => format!("train.epochs {epochs} comes to {steps}"),
-                    None => format!("train.steps is {steps}"),
-                };
-                console.line(&format!("nothing to do: {path} has {done} steps, and {asked}; raise it to train on"));
-                uploads::finish(uploads::start(&settled, false, console)?, &settled, console)?;
-                return Ok(ExitCode::SUCCESS);
+            if let Some(done) = resumed.as_ref().filter(|resumed| resumed.first_step.0 >= steps) {
+                let left = left_of(&settled, &composition, done)?;
+                if left != Left::Evaluation {
+                    return self.conclude(&settled, done, left, uploads);
+                }
             }
             if let Some(snapshots) = &snapshots {
                 clean(snapshots.path())?;
@@ -132,6 +128,38 @@ impl SchedulerProcess<'_> {
             composition = compose(&settled)?.settled().map_err(|error| UsageError::of(&error))?;
         }
         unreachable!("the loop ends with an error")
+    }
+
+    /// Ends a run whose steps are all done: evaluates its last checkpoint where that is `left`, and waits until checkpoints are copied.
+    fn conclude(
+        &self,
+        config: &RunConfig,
+        done: &Resume,
+        left: Left,
+        uploads: &mut Option<Uploads>,
+    ) -> anyhow::Result<ExitCode> {
+        let Self { loaded, console, .. } = *self;
+        *uploads = uploads::start(config, false, console)?;
+        let (path, num_steps, steps) = (done.checkpoint.display(), done.first_step, config.train.num_steps());
+        let evaluated = if left == Left::AfterRun {
+            console.keep_log(&config.run.dir.join("log"));
+            console.line(&format!("{path} has all {steps} steps, but was not evaluated after the run: doing so now"));
+            after_run::after_run(config, console)
+        } else {
+            let asked = match loaded.config.train.epochs {
+                Some(epochs) => format!("train.epochs {epochs} comes to {steps}"),
+                None => format!("train.steps is {steps}"),
+            };
+            console.line(&format!("nothing to do: {path} has {num_steps} steps, and {asked}; raise it to train on"));
+            Ok(())
+        };
+        let copied = uploads::finish(uploads.take(), config, console);
+        if evaluated.is_err() {
+            copied.unwrap_or_else(|error| console.line(&format!("warning: {error}")));
+        } else {
+            copied?;
+        }
+        evaluated.map(|()| ExitCode::SUCCESS)
     }
 
     /// Returns whether this process has the scheduler, and no actor: another one may take over from its journal.
@@ -164,15 +192,43 @@ impl SchedulerProcess<'_> {
     }
 }
 
-/// Returns whether a run whose last checkpoint is `done` was killed before the evaluation after its last step, which `eval.jsonl` shows.
+/// What is left of a run whose steps are all done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// What is evaluated when its actors have ended.
+    AfterRun,
+    /// The evaluation after the last step, which its actors make.
+    Evaluation,
+}
+
+/// Returns what is left of a run that has its last checkpoint, `done`, and may have been killed before that was evaluated.
 ///
 /// # Errors
-/// That file cannot be read.
-fn lacks_last_evaluation(config: &RunConfig, composition: &Composition, done: Option<&Resume>) -> anyhow::Result<bool> {
-    let steps = config.train.num_steps();
-    let is_evaluated = config.log.jsonl && held_out_sets::during(config, composition.folder()).is_some();
-    if !is_evaluated || !done.is_some_and(|done| done.first_step.0 == steps && is_own(&done.checkpoint, config)) {
-        return Ok(false);
+/// A file or folder of the run cannot be read.
+fn left_of(config: &RunConfig, composition: &Composition, done: &Resume) -> anyhow::Result<Left> {
+    let (steps, dir) = (config.train.num_steps(), &config.run.dir);
+    if done.first_step.0 != steps || !is_own(&done.checkpoint, config) {
+        return Ok(Left::Nothing);
     }
-    Ok(read_evaluations(&config.run.dir.join(EVAL))?.iter().all(|record| record.step != steps))
+    let during = held_out_sets::during(config, composition.folder());
+    let is_told = during.is_some() && config.log.jsonl;
+    let told = if is_told { read_evaluations(&dir.join(EVAL))? } else { Vec::new() };
+    let has = |name: &String| told.iter().any(|record| record.step == steps && record.set == *name);
+    let names = during.map(|eval| eval.set_names(config.data.val_size > 0.0)).unwrap_or_default();
+    if is_told && !names.iter().any(has) {
+        return Ok(Left::Evaluation);
+    }
+    if after_run::is_made(config)? {
+        return Ok(Left::Nothing);
+    }
+    let lacks_samples = config.sample.is_some() && !dir.join(step_folder(done.first_step)).is_dir();
+    if lacks_samples || !names.iter().all(has) {
+        return Ok(Left::Evaluation);
+    }
+    // The newest one is evaluated.
+    let newest = latest(&config.checkpoint.dir)?;
+    let is_newest = newest.is_some_and(|newest| newest.file_name() == done.checkpoint.file_name());
+    let is_evaluated = config.eval.is_some() || config.sample.is_some();
+    Ok(if is_newest && is_evaluated { Left::AfterRun } else { Left::Nothing })
 }
