@@ -139,7 +139,9 @@ impl SchedulerProcess<'_> {
         uploads: &mut Option<Uploads>,
     ) -> anyhow::Result<ExitCode> {
         let Self { loaded, console, .. } = *self;
-        *uploads = uploads::start(config, false, console)?;
+        if uploads.is_none() {
+            *uploads = uploads::start(config, false, console)?;
+        }
         let (path, num_steps, steps) = (done.checkpoint.display(), done.first_step, config.train.num_steps());
         let evaluated = if left == Left::AfterRun {
             console.keep_log(&config.run.dir.join("log"));
