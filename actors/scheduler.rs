@@ -60,6 +60,9 @@ pub trait Observer {
     /// A checkpoint could not be written. The run continues.
     fn save_failed(&mut self, _failed: &FailedSave) {}
 
+    /// The engines wait with a step, whose state is to be saved, until an earlier checkpoint is published.
+    fn save_waits(&mut self, _step: StepId) {}
+
     /// The run is about to end because steps are not finite.
     fn not_finite(&mut self, _found: &NonFinite) {}
 }
@@ -212,6 +215,7 @@ impl Scheduler {
                     }
                     Output::Publish(draft) => effects.push(Effect::Publish(draft)),
                     Output::NonFinite(found) => self.observer.not_finite(&found),
+                    Output::SaveWaits(step) => self.observer.save_waits(step),
                     Output::SaveFailed(failed) => {
                         if self.first_unseen.is_none() {
                             discard(&failed.dir);
@@ -238,9 +242,12 @@ impl Scheduler {
         let Some(first_unseen) = self.first_unseen else { return true };
         match output {
             Output::Step(summary) => summary.step >= first_unseen,
-            Output::Pool(_) | Output::Bad(_) | Output::CrashedOn(_) | Output::Prepare(..) | Output::NonFinite(_) => {
-                false
-            }
+            Output::Pool(_)
+            | Output::Bad(_)
+            | Output::CrashedOn(_)
+            | Output::Prepare(..)
+            | Output::SaveWaits(_)
+            | Output::NonFinite(_) => false,
             _ => true,
         }
     }

@@ -24,7 +24,7 @@ pub(super) struct Publishing {
     thread: JoinHandle<()>,
 }
 
-/// The drafts that wait for the thread: no more than the saves that the coordinator has open. Its clones share them.
+/// The drafts that wait for the thread: few, since the coordinator lets steps wait for them. Its clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Drafts(Arc<Shared>);
 

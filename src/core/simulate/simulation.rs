@@ -278,6 +278,7 @@ impl<'a> Simulation<'a> {
                 | Output::Evict(_)
                 | Output::Paused(..)
                 | Output::SaveFailed(_)
+                | Output::SaveWaits(_)
                 | Output::NonFinite(_)
                 | Output::CrashedOn(_)
                 | Output::Evaluated(_)

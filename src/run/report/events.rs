@@ -6,7 +6,7 @@ use crate::run::compose::publisher;
 use crate::run::nonfinite::skipped;
 use crate::run::poison_items;
 use loongforge_actors::{Observer, Publisher};
-use loongforge_core::message::{ActorId, SaveTo, SkippedSample, Trace};
+use loongforge_core::message::{ActorId, SaveTo, SkippedSample, StepId, Trace};
 use loongforge_core::observe::{Ending, News};
 use loongforge_core::schedule::{
     CheckpointDraft, EvaluationSummary, FailedSave, Failure, MAX_CRASHES, NonFinite, Outcome, PoisonItem, PoolChange,
@@ -139,6 +139,17 @@ impl Observer for Report {
                     self.max_failures
                 ));
             }
+        }
+    }
+
+    fn save_waits(&mut self, step: StepId) {
+        // Once says what may happen with each checkpoint.
+        if !std::mem::replace(&mut self.is_slowed, true) {
+            let steps = step.0 + 1;
+            self.console.line(&format!(
+                "warning: step {step} waits, since earlier checkpoints are not on the disk yet and {steps} steps are to be saved: \
+                 checkpoints come faster than checkpoint.dir takes them; save more rarely (checkpoint.every_steps, snapshot_every)"
+            ));
         }
     }
 

@@ -56,6 +56,8 @@ pub struct Report {
     /// Copies checkpoints into an object store.
     uploader: Option<Uploader>,
     max_failures: usize,
+    /// It was said that steps wait for checkpoints.
+    is_slowed: bool,
     evidence: Evidence,
     dir: PathBuf,
     /// Called when a step was applied, until it succeeds; what it begins is done beside the steps. Dropped after all that
@@ -112,6 +114,7 @@ impl Report {
             publication: publication(config, composed, folder)?,
             uploader: None,
             max_failures: config.checkpoint.max_failures,
+            is_slowed: false,
             evidence: Evidence::new(dir, config.run.seed),
             dir: dir.clone(),
             first_step: None,

@@ -123,6 +123,22 @@ fn no_checkpoint_of_the_last_step_is_written_where_none_is_wanted() {
 }
 
 #[test]
+fn steps_wait_where_checkpoints_are_written_faster_than_they_are_published() {
+    let pools = pools(1, 2, 1);
+    let spec = CoordinatorSpec { save_points: SavePoints { every_steps: 1, at_end: true }, ..spec(&pools, STEPS) };
+    let mut world = World::new(spec, &Script::default(), 3);
+    world.publishes_late = true;
+    while world.result.is_none() {
+        world.something();
+    }
+    assert_eq!(world.result, Some(Ok(Outcome::Completed)));
+    assert_eq!(world.most_unpublished, 2);
+    assert_eq!(world.held, (2..STEPS).map(StepId).collect::<Vec<_>>());
+    assert_eq!(world.lasting, (0..STEPS).map(StepId).collect::<Vec<_>>());
+    assert_eq!(world.log.steps, reference(&pools, &Script::default()).steps);
+}
+
+#[test]
 fn too_many_bad_samples_end_the_run() {
     let mut strict = spec(&pools(1, 1, 1), 100);
     strict.bad_samples.max_fraction = 0.01;

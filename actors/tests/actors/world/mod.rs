@@ -32,6 +32,12 @@ pub struct World {
     events: BTreeMap<ActorId, flume::Receiver<Event>>,
     credits: Vec<Credit>,
     publishing: Vec<(StepId, SaveTo)>,
+    /// Nothing is published while there is anything else to do.
+    pub publishes_late: bool,
+    /// The most that was not published at a time.
+    pub most_unpublished: usize,
+    /// Steps that waited for publications.
+    pub held: Vec<StepId>,
     /// So many publications fail.
     pub num_failing: usize,
     /// Saves that failed and are to be tried again.
@@ -94,6 +100,9 @@ impl World {
             events,
             credits,
             publishing: vec![],
+            publishes_late: false,
+            most_unpublished: 0,
+            held: vec![],
             num_failing: 0,
             num_retries: 0,
             lasting: vec![],
@@ -240,6 +249,7 @@ impl World {
                     }
                     Err(_) => false,
                 },
+                _ if self.publishes_late => false,
                 _ => match self.publishing.pop() {
                     Some((step, to)) if self.num_failing > 0 => {
                         self.num_failing -= 1;
@@ -262,6 +272,12 @@ impl World {
             if done {
                 return false;
             }
+        }
+        if !self.publishing.is_empty() {
+            let (step, to) = self.publishing.remove(0);
+            self.lasting.push(step);
+            self.input(Input::Published(step, to));
+            return true;
         }
         if self.num_retries > 0 {
             self.num_retries -= 1;
@@ -335,6 +351,7 @@ impl World {
                 Output::Evaluated(summary) => self.log.evaluated.push(*summary),
                 Output::Bad(samples) => self.log.bad.extend(samples),
                 Output::Prepare(..) | Output::Paused(..) => {}
+                Output::SaveWaits(step) => self.held.push(step),
                 Output::NonFinite(found) => self.not_finite = Some(found),
                 Output::CrashedOn(items) => self.killed.extend(items),
                 Output::Doubt(doubt) => self.doubts.push(doubt),
@@ -345,6 +362,7 @@ impl World {
                     let files = draft.files.into_iter().map(|file| file.name).collect();
                     self.log.published.push((draft.step, draft.state, files));
                     self.publishing.push((draft.step, draft.to));
+                    self.most_unpublished = self.most_unpublished.max(self.publishing.len());
                 }
                 Output::Finished(result) => self.result = Some(result),
             }

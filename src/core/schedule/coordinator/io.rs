@@ -71,6 +71,8 @@ pub enum Output {
     Publish(Box<CheckpointDraft>),
     /// A checkpoint could not be written. The run continues.
     SaveFailed(FailedSave),
+    /// The engines wait with this step, whose state is to be saved, until an earlier checkpoint is published.
+    SaveWaits(StepId),
     /// Why the run is about to end: steps are not finite.
     NonFinite(NonFinite),
     /// Every actor has ended. Nothing follows.

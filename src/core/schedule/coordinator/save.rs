@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+/// Maximum number of checkpoints that are written and not published: one on its way, and one that waits.
+const MAX_UNPUBLISHED: usize = 2;
+
 /// Saves that are not published yet, and the results of earlier ones.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Saves {
@@ -22,6 +25,8 @@ pub(super) struct Saves {
     wanted: bool,
     /// Whether a save has failed: `wanted` is set when the caller says so.
     waits: bool,
+    /// The last step that was held back because too many checkpoints were not published.
+    held: Option<StepId>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -69,7 +74,15 @@ pub struct FailedSave {
 impl Saves {
     /// Creates the tracker, which gives up after this many consecutive failures.
     pub fn new(max_failures: usize) -> Self {
-        Self { open: BTreeMap::new(), last: None, num_failures: 0, max_failures, wanted: false, waits: false }
+        Self {
+            open: BTreeMap::new(),
+            last: None,
+            num_failures: 0,
+            max_failures,
+            wanted: false,
+            waits: false,
+            held: None,
+        }
     }
 
     /// Begins a save; returns the folder to write into.
@@ -266,6 +279,17 @@ impl Saves {
     /// Returns whether a checkpoint of this step is on disk or being written.
     pub fn has(&self, step: StepId) -> bool {
         self.last == Some(step)
+    }
+
+    /// Returns whether as many checkpoints as may wait are written and not published.
+    pub fn is_full(&self) -> bool {
+        let is_written = |save: &&Save| save.awaited.is_empty() && save.vacant.is_empty();
+        self.open.values().filter(is_written).count() >= MAX_UNPUBLISHED
+    }
+
+    /// Holds a step back until checkpoints are published; returns whether that is new.
+    pub fn hold(&mut self, step: StepId) -> bool {
+        self.held.replace(step) != Some(step)
     }
 
     /// Returns whether no checkpoint is being written.

@@ -151,6 +151,9 @@ impl Coordinator {
         if !self.in_flight.get(&step).is_some_and(may_be_decided) {
             return;
         }
+        if !self.evaluates() && self.waits_to_save(step) {
+            return;
+        }
         let engines = self.compute_actors();
         let Some(in_flight) = self.in_flight.get_mut(&step) else { return };
         if in_flight.is_evaluation() {
@@ -187,17 +190,31 @@ impl Coordinator {
         self.out.extend(engines.into_iter().map(|actor| Output::Send(actor, in_flight.command_for(actor))));
     }
 
-    /// Tells the engines to save as soon as they have applied `step`, if a save is due. It is sent before that step ends, so that
-    /// no rank begins the next step, in which ranks wait for each other, while others save together.
-    fn save_with(&mut self, step: StepId) {
+    /// Returns whether a step has to wait because its state is to be saved and too many checkpoints are not published: a disk that is
+    /// slower than steps slows them down rather than being filled.
+    fn waits_to_save(&mut self, step: StepId) -> bool {
+        let waits = !self.is_probing() && self.saves.is_full() && !self.due(step).is_empty();
+        if waits && self.saves.hold(step) {
+            self.out.push(Output::SaveWaits(step));
+        }
+        waits
+    }
+
+    /// Returns where the state after `step` is to be saved.
+    fn due(&self, step: StepId) -> Vec<SaveTo> {
         let done = step.0 + 1;
         let in_memory =
             self.spec.snapshots.as_ref().is_some_and(|(_, every)| done.is_multiple_of(*every) && done < self.end.0);
         let on_disk =
             (done == self.end.0 && self.saves_last()) || self.spec.save_points.is_due(done) || self.saves.is_wanted();
-        for to in
-            [(in_memory, SaveTo::Memory), (on_disk, SaveTo::Disk)].into_iter().filter_map(|(is, to)| is.then_some(to))
-        {
+        let places = [(in_memory, SaveTo::Memory), (on_disk, SaveTo::Disk)];
+        places.into_iter().filter_map(|(is, to)| is.then_some(to)).collect()
+    }
+
+    /// Tells the engines to save as soon as they have applied `step`, if a save is due. It is sent before that step ends, so that
+    /// no rank begins the next step, in which ranks wait for each other, while others save together.
+    fn save_with(&mut self, step: StepId) {
+        for to in self.due(step) {
             let in_flight = &self.in_flight[&step];
             let ledger = in_flight.ledger(self.stream.ledger);
             let mut state = in_flight.state(&self.stream, ledger, self.costs.fitted());
