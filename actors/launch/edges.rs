@@ -138,22 +138,43 @@ impl Edges {
 
     /// An edge to whoever has said that it listens at `path`, and what carries it, between hosts.
     pub async fn connect(&self, path: &Path, edge: EdgeSpec) -> Result<(Box<dyn Edge>, Option<Carrier>), String> {
-        let credit = edge.credit as usize;
         let address: Address = path.to_string_lossy().parse()?;
         if let Address::Unix(path) = &address {
-            let edge = SlabEdge::connect(path, self.me, edge.to, credit, &self.mail);
-            return Ok((Box::new(edge.map_err(|error| error.to_string())?), None));
+            return self.slab(path, edge);
         }
         let failed = |error: io::Error| format!("edge to {} at {address}: {error}", edge.to);
-        let (from, to) = (self.me, edge.to);
-        let hello = move |attempt| Up::Edge { from, to, credit: edge.credit, attempt };
-        let mut dial = dial(address.clone(), self.security.clone(), edge.to.role, from, hello);
+        let mut dial = self.dial(&address, edge);
         let (first, num_failed) = reach(&mut dial, self.lease).await.map_err(failed)?;
         // The peer may have heard of attempts that failed here, and takes later ones alone.
         let again: Reconnect = Box::new(move |wire, attempt, received| dial(wire, num_failed + attempt, received));
-        let (spec, recovery) = (self.spec(credit, None), Recovery::Connect(again));
-        let (edge, carrier) = StreamEdge::new(Some(first), recovery, spec, edge.to, self.mail.clone());
-        Ok((Box::new(edge), Some(Box::pin(carrier))))
+        Ok(self.stream(Some(first), again, edge))
+    }
+
+    /// Works like [`Edges::connect`] for an encoder that has joined, which may be gone again: nobody waits for it. Between hosts the
+    /// carrier connects, and the mailbox is told that it is gone where it cannot be reached.
+    pub fn connect_later(&self, path: &Path, edge: EdgeSpec) -> Result<(Box<dyn Edge>, Option<Carrier>), String> {
+        let address: Address = path.to_string_lossy().parse()?;
+        match &address {
+            Address::Unix(path) => self.slab(path, edge),
+            address => Ok(self.stream(None, self.dial(address, edge), edge)),
+        }
+    }
+
+    fn slab(&self, path: &Path, edge: EdgeSpec) -> Result<(Box<dyn Edge>, Option<Carrier>), String> {
+        let edge = SlabEdge::connect(path, self.me, edge.to, edge.credit as usize, &self.mail);
+        Ok((Box::new(edge.map_err(|error| error.to_string())?), None))
+    }
+
+    fn stream(&self, first: Option<Raw>, dial: Reconnect, edge: EdgeSpec) -> (Box<dyn Edge>, Option<Carrier>) {
+        let (spec, recovery) = (self.spec(edge.credit as usize, None), Recovery::Connect(dial));
+        let (edge, carrier) = StreamEdge::new(first, recovery, spec, edge.to, self.mail.clone());
+        (Box::new(edge), Some(Box::pin(carrier)))
+    }
+
+    fn dial(&self, address: &Address, EdgeSpec { to, credit, .. }: EdgeSpec) -> Reconnect {
+        let from = self.me;
+        let hello = move |attempt| Up::Edge { from, to, credit, attempt };
+        dial(address.clone(), self.security.clone(), to.role, from, hello)
     }
 }
 
@@ -360,6 +381,7 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_core::transport::{Mail, Mailbox};
 
     #[test]
     fn a_peer_that_cannot_be_reached_at_once_is_tried_again() {
@@ -379,6 +401,24 @@ mod tests {
         assert_eq!(reached.map(|(_, num_failed)| num_failed).unwrap(), 2);
         let error = runtime.block_on(reach(&mut failing(u64::MAX), 3 * RETRY)).map(drop).unwrap_err().to_string();
         assert!(error.starts_with("attempt ") && error != "attempt 0 failed", "{error}");
+    }
+
+    #[test]
+    fn nobody_waits_for_an_encoder_that_has_joined_and_is_gone_again() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (mailbox, to) = (Mailbox::new(1, 4), ActorId::encoder(3));
+        let (security, lease) = (Security::plain("a", false), Duration::from_millis(200));
+        let edges = Edges { me: ActorId::foundation(0), security, mail: mailbox.sender(), lease };
+        // A port at which somebody was.
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        runtime.block_on(async {
+            let (_edge, carrier) = edges.connect_later(address.as_ref(), EdgeSpec::new(edges.me, to, 1000)).unwrap();
+            carrier.unwrap().await;
+            // Who tells the mailbox has its turn.
+            sleep(RETRY).await;
+        });
+        let told = mailbox.recv_timeout(Duration::ZERO);
+        assert!(matches!(told, Some(Mail::Gone { peer, .. }) if peer == to), "{told:?}");
     }
 
     #[test]

@@ -109,13 +109,16 @@ async fn listen(mut receiver: WireReceiver, commands: Commands, shared: Edges) {
     let reason = loop {
         match hear(&mut receiver).await {
             Ok(Some(Down::Command(Command::Connect { to, credit, path }))) => {
-                // One that is gone again is no loss: the scheduler knows.
-                match shared.connect(&path, EdgeSpec::new(me, to, credit)).await {
+                match shared.connect_later(&path, EdgeSpec::new(me, to, credit)) {
                     Ok((edge, carrier)) => {
-                        carrier.map(tokio::spawn);
                         drop(shared.mail.send(Mail::Edge { to, edge }));
+                        carrier.map(tokio::spawn);
                     }
-                    Err(error) => tracing::warn!("no edge to {to}: {error}"),
+                    // One that is gone again is no loss: the scheduler knows. Nothing is to be sent to one that is there.
+                    Err(error) => {
+                        tracing::warn!("no edge to {to}: {error}");
+                        drop(shared.mail.send(Mail::Gone { peer: to, reason: error }));
+                    }
                 }
             }
             Ok(Some(Down::Command(command))) => commands.send(command),
