@@ -28,9 +28,9 @@ enum Kind {
 }
 
 impl Kind {
-    /// Recordings beside pictures or clips are no samples.
-    fn of<'a>(mut names: impl Iterator<Item = &'a str> + Clone) -> Option<Self> {
-        match names.clone().any(is_visual) {
+    /// Recordings beside pictures or clips are no samples, unless the format is theirs.
+    fn of<'a>(mut names: impl Iterator<Item = &'a str> + Clone, format: Format) -> Option<Self> {
+        match format != Format::Transcripts && names.clone().any(is_visual) {
             true => Some(Self::Visuals),
             false => names.any(is_recording).then_some(Self::Recordings),
         }
@@ -72,12 +72,14 @@ pub struct Folder {
 }
 
 impl Folder {
+    /// Lists the folder as a set of this format.
+    ///
     /// # Errors
     /// The folder cannot be listed.
-    pub fn open(path: &Path) -> Result<Self, String> {
+    pub fn open(path: &Path, format: Format) -> Result<Self, String> {
         let mut names: Vec<String> = names_in(path)?.into_iter().map(|(name, ..)| name).collect();
         let captions = captions(names.iter().map(String::as_str));
-        let kind = Kind::of(names.iter().map(String::as_str)).unwrap_or(Kind::Visuals);
+        let kind = Kind::of(names.iter().map(String::as_str), format).unwrap_or(Kind::Visuals);
         names.retain(|name| kind.has(name));
         names.sort_by(|a, b| natural(a, b));
         Ok(Self { path: path.to_owned(), kind, names, captions, caption: None })
@@ -141,7 +143,7 @@ impl Block for Folder {
 /// The folder cannot be listed.
 pub fn shard(path: &Path, format: Format) -> Result<Option<Shard>, String> {
     let mut names = names_in(path)?;
-    let kind = Kind::of(names.iter().map(|(name, ..)| name.as_str())).filter(|kind| match format {
+    let kind = Kind::of(names.iter().map(|(name, ..)| name.as_str()), format).filter(|kind| match format {
         Format::Auto => true,
         Format::Captioned => *kind == Kind::Visuals,
         Format::Transcripts => *kind == Kind::Recordings,
@@ -163,10 +165,10 @@ pub fn shard(path: &Path, format: Format) -> Result<Option<Shard>, String> {
     Ok(Some(Shard { name, size, tag: format!("{:016x}", tag) }))
 }
 
-/// Sentences of what a folder of pictures or recordings has beside them that is not read.
-pub fn left_out(path: &Path) -> Vec<String> {
+/// Sentences of what a folder of pictures or recordings has beside them that is not read in this format.
+pub fn left_out(path: &Path, format: Format) -> Vec<String> {
     let Ok(names) = names_in(path) else { return Vec::new() };
-    let kind = Kind::of(names.iter().map(|(name, ..)| name.as_str())).unwrap_or(Kind::Visuals);
+    let kind = Kind::of(names.iter().map(|(name, ..)| name.as_str()), format).unwrap_or(Kind::Visuals);
     let samples: BTreeSet<String> =
         names.iter().filter(|(name, ..)| kind.has(name)).map(|(name, ..)| stem(name)).collect();
     // A `.caption` beside a `.txt` of the same name is not read.
@@ -202,7 +204,9 @@ pub fn left_out(path: &Path) -> Vec<String> {
 
 /// Says how to train on the folders in a folder that have pictures, clips or recordings; `None` where none has.
 pub fn with_samples(path: &Path) -> Option<String> {
-    let has = |names: Vec<(String, u64, u128)>| Kind::of(names.iter().map(|(name, ..)| name.as_str())).is_some();
+    let has = |names: Vec<(String, u64, u128)>| {
+        Kind::of(names.iter().map(|(name, ..)| name.as_str()), Format::Auto).is_some()
+    };
     folders_within(path, |folder| names_in(folder).is_ok_and(has))
 }
 
@@ -271,14 +275,14 @@ mod tests {
         for name in captions {
             std::fs::write(folder.path().join(name), name).unwrap();
         }
-        let opened = Folder::open(folder.path()).unwrap();
+        let opened = Folder::open(folder.path(), Format::Auto).unwrap();
         let caption = |index| match opened.read(index).unwrap().body {
             Body::Json(json) => json["caption"].as_str().unwrap().to_owned(),
             _ => unreachable!("a picture of a folder is JSON"),
         };
         assert_eq!([caption(0), caption(1), caption(2)], ["a.TXT", "b.TXT", "c.txt"]);
         assert!(opened.read(3).unwrap_err().contains("d.txt or take it out"));
-        let told = left_out(folder.path()).join("\n");
+        let told = left_out(folder.path(), Format::Auto).join("\n");
         assert!(told.contains("another caption are left out: ") && told.ends_with(" and 2 more"), "{told}");
         assert!(shard(folder.path(), Format::Auto).unwrap().unwrap().size > 4 * 9);
     }
@@ -300,17 +304,21 @@ mod tests {
         let said = |format| paths::left_out(&folder.path().display().to_string(), format).concat();
         assert!(said(Format::Auto).contains("lost.txt") && said(Format::Plain).is_empty(), "{}", said(Format::Plain));
         assert!(shards(Format::Captioned).unwrap()[0].name.ends_with(".txt"));
-        let opened = Folder::open(folder.path()).unwrap();
+        let opened = Folder::open(folder.path(), Format::Auto).unwrap();
         let Body::Json(json) = opened.read(0).unwrap().body else { panic!("a recording of a folder is JSON") };
         assert_eq!((opened.len(), json), (2, serde_json::json!({"audio": "a 2.WAV", "text": "two"})));
         let error = opened.read(1).unwrap_err();
         assert!(error.contains("has no transcript: write") && error.contains("a 10.txt or take it out"), "{error}");
-        let told = left_out(folder.path()).join("\n");
+        let told = left_out(folder.path(), Format::Auto).join("\n");
         assert!(told.ends_with("transcripts without a recording are left out: lost.txt"), "{told}");
-        // Beside pictures they are no samples.
+        // Beside pictures they are no samples, unless they are asked for.
         write("b.png", "a picture");
-        assert!(shard(folder.path(), Format::Transcripts).unwrap().is_none());
-        let told = left_out(folder.path()).join("\n");
+        let asked = shard(folder.path(), Format::Transcripts).unwrap().unwrap();
+        let opened = Folder::open(folder.path(), Format::Transcripts).unwrap();
+        assert_eq!((asked.tag, opened.len(), opened.name(0).as_str()), (found[0].tag.clone(), 2, "a 2.WAV"));
+        let told = left_out(folder.path(), Format::Transcripts).join("\n");
+        assert!(told.ends_with("files that are neither recordings nor transcripts are left out: b.png"), "{told}");
+        let told = left_out(folder.path(), Format::Auto).join("\n");
         let left = "neither pictures nor captions are left out: a ";
         assert!(told.contains(left) && told.ends_with(" and 1 more"), "{told}");
     }
@@ -346,7 +354,7 @@ mod tests {
         );
         // Beside pictures of its own, they are left out with the same words.
         write("own.png");
-        let told = left_out(folder.path()).join("\n");
+        let told = left_out(folder.path(), Format::Auto).join("\n");
         assert!(
             told.contains("its subfolders are left out, 6 of them; subfolders") && told.ends_with(weight),
             "{told}"
@@ -354,7 +362,7 @@ mod tests {
         for name in ["cats", "10_dogs", "a", "b", "c"] {
             std::fs::remove_dir_all(folder.path().join(name)).unwrap();
         }
-        let told = left_out(folder.path()).join("\n");
+        let told = left_out(folder.path(), Format::Auto).join("\n");
         assert!(
             told.ends_with("its subfolders are left out, 1 of them; name them as data sets of their own"),
             "{told}"

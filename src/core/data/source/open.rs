@@ -12,7 +12,7 @@ use super::parallel::in_parallel;
 use super::paths;
 use super::shard::{Container, Shard};
 use super::steps;
-use crate::config::{Paths, TrainFile};
+use crate::config::{Format, Paths, TrainFile};
 use crate::data::error::DataError;
 use crate::data::lerobot::Set;
 use crate::data::locator::is_remote;
@@ -94,19 +94,19 @@ fn wids(path: &str) -> Result<Option<Counted>, DataError> {
     Ok(Some((shards, counts)))
 }
 
-/// Records of each block of each shard. A shard that cannot be read has one, which is bad, if others can.
+/// Records of each block of each shard of a set of this format. A shard that cannot be read has one, which is bad, if others can.
 ///
 /// # Errors
 /// No shard can be read, or one that is far away.
-pub fn count(found: &Found, is_plain: bool, index: &mut Index) -> Result<Vec<Vec<u64>>, DataError> {
-    let what = if is_plain { "lines" } else { "records that are not blank" };
+pub fn count(found: &Found, format: Format, index: &mut Index) -> Result<Vec<Vec<u64>>, DataError> {
+    let what = if format == Format::Plain { "lines" } else { "records that are not blank" };
     let known = |at: usize, index: &Index| match (found.counts[at], found.shards[at].container()) {
         (Some(count), Container::Tar) => Some(vec![count]),
         _ => index.get(&found.shards[at], what).cloned(),
     };
     let mut lens: Vec<Option<Vec<u64>>> = (0..found.shards.len()).map(|at| known(at, index)).collect();
     let missing: Vec<usize> = (0..lens.len()).filter(|&at| lens[at].is_none()).collect();
-    let counted = in_parallel(&missing, "counting samples", |&at| found.shards[at].count(is_plain));
+    let counted = in_parallel(&missing, "counting samples", |&at| found.shards[at].count(format));
     let mut failed = None;
     for (&at, counted) in missing.iter().zip(counted) {
         let shard = &found.shards[at];

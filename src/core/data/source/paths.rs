@@ -124,7 +124,7 @@ pub fn left_out(path: &str, format: Format) -> Vec<String> {
     let read = of_folder(folder).ok().filter(|_| is_local).map(|[read, _]| read);
     let is_captions = read.is_some_and(|read| read.iter().all(|file| is_caption(file)));
     match is_captions && folder::shard(folder, format).is_ok_and(|shard| shard.is_some()) {
-        true => folder::left_out(folder),
+        true => folder::left_out(folder, format),
         false => other_kinds(path).into_iter().chain(deeper(path)).collect(),
     }
 }

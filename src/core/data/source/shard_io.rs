@@ -15,6 +15,7 @@ use super::patience::{may_pass, patiently};
 use super::shard::{Container, Shard};
 use super::sheet::Sheet;
 use super::table::Table;
+use crate::config::Format;
 use crate::data::error::DataError;
 use crate::data::locator::is_remote;
 
@@ -71,17 +72,17 @@ impl Shard {
     ///
     /// # Errors
     /// The reason: it cannot be read at all, or a part of it cannot be read now.
-    pub fn count(&self, is_plain: bool) -> Result<Vec<u64>, String> {
-        patiently(|| self.try_to_count(is_plain), |_| None)
+    pub fn count(&self, format: Format) -> Result<Vec<u64>, String> {
+        patiently(|| self.try_to_count(format), |_| None)
     }
 
-    fn try_to_count(&self, is_plain: bool) -> Result<Vec<u64>, String> {
+    fn try_to_count(&self, format: Format) -> Result<Vec<u64>, String> {
         match self.container() {
             Container::Parquet => Table::lens(&Arc::new(self.blob()?)),
             Container::Arrow => Batches::lens(&self.blob()?),
             Container::Indexed => Documents::lens(&self.index()?),
             _ => {
-                let block = self.open(0, is_plain)?;
+                let block = self.open(0, format)?;
                 match block.lost().filter(|reason| may_pass(reason)) {
                     Some(reason) => Err(reason.to_owned()),
                     None => Ok(vec![block.len()]),
@@ -98,20 +99,20 @@ impl Shard {
         }
     }
 
-    /// One of its blocks. `is_plain`: lines are texts, whatever the file's name.
+    /// One of its blocks. Lines of the format `plain` are texts, whatever the file's name.
     ///
     /// # Errors
     /// The reason: it cannot be read at all.
-    pub fn open(&self, part: u32, is_plain: bool) -> Result<Box<dyn Block>, String> {
+    pub fn open(&self, part: u32, format: Format) -> Result<Box<dyn Block>, String> {
         if self.container() == Container::Folder {
-            return Ok(Box::new(Folder::open(Path::new(&self.name))?));
+            return Ok(Box::new(Folder::open(Path::new(&self.name), format)?));
         }
         if self.container() == Container::Indexed {
             let name = ids_of(&self.name);
             let ids = Blob::open(Path::new(&name)).map_err(|error| format!("{name} cannot be opened: {error}"))?;
             return Ok(Box::new(Documents::open(&self.index()?, Arc::new(ids), part)?));
         }
-        let blob = Arc::new(self.blob()?);
+        let (blob, is_plain) = (Arc::new(self.blob()?), format == Format::Plain);
         Ok(match self.container() {
             Container::Json if !is_plain => Box::new(Lines::json(blob)?),
             Container::Sheet(separator) if !is_plain => Box::new(Sheet::open(blob, separator)?),

@@ -16,6 +16,7 @@ use super::layout::{RecordLayout, Whole};
 use super::order::{Order, sums};
 use super::patience::patiently;
 use super::shard::{Container, Shard};
+use crate::config::Format;
 use crate::data::error::{BadSample, DataError};
 use crate::data::lerobot::Set;
 
@@ -32,7 +33,8 @@ pub struct Source {
     media_dir: Option<String>,
     /// The caption of pictures and clips that have none.
     caption: Option<String>,
-    is_plain: bool,
+    /// The format that its samples were said to have.
+    asked: Format,
     /// Longer texts are cut.
     piece_bytes: u64,
     window: usize,
@@ -231,9 +233,10 @@ impl Source {
                 Box::new(set.open_block(part as usize, *dropped).map_err(|error| error.to_string())?)
             }
             None if self.shard(unit).container() == Container::Folder => {
-                Box::new(Folder::open(Path::new(&self.shard(unit).name))?.with_caption(self.caption.clone()))
+                let folder = Folder::open(Path::new(&self.shard(unit).name), self.asked)?;
+                Box::new(folder.with_caption(self.caption.clone()))
             }
-            None => self.shard(unit).open(part, self.is_plain)?,
+            None => self.shard(unit).open(part, self.asked)?,
         };
         let mut before = Vec::new();
         if self.piece_bytes < u64::MAX {

@@ -64,11 +64,10 @@ impl Source {
             let reason = "holds tokens, which are used as they are: leave format and columns out";
             return Err(DataError::file(Path::new(&indexed.name), reason));
         }
-        let is_plain = named == Some(RecordLayout::Plain);
         let mut index = Index::open(index_dir, &found.shards);
         let lens = match found.set {
             Some(_) => Vec::new(),
-            None => count(&found, is_plain, &mut index)?,
+            None => count(&found, file.format, &mut index)?,
         };
         let Found { shards, layout, set, .. } = found;
         let units = lens.iter().enumerate().flat_map(|(shard, parts)| {
@@ -89,7 +88,7 @@ impl Source {
             name,
             shards,
             units,
-            is_plain,
+            asked: file.format,
             window,
             set: set.map(|set| (set, 0)),
         };

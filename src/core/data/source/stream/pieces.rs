@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use super::Source;
+use crate::config::Format;
 use crate::data::source::block::Block;
 use crate::data::source::content::Content;
 use crate::data::source::cut::{NUM_PROBES, num_pieces, num_token_pieces, piece_bytes};
@@ -58,7 +59,7 @@ impl Source {
         self.piece_bytes = most;
         // Blocks that are open were not cut.
         let held = std::mem::take(self.open.get_mut().unwrap_or_else(PoisonError::into_inner));
-        let kind = match (&self.layout, self.is_plain) {
+        let kind = match (&self.layout, self.asked == Format::Plain) {
             (RecordLayout::Tokens, _) => "token".to_owned(),
             (RecordLayout::Text, _) => format!("{:?}", self.text_key()),
             (_, true) => "plain".to_owned(),
