@@ -24,7 +24,7 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActivationBudget {
-    /// Activation memory limit of an encoder process; `null`: no limit, everything is kept.
+    /// Activation memory limit of an encoder actor; `null`: no limit, everything is kept.
     pub encoder: Option<Size>,
     /// Activation memory limit of a foundation actor; `null`: no limit, `model.foundation.recompute` applies.
     pub foundation: Option<Size>,
@@ -36,7 +36,7 @@ pub struct ActivationBudget {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WeightBudget {
-    /// Weight memory limit of an encoder process; `null`: no limit, all weights are on the device.
+    /// Weight memory limit of an encoder actor; `null`: no limit, all weights are on the device.
     pub encoder: Option<Size>,
     /// Weight memory limit of a foundation actor; `null`: no limit, all weights are on the device.
     pub foundation: Option<Size>,
