@@ -94,7 +94,8 @@ impl DatasetInfo {
         let mut ours = match (text("hf_hub_url"), text("cloud_file_name"), text("file_name")) {
             (Some(id), ..) => {
                 let split = text("split").filter(|split| hub::is_split(split) && *split != "train");
-                json!({ "path": hub::path(id, &[text("folder"), text("subset"), split]) })
+                let revised = text("revision").map_or_else(|| id.to_owned(), |revision| format!("{id}@{revision}"));
+                json!({ "path": hub::path(&revised, &[text("folder"), text("subset"), split]) })
             }
             (None, Some(address), _) => json!({ "path": address }),
             (None, None, Some(file)) => json!({ "path": format!("{}/{file}", self.folder) }),
@@ -149,6 +150,7 @@ mod tests {
                 "tags": { "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant" } },
             "pairs": { "hf_hub_url": "org/pairs", "subset": "en", "split": "train", "ranking": true,
                 "columns": { "prompt": "question", "chosen": "good", "rejected": "bad" } },
+            "pinned": { "hf_hub_url": "org/pinned", "revision": "v1.0", "split": "test" },
             "kto": { "file_name": "k.json", "columns": { "prompt": "instruction", "kto_tag": "label" } },
             "odd": { "file_name": "x.json", "formatting": "sharegpt", "tags": { "user_tag": "me" }, "num_samples": 9 },
             "none": { "script_url": "x" }
@@ -164,6 +166,7 @@ mod tests {
         assert_eq!(set("openai"), (json!({"path": "data/o.json"}), 0));
         let columns = json!({"instruction": "question", "chosen": "good", "rejected": "bad"});
         assert_eq!(set("pairs"), (json!({"path": "hf://datasets/org/pairs/en", "columns": columns}), 0));
+        assert_eq!(set("pinned"), (json!({"path": "hf://datasets/org/pinned@v1.0/test"}), 0));
         assert_eq!(set("kto"), (json!({"path": "data/k.json"}), 0));
         assert_eq!(set("odd"), (json!({"path": "data/x.json"}), 2));
         assert_eq!(set("none"), (json!({"path": "data/none.json"}), 1));
