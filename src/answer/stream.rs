@@ -22,8 +22,6 @@ pub struct Wanted {
     pub top_logprobs: Option<usize>,
     /// The answer goes on with the prompt's own text, and does not begin a turn.
     pub goes_on: bool,
-    /// Special tokens that are part of the text; others are left out.
-    pub kept: Vec<i64>,
 }
 
 /// A part of an answer.
@@ -102,9 +100,8 @@ pub fn answer_each(
     let is_apart = reader.processor().encoder_decoder().is_some();
     let begin = |(sample, wanted): &(&Sample, &Wanted)| {
         let goes_on = wanted.goes_on && !is_apart;
-        let text = if goes_on { TextStream::behind(&sample.input_ids) } else { TextStream::default() };
         Answering {
-            text: text.keeping(wanted.kept.clone()),
+            text: if goes_on { TextStream::behind(&sample.input_ids) } else { TextStream::default() },
             stops: StopStrings::new(wanted.stops.iter().cloned()),
             num_tokens: 0,
             likelihood: None,

@@ -17,20 +17,12 @@ pub struct TextStream {
     begin: usize,
     /// Tokens before this one were given out.
     given: usize,
-    /// Special tokens that are part of the text; the others are left out.
-    kept: Vec<i64>,
 }
 
 impl TextStream {
     /// Begins a text behind that of the tokens `ids`, whose first piece keeps a space that some tokenizers leave out of a text's beginning.
     pub fn behind(ids: &[i64]) -> Self {
-        Self { ids: ids.to_vec(), given: ids.len(), ..Self::default() }
-    }
-
-    /// Writes these special tokens as well.
-    #[must_use]
-    pub fn keeping(self, kept: Vec<i64>) -> Self {
-        Self { kept, ..self }
+        Self { ids: ids.to_vec(), begin: 0, given: ids.len() }
     }
 
     /// The text that the token completes; empty while a character lacks bytes.
@@ -53,8 +45,8 @@ impl TextStream {
     }
 
     fn piece(&self, tokenizer: &Tokenizer) -> Result<String, DataError> {
-        let before = tokenizer.decode_keeping(&self.ids[self.begin..self.given], &self.kept)?;
-        let text = tokenizer.decode_keeping(&self.ids[self.begin..], &self.kept)?;
+        let before = tokenizer.decode(&self.ids[self.begin..self.given])?;
+        let text = tokenizer.decode(&self.ids[self.begin..])?;
         // A token that changes what is before it adds what goes beyond that.
         let common = text.char_indices().zip(before.chars()).take_while(|((_, one), other)| one == other).count();
         let start = text.char_indices().nth(common).map_or(text.len(), |(at, _)| at);
@@ -167,29 +159,6 @@ mod tests {
         assert_eq!(text(TextStream::behind(&[0, 2]), &[1, 2, 0]), " bc a");
         assert_eq!(text(TextStream::behind(&[0, 2]), &[2]), "c");
         assert_eq!(text(TextStream::behind(&[0, 2]), &[]), "");
-    }
-
-    #[test]
-    fn special_tokens_that_are_kept_are_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let model = serde_json::json!({"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"});
-        let token = |id: i64, content: &str| {
-            serde_json::json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": true})
-        };
-        let added = [token(2, "<tool_call>"), token(3, "<|im_end|>")];
-        let file = serde_json::json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
-            "normalizer": null, "pre_tokenizer": null, "post_processor": null, "model": model,
-            "decoder": {"type": "Fuse"}});
-        std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
-        let config = serde_json::json!({"vocab_size": 4});
-        let tokenizer = Tokenizer::open(folder.path(), &config, &serde_json::Value::Null).unwrap();
-        let pieces = |kept: &[i64]| {
-            let mut stream = TextStream::default().keeping(kept.to_vec());
-            [0, 2, 1, 3].map(|id| stream.push(&tokenizer, id).unwrap())
-        };
-        assert_eq!(pieces(&[]), ["a", "", "b", ""]);
-        assert_eq!(pieces(&[2]), ["a", "<tool_call>", "b", ""]);
     }
 
     #[test]

@@ -224,15 +224,6 @@ impl Tokenizer {
         }
     }
 
-    /// Works like [`Tokenizer::decode`], with the special tokens in `kept` as they are written.
-    pub fn decode_keeping(&self, ids: &[i64], kept: &[i64]) -> Result<String, DataError> {
-        if kept.is_empty() || self.unwritten.is_some() {
-            return self.decode(ids);
-        }
-        let is_written = |id: &i64| kept.contains(id) || !self.is_special(*id);
-        self.text(&ids.iter().copied().filter(is_written).collect::<Vec<_>>(), false)
-    }
-
     /// The text of ids, special tokens as they are written.
     pub fn decode_all(&self, ids: &[i64]) -> Result<String, DataError> {
         self.text(ids, false)

@@ -33,9 +33,6 @@ pub struct CallStream {
 }
 
 impl CallStream {
-    /// The tags around a call.
-    pub const TAGS: [&str; 2] = [OPEN, CLOSE];
-
     /// Begins an answer, in which there may be one call or more.
     pub fn new(are_parallel: bool) -> Self {
         Self { held: String::new(), num_calls: 0, are_parallel, is_behind_call: false }

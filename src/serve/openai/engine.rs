@@ -280,9 +280,6 @@ fn read(reader: &Reader, limits: &Limits, asked: &Asked, question: Question, par
         min_p: chance.min_p,
         seed: chance.seed.unwrap_or_else(random),
     });
-    // Some tokenizers have the tags of calls as special tokens.
-    let tokenizer = reader.processor().tokenizer();
-    let tags = calls.iter().flat_map(|_| CallStream::TAGS).filter_map(|tag| tokenizer.id(tag));
     let wanted = Wanted {
         max_new_tokens,
         sampling,
@@ -292,7 +289,6 @@ fn read(reader: &Reader, limits: &Limits, asked: &Asked, question: Question, par
         stops: asked.stops.clone(),
         top_logprobs: asked.top_logprobs,
         goes_on,
-        kept: tags.filter(|id| tokenizer.is_special(*id)).collect(),
     };
     Ok(Ready { sample: Rc::new(sample), wanted, calls })
 }
