@@ -2,7 +2,7 @@
 
 use super::layout_tests::{ADAMW, CPU, micro_batch, model, on_ranks};
 use crate::comm::Mesh;
-use crate::model::{INPUT_IDS, Kto, MicroBatch, Preference, PreferenceLoss};
+use crate::model::{FeatureInput, INPUT_IDS, Kto, MicroBatch, Preference, PreferenceLoss};
 use crate::params::{ParallelRank, ParamStore, Sharding, ZeroStage};
 use crate::tape::{ContextShard, Execution, Policy, Slot};
 use crate::train::{Lanes, TrainState};
@@ -54,7 +54,13 @@ fn step_of(mesh: &Rc<Mesh>, numbers: &[usize], shared: ZeroStage, is_frozen: fn(
         }
         let record = model.record(&batch);
         let loss = record.loss.unwrap();
-        let mut run = Execution::new(record.tape, pool.params().clone(), vec![]).with_mesh(mesh.clone());
+        // Ranks that share a row have tensors of features also where these have no rows.
+        let none = |(slots, input): (&Vec<Slot>, &FeatureInput)| {
+            let width = input.width;
+            slots.iter().map(|slot| (*slot, Tensor::zeros([0, width], CPU))).collect::<Vec<_>>()
+        };
+        let inputs = record.features.iter().zip(model.inputs()).flat_map(none).collect();
+        let mut run = Execution::new(record.tape, pool.params().clone(), inputs).with_mesh(mesh.clone());
         run.forward().unwrap();
         sum += run.value(loss).double_value(&[]);
         run.seed(loss, Tensor::from(1.0));
