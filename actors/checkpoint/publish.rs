@@ -51,10 +51,7 @@ pub struct Publication {
 /// # Errors
 /// Fails if the folder cannot be created.
 pub fn prepare(dir: &Path) -> Result<(), CheckpointError> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(CheckpointError::write(dir)(error)),
-        _ => {}
-    }
+    files::if_there(fs::remove_dir_all(dir)).map_err(CheckpointError::write(dir))?;
     fs::create_dir_all(dir).map_err(CheckpointError::write(dir))
 }
 

@@ -258,11 +258,8 @@ impl Shared {
     /// Gives the store the record of what the run has left aside: a resume on another machine does not go on from that either.
     fn note_left_aside(&self) {
         let path = self.spec.dir.join(LEFT_ASIDE);
-        let noted = match files::read(&path, files::MAX_TEXT_BYTES) {
-            Ok(text) => self.stored.set_left_aside(Some(text)).map_err(|error| error.to_string()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.stored.set_left_aside(None).map_err(|error| error.to_string())
-            }
+        let noted = match files::if_there(files::read(&path, files::MAX_TEXT_BYTES)) {
+            Ok(text) => self.stored.set_left_aside(text).map_err(|error| error.to_string()),
             Err(error) => Err(format!("{}: {error}", path.display())),
         };
         noted.unwrap_or_else(|error| {

@@ -51,10 +51,7 @@ impl Word {
     pub fn leave(&self, dir: &Path) -> io::Result<()> {
         let path = dir.join(WATCH_FILE);
         // The one that is there may be open to others.
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        files::if_there(fs::remove_file(&path))?;
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         writeln!(file, "{}", serde_json::to_string(self).expect("texts and numbers"))
     }

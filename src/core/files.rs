@@ -50,6 +50,26 @@ pub fn entries(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     listing.map(|entry| entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.path()))).collect()
 }
 
+/// Returns what was done with a file or folder; `None` where it is not there.
+///
+/// # Errors
+/// It failed for another reason.
+pub fn if_there<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        done => done.map(Some),
+    }
+}
+
+/// Removes a file, or a folder with all that is in it, if it is there. A link is removed itself.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn remove_if_there(path: &Path) -> io::Result<()> {
+    let is_dir = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    if_there(if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) }).map(drop)
+}
+
 /// The number of the name `step-NUMBER` of a checkpoint's folder, here or in a store; `None` of another name.
 pub fn steps_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step-")?;
@@ -165,6 +185,22 @@ mod tests {
             assert_eq!(metadata(&path).unwrap_err().to_string(), error);
         }
         assert_eq!(open(&at("gone")).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn only_a_missing_file_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        assert_eq!(if_there(fs::read(at("gone"))).unwrap(), None);
+        assert!(if_there(fs::read(folder.path())).is_err());
+        fs::create_dir_all(at("inner/one")).unwrap();
+        fs::write(at("file"), "kept").unwrap();
+        std::os::unix::fs::symlink(at("file"), at("inner/one/link")).unwrap();
+        for name in ["inner", "inner", "gone"] {
+            remove_if_there(&at(name)).unwrap();
+        }
+        assert_eq!(if_there(fs::read(at("file"))).unwrap().as_deref(), Some(&b"kept"[..]));
+        assert!(!at("inner").exists());
     }
 
     #[test]

@@ -9,8 +9,8 @@
 //! Only packs of a run that takes steps are kept: while some are aside, those in their place are of a run that took none.
 
 use loongforge_core::data::DataError;
+use loongforge_core::files::remove_if_there;
 use std::fs;
-use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 const ASIDE: &str = ".packs-before";
@@ -99,12 +99,7 @@ fn moved(from: &Path, to: &Path) -> Result<(), DataError> {
 }
 
 fn removed(path: &Path) -> Result<(), DataError> {
-    let is_dir = path.symlink_metadata().is_ok_and(|found| found.is_dir());
-    let ended: io::Result<()> = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    match ended {
-        Err(source) if source.kind() != ErrorKind::NotFound => Err(DataError::Write { path: path.to_owned(), source }),
-        _ => Ok(()),
-    }
+    remove_if_there(path).map_err(|source| DataError::Write { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use loongforge_core::checkpoint::{CheckpointError, FileEntry, sha256};
 use loongforge_core::config::{RunConfig, TooLong};
 use loongforge_core::data::tools::{BAD, PackJob, PackOrder, PackStats, model_spec, too_long_text, write_whole};
 use loongforge_core::data::{DataError, Fingerprint, fingerprint};
+use loongforge_core::files::if_there;
 use loongforge_core::schedule::{MIN_SEEN, PackLimits};
 use loongforge_core::text::{grouped, hex};
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,6 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Name of the ledger in a run's folder.
@@ -212,10 +212,8 @@ impl<'a> WantedPacks<'a> {
     /// They cannot be removed.
     pub fn remove(&self) -> Result<(), PacksError> {
         let write = |source| DataError::Write { path: self.dir.clone(), source };
-        match fs::remove_dir_all(&self.dir) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(write(error).into()),
-            _ => Ok(()),
-        }
+        if_there(fs::remove_dir_all(&self.dir)).map_err(write)?;
+        Ok(())
     }
 
     /// Describes how they are made. An epoch has so many samples.
@@ -313,12 +311,9 @@ pub fn data_fingerprint(config: &RunConfig, folder: &ModelFolder) -> Result<Fing
 
 /// Reads a ledger; `None` where there is none.
 fn read(path: &Path) -> Result<Option<Ledger>, PacksError> {
-    match fs::read(path) {
-        // What was torn or is of another version is no ledger.
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(CheckpointError::read(path)(error).into()),
-    }
+    let bytes = if_there(fs::read(path)).map_err(CheckpointError::read(path))?;
+    // What was torn or is of another version is no ledger.
+    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
 /// Removes packs that those of the run have replaced: it has taken its first step.

@@ -1,7 +1,7 @@
 //! `killers.jsonl` in a run's folder: items that encoders have died of, so that a run that begins again, or is resumed,
 //! knows of them.
 
-use loongforge_core::files::append_whole;
+use loongforge_core::files::{append_whole, if_there};
 use loongforge_core::schedule::PoisonItem;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -25,10 +25,8 @@ pub fn read(dir: &Path) -> Vec<PoisonItem> {
 /// # Errors
 /// It cannot be written.
 pub fn keep(dir: &Path, items: &[PoisonItem]) -> io::Result<()> {
-    match fs::remove_file(path(dir)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => append(dir, items),
-    }
+    if_there(fs::remove_file(path(dir)))?;
+    append(dir, items)
 }
 
 /// # Errors

@@ -4,7 +4,7 @@ use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads, has
 use loongforge_actors::{Heeding, StopSignals};
 use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError, published};
 use loongforge_core::config::RunConfig;
-use loongforge_core::files::{LEFT_ASIDE, LeftAside};
+use loongforge_core::files::{LEFT_ASIDE, LeftAside, if_there};
 use loongforge_core::observe::Console;
 use std::fs;
 use std::io;
@@ -189,12 +189,7 @@ pub fn fetch(url: &str, num_steps: u64, dir: &Path) -> Result<PathBuf, StoredErr
     let name = format!("step-{num_steps:08}");
     // `.step-…tmp` is removed by the next run where this one is killed.
     let (part, to) = (dir.join(format!(".{name}.fetched.tmp")), dir.join(&name));
-    match fs::remove_dir_all(&part) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(CheckpointError::write(&part)(error).into());
-        }
-        _ => {}
-    }
+    if_there(fs::remove_dir_all(&part)).map_err(CheckpointError::write(&part))?;
     let stored = StoredCheckpoints::new(url);
     stored.fetch(num_steps, &part).inspect_err(|_| {
         let _ = fs::remove_dir_all(&part);

@@ -17,9 +17,9 @@ use crate::eval::samples::SAMPLES;
 use anyhow::{Context, Result};
 use loongforge_actors::checkpoint::{BEST, FORMER};
 use loongforge_core::engine::fault;
-use loongforge_core::files::{LEFT_ASIDE, steps_of};
+use loongforge_core::files::{LEFT_ASIDE, if_there, remove_if_there, steps_of};
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -253,10 +253,7 @@ impl Drop for FormerRun {
 /// Names of what a run left in a folder, in order.
 fn of_run(dir: &Path) -> Result<Vec<String>> {
     let named = || dir.display().to_string();
-    let listing = match fs::read_dir(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        listing => listing.with_context(named)?,
-    };
+    let Some(listing) = if_there(fs::read_dir(dir)).with_context(named)? else { return Ok(Vec::new()) };
     let names = listing.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let mut names = names.collect::<io::Result<Vec<String>>>().with_context(named)?;
     names.retain(|name| is_of_run(name) || is_best(&dir.join(name)) || is_samples(&dir.join(name)));
@@ -277,11 +274,9 @@ fn keep_failed(dir: &Path, name: &str) -> Result<()> {
 
 /// Returns where the checkpoints were when they were moved aside.
 fn read_place(aside: &Path) -> Result<Option<PathBuf>> {
-    match fs::read_to_string(aside.join(PLACE)) {
-        Ok(text) => Ok(Some(PathBuf::from(text))),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| aside.join(PLACE).display().to_string()),
-    }
+    let path = aside.join(PLACE);
+    let text = if_there(fs::read_to_string(&path)).with_context(|| path.display().to_string())?;
+    Ok(text.map(PathBuf::from))
 }
 
 /// Removes what is left of a run that is not needed any more; the folder that says so last.
@@ -299,11 +294,7 @@ fn real(dir: &Path) -> Result<PathBuf> {
 }
 
 fn remove(path: &Path) -> Result<()> {
-    let is_dir = path.symlink_metadata().is_ok_and(|found| found.is_dir());
-    match if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) } {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error).with_context(|| path.display().to_string()),
-        _ => Ok(()),
-    }
+    remove_if_there(path).with_context(|| path.display().to_string())
 }
 
 fn move_to(from: &Path, to: &Path) -> Result<()> {

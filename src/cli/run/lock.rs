@@ -7,6 +7,7 @@
 
 use super::holder::{Holder, Life};
 use crate::cli::{UsageError, exit};
+use loongforge_core::files::if_there;
 use loongforge_core::observe::Console;
 use loongforge_torch::native::exit_at_once;
 use std::fs::{self, File, Permissions};
@@ -253,12 +254,12 @@ fn create(path: &Path, me: &Holder) -> io::Result<bool> {
 /// The holder that the file names; `None` where there is no file.
 fn read(path: &Path) -> Result<Option<Holder>, LockError> {
     let path = path.to_owned();
-    match fs::read(&path) {
-        Ok(text) => match serde_json::from_slice(&text) {
+    match if_there(fs::read(&path)) {
+        Ok(None) => Ok(None),
+        Ok(Some(text)) => match serde_json::from_slice(&text) {
             Ok(holder) => Ok(Some(holder)),
             Err(source) => Err(LockError::Damaged { path, source }),
         },
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(LockError::Io { path, source }),
     }
 }

@@ -1,9 +1,9 @@
 //! The config of each attempt at a run, and how it differs from the one that a checkpoint was written with.
 
 use anyhow::{Context, Result};
+use loongforge_core::files::if_there;
 use serde_json::{Map, Value};
 use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 /// The composed config of the newest attempt in a run's folder; earlier ones are `config-1.yaml`, `config-2.yaml`, …
@@ -16,15 +16,14 @@ const CONFIG: &str = "config.yaml";
 pub fn keep_config(dir: &Path, yaml: &str) -> Result<()> {
     let path = dir.join(CONFIG);
     let named = || path.display().to_string();
-    match fs::read_to_string(&path) {
-        Ok(before) if before == yaml => return Ok(()),
-        Ok(_) => {
+    match if_there(fs::read_to_string(&path)).with_context(named)? {
+        Some(before) if before == yaml => return Ok(()),
+        Some(_) => {
             let earlier = (1u64..).map(|number| dir.join(format!("config-{number}.yaml")));
             let free = earlier.into_iter().find(|path| !path.exists()).expect("some number is free");
             fs::rename(&path, free).with_context(named)?;
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(named),
+        None => {}
     }
     fs::write(&path, yaml).with_context(named)
 }

@@ -1,11 +1,10 @@
 //! Describes where bad samples are listed.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 use super::error::DataError;
-use crate::files::AppendFile;
+use crate::files::{AppendFile, if_there};
 use crate::message::{SampleId, SkippedSample};
 
 /// `bad.jsonl`: one bad sample a line, appended.
@@ -23,12 +22,9 @@ impl BadSampleList {
     /// The file is there and cannot be read or written.
     pub fn open(path: &Path, cursor: SampleId) -> Result<Self, DataError> {
         let write = |error| DataError::write(path, error);
-        let old = match fs::read(path) {
-            // The half line may end within a letter.
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(DataError::read(path, error)),
-        };
+        let old = if_there(fs::read(path)).map_err(|error| DataError::read(path, error))?.unwrap_or_default();
+        // The half line may end within a letter.
+        let old = String::from_utf8_lossy(&old).into_owned();
         let is_before = |line: &&str| serde_json::from_str(line).is_ok_and(|sample: SkippedSample| sample.id < cursor);
         let kept: Vec<&str> = old.lines().filter(is_before).collect();
         let len = kept.len() as u64;

@@ -3,10 +3,10 @@
 use super::error::ObserveError;
 use super::error_rate::ErrorRate;
 use super::score::{ScoredAnswer, Scores, Scoring};
+use crate::files::if_there;
 use crate::text::grouped;
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 /// What counts in a loss that prefers answers to others.
@@ -172,14 +172,10 @@ impl EvalRecord {
 /// # Errors
 /// The file cannot be read.
 pub fn read_evaluations(path: &Path) -> Result<Vec<EvalRecord>, ObserveError> {
-    match fs::read(path) {
-        // Half a line at the end may end within a letter.
-        Ok(bytes) => {
-            Ok(bytes.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Err(source) => Err(ObserveError::Read { path: path.to_path_buf(), source }),
-    }
+    let bytes = if_there(fs::read(path)).map_err(|source| ObserveError::Read { path: path.to_path_buf(), source })?;
+    // Half a line at the end may end within a letter.
+    let lines = bytes.as_deref().unwrap_or_default().split(|&byte| byte == b'\n');
+    Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
 fn is_false(value: &bool) -> bool {

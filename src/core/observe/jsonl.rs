@@ -1,14 +1,14 @@
 //! `metrics.jsonl`: one JSON object a step. `eval.jsonl` is written in the same way.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::ObserveError;
 use super::metrics::StepMetrics;
-use crate::files::AppendFile;
+use crate::files::{AppendFile, if_there};
 
 /// Holds what is read of a line before it is known whether the line stays.
 #[derive(Deserialize)]
@@ -27,14 +27,12 @@ impl MetricsFile {
         let read = |source| ObserveError::Read { path: path.to_path_buf(), source };
         let stays = |line: &[u8]| serde_json::from_slice::<Line>(line).is_ok_and(|line| line.step < first_step);
         let mut all_stay = true;
-        match File::open(path) {
-            Ok(file) => each_line(file, |line| {
+        if let Some(file) = if_there(File::open(path)).map_err(read)? {
+            let judged = each_line(file, |line| {
                 all_stay &= line.ends_with(b"\n") && stays(line);
                 Ok(())
-            })
-            .map_err(read)?,
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(read(error)),
+            });
+            judged.map_err(read)?;
         }
         if !all_stay {
             let part = path.with_extension("jsonl.part");

@@ -6,6 +6,7 @@ use super::cache_key::Key;
 use super::cache_name::CacheName;
 use super::stored_towers::StoredTowers;
 use loongforge_core::engine::EngineError;
+use loongforge_core::files::if_there;
 use loongforge_core::message::{PoolName, SampleId, Tower, UnitItem};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,15 +43,10 @@ impl FeatureReader {
     ) -> Result<Self, EngineError> {
         let wrong = |error| format!("pools.{pool}.cache_dir: {}: {error}", dir.display());
         let mut found: Vec<String> = Vec::new();
-        match std::fs::read_dir(dir) {
-            Ok(entries) => {
-                for entry in entries {
-                    found.extend(entry.map_err(wrong)?.file_name().into_string());
-                }
-            }
-            // What is missing is said when it is asked for.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(wrong(error).into()),
+        // What is missing is said when it is asked for.
+        let entries = if_there(std::fs::read_dir(dir)).map_err(wrong)?;
+        for entry in entries.into_iter().flatten() {
+            found.extend(entry.map_err(wrong)?.file_name().into_string());
         }
         let mut folders = BTreeMap::new();
         for (tower, name) in names {

@@ -111,10 +111,10 @@ fn read(path: &str) -> Result<Option<Json>, DataError> {
         #[cfg(not(feature = "cloud"))]
         return Ok(None);
     } else {
-        match files::read(Path::new(path), files::MAX_TEXT_BYTES) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(DataError::read(Path::new(path), error)),
+        let bytes = files::if_there(files::read(Path::new(path), files::MAX_TEXT_BYTES));
+        match bytes.map_err(|error| DataError::read(Path::new(path), error))? {
+            Some(bytes) => bytes,
+            None => return Ok(None),
         }
     };
     let text = String::from_utf8(bytes).map_err(|error| fail(&error))?;

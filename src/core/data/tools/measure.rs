@@ -11,6 +11,7 @@ use super::ordered::for_each_ordered;
 use super::shard::write_whole;
 use crate::data::dataset::Dataset;
 use crate::data::error::{BadSample, DataError};
+use crate::files::if_there;
 use crate::message::{SampleMeta, decode, encode};
 
 /// Samples whose measures are one file.
@@ -108,11 +109,8 @@ impl Measure {
     /// `None` where a block is not there, or not whole.
     fn read(&self, out: &Path, block: u64) -> Result<Option<Vec<Measured>>, DataError> {
         let path = path(out, block);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(DataError::read(&path, error)),
-        };
+        let bytes = if_there(fs::read(&path)).map_err(|error| DataError::read(&path, error))?;
+        let Some(bytes) = bytes else { return Ok(None) };
         let measured: Option<Vec<Measured>> = decode(&bytes).ok();
         let range = self.range(block);
         Ok(measured.filter(|measured| measured.len() as u64 == range.end - range.start))

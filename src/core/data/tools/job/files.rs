@@ -7,16 +7,14 @@ use serde::Serialize;
 
 use crate::data::error::{BadSample, DataError};
 use crate::data::tools::shard::write_whole;
+use crate::files::if_there;
 
 pub(in crate::data::tools) const HOME: &str = ".loongforge";
 
 /// One bad sample a line; no file where there is none.
 pub fn list_bad(path: &Path, bad: &[BadSample]) -> Result<(), DataError> {
     if bad.is_empty() {
-        return match fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(DataError::write(path, error)),
-            _ => Ok(()),
-        };
+        return if_there(fs::remove_file(path)).map(drop).map_err(|error| DataError::write(path, error));
     }
     let mut lines = Vec::new();
     for sample in bad {
@@ -33,11 +31,8 @@ pub(super) fn group_path(out: &Path, index: u64) -> PathBuf {
 
 /// `None` where there is no such file, or half of one.
 pub(in crate::data::tools) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, DataError> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(DataError::read(path, error)),
-    }
+    let bytes = if_there(fs::read(path)).map_err(|error| DataError::read(path, error))?;
+    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
 /// Writes a JSON file whole: others see all of it or none.

@@ -15,6 +15,7 @@ use super::files::{safe_name, write_file, write_whole};
 use super::kept::{Kept, KeptWandb, fresh_id};
 use super::tracker::{Ending, Scalars, TrackedRun, Tracker};
 use crate::config::Wandb;
+use crate::files::if_there;
 use crate::observe::calendar::Utc;
 use crate::observe::error::ObserveError;
 use crate::text::hex;
@@ -22,7 +23,6 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -257,10 +257,7 @@ fn keep_open(folder: &Path, open: Option<&OpenStep>) -> Result<(), ObserveError>
     let path = folder.join(OPEN_STEP);
     match open {
         Some(open) => write_whole(&path, &json!(open).to_string()),
-        None => match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(ObserveError::write(&path, error)),
-            _ => Ok(()),
-        },
+        None => if_there(fs::remove_file(&path)).map(drop).map_err(|error| ObserveError::write(&path, error)),
     }
 }
 
