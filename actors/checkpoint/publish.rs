@@ -129,7 +129,7 @@ pub(super) fn publish_on(
     let folders: BTreeSet<&str> = manifest.files.keys().filter_map(|name| Some(name.split_once('/')?.0)).collect();
     folders.into_iter().try_for_each(|folder| sync(&draft.dir.join(folder)))?;
     sync(&draft.dir)?;
-    let to = parent.join(format!("step-{num_steps:08}"));
+    let to = parent.join(files::step_name(num_steps));
     let replaces = to.exists();
     let moved = if replaces { disk.exchange(&draft.dir, &to) } else { disk.rename(&draft.dir, &to) };
     moved.map_err(CheckpointError::write(&to))?;
@@ -156,7 +156,7 @@ pub const BEST: &str = "best";
 /// # Errors
 /// Fails if the link cannot be created, or its name is taken.
 pub fn mark_best(dir: &Path, num_steps: u64) -> Result<bool, CheckpointError> {
-    let name = format!("step-{num_steps:08}");
+    let name = files::step_name(num_steps);
     if !dir.join(&name).is_dir() {
         return Ok(false);
     }
@@ -352,7 +352,7 @@ fn prune(
         |number: u64, path: &Path| Some(number) == best || path.file_name() == marked.as_ref().map(|m| m.as_os_str());
     found.retain(|(number, path)| *number != newest && !is_best(*number, path));
     for (number, path) in found {
-        let hidden = parent.join(format!(".step-{number:08}.old.tmp"));
+        let hidden = parent.join(format!(".{}.old.tmp", files::step_name(number)));
         match disk.rename(&path, &hidden) {
             Ok(()) => remove(disk, &hidden),
             Err(error) => tracing::warn!("cannot remove the old checkpoint {}: {error}", path.display()),

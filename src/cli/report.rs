@@ -4,6 +4,7 @@ use super::top::ended;
 use anyhow::Context;
 use clap::Args;
 use loongforge_actors::watch::still_page;
+use loongforge_core::files::steps_of;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -45,10 +46,9 @@ pub fn report(args: ReportArgs) -> anyhow::Result<ExitCode> {
 /// The sheet of the samples that were made last, and after how many steps.
 fn newest_sheet(run: &Path) -> Option<(u64, PathBuf)> {
     let folders = fs::read_dir(run.join("samples")).into_iter().flatten().flatten();
-    let step = |name: String| name.strip_prefix("step-")?.parse().ok();
     let sheets = folders.filter_map(|folder| {
         let sheet = folder.path().join("sheet.png");
-        sheet.is_file().then_some((step(folder.file_name().to_string_lossy().into_owned())?, sheet))
+        sheet.is_file().then_some((steps_of(&folder.file_name().to_string_lossy())?, sheet))
     });
     sheets.max()
 }

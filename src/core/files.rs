@@ -70,6 +70,11 @@ pub fn remove_if_there(path: &Path) -> io::Result<()> {
     if_there(if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) }).map(drop)
 }
 
+/// Returns the name of the folder of what a run has made after so many steps, a checkpoint or samples: `step-00000200`.
+pub fn step_name(num_steps: u64) -> String {
+    format!("step-{num_steps:08}")
+}
+
 /// The number of the name `step-NUMBER` of a checkpoint's folder, here or in a store; `None` of another name.
 pub fn steps_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step-")?;
@@ -185,6 +190,14 @@ mod tests {
             assert_eq!(metadata(&path).unwrap_err().to_string(), error);
         }
         assert_eq!(open(&at("gone")).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn the_number_of_a_name_is_the_one_it_was_made_of() {
+        for number in [0, 200, 1_234_567_890] {
+            assert_eq!(steps_of(&step_name(number)), Some(number));
+        }
+        assert_eq!((step_name(200).as_str(), steps_of("step-+2"), steps_of("best")), ("step-00000200", None, None));
     }
 
     #[test]

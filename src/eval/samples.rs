@@ -5,6 +5,7 @@ use crate::model::folder::ModelFolder;
 use loongforge_core::config::{ModelKind, RunConfig, Sampler, Sampling, TrainFile};
 use loongforge_core::data::{DataError, Dataset, InProcess, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
+use loongforge_core::files::step_name;
 use loongforge_core::message::{Purpose, SampleId, Sigma, StepId};
 use loongforge_core::observe::{Clip, ObserveError};
 use loongforge_core::schedule::{EvaluationPass, EvaluationSet};
@@ -137,7 +138,7 @@ fn number(prompt: SampleId) -> u64 {
 
 /// The folder of the samples that were made before a step, in the run's folder.
 pub fn step_folder(step: StepId) -> PathBuf {
-    Path::new(SAMPLES).join(format!("step-{:08}", step.0))
+    Path::new(SAMPLES).join(step_name(step.0))
 }
 
 /// Opens the prompts of the run, if it makes samples.

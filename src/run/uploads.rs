@@ -4,7 +4,7 @@ use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads, has
 use loongforge_actors::{Heeding, StopSignals};
 use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError, published};
 use loongforge_core::config::RunConfig;
-use loongforge_core::files::{LEFT_ASIDE, LeftAside, if_there};
+use loongforge_core::files::{LEFT_ASIDE, LeftAside, if_there, step_name};
 use loongforge_core::observe::Console;
 use std::fs;
 use std::io;
@@ -186,7 +186,7 @@ pub fn expect_stored(config: &RunConfig, resumed: &str, manifest: Option<&[u8]>,
 /// # Errors
 /// It is not whole, is damaged, or cannot be written.
 pub fn fetch(url: &str, num_steps: u64, dir: &Path) -> Result<PathBuf, StoredError> {
-    let name = format!("step-{num_steps:08}");
+    let name = step_name(num_steps);
     // `.step-…tmp` is removed by the next run where this one is killed.
     let (part, to) = (dir.join(format!(".{name}.fetched.tmp")), dir.join(&name));
     if_there(fs::remove_dir_all(&part)).map_err(CheckpointError::write(&part))?;
@@ -255,7 +255,7 @@ mod tests {
         for num_steps in [2, 5] {
             let made = checkpoint(dir.path(), num_steps, "float32");
             stored.send(&made, &mut BTreeSet::new()).unwrap();
-            fs::rename(made, dir.path().join(format!("step-{num_steps:08}"))).unwrap();
+            fs::rename(made, dir.path().join(step_name(num_steps))).unwrap();
         }
         assert_eq!(newest_to_resume(&config).unwrap(), Some(5));
         LeftAside::of(dir.path(), dir.path().join("step-00000002"), Some(2)).unwrap().write(dir.path()).unwrap();

@@ -15,7 +15,7 @@ use loongforge_actors::checkpoint::{DATA, clean};
 use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, latest, published};
 use loongforge_core::config::{Device, OnChange, Products, RunConfig};
 use loongforge_core::data::Fingerprint;
-use loongforge_core::files::steps_of;
+use loongforge_core::files::{step_name, steps_of};
 use loongforge_core::message::StepId;
 use loongforge_core::observe::Console;
 use loongforge_core::store::{check_store_url, is_store_url};
@@ -216,7 +216,7 @@ fn fetch_named(url: &str, config: &RunConfig, stored: bool, console: &Console) -
             None => bail!("{url} has no checkpoint"),
         },
     };
-    let to = dir.join(format!("step-{num_steps:08}"));
+    let to = dir.join(step_name(num_steps));
     if to.exists() {
         let (url, dir, to) = (StoredCheckpoints::new(folder).url(num_steps), dir.display(), to.display());
         bail!(

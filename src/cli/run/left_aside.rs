@@ -7,7 +7,7 @@ use crate::run::uploads;
 use anyhow::Context;
 use loongforge_core::checkpoint::MANIFEST;
 use loongforge_core::config::RunConfig;
-use loongforge_core::files::LeftAside;
+use loongforge_core::files::{LeftAside, step_name};
 use loongforge_core::observe::Console;
 use std::path::{Path, PathBuf};
 
@@ -91,7 +91,7 @@ fn left_by(checkpoint: &Path, num_steps: u64, config: &RunConfig, asks_store: bo
 
 /// Names of the checkpoints, the newest first; `None`: there are none.
 fn listed(left: &LeftAside) -> Option<String> {
-    let names: Vec<String> = left.checkpoints.keys().rev().map(|steps| format!("step-{steps:08}")).collect();
+    let names: Vec<String> = left.checkpoints.keys().rev().map(|steps| step_name(*steps)).collect();
     let more = names.len().saturating_sub(MAX_NAMED);
     let shown = names.get(..MAX_NAMED).unwrap_or(&names).join(", ");
     match (names.is_empty(), more) {
@@ -145,7 +145,7 @@ mod tests {
         config.checkpoint.upload = Some("memory:///aside".to_owned());
         let stored = StoredCheckpoints::new("memory:///aside");
         let saved = |num_steps: u64| {
-            let path = dir.path().join(format!("step-{num_steps:08}"));
+            let path = dir.path().join(step_name(num_steps));
             fs::create_dir_all(&path).unwrap();
             fs::write(path.join(MANIFEST), Manifest::of_files(num_steps, BTreeMap::new()).to_text()).unwrap();
             stored.send(&path, &mut BTreeSet::new()).unwrap();

@@ -2,6 +2,7 @@
 
 use super::super::UsageError;
 use loongforge_core::checkpoint::latest;
+use loongforge_core::files::steps_of;
 use loongforge_core::observe::{Board, PastRun, View, describe_run};
 use std::path::Path;
 
@@ -26,7 +27,6 @@ pub fn ended(dir: &Path, how: &str) -> anyhow::Result<Board> {
     }
     let run = PastRun::read(dir)?;
     let saved = latest(&dir.join("checkpoints"))?;
-    let saved =
-        saved.as_deref().and_then(Path::file_name).and_then(|name| name.to_str()?.strip_prefix("step-")?.parse().ok());
+    let saved = saved.as_deref().and_then(Path::file_name).and_then(|name| steps_of(name.to_str()?));
     Ok(run.board(how, saved))
 }

@@ -39,7 +39,7 @@ impl StoredCheckpoints {
 
     /// The URL of the checkpoint of so many steps.
     pub fn url(&self, num_steps: u64) -> String {
-        format!("{}/step-{num_steps:08}", self.url)
+        format!("{}/{}", self.url, files::step_name(num_steps))
     }
 
     /// Steps of which the store has a folder, whole or not, in order.

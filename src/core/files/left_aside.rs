@@ -149,9 +149,10 @@ fn hash_of(checkpoint: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::step_name;
 
     fn save(folder: &Path, num_steps: u64, text: &str) -> PathBuf {
-        let path = folder.join(format!("step-{num_steps:08}"));
+        let path = folder.join(step_name(num_steps));
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join(MANIFEST), text).unwrap();
         path

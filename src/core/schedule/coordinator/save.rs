@@ -4,6 +4,7 @@
 //! answered: its folder is removed, and a later step is saved instead when the caller says so.
 
 use super::{CheckpointDraft, SchedulerState};
+use crate::files::step_name;
 use crate::message::{ActorId, PoolName, SaveTo, SavedFile, StepId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,7 +96,7 @@ impl Saves {
         writers: Vec<ActorId>,
     ) -> PathBuf {
         // Hidden and marked, so that nobody takes an unfinished checkpoint for one.
-        let dir = parent.join(format!(".step-{:08}.tmp", step.0 + 1));
+        let dir = parent.join(format!(".{}.tmp", step_name(step.0 + 1)));
         let save = Save {
             dir: dir.clone(),
             state,
