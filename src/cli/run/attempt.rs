@@ -1,7 +1,7 @@
 //! One attempt at a run by the process that has its scheduler: the folder is made ready, the actors run, and the run is judged.
 
 use super::address_file::{AddressFile, port_of_run};
-use super::args::RunArgs;
+use super::args::{ResumeFrom, RunArgs};
 use super::folder::prepare_folder;
 use super::former::FormerRun;
 use super::left_aside;
@@ -123,7 +123,7 @@ impl SchedulerProcess<'_> {
         let dir = &composition.config().run.dir;
         former.map(FormerRun::restore).transpose()?;
         let former = prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
-        left_aside::note(composition, args.resume.as_deref().is_some_and(|wanted| wanted != "auto"))?;
+        left_aside::note(composition, args.resume.as_ref().is_some_and(ResumeFrom::is_named))?;
         poison_items::keep(dir, composition.poison_items())?;
         keep_config(dir, &loaded.to_yaml())?;
         console.keep_log(&dir.join("log"));

@@ -1,5 +1,6 @@
 //! A run's folder: the checkpoint that `--resume` means, and that no former run is lost by mistake.
 
+use super::args::ResumeFrom;
 use super::former::FormerRun;
 use super::left_aside;
 use super::same_trained::expect_same_trained;
@@ -40,7 +41,7 @@ pub struct Expect<'a> {
 
 /// Finds the checkpoint that `--resume` means; the one in memory if that is of a later step.
 pub fn find_resume(
-    wanted: Option<&str>,
+    wanted: Option<&ResumeFrom>,
     expect: &Expect<'_>,
     composition: &Composition,
     snapshots: Option<&Snapshots>,
@@ -49,7 +50,7 @@ pub fn find_resume(
     let Some(wanted) = wanted else { return Ok(None) };
     let config = composition.config();
     let mut on_disk = latest(&config.checkpoint.dir)?;
-    if wanted == "auto"
+    if *wanted == ResumeFrom::Newest
         && expect.stored
         && let Some(fetched) = fetch_newer(config, on_disk.as_deref(), console)?
     {
@@ -59,16 +60,18 @@ pub fn find_resume(
         return Ok(Some(resume));
     }
     let checkpoint = match wanted {
-        "auto" => match on_disk.map_or_else(|| left_aside::beginning(config, console), |found| Ok(Some(found)))? {
-            Some(checkpoint) => checkpoint,
+        ResumeFrom::Newest => {
+            let found = on_disk.map_or_else(|| left_aside::beginning(config, console), |found| Ok(Some(found)))?;
             // A launcher may pass --resume from the first start on.
-            None => return Ok(None),
-        },
-        url if is_store_url(url) => fetch_named(url, config, expect.stored, console)?,
-        path => named(path)?,
+            let Some(found) = found else { return Ok(None) };
+            found
+        }
+        ResumeFrom::Named(url) if is_store_url(url) => fetch_named(url, config, expect.stored, console)?,
+        ResumeFrom::Named(path) => named(path)?,
     };
     let manifest = Manifest::read(&checkpoint)?;
-    if wanted != "auto" && expect.stored && !is_store_url(wanted) && !is_own(&checkpoint, config) {
+    let names_folder = matches!(wanted, ResumeFrom::Named(path) if !is_store_url(path));
+    if names_folder && expect.stored && !is_own(&checkpoint, config) {
         let text = std::fs::read(checkpoint.join(MANIFEST)).ok();
         let name = checkpoint.display().to_string();
         uploads::expect_stored(config, &name, text.as_deref(), manifest.num_steps).map_err(of_store)?;

@@ -1,6 +1,6 @@
 //! `loongforge run` of a file with stages: a process for each, one after another. All are checked before the first one trains.
 
-use super::args::RunArgs;
+use super::args::{ResumeFrom, RunArgs};
 use super::folder::{expect_no_run, expect_none_stored};
 use crate::cli::check::{Checked, stages_of};
 use crate::cli::{UsageError, exit};
@@ -21,7 +21,7 @@ pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
         let what = format!("--role applies to one stage: choose one with stage=NAME ({})", listed());
         return Err(UsageError(what).into());
     }
-    if args.resume.as_deref().is_some_and(|wanted| wanted != "auto") {
+    if args.resume.as_ref().is_some_and(ResumeFrom::is_named) {
         let what = format!("--resume=CHECKPOINT applies to one stage: choose one with stage=NAME ({})", listed());
         return Err(UsageError(what).into());
     }

@@ -1,6 +1,6 @@
 //! A run by the process that has its scheduler: from its beginning or its last checkpoint to its end.
 
-use super::args::RunArgs;
+use super::args::{ResumeFrom, RunArgs};
 use super::folder::{Expect, find_resume};
 use super::former::FormerRun;
 use super::lock::RunLock;
@@ -75,13 +75,12 @@ impl SchedulerProcess<'_> {
         for restart in 0.. {
             // One that follows another begins where that was.
             let takes_over = args.processes && restart == 0 && is_takeover() && offline::has_packs(&composition)?;
-            let may_take_over =
-                (takes_over || self.is_alone()) && resume.as_deref().is_none_or(|wanted| wanted == "auto");
+            let may_take_over = (takes_over || self.is_alone()) && !resume.as_ref().is_some_and(ResumeFrom::is_named);
             let goes_on = || may_take_over && is_open(&run.join(JOURNAL), &fingerprint(loaded));
             if let Some(former) = former.take_if(|_| !goes_on()) {
                 former.restore()?;
             }
-            let wanted = resume.as_deref().filter(|_| !takes_over);
+            let wanted = resume.as_ref().filter(|_| !takes_over);
             // What a run has saved is here when it is started again.
             let stored = restart == 0;
             let expect = Expect { composed: &loaded.composed, trust: args.trust, strict: args.strict, stored };
@@ -124,7 +123,7 @@ impl SchedulerProcess<'_> {
             console.line(&format!("{error}; restarting from the last checkpoint"));
             let asked = args.resume.clone().filter(|_| !has_begun);
             // The newest one that the run has not left aside. The run before is no place to go on from.
-            resume = if self.is_replaced() { asked.or_else(|| Some("auto".to_owned())) } else { None };
+            resume = if self.is_replaced() { asked.or(Some(ResumeFrom::Newest)) } else { None };
             composition = compose(&settled)?.settled().map_err(|error| UsageError::of(&error))?;
         }
         unreachable!("the loop ends with an error")
