@@ -112,7 +112,7 @@ pub fn template(bytes: &[u8]) {
     let Ok(source) = std::str::from_utf8(bytes) else { return };
     if let Ok(template) = ChatTemplate::new(source, &Json::Null) {
         let turns = [Turn::text("user", "a <b> \"c\""), Turn::text("assistant", "d")];
-        let _ = template.render(&turns, true);
+        let _ = template.render_prompt(&turns);
     }
 }
 

@@ -194,7 +194,7 @@ mod tests {
         let template = ChatTemplate::new(source, &Json::Null).unwrap();
         let turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")];
         let turns = turns.map(|(role, text)| Turn::text(role, text));
-        let text = template.render(&turns, false).unwrap();
+        let text = template.render(&turns).unwrap();
         let found = answers(&template, &turns, &text, Vec::new(), (Learn::All, tokenizer.closing())).unwrap();
         let tokens = tokenizer.encode(&text).unwrap();
         let learned = mask(&found, (text.as_str(), true), &tokens, &tokenizer, |at| at).unwrap();

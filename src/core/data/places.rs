@@ -28,7 +28,7 @@ impl Places<'_> {
     pub fn begin(&self, index: usize) -> Result<usize, DataError> {
         let before = &self.turns[..index];
         let floor = self.end_of_first(index);
-        if let Ok(prompt) = self.template.render(before, true)
+        if let Ok(prompt) = self.template.render_prompt(before)
             && self.text.starts_with(&prompt)
             && prompt.len() > floor.unwrap_or(0)
         {
@@ -78,7 +78,7 @@ impl Places<'_> {
 
     /// Returns where the first `count` turns end.
     fn end_of_first(&self, count: usize) -> Option<usize> {
-        let prefix = self.template.render(&self.turns[..count], false).ok();
+        let prefix = self.template.render(&self.turns[..count]).ok();
         if let Some(prefix) = prefix.filter(|prefix| self.text.starts_with(prefix.as_str())) {
             return Some(prefix.len());
         }
@@ -88,7 +88,7 @@ impl Places<'_> {
             let mut others = self.turns.to_vec();
             others[index] = other;
             let at = self.place_behind(&others)?;
-            let rendered = self.template.render(&others[..count], false).ok()?;
+            let rendered = self.template.render(&others[..count]).ok()?;
             let rest = behind_stand_in(&rendered)?;
             self.text[at..].starts_with(rest).then_some(at + rest.len())
         })
@@ -96,7 +96,7 @@ impl Places<'_> {
 
     /// Returns where the content of a turn begins, by putting another in its place.
     fn content_begin(&self, index: usize) -> Option<usize> {
-        let rendered = self.template.render(&self.with_content(index), false).ok()?;
+        let rendered = self.template.render(&self.with_content(index)).ok()?;
         let at = rendered.find(STAND_IN)?;
         self.text.starts_with(&rendered[..at]).then_some(at)
     }
@@ -110,7 +110,7 @@ impl Places<'_> {
 
     /// The place in the text behind which it is as behind the stand-in of `others`.
     fn place_behind(&self, others: &[Turn]) -> Option<usize> {
-        let rendered = self.template.render(others, false).ok()?;
+        let rendered = self.template.render(others).ok()?;
         let behind = behind_stand_in(&rendered)?;
         self.text.ends_with(behind).then(|| self.text.len() - behind.len())
     }

@@ -87,7 +87,8 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec
     let is_lost = |change: &dyn Fn(&mut Turn)| {
         let mut others = turns.to_vec();
         others.iter_mut().for_each(change);
-        template.render(&others, asks).is_ok_and(|other| other == text)
+        let other = if asks { template.render_prompt(&others) } else { template.render(&others) };
+        other.is_ok_and(|other| other == text)
     };
     let keys: BTreeSet<&String> = turns.iter().flat_map(|turn| turn.fields.keys()).collect();
     for key in keys {

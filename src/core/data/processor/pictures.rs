@@ -25,7 +25,7 @@ impl Processor {
         };
         let text = Part::Text { text: "?".to_owned() };
         let turn = Turn::new("user", vec![part, text]);
-        template.render(&[turn], false).is_ok_and(|text| find(&text, &self.towers.markers).len() == 1)
+        template.render(&[turn]).is_ok_and(|text| find(&text, &self.towers.markers).len() == 1)
     }
 
     /// The turns with files as text where the template knows none of their kind.

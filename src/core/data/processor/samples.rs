@@ -41,7 +41,7 @@ impl Processor {
     fn learn(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
         let turns = self.written(&conversation.turns);
         let template = self.expect_template()?.of(&turns);
-        let (text, marked) = template.render_marked(&turns, false)?;
+        let (text, marked) = template.render_marked(&turns)?;
         self.notes.of_sample(template, &turns, &text, false);
         let (expanded, expansions) = self.expand(&text, conversation, base, self.too_long, trained(id))?;
         let is_whole = expanded.covers == text.len();
@@ -111,7 +111,7 @@ impl Processor {
     fn ask(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
         let turns = self.written(&conversation.turns);
         let template = self.expect_template()?.of(&turns);
-        let text = template.render(&turns, true)?;
+        let text = template.render_prompt(&turns)?;
         self.notes.of_sample(template, &turns, &text, true);
         // A question that is cut is another question.
         let (expanded, expansions) = self.expand(&text, conversation, base, TooLong::Skip, None)?;

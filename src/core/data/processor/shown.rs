@@ -23,7 +23,7 @@ impl Processor {
     ) -> Result<Sample, DataError> {
         let media = self.media_processor().ok_or_else(|| DataError::Line("this model takes no pictures".to_owned()))?;
         let turns = self.written(turns);
-        let text = self.expect_template()?.of(&turns).render(&turns, false)?;
+        let text = self.expect_template()?.of(&turns).render(&turns)?;
         let places = find(&text, &self.towers.markers);
         check(&places, pictures.iter().map(|_| MediaKind::Image))?;
         let expansions = pictures.iter().map(|picture| media.image(picture).map_err(DataError::Line));

@@ -65,6 +65,20 @@ enum Content<'a> {
     Null,
 }
 
+/// How a conversation is rendered.
+#[derive(Clone, Copy)]
+struct Rendering {
+    /// It ends where the assistant is to speak: the template's `add_generation_prompt`.
+    prompts: bool,
+    /// With the variables that the user and the turns set.
+    with_kwargs: bool,
+}
+
+impl Rendering {
+    /// As it is learned.
+    const WHOLE: Self = Self { prompts: false, with_kwargs: true };
+}
+
 impl ChatTemplate {
     /// The special tokens of `tokenizer_config` are the template's variables of the same names.
     pub fn new(source: &str, tokenizer_config: &Json) -> Result<Self, DataError> {
@@ -90,7 +104,7 @@ impl ChatTemplate {
             of_tools,
         };
         let probe = [Turn::text("user", PROBE)];
-        let shows = |template: &Self| template.render(&probe, false).is_ok_and(|text| text.contains(PROBE));
+        let shows = |template: &Self| template.render(&probe).is_ok_and(|text| text.contains(PROBE));
         if !shows(&template) {
             template.parts_only = true;
             template.parts_only = shows(&template);
@@ -106,7 +120,7 @@ impl ChatTemplate {
         let mut turns = [("system", "s"), ("user", "u"), ("assistant", "a")].map(|(role, text)| Turn::text(role, text));
         turns[role] = Turn { written: Written::Parts, ..Turn::text(&turns[role].role, PROBE) };
         let turns = if role == 0 { &turns[..2] } else { &turns[1..=role] };
-        self.render(turns, false).is_ok_and(|text| text.contains(PROBE) && !text.contains("'type'"))
+        self.render(turns).is_ok_and(|text| text.contains(PROBE) && !text.contains("'type'"))
     }
 
     /// Sets variables for every conversation, over those that are set already.
@@ -206,26 +220,32 @@ impl ChatTemplate {
         }
     }
 
-    /// The conversation as one string; with `add_generation_prompt` it ends where the assistant is to speak.
-    pub fn render(&self, turns: &[Turn], add_generation_prompt: bool) -> Result<String, DataError> {
-        self.render_marked(turns, add_generation_prompt).map(|(text, _)| text)
+    /// The conversation as one string.
+    pub fn render(&self, turns: &[Turn]) -> Result<String, DataError> {
+        self.render_marked(turns).map(|(text, _)| text)
+    }
+
+    /// The conversation as one string that ends where the assistant is to speak.
+    pub fn render_prompt(&self, turns: &[Turn]) -> Result<String, DataError> {
+        let rendering = Rendering { prompts: true, ..Rendering::WHOLE };
+        self.render_with(turns, rendering).map(|(text, _)| text)
     }
 
     /// Returns what the template adds for an answer to `turns`, with or without the variables that the user and the
     /// turns set; `None` where it adds nothing.
     pub fn generation_prompt(&self, turns: &[Turn], with_kwargs: bool) -> Option<String> {
-        let render = |add| self.render_with(turns, add, with_kwargs).ok();
+        let render = |prompts| self.render_with(turns, Rendering { prompts, with_kwargs }).ok();
         let (plain, (prompt, _)) = (render(false)?.0, render(true)?);
         prompt.strip_prefix(plain.as_str()).filter(|added| !added.is_empty()).map(str::to_owned)
     }
 
     /// The conversation as one string, and where the template says that the assistant speaks: `{% generation %}`, from which
     /// transformers' `return_assistant_tokens_mask` is made.
-    pub fn render_marked(&self, turns: &[Turn], add_generation_prompt: bool) -> Result<Marked, DataError> {
-        self.render_with(turns, add_generation_prompt, true)
+    pub fn render_marked(&self, turns: &[Turn]) -> Result<Marked, DataError> {
+        self.render_with(turns, Rendering::WHOLE)
     }
 
-    fn render_with(&self, turns: &[Turn], add_generation_prompt: bool, with_kwargs: bool) -> Result<Marked, DataError> {
+    fn render_with(&self, turns: &[Turn], rendering: Rendering) -> Result<Marked, DataError> {
         let messages: Vec<Message<'_>> = turns
             .iter()
             .map(|turn| Message { role: &turn.role, content: self.content(turn), fields: &turn.fields })
@@ -234,13 +254,13 @@ impl ChatTemplate {
         let tools = if tools.is_empty() { Value::from(()) } else { Value::from(Serde(&tools)) };
         let template = self.environment.get_template("chat").map_err(describe)?;
         let mut kwargs = Map::new();
-        if with_kwargs {
+        if rendering.with_kwargs {
             kwargs.extend(self.kwargs.clone());
             kwargs.extend(turns.iter().flat_map(|turn| turn.kwargs.clone()));
         }
         let context = context! {
             messages => Value::from(Serde(&messages)),
-            add_generation_prompt,
+            add_generation_prompt => rendering.prompts,
             tools,
             documents => (),
             ..context! { ..Value::from(Serde(&kwargs)), ..Value::from(Serde(&self.tokens)) },

@@ -79,14 +79,14 @@ fn tokenizer(template: &Template) -> Tokenizer {
 /// Tells how the chat is rendered or learned in another way.
 fn check(template: &ChatTemplate, tokenizer: &Tokenizer, chat: &Chat) -> Result<(), String> {
     let turns = Conversation::parse(&chat.record.to_string()).map_err(|error| error.to_string())?.turns;
-    let rendered = template.render_marked(&turns, false);
+    let rendered = template.render_marked(&turns);
     let same = |ours: Option<&str>, theirs: &Option<String>| match ours == theirs.as_deref() {
         true => Ok(()),
         false => Err(format!("{}\n{ours:?}\n{theirs:?}", chat.record)),
     };
     same(rendered.as_ref().ok().map(|(text, _)| text.as_str()), &chat.text)?;
     let (Ok((text, marked)), Some(ranges)) = (rendered, &chat.ranges) else { return Ok(()) };
-    same(template.render(&turns, true).ok().as_deref(), &chat.prompt)?;
+    same(template.render_prompt(&turns).ok().as_deref(), &chat.prompt)?;
     let mut expected = vec![false; text.len()];
     ranges.iter().for_each(|&[begin, end]| expected[begin..end].fill(true));
     let tokens = tokenizer.encode(&text).unwrap();
@@ -216,7 +216,7 @@ fn what_others_say_is_never_learned() {
         let template = ChatTemplate::new(&source, &tokens).unwrap();
         for chat in CHATS {
             let turns = Conversation::parse(chat).unwrap().turns;
-            let Ok(text) = template.render(&turns, false) else { continue };
+            let Ok(text) = template.render(&turns) else { continue };
             let learned = match answers(&template, &turns, &text, Vec::new(), (Learn::All, &[])) {
                 Ok(answers) => answers,
                 Err(error) => {

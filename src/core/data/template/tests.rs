@@ -17,8 +17,8 @@ fn turns() -> Vec<Turn> {
 fn the_built_in_template_renders_pictures_and_text() {
     let template = ChatTemplate::new(QWEN, &Json::Null).unwrap();
     let prompt = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Read <b>.<|im_end|>\n";
-    assert_eq!(template.render(&turns()[..1], true).unwrap(), format!("{prompt}<|im_start|>assistant\n"));
-    assert_eq!(template.render(&turns(), false).unwrap(), format!("{prompt}<|im_start|>assistant\n12<|im_end|>\n"));
+    assert_eq!(template.render_prompt(&turns()[..1]).unwrap(), format!("{prompt}<|im_start|>assistant\n"));
+    assert_eq!(template.render(&turns()).unwrap(), format!("{prompt}<|im_start|>assistant\n12<|im_end|>\n"));
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn what_templates_in_the_wild_use_works() {
         {{ m.content.strip().split('.')[0].lstrip('\\n') if m.content is string else m.content[1]['text'] }}\
         {%- endgeneration -%}\n{% endfor %}{{ ns.n }}{{ messages[::-1][0].role | tojson }}{{ eos_token }}";
     let template = ChatTemplate::new(source, &json!({"eos_token": {"content": "E"}, "x": 1})).unwrap();
-    assert_eq!(template.render(&turns(), false).unwrap(), "Read <b>.122\"assistant\"E");
+    assert_eq!(template.render(&turns()).unwrap(), "Read <b>.122\"assistant\"E");
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn variables_that_are_set_later_take_precedence() {
     let template = ChatTemplate::new("{{ a }} {{ b }} {{ c }}", &Json::Null).unwrap();
     let template = template.with_kwargs(kwargs(json!({"a": 1, "b": 2}))).unwrap();
     let template = template.with_kwargs(kwargs(json!({"b": 3, "c": "x"}))).unwrap();
-    assert_eq!(template.render(&turns(), false).unwrap(), "1 3 x");
+    assert_eq!(template.render(&turns()).unwrap(), "1 3 x");
     assert!(template.with_kwargs(kwargs(json!({"d": 1}))).is_err());
 }
 
@@ -44,9 +44,9 @@ fn variables_that_are_set_later_take_precedence() {
 fn endless_and_failing_templates_are_errors() {
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a * b }}{% endfor %}{% endfor %}";
     let template = ChatTemplate::new(endless, &Json::Null).unwrap();
-    assert!(template.render(&turns(), false).unwrap_err().to_string().contains("fuel"));
+    assert!(template.render(&turns()).unwrap_err().to_string().contains("fuel"));
     let template = ChatTemplate::new("\n{{ raise_exception('roles must alternate') }}", &Json::Null).unwrap();
-    let error = template.render(&turns(), false).unwrap_err().to_string();
+    let error = template.render(&turns()).unwrap_err().to_string();
     assert_eq!(error, "chat template: line 2: roles must alternate");
     assert!(ChatTemplate::new("{% for %}", &Json::Null).is_err());
 }
@@ -92,20 +92,20 @@ fn built_in_templates_are_those_of_the_families() {
         ),
     ] {
         let chat = ChatTemplate::new(built_in(template).unwrap(), &Json::Null).unwrap();
-        assert_eq!(chat.render(&turns, true).unwrap(), format!("{text}{prompt}"), "{template:?}");
+        assert_eq!(chat.render_prompt(&turns).unwrap(), format!("{text}{prompt}"), "{template:?}");
     }
     let paligemma = ChatTemplate::new(built_in(Template::Paligemma).unwrap(), &Json::Null).unwrap();
     let pictured = Turn::new("user", vec![Part::Text { text: "U".to_owned() }, Part::Image, Part::Image]);
-    let (text, answers) = paligemma.render_marked(&[pictured.clone(), turns[2].clone()], false).unwrap();
+    let (text, answers) = paligemma.render_marked(&[pictured.clone(), turns[2].clone()]).unwrap();
     assert_eq!((text.as_str(), &text[answers[0].clone()]), ("<image><image><bos>U\nA<eos>", "A<eos>"));
-    assert_eq!(paligemma.render(&[pictured], true).unwrap(), "<image><image><bos>U\n");
+    assert_eq!(paligemma.render_prompt(&[pictured]).unwrap(), "<image><image><bos>U\n");
     for others in [&turns[..2], &turns[1..]] {
-        let refused = paligemma.render(others, false).unwrap_err().to_string();
+        let refused = paligemma.render(others).unwrap_err().to_string();
         assert!(refused.contains("PaliGemma has one prompt"), "{refused}");
     }
     florence2(&turns);
     let internlm = ChatTemplate::new(built_in(Template::Internlm2).unwrap(), &Json::Null).unwrap();
-    assert_eq!(internlm.render(&turns[1..2], false).unwrap(), "<s><|im_start|>user\nU<|im_end|>\n");
+    assert_eq!(internlm.render(&turns[1..2]).unwrap(), "<s><|im_start|>user\nU<|im_end|>\n");
 }
 
 /// A call, its result and what was thought are in the text, or the template refuses.
@@ -139,7 +139,7 @@ fn built_in_templates_render_tools_calls_and_reasoning() {
         (Template::Glm, true, "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>bé</arg_value>\n</tool_call>"),
     ] {
         let chat = ChatTemplate::new(built_in(template).unwrap(), &Json::Null).unwrap();
-        let text = chat.render(&turns, false).unwrap();
+        let text = chat.render(&turns).unwrap();
         let thoughts = ["think1", "think2"].iter().all(|thought| text.contains(thought));
         assert_eq!((chat.takes_tools(), chat.tags_calls()), (true, call.starts_with("<tool_call>\n{")), "{template:?}");
         assert!(["result1", "tool1", call].iter().all(|part| text.contains(part)), "{template:?}: {text}");
@@ -163,7 +163,7 @@ fn equals_transformers(cases: &str) {
     let mut wrong = Vec::new();
     for Case { name, template, messages, text, ranges } in cases {
         let turns: Vec<Turn> = messages.iter().map(|turn| Turn::text(&turn["role"], &turn["content"])).collect();
-        let ours = ChatTemplate::new(&template, &tokens).and_then(|template| template.render_marked(&turns, false));
+        let ours = ChatTemplate::new(&template, &tokens).and_then(|template| template.render_marked(&turns));
         let ranges = ranges.into_iter().map(|[begin, end]| begin..end).collect::<Vec<_>>();
         let equal = match (&ours, &text) {
             (Ok(ours), Some(text)) => ours.0 == *text && ours.1 == ranges,
@@ -226,14 +226,14 @@ fn hostile_templates_end() {
         "\0\u{feff}{{ messages[99999999999999999999].role }}".to_owned(),
     ] {
         // Twice: the second rendering finds nothing changed by the first.
-        let render = |template: &ChatTemplate| template.render(&turns(), true).map_err(|error| error.to_string());
+        let render = |template: &ChatTemplate| template.render_prompt(&turns()).map_err(|error| error.to_string());
         if let Ok(template) = ChatTemplate::new(&source, &Json::Null) {
             let first = render(&template);
             assert_eq!(first, render(&template), "{}", &source[..source.len().min(60)]);
             assert!(first.is_err() || first.is_ok_and(|text| text.len() < 2000), "{}", &source[..source.len().min(60)]);
         }
     }
-    let full = ChatTemplate::new("{{ 'x' * 90000000 }}", &Json::Null).unwrap().render(&turns(), true);
+    let full = ChatTemplate::new("{{ 'x' * 90000000 }}", &Json::Null).unwrap().render_prompt(&turns());
     assert!(full.unwrap_err().to_string().contains("more than 16 MiB"));
 }
 
@@ -241,7 +241,7 @@ fn hostile_templates_end() {
 fn content_goes_as_the_template_expects_it() {
     let source = "{% for m in messages %}{% for c in m.content %}{{ c['text'] }}{% endfor %}{% endfor %}";
     let template = ChatTemplate::new(source, &Json::Null).unwrap();
-    assert_eq!(template.render(&[Turn::text("user", "hi")], false).unwrap(), "hi");
+    assert_eq!(template.render(&[Turn::text("user", "hi")]).unwrap(), "hi");
 }
 
 /// What `Florence2Processor` of transformers 5.17 makes of prompts.
@@ -263,13 +263,13 @@ fn florence2(turns: &[Turn]) {
         ("a <REGION_TO_OCR> b", "What text is in the region a  b?"),
         ("<OPEN_VOCABULARY_DETECTION>x<REGION_TO_OCR>", "Locate x<REGION_TO_OCR> in the image."),
     ] {
-        assert_eq!(florence.render(&[ask(prompt)], true).unwrap(), format!("<image><s>{expected}</s>"), "{prompt}");
+        assert_eq!(florence.render_prompt(&[ask(prompt)]).unwrap(), format!("<image><s>{expected}</s>"), "{prompt}");
     }
-    let (text, answers) = florence.render_marked(&[ask("<OD>"), turns[2].clone()], false).unwrap();
+    let (text, answers) = florence.render_marked(&[ask("<OD>"), turns[2].clone()]).unwrap();
     assert_eq!(&text[answers[0].clone()], "<s>A</s>");
     assert!(text.ends_with("</s><s>A</s>"), "{text}");
     // Without a picture nothing is around a prompt.
-    assert_eq!(florence.render(&turns[1..2], true).unwrap(), "U");
+    assert_eq!(florence.render_prompt(&turns[1..2]).unwrap(), "U");
     let two = Turn::new("user", vec![Part::Image, Part::Image]);
     for (turns, expected) in [
         (vec![ask("<OD> car")], "the task <OD> of Florence-2 stands alone in its prompt"),
@@ -277,7 +277,7 @@ fn florence2(turns: &[Turn]) {
         (turns.to_vec(), "Florence-2 has one prompt and one answer"),
         (vec![ask("U"), ask("V")], "Florence-2 has one prompt and one answer"),
     ] {
-        let refused = florence.render(&turns, false).unwrap_err().to_string();
+        let refused = florence.render(&turns).unwrap_err().to_string();
         assert!(refused.contains(expected), "{refused}");
     }
 }
@@ -295,7 +295,7 @@ fn a_template_for_tools_renders_conversations_with_tools() {
     let template = open(&own).with_tool_use(open(&other));
     let called = Conversation::parse(r#"{"messages":[{"role":"user","content":"Q"}],"tools":[{"name":"f"}]}"#);
     for (turns, text) in [(called.unwrap().turns, r#"[{"name": "f"}]Q"#), (vec![Turn::text("user", "Q")], "Q")] {
-        assert_eq!(template.of(&turns).render(&turns, false).unwrap(), text);
+        assert_eq!(template.of(&turns).render(&turns).unwrap(), text);
     }
     assert_eq!(ChatTemplate::find_tool_use(folder.path(), &json!({"chat_template": body})).unwrap(), None);
     std::fs::write(folder.path().join("chat_template.jinja"), body).unwrap();
@@ -314,6 +314,6 @@ fn variables_that_are_set_later_are_those_of_a_template_for_tools_too() {
     let template = own.with_tool_use(other).with_kwargs(kwargs).unwrap();
     let called = Conversation::parse(r#"{"messages":[{"role":"user","content":"Q"}],"tools":[{"name":"f"}]}"#);
     for (turns, text) in [(called.unwrap().turns, "with tools 1"), (turns(), "1")] {
-        assert_eq!(template.of(&turns).render(&turns, false).unwrap(), text);
+        assert_eq!(template.of(&turns).render(&turns).unwrap(), text);
     }
 }
