@@ -288,7 +288,7 @@ mod tests {
         let path = dir.path().join("join");
         let meeting = Meeting {
             address: Address::Unix(path.clone()),
-            security: Security::plain("a", false),
+            security: Security::plain("a"),
             config: "abc".into(),
             timeout: Duration::from_secs(20),
             shared_memory: true,

@@ -86,7 +86,7 @@ impl PartArgs {
     pub fn security(&self, run: &str, party: Party) -> anyhow::Result<Security> {
         match &self.tls {
             Some(dir) => Ok(Security::with_certificates(run, party, dir).map_err(|error| UsageError::of(&error))?),
-            None => Ok(Security::plain(run, self.insecure_allow_plaintext)),
+            None => Ok(Security::plain(run).on_any_network(self.insecure_allow_plaintext)),
         }
     }
 

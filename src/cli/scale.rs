@@ -57,7 +57,7 @@ pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
     };
     let security = match &args.tls {
         Some(dir) => Security::of_party(Party::Operator, dir).map_err(|error| UsageError::of(&error))?,
-        None => Security::plain("", args.insecure_allow_plaintext),
+        None => Security::plain("").on_any_network(args.insecure_allow_plaintext),
     };
     let encoders = args.count.or(args.encoders).expect("clap requires one of the two");
     let from = scale_run(&address, &security, args.pool, encoders).map_err(|error| match (error, dir) {

@@ -44,9 +44,14 @@ pub(super) struct Tls {
 }
 
 impl Security {
-    /// Returns settings without certificates: only Unix sockets and loopback, unless `insecure`.
-    pub fn plain(run: &str, insecure: bool) -> Self {
-        Self { run: run.into(), tls: None, insecure, proxy: proxy(), patience: PATIENCE }
+    /// Returns settings without certificates: only Unix sockets and loopback.
+    pub fn plain(run: &str) -> Self {
+        Self { run: run.into(), tls: None, insecure: false, proxy: proxy(), patience: PATIENCE }
+    }
+
+    /// Sets whether other machines may connect without certificates.
+    pub fn on_any_network(self, insecure: bool) -> Self {
+        Self { insecure, ..self }
     }
 
     /// Reads the certificates in a folder: `ca.pem`, `ROLE.pem` and `ROLE.key`; or `ca.crt`, `tls.crt` and `tls.key`, as in

@@ -48,7 +48,7 @@ fn a_file_at_the_address_stays_and_a_socket_that_nobody_has_is_replaced() {
         let [file, folder, socket] = ["file", "folder", "socket"].map(|name| dir.path().join(name));
         std::fs::write(&file, "mine").unwrap();
         std::fs::create_dir(&folder).unwrap();
-        let plain = Security::plain("a", false);
+        let plain = Security::plain("a");
         for path in [&file, &folder] {
             let error = Listener::bind(&Address::Unix(path.clone()), &plain).await.err().unwrap();
             assert!(error.to_string().contains("a file of this name exists, and it is not a socket"), "{error}");
@@ -165,10 +165,10 @@ fn plain_text_and_tls_that_meet_are_told_so() {
     let dir = certificates("a");
     run(async {
         let secure = serve(&security("a", SCHEDULER, dir.path()), &loopback()).await.0;
-        let said = try_join(&secure, &Security::plain("a", false), Role::Encoder).await.unwrap();
+        let said = try_join(&secure, &Security::plain("a"), Role::Encoder).await.unwrap();
         let Down::Refused { reason } = said else { panic!("{said:?}") };
         assert!(reason.contains("it uses plain text"), "{reason}");
-        let plain = serve(&Security::plain("a", false), &loopback()).await.0;
+        let plain = serve(&Security::plain("a"), &loopback()).await.0;
         let error = try_join(&plain, &security("a", ENCODER, dir.path()), Role::Encoder).await.unwrap_err();
         assert!(error.contains("this run plain text"), "{error}");
     });
@@ -177,7 +177,7 @@ fn plain_text_and_tls_that_meet_are_told_so() {
 #[test]
 fn loopback_and_unix_sockets_need_no_login_and_nothing_else_does_without() {
     let dir = tempfile::tempdir().unwrap();
-    let plain = Security::plain("a", false);
+    let plain = Security::plain("a");
     run(async {
         for at in [loopback(), "[::1]:0".parse().unwrap(), Address::Unix(dir.path().join("run"))] {
             // A machine may be without IPv6.
@@ -195,7 +195,7 @@ fn loopback_and_unix_sockets_need_no_login_and_nothing_else_does_without() {
             assert!(error.starts_with("error[LF0501]"), "{error}");
         }
         let anywhere = "0.0.0.0:0".parse().unwrap();
-        assert!(Listener::bind(&anywhere, &Security::plain("a", true)).await.is_ok());
+        assert!(Listener::bind(&anywhere, &Security::plain("a").on_any_network(true)).await.is_ok());
         let certified = certificates("a");
         assert!(Listener::bind(&anywhere, &security("a", SCHEDULER, certified.path())).await.is_ok());
     });
@@ -205,7 +205,7 @@ fn loopback_and_unix_sockets_need_no_login_and_nothing_else_does_without() {
 fn garbage_and_long_hellos_do_not_come_in_and_the_next_one_does() {
     let dir = certificates("a");
     run(async {
-        for security in [Security::plain("a", false), security("a", SCHEDULER, dir.path())] {
+        for security in [Security::plain("a"), security("a", SCHEDULER, dir.path())] {
             let (address, _task) = serve(&security, &loopback()).await;
             let Address::Tcp { port, .. } = address else { unreachable!("it is TCP") };
             let mut long = b"LFRG\x02\x00".to_vec();
@@ -239,7 +239,7 @@ fn garbage_and_long_hellos_do_not_come_in_and_the_next_one_does() {
 fn a_probe_that_looks_whether_somebody_listens_is_no_peer_that_is_refused() {
     let dir = certificates("a");
     run(async {
-        for security in [Security::plain("a", false), security("a", SCHEDULER, dir.path())] {
+        for security in [Security::plain("a"), security("a", SCHEDULER, dir.path())] {
             let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             drop(TcpStream::connect(socket.local_addr().unwrap()).await.unwrap());
             let stranger = Stranger::Tcp(socket.accept().await.unwrap().0);
@@ -252,7 +252,7 @@ fn a_probe_that_looks_whether_somebody_listens_is_no_peer_that_is_refused() {
 #[test]
 fn nobody_waits_for_more_of_words_that_begin_wrong() {
     run(async {
-        let listener = Listener::bind(&loopback(), &Security::plain("a", false)).await.unwrap();
+        let listener = Listener::bind(&loopback(), &Security::plain("a")).await.unwrap();
         let Address::Tcp { port, .. } = listener.address().clone() else { unreachable!("it is TCP") };
         for words in [&b"\r\n\r\n"[..], b"L\n"] {
             let mut stranger = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
@@ -357,7 +357,7 @@ fn certificates_are_replaced_only_by_new_ones() {
 fn a_second_listener_does_not_take_the_first_ones_socket() {
     let dir = tempfile::tempdir().unwrap();
     let at = Address::Unix(dir.path().join("run"));
-    let plain = Security::plain("a", false);
+    let plain = Security::plain("a");
     run(async {
         let first = Listener::bind(&at, &plain).await.unwrap();
         assert!(Listener::bind(&at, &plain).await.is_err());

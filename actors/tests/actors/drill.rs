@@ -77,7 +77,7 @@ fn run(script: &str, lease: Duration, certs: Option<&Path>) -> (Seen, Result<Out
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let security = |party| match certs {
         Some(dir) => Security::with_certificates("a", party, dir).unwrap(),
-        None => Security::plain("a", false),
+        None => Security::plain("a"),
     };
     let meeting = |party: Party| Meeting {
         address: Address::Tcp { host: "127.0.0.1".into(), port },

@@ -26,7 +26,7 @@ const TLS: &str = "LOONGFORGE_TEST_TLS";
 fn meeting(address: &Path, seconds: u64) -> Meeting {
     Meeting {
         address: Address::Unix(address.to_owned()),
-        security: Security::plain("a", false),
+        security: Security::plain("a"),
         config: "abc".into(),
         timeout: Duration::from_secs(seconds),
         shared_memory: true,
@@ -132,7 +132,7 @@ fn processes_without_shared_memory_give_the_losses_of_threads() {
         let scheduler = Party::Actor(Role::Scheduler);
         let security = match tls {
             true => Security::with_certificates("a", scheduler, &certs).unwrap(),
-            false => Security::plain("a", false),
+            false => Security::plain("a"),
         };
         let address = "127.0.0.1:0".parse().unwrap();
         let meeting = Meeting { address, security, shared_memory: false, ..meeting(Path::new("unused"), 60) };

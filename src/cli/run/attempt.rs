@@ -183,7 +183,7 @@ impl SchedulerProcess<'_> {
                     false => Address::Unix(folder.join("run.sock")),
                 };
                 let _address = AddressFile::put_up(&dir, &address);
-                let meeting = Meeting { journal, ..meeting(args, loaded, address, Security::plain(&name, false)) };
+                let meeting = Meeting { journal, ..meeting(args, loaded, address, Security::plain(&name)) };
                 Ok(serve_scheduler(spec, meeting, Some(child(args)?), Box::new(report))?)
             }
             None => Ok(composition.run(Box::new(report))?),

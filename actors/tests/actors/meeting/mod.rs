@@ -9,7 +9,7 @@ use std::time::Duration;
 pub fn meeting(address: Address) -> Meeting {
     Meeting {
         address,
-        security: Security::plain("a", false),
+        security: Security::plain("a"),
         config: "abc".into(),
         timeout: Duration::from_secs(60),
         shared_memory: true,
