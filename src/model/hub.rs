@@ -7,18 +7,16 @@
 use super::stored::fetch_model;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
-use loongforge_core::checkpoint::{SPEAKERS, StoredError};
+use loongforge_core::checkpoint::{SPEAKERS, StoredError, sha256};
 use loongforge_core::config::{HubId, Source};
 use loongforge_core::data::{HUB_CARD, HubListing, HubPath, MODEL_INDEX, NAMED_TEMPLATES, choose_hub_files};
 use loongforge_core::files;
 use loongforge_core::store::is_store_url;
-use loongforge_core::text::hex;
 use loongforge_torch::train::DIFFUSERS_LORA_FILE;
 use loongforge_torch::train::hf::INDEX_FILE;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -353,17 +351,6 @@ fn is_wanted_part(name: &str) -> bool {
 fn is_plain(name: &str) -> bool {
     let harmless = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+=".contains(&byte);
     !name.is_empty() && name.len() <= 200 && !name.starts_with('.') && name.bytes().all(harmless)
-}
-
-fn sha256(path: &Path) -> io::Result<String> {
-    let (mut file, mut hash, mut block) = (fs::File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
-    loop {
-        match file.read(&mut block)? {
-            0 => break,
-            len => hash.update(&block[..len]),
-        }
-    }
-    Ok(hex(hash.finalize()))
 }
 
 #[cfg(test)]
