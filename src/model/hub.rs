@@ -4,7 +4,7 @@
 //! repositories, `HF_ENDPOINT` names a mirror. Fetched are safetensors, JSON, text, templates and tokenizer models of
 //! the repository's top folder, and of a repository of Diffusers those of its folders. Never pickles, never code.
 
-use super::stored::fetch_model;
+use super::stored::{Extent, fetch_model};
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use loongforge_core::checkpoint::{SPEAKERS, StoredError, sha256};
@@ -51,7 +51,7 @@ pub enum HubError {
 /// # Errors
 /// The hub has no such model, or it cannot be fetched.
 pub fn resolve_model(load: &str) -> Result<PathBuf, HubError> {
-    resolve(load, true)
+    resolve(load, Extent::Whole)
 }
 
 /// Works like [`resolve_model`], without fetching weights: for what only reads the config or the tokenizer.
@@ -59,7 +59,7 @@ pub fn resolve_model(load: &str) -> Result<PathBuf, HubError> {
 /// # Errors
 /// As [`resolve_model`].
 pub fn resolve_config(load: &str) -> Result<PathBuf, HubError> {
-    resolve(load, false)
+    resolve(load, Extent::WithoutWeights)
 }
 
 /// The directory of a model, weights included, if all of it is here; nothing is fetched.
@@ -68,18 +68,22 @@ pub fn model_here(load: &str) -> Option<PathBuf> {
         return None;
     }
     match Source::new(load).hub_id() {
-        Some(id) => Hub::from_env().cached(&id).filter(|folder| missing(folder, true).is_none()),
+        Some(id) => Hub::from_env().cached(&id).filter(|folder| missing(folder, Extent::Whole).is_none()),
         None => Some(PathBuf::from(load)),
     }
 }
 
-fn resolve(load: &str, weights: bool) -> Result<PathBuf, HubError> {
+/// Fetches so much of a model; returns its directory.
+///
+/// # Errors
+/// As [`resolve_model`].
+pub(super) fn resolve(load: &str, extent: Extent) -> Result<PathBuf, HubError> {
     if is_store_url(load) {
         let is_wanted = |name: &str| is_wanted(name) || is_wanted_part(name);
-        return Ok(fetch_model(load, weights, is_wanted)?);
+        return Ok(fetch_model(load, extent, is_wanted)?);
     }
     match Source::new(load).hub_id() {
-        Some(id) => Hub::from_env().snapshot(&id, weights),
+        Some(id) => Hub::from_env().snapshot(&id, extent),
         None => Ok(PathBuf::from(load)),
     }
 }
@@ -130,14 +134,14 @@ impl Hub {
         Self { kind: RepoType::Model, cache: Cache::new("nowhere".into()), endpoint, offline: false, token }
     }
 
-    fn snapshot(&self, id: &HubId, weights: bool) -> Result<PathBuf, HubError> {
+    fn snapshot(&self, id: &HubId, extent: Extent) -> Result<PathBuf, HubError> {
         if !self.offline {
-            return self.fetch(id, weights);
+            return self.fetch(id, extent);
         }
         let cache = self.cache.path().clone();
         let offline = |what: &str| HubError::Offline { id: id.to_string(), cache, what: what.to_owned() };
         let Some(folder) = self.cached(id) else { return Err(offline("the repository")) };
-        match missing(&folder, weights) {
+        match missing(&folder, extent) {
             None => Ok(folder),
             Some(what) => Err(offline(&what)),
         }
@@ -159,9 +163,9 @@ impl Hub {
         Repo::with_revision(id.repo.clone(), self.kind, revision.to_owned())
     }
 
-    fn fetch(&self, id: &HubId, weights: bool) -> Result<PathBuf, HubError> {
+    fn fetch(&self, id: &HubId, extent: Extent) -> Result<PathBuf, HubError> {
         let hostile = |what: String| HubError::Hostile { id: id.to_string(), what };
-        let api = self.api(id, weights)?;
+        let api = self.api(id, extent == Extent::Whole)?;
         let revision = id.revision.as_deref().unwrap_or("main");
         let info = match api.repo(self.repo(id, revision)).info() {
             Ok(info) => info,
@@ -169,7 +173,7 @@ impl Hub {
                 let error = self.explain(id, &error);
                 // What is there already serves while the hub cannot be reached.
                 let unreachable = matches!(error, HubError::Network { .. });
-                let cached = self.cached(id).filter(|folder| unreachable && missing(folder, weights).is_none());
+                let cached = self.cached(id).filter(|folder| unreachable && missing(folder, extent).is_none());
                 return cached.ok_or(error);
             }
         };
@@ -182,7 +186,7 @@ impl Hub {
         let mut names: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
         names.sort();
         let has_weights = names.iter().any(|name| name.ends_with(".safetensors"));
-        if weights && !has_weights {
+        if extent == Extent::Whole && !has_weights {
             let pickle =
                 names.iter().find(|name| name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth"));
             if let Some(file) = pickle {
@@ -194,7 +198,7 @@ impl Hub {
         let is_pipeline = names.iter().any(|name| name == MODEL_INDEX);
         let wanted = names.iter().filter(|name| is_wanted(name) || (is_pipeline && is_wanted_part(name)));
         let (heavy, light): (Vec<_>, Vec<_>) = wanted.partition(is_weight);
-        for name in light.into_iter().chain(heavy.into_iter().filter(|_| weights)) {
+        for name in light.into_iter().chain(heavy.into_iter().filter(|_| extent == Extent::Whole)) {
             if !folder.join(name).exists() {
                 self.download(&api, &repo, id, name)?;
             }
@@ -300,7 +304,7 @@ impl Hub {
 }
 
 /// Returns what a complete snapshot would have besides.
-fn missing(folder: &Path, weights: bool) -> Option<String> {
+fn missing(folder: &Path, extent: Extent) -> Option<String> {
     let lacks = |name: &str| !folder.join(name).is_file();
     // Which of its networks are needed shows when they are read.
     if !lacks(MODEL_INDEX) {
@@ -312,12 +316,12 @@ fn missing(folder: &Path, weights: bool) -> Option<String> {
     }
     if lacks("config.json") && !lacks("adapter_config.json") {
         let file = "adapter_model.safetensors";
-        return (weights && lacks(file)).then(|| file.to_owned());
+        return (extent == Extent::Whole && lacks(file)).then(|| file.to_owned());
     }
     if lacks("config.json") {
         return Some("config.json".to_owned());
     }
-    if !weights {
+    if extent == Extent::WithoutWeights {
         return None;
     }
     let index = match files::read(&folder.join(INDEX_FILE), files::MAX_TEXT_BYTES) {
@@ -401,17 +405,17 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(MODEL_INDEX), "{}").unwrap();
-        assert_eq!(missing(folder.path(), true).as_deref(), Some("transformer/config.json"));
+        assert_eq!(missing(folder.path(), Extent::Whole).as_deref(), Some("transformer/config.json"));
     }
 
     #[test]
     fn a_snapshot_of_adapters_has_no_config() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(missing(folder.path(), true).as_deref(), Some("config.json"));
+        assert_eq!(missing(folder.path(), Extent::Whole).as_deref(), Some("config.json"));
         fs::write(folder.path().join("adapter_config.json"), "{}").unwrap();
-        assert_eq!(missing(folder.path(), true).as_deref(), Some("adapter_model.safetensors"));
+        assert_eq!(missing(folder.path(), Extent::Whole).as_deref(), Some("adapter_model.safetensors"));
         fs::write(folder.path().join("adapter_model.safetensors"), "").unwrap();
-        assert_eq!(missing(folder.path(), true), None);
+        assert_eq!(missing(folder.path(), Extent::Whole), None);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Where a config's models lie: what is on the hub becomes a folder of its cache.
 
 use crate::model::error::FolderError;
-use crate::model::hub::{model_here, resolve_config, resolve_model};
-use loongforge_core::config::{Model, Source, Weights};
+use crate::model::hub::{model_here, resolve, resolve_config};
+use crate::model::stored::Extent;
+use loongforge_core::config::{Lora, Model, Source, Weights};
 use std::path::PathBuf;
 
 /// Fetches whatever of the model is on the hub, weights included where they are loaded: every source becomes a directory.
@@ -10,9 +11,8 @@ use std::path::PathBuf;
 /// # Errors
 /// The hub has no such model, or it cannot be fetched.
 pub fn fetch(model: &mut Model) -> Result<(), FolderError> {
-    settle(model, |key, source, weights| {
-        let resolve = if weights { resolve_model } else { resolve_config };
-        resolve(source).map(Some).map_err(|source| FolderError::Hub { key, source })
+    settle(model, |key, source, extent| {
+        resolve(source, extent).map(Some).map_err(|source| FolderError::Hub { key, source })
     })
 }
 
@@ -20,56 +20,61 @@ pub fn fetch(model: &mut Model) -> Result<(), FolderError> {
 /// not are left out of `model`.
 pub fn without_fetching(model: &mut Model) -> Vec<&'static str> {
     let mut missing = Vec::new();
-    let here = |key, source: &str, weights: bool| {
+    let here = |key, source: &str, extent: Extent| {
         let here = model_here(source);
-        missing.extend((weights && here.is_none()).then_some(key));
+        missing.extend((extent == Extent::Whole && here.is_none()).then_some(key));
         Ok(here)
     };
     settle(model, here).expect("nothing is fetched");
-    for part in [
-        &mut model.image_encoder,
-        &mut model.image_projector,
-        &mut model.audio_encoder,
-        &mut model.audio_projector,
-        &mut model.text_encoder,
-        &mut model.text_projector,
-        &mut model.foundation,
-    ] {
-        if let Some(lora) = &mut part.lora {
+    for (_, lora) in adapters(model) {
+        if let Some(lora) = lora {
             lora.adapter = lora.adapter.take().filter(|adapter| !adapter.is_elsewhere());
         }
     }
     missing
 }
 
-/// Puts a directory in the place of every hub id or URL for which `find` has one; it hears of the key, the id, and whether
-/// weights are needed.
+/// Puts a directory in the place of every hub id or URL for which `find` has one; it hears of the key, the id, and how
+/// much is needed.
 fn settle(
     model: &mut Model,
-    mut find: impl FnMut(&'static str, &str, bool) -> Result<Option<PathBuf>, FolderError>,
+    mut find: impl FnMut(&'static str, &str, Extent) -> Result<Option<PathBuf>, FolderError>,
 ) -> Result<(), FolderError> {
-    let weights = model.weights == Weights::Load;
+    use Extent::{Whole, WithoutWeights};
+    let of_model = if model.weights == Weights::Load { Whole } else { WithoutWeights };
     let sources = [
-        ("model.load", &mut model.load, weights),
-        ("model.tokenizer", &mut model.tokenizer, false),
-        ("model.image_encoder.load", &mut model.image_encoder.load, true),
-        ("model.image_projector.load", &mut model.image_projector.load, true),
-        ("model.audio_encoder.load", &mut model.audio_encoder.load, true),
-        ("model.audio_projector.load", &mut model.audio_projector.load, true),
-        ("model.text.tokenizer", &mut model.text.tokenizer, false),
-        ("model.text_encoder.load", &mut model.text_encoder.load, true),
-        ("model.text_projector.load", &mut model.text_projector.load, true),
-        ("model.vae.load", &mut model.vae.load, true),
-        ("model.foundation.load", &mut model.foundation.load, true),
-        ("model.reference.load", &mut model.reference.load, true),
+        ("model.load", &mut model.load, of_model),
+        ("model.tokenizer", &mut model.tokenizer, WithoutWeights),
+        ("model.image_encoder.load", &mut model.image_encoder.load, Whole),
+        ("model.image_projector.load", &mut model.image_projector.load, Whole),
+        ("model.audio_encoder.load", &mut model.audio_encoder.load, Whole),
+        ("model.audio_projector.load", &mut model.audio_projector.load, Whole),
+        ("model.text.tokenizer", &mut model.text.tokenizer, WithoutWeights),
+        ("model.text_encoder.load", &mut model.text_encoder.load, Whole),
+        ("model.text_projector.load", &mut model.text_projector.load, Whole),
+        ("model.vae.load", &mut model.vae.load, Whole),
+        ("model.foundation.load", &mut model.foundation.load, Whole),
+        ("model.reference.load", &mut model.reference.load, Whole),
     ];
-    for (key, source, weights) in sources {
+    for (key, source, extent) in sources {
         let Some(named) = source.as_mut().filter(|source| source.is_elsewhere()) else { continue };
-        if let Some(folder) = find(key, named.as_str(), weights)? {
+        if let Some(folder) = find(key, named.as_str(), extent)? {
             *named = Source::new(folder.display().to_string());
         }
     }
-    let adapters = [
+    for (key, lora) in adapters(model) {
+        let named = lora.as_mut().and_then(|lora| lora.adapter.as_mut());
+        let Some(named) = named.filter(|source| source.is_elsewhere()) else { continue };
+        if let Some(folder) = find(key, named.as_str(), Whole)? {
+            *named = Source::new(folder.display().to_string());
+        }
+    }
+    Ok(())
+}
+
+/// The parts that may start from adapters, by the keys that name those.
+fn adapters(model: &mut Model) -> [(&'static str, &mut Option<Lora>); 7] {
+    [
         ("model.image_encoder.lora.adapter", &mut model.image_encoder.lora),
         ("model.image_projector.lora.adapter", &mut model.image_projector.lora),
         ("model.audio_encoder.lora.adapter", &mut model.audio_encoder.lora),
@@ -77,15 +82,7 @@ fn settle(
         ("model.text_encoder.lora.adapter", &mut model.text_encoder.lora),
         ("model.text_projector.lora.adapter", &mut model.text_projector.lora),
         ("model.foundation.lora.adapter", &mut model.foundation.lora),
-    ];
-    for (key, lora) in adapters {
-        let named = lora.as_mut().and_then(|lora| lora.adapter.as_mut());
-        let Some(named) = named.filter(|source| source.is_elsewhere()) else { continue };
-        if let Some(folder) = find(key, named.as_str(), true)? {
-            *named = Source::new(folder.display().to_string());
-        }
-    }
-    Ok(())
+    ]
 }
 
 /// The directory that a key names.

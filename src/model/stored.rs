@@ -14,12 +14,20 @@ use std::path::{Path, PathBuf};
 /// Holds the name of what a folder was fetched from. There last, so that a folder with it is whole.
 const WHOLE: &str = ".whole";
 
+/// How much of a model is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    Whole,
+    /// Enough for what only reads the config or the tokenizer.
+    WithoutWeights,
+}
+
 /// The folder of the cache with the model at `url`, fetched where it is not there yet. `is_wanted`: of files by their names, beside
-/// the manifest's; `weights: false`: all but weights.
+/// the manifest's.
 ///
 /// # Errors
 /// There is none, a file is damaged, or the store cannot be reached.
-pub fn fetch_model(url: &str, weights: bool, is_wanted: impl Fn(&str) -> bool) -> Result<PathBuf, StoredError> {
+pub fn fetch_model(url: &str, extent: Extent, is_wanted: impl Fn(&str) -> bool) -> Result<PathBuf, StoredError> {
     store::check_store_url(url).map_err(|reason| StoreError::new(url, reason))?;
     let mut url = url.trim_end_matches('/').to_owned();
     let mut objects = store::list(&url)?;
@@ -32,7 +40,7 @@ pub fn fetch_model(url: &str, weights: bool, is_wanted: impl Fn(&str) -> bool) -
         objects = store::list(&url)?;
     }
     let manifest = store::get(&format!("{url}/{MANIFEST}"), files::MAX_TEXT_BYTES)?;
-    let wanted = |name: &str| is_wanted(name) && (weights || !name.ends_with(".safetensors"));
+    let wanted = |name: &str| is_wanted(name) && (extent == Extent::Whole || !name.ends_with(".safetensors"));
     objects.retain(|object| files::is_inner_name(&object.name) && wanted(&object.name));
     if objects.is_empty() {
         return Err(StoreError::new(&url, "no model is there: it has no config.json and no weights").into());
@@ -50,7 +58,7 @@ pub fn fetch_model(url: &str, weights: bool, is_wanted: impl Fn(&str) -> bool) -
     }
     match manifest {
         // All of it, so that it is a checkpoint here as well.
-        Some(manifest) if weights => {
+        Some(manifest) if extent == Extent::Whole => {
             fetch_files(&url, &manifest, &folder, |_| true)?;
             fs::write(folder.join(MANIFEST), manifest).map_err(write())?;
         }
