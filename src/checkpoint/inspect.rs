@@ -1,7 +1,7 @@
 //! Describes what is in a folder: tensors by pattern, types, sizes.
 
 use loongforge_core::checkpoint::{MANIFEST, Manifest};
-use loongforge_core::text::grouped;
+use loongforge_core::text::{grouped, plural};
 use loongforge_core::{files, observe};
 use loongforge_torch::train::hf::{Checkpoint, Stored, TensorFile, collapse};
 use loongforge_torch::train::state_files;
@@ -43,10 +43,10 @@ pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
     let (num_tensors, num_files) = (tensors.len(), checkpoint.files().len());
     writeln!(
         page,
-        "{} parameters in {num_tensors} tensors, {} in {num_files} file{}",
+        "{} parameters in {num_tensors} tensors, {} in {num_files} {}",
         grouped(parameters),
         observe::bytes(bytes),
-        if num_files == 1 { "" } else { "s" }
+        plural("file", num_files as u64)
     )?;
     writeln!(page, "types: {}\n", types.join(", "))?;
     let rows = tensors.iter().map(|(name, stored)| (*name, (stored.format(), stored.shape.clone(), stored.bytes)));

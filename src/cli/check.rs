@@ -16,7 +16,7 @@ use loongforge_core::checkpoint::latest;
 use loongforge_core::config::{self, ListedStage, Loaded, Report, RunConfig, StageStart};
 use loongforge_core::data::{Epochs, settle_steps};
 use loongforge_core::schedule::PoolSizes;
-use loongforge_core::text::grouped;
+use loongforge_core::text::{grouped, plural};
 use loongforge_torch::device::settle;
 use loongforge_torch::engine::{trained, trained_foundation};
 use loongforge_torch::params::{ParamSpec, Role};
@@ -305,7 +305,7 @@ pub(super) fn summary(config: &RunConfig, folder: &ModelFolder) -> anyhow::Resul
 /// `3 epochs of 16,000 samples: 375 steps`; the samples may be packs.
 pub(super) fn duration(Epochs { epochs, num_samples, steps }: Epochs, of_packs: bool) -> String {
     let unit = if of_packs { "pack" } else { "sample" };
-    let count = |count: u64, what: &str| format!("{} {what}{}", grouped(count), if count == 1 { "" } else { "s" });
+    let count = |count: u64, what: &str| format!("{} {}", grouped(count), plural(what, count));
     let of = if epochs == 1.0 { "epoch" } else { "epochs" };
     format!("{epochs} {of} of {}: {}", count(num_samples, unit), count(steps, "step"))
 }

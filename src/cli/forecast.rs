@@ -2,7 +2,7 @@
 
 use loongforge_core::message::Role;
 use loongforge_core::simulate::{Activity, Alternative, SimReport, SimSpec};
-use loongforge_core::text::grouped;
+use loongforge_core::text::{grouped, plural};
 
 pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
     let mut text = format!(
@@ -105,7 +105,7 @@ pub(super) fn as_json(report: &SimReport) -> serde_json::Value {
 
 /// `1 pack`, `2 packs`.
 pub(super) fn count(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    format!("{count} {}", plural(what, count as u64))
 }
 
 /// `12.3 ms`.

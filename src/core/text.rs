@@ -27,6 +27,11 @@ pub fn grouped(number: u64) -> String {
     String::from_utf8_lossy(&groups.join(&b","[..])).into_owned()
 }
 
+/// Returns a noun for so many of what it names: `pack`, `packs`.
+pub fn plural(noun: &str, count: u64) -> String {
+    format!("{noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Returns a path or another text as a word of a shell's command, in quotes where it has anything but letters, digits and signs of
 /// ASCII that no shell reads: other letters are blanks in some locales.
 pub fn shell_word(word: &(impl AsRef<OsStr> + ?Sized)) -> String {
@@ -62,6 +67,11 @@ mod tests {
     #[test]
     fn digits_are_in_groups_of_three() {
         assert_eq!([7, 999, 12_345, 1_000_000].map(grouped), ["7", "999", "12,345", "1,000,000"]);
+    }
+
+    #[test]
+    fn one_of_something_is_singular() {
+        assert_eq!([0, 1, 2].map(|count| plural("step", count)), ["steps", "step", "steps"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::area::text_or_number;
+use crate::text::plural;
 
 /// Episodes that follow one another: `7`, `0-99`, or up to the last one of the set `100-`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +44,8 @@ impl EpisodeRange {
         match first <= end && end <= count {
             true => Ok(first..end),
             false => Err(format!(
-                "`episodes`: {self} is not in this set, which has {count} episode{}, numbered from 0",
-                if count == 1 { "" } else { "s" }
+                "`episodes`: {self} is not in this set, which has {count} {}, numbered from 0",
+                plural("episode", count as u64)
             )),
         }
     }

@@ -8,6 +8,7 @@ use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
 use crate::data::processor::guarded;
+use crate::text::plural;
 
 /// Samples a second that recordings are decoded to: what every model so far takes.
 const RATE: u32 = 16_000;
@@ -56,7 +57,7 @@ pub fn describe(source: &AudioSource, base: &Path) -> Result<String, DataError> 
     let part = (!segment.is_whole()).then(|| format!("from {} s to {end}", segment.start));
     let AudioHeader { codec, rate, channels, .. } = header;
     let rate = rate.map(|rate| format!("{rate} Hz"));
-    let channels = channels.map(|count| format!("{count} channel{}", if count == 1 { "" } else { "s" }));
+    let channels = channels.map(|count| format!("{count} {}", plural("channel", count as u64)));
     let known = [Some(codec), rate, channels, seconds, part];
     Ok(known.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
