@@ -2,6 +2,7 @@
 
 use super::doctor_gpus;
 use super::finding::{Finding, Verdict};
+use crate::estimate::memory::system_bytes;
 use clap::Args;
 use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 use loongforge_core::config::Device;
@@ -108,11 +109,7 @@ fn processor() -> Finding {
 
 /// From `/proc/meminfo`.
 fn memory(info: &str) -> Finding {
-    let of = |key: &str| -> Option<u64> {
-        let line = info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-        line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib * 1024)
-    };
-    let (total, free) = (of("MemTotal").unwrap_or(0), of("MemAvailable").unwrap_or(0));
+    let [total, free] = ["MemTotal", "MemAvailable"].map(|name| system_bytes(info, name).unwrap_or(0));
     let found = format!("{} of {} are available", bytes(free), bytes(total));
     Finding::expect("memory", free >= 4 << 30, found, "stop other programs, or see docs/memory.md for what to set")
 }

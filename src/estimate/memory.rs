@@ -15,9 +15,13 @@ pub const PROCESS_OVERHEAD: u64 = 250 << 20;
 
 /// The most bytes of memory that this process had resident, where the system tells.
 pub fn peak_resident() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+    system_bytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
+}
+
+/// Returns the bytes in the line `NAME:  123 kB` of a file of the kernel's, such as `/proc/meminfo`.
+pub fn system_bytes(text: &str, name: &str) -> Option<u64> {
+    let size = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    size.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// `1.2 GB (parameters 0.3 GB, …)`.

@@ -2,6 +2,7 @@
 //! what is refused here could not run.
 
 use crate::estimate::flops::ParamCounts;
+use crate::estimate::memory::system_bytes;
 use loongforge_core::config::{Device, FrozenPrecision, Placement, Precision, RunConfig};
 use loongforge_core::observe::bytes;
 use loongforge_torch::model::ModelConfig;
@@ -84,12 +85,8 @@ fn least(config: &RunConfig, weights: &[u64]) -> u64 {
 /// Bytes of memory that this process may use, swap included: those of this machine, or fewer in a container.
 pub fn machine() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let sized = |name: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-    };
-    let swap = sized("SwapTotal:").unwrap_or(0);
-    let whole = sized("MemTotal:")?.checked_add(swap)?;
+    let swap = system_bytes(&text, "SwapTotal").unwrap_or(0);
+    let whole = system_bytes(&text, "MemTotal")?.checked_add(swap)?;
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     Some(limit_of_groups(Path::new("/sys/fs/cgroup"), &groups, swap).map_or(whole, |limit| limit.min(whole)))
 }
