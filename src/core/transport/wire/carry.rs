@@ -21,6 +21,15 @@ const SMALL: usize = 64 << 10;
 const PIECE: usize = 64 << 10;
 const GREETING: usize = 32;
 
+/// What the connections of one end of a wire have in common.
+#[derive(Clone, Copy)]
+pub struct End<'a> {
+    pub spec: &'a WireSpec,
+    pub shared: &'a Shared,
+    /// What is to be sent.
+    pub queue: &'a flume::Receiver<Out>,
+}
+
 /// Sends a greeting to the connecting end: the wire's number, what was received, and the life.
 pub async fn greet(raw: &mut Raw, key: u128, received: u64, life: u64) -> Result<(), WireError> {
     let mut contents = BytesMut::with_capacity(GREETING);
@@ -52,27 +61,24 @@ pub async fn greeted(raw: &mut Raw) -> Result<(u128, u64, u64), WireError> {
 pub async fn carry(
     raw: Raw,
     key: u128,
-    spec: &WireSpec,
-    shared: &Shared,
-    queue: &flume::Receiver<Out>,
+    end: End<'_>,
     arrived: &mut Option<flume::Sender<In>>,
 ) -> Result<(), WireError> {
     let Raw { reader, writer } = raw;
     tokio::select! {
-        error = read_all(reader, key, spec, shared, arrived) => Err(error),
-        result = write_all(writer, key, spec, shared, queue) => result,
+        error = read_all(reader, key, end, arrived) => Err(error),
+        result = write_all(writer, key, end) => result,
     }
 }
 
 async fn read_all(
     mut reader: impl AsyncRead + Unpin,
     key: u128,
-    spec: &WireSpec,
-    shared: &Shared,
+    end: End<'_>,
     arrived: &mut Option<flume::Sender<In>>,
 ) -> WireError {
     loop {
-        if let Err(error) = read_one(&mut reader, key, spec, shared, arrived).await {
+        if let Err(error) = read_one(&mut reader, key, end, arrived).await {
             return error;
         }
     }
@@ -81,10 +87,10 @@ async fn read_all(
 async fn read_one(
     reader: &mut (impl AsyncRead + Unpin),
     key: u128,
-    spec: &WireSpec,
-    shared: &Shared,
+    end: End<'_>,
     arrived: &mut Option<flume::Sender<In>>,
 ) -> Result<(), WireError> {
+    let End { spec, shared, .. } = end;
     let mut bytes = [0; HEADER];
     patiently(spec.quiet, reader.read_exact(&mut bytes)).await?;
     let header = Header::read(&bytes, key)?;
@@ -142,13 +148,8 @@ async fn read_one(
     Ok(())
 }
 
-async fn write_all(
-    mut writer: impl AsyncWrite + Unpin,
-    key: u128,
-    spec: &WireSpec,
-    shared: &Shared,
-    queue: &flume::Receiver<Out>,
-) -> Result<(), WireError> {
+async fn write_all(mut writer: impl AsyncWrite + Unpin, key: u128, end: End<'_>) -> Result<(), WireError> {
+    let End { spec, shared, queue } = end;
     let mut pulse = interval(PULSE.min(spec.quiet / 4));
     let mut last = Instant::now();
     // Dropped with the connection: then it is as good as written, for it comes with the next one.

@@ -1,7 +1,7 @@
 //! Runs a wire over one connection after the other.
 
 use super::WireError;
-use super::carry::{carry, greet, greeted};
+use super::carry::{End, carry, greet, greeted};
 use super::shared::Shared;
 use super::spec::{In, Out, Raw, Reconnect, Recovery, Returned, WireSpec};
 use std::io;
@@ -27,7 +27,8 @@ pub async fn run(
     arrived: flume::Sender<In>,
 ) {
     let mut arrived = Some(arrived);
-    let result = live(first, &mut recovery, spec, &shared, &queue, &mut arrived).await;
+    let end = End { spec: &spec, shared: &shared, queue: &queue };
+    let result = live(first, &mut recovery, end, &mut arrived).await;
     if let Err(error) = result {
         shared.fail(error);
     }
@@ -37,40 +38,45 @@ pub async fn run(
     drop(arrived);
 }
 
+/// A connection that is lost, or was never there.
+struct Lost {
+    /// Connections that come to nothing since give nobody more time.
+    at: Instant,
+    why: WireError,
+    /// Attempts to connect again, counted over all connections.
+    attempts: u64,
+}
+
 async fn live(
     first: Option<Raw>,
     recovery: &mut Recovery,
-    spec: WireSpec,
-    shared: &Shared,
-    queue: &flume::Receiver<Out>,
+    end: End<'_>,
     arrived: &mut Option<flume::Sender<In>>,
 ) -> Result<(), WireError> {
+    let End { spec, shared, .. } = end;
     let mut key = spec.number;
-    let mut attempt = 0;
     let mut has_been = first.is_some();
     let mut next = first.map(|raw| Returned { raw, received: spec.sent });
-    let mut why = WireError::Ended;
-    // Connections that come to nothing give nobody more time.
-    let mut lost_at = Instant::now();
+    let mut lost = Lost { at: Instant::now(), why: WireError::Ended, attempts: 0 };
     loop {
         let Returned { mut raw, received } = match next.take() {
             Some(returned) => returned,
             None => {
-                let patience = match &why {
+                let patience = match &lost.why {
                     _ if !has_been => spec.patience_first,
                     WireError::Ended => spec.patience_ended,
                     _ => spec.patience,
                 };
-                again(recovery, lost_at, patience, key, &mut attempt, shared, &why).await?
+                again(recovery, &mut lost, patience, key, shared).await?
             }
         };
         let patience = spec.quiet.min(GREETING);
-        let begun = timeout(patience, begin(&mut raw, &spec, &mut key, received, shared)).await;
+        let begun = timeout(patience, begin(&mut raw, spec, &mut key, received, shared)).await;
         let has_begun = matches!(begun, Ok(Ok(_)));
         let carried = match begun.unwrap_or(Err(WireError::Silent(patience))) {
             Err(error) => Err(error),
             Ok(key) => {
-                let carrying = carry(raw, key, &spec, shared, queue, arrived);
+                let carrying = carry(raw, key, end, arrived);
                 let comes_back = match recovery {
                     Recovery::Accept(returned) => Some(&*returned),
                     _ => None,
@@ -79,7 +85,7 @@ async fn live(
                     carried = carrying => carried,
                     // It has another connection; this one is broken, and that was not noticed here.
                     returned = replaced(comes_back) => {
-                        (next, lost_at) = (Some(returned), Instant::now());
+                        (next, lost.at) = (Some(returned), Instant::now());
                         continue;
                     }
                 }
@@ -87,7 +93,7 @@ async fn live(
         };
         has_been |= has_begun;
         if has_begun {
-            lost_at = Instant::now();
+            lost.at = Instant::now();
         }
         match carried {
             Ok(()) => return Ok(()),
@@ -98,7 +104,7 @@ async fn live(
                 if !matches!(recovery, Recovery::None) {
                     tracing::debug!("a connection is broken: {error}");
                 }
-                why = error;
+                lost.why = error;
                 // Something answers in the place of who is not there (a proxy): not to be asked without a pause.
                 if !has_begun && matches!(recovery, Recovery::Connect(_)) {
                     sleep(RETRY).await;
@@ -143,30 +149,28 @@ pub async fn refuse(mut raw: Raw) {
     let _ = raw.writer.shutdown().await;
 }
 
-/// Another connection. `why`: what became of the one before.
+/// Another connection in the place of the one that is `lost`.
 async fn again(
     recovery: &mut Recovery,
-    lost_at: Instant,
+    lost: &mut Lost,
     patience: Duration,
     key: Option<u128>,
-    attempt: &mut u64,
     shared: &Shared,
-    why: &WireError,
 ) -> Result<Returned, WireError> {
     // Who has nothing to say any more does not wait long for somebody to hear it.
     let patience = if shared.state().is_closed { patience.min(LAST) } else { patience };
-    let deadline = lost_at + patience;
+    let deadline = lost.at + patience;
     match recovery {
-        Recovery::None => Err(why.clone()),
+        Recovery::None => Err(lost.why.clone()),
         Recovery::Accept(returned) => match timeout_at(deadline, returned.recv_async()).await {
             Ok(Ok(returned)) => Ok(returned),
-            _ => Err(why.clone()),
+            _ => Err(lost.why.clone()),
         },
         // Who is connected at once could go on for ever.
-        Recovery::Connect(_) if Instant::now() >= deadline => Err(why.clone()),
+        Recovery::Connect(_) if Instant::now() >= deadline => Err(lost.why.clone()),
         Recovery::Connect(connect) => {
-            let tries = reconnect(connect, key.unwrap_or(0), attempt, shared);
-            timeout_at(deadline, tries).await.unwrap_or_else(|_| Err(why.clone()))
+            let tries = reconnect(connect, key.unwrap_or(0), &mut lost.attempts, shared);
+            timeout_at(deadline, tries).await.unwrap_or_else(|_| Err(lost.why.clone()))
         }
     }
 }
@@ -174,13 +178,13 @@ async fn again(
 async fn reconnect(
     connect: &mut Reconnect,
     key: u128,
-    attempt: &mut u64,
+    attempts: &mut u64,
     shared: &Shared,
 ) -> Result<Returned, WireError> {
     loop {
-        *attempt += 1;
+        *attempts += 1;
         let received = shared.state().received;
-        match connect(key, *attempt, received).await {
+        match connect(key, *attempts, received).await {
             // The greeting says what was received.
             Ok(raw) => return Ok(Returned { raw, received: 0 }),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
