@@ -15,6 +15,7 @@ use clap::{Args, ValueEnum};
 use loongforge_core::checkpoint::latest;
 use loongforge_core::config::{self, ListedStage, Loaded, Report, RunConfig, StageStart};
 use loongforge_core::data::{Epochs, settle_steps};
+use loongforge_core::message::TowerPart;
 use loongforge_core::schedule::PoolSizes;
 use loongforge_core::text::{grouped, plural};
 use loongforge_torch::device::settle;
@@ -253,11 +254,11 @@ pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<
         parts.push((name, trained_foundation(family.specs(), families, part_of)?));
     }
     for it in families.towers.iter() {
-        let part_of = |name: &str| model.tower_part(it.tower, it.family.is_projector(name));
+        let part_of = |name: &str| model.tower_part(it.tower, it.part_of(name));
         let specs = trained(it.family.specs(), &families.tree, part_of)?;
-        let (projector, tower) = specs.into_iter().partition(|spec| it.family.is_projector(&spec.name));
-        let name = |is_projector| model.tower_part(it.tower, is_projector).0.trim_start_matches("model.");
-        parts.extend([(name(false), tower), (name(true), projector)]);
+        let (projector, tower) = specs.into_iter().partition(|spec| it.part_of(&spec.name) == TowerPart::Projector);
+        let name = |part| model.tower_part(it.tower, part).0.trim_start_matches("model.");
+        parts.extend([(name(TowerPart::Encoder), tower), (name(TowerPart::Projector), projector)]);
     }
     Ok(parts)
 }

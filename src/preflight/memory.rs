@@ -58,8 +58,8 @@ fn pool_bits(config: &RunConfig, model: &ModelConfig) -> Vec<u64> {
         specs.iter().map(bits).fold(0, u64::saturating_add)
     };
     let of_tower = |name: &str| {
-        let (tower, is_projector) = model.towers.part_of(name)?;
-        config.model.tower_part(tower, is_projector).1.frozen_precision
+        let (tower, part) = model.towers.part_of(name)?;
+        config.model.tower_part(tower, part).1.frozen_precision
     };
     let foundations = config.foundations().into_iter().map(|(name, _)| model.foundation_of(name).specs());
     let foundations = foundations.map(|specs| sum(specs, &|_| config.model.foundation.frozen_precision));

@@ -8,7 +8,7 @@ use crate::model::hub_data;
 use crate::preflight::Asked;
 use crate::run::compose::Composition;
 use loongforge_core::config::{self, Precision, RunConfig};
-use loongforge_core::message::Tower;
+use loongforge_core::message::{Tower, TowerPart};
 use loongforge_core::schedule::CoordinatorSpec;
 use std::process::ExitCode;
 
@@ -68,8 +68,8 @@ impl Case {
 
     /// Parameters of a tower and its projector.
     pub fn tower(&self, tower: Tower) -> anyhow::Result<ParamCounts> {
-        let part = |is_projector| self.config.model.tower_part(tower, is_projector).0.trim_start_matches("model.");
-        let names = [part(false), part(true)];
+        let name = |part| self.config.model.tower_part(tower, part).0.trim_start_matches("model.");
+        let names = TowerPart::ALL.map(name);
         let parts = check::parts(&self.config, &self.folder)?;
         let of_tower = parts.iter().filter(|(name, _)| names.contains(name));
         Ok(ParamCounts::of(of_tower.flat_map(|(_, specs)| specs)))

@@ -4,7 +4,7 @@ use super::{
     Audio, EncoderPool, Eval, Experts, JsonMap, Learn, LossWeighting, Model, Mtp, Normalize, PackMode, Part, Phase,
     Placement, Policy, RunConfig, Template, TooLong, VideoLimits,
 };
-use crate::message::{PoolName, Tower, TowerSet};
+use crate::message::{PoolName, Tower, TowerPart, TowerSet};
 
 /// Kind of a model by its training objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,8 +111,8 @@ impl RunConfig {
     /// Returns keys of towers that the model does not have.
     pub fn expect_keys_of_towers(&self, towers: TowerSet) -> Result<(), KindError> {
         let (data, model, pools) = (&self.data, &self.model, &self.pools);
-        let part = |tower, is_projector| {
-            let (key, part) = model.tower_part(tower, is_projector);
+        let part = |tower, of| {
+            let (key, part) = model.tower_part(tower, of);
             // What is not there is not trained.
             let part = Part { freeze: part.freeze.filter(|freeze| !*freeze), ..part.clone() };
             (key, part != Part::default())
@@ -126,7 +126,7 @@ impl RunConfig {
         ];
         let mut keys: Vec<&'static str> = Vec::new();
         for tower in [Tower::Vision, Tower::Audio, Tower::Text].into_iter().filter(|tower| !towers.contains(*tower)) {
-            let parts = [false, true].map(|is_projector| part(tower, is_projector));
+            let parts = TowerPart::ALL.map(|of| part(tower, of));
             keys.extend(parts.into_iter().filter(|(_, is_written)| *is_written).map(|(key, _)| key));
             let others = of_towers.iter().filter(|(of, _, is_written)| *of == tower && *is_written);
             keys.extend(others.map(|(_, key, _)| *key));

@@ -30,5 +30,5 @@ pub use pictured_text::{NoPicturedText, PicturedText};
 pub use plan::{Grid, ItemMeta, Pack, Purpose, SKIPPED, SampleMeta, Sigma, StepPlan, Target, Unit, UnitItem};
 pub use pool::Regroup;
 pub use pool_name::{BadPoolName, PoolName};
-pub use tower::{Tower, TowerSet};
+pub use tower::{Tower, TowerPart, TowerSet};
 pub use trace::{EdgeLoad, Trace, TraceSpan};

@@ -47,6 +47,18 @@ impl Tower {
     }
 }
 
+/// What a tower consists of. Each part has its own keys in a config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TowerPart {
+    Encoder,
+    /// Maps what the encoder makes to features as wide as the foundation expects.
+    Projector,
+}
+
+impl TowerPart {
+    pub const ALL: [Self; 2] = [Self::Encoder, Self::Projector];
+}
+
 /// A set of towers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -16,7 +16,7 @@ use crate::train::hf::is_adapter;
 use crate::train::{AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{Device, EncoderPool, Part, Placement, Recompute, RunConfig};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{ActorId, PoolName, Role, StepId};
+use loongforge_core::message::{ActorId, PoolName, Role, StepId, TowerPart};
 use loongforge_core::schedule::PoolSizes;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -162,8 +162,8 @@ fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Resul
         return load(&model.foundation, &|_| true);
     }
     let towers = own_pool(spec).map(|own| own.towers).unwrap_or_default();
-    towers.iter().flat_map(|it| [(it.tower, false), (it.tower, true)]).try_for_each(|(tower, is_projector)| {
-        load(model.tower_part(tower, is_projector).1, &|name| towers.part_of(name) == Some((tower, is_projector)))
+    towers.iter().flat_map(|it| TowerPart::ALL.map(|part| (it.tower, part))).try_for_each(|(tower, part)| {
+        load(model.tower_part(tower, part).1, &|name| towers.part_of(name) == Some((tower, part)))
     })
 }
 

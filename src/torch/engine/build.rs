@@ -22,7 +22,7 @@ use crate::native::{MemoryWatch, NativeError, is_dry_run};
 use crate::train::Lanes;
 use loongforge_core::config::{EncoderPool, Layout, Placement, RunConfig};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{ActorId, PoolName, Replica, Role, StepId, TowerSet};
+use loongforge_core::message::{ActorId, PoolName, Replica, Role, StepId, TowerPart, TowerSet};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
@@ -116,8 +116,8 @@ fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> R
     if elastic {
         state = state.elastic(rank);
     }
-    let model =
-        TowerModels::new(&share.towers, state.params(), |tower| policy(config.model.tower_part(tower, false).1));
+    let part = |tower| config.model.tower_part(tower, TowerPart::Encoder).1;
+    let model = TowerModels::new(&share.towers, state.params(), |tower| policy(part(tower)));
     let (budget, key) = (config.memory.activation_budget.encoder, "memory.activation_budget.encoder");
     let activations = Activations::new(&config.memory, key, budget, device)?;
     let index = if elastic { spec.me.index } else { mesh.place().dp as u32 };

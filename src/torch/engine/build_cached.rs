@@ -16,7 +16,7 @@ use crate::params::{ParamSpec, ParamStore, Role, Sharding};
 use crate::train::{Lanes, TrainState};
 use loongforge_core::config::{Device, EncoderPool, RunConfig};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{PoolName, Replica, Tower};
+use loongforge_core::message::{PoolName, Replica, Tower, TowerPart};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -135,7 +135,7 @@ pub fn build_feature_encoder(spec: &EngineSpec) -> Result<FeatureEncoder, Engine
     let mesh = Mesh::single();
     let state = build_state(spec, device, params, Lanes::PerReplica, mesh.data.clone(), Sharding::none())?;
     let state = settle(spec, own.name.as_str(), state)?;
-    let part = |tower| spec.config.model.tower_part(tower, false).1;
+    let part = |tower| spec.config.model.tower_part(tower, TowerPart::Encoder).1;
     let models = TowerModels::new(&own.towers, state.params(), |tower| policy(part(tower)));
     let folders = cache_folders(spec, &own, state.params(), dir)?;
     Ok(FeatureEncoder::new(models, state, folders))

@@ -52,7 +52,7 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
     let names: BTreeSet<&str> = encoders.iter().flatten().map(existing::part_name).collect();
     let part_of = |name: &str| names.contains(name).then(|| model.towers.part_of(name)).flatten();
     expect_all_used(config, model, &all, |name| match part_of(name) {
-        Some((tower, is_projector)) => config.model.tower_part(tower, is_projector).0,
+        Some((tower, part)) => config.model.tower_part(tower, part).0,
         None => "model.foundation",
     })?;
     if !config.saves_adapters_only() {

@@ -7,7 +7,7 @@ use crate::params::ParamSpec;
 use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
 use loongforge_core::config::{FoundationPool, Part, Precision, RunConfig};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::Tower;
+use loongforge_core::message::{Tower, TowerPart};
 use tch::Kind;
 
 /// The encoder pool's parameters: a tower is one part of the config, its projector another.
@@ -21,8 +21,8 @@ pub(super) fn encoder_specs(
 
 /// The part, with its key in the config, that a parameter of these towers belongs to.
 pub(super) fn tower_part<'a>(config: &'a RunConfig, towers: &Towers, name: &str) -> (&'static str, &'a Part) {
-    let (tower, is_projector) = towers.part_of(name).unwrap_or((Tower::Vision, false));
-    config.model.tower_part(tower, is_projector)
+    let (tower, part) = towers.part_of(name).unwrap_or((Tower::Vision, TowerPart::Encoder));
+    config.model.tower_part(tower, part)
 }
 
 /// Files that a pool with these parameters writes.

@@ -13,7 +13,7 @@ use crate::model::ModelConfig;
 use crate::params::{ParallelRank, ParamSpec, Role};
 use loongforge_core::config::{Device, EncoderPool, FoundationPool, OffloadTo, Part, Placement, RunConfig};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{ActorId, PoolName, Tower, TowerSet};
+use loongforge_core::message::{ActorId, PoolName, Tower, TowerPart, TowerSet};
 
 mod policy;
 
@@ -100,7 +100,7 @@ fn check_encoder(
     }
     let of_rank = encoder_within_budget(config, specs)?;
     let whole = if parallel.is_whole() { of_rank } else { encoder_specs(config, &towers, &model.tree)? };
-    let parts = set.iter().flat_map(|tower| [false, true].map(|of| config.model.tower_part(tower, of)));
+    let parts = set.iter().flat_map(|tower| TowerPart::ALL.map(|part| config.model.tower_part(tower, part)));
     check_patterns(&whole, parts, |name| tower_part(config, &towers, name))?;
     Ok(whole)
 }

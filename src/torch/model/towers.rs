@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loongforge_core::message::{Grid, Tower, TowerSet};
+use loongforge_core::message::{Grid, Tower, TowerPart, TowerSet};
 use tch::Tensor;
 
 use super::encoder::EncoderFamily;
@@ -17,6 +17,13 @@ pub struct ModelTower {
     pub family: Arc<dyn EncoderFamily>,
     /// The tokens that its features replace.
     pub placeholders: Vec<i64>,
+}
+
+impl ModelTower {
+    /// The part that a parameter of the tower is of, by its name in the checkpoint.
+    pub fn part_of(&self, name: &str) -> TowerPart {
+        if self.family.is_projector(name) { TowerPart::Projector } else { TowerPart::Encoder }
+    }
 }
 
 /// The towers of a model, at most one of a kind, in the order of [`Tower::ALL`]; none of a language model.
@@ -95,14 +102,13 @@ impl Towers {
         self.0.iter().flat_map(|it| it.family.specs()).collect()
     }
 
-    /// The tower that a parameter is of, by its name in the checkpoint, and whether it is of the tower's projector. `None`:
-    /// no tower has it.
-    pub fn part_of(&self, name: &str) -> Option<(Tower, bool)> {
+    /// The tower that a parameter is of, by its name in the checkpoint, and the part of the tower. `None`: no tower has it.
+    pub fn part_of(&self, name: &str) -> Option<(Tower, TowerPart)> {
         let has = |it: &&ModelTower| it.family.owns(name);
         // Families of callers may not tell their names from others': the only tower has what is left.
         let only = || self.0.first().filter(|_| self.0.len() == 1);
         let found = self.0.iter().find(has).or_else(only)?;
-        Some((found.tower, found.family.is_projector(name)))
+        Some((found.tower, found.part_of(name)))
     }
 
     /// Rows of features that an item of this size becomes; 0 where there is no such tower.

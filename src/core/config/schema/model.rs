@@ -2,7 +2,7 @@
 //!
 //! File readers elsewhere resolve the keys to one `config.json` and one folder per part.
 
-use crate::message::{Tower, TowerSet};
+use crate::message::{Tower, TowerPart, TowerSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -234,17 +234,17 @@ impl Model {
         ]
     }
 
-    /// Returns the part of a tower, or of its projector, with its key.
-    pub fn tower_part(&self, tower: Tower, is_projector: bool) -> (&'static str, &Part) {
+    /// Returns what the config says of a part of a tower, with its key.
+    pub fn tower_part(&self, tower: Tower, part: TowerPart) -> (&'static str, &Part) {
         let [image_encoder, image_projector, audio_encoder, audio_projector, text_encoder, text_projector, vae, _] =
             self.parts();
-        match (tower, is_projector) {
-            (Tower::Vision, false) => image_encoder,
-            (Tower::Vision, true) => image_projector,
-            (Tower::Audio, false) => audio_encoder,
-            (Tower::Audio, true) => audio_projector,
-            (Tower::Text, false) => text_encoder,
-            (Tower::Text, true) => text_projector,
+        match (tower, part) {
+            (Tower::Vision, TowerPart::Encoder) => image_encoder,
+            (Tower::Vision, TowerPart::Projector) => image_projector,
+            (Tower::Audio, TowerPart::Encoder) => audio_encoder,
+            (Tower::Audio, TowerPart::Projector) => audio_projector,
+            (Tower::Text, TowerPart::Encoder) => text_encoder,
+            (Tower::Text, TowerPart::Projector) => text_projector,
             // They have no projector.
             (Tower::Vae, _) => vae,
             (Tower::Reference, _) => ("model.reference", &self.reference),
@@ -253,7 +253,7 @@ impl Model {
 
     /// Returns whether the config sets any key of a tower or its projector.
     pub fn has_part_of(&self, tower: Tower) -> bool {
-        [false, true].into_iter().any(|is_projector| *self.tower_part(tower, is_projector).1 != Part::default())
+        TowerPart::ALL.into_iter().any(|part| *self.tower_part(tower, part).1 != Part::default())
     }
 
     /// Returns whether the config alone freezes all parameters of these towers. Patterns that happen to match everything do not
@@ -261,7 +261,7 @@ impl Model {
     pub fn has_frozen(&self, towers: TowerSet) -> bool {
         // Settled for diffusion models alone, whose towers have no projectors.
         let has_projectors = self.vae.freeze.is_none();
-        let parts = |tower| [false, true].map(|is_projector| self.tower_part(tower, is_projector).1);
+        let parts = |tower| TowerPart::ALL.map(|part| self.tower_part(tower, part).1);
         let is_frozen = |tower| parts(tower)[..1 + usize::from(has_projectors)].iter().all(|part| part.is_frozen());
         towers.iter().all(|tower| matches!(tower, Tower::Vae | Tower::Reference) || is_frozen(tower))
     }
