@@ -5,6 +5,7 @@
 //! `m` equal packs' time.
 
 use super::Activity;
+use super::actors::Stage;
 use super::edges::{CargoKind, Parcel};
 use super::event::SimEvent;
 use super::rank::Job;
@@ -78,7 +79,7 @@ impl Simulation<'_> {
             self.let_go(rank, step, pack);
         }
         if !is_last {
-            self.pass(rank, rank + 1, step, pack, true);
+            self.pass(rank, step, pack, SimEvent::Forward(rank + 1));
         }
     }
 
@@ -88,23 +89,32 @@ impl Simulation<'_> {
         state.backwards += 1;
         match state.stage {
             0 => self.return_units(rank, step, pack),
-            _ => self.pass(rank, rank - 1, step, pack, false),
+            _ => self.pass(rank, step, pack, SimEvent::Back(rank - 1)),
         }
     }
 
-    /// Hidden states or their gradients, to the stage beside.
-    fn pass(&mut self, from: u32, to: u32, step: u64, pack: u32, forward: bool) {
+    /// Sends hidden states or their gradients to the stage beside, whose `arrival` follows.
+    fn pass(&mut self, from: u32, step: u64, pack: u32, arrival: SimEvent) {
         let tokens = f64::from(self.steps.get(step).packs[pack as usize].num_tokens);
         let time = self.transfer(from, tokens * self.spec.cluster.bytes_per_hidden);
-        self.clock.at(time, if forward { SimEvent::Forward(to) } else { SimEvent::Back(to) });
+        self.clock.at(time, arrival);
     }
 
-    /// Notes that a neighbor has got what this stage sent.
-    pub(super) fn passed(&mut self, rank: u32, forward: bool) {
-        let stage = self.ranks[rank as usize].stage.expect("a stage beside it sent this");
-        let state = &mut self.stages[stage as usize];
-        *(if forward { &mut state.passed_on } else { &mut state.given_back }) += 1;
+    /// Takes hidden states from the stage before.
+    pub(super) fn hidden_states_arrive(&mut self, rank: u32) {
+        self.stage_of(rank).passed_on += 1;
         self.choose(rank);
+    }
+
+    /// Takes gradients of hidden states from the stage after.
+    pub(super) fn gradients_come_back(&mut self, rank: u32) {
+        self.stage_of(rank).given_back += 1;
+        self.choose(rank);
+    }
+
+    fn stage_of(&mut self, rank: u32) -> &mut Stage {
+        let stage = self.ranks[rank as usize].stage.expect("a stage beside it sent this");
+        &mut self.stages[stage as usize]
     }
 
     /// Gives the credit of a pack's features back. A replica in stages has them in its hidden states after the first

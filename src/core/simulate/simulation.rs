@@ -219,8 +219,8 @@ impl<'a> Simulation<'a> {
                 ended.into_iter().for_each(|rank| self.finish(rank));
             }
             SimEvent::Mail(rank) => self.mail(rank),
-            SimEvent::Forward(rank) => self.passed(rank, true),
-            SimEvent::Back(rank) => self.passed(rank, false),
+            SimEvent::Forward(rank) => self.hidden_states_arrive(rank),
+            SimEvent::Back(rank) => self.gradients_come_back(rank),
             SimEvent::Reduced(pool) => {
                 let pool = pool as usize;
                 let ranks = std::mem::take(&mut self.pools[pool].ranks);
