@@ -101,7 +101,7 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     let adapters = match &found.adapters {
         Some(adapters) => {
             let model = ModelFolder::open_plain(&found.config)?;
-            expect_fit(&found.weights, &model.config, &load_options(&model.json, false))?;
+            expect_fit(&found.weights, &model.config, &load_options(&model.json))?;
             if how.dtype.is_none() {
                 carried_parts = model.config.carried.prefixes;
             }

@@ -71,7 +71,7 @@ fn are_equal(checkpoint: &Checkpoint, one: &Stored, other: &Stored) -> Result<bo
 
 /// Returns how strictly a folder with this `config.json` is compared: layers for multi-token prediction may be left
 /// out.
-pub fn load_options(config: &Value, resize_embeddings: bool) -> LoadOptions {
+pub fn load_options(config: &Value) -> LoadOptions {
     // The last one is ERNIE-4.5's, which has modules of their own for the parts of such a layer.
     let mut ignore = ["mtp.*", "*.mtp.*", "*mtp_layers.*", "model.mtp_*"].map(str::to_owned).to_vec();
     for keys in ModelCard::of(config).of_text() {
@@ -82,7 +82,7 @@ pub fn load_options(config: &Value, resize_embeddings: bool) -> LoadOptions {
             ignore.extend((layers..layers + heads.min(16)).map(|layer| format!("*layers.{layer}.*")));
         }
     }
-    LoadOptions { ignore, resize_embeddings, ..LoadOptions::default() }
+    LoadOptions { ignore, ..LoadOptions::default() }
 }
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn prediction_layers_of_every_layout_may_be_left_out() {
         let config = json!({"num_hidden_layers": 28, "num_nextn_predict_layers": 1});
-        let ignore = load_options(&config, false).ignore;
+        let ignore = load_options(&config).ignore;
         let is_ignored = |name: &str| ignore.iter().any(|pattern| glob(pattern, name));
         for name in [
             "mtp.fc.weight",

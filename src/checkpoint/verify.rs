@@ -149,7 +149,7 @@ fn config(folder: &Path) -> Check {
         return Ok(format!("adapters of rank {} for {base}", config.lora.r));
     }
     let model = ModelFolder::open_plain(folder)?;
-    expect_fit(folder, &model.config, &load_options(&model.json, false))?;
+    expect_fit(folder, &model.config, &load_options(&model.json))?;
     Ok(format!("the weights are those of a {}", model.config.model_type))
 }
 

@@ -35,7 +35,8 @@ pub fn expect_weights(config: &RunConfig, folder: &ModelFolder) -> Result<(), We
     match &model.load {
         // All of one folder must be of use; of a part's folder another part may be left out.
         Some(load) if model.weights == Weights::Load && !has_parts => {
-            let mut options = load_options(&folder.json, model.resize_embeddings);
+            let mut options = load_options(&folder.json);
+            options.resize_embeddings = model.resize_embeddings;
             options.ignore.extend(model.load_ignore.iter().cloned());
             let towers = &folder.config.towers;
             let others = towers.set().iter().filter(|tower| *tower != Tower::Reference).collect();

@@ -127,6 +127,6 @@ fn talker_and_vocoder_are_carried_unchanged() {
     assert!(untrained(tensors(&silent)).is_empty());
     assert_eq!(read(&silent.join("config.json"))["enable_audio_output"], false);
     let model = ModelFolder::open_plain(&silent).unwrap();
-    let options = checkpoint::load_options(&model.json, false);
+    let options = checkpoint::load_options(&model.json);
     checkpoint::expect_fit(&silent, &model.config, &options).unwrap();
 }

@@ -91,7 +91,7 @@ pub fn export_gguf(
     if let Some((_, packed)) = checkpoint.tensors().find(|(_, stored)| stored.is_packed() && !dequantize) {
         return Err(ExportError::Packed { folder: found.weights, format: packed.format() });
     }
-    expect_fit(&found.weights, &model.config, &load_options(&model.json, false))?;
+    expect_fit(&found.weights, &model.config, &load_options(&model.json))?;
     let adapters = found.adapters.as_ref().map(|adapters| Adapters::open(adapters, &model.config, &checkpoint));
     let adapters = adapters.transpose()?;
     let kind = kind.unwrap_or_else(|| of_checkpoint(&checkpoint));

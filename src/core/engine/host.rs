@@ -18,7 +18,7 @@ pub fn host<E: Engine>(build: impl FnOnce() -> Result<E, EngineError>, mailbox: 
         ports.emit(Event::Ready);
         run(engine, &mailbox, &mut ports)
     });
-    ports.emit_trace(true);
+    ports.emit_trace();
     match result {
         Ok(()) => ports.emit(Event::Stopped),
         Err(error) => {
@@ -43,7 +43,7 @@ fn run(mut engine: impl Engine, mailbox: &Mailbox, ports: &mut Ports) -> Result<
             engine.arrive(ports.me(), parcel, ports)?;
         }
         ports.timings.busy += start.elapsed().as_secs_f64();
-        ports.emit_trace(false);
+        ports.emit_due_trace();
         if progress == Progress::Idle {
             let start = Instant::now();
             let mail = mailbox.recv_timeout(PATIENCE);

@@ -77,11 +77,15 @@ impl Ports {
         self.events.clone()
     }
 
-    /// Sends recorded trace data if it is due. It does not wait for a busy scheduler.
-    pub(super) fn emit_trace(&mut self, at_once: bool) {
-        if !at_once && !self.trace.is_due() {
-            return;
+    /// Sends recorded trace data if it is due, as [`Ports::emit_trace`] does.
+    pub(super) fn emit_due_trace(&mut self) {
+        if self.trace.is_due() {
+            self.emit_trace();
         }
+    }
+
+    /// Sends recorded trace data. It does not wait for a busy scheduler.
+    pub(super) fn emit_trace(&mut self) {
         let edges = self.loads();
         let Some(trace) = self.trace.take(edges) else { return };
         if let Err(flume::TrySendError::Full(Event::Trace(trace))) = self.events.try_send(Event::Trace(trace)) {

@@ -52,10 +52,18 @@ impl Feature {
         Self { key: key.to_owned(), dtype: Dtype::Float32, shape: vec![names.len()], names }
     }
 
-    /// Pictures of rows × columns, as PNG or as H.264 video.
-    pub fn pictures(key: &str, rows: usize, columns: usize, as_video: bool) -> Self {
+    /// Pictures of rows × columns, as PNG.
+    pub fn images(key: &str, rows: usize, columns: usize) -> Self {
+        Self::of_pictures(key, rows, columns, Dtype::Image)
+    }
+
+    /// Pictures of rows × columns, as H.264 video.
+    pub fn video(key: &str, rows: usize, columns: usize) -> Self {
+        Self::of_pictures(key, rows, columns, Dtype::Video)
+    }
+
+    fn of_pictures(key: &str, rows: usize, columns: usize, dtype: Dtype) -> Self {
         let names = ["height", "width", "channels"].map(str::to_owned).to_vec();
-        let dtype = if as_video { Dtype::Video } else { Dtype::Image };
         Self { key: key.to_owned(), dtype, shape: vec![rows, columns, 3], names }
     }
 

@@ -118,7 +118,7 @@ fn videos_of_h264_are_read_as_lerobot_reads_them() {
 #[test]
 fn a_rate_that_has_no_whole_ticks_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let features = vec![Feature::pictures(CAMERA, 16, 16, true)];
+    let features = vec![Feature::video(CAMERA, 16, 16)];
     let mut writer = SetWriter::create(&folder.path().join("set"), u32::MAX, "robot", features).unwrap();
     let error = writer.add_frame(&[(CAMERA, Value::Picture(&RgbImage::new(16, 16)))]).unwrap_err().to_string();
     assert!(error.contains("4294967295 frames per second are too many"), "{error}");
@@ -206,7 +206,7 @@ fn write(folder: &Path, as_video: bool) -> Result<(), DataError> {
     let more =
         |key: &str, dtype: Dtype, width: usize| Feature { key: key.into(), dtype, shape: vec![width], names: vec![] };
     let features = vec![
-        Feature::pictures(CAMERA, 32, 48, as_video),
+        if as_video { Feature::video(CAMERA, 32, 48) } else { Feature::images(CAMERA, 32, 48) },
         Feature::vector("observation.state", &["x", "y"]),
         Feature::vector("action", &["dx", "dy"]),
         more("next.done", Dtype::Bool, 1),
@@ -419,7 +419,7 @@ fn a_set_that_is_not_written_anew_leaves_nothing_in_the_way() {
     let error = attempt(&LIMITS).unwrap_err().to_string();
     assert!(error.contains("is not empty") && is_set(&to), "{error}");
     // Sides that a video cannot have are seen before there is a folder.
-    let odd = vec![Feature::pictures(CAMERA, 33, 48, true)];
+    let odd = vec![Feature::video(CAMERA, 33, 48)];
     let error = SetWriter::create(&folder.path().join("odd"), 10, "", odd).err().unwrap().to_string();
     assert!(error.contains(CAMERA) && !folder.path().join("odd").exists(), "{error}");
     #[cfg(feature = "mp4")]

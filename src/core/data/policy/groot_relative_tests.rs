@@ -42,7 +42,7 @@ pub(super) fn write_set(folder: &Path, case: &Json) {
     let names = golden()["names"].clone();
     let names: Vec<&str> = names.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     let features = vec![
-        Feature::pictures(CAMERA, 16, 16, false),
+        Feature::images(CAMERA, 16, 16),
         Feature::vector("observation.state", &names),
         Feature::vector("action", &names),
     ];

@@ -27,7 +27,7 @@ fn write_set(folder: &Path, robot: &str, width: usize, scale: f32) {
     let names: Vec<String> = (0..width).map(|at| format!("joint{at}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let features = vec![
-        Feature::pictures(CAMERA, 48, 64, false),
+        Feature::images(CAMERA, 48, 64),
         Feature::vector("observation.state", &names),
         Feature::vector("action", &names),
     ];

@@ -148,7 +148,7 @@ fn domains_come_from_settings_files_and_steps() {
     let folder = tempfile::tempdir().unwrap();
     let (place, names) = (folder.path().join("set"), ["a", "b", "c"]);
     let features = vec![
-        Feature::pictures(CAMERA, 48, 64, false),
+        Feature::images(CAMERA, 48, 64),
         Feature::vector("observation.state", &names),
         Feature::vector("action", &names),
         Feature::vector("robot", &["number"]),

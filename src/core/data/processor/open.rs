@@ -11,7 +11,7 @@ use super::room::PackRoom;
 use super::towers::Towers;
 use super::{Pairs, ProcessorFolders, ProcessorOptions};
 use crate::config::{JsonMap, Learn, Phase, TooLong};
-use crate::data::audio::{AudioProcessor, SoundChanges};
+use crate::data::audio::SoundChanges;
 use crate::data::card::{EncoderDecoder, ModelCard};
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
@@ -137,11 +137,6 @@ impl Processor {
         };
         processor.writes = MediaKind::ALL.map(|kind| processor.template_writes(kind));
         Ok(processor)
-    }
-
-    /// The processor of recordings; `None` for models that hear nothing.
-    pub fn audio_processor(&self) -> Option<&AudioProcessor> {
-        self.towers.audio.as_ref()
     }
 
     /// Lets `decoder` decode pictures, videos and recordings; else this process does.

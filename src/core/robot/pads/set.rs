@@ -43,7 +43,7 @@ pub fn compose_pads(dir: &Path, settings: &PadsSet) -> Result<Written, DataError
     let new = NewFolder::begin(dir)?;
     let side = SIDE as usize;
     let features = vec![
-        Feature::pictures(CAMERA, side, side, false),
+        Feature::images(CAMERA, side, side),
         Feature::vector(STATE, &["x", "y"]),
         Feature::vector(ACTION, &["dx", "dy"]),
     ];
