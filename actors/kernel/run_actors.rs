@@ -67,7 +67,7 @@ pub async fn run_actors(
         Err(error) => {
             commands.iter().for_each(|commands| commands.send(Command::Stop));
             let cause = format!("cannot start the thread that publishes checkpoints: {error}");
-            return Err(Failure { actor: ActorId::SCHEDULER, cause, is_loss: false, is_numeric: false });
+            return Err(Failure::new(ActorId::SCHEDULER, cause));
         }
     };
     let drafts = publishing.drafts();
@@ -118,7 +118,7 @@ pub async fn run_actors(
         // The actor is gone without a word: it has panicked. Nobody else would tell the engines.
         commands.iter().for_each(|commands| commands.send(Command::Stop));
         let cause = "the scheduler panicked, which is a bug of loongforge".into();
-        Err(Failure { actor: ActorId::SCHEDULER, cause, is_loss: false, is_numeric: false })
+        Err(Failure::new(ActorId::SCHEDULER, cause))
     })
 }
 

@@ -87,7 +87,7 @@ async fn serve(
     let last = tell_on(&link.events, &tell, &sender, lease).await;
     let end = (link.end)();
     carriers.finish().await;
-    let failed = |cause: String| RunError::Failed(failure(me, cause));
+    let failed = |cause: String| RunError::Failed(Failure::new(me, cause));
     let (result, last_words) = match last {
         Some(Event::Stopped) => (Ok(()), None),
         Some(Event::Failed { error, .. }) => (Err(failed(error)), None),
@@ -201,7 +201,7 @@ async fn begin(
     make_engine: impl FnOnce(Assignment) -> EngineFactory,
 ) -> Result<Begun, RunError> {
     let me = shared.me;
-    let failed = |cause: String| RunError::Failed(failure(me, cause));
+    let failed = |cause: String| RunError::Failed(Failure::new(me, cause));
     let mut edges: BTreeMap<ActorId, Box<dyn Edge>> = BTreeMap::new();
     let mut carriers = Carriers::new(shared.clone());
     for (edge, path) in &welcome.edges {
@@ -232,10 +232,6 @@ async fn leave(sender: WireSender, last_words: Option<Event>) {
         say(&sender, &Up::Event(event)).await;
     }
     let _ = tokio::time::timeout(LAST_WORDS, sender.close()).await;
-}
-
-fn failure(actor: ActorId, cause: String) -> Failure {
-    Failure { actor, cause, is_loss: false, is_numeric: false }
 }
 
 #[cfg(test)]

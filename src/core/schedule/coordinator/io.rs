@@ -162,9 +162,14 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// Returns the failure of an actor by a fault of its own, or of the run's.
+    pub fn new(actor: ActorId, cause: String) -> Self {
+        Self { actor, cause, is_loss: false, is_numeric: false }
+    }
+
     /// Returns the failure of an actor that is gone.
     pub fn loss(actor: ActorId, cause: String) -> Self {
-        Self { actor, cause, is_loss: true, is_numeric: false }
+        Self { is_loss: true, ..Self::new(actor, cause) }
     }
 }
 
