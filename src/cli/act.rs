@@ -40,12 +40,12 @@ pub struct ActArgs {
 
 /// Runs `loongforge act`: prints one line of numbers per action of a chunk.
 pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
-    let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
-    let mut policy = open(&args.wanted, Purpose::Once).map_err(usage)?;
+    let mut policy = open(&args.wanted, Purpose::Once).map_err(UsageError::of_any)?;
     if let Some(path) = &args.noise {
-        policy.begin_with(numbers(path).map_err(usage)?).map_err(|reason| UsageError(format!("--noise: {reason}")))?;
+        let noise = numbers(path).map_err(UsageError::of_any)?;
+        policy.begin_with(noise).map_err(|reason| UsageError(format!("--noise: {reason}")))?;
     }
-    let begun = args.begun.as_deref().map(numbers).transpose().map_err(usage)?.unwrap_or_default();
+    let begun = args.begun.as_deref().map(numbers).transpose().map_err(UsageError::of_any)?.unwrap_or_default();
     if let Some(path) = args.begun.as_ref().filter(|_| begun.is_empty()) {
         return Err(UsageError(format!("--begun: {} has no numbers", path.display())).into());
     }
@@ -62,7 +62,7 @@ pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
         let picture = read_rgb(&Locator::File(path.display().to_string()), Path::new(""), &Limits::NONE)?;
         Ok((camera.clone(), picture))
     };
-    let images: Vec<_> = args.image.iter().map(image).collect::<anyhow::Result<_>>().map_err(usage)?;
+    let images: Vec<_> = args.image.iter().map(image).collect::<anyhow::Result<_>>().map_err(UsageError::of_any)?;
     let twice = (1..images.len()).find(|&at| images[..at].iter().any(|(before, _)| *before == images[at].0));
     if let Some(at) = twice {
         return Err(UsageError(format!("--image: two pictures are given for {}", images[at].0)).into());

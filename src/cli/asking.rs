@@ -56,7 +56,7 @@ impl AskedModel {
     /// # Errors
     /// Fails if there is no such device, or, as a user error, if the folder is not as it should be.
     pub fn open(&self) -> anyhow::Result<Reader> {
-        let folder = find_model(&self.checkpoint).map_err(|error| UsageError::of(&error))?;
+        let folder = find_model(&self.checkpoint).map_err(UsageError::of)?;
         let open = |number: usize| open_device_of(&self.device, number).map_err(|error| anyhow::anyhow!("{error}"));
         let (device, gpus) = (open(0)?, usize::try_from(tch::Cuda::device_count()).unwrap_or(0));
         let is_one_gpu = matches!(self.device, Device::Cuda(Some(_)));
@@ -104,7 +104,7 @@ impl AskedModel {
                 on_one()
             }),
         };
-        self.with_variables(reader.map_err(|error| UsageError::of(error.as_ref()))?)
+        self.with_variables(reader.map_err(UsageError::of_any)?)
     }
 
     /// Sets the chat template's variables.
@@ -112,7 +112,7 @@ impl AskedModel {
         if self.template_kwargs.is_empty() {
             return Ok(reader);
         }
-        let template = reader.processor().expect_template().map_err(|error| UsageError::of(&error))?;
+        let template = reader.processor().expect_template().map_err(UsageError::of)?;
         if let Some((name, _)) = self.template_kwargs.iter().find(|(name, _)| !template.knows(name)) {
             let reason = format!("--template-kwargs {name}: the model's chat template has no such variable");
             return Err(UsageError::new(reason).into());

@@ -65,14 +65,14 @@ pub fn certs(args: CertsArgs) -> anyhow::Result<ExitCode> {
         return Err(UsageError(what).into());
     }
     if new {
-        new_authority(&made.out, &made.run, valid).map_err(|error| UsageError::of(&error))?;
+        new_authority(&made.out, &made.run, valid).map_err(UsageError::of)?;
     }
     for party in parties {
         let written = match new {
             true => issue(&made.out, &made.run, party, valid),
             false => renew(&made.out, &made.run, party, valid),
         };
-        written.map_err(|error| UsageError::of(&error))?;
+        written.map_err(UsageError::of)?;
     }
     let out = made.out.display();
     println!("{out}: valid for {} days, for run `{}` only", made.days, made.run);

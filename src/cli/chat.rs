@@ -60,7 +60,7 @@ struct Chat {
 /// Runs `loongforge chat` until `/exit` or the end of standard input; from a pipe the exit code tells of refused messages.
 pub fn chat(args: ChatArgs) -> Result<ExitCode> {
     let reader = args.model.open()?;
-    reader.processor().expect_template().map_err(|error| UsageError::of(&error))?;
+    reader.processor().expect_template().map_err(UsageError::of)?;
     if reader.processor().encoder_decoder().is_some() {
         let reason = "encodes a single prompt and cannot hold a conversation: use `loongforge generate`";
         return Err(UsageError::new(format!("{}: the model {reason}", args.model.checkpoint)).into());

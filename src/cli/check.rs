@@ -178,12 +178,12 @@ pub(super) struct Checked {
 
 impl Checked {
     fn of(loaded: Loaded, has_device: bool) -> anyhow::Result<Self> {
-        hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
+        hub_data::fetch_data(&loaded.config).map_err(UsageError::of)?;
         let mut config = loaded.config.clone();
         if has_device {
             config.device = settle(config.device).0;
         }
-        let mut folder = ModelFolder::open_settled(&mut config).map_err(|error| UsageError::of(&error))?;
+        let mut folder = ModelFolder::open_settled(&mut config).map_err(UsageError::of)?;
         folder.config = as_configured(folder.config, &config);
         let mut lines: Vec<String> = without_fetching(&mut config.model)
             .into_iter()
@@ -192,7 +192,7 @@ impl Checked {
         let asked = Asked { device: has_device, weights: lines.is_empty(), alone: has_device };
         let decoder = decoder(config.security.sandbox, |warning| eprintln!("warning: {warning}"));
         let preflight = Preflight { config: &config, folder: &folder, decoder };
-        let passed = preflight.ask(asked).map_err(|error| UsageError::of(&error))?;
+        let passed = preflight.ask(asked).map_err(UsageError::of)?;
         lines.extend(passed.lines);
         if has_device {
             // A run of one process an actor needs less.
@@ -201,7 +201,7 @@ impl Checked {
         }
         let num_samples = match config.packs_first() {
             true => {
-                let packs = packs(&config, &folder).map_err(|error| UsageError::of(&error))?;
+                let packs = packs(&config, &folder).map_err(UsageError::of)?;
                 let none =
                     "its packs are made before the first step: how many there are and what they save is not known yet";
                 lines.extend(packs.as_ref().map_or_else(|| vec![none.to_owned()], |packs| packs.lines(&config)));
@@ -210,7 +210,7 @@ impl Checked {
             false => Some(passed.num_samples),
         };
         let settled = num_samples.map(|num_samples| settle_steps(&mut config, num_samples)).transpose();
-        let epochs = settled.map_err(|error| UsageError::of(&error))?.flatten();
+        let epochs = settled.map_err(UsageError::of)?.flatten();
         Ok(Self { loaded, config, folder, epochs, lines })
     }
 }

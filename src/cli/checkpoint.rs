@@ -244,7 +244,7 @@ impl GgufDtype {
 /// Runs the commands of `loongforge checkpoint`; all of their errors are usage errors.
 pub fn checkpoint(args: CheckpointArgs) -> anyhow::Result<ExitCode> {
     // A folder that is not what it should be is for the user to change.
-    act(args.action).map_err(|error| UsageError::of(error.as_ref()).into())
+    act(args.action).map_err(|error| UsageError::of_any(error).into())
 }
 
 fn act(action: Action) -> anyhow::Result<ExitCode> {

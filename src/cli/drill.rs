@@ -59,7 +59,7 @@ pub fn drill(args: DrillArgs) -> anyhow::Result<ExitCode> {
             .map_err(|error| UsageError(format!("--script {}: {error}", path.display())))?,
         (None, None) => unreachable!("clap requires one of the two"),
     };
-    let script: Script = text.parse().map_err(|error| UsageError::of(&error))?;
+    let script: Script = text.parse().map_err(UsageError::of)?;
     let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
         Ok(loaded) => loaded,
         Err(report) => {
@@ -69,10 +69,10 @@ pub fn drill(args: DrillArgs) -> anyhow::Result<ExitCode> {
     };
     super::tell_ignored(&loaded);
     let mut config = loaded.config;
-    hub_data::fetch_data(&config).map_err(|error| UsageError::of(&error))?;
+    hub_data::fetch_data(&config).map_err(UsageError::of)?;
     if config.train.epochs.is_some() {
         // The runs settle the same for themselves.
-        let composition = Composition::new(config.clone()).map_err(|error| UsageError::of(&error))?;
+        let composition = Composition::new(config.clone()).map_err(UsageError::of)?;
         config.train = composition.config().train.clone();
     }
     let dir = &config.run.dir;

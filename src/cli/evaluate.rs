@@ -118,17 +118,16 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
     let device = open_device(&args.device).map_err(|error| anyhow::anyhow!("{error}"))?;
     let console = Console::stderr();
-    let folder = find_model(&args.model).map_err(|error| UsageError::of(&error))?;
+    let folder = find_model(&args.model).map_err(UsageError::of)?;
     // Files that are not what they should be are for the user to change.
-    let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
-    let folders = ModelFolders::find(&folder, args.base.as_deref()).map_err(|error| UsageError::of(&error))?;
-    let (data, learned) = settings(&args, &folder).map_err(usage)?;
+    let folders = ModelFolders::find(&folder, args.base.as_deref()).map_err(UsageError::of)?;
+    let (data, learned) = settings(&args, &folder).map_err(UsageError::of_any)?;
     let kind = args.dtype.map(|dtype| match dtype {
         Type::Bf16 => Kind::BFloat16,
         Type::F32 => Kind::Float,
     });
     // The samples first: what is wrong with them is told before the weights are read.
-    let config = ModelFolder::open_plain(&folders.config).map_err(|error| UsageError::of(&error))?;
+    let config = ModelFolder::open_plain(&folders.config).map_err(UsageError::of)?;
     if is_diffusion(&config) {
         return Err(UsageError(format!(
             "{} is a diffusion model, whose held-out loss is measured by a run: set eval.path in its config (and eval.every_steps, \
@@ -137,15 +136,15 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
         ))
         .into());
     }
-    let dataset = open(&args, &config, &data, learned, &console).map_err(usage)?;
-    let scoring = scoring(&args).map_err(usage)?;
+    let dataset = open(&args, &config, &data, learned, &console).map_err(UsageError::of_any)?;
+    let scoring = scoring(&args).map_err(UsageError::of_any)?;
     if scoring.is_some() && !dataset.is_conversation() {
         return Err(UsageError(
             "--answers, --scores: the data are plain texts, which have no answers; both need conversations".to_owned(),
         )
         .into());
     }
-    let model = ForwardModel::load(&folders, kind, device).map_err(usage)?;
+    let model = ForwardModel::load(&folders, kind, device).map_err(UsageError::of_any)?;
     let measure = Measure { max_samples: args.limit, ..Measure::of(&data) };
     let bar = Bar::start(&console, "samples", measure.num_samples(&dataset));
     let found = measure.run(&model, &dataset, || bar.tick());
@@ -307,7 +306,7 @@ fn open(
     let processor =
         model.processor(&ProcessorOptions { pairs: Pairs::Refused, ..ProcessorOptions::new(data, learned) })?;
     let paths = data.train.iter().flat_map(|file| &file.path.0).map(String::as_str);
-    hub_data::fetch_paths(paths).map_err(|error| UsageError::of(&error))?;
+    hub_data::fetch_paths(paths).map_err(UsageError::of)?;
     let dataset = Dataset::open(data, processor.with_decoder(decoder), 0);
     // Said of a config; here it is an option.
     let is_text = |error: &DataError| learned.phase == Phase::Sft && error.to_string().contains("train.phase");

@@ -93,7 +93,7 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         true => reader.text(&prompt),
         false => reader.question(&prompt, &args.image, &args.audio),
     };
-    let question = question.map_err(|error| UsageError::of(error.as_ref()))?;
+    let question = question.map_err(UsageError::of_any)?;
     let room = room(&reader.model().folder().json, question.input_ids.len(), args.max_new_tokens, MAX_NEW_TOKENS)
         .map_err(|no_room| UsageError::new(format!("the prompt has {no_room}: see --max-new-tokens")))?;
     let wanted = Wanted { goes_on: is_raw, ..args.choosing.wanted(room, 0) };

@@ -47,13 +47,13 @@ pub fn import(args: ImportArgs) -> anyhow::Result<ExitCode> {
         Some(file) => (of_file(file), file.display().to_string()),
         None => (import_words(&args.command).map_err(anyhow::Error::from), "a command line".to_owned()),
     };
-    let imported = imported.map_err(|error| UsageError::of(error.context(source.clone()).as_ref()))?;
+    let imported = imported.map_err(|error| UsageError::of_any(error.context(source.clone())))?;
     eprint!("{}", report(&imported));
     let yaml = format!("# From {source} of {}.\n{}", imported.from, imported.yaml);
     match &args.output {
         Some(output) => {
             let mut new = std::fs::File::create_new(output)
-                .map_err(|error| UsageError::of(anyhow::anyhow!("{}: {error}", output.display()).as_ref()))?;
+                .map_err(|error| UsageError::of_any(anyhow::anyhow!("{}: {error}", output.display())))?;
             std::io::Write::write_all(&mut new, yaml.as_bytes())?;
             eprintln!("wrote {}; next: loongforge check {}", output.display(), shell_word(output));
         }

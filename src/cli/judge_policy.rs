@@ -48,7 +48,6 @@ pub struct JudgePolicyArgs {
 
 /// Runs `loongforge judge-policy`: counts successes in the task Pads, or compares actions with recorded ones.
 pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
-    let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
     let of_recorded = [
         ("--num-episodes", args.num_episodes.is_some()),
         ("--every", args.every.is_some()),
@@ -59,13 +58,14 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
         let reason = "compares with recorded actions, which --policy replay sends itself: leave it out";
         return Err(UsageError(format!("{option} {reason}")).into());
     }
-    let mut policy = open(&args.wanted, Purpose::Judging).map_err(usage)?;
+    let mut policy = open(&args.wanted, Purpose::Judging).map_err(UsageError::of_any)?;
     let policy = policy.as_mut();
     if let Some(set) = args.wanted.episodes.as_ref().filter(|_| args.wanted.policy != Choice::Replay) {
         let [count, every] = [args.num_episodes, args.every].map(|count| count.map(|count| count as usize));
-        fetch_paths(set.to_str()).map_err(|error| UsageError::of(&error))?;
-        let set = Arc::new(Set::open(set).map_err(|error| UsageError::of(&error))?);
-        let found = open_loop(policy, &set, count.unwrap_or(NUM_EPISODES), every, &args.camera).map_err(usage)?;
+        fetch_paths(set.to_str()).map_err(UsageError::of)?;
+        let set = Arc::new(Set::open(set).map_err(UsageError::of)?);
+        let found = open_loop(policy, &set, count.unwrap_or(NUM_EPISODES), every, &args.camera);
+        let found = found.map_err(UsageError::of_any)?;
         println!("{}", found.text());
         if let Some(folder) = &args.plots {
             found.draw(folder)?;
@@ -74,7 +74,7 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let judged = judge_pads(policy, args.wanted.seed(), args.layouts as usize, |trial| eprintln!("judging: {trial}"))
-        .map_err(usage)?;
+        .map_err(UsageError::of_any)?;
     println!("{}", judged.text());
     if let Some(path) = &args.sheet {
         judged.save(path)?;

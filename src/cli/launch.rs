@@ -196,6 +196,6 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
         System::K8s => jobset(&job),
         System::Ssh => ssh(&job),
     };
-    print!("{}", text.map_err(|error| UsageError::of(&error))?);
+    print!("{}", text.map_err(UsageError::of)?);
     Ok(ExitCode::SUCCESS)
 }

@@ -58,9 +58,9 @@ impl PartArgs {
         };
         let found = place(variable, pools);
         let place = match role.as_str() {
-            "auto" => found.map_err(|error| UsageError::of(&error))?,
+            "auto" => found.map_err(UsageError::of)?,
             name => {
-                let role: Role = name.parse().map_err(|error| UsageError::of(&error))?;
+                let role: Role = name.parse().map_err(UsageError::of)?;
                 let wanted = WantedActor::new(role, self.pool, pools).map_err(|error| match error {
                     PoolError::Ambiguous { .. } => UsageError(format!("--role {role}: {error} with --pool")),
                     error => UsageError(format!("--pool: {error}")),
@@ -85,7 +85,7 @@ impl PartArgs {
     /// Returns how this process logs in as `party` of the run.
     pub fn security(&self, run: &str, party: Party) -> anyhow::Result<Security> {
         match &self.tls {
-            Some(dir) => Ok(Security::with_certificates(run, party, dir).map_err(|error| UsageError::of(&error))?),
+            Some(dir) => Ok(Security::with_certificates(run, party, dir).map_err(UsageError::of)?),
             None => Ok(Security::plain(run).on_any_network(self.insecure_allow_plaintext)),
         }
     }

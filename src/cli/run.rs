@@ -72,9 +72,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         tell_ignored();
     }
     if args.part.role.is_none() {
-        hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
+        hub_data::fetch_data(&loaded.config).map_err(UsageError::of)?;
     }
-    let composition = compose(&loaded.config).map_err(|error| UsageError::of(&error))?;
+    let composition = compose(&loaded.config).map_err(UsageError::of)?;
     let pools = PoolSizes::new(composition.config(), composition.folder().config.towers.set());
     let part = args.part.part(&pools)?;
     if let (Some(count), Some(part)) = (args.part.ranks, &part) {
@@ -135,10 +135,10 @@ fn prepare_part(args: &RunArgs, loaded: &Loaded, part: &Part) -> anyhow::Result<
     // Of packs the scheduler compares the files that they were made of, and whoever reads samples that are set aside opens them.
     let sets_aside = loaded.config.data.val_size > 0.0;
     let reads_train = !loaded.config.packs_first() || part.scheduler || (reads_held && sets_aside);
-    hub_data::fetch_missing(&loaded.config, reads_train, reads_held).map_err(|error| UsageError::of(&error))?;
+    hub_data::fetch_missing(&loaded.config, reads_train, reads_held).map_err(UsageError::of)?;
     let role = part.actors.first().filter(|_| !part.scheduler).map_or(Role::Scheduler, |wanted| wanted.role);
     let security = args.part.security(&loaded.config.run.name, Party::Actor(role))?;
-    Ok(security.expect_secure(&part.join).map_err(|error| UsageError::of(&error))?)
+    Ok(security.expect_secure(&part.join).map_err(UsageError::of)?)
 }
 
 /// Serves a run as one of its actors, until the run ends.
@@ -150,7 +150,7 @@ fn serve_actor(
     console: &Console,
 ) -> anyhow::Result<ExitCode> {
     let security = args.part.security(&loaded.config.run.name, Party::Actor(wanted.role))?;
-    let local_rank = local_rank(|name| std::env::var(name).ok()).map_err(|error| UsageError::of(&error))?;
+    let local_rank = local_rank(|name| std::env::var(name).ok()).map_err(UsageError::of)?;
     let recipe = composition.on_local_rank(local_rank).into_recipe();
     let meeting = meeting(args, loaded, join.clone(), security);
     let name = log_name(wanted);
@@ -177,7 +177,7 @@ fn run_scheduler(
         true => composition.settled().map(|composition| (composition, Vec::new())),
         false => composition.asked(asked),
     };
-    let (composition, lines) = begun.map_err(|error| UsageError::of(&error))?;
+    let (composition, lines) = begun.map_err(UsageError::of)?;
     lines.iter().for_each(|line| console.line(line));
     let process = SchedulerProcess { args, part, loaded, console };
     match process.supervise(composition) {

@@ -91,18 +91,16 @@ pub struct SampleArgs {
 /// Runs `loongforge sample`: makes pictures or clips of prompts with a diffusion model, and prints the paths of the files.
 pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
     set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
-    let (out_folder, stem) = place(&args.out).map_err(|error| UsageError::of(error.as_ref()))?;
+    let (out_folder, stem) = place(&args.out).map_err(UsageError::of_any)?;
     let device = open_device(&args.device).map_err(|error| anyhow!("{error}"))?;
-    let folder = find_model(&args.checkpoint).map_err(|error| UsageError::of(&error))?;
+    let folder = find_model(&args.checkpoint).map_err(UsageError::of)?;
     // Files that are not what they should be are for the user to change.
-    let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
-    let folders = ModelFolders::find(&folder, args.base.as_deref()).map_err(|error| UsageError::of(&error))?;
-    let painter = Painter::load(&folders, args.ema, device).map_err(usage)?;
+    let folders = ModelFolders::find(&folder, args.base.as_deref()).map_err(UsageError::of)?;
+    let painter = Painter::load(&folders, args.ema, device).map_err(UsageError::of_any)?;
     let json = &painter.folder().json;
     let sampling = sampling(&args);
-    let settings =
-        samples::settings(json, &sampling, "--guidance", args.seed).map_err(|error| UsageError::of(&error))?;
-    let prompts = prompts(&args, &painter).map_err(usage)?;
+    let settings = samples::settings(json, &sampling, "--guidance", args.seed).map_err(UsageError::of)?;
+    let prompts = prompts(&args, &painter).map_err(UsageError::of_any)?;
     expect_memory(&prompts, &painter, device)?;
     let fps = args.fps.unwrap_or_else(|| samples::fps_of(json));
     for draw in 0..args.count {

@@ -56,7 +56,7 @@ pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
         (None, None) => unreachable!("clap requires one of the two"),
     };
     let security = match &args.tls {
-        Some(dir) => Security::of_party(Party::Operator, dir).map_err(|error| UsageError::of(&error))?,
+        Some(dir) => Security::of_party(Party::Operator, dir).map_err(UsageError::of)?,
         None => Security::plain("").on_any_network(args.insecure_allow_plaintext),
     };
     let encoders = args.count.or(args.encoders).expect("clap requires one of the two");

@@ -65,10 +65,9 @@ pub struct ServeArgs {
 
 /// Runs `loongforge serve`: answers requests of OpenAI's clients until the process is stopped.
 pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
     // What is said of requests, such as keys that the chat template does not render.
     init_logging(&Log { level: Level::Warn, ..Log::default() }, &Console::stderr())?;
-    let mut key = args.api_key_file.as_deref().map(read_key).transpose().map_err(usage)?;
+    let mut key = args.api_key_file.as_deref().map(read_key).transpose().map_err(UsageError::of_any)?;
     if let Some(folder) = args.files.as_deref().filter(|folder| !folder.is_dir()) {
         return Err(UsageError::new(format!("--files {}: there is no such folder", folder.display())).into());
     }
@@ -98,7 +97,7 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         // Before the model is loaded, which takes its time.
         let server = match Server::open(door).await {
-            Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(&error).into()),
+            Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(error).into()),
             opened => opened?,
         };
         let engine = Engine::start(move || Ok(model.open()?.with_decoder(decoder)), limits.clone())?;

@@ -59,10 +59,9 @@ pub struct ServePolicyArgs {
 /// Runs `loongforge serve-policy`: answers observations of robots with actions until the process is stopped.
 pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
     // Files and names that are not what they should be are for the user to change.
-    let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
-    let key = args.api_key_file.as_deref().map(read_key).transpose().map_err(usage)?;
+    let key = args.api_key_file.as_deref().map(read_key).transpose().map_err(UsageError::of_any)?;
     let wanted = args.wanted;
-    let (actor, spec) = Actor::start(move || open(&wanted, Purpose::Serving)).map_err(usage)?;
+    let (actor, spec) = Actor::start(move || open(&wanted, Purpose::Serving)).map_err(UsageError::of_any)?;
     let names = Names::new(&spec, &args.map, &args.without, args.prompt).map_err(UsageError)?;
     let door = Door {
         host: args.host,
@@ -83,7 +82,7 @@ async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name:
     // The server goes on where nobody reads that, as after a terminal was closed.
     let tell = |line: &str| drop(writeln!(stderr(), "a connection ended: {}", safe(line)));
     let server = match Server::open(door, protocol, offer, actor, Box::new(tell)).await {
-        Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(&error).into()),
+        Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(error).into()),
         opened => opened?,
     };
     println!("serving {name} at ws://{}", server.address()?);

@@ -71,7 +71,7 @@ pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
             write!(out, "{}", describe_ended(dir, how, view())?).map_err(OutputError)?;
             return Ok(ExitCode::SUCCESS);
         }
-        (Err(error), _) => return Err(UsageError::of(&error).into()),
+        (Err(error), _) => return Err(UsageError::of(error).into()),
     };
     let keys = if redraw { Keys::open() } else { None };
     let (mut seen, mut shows_keys) = (false, false);
@@ -148,7 +148,7 @@ fn named(run: Option<&str>) -> anyhow::Result<String> {
 
 /// Returns the page that is meant.
 pub(super) fn target(run: Option<&str>) -> anyhow::Result<Target> {
-    Target::find(&named(run)?).map_err(|error| UsageError::of(&error).into())
+    Target::find(&named(run)?).map_err(|error| UsageError::of(error).into())
 }
 
 #[cfg(test)]

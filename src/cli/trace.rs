@@ -31,9 +31,7 @@ pub fn trace(args: TraceArgs) -> anyhow::Result<ExitCode> {
     let is_last = |path: &&PathBuf| path.is_file() && path.parent().is_some_and(has_ended);
     let bytes = match left.as_ref().filter(is_last) {
         Some(path) => fs::read(path).with_context(|| path.display().to_string())?,
-        None => {
-            get(&super::top::target(args.run.as_deref())?, "/trace.json").map_err(|error| UsageError::of(&error))?
-        }
+        None => get(&super::top::target(args.run.as_deref())?, "/trace.json").map_err(UsageError::of)?,
     };
     fs::write(&args.out, bytes).with_context(|| args.out.display().to_string())?;
     println!("{}: open it at ui.perfetto.dev", args.out.display());

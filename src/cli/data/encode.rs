@@ -5,7 +5,7 @@ use super::{UsageError, environment, tell_ignored};
 use crate::cli::asking::at_least_one;
 use crate::cli::decode_worker::decoder;
 use crate::model::hub_data;
-use crate::run::compose::{ComposeError, Composition};
+use crate::run::compose::Composition;
 use crate::run::encode::{EncodeError, EncodeJob};
 use anyhow::Result;
 use clap::Args;
@@ -48,13 +48,13 @@ pub fn encode(args: EncodeArgs) -> Result<ExitCode> {
     tell_ignored(&loaded);
     let console = Console::stderr();
     init_logging(&loaded.config.log, &console)?;
-    hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
+    hub_data::fetch_data(&loaded.config).map_err(UsageError::of)?;
     let warnings = console.clone();
     let decoder = decoder(loaded.config.security.sandbox, move |warning| warnings.line(&format!("warning: {warning}")));
-    let composition = Composition::new(loaded.config).map_err(|error: ComposeError| UsageError::of(&error))?;
+    let composition = Composition::new(loaded.config).map_err(UsageError::of)?;
     let composition = composition.decoder(decoder.clone());
     let kind = composition.folder().model_kind();
-    composition.config().expect_keys_of(kind).map_err(|error| UsageError::of(&error))?;
+    composition.config().expect_keys_of(kind).map_err(UsageError::of)?;
     let job = EncodeJob::new(composition, &decoder, args.share.get()?).map_err(wrong)?;
     job.notes().iter().for_each(|note| console.line(note));
     let bar = Bar::start(&console, "samples", job.num_visits());
@@ -85,6 +85,6 @@ pub fn encode(args: EncodeArgs) -> Result<ExitCode> {
 fn wrong(error: EncodeError) -> anyhow::Error {
     match error {
         EncodeError::Encoder { .. } => error.into(),
-        _ => UsageError::of(&error).into(),
+        _ => UsageError::of(error).into(),
     }
 }

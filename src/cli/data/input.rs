@@ -118,7 +118,7 @@ impl InputArgs {
             files.iter_mut().for_each(|file| file.format = maker.format(file.format));
         }
         let paths = files.iter().flat_map(|file| &file.path.0).map(String::as_str);
-        hub_data::fetch_paths(paths).map_err(|error| UsageError::of(&error))?;
+        hub_data::fetch_paths(paths).map_err(UsageError::of)?;
         let inputs = match maker {
             Some(maker) => Inputs::open_cut(files, max_tokens, &|text: &str| maker.num_tokens(text))?,
             None => Inputs::open(files)?,
@@ -132,7 +132,7 @@ impl InputArgs {
     /// Fetches those of the paths that are of the hub, for commands that open no samples.
     pub fn fetch(&self) -> Result<(), UsageError> {
         let paths = self.paths.iter().filter_map(|path| path.to_str());
-        hub_data::fetch_paths(paths).map_err(|error| UsageError::of(&error))
+        hub_data::fetch_paths(paths).map_err(UsageError::of)
     }
 
     /// Returns the decoder of pictures, sound and videos: in a sandbox unless the user turned that off.
@@ -184,8 +184,8 @@ impl ModelArgs {
     /// Opens the model; returns `None` if none was named. Pictures are decoded as `input` says.
     pub fn open(&self, input: &InputArgs) -> anyhow::Result<Option<Box<dyn SampleMaker>>> {
         let Some(model) = &self.model else { return Ok(None) };
-        let folder = resolve_model(model).map_err(|error| UsageError::of(&error))?;
-        let folder = ModelFolder::open_plain(&folder).map_err(|error| UsageError::of(&error))?;
+        let folder = resolve_model(model).map_err(UsageError::of)?;
+        let folder = ModelFolder::open_plain(&folder).map_err(UsageError::of)?;
         let options = ProcessorOptions {
             template: match &self.template {
                 Some(name) => {

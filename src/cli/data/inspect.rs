@@ -56,7 +56,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
         };
         args.input.fetch()?;
         let drawn = draw_episode(folder, args.episode, &*args.input.decoder(), sheet);
-        println!("{}", drawn.map_err(|error| UsageError::of(error.as_ref()))?);
+        println!("{}", drawn.map_err(UsageError::of_any)?);
         return Ok(ExitCode::SUCCESS);
     }
     let maker = args.model.open(&args.input)?;

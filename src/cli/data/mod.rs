@@ -105,6 +105,6 @@ pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
     // Files that are not what they should be are for the user to change; a disk that is full is not.
     done.map_err(|error| match error.downcast_ref::<DataError>() {
         Some(DataError::Write { .. }) | None => error,
-        Some(wrong) => UsageError::of(wrong).into(),
+        Some(wrong) => UsageError::of_dyn(wrong).into(),
     })
 }

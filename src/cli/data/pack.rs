@@ -77,10 +77,10 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         config::load(&args.file, &args.overrides, environment()).map_err(|report| UsageError(report.to_string()))?;
     tell_ignored(&loaded);
     let config = loaded.config;
-    hub_data::fetch_data(&config).map_err(|error| UsageError::of(&error))?;
+    hub_data::fetch_data(&config).map_err(UsageError::of)?;
     let console = Console::stderr();
     let Some(out) = &args.out else { return pack_for_run(&args, &config, share, &console) };
-    let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
+    let folder = ModelFolder::open(&config.model).map_err(UsageError::of)?;
     let dataset = open(&config, &folder, &console)?;
     let spec = json!({
         "data": loaded.composed["data"],
@@ -144,7 +144,7 @@ fn pack_for_run(args: &PackArgs, config: &RunConfig, share: Share, console: &Con
         return Err(UsageError(format!("{name}: {reason}")).into());
     }
     let mut settled = config.clone();
-    let folder = ModelFolder::open_settled(&mut settled).map_err(|error| UsageError::of(&error))?;
+    let folder = ModelFolder::open_settled(&mut settled).map_err(UsageError::of)?;
     let wanted = WantedPacks::new(&settled, &folder)?;
     let run = &settled.run.dir;
     // Data that cannot be packed are refused before anything is made.
@@ -224,13 +224,13 @@ fn make_packs_of(
         fault::of_packs("packs_done");
     }
     let finished = wanted.finish(job.num_samples, stats, done.bad.len() as u64);
-    finished.map_err(|error| UsageError::of(&error))?;
+    finished.map_err(UsageError::of)?;
     Ok(())
 }
 
 /// Makes the folder ready, and tells what is moved aside.
 fn begin(wanted: &WantedPacks<'_>, console: &Console) -> anyhow::Result<()> {
-    if wanted.begin().map_err(|error| UsageError::of(&error))? {
+    if wanted.begin().map_err(UsageError::of)? {
         let dir = wanted.dir.display();
         console.line(&format!(
             "{dir}: the packs of other data, settings or another model are moved aside, and removed when the run takes its first step"

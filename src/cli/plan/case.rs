@@ -23,7 +23,7 @@ pub fn plan(args: PlanArgs) -> anyhow::Result<ExitCode> {
     };
     tell_ignored(&loaded);
     if !args.simulate {
-        hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
+        hub_data::fetch_data(&loaded.config).map_err(UsageError::of)?;
     }
     // Another machine may be meant; a simulation may do without the data.
     let composition = match args.simulate {
@@ -34,7 +34,7 @@ pub fn plan(args: PlanArgs) -> anyhow::Result<ExitCode> {
             Ok(composition)
         }),
     };
-    let composition = composition.map_err(|error| UsageError::of(&error))?;
+    let composition = composition.map_err(UsageError::of)?;
     let folder = composition.folder().clone();
     let (recipe, run) = composition.into_parts();
     let case = Case::new(recipe.config.clone(), folder, run.coordinator)?;

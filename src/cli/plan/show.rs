@@ -117,7 +117,7 @@ impl Case {
 
     /// Returns what each kind of actor takes, by what it is for.
     fn memory(&self, plans: &[StepPlan]) -> anyhow::Result<String> {
-        let found = memory::of_plans(&self.config, &self.folder, plans).map_err(|error| UsageError::of(&*error))?;
+        let found = memory::of_plans(&self.config, &self.folder, plans).map_err(|error| UsageError::of_dyn(&*error))?;
         let cells = |cells: [String; 7]| cells.map(|cell| format!("{cell:>12}")).concat();
         let head = ["parameters", "gradients", "optimizer", "activations", "buffers", "sum", "resident"];
         let mut text = format!(

@@ -122,7 +122,7 @@ impl Case {
                         loongforge_core::files::read_text(Path::new(name)).with_context(|| format!("--law: {name}"))?;
                     Law::from_json(&text).with_context(|| format!("--law: {name}"))?
                 }
-                _ => name.parse().map_err(|error| UsageError::of(&error))?,
+                _ => name.parse().map_err(UsageError::of)?,
             };
             let samples = law.samples(args.seed, max_tokens);
             let has_encoder = !self.coordinator.plan.encoders.is_empty();
@@ -158,7 +158,7 @@ impl Case {
             let fix = "--simulate needs costs: --calibrate RUN_DIR, --costs FILE or --device GPU";
             return Err(UsageError(fix.to_owned()).into());
         }
-        let mut calibration = calibrate(&args.calibrate).map_err(|error| UsageError::of(error.as_ref()))?;
+        let mut calibration = calibrate(&args.calibrate).map_err(UsageError::of_any)?;
         set_gradients(&mut calibration.costs, self.encoder, self.foundation);
         for (&tower, costs) in &mut calibration.costs.towers {
             costs.gradient_bytes = 4.0 * self.tower(tower)?.trained as f64;

@@ -42,7 +42,7 @@ impl SchedulerProcess<'_> {
     ) -> anyhow::Result<ExitCode> {
         let Self { loaded, console, .. } = *self;
         let composition = composition.stop_on(StopOn::Signals);
-        composition.expect_weights().map_err(|error| UsageError::of(&error))?;
+        composition.expect_weights().map_err(UsageError::of)?;
         let config = composition.config().clone();
         let past = self.past(&composition, is_takeover)?;
         let Beginning { reported, take_over_at, former } = match &past {

@@ -116,7 +116,7 @@ fn expect_same_run(
 ) -> anyhow::Result<()> {
     let config = composition.config();
     let same = composition.folder().expect_same(&ModelFolder::open_plain(checkpoint)?);
-    same.map_err(|error| UsageError::of(&error))?;
+    same.map_err(UsageError::of)?;
     let (theirs, ours) = (manifest.precision.as_str(), precision_name(config.train.precision));
     if theirs != ours {
         let path = checkpoint.display();

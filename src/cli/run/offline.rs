@@ -34,9 +34,8 @@ pub fn packed(
     if !composition.config().packs_first() {
         return Ok(composition);
     }
-    let usage = |error: &(dyn std::error::Error + 'static)| UsageError::of(error);
     if is_part || takes_over {
-        return composition.settled().map_err(|error| usage(&error).into());
+        return composition.settled().map_err(|error| UsageError::of(error).into());
     }
     let config = composition.config();
     let wanted = WantedPacks::new(config, composition.folder())?;
@@ -44,7 +43,7 @@ pub fn packed(
     if let (Some(resumed), Some(packs)) = (resumed, wanted.counted()?)
         && is_done(&composition, resumed, &packs)?
     {
-        return composition.with_packs(packs).map_err(|error| usage(&error).into());
+        return composition.with_packs(packs).map_err(|error| UsageError::of(error).into());
     }
     let is_good = |packs: &Packs| {
         let damaged = if args.trust { None } else { wanted.damaged(packs) };
@@ -65,8 +64,8 @@ pub fn packed(
         }
         make_packs(&wanted, composition.folder(), console, None)?;
     }
-    let packs = wanted.expect().map_err(|error| usage(&error))?;
-    composition.with_packs(packs).map_err(|error| usage(&error).into())
+    let packs = wanted.expect().map_err(UsageError::of)?;
+    composition.with_packs(packs).map_err(|error| UsageError::of(error).into())
 }
 
 /// Returns whether what is resumed has all steps: packs that were removed since are not needed.

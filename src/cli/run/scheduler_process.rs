@@ -124,7 +124,7 @@ impl SchedulerProcess<'_> {
             let asked = args.resume.clone().filter(|_| !has_begun);
             // The newest one that the run has not left aside. The run before is no place to go on from.
             resume = if self.is_replaced() { asked.or(Some(ResumeFrom::Newest)) } else { None };
-            composition = compose(&settled)?.settled().map_err(|error| UsageError::of(&error))?;
+            composition = compose(&settled)?.settled().map_err(UsageError::of)?;
         }
         unreachable!("the loop ends with an error")
     }
