@@ -1,12 +1,11 @@
 //! Folders of the tiny models, without weights: a transformer, no autoencoder but the pixels, a text tower, and a tokenizer
 //! that has the words of the data set.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use crate::data::digits::{MAX_POSITION_EMBEDDINGS, Tokens, tokenizer, tokenizer_config};
+use crate::data::digits::{MAX_POSITION_EMBEDDINGS, Tokens, tokenizer, tokenizer_config, write_model_files};
 use crate::data::error::DataError;
 
 /// Rows of text that Wan's attention sees. With the 512 of the published models a word would be lost among equal rows of
@@ -91,16 +90,12 @@ pub fn write_model(
             "use_dynamic_shifting": false,
         },
     });
-    fs::create_dir_all(dir).map_err(|error| DataError::write(dir, error))?;
-    for (name, json) in [
+    let files = [
         ("config.json", config),
         ("tokenizer.json", tokenizer(&tokens)),
         ("tokenizer_config.json", tokenizer_config(&tokens, "QwenImageProcessor")),
-    ] {
-        let path = dir.join(name);
-        fs::write(&path, format!("{json:#}\n")).map_err(|error| DataError::write(&path, error))?;
-    }
-    Ok(())
+    ];
+    write_model_files(dir, None, &files)
 }
 
 /// The merges that make a token of each word, letter by letter, and one with the space before it.

@@ -9,5 +9,5 @@ pub use compose::{Digits, PROMPT, compose};
 pub(super) use compose::{digit_png, png};
 pub(super) use model::{MAX_POSITION_EMBEDDINGS, generation_config, preprocessor_config};
 pub use model::{MODEL, ModelSize, write_model, write_model_with};
-pub(crate) use model::{Tokens, tokenizer, tokenizer_config};
+pub(crate) use model::{Tokens, tokenizer, tokenizer_config, write_model_files};
 pub(super) use scans::{SIDE, Scan, Scans};

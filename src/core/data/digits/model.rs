@@ -88,23 +88,26 @@ pub fn write_model(dir: &Path, size: &ModelSize) -> Result<(), DataError> {
 /// [`write_model`] with a tokenizer of these merges, in the letters of [`byte_letters`].
 pub fn write_model_with(dir: &Path, size: &ModelSize, merges: &[[String; 2]]) -> Result<(), DataError> {
     let tokens = Tokens { merges, special: &SPECIAL_TOKENS };
-    fs::create_dir_all(dir).map_err(|error| DataError::write(dir, error))?;
-    let write = |name: &str, text: String| {
-        let path = dir.join(name);
-        fs::write(&path, text).map_err(|error| DataError::write(&path, error))
-    };
-    write("chat_template.jinja", QWEN.to_owned())?;
-    for (name, json) in [
+    let files = [
         ("config.json", config(size, &tokens)),
         ("generation_config.json", generation_config(&tokens)),
         ("tokenizer.json", tokenizer(&tokens)),
         ("tokenizer_config.json", tokenizer_config(&tokens, "Qwen3VLProcessor")),
         ("preprocessor_config.json", preprocessor_config(size, "Qwen2VLImageProcessor")),
         ("video_preprocessor_config.json", preprocessor_config(size, "Qwen3VLVideoProcessor")),
-    ] {
-        write(name, format!("{json:#}\n"))?;
-    }
-    Ok(())
+    ];
+    write_model_files(dir, Some(QWEN), &files)
+}
+
+/// Writes the chat template, if there is one, and files of JSON into a model's folder; files that are there are overwritten.
+pub(crate) fn write_model_files(dir: &Path, template: Option<&str>, files: &[(&str, Json)]) -> Result<(), DataError> {
+    fs::create_dir_all(dir).map_err(|error| DataError::write(dir, error))?;
+    let write = |name: &str, text: &str| {
+        let path = dir.join(name);
+        fs::write(&path, text).map_err(|error| DataError::write(&path, error))
+    };
+    template.map_or(Ok(()), |template| write("chat_template.jinja", template))?;
+    files.iter().try_for_each(|(name, json)| write(name, &format!("{json:#}\n")))
 }
 
 /// Bytes, what they are merged to, special tokens.

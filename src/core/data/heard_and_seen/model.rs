@@ -1,12 +1,12 @@
 //! The model folder, without weights: a Qwen2.5-Omni thinker as Hugging Face would lay it out.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
 use crate::data::digits::{
     MAX_POSITION_EMBEDDINGS, MODEL, Tokens, generation_config, preprocessor_config, tokenizer, tokenizer_config,
+    write_model_files,
 };
 use crate::data::error::DataError;
 use crate::data::template::qwen_with_sound;
@@ -32,29 +32,21 @@ const WIDTH: usize = 96;
 /// Writes configuration, tokenizer and processor files into `dir`. A byte is a token.
 pub(super) fn write_model(dir: &Path) -> Result<(), DataError> {
     let tokens = Tokens { merges: &[], special: &SPECIAL_TOKENS };
-    fs::create_dir_all(dir).map_err(|error| DataError::write(dir, error))?;
-    let write = |name: &str, text: String| {
-        let path = dir.join(name);
-        fs::write(&path, text).map_err(|error| DataError::write(&path, error))
-    };
     let mut preprocessor = preprocessor_config(&MODEL, "Qwen2VLImageProcessor");
     let sound = json!({"feature_extractor_type": "WhisperFeatureExtractor", "processor_class": PROCESSOR,
         "feature_size": NUM_MELS, "sampling_rate": 16_000, "hop_length": 160, "n_fft": 400, "chunk_length": CHUNK_LENGTH,
         "padding_value": 0.0, "dither": 0.0, "return_attention_mask": true});
     let (Json::Object(all), Json::Object(sound)) = (&mut preprocessor, sound) else { unreachable!("both are objects") };
     all.extend(sound);
-    write("chat_template.jinja", qwen_with_sound())?;
-    for (name, json) in [
+    let files = [
         ("config.json", config(&tokens)),
         ("generation_config.json", generation_config(&tokens)),
         ("tokenizer.json", tokenizer(&tokens)),
         ("tokenizer_config.json", named(tokenizer_config(&tokens, PROCESSOR))),
         ("preprocessor_config.json", preprocessor),
         ("video_preprocessor_config.json", preprocessor_config(&MODEL, "Qwen2VLVideoProcessor")),
-    ] {
-        write(name, format!("{json:#}\n"))?;
-    }
-    Ok(())
+    ];
+    write_model_files(dir, Some(&qwen_with_sound()), &files)
 }
 
 /// Adds the names by which transformers' processor asks its tokenizer for placeholders.

@@ -1,11 +1,12 @@
 //! The model folder, without weights: a Qwen2-Audio of 0.4 M parameters as Hugging Face would lay it out.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use crate::data::digits::{MAX_POSITION_EMBEDDINGS, Tokens, generation_config, tokenizer, tokenizer_config};
+use crate::data::digits::{
+    MAX_POSITION_EMBEDDINGS, Tokens, generation_config, tokenizer, tokenizer_config, write_model_files,
+};
 use crate::data::error::DataError;
 use crate::data::template::qwen_with_sound;
 
@@ -20,22 +21,14 @@ const POSITIONS: usize = 50;
 /// `seconds` at most; the tokens are bytes and what `merges` make of them.
 pub fn write_model(dir: &Path, seconds: usize, merges: &[[String; 2]]) -> Result<(), DataError> {
     let tokens = Tokens { merges, special: &SPECIAL_TOKENS };
-    fs::create_dir_all(dir).map_err(|error| DataError::write(dir, error))?;
-    let write = |name: &str, text: String| {
-        let path = dir.join(name);
-        fs::write(&path, text).map_err(|error| DataError::write(&path, error))
-    };
-    write("chat_template.jinja", qwen_with_sound())?;
-    for (name, json) in [
+    let files = [
         ("config.json", config(&tokens, seconds)),
         ("generation_config.json", generation_config(&tokens)),
         ("tokenizer.json", tokenizer(&tokens)),
         ("tokenizer_config.json", tokenizer_config(&tokens, PROCESSOR)),
         ("preprocessor_config.json", preprocessor_config(seconds)),
-    ] {
-        write(name, format!("{json:#}\n"))?;
-    }
-    Ok(())
+    ];
+    write_model_files(dir, Some(&qwen_with_sound()), &files)
 }
 
 fn config(tokens: &Tokens<'_>, seconds: usize) -> Json {

@@ -6,10 +6,9 @@ use super::players::{CAMERA, CHUNK_SIZE, NUM_EXECUTED};
 use super::scene::COLORS;
 use crate::data::DataError;
 use crate::data::diffusion_sets::merges;
-use crate::data::digits::{Tokens, tokenizer, tokenizer_config};
+use crate::data::digits::{Tokens, tokenizer, tokenizer_config, write_model_files};
 use crate::robot::replay::{ACTION, STATE};
 use serde_json::{Value as Json, json};
-use std::fs;
 use std::path::Path;
 
 /// Width of the picture tower, of the prefix and of the action expert.
@@ -28,16 +27,12 @@ pub fn write_model(dir: &Path) -> Result<(), DataError> {
     let mut about = tokenizer_config(&tokens, "");
     about["bos_token"] = json!(BOS);
     about["add_bos_token"] = json!(true);
-    fs::create_dir_all(dir).map_err(|error| DataError::Write { path: dir.to_owned(), source: error })?;
-    for (name, json) in [
+    let files = [
         ("config.json", config(tokens.len())),
         ("tokenizer.json", tokenizer(&tokens)),
         ("tokenizer_config.json", about),
-    ] {
-        let path = dir.join(name);
-        fs::write(&path, format!("{json:#}\n")).map_err(|source| DataError::Write { path, source })?;
-    }
-    Ok(())
+    ];
+    write_model_files(dir, None, &files)
 }
 
 fn config(vocabulary: usize) -> Json {
