@@ -5,6 +5,7 @@ mod cuda;
 mod environment;
 mod gpus;
 mod threads;
+mod upload;
 
 pub use auto::settle;
 #[cfg(test)]
@@ -14,3 +15,4 @@ pub use environment::{CUBLAS_WORKSPACE, ENVIRONMENT, missing_variables};
 pub use gpus::{Gpu, Stack, gpus, stack};
 pub(crate) use gpus::{enter_gpu, gpu_number, has_flash_attention, has_grouped_products};
 pub use threads::{adds_in_order, set_intra_op_threads};
+pub use upload::upload;

@@ -22,6 +22,7 @@ use super::reference_items::{Documents, Pictured, VALUES};
 use super::stage::Stage;
 use super::towers::{FeatureInput, ModelTower, Towers};
 use super::vision::{VisionConfig, VisionEncoder};
+use crate::device::upload;
 use crate::native::is_dry_run;
 use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::{Policy, Slot, Tape};
@@ -224,7 +225,7 @@ impl ReferenceModel {
         let (batch, targets) = batch.sharing(documents.targets, config);
         let (mut tape, each) = self.decoder.log_probabilities((tape, features), &batch, &targets, &options);
         let sum = move |reads: &[Tensor]| {
-            let at = Tensor::from_slice(&answers).to_device(reads[0].device());
+            let at = upload(&Tensor::from_slice(&answers), reads[0].device());
             let zeros = Tensor::zeros([num_items], (Kind::Double, reads[0].device()));
             let sums = zeros.index_add(0, &at, &reads[0].to_kind(Kind::Double));
             let rounded = sums.to_kind(Kind::Float);

@@ -18,7 +18,7 @@ use super::attend::{Scores, attend_sinking, take_rows};
 use super::block_attention::BlockAttention;
 use super::mask::Mask;
 use super::shared_rows::{SharedIndex, SharedRows};
-use crate::device::has_flash_attention;
+use crate::device::{has_flash_attention, upload};
 use crate::native::{FlashDocuments, can_attend, can_flash, flash_attention, packed_attention};
 
 /// A causal batch's longest document is at most this much longer than its shortest: `shortest * 5 / 4 + 4`.
@@ -94,7 +94,7 @@ impl PackedAttention {
             rest = others;
         }
         let in_order = tokens.iter().enumerate().all(|(row, token)| row as i64 == *token);
-        let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
+        let index = |values: &[i64]| upload(&Tensor::from_slice(values), device);
         let order = (!in_order).then(|| Order { tokens: index(&tokens), rows: index(&rows) });
         let blocks = mask.begins().map(|begins| Box::new(BlockAttention::new(cu_seqlens, begins, None, device)));
         let cu_seqlens: Vec<i64> = cu_seqlens.iter().map(|end| *end as i64).collect();
@@ -102,7 +102,7 @@ impl PackedAttention {
             // An empty document adds nothing, and some of the operator's ways count documents.
             let mut ends: Vec<i32> = cu_seqlens.iter().map(|end| *end as i32).collect();
             ends.dedup();
-            Tensor::from_slice(&ends).to_device(device)
+            upload(&Tensor::from_slice(&ends), device)
         });
         PackedAttention {
             mask,

@@ -10,6 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::attend::{Scores, attend, take_rows};
 use super::mask::{Segment, WindowCut, segments};
+use crate::device::upload;
 
 /// Describes how the segments of one packed row are batched.
 pub(super) struct BlockAttention {
@@ -38,7 +39,7 @@ impl Rows {
     fn new(rows: &[i64], device: Device) -> Rows {
         match rows.windows(2).all(|two| two[1] == two[0] + 1) {
             true => Rows::Range(rows[0], rows.len() as i64),
-            false => Rows::Index(Tensor::from_slice(rows).to_device(device)),
+            false => Rows::Index(upload(&Tensor::from_slice(rows), device)),
         }
     }
 
@@ -97,7 +98,7 @@ impl BlockAttention {
         let mut rows = vec![0i64; order.len()];
         (0..).zip(&order).for_each(|(row, token)| rows[*token as usize] = row);
         let in_order = rows.is_sorted();
-        BlockAttention { batches, rows: (!in_order).then(|| Tensor::from_slice(&rows).to_device(device)) }
+        BlockAttention { batches, rows: (!in_order).then(|| upload(&Tensor::from_slice(&rows), device)) }
     }
 
     /// `q_THC`, `k_TKC`, `v_TKV` to `[T, H·V]`.

@@ -6,6 +6,7 @@
 use tch::{Device, Tensor};
 
 use super::attend::take_rows;
+use crate::device::upload;
 use crate::native::linear;
 use crate::params::{Init, ParamSpec, Scope};
 
@@ -22,7 +23,7 @@ impl Taps {
     /// `rows` are K for each output; `None` is a row of zeros. R is the number of rows that there will be.
     pub fn new(rows: impl Iterator<Item = Option<usize>>, num_rows: usize, device: Device) -> Taps {
         let rows: Vec<i64> = rows.map(|row| row.unwrap_or(num_rows) as i64).collect();
-        Taps(Tensor::from_slice(&rows).to_device(device))
+        Taps(upload(&Tensor::from_slice(&rows), device))
     }
 
     /// `x` `[R, F]` to the rows that are seen, one after the other, `[P·K, F]`.

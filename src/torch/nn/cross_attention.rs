@@ -10,6 +10,7 @@ use tch::{Device, Tensor};
 use super::attend::{Scores, attend, take_rows};
 use super::attention::PackedAttention;
 use super::mask::Mask;
+use crate::device::upload;
 
 /// The keys of a document.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,11 +80,11 @@ impl KeyBatch {
         let in_order = rows.len() as i64 == num_keys && (0..).zip(&rows).all(|(at, row)| at == *row);
         let num_documents = documents.len() as i64;
         let is_biased = bias.iter().any(|added| *added != 0.0);
-        let bias = || Tensor::from_slice(&bias).to_device(device).view([num_documents, 1, 1, longest as i64]);
+        let bias = || upload(&Tensor::from_slice(&bias), device).view([num_documents, 1, 1, longest as i64]);
         KeyBatch {
             num_documents,
             bias: is_biased.then(bias),
-            rows: (!in_order).then(|| Tensor::from_slice(&rows).to_device(device)),
+            rows: (!in_order).then(|| upload(&Tensor::from_slice(&rows), device)),
         }
     }
 

@@ -12,6 +12,7 @@ use tch::{Kind, Tensor};
 
 use super::PackedAttention;
 use super::sparse_attention::{ChosenKeys, IndexRows, chunks, index_scores, later};
+use crate::device::upload;
 use crate::native::grad;
 
 /// The sum over tokens of KL(attention ‖ softmax of the indexer's scores), float32. `q_THC` and `k_THC` are the
@@ -43,7 +44,7 @@ fn batch_loss(
 ) -> Tensor {
     let (docs, len, device) = (q_BLHC.size()[0], q_BLHC.size()[1], q_BLHC.device());
     let heads = q_BLHC.size()[2].max(index[0].size()[2]);
-    let lens_B1 = Tensor::from_slice(lens).to_device(device).unsqueeze(1);
+    let lens_B1 = upload(&Tensor::from_slice(lens), device).unsqueeze(1);
     // Parts with a mask of chosen keys, and before them those without.
     let unchosen = chosen.first().map_or(len, |chosen| chosen.first);
     let parts = chunks(0, unchosen, docs, heads).into_iter().map(|(first, queries)| (first, queries, None));

@@ -11,6 +11,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 
 use super::attend::{Scores, attend, take_rows};
+use crate::device::upload;
 
 /// Describes which rows meet which keys; made once a micro-batch, for all layers.
 pub struct JointAttention {
@@ -37,7 +38,7 @@ impl JointAttention {
     /// `prefixes` are the rows of each group's prefix among `num_rows`. `levels` `[L]` are those of a group's rows: a row sees its
     /// prefix and all rows whose level is not above its own.
     pub fn new(prefixes: &[Range<i64>], num_rows: i64, levels: &[u32], device: Device) -> JointAttention {
-        let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
+        let index = |values: &[i64]| upload(&Tensor::from_slice(values), device);
         let mut by_len = BTreeMap::<i64, Vec<usize>>::new();
         for (group, rows) in prefixes.iter().enumerate() {
             by_len.entry(rows.end - rows.start).or_default().push(group);

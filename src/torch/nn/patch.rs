@@ -8,6 +8,8 @@
 use loongforge_core::message::Grid;
 use tch::{Device, Kind, Tensor};
 
+use crate::device::upload;
+
 /// Row and column of every patch of one frame, in the patches' order.
 pub fn coordinates(grid: Grid, merge: u32) -> impl Iterator<Item = (u32, u32)> {
     let blocks = (0..grid.h / merge).flat_map(move |row| (0..grid.w / merge).map(move |column| (row, column)));
@@ -69,9 +71,9 @@ impl Resampled {
                 }
             }
         }
-        let starts = Tensor::from_slice(&starts).to_device(device);
+        let starts = upload(&Tensor::from_slice(&starts), device);
         let (entries, weights) = (Tensor::from_slice(&entries), Tensor::from_slice(&weights));
-        Resampled { entries: entries.to_device(device), weights: weights.to_device(device), starts }
+        Resampled { entries: upload(&entries, device), weights: upload(&weights, device), starts }
     }
 
     /// `[E, D]` to `[P, D]`, float32.

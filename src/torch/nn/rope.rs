@@ -6,6 +6,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::rope_config::{QueryScale, RopeAxes, RopeConfig, RopeLayout};
+use crate::device::upload;
 use crate::native::{Turn, can_fuse, is_table, norm_rope};
 
 /// The cosine and sine of every token's angles, `[T, R]`, both halves alike; made once a micro-batch.
@@ -50,14 +51,14 @@ impl Rope {
             }
             RopeAxes::Three(axis_of) => {
                 assert_eq!(positions.size()[0], 3, "three positions a token");
-                positions.index_select(0, &Tensor::from_slice(axis_of).to_device(positions.device())).tr()
+                positions.index_select(0, &upload(&Tensor::from_slice(axis_of), positions.device())).tr()
             }
         };
         let queries_T11 = config.query_scale.map(|QueryScale { beta, original_max_position_embeddings }| {
             let times = (positions.flatten(0, -1) / original_max_position_embeddings as f64).floor();
             ((times + 1.0).log() * beta + 1.0).view([-1, 1, 1]).to_kind(kind)
         });
-        let angles = positions * frequencies.to_device(position_ids.device());
+        let angles = positions * upload(frequencies, position_ids.device());
         Rope { queries_T11, ..Rope::from_halves(&angles, scale, config.layout, kind) }
     }
 

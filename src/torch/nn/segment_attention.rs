@@ -10,6 +10,7 @@ use tch::{Device, Tensor};
 
 use super::attend::take_rows;
 use super::cross_attention::{CrossAttention, DocumentKeys};
+use crate::device::upload;
 
 /// Says which chunks of keys a query's chunk sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +114,7 @@ impl SegmentAttention {
         let num_keys = if are_ranges { num_keys } else { taken.len() as i64 };
         SegmentAttention {
             attention: CrossAttention::new(&ends, &documents, num_keys, device),
-            taken: (!are_ranges).then(|| Tensor::from_slice(&taken).to_device(device)),
+            taken: (!are_ranges).then(|| upload(&Tensor::from_slice(&taken), device)),
         }
     }
 

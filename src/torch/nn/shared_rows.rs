@@ -10,6 +10,8 @@ use std::ops::Range;
 
 use tch::{Device, Tensor};
 
+use crate::device::upload;
+
 /// A document needs one row in so many of its packed row in common with others; fewer are not worth an index for every layer.
 const WORTH: usize = 16;
 
@@ -67,7 +69,7 @@ impl SharedRows {
 
     /// Copies the indices of kept rows and of their places to `device`, int64, for gathers.
     pub(super) fn to_device(&self, device: Device) -> SharedIndex {
-        let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
+        let index = |values: &[i64]| upload(&Tensor::from_slice(values), device);
         SharedIndex { kept: index(&self.kept), places: index(&self.places) }
     }
 }

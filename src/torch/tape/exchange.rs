@@ -6,6 +6,7 @@ use std::ops::Range;
 use tch::Tensor;
 
 use crate::comm::{ProcessGroup, Started};
+use crate::device::upload;
 use crate::native::NativeError;
 use crate::params::share;
 
@@ -57,7 +58,7 @@ impl ExpertExchange {
         }
         let mut places = vec![0i64; order.len()];
         (0..).zip(&order).for_each(|(row, place)| places[*place as usize] = row);
-        let tensor = |values: &[i64]| Tensor::from_slice(values).to_device(device);
+        let tensor = |values: &[i64]| upload(&Tensor::from_slice(values), device);
         ExpertExchange { sent, taken, order: tensor(&order), places: tensor(&places), counts: tensor(&sums) }
     }
 

@@ -7,6 +7,7 @@ use tch::{Device, Tensor};
 
 use super::layout::{AudioLayout, chunk_rows};
 use super::tower_config::{AudioPositions, AudioTowerConfig, CONV_OUT, CONVS, PLANE_CONVS, StemConfig, TABLE};
+use crate::device::upload;
 use crate::nn::{Activation, Linear, RowConv, Taps, take_rows};
 use crate::params::{Scope, sinusoids};
 
@@ -84,7 +85,7 @@ impl Stem {
 impl StemInputs {
     /// Puts on `device` which frames each output of the convolutions sees, and the positions of a batch of clips.
     pub fn new(config: &AudioTowerConfig, layout: &AudioLayout, device: Device) -> StemInputs {
-        let index = |rows: &[i64]| Tensor::from_slice(rows).to_device(device);
+        let index = |rows: &[i64]| upload(&Tensor::from_slice(rows), device);
         let frames = match config.stem {
             StemConfig::Line => {
                 let (first, second, outputs) = layout.taps();
@@ -100,7 +101,7 @@ impl StemInputs {
             },
         };
         let (places, width) = (config.stem.halved(config.chunk), config.width());
-        let table = || Tensor::from_slice(&sinusoids(places, width)).view([places, width]).to_device(device);
+        let table = || upload(&Tensor::from_slice(&sinusoids(places, width)).view([places, width]), device);
         let stored = matches!(config.positions, AudioPositions::Table(_));
         StemInputs { frames, places: index(&layout.places()), table: (!stored).then(table) }
     }

@@ -10,6 +10,7 @@ use tch::{Device, Tensor};
 use super::layout::AudioLayout;
 use super::stem::{Stem, StemInputs};
 use super::tower_config::AudioTowerConfig;
+use crate::device::upload;
 use crate::model::tower_blocks::{Attention, Mlp, Norm, Part, beside};
 use crate::nn::{Mask, PackedAttention, take_rows};
 use crate::params::ParamStore;
@@ -72,7 +73,7 @@ impl AudioTower {
             });
         }
         tape.set_alike(is_split);
-        let rows = layout.kept_rows().map(|rows| Tensor::from_slice(&rows).to_device(self.device));
+        let rows = layout.kept_rows().map(|rows| upload(&Tensor::from_slice(&rows), self.device));
         let (norm, pool) = (self.final_norm.part.clone(), config.pool);
         let forward = move |reads: &[Tensor]| {
             let mut x = rows.as_ref().map_or_else(|| reads[0].shallow_clone(), |rows| take_rows(&reads[0], rows));

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use loongforge_core::rng::{Rng, STEP};
 use tch::{Device, Kind, Tensor};
 
+use crate::device::upload;
 use crate::model::batch::MicroBatch;
 use crate::tape::{Policy, Slot, Tape};
 
@@ -80,8 +81,8 @@ impl EmbeddingNoise {
     /// Adds that of the tokens `own` to their embeddings `x`.
     pub(super) fn record(&self, tape: &mut Tape, x: Slot, own: &Range<i64>, policy: Policy, device: Device) -> Slot {
         let own = own.start as usize..own.end as usize;
-        let keys_T1 = Rc::new(Tensor::from_slice(&self.keys[own.clone()]).to_device(device).unsqueeze(1));
-        let sizes_T1 = Rc::new(Tensor::from_slice(&self.sizes[own]).to_device(device).unsqueeze(1));
+        let keys_T1 = Rc::new(upload(&Tensor::from_slice(&self.keys[own.clone()]), device).unsqueeze(1));
+        let sizes_T1 = Rc::new(upload(&Tensor::from_slice(&self.sizes[own]), device).unsqueeze(1));
         let add = move |reads: &[Tensor]| {
             let noise_TD = uniform(&keys_T1, reads[0].size()[1]) * &*sizes_T1;
             vec![&reads[0] + noise_TD.to_kind(reads[0].kind())]

@@ -9,6 +9,7 @@ use super::recording::{Recording, RouterSums, Wanted};
 use super::regions::{FeatureRows, TokenTable};
 use super::stage::{Carried, Crossing};
 use super::transformer::Decoder;
+use crate::device::upload;
 use crate::nn::PieceAttention;
 use crate::tape::{Boundary, Policy, Slot, Tape};
 
@@ -43,7 +44,7 @@ impl Decoder {
         // What made features may have been computed by all ranks alike.
         recording.set_alike(&mut tape, false);
         if self.config.routes_by_token() {
-            let ids = batch.input_ids.to_device(self.device);
+            let ids = upload(&batch.input_ids, self.device);
             let taken = move |_: &[Tensor]| vec![ids.shallow_clone()];
             recording.ids = Some(tape.run("tokens", &[], Policy::Keep, &[], 1, taken)[0]);
         }
@@ -164,7 +165,7 @@ impl Decoder {
 
     /// The embeddings of tokens: of those that this rank has outside of regions.
     pub(super) fn record_tokens(&self, tape: &mut Tape, name: &str, ids: &Tensor, recording: &Recording) -> Slot {
-        let (table, ids) = (self.token_table(), ids.to_device(self.device));
+        let (table, ids) = (self.token_table(), upload(ids, self.device));
         let look_up = move |_: &[Tensor]| vec![table.look_up(&ids)];
         let x = tape.run(name, &[self.embedding().id], recording.policy, &[], 1, look_up)[0];
         recording.leave_region(tape, x)

@@ -11,6 +11,7 @@ use super::mtp::MtpHead;
 use super::recording::Recording;
 use super::rows::{counted, index};
 use super::transformer::Decoder;
+use crate::device::upload;
 use crate::nn::Context;
 use crate::tape::{Slot, Tape};
 
@@ -74,7 +75,7 @@ impl Decoder {
     ) -> Slot {
         let (name, policy, join) = (format!("mtp {number} join"), recording.policy, head.join.clone());
         if recording.parallel.tp == 1 {
-            let (table, ahead) = (self.token_table(), ids.to_device(self.device));
+            let (table, ahead) = (self.token_table(), upload(ids, self.device));
             let forward = move |reads: &[Tensor]| vec![join.forward(&table.look_up(&ahead), &reads[0])];
             let mut params = vec![self.embedding().id];
             params.extend(&head.join_ids);

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::config::Balance;
+use crate::device::upload;
 use crate::model::routing::RoutedExperts;
 use crate::nn::PieceAttention;
 use crate::params::ParallelRank;
@@ -48,7 +49,7 @@ impl Split {
             Tensor::from_slice(&rows.map(|(row, _)| row).collect::<Vec<i64>>())
         };
         let (media, others) = (rows(true), rows(false));
-        let on_device = |rows: Tensor| Rc::new(rows.to_device(device));
+        let on_device = |rows: Tensor| Rc::new(upload(&rows, device));
         Split { media: on_device(media), others: on_device(others) }
     }
 }

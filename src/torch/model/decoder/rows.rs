@@ -4,9 +4,11 @@ use std::rc::Rc;
 
 use tch::{Kind, Tensor};
 
+use crate::device::upload;
+
 /// Rows as an index.
 pub(super) fn index(rows: &[i64], device: tch::Device) -> Rc<Tensor> {
-    Rc::new(Tensor::from_slice(rows).to_kind(Kind::Int64).to_device(device))
+    Rc::new(upload(&Tensor::from_slice(rows).to_kind(Kind::Int64), device))
 }
 
 /// The rows that count, and their labels.

@@ -6,6 +6,7 @@ use tch::{Kind, Tensor};
 
 use super::batch::TextBatch;
 use super::config::{DecoderConfig, FeedForwardConfig, MixerConfig};
+use crate::device::upload;
 use crate::nn::{Mask, SharedRows};
 
 impl DecoderConfig {
@@ -38,7 +39,7 @@ impl TextBatch {
             ids[a] == ids[b] && !is_own[a] && !is_own[b] && same_place()
         };
         let Some(shared) = SharedRows::find(&self.cu_seqlens, are_alike) else { return (self, labels) };
-        let kept = Tensor::from_slice(shared.kept()).to_device(self.input_ids.device());
+        let kept = upload(&Tensor::from_slice(shared.kept()), self.input_ids.device());
         let at = |row: &i64| shared.kept().binary_search(row).expect("a feature's row is its own") as i64;
         let batch = TextBatch {
             input_ids: self.input_ids.index_select(0, &kept),

@@ -10,6 +10,7 @@ use super::layer::{FeedForward, Layer};
 use super::mtp::MtpHead;
 use super::recording::Split;
 use super::streams::LastNorm;
+use crate::device::upload;
 use crate::model::objective::soft_capped;
 use crate::model::routing::ExpertSet;
 use crate::model::stage::Stage;
@@ -249,7 +250,7 @@ impl Decoder {
 
     /// The tables of all its rotary embeddings, each as [`Rope::packed`] makes them.
     pub(super) fn ropes(&self, position_ids: &Tensor, cu_seqlens: &[usize], lens: &[i64]) -> Vec<Rope> {
-        let position_ids = position_ids.to_device(self.device);
+        let position_ids = upload(position_ids, self.device);
         let tables = |rope: &RopeConfig| Rope::packed(rope, &position_ids, cu_seqlens, lens, self.kind);
         self.config.ropes().into_iter().map(tables).collect()
     }

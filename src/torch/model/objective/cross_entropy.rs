@@ -11,6 +11,7 @@ use super::linear_cross_entropy::LinearCrossEntropy;
 use super::smoothing::Smoothing;
 use super::target_scores::{part_best, predicted, target_scores};
 use super::vocab_parallel::VocabScores;
+use crate::device::upload;
 use crate::params::{ParallelRank, ParamId};
 use crate::tape::{Policy, Slot, Tape};
 
@@ -48,7 +49,7 @@ impl CrossEntropy {
     ) -> Slot {
         if let Some(weights) = weights {
             let [norm, of_labels] = self.record_parts(tape, name, hidden, labels, self.smoothing);
-            let weights_L = Rc::new(Tensor::from_slice(&weights).to_device(self.device));
+            let weights_L = Rc::new(upload(&Tensor::from_slice(&weights), self.device));
             let sum = move |reads: &[Tensor]| vec![((&reads[0] - &reads[1]) * &*weights_L).sum(Kind::Double) * scale];
             return tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, sum)[0];
         }
@@ -116,7 +117,7 @@ impl CrossEntropy {
     }
 
     fn labels(&self, labels: &[i64]) -> Tensor {
-        Tensor::from_slice(labels).to_kind(Kind::Int64).to_device(self.device)
+        upload(&Tensor::from_slice(labels).to_kind(Kind::Int64), self.device)
     }
 
     fn linear(&self, labels: Tensor, scale: f64) -> LinearCrossEntropy {

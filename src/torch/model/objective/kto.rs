@@ -13,6 +13,7 @@ use std::ops::Range;
 use tch::{Kind, Tensor};
 
 use super::measures::{Measures, NUM_MEASURES};
+use crate::device::upload;
 
 /// Weights of the losses.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,11 +93,11 @@ impl Groups {
             return [losses_L.sum(Kind::Double) * 0.0, Tensor::zeros([NUM_MEASURES], (Kind::Double, device))];
         }
         let reference = reference.expect("KTO has a reference model");
-        let at_L = Tensor::from_slice(&self.documents).to_device(device);
+        let at_L = upload(&Tensor::from_slice(&self.documents), device);
         let zeros = Tensor::zeros([self.num_documents], (Kind::Double, device));
         let logp_N = zeros.index_add(0, &at_L, &(-losses_L).to_kind(Kind::Double));
         let ratio_N = &logp_N - reference.detach().sum_dim_intlist(-1, false, Kind::Double).view([-1]);
-        let index = |numbers: Vec<i64>| Tensor::from_slice(&numbers).to_device(device);
+        let index = |numbers: Vec<i64>| upload(&Tensor::from_slice(&numbers), device);
         let answers = || self.groups.iter().flat_map(|group| group.answers.clone());
         let answers_M = index(answers().map(|document| document as i64).collect());
         let count = |group: &Group| group.answers.len();
@@ -105,12 +106,12 @@ impl Groups {
         let of = self.groups.iter().enumerate().flat_map(|(number, group)| vec![number as i64; count(group)]);
         let groups_M = index(of.collect());
         let lens: Vec<f64> = self.groups.iter().map(|group| count(group) as f64).collect();
-        let lens_G = Tensor::from_slice(&lens).to_device(device);
+        let lens_G = upload(&Tensor::from_slice(&lens), device);
         let sums_G = lens_G.zeros_like().index_add(0, &groups_M, &ratio_N.detach().index_select(0, &mixed_M));
         let z_M = (sums_G / lens_G).clamp_min(0.0).index_select(0, &groups_M);
         let good: Vec<f64> =
             self.groups.iter().flat_map(|group| &group.is_good).map(|good| f64::from(u8::from(*good))).collect();
-        let good_M = Tensor::from_slice(&good).to_device(device);
+        let good_M = upload(&Tensor::from_slice(&good), device);
         let bad_M = 1.0 - &good_M;
         let ratio_M = ratio_N.index_select(0, &answers_M);
         // 1 of a good answer, -1 of a bad one.

@@ -7,6 +7,7 @@ use tch::{IndexOp, Kind, Tensor};
 
 use super::kto::Kto;
 use super::measures::{Measures, NUM_MEASURES};
+use crate::device::upload;
 
 /// How the preference of the chosen answer becomes a loss. With Δ = β · (log-ratio of the chosen − log-ratio of the rejected
 /// answer), a log-ratio being the log-probability of the model minus that of the reference:
@@ -98,7 +99,7 @@ impl Pairs {
             let zero = losses_L.sum(Kind::Double) * 0.0;
             return [zero, Tensor::zeros([NUM_MEASURES], (Kind::Double, device))];
         }
-        let at_L = Tensor::from_slice(&self.answers).to_device(device);
+        let at_L = upload(&Tensor::from_slice(&self.answers), device);
         let sum = |of_L: &Tensor| {
             let zeros = Tensor::zeros([2 * pairs], (Kind::Double, device));
             zeros.index_add(0, &at_L, &of_L.to_kind(Kind::Double)).view([pairs, 2])
@@ -110,7 +111,7 @@ impl Pairs {
             Some(reference) => &logp_P2 - reference.detach().sum_dim_intlist(-1, false, Kind::Double).view([pairs, 2]),
             None => logp_P2.shallow_clone(),
         };
-        let counts_P = Tensor::from_slice(&self.counts).to_kind(Kind::Double).to_device(device);
+        let counts_P = upload(&Tensor::from_slice(&self.counts).to_kind(Kind::Double), device);
         // A pair that does not count may have a reference of zeros, and nothing of it may reach the sum.
         let counted = |of_P: Tensor| (of_P * &counts_P).sum(Kind::Double);
         let loss = counted(self.each(&ratio_P2, &mean_P2, &len_P2)) * scale;

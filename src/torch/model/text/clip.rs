@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
+use crate::device::upload;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::tower_blocks::{Attention, BlockConfig, Mlp, Norm, Part, TowerNorm, beside};
 use crate::nn::{Activation, Mask, PackedAttention};
@@ -107,7 +108,7 @@ impl ClipTextTower {
     pub fn record(&self, tape: &mut Tape, ends: &[usize], ids: Slot, policy: Policy) -> Vec<Slot> {
         let texts = Rc::new(PackedAttention::new(ends, Mask::Causal, self.device));
         let positions: Vec<i64> = ends.windows(2).flat_map(|two| 0..(two[1] - two[0]) as i64).collect();
-        let (tables, positions) = (self.tables.part.clone(), Tensor::from_slice(&positions).to_device(self.device));
+        let (tables, positions) = (self.tables.part.clone(), upload(&Tensor::from_slice(&positions), self.device));
         let look_up = move |reads: &[Tensor]| {
             let of = |table: &Tensor, rows: &Tensor| Tensor::embedding(table, rows, -1, false, false);
             vec![of(&tables[0], &reads[0].flatten(0, -1).to_kind(Kind::Int64)) + of(&tables[1], &positions)]

@@ -11,6 +11,7 @@ use super::decoder::DecoderTower;
 use super::pictured::PicturedTexts;
 use super::t5::T5Config;
 use super::t5_tower::T5Tower;
+use crate::device::upload;
 use crate::model::audio::{AudioProjector, AudioProjectorConfig};
 use crate::model::decoder::{DecoderConfig, Interleaved};
 use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
@@ -213,7 +214,7 @@ impl EncoderModel for TextEncoder {
         let forward = move |reads: &[Tensor]| vec![take_ids(&reads[0]), take_patches(&reads[0])];
         let parts = tape.run("parts", &[], Policy::Recompute, &[input], 2, forward);
         let features = encoder.record_on(&mut tape, &texts.grids, parts[1])[0];
-        let rows = Rc::new(Tensor::from_slice(&texts.rows).to_device(values.device()));
+        let rows = Rc::new(upload(&Tensor::from_slice(&texts.rows), values.device()));
         let among = Interleaved { positions: texts.positions(), features: Some((rows, vec![features])) };
         Ok(self.record_texts(tape, (input, parts[0]), &texts.ends, Some(among)))
     }
@@ -239,7 +240,7 @@ impl TextEncoder {
         let drops = self.drop_tokens > 0;
         let forward = move |reads: &[Tensor]| {
             let side_by_side = Tensor::cat(reads, -1);
-            let rows = || Tensor::from_slice(&kept).to_device(side_by_side.device());
+            let rows = || upload(&Tensor::from_slice(&kept), side_by_side.device());
             vec![if drops { side_by_side.index_select(0, &rows()) } else { side_by_side }]
         };
         // The projector is not split.

@@ -4,6 +4,7 @@
 
 use tch::{Device, Kind, Tensor};
 
+use crate::device::upload;
 use crate::native::{Turn, can_fuse, is_table, norm_rope};
 use crate::nn::RmsNorm;
 
@@ -30,7 +31,7 @@ impl AxialRope {
         let exponents = Tensor::arange_start_step(0, half, 2, (Kind::Float, Device::Cpu)) / half as f64;
         let frequencies = Tensor::from(self.theta as f32).pow(&exponents).reciprocal();
         let positions = positions_S2.to_kind(Kind::Float).unsqueeze(-1);
-        let angles_S2F = positions * frequencies.to_device(positions_S2.device());
+        let angles_S2F = positions * upload(&frequencies, positions_S2.device());
         match self.order {
             AxialOrder::Halves => angles_S2F.flatten(1, 2),
             AxialOrder::Interleaved => angles_S2F.transpose(1, 2).flip([-1]).flatten(1, 2),

@@ -8,6 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::layout::{Layout, PatchOrder};
 use super::tower_config::TowerConfig;
+use crate::device::upload;
 use crate::model::tower_blocks::Norm;
 use crate::native::linear;
 use crate::nn::{Linear, Resampled, take_rows};
@@ -123,9 +124,9 @@ impl EmbedInputs {
             .as_ref()
             .map(|positions| Resampled::new(grids, merge, positions.side as u32, positions.resampling, device));
         let places = || layout.places(config.num_tokens());
-        let rows = (!layout.is_plain()).then(|| Tensor::from_slice(&places()).to_device(device));
+        let rows = (!layout.is_plain()).then(|| upload(&Tensor::from_slice(&places()), device));
         let several = config.frame_sinusoids && grids.iter().any(|grid| grid.t > 1);
-        let sinusoids = several.then(|| sinusoids(grids, config.width()).to_device(device));
+        let sinusoids = several.then(|| upload(&sinusoids(grids, config.width()), device));
         EmbedInputs { resampled, sinusoids, rows }
     }
 }

@@ -9,6 +9,7 @@ use loongforge_core::message::Grid;
 use tch::{Device, Tensor};
 
 use super::layout::{Layout, LayoutConfig, PatchOrder, Span};
+use crate::device::upload;
 use crate::model::tower_blocks::{Attention, BlockConfig, Norm, Part};
 use crate::nn::{Activation, Linear, Mask, PackedAttention, take_rows};
 use crate::params::{ParamSpec, ParamStore, Scope};
@@ -94,7 +95,7 @@ impl HalvingStep {
         let rows: Vec<i64> = Layout::new(grids, &config).merged.iter().map(|row| *row as i64).collect();
         let ends: Vec<usize> = (0..=rows.len()).step_by(STATES as usize).collect();
         let (windows, rows) = (PackedAttention::new(&ends, Mask::Full, self.device), Tensor::from_slice(&rows));
-        let rows = Rc::new(rows.to_device(self.device));
+        let rows = Rc::new(upload(&rows, self.device));
         let by_window = move |reads: &[Tensor]| vec![take_rows(&reads[0], &rows)];
         let x = tape.run("windows", &[], policy, &[x], 1, by_window)[0];
         let attention = self.attention.part.clone();

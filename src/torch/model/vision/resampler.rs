@@ -5,6 +5,7 @@
 
 use tch::Tensor;
 
+use crate::device::upload;
 use crate::nn::{LayerNorm, Linear, RmsNorm, take_rows};
 use crate::params::{ParamSpec, Scope};
 
@@ -55,7 +56,7 @@ impl Resampler {
     /// `[M, B]` to `[N, E]`; `frames` are the frames of each item and the blocks of a frame.
     pub fn forward(&self, x_MB: &Tensor, frames: &[[i64; 2]]) -> Tensor {
         let x_MB = self.spatial.forward(x_MB);
-        let halves = pairs(frames).map(|rows| take_rows(&x_MB, &Tensor::from_slice(&rows).to_device(x_MB.device())));
+        let halves = pairs(frames).map(|rows| take_rows(&x_MB, &upload(&Tensor::from_slice(&rows), x_MB.device())));
         let x_NB = self.temporal.forward(&Tensor::cat(&halves, -1));
         self.after_norm.forward(&self.mlp.forward(&x_NB))
     }

@@ -12,6 +12,7 @@ use super::embed::{Embed, EmbedInputs};
 use super::halving::{HalvingStep, halved};
 use super::layout::Layout;
 use super::tower_config::TowerConfig;
+use crate::device::upload;
 use crate::model::tower_blocks::{Attention, Mlp, Norm, Part, Rotation, beside};
 use crate::nn::{Mask, PackedAttention, take_rows};
 use crate::params::ParamStore;
@@ -148,13 +149,13 @@ impl Tower {
     fn angles(&self, tape: &mut Tape, layout: &Layout, policy: Policy) -> Angles {
         let Some(rope) = self.config.rope else { return Angles::None };
         let positions: Vec<i64> = layout.positions.iter().flatten().copied().collect();
-        let positions_S2 = Tensor::from_slice(&positions).view([-1, 2]).to_device(self.device);
+        let positions_S2 = upload(&Tensor::from_slice(&positions).view([-1, 2]), self.device);
         let fixed = rope.angles(&positions_S2, self.config.block.head_dim());
         let Some(learned) = &self.class_angles else {
             return Angles::Fixed(Rc::new(Rotation::new(&fixed, rope.order)));
         };
         let is_class: Vec<bool> = layout.rows.iter().map(Option::is_none).collect();
-        let is_class = Tensor::from_slice(&is_class).unsqueeze(-1).to_device(self.device);
+        let is_class = upload(&Tensor::from_slice(&is_class).unsqueeze(-1), self.device);
         let class = learned.part.clone();
         let forward = move |_: &[Tensor]| vec![class.to_kind(fixed.kind()).where_self(&is_class, &fixed)];
         let angles = tape.run("class angles", &learned.ids, policy, &[], 1, forward)[0];
@@ -165,7 +166,7 @@ impl Tower {
         let rows: Vec<i64> = layout.merged.iter().map(|row| *row as i64).collect();
         let frames = self.config.frame_mean && grids.iter().any(|grid| grid.t > 1);
         Collect {
-            rows: (!layout.is_merged()).then(|| Rc::new(Tensor::from_slice(&rows).to_device(self.device))),
+            rows: (!layout.is_merged()).then(|| Rc::new(upload(&Tensor::from_slice(&rows), self.device))),
             frames: frames.then(|| grids.iter().map(|grid| [grid.t.into(), i64::from(grid.h * grid.w)]).collect()),
         }
     }

@@ -9,6 +9,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::config::GatedDeltaConfig;
+use crate::device::upload;
 
 /// The longest chunk, as in the reference.
 const LONGEST_CHUNK: usize = 64;
@@ -67,7 +68,7 @@ impl DeltaDocuments {
             }
             counts.push(((tokens.len() - before) / chunk) as i64);
         }
-        let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
+        let index = |values: &[i64]| upload(&Tensor::from_slice(values), device);
         let chunk = chunk as i64;
         let (tokens, rows) = (index(&tokens).view([-1, 1, chunk]), index(&rows));
         let heads = |num_heads: i64| Tensor::arange(num_heads, (Kind::Int64, device));
@@ -81,7 +82,7 @@ impl DeltaDocuments {
             key_rows: head_rows(config.num_key_heads),
             value_rows: head_rows(values),
             token_rows: token_rows.flatten(0, -1),
-            filled: Tensor::from_slice(&filled).view([-1, 1, chunk]).to_device(device),
+            filled: upload(&Tensor::from_slice(&filled).view([-1, 1, chunk]), device),
             order: index(&order.iter().map(|doc| *doc as i64).collect::<Vec<_>>()),
             conv_inputs: index(&conv.inputs),
             conv_outputs: index(&conv.outputs),

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 
 use super::split::Block;
+use crate::device::upload;
 
 /// Blocks of one size, computed at once.
 pub(super) struct Batch {
@@ -29,7 +30,7 @@ impl Rows {
             [(start, end)] => Rows::Range(*start as i64, (end - start) as i64),
             _ => {
                 let rows: Vec<i64> = ranges.iter().flat_map(|&(start, end)| start as i64..end as i64).collect();
-                Rows::Index(Tensor::from_slice(&rows).to_device(device))
+                Rows::Index(upload(&Tensor::from_slice(&rows), device))
             }
         }
     }

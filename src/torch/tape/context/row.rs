@@ -6,6 +6,7 @@ use tch::{Device, Tensor};
 use super::blocks::{Batch, batches};
 use super::split::RowSplit;
 use crate::comm::{Mesh, ProcessGroup};
+use crate::device::upload;
 use crate::native::NativeError;
 use crate::nn::{Mask, PackedAttention};
 use crate::tape::record::{Exchange, Needs};
@@ -57,8 +58,8 @@ impl ContextShard {
         let tokens: Vec<i64> = (0..num_ranks).flat_map(|rank| split.rows(rank)).collect();
         let method = ContextMethod::Heads {
             documents: PackedAttention::new(cu_seqlens, mask, device),
-            places: Tensor::from_slice(&split.places()).to_device(device),
-            tokens: Tensor::from_slice(&tokens).to_device(device),
+            places: upload(&Tensor::from_slice(&split.places()), device),
+            tokens: upload(&Tensor::from_slice(&tokens), device),
         };
         ContextShard { split, rank, method, device }
     }
@@ -75,7 +76,7 @@ impl ContextShard {
 
     /// This rank's tokens as an index of the row's. `[tokens of this rank]`, int64.
     pub fn rows(&self) -> Tensor {
-        Tensor::from_slice(&self.split.rows(self.rank)).to_device(self.device)
+        upload(&Tensor::from_slice(&self.split.rows(self.rank)), self.device)
     }
 
     /// Returns, of the row's `feature_rows`, those that this rank holds: which features they are, in the
@@ -97,7 +98,7 @@ impl ContextShard {
         num_features: i64,
     ) -> Result<Tensor, NativeError> {
         let all = Tensor::zeros([num_features, grad.size()[1]], (grad.kind(), grad.device()));
-        let index = Tensor::from_slice(features).to_device(grad.device());
+        let index = upload(&Tensor::from_slice(features), grad.device());
         let all = all.index_copy(0, &index, grad);
         group.all_reduce_sum(&all)?;
         Ok(all)
