@@ -7,6 +7,7 @@ use tch::{Device, Tensor};
 
 use super::columns::{Column, Columns, INPUT_IDS, TARGETS};
 use super::objective::NoisePurpose;
+use crate::device::upload;
 use crate::tape::ContextShard;
 
 /// Packed samples of one micro-batch, `T` tokens in all.
@@ -69,8 +70,8 @@ impl SampleRow {
 impl MicroBatch {
     /// This rank's tokens of a whole row, with places for `features` of its features.
     pub fn share(&self, row: Rc<ContextShard>, features: Vec<Vec<i64>>) -> MicroBatch {
-        let rows = row.rows();
-        let take = |x: &Tensor, axis: i64| x.index_select(axis, &rows.to_device(x.device()));
+        let rows = Tensor::from_slice(&row.split().rows(row.rank()));
+        let take = |x: &Tensor, axis: i64| x.index_select(axis, &upload(&rows, x.device()));
         MicroBatch {
             columns: self.columns.map(take),
             cu_seqlens: row.split().cu_seqlens(row.rank()),
@@ -129,12 +130,12 @@ impl MicroBatch {
 
     /// The tokens of a language model on the host.
     pub fn input_ids(&self) -> Vec<i64> {
-        host(self.columns.get(INPUT_IDS))
+        host(self.columns.get_on_host(INPUT_IDS))
     }
 
     /// The targets of a language model on the host.
     pub fn targets(&self) -> Vec<i64> {
-        host(self.columns.get(TARGETS))
+        host(self.columns.get_on_host(TARGETS))
     }
 }
 

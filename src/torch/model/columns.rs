@@ -6,6 +6,8 @@ use loongforge_core::data::IGNORE_INDEX;
 pub use loongforge_core::data::LABELS;
 use tch::{Device, Kind, Tensor};
 
+use crate::device::upload;
+
 /// One column: a tensor of all samples of a micro-batch, end to end along one axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
@@ -53,13 +55,15 @@ impl Column {
 pub struct Columns {
     specs: Rc<[Column]>,
     tensors: Vec<Tensor>,
+    /// The same tensors on the host, where they came to a GPU from there.
+    on_host: Option<Vec<Tensor>>,
 }
 
 impl Columns {
     /// Panics where there is not a tensor for each column. Shapes are those that [`Column`] says.
     pub fn new(specs: &Rc<[Column]>, tensors: Vec<Tensor>) -> Columns {
         assert_eq!(specs.len(), tensors.len(), "a tensor for each column");
-        Columns { specs: specs.clone(), tensors }
+        Columns { specs: specs.clone(), tensors, on_host: None }
     }
 
     /// Empty tensors, for columns that are still to come.
@@ -81,6 +85,22 @@ impl Columns {
         Columns::new(&token_columns().into(), vec![ids, positions, targets])
     }
 
+    /// The same columns on `device`. What comes to a GPU stays on the host as well: to read it back there would wait for all that the
+    /// GPU was given before.
+    #[must_use]
+    pub fn on_device(self, device: Device) -> Columns {
+        if self.tensors.iter().all(|tensor| tensor.device() == device) {
+            return self;
+        }
+        let tensors = self.tensors.iter().map(|tensor| upload(tensor, device)).collect();
+        Columns { specs: self.specs, tensors, on_host: Some(self.tensors) }
+    }
+
+    /// All tensors that are held, those that stay on the host included, of the shapes that [`Column`] says.
+    pub fn held(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter().chain(self.on_host.iter().flatten())
+    }
+
     /// The tensors in the order of the columns, of the shapes that [`Column`] says.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
@@ -97,6 +117,18 @@ impl Columns {
         Some(&self.tensors[at])
     }
 
+    /// Works like [`Columns::find`], for who reads the values on the host. The shape is as [`Column`] says.
+    pub fn find_on_host(&self, name: &str) -> Option<&Tensor> {
+        let at = self.specs.iter().position(|column| column.name == name)?;
+        Some(&self.on_host.as_ref().unwrap_or(&self.tensors)[at])
+    }
+
+    /// Works like [`Columns::get`], for who reads the values on the host. Panics where there is no such column. The shape is as
+    /// [`Column`] says.
+    pub fn get_on_host(&self, name: &str) -> &Tensor {
+        self.find_on_host(name).unwrap_or_else(|| panic!("no column {name}"))
+    }
+
     /// Returns the device of the tensors; the CPU if there are none.
     pub fn device(&self) -> Device {
         self.tensors.first().map_or(Device::Cpu, Tensor::device)
@@ -104,8 +136,11 @@ impl Columns {
 
     /// The same columns with what `change` makes of each tensor and its axis of samples. Shapes may change along that axis.
     pub fn map(&self, change: impl Fn(&Tensor, i64) -> Tensor) -> Columns {
-        let changed = self.specs.iter().zip(&self.tensors).map(|(column, x)| change(x, column.axis()));
-        Columns::new(&self.specs, changed.collect())
+        let changed = |tensors: &Vec<Tensor>| {
+            self.specs.iter().zip(tensors).map(|(column, x)| change(x, column.axis())).collect::<Vec<Tensor>>()
+        };
+        let on_host = self.on_host.as_ref().map(changed);
+        Columns { on_host, ..Columns::new(&self.specs, changed(&self.tensors)) }
     }
 }
 
@@ -184,5 +219,20 @@ mod tests {
         assert_eq!(filler.get(TARGETS), &Tensor::from_slice(&[-100i64]));
         let first = filler.map(|x, axis| x.narrow(axis, 0, 1));
         assert_eq!((first.get("actions").size(), first.tensors()[1].size()), (vec![2, 1, 7], vec![3, 1]));
+    }
+
+    #[test]
+    fn columns_that_left_the_host_are_read_there_and_cut_with_the_others() {
+        let ints = |values: &[i64]| Tensor::from_slice(values);
+        let here = || {
+            Columns::of_tokens(ints(&[5, 6, 7]), Tensor::zeros([3, 3], (Kind::Float, Device::Cpu)), ints(&[6, 7, 8]))
+        };
+        let same = here().on_device(Device::Cpu);
+        assert_eq!((same.held().count(), same.get_on_host(TARGETS).data_ptr()), (3, same.get(TARGETS).data_ptr()));
+        // As if the first had gone to a GPU.
+        let there = Columns { on_host: Some(here().tensors), ..here().map(|x, _| x.zeros_like()) };
+        let cut = there.map(|x, axis| x.narrow(axis, 1, 2));
+        assert_eq!((cut.get(TARGETS), cut.get_on_host(TARGETS)), (&ints(&[0, 0]), &ints(&[7, 8])));
+        assert_eq!((cut.held().count(), cut.find_on_host("actions").is_none()), (6, true));
     }
 }

@@ -11,7 +11,7 @@ use loongforge_core::message::{
 };
 use loongforge_core::transport::{Header, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// Takes in what comes for planned steps, from data actors and from the encoders that it knows.
 pub(super) struct Arrivals {
@@ -147,12 +147,12 @@ impl Arrivals {
         rank: &Rank,
         steps: &mut VecDeque<Step>,
     ) -> Result<Option<Wrong>, EngineError> {
-        let device = rank.device();
         let packs = steps.iter_mut().find(|step| step.id == id.step).map(|step| &mut step.packs);
         let Some(work) = packs.and_then(|packs| packs.iter_mut().find(|work| work.pack.id == id)) else {
             return unplanned(parcel.header.kind);
         };
-        let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
+        // They go to a GPU with their pack, and are read on the host as well.
+        let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, Device::Cpu);
         let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
         let columns = rank.columns();
         let kinds: Vec<Kind> = tensors.iter().map(Tensor::kind).collect();

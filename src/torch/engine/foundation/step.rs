@@ -158,7 +158,8 @@ impl Step {
             return Ok(None);
         }
         let whole = columns.iter().enumerate().map(|(index, column)| work.column(index, column));
-        let batch = sizes(Columns::new(columns, whole.collect::<Result<_, _>>()?));
+        let columns = Columns::new(columns, whole.collect::<Result<_, _>>()?);
+        let batch = sizes(columns.on_device(device));
         let of_input = |input: &FeatureInput| {
             let kind = input.kind(params.flat().kind());
             let units = || work.units.iter().filter(|unit| unit.tower == input.tower);
@@ -177,7 +178,7 @@ impl Step {
         if self.run.most_alive() > 1 {
             let features = work.units.iter_mut().filter_map(|unit| unit.features.as_mut());
             features.for_each(|(_, features)| *features = Features { tensors: Vec::new(), credit: None });
-            take_over(filled.batch.columns.tensors().iter().chain(filled.features.iter().flatten()));
+            take_over(filled.batch.columns.held().chain(filled.features.iter().flatten()));
         }
         self.sent.extend(rank.stages.hand_out(number, &filled, device)?);
         Ok(Some(filled))

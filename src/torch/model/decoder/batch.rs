@@ -12,7 +12,7 @@ use crate::model::routing::Routing;
 use crate::nn::{Mask, SharedRows};
 use crate::tape::{Boundary, ContextShard, KeyValues, Policy, Slot, Tape};
 
-/// One packed row of documents.
+/// One packed row of documents. Its tensors lie on the decoder's device or on the host, from where they go to it.
 pub struct TextBatch {
     /// `[T]`, int64.
     pub input_ids: Tensor,

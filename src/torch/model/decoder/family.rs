@@ -144,9 +144,9 @@ struct DecoderModel {
 }
 
 impl DecoderModel {
-    /// The positions of a batch's tokens, as the decoder takes them.
+    /// The positions of a batch's tokens, as the decoder takes them, on the host where they are there.
     fn positions(&self, batch: &MicroBatch) -> Tensor {
-        self.decoder.axes_of(batch.columns.get(POSITION_IDS))
+        self.decoder.axes_of(batch.columns.get_on_host(POSITION_IDS))
     }
 }
 
@@ -181,7 +181,7 @@ impl FoundationModel for DecoderModel {
     fn record(&self, batch: &MicroBatch) -> FoundationTape {
         let labels = batch.targets();
         let text = TextBatch {
-            input_ids: batch.columns.get(INPUT_IDS).shallow_clone(),
+            input_ids: batch.columns.get_on_host(INPUT_IDS).shallow_clone(),
             position_ids: self.positions(batch),
             cu_seqlens: batch.cu_seqlens.clone(),
             mask: self.decoder.config().sees.mask_of(&batch.input_ids(), &batch.cu_seqlens, &labels),
@@ -196,7 +196,7 @@ impl FoundationModel for DecoderModel {
         let answers = preference.map(|preference| match preference.loss {
             PreferenceLoss::Kto(weights) => {
                 let samples: Vec<usize> = batch.samples.iter().map(|sample| sample.num_tokens).collect();
-                let good = Vec::<i64>::try_from(batch.columns.get(LABELS)).expect("a row of integers");
+                let good = Vec::<i64>::try_from(batch.columns.get_on_host(LABELS)).expect("a row of integers");
                 let (beta, ends) = (preference.beta, &batch.cu_seqlens);
                 Answers::Groups(Groups::new(weights, beta, ends, &labels, &samples, &good))
             }

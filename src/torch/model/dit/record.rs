@@ -216,7 +216,8 @@ impl Recorder<'_> {
     /// The weight of each token of all samples' targets in the loss `[T]`: a sample's weight is divided among those that count,
     /// by their masks where there are some, else evenly.
     fn weights(&self, rows: &[SampleRow], found: &[Sample], batch: &MicroBatch) -> Tensor {
-        let masks = batch.columns.find(WEIGHTS).map(|column| Vec::<f32>::try_from(column).expect("a row of numbers"));
+        let masks =
+            batch.columns.find_on_host(WEIGHTS).map(|column| Vec::<f32>::try_from(column).expect("a row of numbers"));
         let mut begin = 0;
         let mut weights = Vec::new();
         for (row, sample) in rows.iter().zip(found) {
