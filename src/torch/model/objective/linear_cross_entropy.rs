@@ -4,12 +4,14 @@
 //!
 //! Shapes: L counted targets, D hidden size, V vocabulary, C a chunk's entries.
 
+use std::cell::LazyCell;
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
 
+use super::score_passes::{Scan, places, to_gradient};
 use super::smoothing::Smoothing;
-use crate::native::{ScoreScan, add_product, linear, scores_to_gradient};
+use crate::native::{add_product, linear, scores_to_gradient};
 use crate::tape::{Custom, Needs, ParamGrads};
 
 /// Entries of a chunk.
@@ -213,13 +215,19 @@ impl Custom for LinearCrossEntropy {
         params: Option<&ParamGrads<'_>>,
     ) -> Vec<Option<Tensor>> {
         let gradient = grads[0].as_ref().expect("a loss has one output");
+        // Of a GPU it is not read, which would wait for the device.
+        let factor = LazyCell::new(|| gradient.to_kind(Kind::Float) * self.scale);
         self.differentiate(saved, needs, params, |scores_LC, norm_L, chunk| match self.smoothing {
-            None => to_gradient(scores_LC, &self.labels_L, chunk, norm_L, gradient, self.scale),
+            None if scores_LC.device() == Device::Cpu => {
+                let factor = self.scale * gradient.double_value(&[]);
+                scores_to_gradient(&scores_LC, &self.labels_L, chunk.start, norm_L, factor);
+                scores_LC
+            }
+            None => to_gradient(scores_LC, &self.labels_L, chunk, norm_L, &factor),
             Some(smoothing) => {
-                let probabilities = (scores_LC.to_kind(Kind::Float) - norm_L.unsqueeze(1)).exp_();
-                let factor = gradient.to_kind(Kind::Float) * self.scale;
+                let probabilities = (&scores_LC - norm_L.unsqueeze(1)).exp_();
                 let of_scores_LC = smoothing.taken_from(probabilities, &places(&self.labels_L, chunk), None);
-                (of_scores_LC * factor).to_kind(scores_LC.kind())
+                (of_scores_LC * &*factor).to_kind(scores_LC.kind())
             }
         })
     }
@@ -250,70 +258,6 @@ impl Best {
         self.entry_L = (at_L + chunk.start).where_self(&is_more_L, &self.entry_L);
         self.score_L = greatest_L.where_self(&is_more_L, &self.score_L);
     }
-}
-
-/// The sum of exponentials and the label's score of every target: by our own pass on a CPU, else by libtorch's.
-enum Scan {
-    Fused(ScoreScan),
-    Plain { norm_L: Tensor, label_score_L: Tensor },
-}
-
-impl Scan {
-    fn new(hidden_LD: &Tensor) -> Scan {
-        let num_targets = hidden_LD.size()[0];
-        if hidden_LD.device() == Device::Cpu {
-            return Scan::Fused(ScoreScan::new(num_targets));
-        }
-        let full = |value: f64| Tensor::full([num_targets], value, (Kind::Float, hidden_LD.device()));
-        Scan::Plain { norm_L: full(f64::NEG_INFINITY), label_score_L: full(0.0) }
-    }
-
-    fn add(&mut self, scores_LC: &Tensor, labels_L: &Tensor, chunk: &Range<i64>) {
-        match self {
-            Scan::Fused(scan) => scan.add(scores_LC, labels_L, chunk.start),
-            Scan::Plain { norm_L, label_score_L } => {
-                let scores_LC = scores_LC.to_kind(Kind::Float);
-                *norm_L = norm_L.logaddexp(&scores_LC.logsumexp(1i64, false));
-                let (at_L1, here_L1) = places(labels_L, chunk);
-                *label_score_L += (scores_LC.gather(1, &at_L1, false) * here_L1).squeeze_dim(1);
-            }
-        }
-    }
-
-    fn finish(self) -> (Tensor, Tensor) {
-        match self {
-            Scan::Fused(scan) => scan.finish(),
-            Scan::Plain { norm_L, label_score_L } => (norm_L, label_score_L),
-        }
-    }
-}
-
-/// The scores' gradient, in their place where they are on a CPU. The loss's own, `gradient`, is not read elsewhere,
-/// which would wait for the device.
-fn to_gradient(
-    scores_LC: Tensor,
-    labels_L: &Tensor,
-    chunk: &Range<i64>,
-    norm_L: &Tensor,
-    gradient: &Tensor,
-    scale: f64,
-) -> Tensor {
-    if scores_LC.device() == Device::Cpu {
-        scores_to_gradient(&scores_LC, labels_L, chunk.start, norm_L, scale * gradient.double_value(&[]));
-        return scores_LC;
-    }
-    let (at_L1, here_L1) = places(labels_L, chunk);
-    let mut probabilities = (scores_LC.to_kind(Kind::Float) - norm_L.unsqueeze(1)).exp_();
-    let factor = gradient.to_kind(Kind::Float) * scale;
-    (probabilities.scatter_add_(1, &at_L1, &-here_L1) * factor).to_kind(scores_LC.kind())
-}
-
-/// Returns where in the chunk each label is, and whether it is there: 1 or 0; `[L, 1]`.
-pub(super) fn places(labels_L: &Tensor, chunk: &Range<i64>) -> (Tensor, Tensor) {
-    let at_L1 = (labels_L - chunk.start).unsqueeze(1);
-    let last = chunk.end - chunk.start - 1;
-    let here = at_L1.ge(0).logical_and(&at_L1.le(last));
-    (at_L1.clamp(0, last), here.to_kind(Kind::Float))
 }
 
 #[cfg(test)]

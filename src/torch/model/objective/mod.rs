@@ -7,6 +7,7 @@ mod kto;
 mod linear_cross_entropy;
 mod measures;
 mod preference;
+mod score_passes;
 mod smoothing;
 mod target_scores;
 mod vocab_parallel;

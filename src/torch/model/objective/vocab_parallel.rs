@@ -5,7 +5,8 @@
 
 use tch::{Kind, Tensor};
 
-use super::linear_cross_entropy::{LinearCrossEntropy, places};
+use super::linear_cross_entropy::LinearCrossEntropy;
+use super::score_passes::places;
 use crate::tape::{Custom, Needs, ParamGrads};
 
 /// Reads hidden states `[L, D]`; writes the logarithms of the sums of exponentials over this part, and the labels' scores,
@@ -44,7 +45,7 @@ impl Custom for VocabScores {
         loss.differentiate(saved, needs, params, |scores_LC, norm_L, chunk| {
             let kind = scores_LC.kind();
             let mut of_scores_LC = match &of_norm_L1 {
-                Some(of_norm_L1) => (scores_LC.to_kind(Kind::Float) - norm_L.unsqueeze(1)).exp_() * of_norm_L1,
+                Some(of_norm_L1) => (&scores_LC - norm_L.unsqueeze(1)).exp_() * of_norm_L1,
                 None => scores_LC.to_kind(Kind::Float).zeros_like(),
             };
             if let Some(of_label_L1) = &of_label_L1 {
