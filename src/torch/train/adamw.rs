@@ -110,8 +110,8 @@ impl AdamW {
     }
 
     /// One step along `-grad · grad_scale`, where `grad` is flat, float32 and laid out as the parameters. Returns whether it
-    /// left `grad` zero, as it does with `may_zero` where that costs no pass of its own. For parameters that no other rank has
-    /// parts of.
+    /// left `grad` zero, as it does with `may_zero` where that costs no pass of its own; else `grad` may be left scaled. For
+    /// parameters that no other rank has parts of.
     ///
     /// # Errors
     /// The operator failed.
@@ -213,11 +213,14 @@ impl AdamW {
         if on_cpu {
             moments.step_on_cpu(&target, rounded, grad, step);
         } else {
-            let scaled = if step.grad_scale == 1.0 { grad.shallow_clone() } else { grad * step.grad_scale };
+            if step.grad_scale != 1.0 {
+                // In its place: another tensor would take as much memory as all gradients.
+                let _ = grad.shallow_clone().g_mul_scalar_(step.grad_scale);
+            }
             match moments {
-                MomentsOf::Float([mean, square]) => self.step_fused(&target, &scaled, [mean, square], step)?,
+                MomentsOf::Float([mean, square]) => self.step_fused(&target, grad, [mean, square], step)?,
                 MomentsOf::Bytes(moments) => {
-                    allocated_for(Purpose::Buffers, || step_by_operators(&target, &scaled, moments, step));
+                    allocated_for(Purpose::Buffers, || step_by_operators(&target, grad, moments, step));
                 }
             }
             rounded.into_iter().for_each(|values| values.shallow_clone().copy_(&target));

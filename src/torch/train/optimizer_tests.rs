@@ -100,6 +100,28 @@ fn operators_take_the_same_steps() {
     }
 }
 
+/// Those are what GPUs have; on a CPU weights of float16 have no pass of ours.
+#[test]
+fn libtorchs_operators_take_the_same_steps_along_a_scaled_gradient() {
+    let stepped = |kind: Kind| {
+        let spec = ParamSpec::new("layers.0.map.weight", &[6, 8], Init::Zeros);
+        let params = ParamStore::new(vec![spec], kind, Device::Cpu);
+        let id = params.id("layers.0.map.weight");
+        params.set(id, &(Tensor::arange(48, CPU).view([6, 8]) / 16.0 - 1.5));
+        let mut optimizer = AdamW::new(&params, ADAMW).unwrap();
+        for (frequency, scale) in [(1.0, 0.25), (2.0, 1.0), (3.0, 0.01)] {
+            let grad = (Tensor::arange(params.num_trained(), CPU) * frequency).sin();
+            optimizer.step(&grad, scale, 1e-2, false).unwrap();
+        }
+        match optimizer.state_of(&params, id).into_iter().find(|(name, _)| *name == "master") {
+            Some((_, master)) => master.tensor.narrow(0, master.at, 48).view([6, 8]),
+            None => params.get("layers.0.map.weight").detach(),
+        }
+    };
+    let error = largest(&(stepped(Kind::Float) - stepped(Kind::Half)));
+    assert!(error < 1e-5, "{error}");
+}
+
 #[test]
 fn muon_is_torchs() {
     set_intra_op_threads(1);
