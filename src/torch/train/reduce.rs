@@ -8,6 +8,7 @@
 
 use super::shares::{add_squares, square_sum, squares_of, sum_copies, sum_replicas};
 use super::train_state::{Lanes, Stages, TrainState};
+use crate::device::upload;
 use crate::native::{NativeError, Purpose, allocated_for};
 use crate::params::ZeroStage;
 use loongforge_core::message::Lane;
@@ -48,12 +49,14 @@ impl TrainState {
             return Ok(squares);
         }
         let again = self.tie(&sum)?;
-        let squares = self.number(squares_of(&sum) - again);
+        let mut squares = squares_of(&sum) - again;
         self.reduced = Some(sum);
         if !self.params.sharding().is_none() {
-            self.group.all_reduce_sum(&squares)?;
+            let all = self.number(squares);
+            self.group.all_reduce_sum(&all)?;
+            squares = all.double_value(&[]);
         }
-        self.over_stages(squares.double_value(&[]))
+        self.over_stages(squares)
     }
 
     /// The sum over replicas, or this rank's slices of it.
@@ -89,7 +92,7 @@ impl TrainState {
     }
 
     fn number(&self, value: f64) -> Tensor {
-        Tensor::from(value).to_device(self.params.flat().device())
+        upload(&Tensor::from(value), self.params.flat().device())
     }
 
     /// Sums what the first and the last stage both have. Returns the squares that the first stage counts already.

@@ -4,11 +4,15 @@
 use tch::{Device, Kind, Tensor};
 
 use crate::comm::Mesh;
+use crate::device::upload;
 use crate::native::{NativeError, sum_of_squares};
 use crate::params::{ParamId, ParamSpec, ParamStore, Shard, StoredTensor, region};
 
 /// Elements of copies that are summed at once.
 const MAX_COPIED: i64 = 16 << 20;
+
+/// Elements of gradients that are copied in float64 at once: 128 MiB.
+const MAX_WIDE: i64 = 16 << 20;
 
 /// In place: the gradients become the sums over the replicas, those of experts over the ranks with the same ones.
 ///
@@ -106,7 +110,7 @@ pub(super) fn add_squares(
     device: Device,
     mesh: &Mesh,
 ) -> Result<f64, NativeError> {
-    let number = |value: f64| Tensor::from(value).to_device(device);
+    let number = |value: f64| upload(&Tensor::from(value), device);
     let all = match is_shared {
         true => {
             let all = number(of_experts + others);
@@ -127,8 +131,16 @@ pub(super) fn add_squares(
 pub(super) fn squares_of(tensor: &Tensor) -> f64 {
     match tensor.device() {
         Device::Cpu => sum_of_squares(tensor),
-        _ => tensor.norm_scalaropt_dtype(2.0, Kind::Double).double_value(&[]).powi(2),
+        _ => squares_in_pieces(tensor, MAX_WIDE),
     }
+}
+
+/// Works like [`squares_of`] by libtorch's operators, which make a float64 copy of what they add up: of so many elements at once. The
+/// sum over the pieces is read once.
+fn squares_in_pieces(tensor: &Tensor, elements: i64) -> f64 {
+    let of_piece = |piece: &Tensor| piece.norm_scalaropt_dtype(2.0, Kind::Double).square();
+    let pieces: Vec<Tensor> = tensor.view([-1]).split(elements, 0).iter().map(of_piece).collect();
+    Tensor::stack(&pieces, 0).sum(Kind::Double).double_value(&[])
 }
 
 fn of_experts(spec: &ParamSpec) -> bool {
@@ -195,4 +207,21 @@ fn sum_bytes(whole: &Tensor, shard: &Shard, mesh: &Mesh) -> Result<(), NativeErr
         mesh.ep.all_reduce_sum(&bytes)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use super::{squares_in_pieces, squares_of};
+
+    /// What GPUs compute against the pass of CPUs.
+    #[test]
+    fn squares_of_pieces_are_those_of_the_whole() {
+        for len in [0, 1, 999, 1000, 3500] {
+            let x = Tensor::arange(len, (Kind::Float, Device::Cpu)).cos();
+            let (found, expected) = (squares_in_pieces(&x, 1000), squares_of(&x));
+            assert!((found - expected).abs() <= 1e-6 * expected, "{len}: {found} and {expected}");
+        }
+    }
 }
