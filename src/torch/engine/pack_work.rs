@@ -161,7 +161,11 @@ impl PackWork {
             let levels: Vec<&Vec<Tensor>> = chunks.iter().filter_map(|chunk| chunk.grads.get(input)).collect();
             let num_levels = levels.iter().map(|levels| levels.len()).max().unwrap_or(0);
             let level = |level: usize| {
-                Tensor::cat(&levels.iter().filter_map(|levels| levels.get(level)).collect::<Vec<_>>(), 0)
+                match levels.iter().filter_map(|levels| levels.get(level)).collect::<Vec<_>>().as_slice() {
+                    // Of a row that was not cut.
+                    [whole] => whole.shallow_clone(),
+                    parts => Tensor::cat(parts, 0),
+                }
             };
             (0..num_levels).map(level).collect::<Vec<Tensor>>()
         };

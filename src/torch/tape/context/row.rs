@@ -97,9 +97,9 @@ impl ContextShard {
         features: &[i64],
         num_features: i64,
     ) -> Result<Tensor, NativeError> {
-        let all = Tensor::zeros([num_features, grad.size()[1]], (grad.kind(), grad.device()));
+        let mut all = Tensor::zeros([num_features, grad.size()[1]], (grad.kind(), grad.device()));
         let index = upload(&Tensor::from_slice(features), grad.device());
-        let all = all.index_copy(0, &index, grad);
+        let _ = all.index_copy_(0, &index, grad);
         group.all_reduce_sum(&all)?;
         Ok(all)
     }

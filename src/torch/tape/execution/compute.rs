@@ -248,8 +248,8 @@ fn between(action: &Action, saved: Saved, mut received: Vec<Option<Tensor>>) -> 
             vec![Some(gradient.index_fill(0, rows, 0.0)), Some(of_values)]
         }
         (Action::TakeRows(rows), Saved::Shape(shape)) => {
-            let zeros = Tensor::zeros(shape, (gradient.kind(), gradient.device()));
-            vec![Some(zeros.index_copy(0, rows, &gradient))]
+            let mut zeros = Tensor::zeros(shape, (gradient.kind(), gradient.device()));
+            vec![Some(zeros.index_copy_(0, rows, &gradient))]
         }
         _ => vec![Some(gradient.shallow_clone()), Some(gradient)],
     }
