@@ -75,6 +75,7 @@ fn compile(include: &Path, has_openmp: bool) {
                 "fused",
                 "modulate",
                 "products",
+                "chains",
                 "gemm",
                 "cross_entropy",
                 "adamw",

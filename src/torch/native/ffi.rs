@@ -184,6 +184,12 @@ unsafe extern "C" {
         scale: f64,
     ) -> *mut C_tensor;
     pub(super) fn lf_linear(x: *mut C_tensor, weight: *mut C_tensor, bias: *mut C_tensor) -> *mut C_tensor;
+    pub(super) fn lf_reorder_rows(
+        x: *mut C_tensor,
+        index: *mut C_tensor,
+        back: *mut C_tensor,
+        counts: *mut C_tensor,
+    ) -> *mut C_tensor;
     pub(super) fn lf_embedding(table: *mut C_tensor, ids: *mut C_tensor, padding: i64) -> *mut C_tensor;
     pub(super) fn lf_add_product(sum: *mut C_tensor, a: *mut C_tensor, transpose: bool, b: *mut C_tensor) -> c_int;
     pub(super) fn lf_scan_scores(

@@ -19,7 +19,7 @@ use super::block_attention::BlockAttention;
 use super::mask::Mask;
 use super::shared_rows::{SharedIndex, SharedRows};
 use crate::device::{has_flash_attention, upload};
-use crate::native::{FlashDocuments, can_attend, can_flash, flash_attention, packed_attention};
+use crate::native::{FlashDocuments, can_attend, can_flash, flash_attention, packed_attention, reorder_rows};
 
 /// A causal batch's longest document is at most this much longer than its shortest: `shortest * 5 / 4 + 4`.
 fn longest_beside(shortest: usize) -> usize {
@@ -58,6 +58,36 @@ struct Order {
     tokens: Tensor,
     /// For each token, its row in the batches.
     rows: Tensor,
+    /// On a GPU 1 of each row of the batches and 0 of padding, `[rows, 1]`, float32; `None` where nothing is padded.
+    counts: Option<Tensor>,
+}
+
+impl Order {
+    fn new(tokens: &[i64], rows: &[i64], device: Device) -> Order {
+        let index = |values: &[i64]| upload(&Tensor::from_slice(values), device);
+        let is_own = |(row, token): (i64, &i64)| f32::from(u8::from(rows[*token as usize] == row));
+        let counts = || (0..).zip(tokens).map(is_own).collect::<Vec<f32>>();
+        let counts = (device.is_cuda() && tokens.len() > rows.len())
+            .then(|| upload(&Tensor::from_slice(&counts()).unsqueeze(1), device));
+        Order { tokens: index(tokens), rows: index(rows), counts }
+    }
+
+    /// Tokens `[T, W]` to the rows of the batches `[rows, W]`. `is_unseen`: no gradient comes from padding, since nothing that counts
+    /// is computed of it.
+    fn split(&self, x_TW: &Tensor, is_unseen: bool) -> Tensor {
+        match x_TW.device() {
+            Device::Cuda(_) if is_unseen => reorder_rows(x_TW, &self.tokens, &self.rows, None),
+            _ => take_rows(x_TW, &self.tokens),
+        }
+    }
+
+    /// The rows of the batches, `[rows, W]` or with more dimensions, to tokens, `[T, W]` or with as many.
+    fn join(&self, y: &Tensor) -> Tensor {
+        match y.device() {
+            Device::Cuda(_) if y.dim() == 2 => reorder_rows(y, &self.rows, &self.tokens, self.counts.as_ref()),
+            _ => take_rows(y, &self.rows),
+        }
+    }
 }
 
 impl PackedAttention {
@@ -94,8 +124,7 @@ impl PackedAttention {
             rest = others;
         }
         let in_order = tokens.iter().enumerate().all(|(row, token)| row as i64 == *token);
-        let index = |values: &[i64]| upload(&Tensor::from_slice(values), device);
-        let order = (!in_order).then(|| Order { tokens: index(&tokens), rows: index(&rows) });
+        let order = (!in_order).then(|| Order::new(&tokens, &rows, device));
         let blocks = mask.begins().map(|begins| Box::new(BlockAttention::new(cu_seqlens, begins, None, device)));
         let cu_seqlens: Vec<i64> = cu_seqlens.iter().map(|end| *end as i64).collect();
         let ends = has_flash_attention(device).then(|| {
@@ -177,7 +206,8 @@ impl PackedAttention {
         if let Some(y) = sinks_H.is_none().then(|| self.flash([q_THC, k_TKC, v_TKV], None, scores)).flatten() {
             return y;
         }
-        let (q, k, v) = (self.split(q_THC), self.split(k_TKC), self.split(v_TKV));
+        // Padding is at a document's end, where no query of a token sees its key.
+        let [q, k, v] = [q_THC, k_TKC, v_TKV].map(|x| self.split_with(x, true));
         if self.batches.is_empty() {
             return v_TKV.new_zeros([0, q_THC.size()[1] * v_TKV.size()[2]], (v_TKV.kind(), v_TKV.device()));
         }
@@ -208,11 +238,16 @@ impl PackedAttention {
     /// The rows of `x` `[T, …]` by batches of documents, `[B, L, …]` each. Panics of a mask of blocks, whose batches are not
     /// of documents.
     pub fn split(&self, x: &Tensor) -> Vec<Tensor> {
+        self.split_with(x, false)
+    }
+
+    /// Works like `split`. `is_unseen`: nothing that counts is computed of padding.
+    fn split_with(&self, x: &Tensor, is_unseen: bool) -> Vec<Tensor> {
         assert!(self.blocks.is_none(), "attention to blocks has no batches of documents");
         let size = x.size();
         let shape = |first: &[i64]| [first, &size[1..]].concat();
         let rows = match &self.order {
-            Some(order) => take_rows(&x.flatten(1, -1), &order.tokens).view(shape(&[-1]).as_slice()),
+            Some(order) => order.split(&x.flatten(1, -1), is_unseen).view(shape(&[-1]).as_slice()),
             None => x.contiguous(),
         };
         let mut start = 0;
@@ -229,7 +264,7 @@ impl PackedAttention {
         let flat: Vec<Tensor> = batches.iter().map(|batch| batch.flatten(0, 1)).collect();
         let y = if flat.len() == 1 { flat[0].shallow_clone() } else { Tensor::cat(&flat, 0) };
         match &self.order {
-            Some(order) => take_rows(&y, &order.rows),
+            Some(order) => order.join(&y),
             None => y,
         }
     }
