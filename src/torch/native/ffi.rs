@@ -184,6 +184,7 @@ unsafe extern "C" {
         scale: f64,
     ) -> *mut C_tensor;
     pub(super) fn lf_linear(x: *mut C_tensor, weight: *mut C_tensor, bias: *mut C_tensor) -> *mut C_tensor;
+    pub(super) fn lf_turn_halves(x: *mut C_tensor, cos: *mut C_tensor, sin: *mut C_tensor) -> *mut C_tensor;
     pub(super) fn lf_reorder_rows(
         x: *mut C_tensor,
         index: *mut C_tensor,

@@ -43,7 +43,7 @@ pub use bytes::{bytes, bytes_mut};
 #[cfg(test)]
 pub(crate) use c10d::NCCL_SYMBOLS;
 pub use c10d::{Group, Pending};
-pub use chains::reorder_rows;
+pub use chains::{reorder_rows, turn_halves};
 pub use cross_entropy::{ScoreScan, scores_to_gradient};
 pub use delta::delta_scan;
 pub use dry_run::{DryRun, is_dry_run};

@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::rope_config::{QueryScale, RopeAxes, RopeConfig, RopeLayout};
 use crate::device::upload;
-use crate::native::{Turn, can_fuse, is_table, norm_rope};
+use crate::native::{Turn, can_fuse, is_table, norm_rope, turn_halves};
 
 /// The cosine and sine of every token's angles, `[T, R]`, both halves alike; made once a micro-batch.
 pub struct Rope {
@@ -98,6 +98,9 @@ impl Rope {
         if layout == RopeLayout::Interleaved {
             let split = x_THC.unflatten(-1, [-1, 2]).transpose(-1, -2).flatten(-2, -1);
             return self.apply_as(&split, RopeLayout::HalfSplit);
+        }
+        if x_THC.device().is_cuda() && x_THC.size()[0] == self.cos_TR.size()[0] {
+            return turn_halves(x_THC, &self.cos_TR, &self.sin_TR);
         }
         let halves = x_THC.chunk(2, -1);
         let turned = Tensor::cat(&[halves[1].neg(), halves[0].shallow_clone()], -1);

@@ -5,7 +5,7 @@
 use tch::{Device, Kind, Tensor};
 
 use crate::device::upload;
-use crate::native::{Turn, can_fuse, is_table, norm_rope};
+use crate::native::{Turn, can_fuse, is_table, norm_rope, turn_halves};
 use crate::nn::RmsNorm;
 
 /// Describes how a tower turns its queries and keys.
@@ -70,6 +70,9 @@ impl Rotation {
             AxialOrder::Halves => x_SHC.shallow_clone(),
             AxialOrder::Interleaved => x_SHC.unflatten(-1, [-1, 2]).transpose(-1, -2).flatten(-2, -1),
         };
+        if x.device().is_cuda() && !self.cos_SC.requires_grad() {
+            return turn_halves(&x, &self.cos_SC, &self.sin_SC);
+        }
         let halves = x.chunk(2, -1);
         let turned = Tensor::cat(&[halves[1].neg(), halves[0].shallow_clone()], -1);
         (&x * self.cos_SC.unsqueeze(1) + turned * self.sin_SC.unsqueeze(1)).to_kind(x.kind())

@@ -29,3 +29,31 @@ LF_API void* lf_reorder_rows(Tensor* x, Tensor* index, Tensor* back, Tensor* cou
     return new Tensor(ReorderedRows::apply(*x, *index, *back, counts ? std::optional<Tensor>(*counts) : std::nullopt));
   });
 }
+
+// x [T, H, R] with channels i and i + R/2 turned by tables [T, R], whose halves are alike; `back`: the other way.
+static Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
+  const int64_t half = x.size(-1) / 2;
+  const auto part = [&](const Tensor& of, int64_t which) { return of.narrow(-1, which * half, half); };
+  const auto s = sin.unsqueeze(1);
+  const auto y = x.mul(cos.unsqueeze(1));
+  part(y, 0).addcmul_(part(x, 1), part(s, 0), back ? 1 : -1);
+  part(y, 1).addcmul_(part(x, 0), part(s, 1), back ? -1 : 1);
+  return y.to(x.scalar_type());
+}
+
+struct TurnedHalves : torch::autograd::Function<TurnedHalves> {
+  static Tensor forward(AutogradContext* ctx, Tensor x, Tensor cos, Tensor sin) {
+    ctx->save_for_backward({cos, sin});
+    return turned(x, cos, sin, false);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    return {turned(grads[0], saved[0], saved[1], true), Tensor(), Tensor()};
+  }
+};
+
+// See `turned`; the tables get no gradient. Null on failure.
+LF_API void* lf_turn_halves(Tensor* x, Tensor* cos, Tensor* sin) {
+  LF_RECORD("turn_halves");
+  return lf_guard<void*>(nullptr, [&] { return new Tensor(TurnedHalves::apply(*x, *cos, *sin)); });
+}
