@@ -151,7 +151,8 @@ impl TrainState {
                 // Fewer lanes than replicas in the last round: take part in the collective all the same.
                 None => idle.get_or_insert_with(|| self.params.new_grad()).flat().shallow_clone(),
             };
-            let lanes = self.group.all_gather(&own)?;
+            // A replica that has all lanes adds them up where they are.
+            let lanes = if world == 1 { vec![own] } else { self.group.all_gather(&own)? };
             for lane in lanes.iter().take((count - first) as usize) {
                 match &mut sum {
                     None => sum = Some(lane.copy()),
