@@ -18,7 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   loongforge data convert --to webdataset llava.json --out shards
   loongforge data convert --to webdataset a.jsonl b.parquet --out shards --samples 5000 --bytes 500MB
-  srun --array 0-15 loongforge data convert --to webdataset big.jsonl --out shards --shard auto
+  sbatch --array 0-15 --wrap \"loongforge data convert --to webdataset big.jsonl --out shards --shard auto\"
   loongforge data merge shards                       after the last one
   loongforge data convert --to lerobot-images recordings --out decoded     a LeRobot data set with videos decoded once
 

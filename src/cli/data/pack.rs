@@ -31,7 +31,7 @@ Examples:
   loongforge data pack run.yaml --out packs --offline               fuller: best fit over all samples
   loongforge data pack run.yaml --out packs data.pack.max_tokens=8192
   loongforge data pack run.yaml data.pack.mode=offline              the packs that `run` makes before its first step, in its folder
-  srun --array 0-15 loongforge data pack run.yaml --out packs --shard auto     twice: to measure, then to write
+  sbatch --array 0-15 --wrap \"loongforge data pack run.yaml --out packs --shard auto\"    twice: to measure, then to write
   loongforge data merge packs
 
 To train on them: data.train: [{ path: packs, format: packed }], and data.shuffle: false to keep their order.";
