@@ -101,9 +101,8 @@ fn a_rank_without_pictures_brings_the_parameters_of_their_experts() {
         let expected = step_of(&Rc::new(Mesh::single()), &[0, 1], ZeroStage::Nothing, is_frozen);
         assert!(expected[1] > 0.0);
         for shared in [ZeroStage::Gradients, ZeroStage::Parameters] {
-            let rank = |path: &Path, rank: usize| {
-                step_of(&join(path, Layout::replicas(2), rank), &[rank], shared, is_frozen)
-            };
+            let rank =
+                |path: &Path, rank: usize| step_of(&join(path, Layout::replicas(2), rank), &[rank], shared, is_frozen);
             assert_near(&on_ranks(2, rank), expected);
         }
     }

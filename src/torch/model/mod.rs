@@ -56,6 +56,8 @@ pub use decoder::{
     TextTape, TokenScores, generate, generate_among, generate_each,
 };
 pub use decoding::{Continued, Decoding, Likelihood};
+#[cfg(test)]
+pub(crate) use dit::tests as dit_tests;
 pub use dit::{DitFamily, ImageTokens, QwenImageConfig, TransformerConfig, WanConfig};
 pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;

@@ -44,6 +44,7 @@ mod trainer;
 #[cfg(test)]
 mod trainer_tests;
 mod trl;
+mod variables;
 mod veomni;
 mod veomni_model;
 #[cfg(test)]

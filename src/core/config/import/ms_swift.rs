@@ -6,6 +6,7 @@ use super::flags::{Flags, keys_of_file, split_config};
 use super::sheet::Sheet;
 use super::shell::Word;
 use super::trainer::{FROZEN, READ_AHEAD, REGULAR_EXPRESSION};
+use super::variables::MS_SWIFT;
 use super::{hub, llama_parts, ms_swift_media, ms_swift_train};
 
 /// Commands that train.
@@ -59,7 +60,7 @@ pub(super) fn command(method: &str, before: &[Word], after: &[Word]) -> Option<F
     COMMANDS.contains(&method).then_some(())?;
     let (config, options) = split_config(after, &[".yaml", ".yml", ".json"]);
     let mut flags = Flags::of_command(before, options);
-    before.iter().for_each(|word| flags.variable(&ms_swift_media::VARIABLES, word));
+    before.iter().for_each(|word| flags.variable(&MS_SWIFT, word));
     let flags = renamed(flags);
     match config {
         Some(path) => {

@@ -3,39 +3,7 @@
 use serde_json::Value;
 
 use super::sheet::Sheet;
-
-/// Variables that change what is trained.
-pub(super) const VARIABLES: [&str; 28] = [
-    "NPROC_PER_NODE",
-    "NNODES",
-    "USE_HF",
-    "MAX_PIXELS",
-    "MIN_PIXELS",
-    "IMAGE_MAX_TOKEN_NUM",
-    "IMAGE_MIN_TOKEN_NUM",
-    "VIDEO_MAX_PIXELS",
-    "VIDEO_MIN_PIXELS",
-    "VIDEO_TOTAL_PIXELS",
-    "VIDEO_MAX_TOKEN_NUM",
-    "VIDEO_MIN_TOKEN_NUM",
-    "FPS",
-    "FPS_MAX_FRAMES",
-    "FPS_MIN_FRAMES",
-    "USE_AUDIO_IN_VIDEO",
-    "ENABLE_AUDIO_OUTPUT",
-    // Those of other families, which are told.
-    "MAX_NUM",
-    "INPUT_SIZE",
-    "MAX_SLICE_NUMS",
-    "VIDEO_MAX_SLICE_NUMS",
-    "MAX_NUM_FRAMES",
-    "NUM_FRAMES",
-    "NFRAMES",
-    "VIDEO_SEGMENTS",
-    "HD_NUM",
-    "REASONING_EFFORT",
-    "THINKING_MODE",
-];
+use super::variables::MS_SWIFT;
 
 /// Translates the variables of pictures and clips. To be read before the model's name.
 pub(super) fn read(sheet: &mut Sheet) {
@@ -75,5 +43,5 @@ pub(super) fn read(sheet: &mut Sheet) {
         _ => Err("it must be true or false"),
     });
     sheet.settled("the talker of an omni model is not trained", &["ENABLE_AUDIO_OUTPUT"]);
-    sheet.settled("an option of the launcher has it", &VARIABLES[..2]);
+    sheet.settled("an option of the launcher has it", &MS_SWIFT[..2]);
 }

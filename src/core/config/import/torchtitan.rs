@@ -9,14 +9,13 @@ use super::flags::Flags;
 use super::sheet::Sheet;
 use super::shell::Word;
 use super::trainer::{READ_AHEAD, WHOLE};
+use super::variables::TORCHTITAN;
 use super::{hub, toml, torchtitan_layout};
 use crate::files;
 
 /// What its program is called: the module, and the script that starts it.
 pub(super) const PROGRAMS: [&str; 2] = ["torchtitan.train", "run_train.sh"];
 const FILE: &str = "job.config_file";
-/// What the script reads from the environment: the config, and how many processes to start.
-pub(super) const VARIABLES: [&str; 2] = ["CONFIG_FILE", "NGPU"];
 /// Keys one of which every config has beside those of `training`.
 const OWN: [&str; 5] =
     ["job.dump_folder", "job.description", "model.flavor", "model.name", "lr_scheduler.warmup_steps"];
@@ -51,10 +50,10 @@ pub(super) fn command(program: &str, before: &[Word], after: &[Word]) -> Option<
     let mut flags = Flags::of_command(before, after);
     let is_script = program.rsplit('/').next() == Some(PROGRAMS[1]);
     if is_script {
-        before.iter().for_each(|word| flags.variable(&VARIABLES, word));
+        before.iter().for_each(|word| flags.variable(&TORCHTITAN, word));
     }
     let mut flags = renamed(flags);
-    let (option, variable) = (flags.fields.remove(FILE), flags.fields.remove(VARIABLES[0]));
+    let (option, variable) = (flags.fields.remove(FILE), flags.fields.remove(TORCHTITAN[0]));
     let is_own = program == PROGRAMS[0] || program.ends_with("torchtitan/train.py") || option.is_some();
     // Other programs have a script of this name as well.
     let trains = variable.is_some() || flags.fields.keys().any(|key| key.starts_with("training."));

@@ -19,7 +19,7 @@ mod sample;
 mod segments;
 mod share;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod time;
 mod wan;
 

@@ -8,13 +8,12 @@ use loongforge_core::config::{ContextAttention, Layout};
 use tch::{Device, Kind, Tensor};
 
 use super::tests::{Fixture, Found, error, folders};
-use crate::comm::{Mesh, ProcessGroup};
+use crate::comm::Mesh;
 use crate::model::batch::MicroBatch;
 use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::stage::Stage;
 use crate::model::towers::with_values;
-use crate::parallel::Zero;
-use crate::params::{ParallelRank, ParamStore, Sharding, ZeroStage};
+use crate::params::{ParallelRank, ParamStore};
 use crate::tape::{ContextShard, Execution, Policy};
 
 const TOLERANCE: f64 = 1e-4;
@@ -39,48 +38,6 @@ fn fillers_of_all_transformers_count_for_nothing() {
         run.backward(Some(&mut grads)).unwrap();
         let norm = grads.flat().norm().double_value(&[]);
         assert_eq!((run.value(loss).double_value(&[]), norm), (0.0, 0.0), "{}", fixture.name);
-    }
-}
-
-/// The squared norm of what a replica has of the gradient, of two that share all parameters out. The first alone has samples.
-fn squares_of_replica(folder: &Path, store: &Path, rank: usize) -> f64 {
-    let mut fixture = Fixture::read(folder);
-    let group = Rc::new(ProcessGroup::gloo(store, "pool", rank, 2, Duration::from_secs(60)).unwrap());
-    let sharding = Sharding::new(ZeroStage::Parameters, rank, 2);
-    let params = ParamStore::shared_out(fixture.family.specs(), Kind::Float, Device::Cpu, sharding);
-    params.ids().for_each(|id| params.set(id, &fixture.params.get(&params.spec(id).name).detach()));
-    params.set_unsharder(Rc::new(Zero::new(group.clone(), group)));
-    fixture.params = Rc::new(params);
-    let model = fixture.model(Policy::Keep);
-    let squares = |grads: &Tensor| grads.square().sum(Kind::Double).double_value(&[]);
-    if rank == 0 {
-        let all: Vec<usize> = (0..fixture.rows.len()).collect();
-        return squares(fixture.run(&model, &all).grads.flat());
-    }
-    let tape = model.record(&MicroBatch::filler(model.columns(), Device::Cpu));
-    let mut run = Execution::new(tape.tape, fixture.params.clone(), Vec::new());
-    run.forward().unwrap();
-    run.seed(tape.loss.unwrap(), Tensor::from(1f64));
-    let mut grads = fixture.params.new_grad();
-    run.backward(Some(&mut grads)).unwrap();
-    squares(grads.flat())
-}
-
-/// Also those that only pictures meet.
-#[test]
-fn a_replica_that_computes_a_filler_enters_all_parameters() {
-    for folder in folders() {
-        let expected = alone(&Fixture::read(&folder)).grads.flat().square().sum(Kind::Double).double_value(&[]);
-        let store = tempfile::tempdir().unwrap();
-        let place = &store.path().join("store");
-        let found: f64 = std::thread::scope(|scope| {
-            let replicas = [0, 1].map(|rank| {
-                let folder = &folder;
-                scope.spawn(move || squares_of_replica(folder, place, rank))
-            });
-            replicas.into_iter().map(|replica| replica.join().unwrap()).sum()
-        });
-        assert!((found / expected - 1.0).abs() < 1e-4, "{}: {found} of {expected}", folder.display());
     }
 }
 

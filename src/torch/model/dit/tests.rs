@@ -25,7 +25,7 @@ const TOLERANCE: f64 = 5e-6;
 /// gradients it sums in float32.
 const OF_GRADIENTS: f64 = 5e-5;
 
-pub(super) fn folders() -> Vec<PathBuf> {
+pub(crate) fn folders() -> Vec<PathBuf> {
     let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dit");
     let folder = std::env::var_os("LOONGFORGE_DIT").map_or_else(committed, PathBuf::from);
     let mut found: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -50,7 +50,7 @@ pub(super) fn error(found: &Tensor, expected: &Tensor) -> f64 {
 }
 
 /// A fixture with its model.
-pub(super) struct Fixture {
+pub(crate) struct Fixture {
     pub name: String,
     pub family: DitFamily,
     pub params: Rc<ParamStore>,
@@ -60,7 +60,7 @@ pub(super) struct Fixture {
 }
 
 /// The results of a forward and backward.
-pub(super) struct Found {
+pub(crate) struct Found {
     pub loss: f64,
     pub grads: GradBuffer,
     /// The gradients of features, by input.

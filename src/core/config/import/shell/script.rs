@@ -3,7 +3,7 @@
 use super::condition::holds;
 use super::lex::{Part, RawWord, Token, tokens};
 use super::value::{Variables, Word};
-use crate::config::import::{ms_swift_media, torchtitan};
+use crate::config::import::variables;
 
 /// What a script would run.
 #[derive(Default)]
@@ -202,16 +202,9 @@ impl Reader {
         Ok(())
     }
 
-    /// Puts variables before a command that reads them: the number of its processes, the name of its config, sizes of pictures.
+    /// Puts variables before a command that reads them.
     fn with_environment(&self, words: &mut Vec<Word>) {
-        let program = words.first().and_then(|word| word.text.rsplit('/').next()).unwrap_or_default();
-        let names: &[&str] = match program {
-            "run_train.sh" => &torchtitan::VARIABLES,
-            "swift" => &ms_swift_media::VARIABLES,
-            _ if words.iter().any(|word| word.text.contains("swift/cli/")) => &ms_swift_media::VARIABLES,
-            _ => return,
-        };
-        for name in names {
+        for name in variables::of(words) {
             if let Some([value]) = self.variables.0.get(*name).map(Vec::as_slice)
                 && !value.text.contains(' ')
             {
