@@ -407,7 +407,7 @@ mod tests {
     fn nobody_waits_for_an_encoder_that_has_joined_and_is_gone_again() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (mailbox, to) = (Mailbox::new(1, 4), ActorId::encoder(3));
-        let (security, lease) = (Security::plain("a", false), Duration::from_millis(200));
+        let (security, lease) = (Security::plain("a"), Duration::from_millis(200));
         let edges = Edges { me: ActorId::foundation(0), security, mail: mailbox.sender(), lease };
         // A port at which somebody was.
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
