@@ -315,7 +315,7 @@ impl FoundationFamily for DitFamily {
 }
 
 /// A transformer on its parameters.
-pub(super) struct DitModel {
+pub(crate) struct DitModel {
     network: Box<dyn Network>,
     family: DitFamily,
     columns: Rc<[Column]>,
