@@ -2,12 +2,20 @@
 
 use tch::{Device, Tensor};
 
-/// The tensor on `device`. Unlike `to_device` it does not wait until a GPU has done what it was given before: the copy is one more task
-/// behind that. Memory of the host that is not pinned may be freed at once, since the driver reads it in the call. Any shape, which
-/// stays.
+use crate::native::pinned;
+
+/// The most bytes that are copied to pinned memory on their way, which libtorch keeps for the next ones.
+const MAX_PINNED: usize = 16 << 20;
+
+/// The tensor on `device`. Unlike `to_device` it does not wait until a GPU has done what it was given before, but for more than 16 MiB: the
+/// copy is one more task behind that. It reads pinned memory, which libtorch uses again only when the copy is done, so that the tensor
+/// may be freed or changed at once: of other memory CUDA promises that to copies that wait alone. Any shape, which stays.
 pub fn upload(tensor: &Tensor, device: Device) -> Tensor {
+    let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
     match (tensor.device(), device) {
-        (Device::Cpu, Device::Cuda(_)) => tensor.to_device_(device, tensor.kind(), true, false),
+        (Device::Cpu, Device::Cuda(_)) if (1..=MAX_PINNED).contains(&bytes) => {
+            pinned(&tensor.contiguous()).to_device_(device, tensor.kind(), true, false)
+        }
         _ => tensor.to_device(device),
     }
 }
