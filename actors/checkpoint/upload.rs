@@ -225,10 +225,7 @@ impl Shared {
     }
 
     fn run(&self) {
-        // Until the run has saved something, and so has moved on, the store's own record stays.
-        if !self.lock().keeps_former && self.spec.dir.join(LEFT_ASIDE).exists() {
-            self.note_left_aside();
-        }
+        self.note_own_left_aside();
         loop {
             let mut state = self.lock();
             while state.waiting.is_empty() && !state.is_over && !state.forgets {
@@ -252,6 +249,14 @@ impl Shared {
             self.copy(&path);
             let _ = fs::remove_dir_all(&path);
             self.lock().waiting.pop_front();
+        }
+    }
+
+    /// Works like [`Shared::note_left_aside`] where there is a record here: until the run has saved something, and so has moved on, the
+    /// store's own record stays.
+    fn note_own_left_aside(&self) {
+        if !self.lock().keeps_former && self.spec.dir.join(LEFT_ASIDE).exists() {
+            self.note_left_aside();
         }
     }
 
@@ -296,6 +301,8 @@ impl Shared {
         let here = fs::read(path.join(MANIFEST)).unwrap_or_default();
         if sent.is_empty() && self.stored.manifest(num_steps)?.is_some_and(|there| there == here) {
             self.lock().own.insert(num_steps);
+            // One that was left aside there, and saved again with the same contents, is not left aside any more.
+            self.note_own_left_aside();
             return Ok(());
         }
         self.stored.send(path, sent)?;

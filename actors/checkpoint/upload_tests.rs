@@ -77,6 +77,23 @@ fn checkpoints_left_aside_are_not_copied_and_take_no_place_in_the_store() {
 }
 
 #[test]
+fn a_step_that_is_saved_again_with_the_same_contents_is_not_left_aside_in_the_store() {
+    let (dir, url) = (tempfile::tempdir().unwrap(), "memory:///saved-again");
+    let [second, fourth] = [2, 4].map(|num_steps| publish(dir.path(), num_steps));
+    start(dir.path(), url, false, |_| {}).finish();
+    LeftAside::of(dir.path(), second, Some(2)).unwrap().write(dir.path()).unwrap();
+    let (uploads, stored) = (start(dir.path(), url, false, |_| {}), StoredCheckpoints::new(url));
+    while stored.left_aside().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    LeftAside::strike(dir.path(), 4).unwrap();
+    uploads.uploader().add(&fourth);
+    assert_eq!(uploads.finish().num_sent, 0);
+    let left = LeftAside::parse(&stored.left_aside().unwrap().unwrap()).unwrap();
+    assert!(left.checkpoints.is_empty(), "{left:?}");
+}
+
+#[test]
 fn a_former_run_goes_when_it_is_forgotten() {
     let (former, dir, url) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), "memory:///former");
     publish(former.path(), 8);
