@@ -265,7 +265,9 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
     let step = Manifest::read(checkpoint)?.num_steps;
     let path = config.run.dir.join(EVAL);
     let before = read_evaluations(&path)?;
-    let mut file = config.log.jsonl.then(|| MetricsFile::open(&path, u64::MAX)).transpose()?;
+    // Where all is evaluated here, what is told of this step is of an earlier life, or of an evaluation that was killed.
+    let end = if eval.every_steps == 0 { step } else { u64::MAX };
+    let mut file = config.log.jsonl.then(|| MetricsFile::open(&path, end)).transpose()?;
     let mut tell = |record: EvalRecord| -> Result<()> {
         let name =
             if record.set == Eval::HELD_OUT { "held out".to_owned() } else { format!("held out, {}", record.set) };

@@ -181,6 +181,9 @@ fn a_run_that_was_killed_before_it_was_evaluated_is_evaluated_when_it_is_started
         let text = run(name, &again);
         assert!(!text.contains(said) && text.contains("nothing to do"), "{name}: {text}");
     }
+    // What the first start had told is replaced.
+    let told = std::fs::read_to_string(fixture.path().join("after/eval.jsonl")).unwrap();
+    assert_eq!(told.matches(r#""set":"held_out""#).count(), 1, "{told}");
 }
 
 #[test]
