@@ -91,6 +91,8 @@ fn variables_before_a_command_of_ms_swift_are_accounted_for() {
     let options = "--model a/b --dataset c.jsonl --gradient_accumulation_steps 2";
     let nodes = import(&format!("NNODES=$N NPROC_PER_NODE=4 swift sft {options}\n")).unwrap();
     assert_eq!((missing(&nodes), &node(&nodes)["train"]["global_batch_size"]), (vec!["NNODES"], &json!(2)));
+    let started = import("MAX_PIXELS=50176\nnohup swift sft --model a/b --dataset c.jsonl\n").unwrap();
+    assert_eq!(node(&started)["data"]["image"], json!({ "max_pixels": 50_176 }));
     assert!(settled(&new).contains(&"USE_HF") && !new.notes.iter().any(|note| note.contains("ModelScope")));
 }
 

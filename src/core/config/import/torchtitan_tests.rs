@@ -107,10 +107,12 @@ fn options_replace_keys_of_the_toml_that_a_command_names() {
     let words = |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
     let script = import_words(&words(&format!("CONFIG_FILE={path} ./run_train.sh --training.steps 20"))).unwrap();
     assert_eq!((script.from, &node(&script)["train"]["steps"]), ("torchtitan", &json!(20)));
-    let assigned = import(&format!("CONFIG_FILE={path}\nNGPU=2 ./run_train.sh --training.steps 30\n")).unwrap();
-    let found = node(&assigned);
-    assert_eq!((&found["train"]["steps"], &found["pools"]["foundation"]["replicas"]), (&json!(30), &json!(2)));
-    assert!(arrived(&assigned).contains(&"NGPU"), "{:?}", assigned.keys);
+    for program in ["./run_train.sh", "bash run_train.sh"] {
+        let assigned = import(&format!("CONFIG_FILE={path}\nNGPU=2 {program} --training.steps 30\n")).unwrap();
+        let found = node(&assigned);
+        assert_eq!((&found["train"]["steps"], &found["pools"]["foundation"]["replicas"]), (&json!(30), &json!(2)));
+        assert!(arrived(&assigned).contains(&"NGPU"), "{program}: {:?}", assigned.keys);
+    }
     let elsewhere = import("python -m torchtitan.train --job.config_file none/here.toml --training.steps 5\n").unwrap();
     assert!(missing(&elsewhere).contains(&"none/here.toml"), "{:?}", elsewhere.keys);
     // The script of another program.

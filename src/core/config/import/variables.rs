@@ -38,13 +38,13 @@ pub(super) const MS_SWIFT: [&str; 28] = [
     "THINKING_MODE",
 ];
 
-/// Returns the variables that a command reads; nothing where the program is another.
+/// Returns the variables that a command reads, also where another program starts it (`bash`, `nohup`, `srun`); nothing where the program is
+/// another.
 pub(super) fn of(words: &[Word]) -> &'static [&'static str] {
-    let program = words.first().and_then(|word| word.text.rsplit('/').next()).unwrap_or_default();
-    match program {
-        "run_train.sh" => &TORCHTITAN,
-        "swift" => &MS_SWIFT,
-        _ if words.iter().any(|word| word.text.contains("swift/cli/")) => &MS_SWIFT,
-        _ => &[],
+    let calls = |program: &str| words.iter().any(|word| word.text.rsplit('/').next() == Some(program));
+    match () {
+        () if calls("run_train.sh") => &TORCHTITAN,
+        () if calls("swift") || words.iter().any(|word| word.text.contains("swift/cli/")) => &MS_SWIFT,
+        () => &[],
     }
 }
