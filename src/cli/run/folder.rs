@@ -219,22 +219,29 @@ fn fetch_named(url: &str, config: &RunConfig, stored: bool, console: &Console) -
             None => bail!("{url} has no checkpoint"),
         },
     };
-    let to = dir.join(step_name(num_steps));
+    let (from, to) = (StoredCheckpoints::new(folder), dir.join(step_name(num_steps)));
     if to.exists() {
-        let (url, dir, to) = (StoredCheckpoints::new(folder).url(num_steps), dir.display(), to.display());
+        // A run that begins again has fetched it before its scheduler died.
+        if !stored && is_fetched(&to, &from, num_steps)? {
+            return Ok(to);
+        }
+        let (url, dir, to) = (from.url(num_steps), dir.display(), to.display());
         bail!(
             "{url} would be fetched into {dir}, which already has {to}: resume that with --resume={to}, or remove it"
         );
     }
-    if stored {
-        let from = StoredCheckpoints::new(folder);
-        // Without a manifest there is none to fetch, which is said below.
-        if let Some(text) = from.manifest(num_steps)? {
-            uploads::expect_stored(config, &from.url(num_steps), Some(&text), num_steps).map_err(of_store)?;
-        }
+    // Without a manifest there is none to fetch, which is said below.
+    if stored && let Some(text) = from.manifest(num_steps)? {
+        uploads::expect_stored(config, &from.url(num_steps), Some(&text), num_steps).map_err(of_store)?;
     }
     console.line(&format!("fetching the checkpoint of {num_steps} steps from {folder}"));
     Ok(uploads::fetch(folder, num_steps, dir)?)
+}
+
+/// Returns whether a folder is the checkpoint of so many steps in this store, by its manifest.
+fn is_fetched(folder: &Path, from: &StoredCheckpoints, num_steps: u64) -> anyhow::Result<bool> {
+    let there = from.manifest(num_steps)?;
+    Ok(there.is_some() && std::fs::read(folder.join(MANIFEST)).ok() == there)
 }
 
 /// Refuses a store that has checkpoints.
@@ -344,6 +351,23 @@ pub fn expect_no_run(config: &RunConfig) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    #[test]
+    fn a_checkpoint_that_was_fetched_is_known_by_its_manifest() {
+        let (dir, stored) = (tempfile::tempdir().unwrap(), StoredCheckpoints::new("memory:///fetched"));
+        let [same, other] = [("same", 4), ("other", 5)].map(|(name, num_steps)| {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join(MANIFEST), Manifest::of_files(num_steps, BTreeMap::new()).to_text()).unwrap();
+            path
+        });
+        stored.send(&same, &mut BTreeSet::new()).unwrap();
+        let gone = dir.path().join("gone");
+        assert!(is_fetched(&same, &stored, 4).unwrap());
+        assert!(!is_fetched(&other, &stored, 4).unwrap() && !is_fetched(&gone, &stored, 4).unwrap());
+        assert!(!is_fetched(&gone, &stored, 6).unwrap());
+    }
 
     #[test]
     fn a_checkpoint_has_averages_where_its_run_kept_some() {
