@@ -65,11 +65,11 @@ async fn serve(
     tokio::spawn(carrier);
     let mailbox = mailbox(&welcome);
     let shared = Edges { me, security: meeting.security.clone(), mail: mailbox.sender(), lease };
-    let begun = begin(welcome, listener, mailbox, &shared, meeting, make_engine).await;
+    let begun = while_alive(&sender, lease, begin(welcome, listener, mailbox, &shared, meeting, make_engine)).await;
     let Begun { link, tell, carriers, _door } = match begun {
         Ok(begun) => begun,
         // Who joins while the run ends finds its peers gone, which is no failure.
-        Err(_) if is_told_to_stop(&mut receiver, FAREWELL.min(lease / 2)).await => {
+        Err(_) if while_alive(&sender, lease, is_told_to_stop(&mut receiver, FAREWELL.min(lease / 2))).await => {
             tracing::info!("{me}: the run ended before it could take part");
             leave(sender, Some(Event::Stopped)).await;
             return Ok(());
@@ -129,6 +129,18 @@ async fn listen(mut receiver: WireReceiver, commands: Commands, shared: Edges) {
     };
     // An engine that is gone knows already.
     drop(shared.mail.send(Mail::Gone { peer: ActorId::SCHEDULER, reason }));
+}
+
+/// Does a task before there is an engine, and tells the scheduler meanwhile that this process lives: peers are tried for a lease.
+async fn while_alive<T>(sender: &WireSender, lease: Duration, task: impl Future<Output = T>) -> T {
+    let mut sign = tokio::time::interval(lease / 4);
+    tokio::pin!(task);
+    loop {
+        tokio::select! {
+            done = &mut task => return done,
+            _ = sign.tick() => say_loose(sender, &Up::Alive),
+        }
+    }
 }
 
 /// Tells the scheduler what the engine says, and that it lives, until the engine has ended. Returns its last word.
@@ -246,10 +258,13 @@ mod tests {
     use std::path::{Path, PathBuf};
     use tokio::net::UnixListener;
 
-    const LEASE: Duration = Duration::from_millis(400);
+    const LEASE: Duration = Duration::from_millis(800);
+    /// A socket that is not there.
+    const GONE: &str = "/nobody/gone";
+    const PATIENT: Duration = Duration::from_secs(20);
 
-    /// Returns what an actor is told that joins a run whose foundation is gone.
-    fn word(me: ActorId, folder: &Path) -> Welcome {
+    /// Returns what an actor is told that joins a run whose foundation, which was at `peer`, is gone.
+    fn word(me: ActorId, folder: &Path, peer: &str) -> Welcome {
         let assignment = Assignment {
             me,
             pools: PoolSizes::of_roles(1, 1, 1),
@@ -258,28 +273,35 @@ mod tests {
             products: Products::Libtorch,
             reads: false,
         };
-        let edges = vec![(EdgeSpec::new(me, ActorId::foundation(0), 1 << 20), folder.join("gone"))];
+        let edges = vec![(EdgeSpec::new(me, ActorId::foundation(0), 1 << 20), PathBuf::from(peer))];
         Welcome { assignment, edges, producers: Vec::new(), queue: 4, lease: LEASE, wire: 7, returns: false }
     }
 
-    /// Welcomes one encoder to a run whose foundation is gone, and tells it the commands. Returns its last words.
-    async fn welcome(listener: UnixListener, folder: &Path, commands: &[Command]) -> Event {
+    /// Welcomes one encoder to a run whose foundation, which was at `peer`, is gone, and tells it the commands. It is given up after
+    /// so much silence. Returns its last words.
+    async fn welcome(
+        listener: UnixListener,
+        folder: &Path,
+        (peer, silence): (&str, Duration),
+        commands: &[Command],
+    ) -> Event {
         let (stream, _) = listener.accept().await.unwrap();
         let (mut sender, mut receiver) = link::<Down, Up>(stream);
         assert!(matches!(receiver.recv().await.unwrap(), Some(Up::Hello { .. })));
         let me = ActorId::encoder(1);
         sender.send(&Down::Assigned(me)).await.unwrap();
         assert!(matches!(receiver.recv().await.unwrap(), Some(Up::Listening { .. })));
-        sender.send(&Down::Welcome(word(me, folder))).await.unwrap();
+        sender.send(&Down::Welcome(word(me, folder, peer))).await.unwrap();
         let member = Member { sender, receiver, edges: PathBuf::new(), wire: Some((7, None)), confirms: false };
         let (open, _closed) = flume::bounded(0);
-        let link = remote_link(member, 4, Terms::new(Duration::from_secs(20), true), None, open);
+        let terms = Terms { silence, ..Terms::new(PATIENT, true) };
+        let link = remote_link(member, 4, terms, None, open);
         commands.iter().for_each(|command| link.commands.send(command.clone()));
         link.events.recv_async().await.unwrap()
     }
 
     /// Returns what an encoder that joins such a run says last, and how its process ends.
-    fn join_late(commands: &[Command]) -> (Event, Result<(), RunError>) {
+    fn join_late(peer: (&'static str, Duration), commands: &[Command]) -> (Event, Result<(), RunError>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("join");
         let meeting = Meeting {
@@ -294,7 +316,7 @@ mod tests {
         let (folder, commands) = (dir.path().to_owned(), commands.to_vec());
         let scheduler = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async { welcome(UnixListener::bind(&path).unwrap(), &folder, &commands).await })
+            runtime.block_on(async { welcome(UnixListener::bind(&path).unwrap(), &folder, peer, &commands).await })
         });
         let wanted = WantedActor { role: Role::Encoder, pool: PoolName::ENCODER, index: None };
         let ended = serve_role(wanted, meeting, |_| unreachable!("it has no peers"));
@@ -303,22 +325,30 @@ mod tests {
 
     #[test]
     fn an_encoder_that_joins_as_the_run_ends_leaves_without_an_error() {
-        let (said, ended) = join_late(&[Command::Abort { step: StepId(0) }, Command::Stop]);
+        let (said, ended) = join_late((GONE, PATIENT), &[Command::Abort { step: StepId(0) }, Command::Stop]);
         assert!(matches!(said, Event::Stopped), "{said:?}");
         ended.unwrap();
     }
 
     #[test]
     fn an_encoder_without_peers_in_a_run_that_goes_on_says_who_is_missing() {
-        let (said, ended) = join_late(&[]);
+        let (said, ended) = join_late((GONE, PATIENT), &[]);
         let Event::Failed { error, .. } = said else { panic!("{said:?}") };
         assert!(error.contains("its actor has ended or was never started"), "{error}");
         assert!(ended.unwrap_err().to_string().contains("gone"));
     }
 
     #[test]
+    fn an_encoder_that_tries_its_peers_for_a_lease_tells_that_it_lives() {
+        // Nobody listens at this port.
+        let (said, ended) = join_late(("127.0.0.1:1", LEASE), &[]);
+        let Event::Failed { error, .. } = said else { panic!("{said:?}") };
+        assert!(error.contains("127.0.0.1:1") && ended.is_err(), "{error}");
+    }
+
+    #[test]
     fn there_is_room_for_what_encoders_send_that_join_later() {
-        let mailbox = mailbox(&word(ActorId::foundation(0), Path::new("run")));
+        let mailbox = mailbox(&word(ActorId::foundation(0), Path::new("run"), GONE));
         let sender = mailbox.sender();
         for index in 0..10_000 {
             let peer = ActorId::encoder(index);
