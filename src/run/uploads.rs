@@ -180,22 +180,28 @@ pub fn expect_stored(config: &RunConfig, resumed: &str, manifest: Option<&[u8]>,
     Err(Unfit::OfAnother { newest: stored.url(newest), num_steps: newest, resumed: resumed.to_owned() })
 }
 
-/// Fetches the checkpoint of so many steps of `url` into the folder of checkpoints `dir`, verified; returns its folder there, which must
-/// not exist.
+/// Fetches the checkpoint of so many steps of `url` into the folder of checkpoints `dir`, verified; returns its folder there. One of as many
+/// steps that is there, which the run has left aside, is replaced.
 ///
 /// # Errors
 /// It is not whole, is damaged, or cannot be written.
 pub fn fetch(url: &str, num_steps: u64, dir: &Path) -> Result<PathBuf, StoredError> {
     let name = step_name(num_steps);
     // `.step-…tmp` is removed by the next run where this one is killed.
-    let (part, to) = (dir.join(format!(".{name}.fetched.tmp")), dir.join(&name));
-    if_there(fs::remove_dir_all(&part)).map_err(CheckpointError::write(&part))?;
+    let [part, former] = ["fetched", "replaced"].map(|what| dir.join(format!(".{name}.{what}.tmp")));
+    let to = dir.join(&name);
+    for path in [&part, &former] {
+        if_there(fs::remove_dir_all(path)).map_err(CheckpointError::write(path))?;
+    }
     let stored = StoredCheckpoints::new(url);
     stored.fetch(num_steps, &part).inspect_err(|_| {
         let _ = fs::remove_dir_all(&part);
     })?;
     let sync = |path: &Path| fs::File::open(path).and_then(|folder| folder.sync_all());
-    sync(&part).and_then(|()| fs::rename(&part, &to)).and_then(|()| sync(dir)).map_err(CheckpointError::write(&to))?;
+    let replaced = sync(&part).and_then(|()| if_there(fs::rename(&to, &former)));
+    let fetched = replaced.and_then(|_| fs::rename(&part, &to)).and_then(|()| sync(dir));
+    fetched.map_err(CheckpointError::write(&to))?;
+    if_there(fs::remove_dir_all(&former)).map_err(CheckpointError::write(&former))?;
     Ok(to)
 }
 
@@ -273,6 +279,10 @@ mod tests {
         let again = checkpoint(dir.path(), 5, "bf16");
         stored.send(&again, &mut BTreeSet::new()).unwrap();
         assert_eq!(newest_to_resume(&config).unwrap(), Some(5));
+        // The one that is left aside here has the same name.
+        let fetched = fetch("memory:///left", 5, dir.path()).unwrap();
+        assert_eq!(Manifest::read(&fetched).unwrap().precision, "bf16");
+        assert!(!dir.path().join(".step-00000005.replaced.tmp").exists());
     }
 
     #[test]
