@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::config::{BadSamples, Eval, Format, ModelKind, RunConfig, TooLong, TrainFile};
 use loongforge_core::data::{Dataset, InProcess, Limits, Locator, ProcessorOptions, Source, read_rgb};
+use loongforge_core::files::if_there;
 use loongforge_core::message::{PoolName, StepId};
 use loongforge_core::observe::{
     Console, Curve, Ending, EvalRecord, MetricsFile, Reading, ScoredAnswer, Scoring, Style, TensorBoard, TrackedRun,
@@ -25,7 +26,7 @@ use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use serde_json::Value;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -159,11 +160,8 @@ fn note(config: &RunConfig) -> Result<()> {
 /// The note of it cannot be read.
 pub fn is_made(config: &RunConfig) -> Result<bool> {
     let path = config.run.dir.join(EVALUATED);
-    match fs::read_to_string(&path) {
-        Ok(text) => Ok(text.trim().parse::<u64>().ok() == Some(config.train.num_steps())),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error).with_context(|| path.display().to_string()),
-    }
+    let text = if_there(fs::read_to_string(&path)).with_context(|| path.display().to_string())?;
+    Ok(text.is_some_and(|text| text.trim().parse::<u64>().ok() == Some(config.train.num_steps())))
 }
 
 /// Removes the note that the run is evaluated: it goes on.
@@ -171,10 +169,7 @@ pub fn is_made(config: &RunConfig) -> Result<bool> {
 /// # Errors
 /// It cannot be removed.
 pub fn forget(config: &RunConfig) -> io::Result<()> {
-    match fs::remove_file(config.run.dir.join(EVALUATED)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    if_there(fs::remove_file(config.run.dir.join(EVALUATED))).map(drop)
 }
 
 /// Draws the loss curves of a run that was stopped on request; it has ended well, whatever becomes of them.
