@@ -44,13 +44,19 @@ pub fn expect_room_for_socket(path: &Path) -> io::Result<()> {
 /// The folder cannot be read.
 pub fn entries(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let listing = match fs::read_dir(folder) {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
+        Err(error) if is_missing(&error) => return Ok(Vec::new()),
         listing => listing?,
     };
     listing.map(|entry| entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.path()))).collect()
 }
 
-/// Returns what was done with a file or folder; `None` where it is not there.
+/// Returns whether a failure to open something says that it is not there: nothing has its name, or what should be a folder is none.
+pub fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// Returns what was done with a file or folder; `None` where nothing has its name. A file where a folder is meant is an error here, unlike in
+/// [`is_missing`]: who removes a folder would take the file that stays for removed.
 ///
 /// # Errors
 /// It failed for another reason.

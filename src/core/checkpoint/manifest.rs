@@ -70,9 +70,7 @@ impl Manifest {
         let path = dir.join(MANIFEST);
         let text = match files::read(&path, files::MAX_TEXT_BYTES) {
             Ok(text) => text,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                return Err(CheckpointError::Missing { path: dir.to_owned() });
-            }
+            Err(error) if files::is_missing(&error) => return Err(CheckpointError::Missing { path: dir.to_owned() }),
             Err(error) => return Err(CheckpointError::read(&path)(error)),
         };
         let manifest = Self::parse(&text, dir)?;

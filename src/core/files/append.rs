@@ -1,7 +1,8 @@
 //! Files that lines or records are appended to for as long as a run goes on.
 
+use super::is_missing;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -78,7 +79,7 @@ fn opened(path: &Path) -> io::Result<File> {
 fn has_name(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(ours), Ok(named)) => (ours.dev(), ours.ino()) == (named.dev(), named.ino()),
-        (_, Err(error)) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        (_, Err(error)) => !is_missing(&error),
         (Err(_), _) => true,
     }
 }

@@ -1,7 +1,7 @@
 //! Checkpoints of a run that it does not go on from: it was resumed from an earlier step, or from elsewhere, and they belong to the
 //! steps that it took before.
 
-use super::step_folders;
+use super::{is_missing, step_folders};
 use crate::text::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -59,7 +59,7 @@ impl LeftAside {
     /// The record cannot be read, or is no such record.
     pub fn read(folder: &Path) -> io::Result<Option<Self>> {
         let text = match super::read(&folder.join(LEFT_ASIDE), super::MAX_TEXT_BYTES) {
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+            Err(error) if is_missing(&error) => return Ok(None),
             text => text.map_err(|error| io::Error::new(error.kind(), format!("{LEFT_ASIDE}: {error}")))?,
         };
         Self::parse(&text).map(Some)
@@ -105,7 +105,7 @@ impl LeftAside {
     /// It cannot be removed.
     pub fn remove(folder: &Path) -> io::Result<()> {
         match fs::remove_file(folder.join(LEFT_ASIDE)) {
-            Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Err(error),
+            Err(error) if !is_missing(&error) => Err(error),
             _ => Ok(()),
         }
     }
