@@ -8,10 +8,9 @@ use clap::{Args, ValueEnum};
 use loongforge_core::config::{self, Format, TrainFile};
 use loongforge_core::data::DataError;
 use loongforge_core::data::tools::Inputs;
+use loongforge_core::files;
 use loongforge_core::text::shell_word;
-use std::fs::Permissions;
 use std::io::{BufRead, IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use text::{Choices, Kind, Learns};
@@ -109,16 +108,9 @@ fn count(data: &str, kind: Kind) -> Result<Option<(u64, Learns)>, DataError> {
     Ok(Some((inputs.len(), inputs.formats().next().map_or(Learns::Answers, Learns::of_format))))
 }
 
-/// Writes beside the file first, so that an old one is there until the new one is whole.
+/// Replaces the file: an old one is there until the new one is whole.
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // A temporary file is its owner's alone.
-    let permissions = Permissions::from_mode(0o644);
-    let draft = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
-    let mut draft = draft.with_context(|| folder.display().to_string())?;
-    draft.write_all(text.as_bytes()).with_context(|| file.display().to_string())?;
-    draft.persist(file).with_context(|| file.display().to_string())?;
-    Ok(())
+    files::replace_shared(file, text.as_bytes(), 0o644).with_context(|| file.display().to_string())
 }
 
 /// The value of an option, or what the user answers.
@@ -142,6 +134,7 @@ fn answer(given: Option<String>, option: &str, question: &str, asks: bool) -> an
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn others_can_read_a_config_as_any_file() {

@@ -1,8 +1,13 @@
-//! Opening files that come from outside: data, pictures, models, configs. Regular files only, so that no pipe, device or socket
-//! keeps a run waiting or fills its memory; a whole file is read up to a limit that does not come from the file system.
+//! Files and folders, read and written with one rule for each thing that can go wrong.
+//!
+//! Files that come from outside, such as data, pictures, models and configs, are opened by [`open`] and [`read`]: regular files only, so
+//! that no pipe, device or socket keeps a run waiting or fills its memory, and a whole file up to a limit that does not come from the
+//! file system. What a run writes is appended whole ([`AppendFile`]) or replaced whole ([`replace()`]). Besides these there are the names
+//! of a run's folders of checkpoints, and which of them the run goes on from ([`LeftAside`]).
 
 mod append;
 mod left_aside;
+mod whole;
 
 use std::fs::{self, File, FileType, Metadata};
 use std::io::{self, ErrorKind, Read};
@@ -14,6 +19,7 @@ use rustix::io::Errno;
 
 pub use append::{AppendFile, Appended, append_whole};
 pub use left_aside::{LEFT_ASIDE, LeftAside, MANIFEST, newest_checkpoint, newest_of_run};
+pub use whole::{draft_of, replace, replace_shared, replace_synced};
 
 /// A larger config, template, tokenizer or index in JSON is refused.
 pub const MAX_TEXT_BYTES: u64 = 64 << 20;

@@ -7,7 +7,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     SanType, date_time_ymd,
 };
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -123,11 +123,6 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), NetError> {
 
 /// Writes a file in the place of the one that may be there: at every moment there is one of the two, whole.
 fn replace(path: &Path, text: &str, mode: u32) -> Result<(), NetError> {
-    let draft = path.with_added_extension("tmp");
-    // What an interrupted call has left. If it cannot be removed, it cannot be written either, which is reported.
-    let _ = fs::remove_file(&draft);
-    write(&draft, text, mode)?;
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let renamed = fs::rename(&draft, path).and_then(|()| File::open(folder)?.sync_all());
-    renamed.map_err(|source| NetError::File { path: path.to_owned(), source })
+    files::replace_synced(path, text.as_bytes(), mode)
+        .map_err(|source| NetError::File { path: path.to_owned(), source })
 }

@@ -330,7 +330,7 @@ fn certificates_are_replaced_only_by_new_ones() {
     let read = || ["scheduler.pem", "scheduler.key"].map(|name| std::fs::read(dir.path().join(name)).unwrap());
     let old = read();
     // Left by a call that was killed.
-    std::fs::write(dir.path().join("scheduler.pem.tmp"), "half").unwrap();
+    std::fs::write(dir.path().join(".scheduler.pem.part"), "half").unwrap();
     renew(dir.path(), "a", SCHEDULER, DAY).unwrap();
     security("a", SCHEDULER, dir.path());
     let new = read();
@@ -346,7 +346,7 @@ fn certificates_are_replaced_only_by_new_ones() {
     security("a", SCHEDULER, dir.path());
     let new = read();
     assert_ne!(old[1], new[1]);
-    assert!(std::fs::read_dir(dir.path()).unwrap().all(|found| found.unwrap().path().extension().unwrap() != "tmp"));
+    assert!(std::fs::read_dir(dir.path()).unwrap().all(|found| found.unwrap().path().extension().unwrap() != "part"));
     // The authority's key is kept elsewhere, as the examples advise.
     std::fs::rename(dir.path().join("ca.key"), dir.path().join("elsewhere")).unwrap();
     assert!(matches!(renew(dir.path(), "a", SCHEDULER, DAY), Err(NetError::File { .. })));

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::error::DataError;
-use crate::files::{AppendFile, if_there};
+use crate::files::{AppendFile, if_there, replace};
 use crate::message::{SampleId, SkippedSample};
 
 /// `bad.jsonl`: one bad sample a line, appended.
@@ -32,8 +32,7 @@ impl BadSampleList {
         if kept.is_empty() && !old.is_empty() {
             fs::remove_file(path).map_err(write)?;
         } else if kept != old {
-            let part = path.with_extension("jsonl.part");
-            fs::write(&part, kept).and_then(|()| fs::rename(&part, path)).map_err(write)?;
+            replace(path, kept.as_bytes()).map_err(write)?;
         }
         Ok(Self { file: AppendFile::later(path), len })
     }

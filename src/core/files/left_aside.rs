@@ -1,12 +1,12 @@
 //! Checkpoints of a run that it does not go on from: it was resumed from an earlier step, or from elsewhere, and they belong to the
 //! steps that it took before.
 
-use super::{is_missing, step_folders};
+use super::{is_missing, replace_synced, step_folders};
 use crate::text::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,6 @@ use std::path::{Path, PathBuf};
 pub const MANIFEST: &str = "MANIFEST.json";
 /// Name of the record in the folder of checkpoints; it is there only if some are left aside, or the run was resumed from elsewhere.
 pub const LEFT_ASIDE: &str = ".left-aside.json";
-/// Holds the record until it is whole.
-const DRAFT: &str = ".left-aside.json.tmp";
 
 /// The record of what a run was last resumed from by name, and which checkpoints in its folder it left aside then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,12 +89,7 @@ impl LeftAside {
     /// # Errors
     /// It cannot be written.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
-        let text = serde_json::to_vec_pretty(self)?;
-        let draft = folder.join(DRAFT);
-        fs::write(&draft, text)?;
-        File::open(&draft)?.sync_all()?;
-        fs::rename(&draft, folder.join(LEFT_ASIDE))?;
-        File::open(folder)?.sync_all()
+        replace_synced(&folder.join(LEFT_ASIDE), &serde_json::to_vec_pretty(self)?, 0o666)
     }
 
     /// Removes the record of a folder, if there is one.

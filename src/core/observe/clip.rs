@@ -8,6 +8,7 @@ use image::codecs::gif::{GifEncoder, Repeat};
 use image::{Delay, DynamicImage, Frame, RgbImage};
 
 use super::error::{ObserveError, save_png};
+use crate::files::draft_of;
 
 /// Frames of a strip at most: a longer clip is shown by so many even ones.
 const STRIP_FRAMES: usize = 8;
@@ -73,10 +74,10 @@ impl Clip {
 
     /// Writes by way of a file beside it, so that a reader never sees half a clip.
     fn write_gif(&self, path: &Path) -> Result<(), ObserveError> {
-        let part = path.with_extension("gif.part");
-        let write = |error| ObserveError::write(&part, error);
+        let draft = draft_of(path);
+        let write = |error| ObserveError::write(&draft, error);
         let picture = |source| ObserveError::Picture { path: path.to_path_buf(), source };
-        let mut file = BufWriter::new(File::create(&part).map_err(write)?);
+        let mut file = BufWriter::new(File::create(&draft).map_err(write)?);
         {
             let mut encoder = GifEncoder::new(&mut file);
             encoder.set_repeat(Repeat::Infinite).map_err(picture)?;
@@ -87,7 +88,7 @@ impl Clip {
             }
         }
         file.flush().map_err(write)?;
-        fs::rename(&part, path).map_err(|error| ObserveError::write(path, error))
+        fs::rename(&draft, path).map_err(|error| ObserveError::write(path, error))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Errors of the observe room: something that could not be written.
 
-use crate::files::Appended;
+use crate::files::{Appended, draft_of};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -37,9 +37,9 @@ impl ObserveError {
 
 /// Saves as PNG, by way of a file beside it, so that a reader never sees half a picture.
 pub(super) fn save_png(picture: &image::RgbImage, path: &Path) -> Result<(), ObserveError> {
-    let part = path.with_extension("png.part");
+    let draft = draft_of(path);
     picture
-        .save_with_format(&part, image::ImageFormat::Png)
+        .save_with_format(&draft, image::ImageFormat::Png)
         .map_err(|source| ObserveError::Picture { path: path.to_path_buf(), source })?;
-    std::fs::rename(&part, path).map_err(|error| ObserveError::write(path, error))
+    std::fs::rename(&draft, path).map_err(|error| ObserveError::write(path, error))
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ObserveError;
 use super::metrics::StepMetrics;
-use crate::files::{AppendFile, if_there};
+use crate::files::{AppendFile, draft_of, if_there};
 
 /// Holds what is read of a line before it is known whether the line stays.
 #[derive(Deserialize)]
@@ -35,8 +35,8 @@ impl MetricsFile {
             judged.map_err(read)?;
         }
         if !all_stay {
-            let part = path.with_extension("jsonl.part");
-            copy_lines(path, &part, stays).and_then(|()| fs::rename(&part, path)).map_err(write)?;
+            let draft = draft_of(path);
+            copy_lines(path, &draft, stays).and_then(|()| fs::rename(&draft, path)).map_err(write)?;
         }
         AppendFile::open(path).map(Self).map_err(write)
     }

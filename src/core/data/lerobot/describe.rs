@@ -11,6 +11,7 @@ use super::stats::{FeatureStats, STATS};
 use super::summary::Summary;
 use super::table::{Cells, TableWriter};
 use crate::data::error::DataError;
+use crate::files::replace_shared;
 
 /// Files of a folder.
 const CHUNK: u64 = 1000;
@@ -202,18 +203,7 @@ fn write(path: &Path, columns: &[(String, Cells)], notes: &[(&str, String)]) -> 
 pub fn write_json(path: &Path, json: &Json) -> Result<(), DataError> {
     make_parent(path)?;
     let text = serde_json::to_string_pretty(json).map_err(|error| DataError::file(path, error))?;
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let write = || -> std::io::Result<()> {
-        use std::io::Write;
-        use std::os::unix::fs::PermissionsExt;
-        // A temporary file is its owner's alone, and a set is not.
-        let permissions = std::fs::Permissions::from_mode(0o644);
-        let mut part = tempfile::Builder::new().permissions(permissions).tempfile_in(folder)?;
-        part.write_all(text.as_bytes())?;
-        part.persist(path)?;
-        Ok(())
-    };
-    write().map_err(|error| DataError::write(path, error))
+    replace_shared(path, text.as_bytes(), 0o644).map_err(|error| DataError::write(path, error))
 }
 
 #[cfg(test)]

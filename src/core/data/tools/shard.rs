@@ -4,11 +4,11 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tar::{EntryType, Header};
 
 use crate::data::error::DataError;
+use crate::files::replace_shared;
 
 const BLOCK: usize = 512;
 /// Name in the header of plain tar.
@@ -92,23 +92,12 @@ impl ShardWriter {
     }
 }
 
-/// Writes a file that appears when it is complete.
+/// Writes a file that appears when it is complete. Two processes of one job may write the same one at once.
 ///
 /// # Errors
 /// It cannot be written.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
-    let mut part = path.as_os_str().to_owned();
-    // Two processes of one job may write the same file at once, in containers under the same number.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    part.push(format!(".{}-{:x}.{PART}", std::process::id(), now.as_nanos()));
-    let part = PathBuf::from(part);
-    let write = || {
-        let mut file = File::create(&part)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&part, path)
-    };
-    write().map_err(|error| DataError::write(path, error))
+    replace_shared(path, bytes, 0o666).map_err(|error| DataError::write(path, error))
 }
 
 /// `{index}_{basename}` with what a tar, a key and a URL may hold: the end of the name is kept, for its extension.

@@ -1,5 +1,6 @@
 //! Files of the folders that other programs read.
 
+use crate::files::replace;
 use crate::observe::error::ObserveError;
 use crate::text::hex;
 use sha2::{Digest, Sha256};
@@ -18,14 +19,12 @@ pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ObserveError> 
     written.map_err(|error| ObserveError::write(path, error))
 }
 
-/// Writes by way of a file beside it, so that a reader never sees half of it.
+/// Writes a file as [`replace`] does: a reader never sees half of it.
 ///
 /// # Errors
 /// It cannot be written.
 pub(super) fn write_whole(path: &Path, text: &str) -> Result<(), ObserveError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let part = path.with_file_name(format!(".{name}.part"));
-    fs::write(&part, text).and_then(|()| fs::rename(&part, path)).map_err(|error| ObserveError::write(path, error))
+    replace(path, text.as_bytes()).map_err(|error| ObserveError::write(path, error))
 }
 
 /// A name that MLflow takes, and that is a path: other characters than letters, digits and `_ - . : / ` and space become `_`, and no part of it leads out

@@ -1,6 +1,7 @@
 //! `tracking.json` in the run's folder: which runs of W&B and MLflow are this one's, so that a later start goes on with them.
 
 use crate::observe::error::ObserveError;
+use crate::observe::track::files::write_whole;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -47,11 +48,8 @@ impl Kept {
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<(), ObserveError> {
-        let (path, part) = (dir.join(FILE), dir.join(format!("{FILE}.part")));
         let text = serde_json::to_string(self).expect("texts");
-        fs::write(&part, text + "\n")
-            .and_then(|()| fs::rename(&part, &path))
-            .map_err(|error| ObserveError::write(&path, error))
+        write_whole(&dir.join(FILE), &(text + "\n"))
     }
 }
 
