@@ -10,6 +10,7 @@ use hf_hub::{Cache, Repo, RepoType};
 use loongforge_core::checkpoint::{SPEAKERS, StoredError, sha256};
 use loongforge_core::config::{HubId, Source};
 use loongforge_core::data::{HUB_CARD, HubListing, HubPath, MODEL_INDEX, NAMED_TEMPLATES, choose_hub_files};
+use loongforge_core::data::{hub_cache, hub_snapshot, is_plain_hub_name};
 use loongforge_core::files;
 use loongforge_core::store::is_store_url;
 use loongforge_torch::train::DIFFUSERS_LORA_FILE;
@@ -110,10 +111,7 @@ impl Hub {
     /// For repositories of this kind.
     pub(super) fn of(kind: RepoType) -> Self {
         let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let cache = match text("HF_HUB_CACHE") {
-            Some(dir) => Cache::new(dir.into()),
-            None => Cache::from_env(),
-        };
+        let cache = Cache::new(hub_cache());
         let offline = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"].into_iter().filter_map(text).any(|value| {
             let value = value.to_ascii_lowercase();
             ["1", "true", "yes", "on"].contains(&value.as_str())
@@ -150,13 +148,8 @@ impl Hub {
     /// The snapshot of this revision that the cache has.
     fn cached(&self, id: &HubId) -> Option<PathBuf> {
         let revision = id.revision.as_deref().unwrap_or("main");
-        let repo = self.cache.path().join(self.repo(id, revision).folder_name());
-        let commit = match fs::read_to_string(repo.join("refs").join(revision)) {
-            Ok(commit) => commit.trim().to_owned(),
-            // The revision may be the commit itself.
-            Err(_) => revision.to_owned(),
-        };
-        is_plain(&commit).then(|| repo.join("snapshots").join(commit)).filter(|folder| folder.is_dir())
+        let repository = self.cache.path().join(self.repo(id, revision).folder_name());
+        hub_snapshot(&repository, revision).map(|(_, folder)| folder)
     }
 
     fn repo(&self, id: &HubId, revision: &str) -> Repo {
@@ -177,7 +170,7 @@ impl Hub {
                 return cached.ok_or(error);
             }
         };
-        if !is_plain(&info.sha) || !revision.split('/').all(is_plain) {
+        if !is_plain_hub_name(&info.sha) || !revision.split('/').all(is_plain_hub_name) {
             return Err(hostile(format!("the commit {:?} for {revision:?}", info.sha)));
         }
         // All files of one commit, whatever is pushed meanwhile.
@@ -239,13 +232,13 @@ impl Hub {
                 return if serves { Ok(()) } else { Err(error) };
             }
         };
-        if !is_plain(&info.sha) || !is_plain(path.revision()) {
+        if !is_plain_hub_name(&info.sha) || !is_plain_hub_name(path.revision()) {
             return Err(hostile(format!("the commit {:?} for {:?}", info.sha, path.revision())));
         }
         let repo = api.repo(self.repo(&id, &info.sha));
         let folder = self.cache.repo(self.repo(&id, path.revision())).pointer_path(&info.sha);
         let files: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
-        let fetch = |name: &str| match name.split('/').all(is_plain) {
+        let fetch = |name: &str| match name.split('/').all(is_plain_hub_name) {
             true if folder.join(name).exists() => Ok(()),
             true => self.download(&api, &repo, &id, name),
             false => Err(hostile(format!("the file name {name:?}"))),
@@ -270,7 +263,7 @@ impl Hub {
         let failed = |error: ApiError| self.explain(id, &error);
         // The library names files in the cache by these, unseen.
         let metadata = api.metadata(&repo.url(name)).map_err(failed)?;
-        if !is_plain(metadata.etag()) || !is_plain(metadata.commit_hash()) {
+        if !is_plain_hub_name(metadata.etag()) || !is_plain_hub_name(metadata.commit_hash()) {
             let what = format!("{name} has the tag {:?} of the commit {:?}", metadata.etag(), metadata.commit_hash());
             return Err(HubError::Hostile { id: id.to_string(), what });
         }
@@ -338,23 +331,17 @@ fn missing(folder: &Path, extent: Extent) -> Option<String> {
 /// Returns whether a file of a repository's listing is fetched: one of the top folder of a kind that is read, or a named chat template.
 fn is_wanted(name: &str) -> bool {
     if let Some((NAMED_TEMPLATES, template)) = name.split_once('/') {
-        return is_plain(template) && template.ends_with(".jinja");
+        return is_plain_hub_name(template) && template.ends_with(".jinja");
     }
     let endings = [".safetensors", ".json", ".txt", ".jinja", ".model", ".tiktoken"];
-    is_plain(name) && (name == SPEAKERS || endings.iter().any(|ending| name.ends_with(ending)))
+    is_plain_hub_name(name) && (name == SPEAKERS || endings.iter().any(|ending| name.ends_with(ending)))
 }
 
 /// Returns whether a file in a folder of a repository of Diffusers is fetched: one copy of the weights, and no variant.
 fn is_wanted_part(name: &str) -> bool {
     let Some((folder, file)) = name.split_once('/') else { return false };
     let is_variant = file.ends_with(".safetensors") && file.split('.').count() > 2;
-    is_plain(folder) && is_wanted(file) && !is_variant
-}
-
-/// Returns whether this is one harmless component of a path.
-fn is_plain(name: &str) -> bool {
-    let harmless = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+=".contains(&byte);
-    !name.is_empty() && name.len() <= 200 && !name.starts_with('.') && name.bytes().all(harmless)
+    is_plain_hub_name(folder) && is_wanted(file) && !is_variant
 }
 
 #[cfg(test)]

@@ -98,6 +98,6 @@ pub use source::{
     Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, Labeled, MediaSource, Mixture, Part, Place,
     Question, Source, TextPiece, Turn, Written,
 };
-pub use source::{HUB_CARD, HubListing, HubPath, choose_hub_files, hub_cache};
+pub use source::{HUB_CARD, HubListing, HubPath, choose_hub_files, hub_cache, hub_snapshot, is_plain_hub_name};
 pub use template::{ChatTemplate, NAMED_TEMPLATES, built_in};
 pub use tokenizer::{SpecialTokens, Token, Tokenizer, tokenizer_json};

@@ -9,6 +9,7 @@ use globset::GlobBuilder;
 use serde::{Deserialize, Serialize};
 
 use super::hub_card::{Configuration, configurations};
+use super::hub_commit::hub_snapshot;
 use super::kinds::kind;
 use crate::data::lerobot::{FOLDERS, INFO};
 use crate::files;
@@ -103,21 +104,11 @@ impl HubPath {
 
     /// The folder of the commit in the cache `hub`, and the files that are meant.
     fn snapshot(&self, hub: &Path) -> Result<(PathBuf, Vec<PathBuf>), String> {
-        let folder = self.folder(hub);
         let absent = || {
             let (repo, revision) = (&self.repo, self.revision());
             format!("{repo} ({revision}) is not in {}: unset HF_HUB_OFFLINE to download it", hub.display())
         };
-        let commit = match std::fs::read_to_string(folder.join("refs").join(self.revision())) {
-            Ok(commit) => commit.trim().to_owned(),
-            // The revision may be the commit itself.
-            Err(_) => self.revision().to_owned(),
-        };
-        let is_plain = !commit.is_empty() && commit.chars().all(|c| c.is_ascii_alphanumeric());
-        let snapshot = folder.join("snapshots").join(&commit);
-        if !is_plain || !snapshot.is_dir() {
-            return Err(absent());
-        }
+        let (commit, snapshot) = hub_snapshot(&self.folder(hub), self.revision()).ok_or_else(absent)?;
         let listing = files::read(&self.listing(hub, &commit), files::MAX_TEXT_BYTES).ok();
         let listing = listing.and_then(|text| serde_json::from_slice::<HubListing>(&text).ok());
         let names = match listing {
@@ -135,13 +126,6 @@ impl HubPath {
             }
         }
     }
-}
-
-/// The cache of Hugging Face's own tools.
-pub fn hub_cache() -> PathBuf {
-    let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = || var("HF_HOME").or_else(|| Some(var("HOME")?.join(".cache/huggingface")));
-    var("HF_HUB_CACHE").or_else(|| Some(home()?.join("hub"))).unwrap_or_else(|| PathBuf::from(".cache/huggingface/hub"))
 }
 
 /// Which of a repository's files `inner` means; `card` is its `README.md`.

@@ -6,7 +6,8 @@ use globset::GlobBuilder;
 
 use super::folder;
 use super::foreign;
-use super::hub::{HubPath, hub_cache};
+use super::hub::HubPath;
+use super::hub_commit::hub_cache;
 use super::indexed;
 use super::kinds::{KINDS, kind};
 use super::parallel::in_parallel;

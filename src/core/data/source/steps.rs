@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::block::{Block, Body, Record};
-use super::hub::{HubPath, hub_cache};
+use super::hub::HubPath;
+use super::hub_commit::hub_cache;
 use super::shard::Shard;
 use crate::config::{Format, TrainFile};
 use crate::data::error::DataError;
