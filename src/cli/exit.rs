@@ -35,8 +35,8 @@ pub fn of(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<RunError>() {
         _ if error.is::<UsageError>() => USAGE,
         _ if error.downcast_ref::<OutputError>().is_some_and(|it| it.0.kind() == ErrorKind::BrokenPipe) => READER_GONE,
-        Some(RunError::Failed(failure)) if failure.is_loss => LOST,
-        Some(RunError::Failed(failure)) if failure.is_numeric => NUMBERS,
+        Some(RunError::Failed(failure)) if failure.is_loss() => LOST,
+        Some(RunError::Failed(failure)) if failure.is_numeric() => NUMBERS,
         Some(RunError::Join(error)) if error.is_permanent() => USAGE,
         Some(RunError::Join(_)) => TRANSIENT,
         _ if error.chain().any(is_outage) => TRANSIENT,

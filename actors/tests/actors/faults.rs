@@ -200,7 +200,7 @@ fn encoders_that_deliver_a_column_die_beside_two_foundation_pools() {
     }
     let (_, result) = case.run("foundation_low/0@after_send:3=kill");
     let Err(RunError::Failed(failure)) = result else { panic!("{result:?}") };
-    assert!(failure.is_loss && failure.actor.to_string() == "foundation_low/0", "{failure}");
+    assert!(failure.is_loss() && failure.actor.to_string() == "foundation_low/0", "{failure}");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn the_last_one_s_death_ends_the_run_where_it_was_trained_and_pauses_it_where_no
     let case = Case { encoders: 1, ..CASE };
     let (_, result) = case.run("encoder/0@after_send:4=kill");
     let Err(RunError::Failed(failure)) = result else { panic!("{result:?}") };
-    assert!(failure.is_loss && failure.actor == ActorId::encoder(0), "{failure}");
+    assert!(failure.is_loss() && failure.actor == ActorId::encoder(0), "{failure}");
 
     let frozen = Case { frozen: true, ..case };
     let (seen, result) = frozen.run("encoder/0@after_send:4=kill");
@@ -233,7 +233,7 @@ fn the_last_one_s_death_ends_the_run_where_it_was_trained_and_pauses_it_where_no
     let faults = format!("encoder/0@after_send:1=kill {}", faults.join(" "));
     let (_, result) = Case { grace: Duration::from_secs(2), ..frozen }.run(&faults);
     let Err(RunError::Failed(failure)) = result else { panic!("{result:?}") };
-    assert!(failure.is_loss && failure.cause.contains("no encoder is left"), "{failure}");
+    assert!(failure.is_loss() && failure.cause.contains("no encoder is left"), "{failure}");
 }
 
 fn wait_for(seen: &Mutex<Seen>, what: impl Fn(&Seen) -> bool) {
@@ -270,5 +270,5 @@ fn encoders_join_by_hand_and_are_let_go() {
 fn a_foundation_s_death_is_a_loss_that_ends_the_run() {
     let (_, result) = CASE.run("foundation/0@after_send:3=kill");
     let Err(RunError::Failed(failure)) = result else { panic!("{result:?}") };
-    assert!(failure.is_loss && failure.actor == ActorId::foundation(0), "{failure}");
+    assert!(failure.is_loss() && failure.actor == ActorId::foundation(0), "{failure}");
 }

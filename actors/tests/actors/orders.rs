@@ -124,7 +124,7 @@ proptest! {
         let (log, result, num_changes) = World::new(elastic, &script, seed).run_changing(&changes);
         match result {
             // The last one that had the parameters has died.
-            Err(failure) => prop_assert!(!frozen && failure.is_loss && failure.actor.role == Role::Encoder, "{failure}"),
+            Err(failure) => prop_assert!(!frozen && failure.is_loss() && failure.actor.role == Role::Encoder, "{failure}"),
             Ok(outcome) => {
                 prop_assert_eq!(outcome, Outcome::Completed);
                 prop_assert_eq!(&log, &reference(&pools, &script));
@@ -149,7 +149,7 @@ proptest! {
         let elastic = CoordinatorSpec { encoders: rules(&pools, true, !frozen), ..spec(&pools, STEPS) };
         let (log, result, _) = World::new(elastic, &script, seed).run_changing(&changes);
         match result {
-            Err(failure) => prop_assert!(!frozen && failure.is_loss && failure.actor.role == Role::Encoder, "{failure}"),
+            Err(failure) => prop_assert!(!frozen && failure.is_loss() && failure.actor.role == Role::Encoder, "{failure}"),
             Ok(outcome) => {
                 prop_assert_eq!(outcome, Outcome::Completed);
                 let reference = reference(&pools, &script);
@@ -294,7 +294,7 @@ proptest! {
         let (log, result, _) = World::new(of(0, SchedulerState::default()), &script, seed).run_changing(&changes);
         match result {
             // The last one of the trained pool has died; the other one's parameters are anybody's.
-            Err(failure) => prop_assert!(failure.is_loss && failure.actor.pool.as_str() == "vision", "{failure}"),
+            Err(failure) => prop_assert!(failure.is_loss() && failure.actor.pool.as_str() == "vision", "{failure}"),
             Ok(outcome) => {
                 prop_assert_eq!(outcome, Outcome::Completed);
                 prop_assert_eq!(&log, &whole);

@@ -158,7 +158,7 @@ fn whatever_ends_a_process_is_named() {
         let (_, result) = run(fault);
         let error = result.unwrap_err();
         assert_eq!(error.to_string(), cause);
-        assert!(matches!(&error, RunError::Failed(failure) if failure.is_loss == lost), "{error:?}");
+        assert!(matches!(&error, RunError::Failed(failure) if failure.is_loss() == lost), "{error:?}");
     }
 }
 

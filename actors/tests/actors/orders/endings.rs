@@ -14,7 +14,7 @@ fn too_many_skipped_steps_in_a_row_end_the_run() {
     let (log, result) = World::new(spec(&pools(1, 1, 1), STEPS), &script, 3).run(None);
     assert!(log.steps.iter().all(|step| step.applied == (step.step.0 == 0)), "nothing is applied after the first");
     let failure = result.unwrap_err();
-    assert!(failure.is_numeric && !failure.is_loss);
+    assert!(failure.is_numeric() && !failure.is_loss());
     let cause = failure.to_string();
     assert!(
         cause.contains("step 4: loss NaN") && cause.contains("`train.on_nonfinite.max_consecutive` = 3"),
@@ -32,7 +32,7 @@ fn weights_that_are_in_no_folder_are_saved_where_no_step_is_finite() {
         let spec = CoordinatorSpec { first_step, is_kept, save_points, ..spec(&pools(1, 1, 1), STEPS) };
         let script = Script { first_step: first_step.0, nan_loss: (0..100).collect(), ..Script::default() };
         let (log, result) = World::new(spec, &script, 3).run(None);
-        assert!(result.unwrap_err().is_numeric);
+        assert!(result.unwrap_err().is_numeric());
         log.published.iter().map(|(step, ..)| step.0).collect::<Vec<_>>()
     };
     assert_eq!([false, true].map(saved), [vec![1], vec![]]);
@@ -84,7 +84,7 @@ proptest! {
             world.something();
         }
         let result = world.result.clone().unwrap();
-        prop_assert!(result.as_ref().is_err_and(|failure| failure.is_numeric), "{:?}", result);
+        prop_assert!(result.as_ref().is_err_and(|failure| failure.is_numeric()), "{:?}", result);
         let found = world.not_finite.clone().unwrap();
         let verdict = [Verdict::Data, Verdict::Transient, Verdict::Persistent][which];
         prop_assert_eq!(found.verdict, verdict, "{:?}", found);

@@ -88,7 +88,7 @@ proptest! {
         let elastic = CoordinatorSpec { encoders: rules(&pools, true, !frozen), ..evaluated(plain.clone(), every) };
         let (log, result, _) = World::new(elastic, &script, seed).run_changing(&changes);
         if let Err(failure) = result {
-            prop_assert!(!frozen && failure.is_loss, "{failure}");
+            prop_assert!(!frozen && failure.is_loss(), "{failure}");
             return Ok(());
         }
         let whole = reference_of(evaluated(plain.clone(), every), &script);

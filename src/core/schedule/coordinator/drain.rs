@@ -1,6 +1,7 @@
 //! Shutdown of a run: everyone is told to stop and waited for, and the root cause is determined.
 
 use super::by_actor::ByActor;
+use super::io::FailureKind;
 use super::{Failure, Outcome};
 use crate::message::ActorId;
 use serde::{Deserialize, Serialize};
@@ -17,13 +18,40 @@ pub(super) struct Drain {
     alive: ByActor<()>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(from = "StoredCause", into = "StoredCause")]
 struct Cause {
+    text: String,
+    kind: FailureKind,
+    /// The peer whose end is the deeper cause.
+    lost: Option<ActorId>,
+}
+
+/// A cause in the journal.
+#[derive(Serialize, Deserialize)]
+struct StoredCause {
     text: String,
     is_loss: bool,
     is_numeric: bool,
-    /// The peer whose end is the deeper cause.
     lost: Option<ActorId>,
+}
+
+impl From<StoredCause> for Cause {
+    fn from(StoredCause { text, is_loss, is_numeric, lost }: StoredCause) -> Self {
+        let kind = match (is_loss, is_numeric) {
+            (true, _) => FailureKind::Loss,
+            (false, true) => FailureKind::Numbers,
+            (false, false) => FailureKind::Fault,
+        };
+        Self { text, kind, lost }
+    }
+}
+
+impl From<Cause> for StoredCause {
+    fn from(Cause { text, kind, lost }: Cause) -> Self {
+        let (is_loss, is_numeric) = (kind == FailureKind::Loss, kind == FailureKind::Numbers);
+        Self { text, is_loss, is_numeric, lost }
+    }
 }
 
 impl Drain {
@@ -49,13 +77,13 @@ impl Drain {
 
     /// Records a failure, which ends the run. A later failure may be a consequence: it counts only if the first one points to it.
     pub fn fail(&mut self, actor: ActorId, text: String, lost: Option<ActorId>) {
-        self.failures.entry(actor).or_insert(Cause { text, is_loss: false, is_numeric: false, lost });
+        self.failures.entry(actor).or_insert(Cause { text, kind: FailureKind::Fault, lost });
         self.result.get_or_insert(Err(actor));
     }
 
     /// Ends the run because of numbers that are not finite.
     pub fn fail_numbers(&mut self, text: String) {
-        let cause = Cause { text, is_loss: false, is_numeric: true, lost: None };
+        let cause = Cause { text, kind: FailureKind::Numbers, lost: None };
         self.failures.entry(ActorId::SCHEDULER).or_insert(cause);
         self.result.get_or_insert(Err(ActorId::SCHEDULER));
     }
@@ -68,7 +96,7 @@ impl Drain {
     /// Records a missing actor, and the peer whose end is the deeper cause.
     pub fn lose_with(&mut self, actor: ActorId, text: String, lost: Option<ActorId>) {
         self.end(actor);
-        self.failures.entry(actor).or_insert(Cause { text, is_loss: true, is_numeric: false, lost });
+        self.failures.entry(actor).or_insert(Cause { text, kind: FailureKind::Loss, lost });
         self.result.get_or_insert(Err(actor));
     }
 
@@ -102,8 +130,8 @@ impl Drain {
         {
             actor = lost;
         }
-        let Cause { text, is_loss, is_numeric, .. } = &self.failures[&actor];
-        Failure { actor, cause: text.clone(), is_loss: *is_loss, is_numeric: *is_numeric }
+        let Cause { text, kind, .. } = &self.failures[&actor];
+        Failure { actor, cause: text.clone(), kind: *kind }
     }
 }
 
@@ -124,6 +152,17 @@ mod tests {
         pools.actors().for_each(|actor| drain.end(actor));
         let failure = drain.finished().unwrap().unwrap_err();
         assert_eq!(failure.to_string(), "encoder/1: out of memory");
+    }
+
+    #[test]
+    fn a_cause_is_stored_in_the_form_that_journals_have() {
+        use FailureKind::{Fault, Loss, Numbers};
+        for (kind, is_loss, is_numeric) in [(Fault, false, false), (Loss, true, false), (Numbers, false, true)] {
+            let json = serde_json::json!({"text": "a", "is_loss": is_loss, "is_numeric": is_numeric, "lost": null});
+            let cause: Cause = serde_json::from_value(json.clone()).unwrap();
+            assert_eq!(cause.kind, kind);
+            assert_eq!(serde_json::to_value(cause).unwrap(), json);
+        }
     }
 
     #[test]

@@ -155,21 +155,39 @@ pub enum Outcome {
 pub struct Failure {
     pub actor: ActorId,
     pub cause: String,
-    /// Whether an actor was lost without a known fault of the run: a restart from the last checkpoint may succeed.
-    pub is_loss: bool,
-    /// Whether numbers are not finite: a restart would give the same result.
-    pub is_numeric: bool,
+    pub(super) kind: FailureKind,
+}
+
+/// What a failure says of a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FailureKind {
+    /// A fault of an actor, or of the run.
+    Fault,
+    /// An actor is gone, and nothing is known to be wrong.
+    Loss,
+    /// Numbers are not finite.
+    Numbers,
 }
 
 impl Failure {
     /// Returns the failure of an actor by a fault of its own, or of the run's.
     pub fn new(actor: ActorId, cause: String) -> Self {
-        Self { actor, cause, is_loss: false, is_numeric: false }
+        Self { actor, cause, kind: FailureKind::Fault }
     }
 
     /// Returns the failure of an actor that is gone.
     pub fn loss(actor: ActorId, cause: String) -> Self {
-        Self { is_loss: true, ..Self::new(actor, cause) }
+        Self { kind: FailureKind::Loss, ..Self::new(actor, cause) }
+    }
+
+    /// Returns whether an actor was lost without a known fault of the run: a restart from the last checkpoint may succeed.
+    pub fn is_loss(&self) -> bool {
+        self.kind == FailureKind::Loss
+    }
+
+    /// Returns whether numbers are not finite: a restart would give the same result.
+    pub fn is_numeric(&self) -> bool {
+        self.kind == FailureKind::Numbers
     }
 }
 
