@@ -1,4 +1,4 @@
-//! Large numbers as people read them: three digits and a unit of a thousand.
+//! Large numbers as people read them.
 
 /// `999 B`, `1.23 MB`, `145 GB`.
 pub fn bytes(count: u64) -> String {
@@ -6,10 +6,19 @@ pub fn bytes(count: u64) -> String {
     format!("{figure} {unit}")
 }
 
-/// `8.03B` for billions.
+/// `8.03B` for billions: three digits and a unit.
 pub fn short(value: f64) -> String {
     let (figure, unit) = scaled(value, ["", "K", "M", "B", "T", "Q"]);
     format!("{figure}{unit}")
+}
+
+/// `950`, `12.3k`, `4.56M`: what changes from step to step has all its digits up to ten thousand, so that it stays comparable.
+pub(super) fn compact(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1e6 => format!("{:.2}M", value / 1e6),
+        v if v >= 1e4 => format!("{:.1}k", value / 1e3),
+        _ => format!("{value:.0}"),
+    }
 }
 
 fn scaled(mut value: f64, units: [&'static str; 6]) -> (String, &'static str) {
@@ -35,5 +44,11 @@ mod tests {
         assert_eq!([bytes(0), bytes(999), bytes(1500), bytes(1_234_567)], ["0 B", "999 B", "1.50 kB", "1.23 MB"]);
         assert_eq!([bytes(999_600), bytes(99_950_000)], ["1.00 MB", "100 MB"]);
         assert_eq!([short(8.03e9), short(48.2e9), short(12.0)], ["8.03B", "48.2B", "12"]);
+    }
+
+    #[test]
+    fn figures_of_steps_have_units_from_ten_thousand_on() {
+        let values = [0.0, 9999.0, 12_345.0, 4_560_000.0, -12_345.0];
+        assert_eq!(values.map(compact), ["0", "9999", "12.3k", "4.56M", "-12.3k"]);
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::console::Console;
+use super::figures::compact;
 use super::metrics::{PairMetrics, StepMetrics};
 
 /// Figures are means over this many steps.
@@ -94,7 +95,7 @@ impl Recent {
         let mut parts = vec![
             format!("step {done}/{}", self.num_steps),
             format!("loss {:.4}", self.mean(|step| step.loss)),
-            format!("{} tokens/s", short(rate(self.mean(|step| step.tokens as f64)))),
+            format!("{} tokens/s", compact(rate(self.mean(|step| step.tokens as f64)))),
             format!("ETA {}", clock(self.num_steps.saturating_sub(done) as f64 * step_s)),
             format!("grad {:.3}", self.mean(|step| step.grad_norm)),
             format!("lr {:.2e}", last.learning_rate),
@@ -110,7 +111,7 @@ impl Recent {
         }
         // Pictures, recordings, texts of a text tower: a language model has none.
         if self.steps.iter().any(|step| step.images > 0) {
-            parts.push(format!("{} items/s", short(rate(self.mean(|step| step.images as f64)))));
+            parts.push(format!("{} items/s", compact(rate(self.mean(|step| step.images as f64)))));
         }
         if self.steps.iter().any(|step| step.images > 0 || step.encoder_busy > 0.0) {
             parts.push(format!("encoder {}", percent(self.mean(|step| step.encoder_busy))));
@@ -124,15 +125,6 @@ impl Recent {
             parts.push(format!("too long {}", last.too_long));
         }
         parts.join("  ")
-    }
-}
-
-/// 950, 12.3k, 4.56M.
-pub(super) fn short(value: f64) -> String {
-    match value {
-        v if v >= 1e6 => format!("{:.2}M", v / 1e6),
-        v if v >= 1e4 => format!("{:.1}k", v / 1e3),
-        v => format!("{v:.0}"),
     }
 }
 
@@ -188,8 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
-        assert_eq!([short(0.0), short(9999.0), short(12_345.0), short(4_560_000.0)], ["0", "9999", "12.3k", "4.56M"]);
+    fn times_are_written_as_on_a_clock() {
         assert_eq!([clock(7.2), clock(754.0), clock(10_800.0)], ["0:07", "12:34", "3:00:00"]);
     }
 

@@ -53,7 +53,7 @@ pub fn describe_run(status: &Value, history: &Value, view: View) -> String {
         let values: Vec<f64> = history[key].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
         if values.len() > 1 {
             let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(a, b), &v| (a.min(v), b.max(v)));
-            let range = format!("{} to {}", short(least), short(most));
+            let range = format!("{} to {}", precise(least), precise(most));
             let points = CURVE.min(width.saturating_sub(11 + range.len()));
             lines.push(format!("{name:8} {}  {range}", view.paint(color, &curve(&values, points))));
         }
@@ -73,7 +73,7 @@ pub fn describe_run(status: &Value, history: &Value, view: View) -> String {
 
 /// Returns how far the run is and how fast.
 fn speed(status: &Value) -> Vec<String> {
-    let rate = |key: &str| status[key].as_f64().map_or("-".into(), progress::short);
+    let rate = |key: &str| status[key].as_f64().map_or("-".into(), figures::compact);
     let time = |key: &str| status[key].as_f64().map_or("-".into(), progress::clock);
     let mut parts = vec![
         format!("step {}/{}", status["done"], status["steps"]),
@@ -177,17 +177,12 @@ fn share(value: &Value) -> String {
 }
 
 fn number(value: &Value) -> String {
-    value.as_f64().map_or("-".into(), short)
+    value.as_f64().map_or("-".into(), precise)
 }
 
 /// 0.1234, 950, 12.3k, 4.56M.
-fn short(value: f64) -> String {
-    match value.abs() {
-        v if v >= 1e6 => format!("{:.2}M", value / 1e6),
-        v if v >= 1e4 => format!("{:.1}k", value / 1e3),
-        v if v >= 100.0 => format!("{value:.0}"),
-        _ => format!("{value:.4}"),
-    }
+fn precise(value: f64) -> String {
+    if value.abs() >= 100.0 { figures::compact(value) } else { format!("{value:.4}") }
 }
 
 /// Eight heights of a character, of `width` characters at most.
