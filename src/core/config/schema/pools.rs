@@ -163,18 +163,6 @@ impl Pools {
         [("pools.foundation", self.foundation)].into_iter().chain(own)
     }
 
-    /// Returns the foundation pools, each with its name: one, or one for the high-noise and one for the low-noise transformer.
-    pub fn foundations(&self, two: bool) -> Vec<(PoolName, FoundationPool)> {
-        match two {
-            false => vec![(PoolName::FOUNDATION, self.foundation)],
-            true => {
-                [(PoolName::FOUNDATION_HIGH, self.foundation_high), (PoolName::FOUNDATION_LOW, self.foundation_low)]
-                    .map(|(name, own)| (name, own.unwrap_or(self.foundation)))
-                    .into()
-            }
-        }
-    }
-
     /// Returns the encoder pool of this name.
     pub fn encoder_pool(&self, name: PoolName) -> Option<&EncoderPool> {
         if name == PoolName::ENCODER { Some(&self.encoder) } else { self.named.get(&name) }

@@ -318,7 +318,12 @@ impl RunConfig {
     /// Returns the foundation pools, each with its name: one, or if two transformers are trained that of high and that of low
     /// noise. Only for a config whose model is settled (`Model::settle`).
     pub fn foundations(&self) -> Vec<(PoolName, FoundationPool)> {
-        self.pools.foundations(self.model.experts == Some(Experts::Both))
+        let Pools { foundation, foundation_high, foundation_low, .. } = &self.pools;
+        if self.model.experts != Some(Experts::Both) {
+            return vec![(PoolName::FOUNDATION, *foundation)];
+        }
+        let own = [(PoolName::FOUNDATION_HIGH, foundation_high), (PoolName::FOUNDATION_LOW, foundation_low)];
+        own.map(|(name, own)| (name, own.unwrap_or(*foundation))).into()
     }
 
     /// Returns the foundation pool of this name, or `pools.foundation` if there is none.
