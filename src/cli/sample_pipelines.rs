@@ -41,7 +41,7 @@ fn check(folder: &Path) {
     let texts: Vec<&Tensor> = ["text/0", "text/1"].iter().filter_map(|name| expected.get(*name)).collect();
     let want = Tensor::cat(&texts, 0);
     let text_error = error(&rows.narrow(0, 0, want.size()[0]), &want);
-    let row = SampleRow::new(&prompts[0].meta, true, NoisePurpose::Evaluation(0));
+    let row = SampleRow::new(&prompts[0].meta, NoisePurpose::Evaluation(0));
     let made = painter.latents(&prompts[0], &row, &settings, expected["noise"].shallow_clone()).unwrap();
     let latent_error = error(&made, &expected["latents"]);
     println!("{name:24} text {text_error:.1e}, latents {latent_error:.1e}");

@@ -101,7 +101,7 @@ impl Painter {
     /// # Errors
     /// The prompt has no size, or the device failed.
     pub fn make(&self, prompt: &Sample, settings: &MakeSettings, draw: u32, fps: f64) -> Result<Clip> {
-        let row = SampleRow::new(&prompt.meta, true, NoisePurpose::Evaluation(draw));
+        let row = SampleRow::new(&prompt.meta, NoisePurpose::Evaluation(draw));
         if row.target.is_none() {
             return Err(anyhow!("the prompt does not give the size of the result"));
         }

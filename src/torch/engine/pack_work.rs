@@ -81,7 +81,11 @@ impl PackWork {
     /// Returns what the plan says of its samples; those that have lost a unit do not count.
     pub fn rows(&self, purpose: NoisePurpose) -> Rc<[SampleRow]> {
         let is_whole = |id| self.units.iter().all(|unit| !unit.is_skipped || !unit.samples.contains(&id));
-        self.pack.samples.iter().map(|sample| SampleRow::new(sample, is_whole(sample.id), purpose)).collect()
+        let row = |sample: &SampleMeta| {
+            let row = SampleRow::new(sample, purpose);
+            if is_whole(sample.id) { row } else { row.without_targets() }
+        };
+        self.pack.samples.iter().map(row).collect()
     }
 
     /// Gives up these units, unless the pack is in work already, with features of theirs.

@@ -54,16 +54,21 @@ pub struct SampleRow {
 }
 
 impl SampleRow {
-    /// The row of a planned sample.
-    pub fn new(sample: &SampleMeta, counts: bool, purpose: NoisePurpose) -> SampleRow {
+    /// The row of a planned sample that has all of its features.
+    pub fn new(sample: &SampleMeta, purpose: NoisePurpose) -> SampleRow {
         SampleRow {
             id: sample.id,
             num_tokens: sample.num_tokens as usize,
-            num_targets: if counts { sample.num_targets } else { 0 },
+            num_targets: sample.num_targets,
             target: sample.target,
             items: sample.items.clone(),
             purpose,
         }
+    }
+
+    /// The same row without a weight in the loss: its sample has lost the features of an item.
+    pub fn without_targets(self) -> SampleRow {
+        SampleRow { num_targets: 0, ..self }
     }
 }
 

@@ -142,7 +142,7 @@ mod tests {
     fn batch(samples: &[(u64, &[usize])]) -> MicroBatch {
         let row = |(id, lens): &(u64, &[usize])| {
             let meta = SampleMeta::of_tokens(SampleId(*id), lens.iter().sum::<usize>() as u32, 1);
-            SampleRow::new(&meta, true, NoisePurpose::Training)
+            SampleRow::new(&meta, NoisePurpose::Training)
         };
         let ends = samples.iter().flat_map(|(_, lens)| lens.iter()).scan(0, |end, len| {
             *end += len;

@@ -55,7 +55,7 @@ fn row(id: u64, t: u32, given: u32) -> SampleRow {
     let item = ItemMeta { tower: Tower::Vae, grid: Grid { t: 1, h: 1, w: given }, num_features: given };
     let items = if given > 0 { vec![item] } else { Vec::new() };
     let meta = SampleMeta { target, items, ..SampleMeta::of_tokens(SampleId(id), 2 * t, 1) };
-    SampleRow::new(&meta, true, NoisePurpose::Evaluation(0))
+    SampleRow::new(&meta, NoisePurpose::Evaluation(0))
 }
 
 #[test]
