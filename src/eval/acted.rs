@@ -32,7 +32,7 @@ pub fn act(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<V
     let mut records = Vec::new();
     // Its weights are those of all sets, whichever robot acts.
     let mut opened: Option<Trained> = None;
-    for (file, name) in eval.set_names(false).into_iter().filter_map(|name| Some((eval.file(&name)?, name))) {
+    for (name, file) in eval.files() {
         let set = open(&file)?;
         let robot = match keys.embodiments.is_empty() {
             true => None,

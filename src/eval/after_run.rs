@@ -53,7 +53,7 @@ pub fn check(config: &RunConfig, folder: &ModelFolder) -> Result<()> {
         }
         ModelKind::Diffusion { .. } => None,
     };
-    for (file, name) in eval.set_names(false).into_iter().filter_map(|name| Some((eval.file(&name)?, name))) {
+    for (name, file) in eval.files() {
         let key = if name == Eval::HELD_OUT { "eval.path".to_owned() } else { format!("eval.sets.{name}") };
         let format = match kind {
             ModelKind::Tokens => Format::Auto,

@@ -48,7 +48,7 @@ pub fn open(
         let dataset = if is_policy { dataset.asking(config.num_acted()) } else { dataset };
         Ok(HeldOutSet { name, dataset })
     };
-    eval.set_names(config.data.val_size > 0.0).into_iter().map(open).collect()
+    eval.set_names(&config.data).into_iter().map(open).collect()
 }
 
 /// The settings of evaluations while the run goes on. Diffusion models and policies are always evaluated then, if only after the
@@ -146,6 +146,6 @@ pub fn summary(config: &RunConfig, folder: &ModelFolder) -> Option<String> {
         0 => String::new(),
         count => format!("; up to {count} questions of each set are answered"),
     };
-    let names = eval.set_names(config.data.val_size > 0.0).join(", ");
+    let names = eval.set_names(&config.data).join(", ");
     Some(format!("evaluated every {} steps and at the end: {names}{answers}", eval.every_steps))
 }

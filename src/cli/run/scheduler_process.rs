@@ -216,7 +216,7 @@ fn left_of(config: &RunConfig, composition: &Composition, done: &Resume) -> anyh
     let is_told = during.is_some() && config.log.jsonl;
     let told = if is_told { read_evaluations(&dir.join(EVAL))? } else { Vec::new() };
     let has = |name: &String| told.iter().any(|record| record.step == steps && record.set == *name);
-    let names = during.map(|eval| eval.set_names(config.data.val_size > 0.0)).unwrap_or_default();
+    let names = during.map(|eval| eval.set_names(&config.data)).unwrap_or_default();
     if is_told && !names.iter().any(has) {
         return Ok(Left::Evaluation);
     }

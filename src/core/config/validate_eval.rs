@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::error::code;
 use super::validate::Rules;
-use super::{EpisodeRange, Eval, Normalize, RunConfig, TrainFile};
+use super::{Data, EpisodeRange, Eval, Normalize, RunConfig, TrainFile};
 
 impl Rules<'_> {
     /// Checks what is evaluated and when, and that held-out samples are evaluated.
@@ -18,7 +18,7 @@ impl Rules<'_> {
             });
             return;
         };
-        let names = eval.set_names(sets_aside);
+        let names = eval.set_names(&config.data);
         self.broken(names.is_empty(), code::MISSING_KEY, &["eval"], || {
             let message = "missing required key `eval.path`, `eval.sets` or `data.val_size`".to_owned();
             (message, "set one of them to name the samples to evaluate")
@@ -151,11 +151,20 @@ impl Rules<'_> {
 }
 
 impl Eval {
-    /// Returns the names of the sets; the first determines the best step unless `best` names another.
-    pub fn set_names(&self, sets_aside: bool) -> Vec<String> {
-        let own = [(self.path.is_some(), Self::HELD_OUT), (sets_aside, Self::VAL)];
+    /// Returns the names of the sets, with the one that `data` sets aside; the first determines the best step unless `best` names another.
+    pub fn set_names(&self, data: &Data) -> Vec<String> {
+        let own = [(self.path.is_some(), Self::HELD_OUT), (data.val_size > 0.0, Self::VAL)];
         let own = own.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned());
         own.chain(self.sets.keys().cloned()).collect()
+    }
+
+    /// Returns the sets that have samples of their own, with their names: all but the one of `data.val_size`.
+    pub fn files(&self) -> impl Iterator<Item = (String, TrainFile)> {
+        let held_out = self.path.iter().map(|_| Self::HELD_OUT.to_owned());
+        held_out.chain(self.sets.keys().cloned()).filter_map(move |name| {
+            let file = self.file(&name)?;
+            Some((name, file))
+        })
     }
 
     /// Returns the samples of a set by its name; `None`: those that `data.val_size` holds out.
