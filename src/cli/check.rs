@@ -76,7 +76,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         if args.format.is_none() {
             println!("stage `{}`", stage.name);
         }
-        let checked = stage.check(before.as_ref(), false, !args.no_device)?;
+        let checked = stage.check(Against { before: before.as_ref(), is_anew: false, has_device: !args.no_device })?;
         if before.is_none() {
             super::tell_ignored(&checked.loaded);
         }
@@ -102,6 +102,16 @@ pub(super) struct Stage<'a> {
     overrides: &'a [String],
 }
 
+/// What a stage is checked against.
+pub(super) struct Against<'a> {
+    /// The stage before it.
+    pub before: Option<&'a RunConfig>,
+    /// Whether all stages begin anew: what the one before has saved does not count.
+    pub is_anew: bool,
+    /// Whether the run's devices are those of this machine.
+    pub has_device: bool,
+}
+
 /// Returns the stages of a file of which none is chosen; none where it has none.
 pub(super) fn stages_of<'a>(file: &'a Path, overrides: &'a [String]) -> Result<Vec<Stage<'a>>, Report> {
     let listed = config::stages(file, overrides)?.into_iter();
@@ -110,12 +120,11 @@ pub(super) fn stages_of<'a>(file: &'a Path, overrides: &'a [String]) -> Result<V
 }
 
 impl Stage<'_> {
-    /// Checks the stage. Where the one `before` it has no checkpoint yet, or all begin anew, that is with the model of the first
-    /// one.
+    /// Checks the stage. Where the one before it has no checkpoint yet, or all begin anew, that is with the model of the first one.
     ///
     /// # Errors
     /// A [`UsageError`]; mistakes in the file are printed.
-    pub fn check(&self, before: Option<&RunConfig>, is_anew: bool, has_device: bool) -> anyhow::Result<Checked> {
+    pub fn check(&self, Against { before, is_anew, has_device }: Against<'_>) -> anyhow::Result<Checked> {
         let has_begun = match before {
             Some(before) => {
                 self.expect_model(before)?;

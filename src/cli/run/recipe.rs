@@ -2,7 +2,7 @@
 
 use super::args::{ResumeFrom, RunArgs};
 use super::folder::{expect_no_run, expect_none_stored};
-use crate::cli::check::{Checked, stages_of};
+use crate::cli::check::{Against, Checked, stages_of};
 use crate::cli::{UsageError, exit};
 use loongforge_actors::launch::run_to_end;
 use loongforge_core::config::{RunConfig, StageStart};
@@ -33,10 +33,11 @@ pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
     let mut before = stages[0].load(StageStart::Checkpoint)?.config;
     expect_no_run(&before)?;
     for stage in &stages[1..] {
-        let checked = stage.check(Some(&before), args.overwrite, true);
+        let against = |before| Against { before, is_anew: args.overwrite, has_device: true };
+        let checked = stage.check(against(Some(&before)));
         let Checked { config, .. } = match checked {
             Ok(checked) => checked,
-            Err(error) => return stages[0].check(None, args.overwrite, true).and(Err(error)),
+            Err(error) => return stages[0].check(against(None)).and(Err(error)),
         };
         expect_no_run(&config)?;
         before = config;
