@@ -18,15 +18,24 @@ pub fn has_packs(composition: &Composition) -> anyhow::Result<bool> {
     Ok(!config.packs_first() || WantedPacks::new(config, composition.folder())?.find()?.is_some())
 }
 
-/// Sees to it that the run has its packs, and counts its steps in them. A run without such packs is returned as it is. `is_part`:
-/// its other processes were started apart; `takes_over`: in the place of a scheduler that had its packs. `resumed`: what it goes on from, which was found to fit.
+/// Whose packs a run takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum PacksOf {
+    /// Those that this process finds or makes.
+    ThisProcess,
+    /// Those of others, which must be there: the run's other processes were started apart and do not wait for packs to be made, or this
+    /// one takes the place of a scheduler that had its packs.
+    Others,
+}
+
+/// Sees to it that the run has its packs, and counts its steps in them. A run without such packs is returned as it is. `resumed`: what
+/// it goes on from, which was found to fit.
 ///
 /// # Errors
-/// The folder has another run, or the packs cannot be made; or this is one of several processes that were started apart, which do not
-/// wait for packs to be made.
+/// The folder has another run, the packs cannot be made, or those of others are not there.
 pub fn packed(
     args: &RunArgs,
-    (is_part, takes_over): (bool, bool),
+    packs_of: PacksOf,
     composition: Composition,
     resumed: Option<&Resume>,
     console: &Console,
@@ -34,7 +43,7 @@ pub fn packed(
     if !composition.config().packs_first() {
         return Ok(composition);
     }
-    if is_part || takes_over {
+    if packs_of == PacksOf::Others {
         return composition.settled().map_err(|error| UsageError::of(error).into());
     }
     let config = composition.config();

@@ -5,7 +5,7 @@ use super::folder::{Expect, find_resume};
 use super::former::FormerRun;
 use super::lock::RunLock;
 use super::meeting::{compose, fingerprint};
-use super::offline;
+use super::offline::{self, PacksOf};
 use super::packs_lock::expect_no_shares;
 use crate::cli::part::Part;
 use crate::cli::{UsageError, exit};
@@ -87,8 +87,8 @@ impl SchedulerProcess<'_> {
             let resumed = find_resume(wanted, &expect, &composition, snapshots.as_ref(), console)?;
             if restart == 0 {
                 // What would be refused is by now, and packs are made only then.
-                composition =
-                    offline::packed(args, (self.part.is_some(), takes_over), composition, resumed.as_ref(), console)?;
+                let packs_of = if self.part.is_some() || takes_over { PacksOf::Others } else { PacksOf::ThisProcess };
+                composition = offline::packed(args, packs_of, composition, resumed.as_ref(), console)?;
                 settled = composition.config().clone();
             }
             // A launcher may start again what has ended.
