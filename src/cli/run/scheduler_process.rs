@@ -92,12 +92,8 @@ impl SchedulerProcess<'_> {
                 settled = composition.config().clone();
             }
             // A launcher may start again what has ended.
-            let steps = settled.train.num_steps();
-            if let Some(done) = resumed.as_ref().filter(|resumed| resumed.first_step.0 >= steps) {
-                let left = left_of(&settled, &composition, done)?;
-                if left != Left::Evaluation {
-                    return self.conclude(&settled, done, left, uploads);
-                }
+            if let Some((done, left)) = all_done(&settled, &composition, resumed.as_ref())? {
+                return self.conclude(&settled, done, left, uploads);
             }
             if let Some(snapshots) = &snapshots {
                 clean(snapshots.path())?;
@@ -110,14 +106,7 @@ impl SchedulerProcess<'_> {
             let ended = self.attempt(composition, takes_over, former.take(), uploads);
             let restarts = ended.as_ref().is_err_and(|error| exit::of(error) == exit::LOST) && args.processes;
             if !restarts || restart >= loaded.config.run.max_restarts {
-                return match (ended, uploads::finish(uploads.take(), &settled, console)) {
-                    (Ok(code), Err(error)) if code == ExitCode::SUCCESS => Err(error.into()),
-                    // Who stopped the run starts it again by this code.
-                    (ended, copied) => {
-                        copied.unwrap_or_else(|error| console.line(&format!("warning: {error}")));
-                        ended
-                    }
-                };
+                return self.finish(ended, &settled, uploads.take());
             }
             let Err(error) = ended else { unreachable!("a run that has ended is not restarted") };
             console.line(&format!("{error}; restarting from the last checkpoint"));
@@ -154,13 +143,24 @@ impl SchedulerProcess<'_> {
             console.line(&format!("nothing to do: {path} has {num_steps} steps, and {asked}; raise it to train on"));
             Ok(())
         };
-        let copied = uploads::finish(uploads.take(), config, console);
-        if evaluated.is_err() {
-            copied.unwrap_or_else(|error| console.line(&format!("warning: {error}")));
-        } else {
-            copied?;
+        self.finish(evaluated.map(|()| ExitCode::SUCCESS), config, uploads.take())
+    }
+
+    /// Waits until checkpoints are copied. That they could not be is an error of a run that has succeeded, and else a warning.
+    fn finish(
+        &self,
+        ended: anyhow::Result<ExitCode>,
+        config: &RunConfig,
+        uploads: Option<Uploads>,
+    ) -> anyhow::Result<ExitCode> {
+        match (ended, uploads::finish(uploads, config, self.console)) {
+            (Ok(code), Err(error)) if code == ExitCode::SUCCESS => Err(error.into()),
+            // Who stopped the run starts it again by this code.
+            (ended, copied) => {
+                copied.unwrap_or_else(|error| self.console.line(&format!("warning: {error}")));
+                ended
+            }
         }
-        evaluated.map(|()| ExitCode::SUCCESS)
     }
 
     /// Returns whether this process has the scheduler, and no actor: another one may take over from its journal.
@@ -201,6 +201,21 @@ enum Left {
     AfterRun,
     /// The evaluation after the last step, which its actors make.
     Evaluation,
+}
+
+/// Returns the checkpoint of a run whose steps are all done, and what is left of it, unless its actors have to make that.
+///
+/// # Errors
+/// A file or folder of the run cannot be read.
+fn all_done<'a>(
+    config: &RunConfig,
+    composition: &Composition,
+    resumed: Option<&'a Resume>,
+) -> anyhow::Result<Option<(&'a Resume, Left)>> {
+    let steps = config.train.num_steps();
+    let Some(done) = resumed.filter(|resumed| resumed.first_step.0 >= steps) else { return Ok(None) };
+    let left = left_of(config, composition, done)?;
+    Ok((left != Left::Evaluation).then_some((done, left)))
 }
 
 /// Returns what is left of a run that has its last checkpoint, `done`, and may have been killed before that was evaluated.
