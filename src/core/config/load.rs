@@ -69,7 +69,8 @@ pub fn load_stage(
 ) -> Result<Loaded, Report> {
     let mut sources = Sources::default();
     let root = read(file, &mut sources);
-    load_root(file, root, overrides, &env.collect(), sources, Mode { files: Files::Here, start })
+    let given = Given { file, overrides, env: &env.collect() };
+    load_root(given, root, sources, Mode { files: Files::Here, start })
 }
 
 /// Returns a file's `stages` in order, if it has any and `overrides` select none.
@@ -99,14 +100,8 @@ pub fn load_elsewhere(
 ) -> Result<Loaded, Report> {
     let mut sources = Sources::default();
     let root = read(file, &mut sources);
-    load_root(
-        file,
-        root,
-        overrides,
-        &env.collect(),
-        sources,
-        Mode { files: Files::Elsewhere, start: StageStart::Checkpoint },
-    )
+    let given = Given { file, overrides, env: &env.collect() };
+    load_root(given, root, sources, Mode { files: Files::Elsewhere, start: StageStart::Checkpoint })
 }
 
 /// Loads a config from text, without files, overrides and environment. Relative paths are relative to the working directory.
@@ -125,14 +120,8 @@ pub fn load_text_with(text: &str, overrides: &[String]) -> Result<Loaded, Report
     let file = Path::new("config text");
     let mut sources = Sources::default();
     let root = parse(file, text, &mut sources);
-    load_root(
-        file,
-        root,
-        overrides,
-        &BTreeMap::new(),
-        sources,
-        Mode { files: Files::Here, start: StageStart::Checkpoint },
-    )
+    let given = Given { file, overrides, env: &BTreeMap::new() };
+    load_root(given, root, sources, Mode { files: Files::Here, start: StageStart::Checkpoint })
 }
 
 /// Whether the files that a config names must exist.
@@ -149,18 +138,24 @@ struct Mode {
     start: StageStart,
 }
 
+/// What the user gives beside the text of the file.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    file: &'a Path,
+    overrides: &'a [String],
+    env: &'a BTreeMap<String, String>,
+}
+
 fn load_root(
-    file: &Path,
+    given: Given<'_>,
     root: Result<Node, Problem>,
-    overrides: &[String],
-    env: &BTreeMap<String, String>,
     mut sources: Sources,
     mode: Mode,
 ) -> Result<Loaded, Report> {
     let mut problems = Vec::new();
-    let assembled = assemble(file, root, overrides, env, &mut sources, mode.start, &mut problems);
-    let loaded = assembled.and_then(|assembled| finish(assembled, env, mode.files, &sources, &mut problems));
-    let ignored = variables::ignored(env.keys(), |name| sources.read_variable(name));
+    let assembled = assemble(given, root, &mut sources, mode.start, &mut problems);
+    let loaded = assembled.and_then(|assembled| finish(assembled, given.env, mode.files, &sources, &mut problems));
+    let ignored = variables::ignored(given.env.keys(), |name| sources.read_variable(name));
     match loaded {
         Some(loaded) => Ok(Loaded { ignored, ..loaded }),
         None => Err(Report { ignored, ..sources.report(problems) }),
@@ -178,10 +173,8 @@ struct Assembled {
 
 /// Composes the files and applies environment and command line.
 fn assemble(
-    file: &Path,
+    Given { file, overrides, env }: Given<'_>,
     root: Result<Node, Problem>,
-    overrides: &[String],
-    env: &BTreeMap<String, String>,
     sources: &mut Sources,
     start: StageStart,
     problems: &mut Vec<Problem>,
