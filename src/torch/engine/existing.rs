@@ -6,17 +6,24 @@ use crate::params::{LinearModule, LoraConfig, ParamSpec, Role};
 use crate::train::{AdapterFolder, Found};
 use loongforge_core::config::{Lora, Source};
 
-/// The adapters that `folder` has beside the parameters of one part, and trained what of it the folder holds itself. A stage of a
+/// One part of a model, whose adapters are in a folder.
+pub(super) struct AdaptedPart<'a, F> {
+    pub key: &'static str,
+    pub lora: &'a Lora,
+    pub folder: &'a Source,
+    /// Tells of the name of a parameter in the checkpoint whether it is the part's.
+    pub is_own: F,
+}
+
+/// The adapters that the folder has beside the parameters of the part, and trained what of it the folder holds itself. A stage of a
 /// pipeline, where `is_whole` is false, may have none of them.
 pub(super) fn existing(
+    part: &AdaptedPart<'_, impl Fn(&str) -> bool>,
     all: &mut [ParamSpec],
     tree: &TreeNames,
-    key: &'static str,
-    lora: &Lora,
-    folder: &Source,
-    is_own: &impl Fn(&str) -> bool,
     is_whole: bool,
 ) -> Result<Vec<(LinearModule, LoraConfig)>, TrainedError> {
+    let &AdaptedPart { key, lora, folder, ref is_own } = part;
     let wrong = |source| TrainedError::Adapter { key, source: Box::new(source) };
     let opened = AdapterFolder::open(folder.as_path()).map_err(wrong)?;
     let own: Vec<ParamSpec> = all.iter().filter(|spec| is_own(part_name(spec))).cloned().collect();
@@ -28,7 +35,7 @@ pub(super) fn existing(
         let folder = folder.as_str().to_owned();
         return if is_whole && has_maps { Err(TrainedError::NoAdapter { key, folder }) } else { Ok(Vec::new()) };
     }
-    agree(key, lora, folder, &opened.config.lora, &contents.adapters, &own)?;
+    agree(part, &opened.config.lora, &contents.adapters, &own)?;
     for spec in all.iter_mut().filter(|spec| contents.whole.iter().any(|whole| whole.name == spec.name)) {
         if spec.role == Role::Frozen {
             spec.role = Role::Trained;
@@ -40,14 +47,13 @@ pub(super) fn existing(
 }
 
 /// Checks that the adapters are what the config says of them.
-fn agree(
-    key: &'static str,
-    lora: &Lora,
-    folder: &Source,
+fn agree<F>(
+    part: &AdaptedPart<'_, F>,
     there: &LoraConfig,
     found: &[Found],
     own: &[ParamSpec],
 ) -> Result<(), TrainedError> {
+    let &AdaptedPart { key, lora, folder, .. } = part;
     let differ = |name: &'static str, typed: String, found: String| {
         let folder = folder.as_str().to_owned();
         Err(TrainedError::Contradiction { key, name, typed, found, folder })

@@ -1,6 +1,6 @@
 //! Describes which of a pool's parameters a run trains: what is frozen by part or by name, and adapters beside what is.
 
-use super::existing::{existing, named_modules, part_name};
+use super::existing::{AdaptedPart, existing, named_modules, part_name};
 use super::lora::{TrainedError, lora_config};
 use crate::model::{ModelConfig, TreeNames};
 use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec, Role, Rounding};
@@ -63,7 +63,7 @@ fn with_roles<'a>(
         let is_own = |name: &str| part_of(name).0 == key;
         let own: Vec<&LinearModule> = modules.iter().filter(|module| is_own(&module.path)).collect();
         let adapters = match &lora.adapter {
-            Some(folder) => existing(&mut all, tree, key, lora, folder, &is_own, is_whole)?,
+            Some(folder) => existing(&AdaptedPart { key, lora, folder, is_own: &is_own }, &mut all, tree, is_whole)?,
             None => {
                 if is_whole {
                     expect_matches(key, lora, &own, &named_modules(&all, &is_own))?;
