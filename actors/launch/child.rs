@@ -1,7 +1,9 @@
 //! One child process: its output with a name before each line, and how it ended.
 
-use loongforge_core::message::ActorId;
+use super::RunError;
+use loongforge_core::message::{ActorId, Replica};
 use loongforge_core::observe::CHILD;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::time::Duration;
@@ -11,6 +13,10 @@ use tokio::sync::Notify;
 
 /// Set for children: the parent's process id.
 pub(super) const PARENT: &str = "LOONGFORGE_PARENT";
+/// Set for children: the actor's index.
+const INDEX: &str = "LOONGFORGE_INDEX";
+/// Set for children: the place in the pool. Who replaces an encoder has its place, and an index that nobody has had.
+const PLACE: &str = "LOONGFORGE_PLACE";
 /// Ends of one place in the pool are counted for so long.
 pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(600);
 
@@ -35,6 +41,41 @@ pub(super) async fn wait(mut child: Child, kill: &Notify) -> End {
         Ok(status) => End { reason: format!("its process ended: {status}"), in_order: status.success() },
         Err(error) => End { reason: error.to_string(), in_order: false },
     }
+}
+
+/// Makes a child of `command`: it dies with this process, and takes the place `index` of its pool.
+pub fn beside(command: &mut std::process::Command, index: Option<u32>) {
+    command.env(PARENT, std::process::id().to_string()).env_remove(PLACE);
+    match index {
+        Some(index) => command.env(INDEX, index.to_string()),
+        None => command.env_remove(INDEX),
+    };
+}
+
+/// In a child: makes it die with its parent, and returns the index that it was started for. Elsewhere: does nothing.
+pub fn bind_to_parent() -> Result<Option<u32>, RunError> {
+    let Some(parent) = number(PARENT) else { return Ok(None) };
+    let failed = |source: io::Error| RunError::Start { what: "a process that dies with its parent".into(), source };
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| failed(error.into()))?;
+    if getppid().map(Pid::as_raw_nonzero).map(|pid| pid.get() as u32) != Some(parent) {
+        return Err(failed(io::Error::other("the parent is gone already")));
+    }
+    Ok(number(INDEX))
+}
+
+/// In a child: returns the place in its pool that it was started for.
+pub fn filled_place() -> Option<u32> {
+    number(PLACE)
+}
+
+fn number(name: &str) -> Option<u32> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// The variables that tell a child who it is. `place`: that it has in an encoder pool; others have that of their index.
+pub(super) fn variables(actor: ActorId, place: Option<Replica>) -> [(&'static str, String); 2] {
+    let place = place.map_or(actor.index, |place| place.index);
+    [(INDEX, actor.index.to_string()), (PLACE, place.to_string())]
 }
 
 /// Copies the lines of a child's output to this process's log, with the actor's name, until it closes.
@@ -68,6 +109,13 @@ async fn next_line(output: &mut (impl AsyncBufRead + Unpin)) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_replacement_is_told_its_own_index_and_the_place_of_who_died() {
+        let told = |place| variables(ActorId::encoder(5), place).map(|(name, value)| format!("{name}={value}"));
+        assert_eq!(told(Some(Replica::encoder(1))), ["LOONGFORGE_INDEX=5", "LOONGFORGE_PLACE=1"]);
+        assert_eq!(told(None), ["LOONGFORGE_INDEX=5", "LOONGFORGE_PLACE=5"]);
+    }
 
     #[test]
     fn lines_that_are_no_text_are_passed_on_and_those_after_them() {

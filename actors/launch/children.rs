@@ -2,14 +2,14 @@
 //! when the parent dies.
 
 use super::RunError;
-use super::child::{CRASH_WINDOW, End, PARENT, pass_on, wait};
+use super::child::{End, PARENT, pass_on, variables, wait};
 use super::join::JoinError;
 use super::keeper::{Order, Started, Word, keeper, socket};
+use super::pool_slot::PoolSlot;
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, PoolName, Replica, Role};
 use loongforge_core::schedule::PoolSizes;
 use loongforge_core::transport::link;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -28,14 +28,9 @@ use tokio::task::{JoinSet, spawn_local};
 /// Makes the command of one actor's process, which is to join at the given address.
 pub type Start = Box<dyn Fn(ActorId, &Address) -> std::process::Command>;
 
-/// Set for children: the actor's index.
-const INDEX: &str = "LOONGFORGE_INDEX";
-
 /// How long children may run after their actors have ended.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Number of deaths of one index within `CRASH_WINDOW` after which it is given up.
-const MAX_DEATHS: usize = 3;
 /// How long to wait before a dead encoder is replaced: when a run ends, its processes end too.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 
@@ -90,31 +85,6 @@ pub(super) struct Children {
 
 /// Processes that a keeper has started, by their numbers.
 type Kept = Rc<RefCell<BTreeMap<u64, (ActorId, watch::Sender<Option<String>>)>>>;
-
-#[derive(Default)]
-struct PoolSlot {
-    /// Nobody: it is to be filled.
-    holder: Option<ActorId>,
-    /// It is let go: nobody follows.
-    leaves: bool,
-    deaths: Vec<Instant>,
-}
-
-impl PoolSlot {
-    fn of(holder: ActorId) -> Self {
-        Self { holder: Some(holder), ..Self::default() }
-    }
-
-    fn died(&mut self, at: Instant) {
-        self.deaths.retain(|death| death.elapsed() < CRASH_WINDOW);
-        self.deaths.push(at);
-        self.holder = None;
-    }
-
-    fn is_given_up(&self) -> bool {
-        self.deaths.len() > MAX_DEATHS
-    }
-}
 
 impl Children {
     /// Starts the processes of all actors, or tells the keeper of this process to. `is_takeover`: takes over those that the keeper
@@ -227,7 +197,8 @@ impl Children {
         let number = u64::from(std::process::id()) << 32 | STARTED.fetch_add(1, Relaxed);
         let words = std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_owned).collect();
         let environment = command.get_envs().map(|(name, value)| (name.to_owned(), value.map(OsStr::to_owned)));
-        let environment = environment.chain([(INDEX.into(), Some(actor.index.to_string().into()))]).collect();
+        let own = variables(actor, place).map(|(name, value)| (name.into(), Some(value.into())));
+        let environment = environment.chain(own).collect();
         self.expect(number, actor);
         self.order(Order::Start { number, actor, place, words, environment });
     }
@@ -246,7 +217,7 @@ impl Children {
             return Ok(());
         }
         let mut command = Command::from(command);
-        command.env(PARENT, std::process::id().to_string()).env(INDEX, actor.index.to_string());
+        command.env(PARENT, std::process::id().to_string()).envs(variables(actor, place));
         // Their own group: Ctrl-C is for the scheduler, which stops them in order.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
         let named = |source| RunError::Start { what: format!("the process of {actor}"), source };
@@ -356,18 +327,29 @@ impl Children {
     fn change(&self, pool: PoolName, actors: u32, anew: bool, next_index: impl Fn(PoolName) -> u32) -> Vec<ActorId> {
         let stays = |(place, slot): &(&Replica, &PoolSlot)| place.pool == pool && !slot.leaves;
         let here = self.places.borrow().iter().filter(stays).count() as u32;
-        let here = if anew { 0 } else { here };
         let of_pool: Vec<ActorId> = self.encoders().into_iter().filter(|actor| actor.pool == pool).collect();
-        for _ in here..actors {
-            let index = next_index(pool);
-            self.begin(Replica::new(pool, index), ActorId::encoder_of(pool, index));
-        }
         let num_over = if anew { of_pool.len() } else { here.saturating_sub(actors) as usize };
         let leaving: Vec<ActorId> = of_pool.into_iter().rev().take(num_over).collect();
         for place in self.places.borrow_mut().values_mut() {
             place.leaves |= place.holder.is_some_and(|holder| leaving.contains(&holder));
         }
+        let num_staying = if anew { 0 } else { here };
+        for _ in num_staying..actors {
+            let place = self.free_place(pool);
+            self.begin(place, ActorId::encoder_of(pool, next_index(pool)));
+        }
         leaving
+    }
+
+    /// The first place of a pool that nobody has, or that its actor is leaving: actors take their GPUs by their places.
+    fn free_place(&self, pool: PoolName) -> Replica {
+        let mut places = self.places.borrow_mut();
+        let mut place = Replica::new(pool, 0);
+        while places.get(&place).is_some_and(|slot| !slot.leaves) {
+            place.index += 1;
+        }
+        places.remove(&place);
+        place
     }
 
     /// Encoders that have a place and are not let go, in order.
@@ -411,27 +393,6 @@ impl Children {
     }
 }
 
-/// Makes a child of `command`: it dies with this process, and takes the place `index` of its pool.
-pub fn beside(command: &mut std::process::Command, index: Option<u32>) {
-    command.env(PARENT, std::process::id().to_string());
-    match index {
-        Some(index) => command.env(INDEX, index.to_string()),
-        None => command.env_remove(INDEX),
-    };
-}
-
-/// In a child: makes it die with its parent, and returns the index that it was started for. Elsewhere: does nothing.
-pub fn bind_to_parent() -> Result<Option<u32>, RunError> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
-    let Some(parent) = number(PARENT) else { return Ok(None) };
-    let failed = |source: io::Error| RunError::Start { what: "a process that dies with its parent".into(), source };
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| failed(error.into()))?;
-    if getppid().map(Pid::as_raw_nonzero).map(|pid| pid.get() as u32) != Some(parent) {
-        return Err(failed(io::Error::other("the parent is gone already")));
-    }
-    Ok(number(INDEX))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -445,5 +406,30 @@ mod tests {
             let [first, second] = attempts.map(|children| children.kept.take().into_keys().next());
             assert_ne!(first, second);
         });
+    }
+
+    #[test]
+    fn a_replacement_has_the_place_of_who_died_and_a_new_encoder_the_first_free_one() {
+        let children = Children::default();
+        let next = std::cell::Cell::new(0);
+        let next_index = |_: PoolName| next.replace(next.get() + 1);
+        let holders = || {
+            let places = children.places.borrow();
+            let holders = places.iter().map(|(place, slot)| (place.index, slot.holder.map(|holder| holder.index)));
+            holders.collect::<Vec<_>>()
+        };
+        assert!(children.scale(PoolName::ENCODER, 2, next_index).is_empty());
+        assert_eq!(holders(), [(0, Some(0)), (1, Some(1))]);
+        let place = children.give_up(ActorId::encoder(0), false).unwrap();
+        children.begin(place, ActorId::encoder(next_index(PoolName::ENCODER)));
+        assert_eq!(holders(), [(0, Some(2)), (1, Some(1))]);
+        children.scale(PoolName::ENCODER, 3, next_index);
+        assert_eq!(holders(), [(0, Some(2)), (1, Some(1)), (2, Some(3))]);
+        // Who leaves makes room for those after it, and is nobody's loss when it has ended.
+        let leaving = children.renew(PoolName::ENCODER, 2, next_index);
+        assert_eq!(leaving, [3, 2, 1].map(ActorId::encoder));
+        assert_eq!(holders(), [(0, Some(4)), (1, Some(5)), (2, Some(3))]);
+        assert!(leaving.iter().all(|&actor| children.give_up(actor, true).is_none()));
+        assert_eq!(children.encoders(), [4, 5].map(ActorId::encoder));
     }
 }

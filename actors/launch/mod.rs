@@ -11,6 +11,7 @@ pub mod join;
 mod keeper;
 mod meeting;
 pub mod net;
+mod pool_slot;
 mod requests;
 mod run_to_end;
 mod scale;
@@ -25,7 +26,8 @@ mod wanted;
 mod wires;
 
 pub use assignment::Assignment;
-pub use children::{Process, Start, beside, bind_to_parent};
+pub use child::{beside, bind_to_parent, filled_place};
+pub use children::{Process, Start};
 pub use environment::{JOIN_PORT, LOCAL_RANKS, LaunchedPart, Launcher, PlaceError, local_rank, place};
 pub use in_process::run_in_process;
 pub use keeper::{is_takeover, keep, keeper};

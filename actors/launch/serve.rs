@@ -30,7 +30,7 @@ pub fn serve_role(
     make_engine: impl FnOnce(Assignment) -> EngineFactory,
 ) -> Result<(), RunError> {
     let wanted = wanted.into();
-    let index = super::children::bind_to_parent()?.or(wanted.index);
+    let index = super::child::bind_to_parent()?.or(wanted.index);
     let wanted = WantedActor { index, ..wanted };
     let folder = super::in_process::rendezvous()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

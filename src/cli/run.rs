@@ -25,7 +25,9 @@ use crate::preflight::Asked;
 use crate::run::compose::Composition;
 use crate::run::engines;
 use loongforge_actors::launch::net::Party;
-use loongforge_actors::launch::{WantedActor, bind_to_parent, is_takeover, keep, keeper, local_rank, stop_around};
+use loongforge_actors::launch::{
+    WantedActor, bind_to_parent, filled_place, is_takeover, keep, keeper, local_rank, stop_around,
+};
 use loongforge_actors::{Phase, serve_role};
 use loongforge_core::checkpoint::MANIFEST;
 use loongforge_core::config::{self, Address, Loaded, LogFormat};
@@ -151,7 +153,7 @@ fn serve_actor(
 ) -> anyhow::Result<ExitCode> {
     let security = args.part.security(&loaded.config.run.name, Party::Actor(wanted.role))?;
     let local_rank = local_rank(|name| std::env::var(name).ok()).map_err(UsageError::of)?;
-    let recipe = composition.on_local_rank(local_rank).into_recipe();
+    let recipe = composition.on_local_rank(local_rank).in_place(filled_place()).into_recipe();
     let meeting = meeting(args, loaded, join.clone(), security);
     let name = log_name(wanted);
     console.keep_log(&loaded.config.run.dir.join("logs").join(&name));

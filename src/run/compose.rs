@@ -86,6 +86,7 @@ pub struct Composition {
     poison_items: Vec<PoisonItem>,
     stop: StopOn,
     local_rank: Option<u32>,
+    place: Option<u32>,
 }
 
 impl Composition {
@@ -119,6 +120,7 @@ impl Composition {
             poison_items: Vec::new(),
             stop: StopOn::Nothing,
             local_rank: None,
+            place: None,
         })
     }
 
@@ -276,6 +278,13 @@ impl Composition {
         self
     }
 
+    /// With `device: cuda` and no rank of its host this process takes the GPU of place `place` in its pool, rather than of its index,
+    /// which is greater where it replaces another one.
+    pub fn in_place(mut self, place: Option<u32>) -> Self {
+        self.place = place;
+        self
+    }
+
     /// Returns the run's config as its actors see it.
     pub fn config(&self) -> &RunConfig {
         &self.config
@@ -316,13 +325,13 @@ impl Composition {
 
     /// Holds what engines are made from.
     pub fn into_recipe(self) -> Arc<Recipe> {
-        let Self { mut config, folder, decoder, local_rank, .. } = self;
+        let Self { mut config, folder, decoder, local_rank, place, .. } = self;
         let pools = config.pools.encoders(folder.config.towers.set());
         if pools.iter().all(|(name, ..)| *name != PoolName::ENCODER) {
             // A text model, or its towers are in other pools: no actors wait here, and their cores are the others'.
             config.pools.encoder.replicas = 0;
         }
-        Arc::new(Recipe { config, folder, decoder, local_rank })
+        Arc::new(Recipe { config, folder, decoder, local_rank, place })
     }
 
     /// Returns what engines are made from, and what the scheduler begins with.

@@ -21,6 +21,8 @@ pub struct Recipe {
     pub decoder: Arc<dyn MediaDecoder>,
     /// The rank of this process on its host, where a launcher says so.
     pub local_rank: Option<u32>,
+    /// The place of this process in its pool, where it was started for one.
+    pub place: Option<u32>,
 }
 
 /// The maker of one actor's engine, to be called on the thread that will run it.
@@ -53,7 +55,7 @@ fn data_engine(recipe: &Recipe, assignment: &Assignment) -> Result<DataEngine, E
 
 /// Describes the engine of an actor that computes.
 fn engine_spec(recipe: &Recipe, assignment: Assignment) -> Result<EngineSpec, EngineError> {
-    let Recipe { config, folder, local_rank, .. } = recipe;
+    let Recipe { config, folder, local_rank, place, .. } = recipe;
     // An encoder that joins takes what is trained from another one; the checkpoint may be gone by then.
     let joins = assignment.me.role == Role::Encoder && !assignment.pools.contains(assignment.me);
     let resume = match assignment.resume.filter(|_| !joins) {
@@ -70,6 +72,7 @@ fn engine_spec(recipe: &Recipe, assignment: Assignment) -> Result<EngineSpec, En
         me: assignment.me,
         rendezvous: assignment.rendezvous,
         local_rank: *local_rank,
+        place: *place,
         reads: assignment.reads,
         resume,
         stop_token_ids: stop_tokens(&config, folder)?,

@@ -25,6 +25,7 @@ const OTHERS: &[&str] = &[
     "LOONGFORGE_INDEX",
     "LOONGFORGE_KEEPER",
     "LOONGFORGE_PARENT",
+    "LOONGFORGE_PLACE",
     // The build, tests and benchmarks read them.
     "LOONGFORGE_ARENA_TEST",
     "LOONGFORGE_AUDIO",

@@ -39,6 +39,7 @@ impl Encoders {
                     me: ActorId::encoder_of(*name, index),
                     rendezvous: PathBuf::new(),
                     local_rank: None,
+                    place: None,
                     resume: None,
                     reads: false,
                     stop_token_ids: Vec::new(),

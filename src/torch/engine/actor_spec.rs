@@ -30,6 +30,9 @@ pub struct EngineSpec {
     pub rendezvous: PathBuf,
     /// The rank of this process on its host, where a launcher says so: the GPU that it takes.
     pub local_rank: Option<u32>,
+    /// The place of this process in its pool, where it was started for one. An encoder that replaces another one has its place, and
+    /// with it its GPU.
+    pub place: Option<u32>,
     /// Checkpoint to go on from, and the step that comes next.
     pub resume: Option<(PathBuf, StepId)>,
     /// The actor's pool has no encoders: it reads features from the pool's `cache_dir`.
@@ -42,7 +45,11 @@ pub struct EngineSpec {
 
 /// Opens the actor's device, and has this thread compute as the actor does.
 pub(super) fn settle_thread(spec: &EngineSpec, own: Option<&OwnPool<'_>>) -> Result<tch::Device, EngineError> {
-    let number = spec.local_rank.map_or_else(|| number_of(spec), |rank| rank as usize);
+    let number = || {
+        let pools = PoolSizes::new(&spec.config, spec.model.towers.set());
+        number_of(&spec.config, &pools, spec.me, spec.place)
+    };
+    let number = spec.local_rank.map_or_else(number, |rank| rank as usize);
     let device = match is_dry_run() || spec.reads {
         true => tch::Device::Cpu,
         false => open_device_of(&device_of(spec, own), number)?,
@@ -78,14 +85,16 @@ pub(super) fn own_pool(spec: &EngineSpec) -> Option<OwnPool<'_>> {
     Some(OwnPool { name, pool, towers: all.only(set) })
 }
 
-/// The actor's number among those that compute: they take one GPU after the other, first the foundation's.
-fn number_of(spec: &EngineSpec) -> usize {
-    let sizes = PoolSizes::new(&spec.config, spec.model.towers.set());
-    let pools = sizes.foundations.iter().chain(&sizes.encoders);
-    let computes = |name| spec.config.pools.encoder_pool(name).is_none_or(|pool| !pool.reads());
-    let before = pools.take_while(|pool| pool.name != spec.me.pool).filter(|pool| computes(pool.name));
-    let before = before.map(|pool| pool.actors).sum::<u32>();
-    (before + spec.me.index) as usize
+/// The actor's number among those that use GPUs: they take one after the other, first the foundation's. `pools`: all of the run;
+/// `place`: as in [`EngineSpec`].
+fn number_of(config: &RunConfig, pools: &PoolSizes, me: ActorId, place: Option<u32>) -> usize {
+    let on_gpu = |name| match config.pools.encoder_pool(name) {
+        Some(pool) => !pool.reads() && pool.device.unwrap_or(config.device) != Device::Cpu,
+        None => config.device != Device::Cpu,
+    };
+    let before = pools.foundations.iter().chain(&pools.encoders).take_while(|pool| pool.name != me.pool);
+    let before = before.filter(|pool| on_gpu(pool.name)).map(|pool| pool.actors).sum::<u32>();
+    (before + place.unwrap_or(me.index)) as usize
 }
 
 /// Returns whether any parameter is trained.
@@ -213,4 +222,43 @@ fn wake_autograd(device: tch::Device) -> Result<(), EngineError> {
     let [y, dy] = [x.f_mul_scalar(2.0).map_err(failed)?, x.f_ones_like().map_err(failed)?];
     grad(&[&y], &[&dy], &[&x])?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::config::load_text;
+    use loongforge_core::schedule::PoolSize;
+
+    fn config() -> RunConfig {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["config.json", "tokenizer.json", "d.jsonl"] {
+            std::fs::write(folder.path().join(name), "{}").unwrap();
+        }
+        let at = folder.path().display();
+        let text = format!(
+            "run: {{ name: t }}\nmodel: {{ load: {at}, weights: random }}\ndata:\n  train: [{{ path: {at}/d.jsonl }}]\n\
+             train:\n  steps: 10\n  global_batch_size: 4\n  lr: 1e-05\n"
+        );
+        load_text(&text).unwrap_or_else(|report| panic!("{report}")).config
+    }
+
+    #[test]
+    fn actors_take_one_gpu_after_the_other_and_a_replacement_that_of_who_died() {
+        let mut config = config();
+        config.device = Device::Cuda(None);
+        let audio: PoolName = "audio".parse().unwrap();
+        let encoders = [audio, PoolName::ENCODER].map(|name| PoolSize { name, actors: 2 });
+        let pools = PoolSizes { encoders: encoders.to_vec(), ..PoolSizes::of_roles(1, 0, 2) };
+        config.pools.named.insert(audio, config.pools.encoder.clone());
+        let numbers = |config: &RunConfig| {
+            let actors = pools.foundation_actors().chain(pools.encoder_actors());
+            actors.map(|me| number_of(config, &pools, me, None)).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(&config), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(number_of(&config, &pools, ActorId::encoder(7), Some(1)), 5);
+        // Actors on the CPU leave no GPU out.
+        config.pools.named.insert(audio, EncoderPool { device: Some(Device::Cpu), ..config.pools.encoder.clone() });
+        assert_eq!(numbers(&config)[4..], [2, 3]);
+    }
 }

@@ -49,6 +49,7 @@ pub fn memory_of(
         me,
         rendezvous: PathBuf::new(),
         local_rank: None,
+        place: None,
         stop_token_ids: Vec::new(),
         samples: None,
         resume: None,
