@@ -23,7 +23,7 @@ use loongforge_core::schedule::SigmaSpec;
 use loongforge_core::store::StoreError;
 use loongforge_torch::device::{CUBLAS_WORKSPACE, adds_in_order};
 use loongforge_torch::engine::{
-    check_engines, note_on_carried_parts, open_device, random_parts, whole_beside_adapters, without_effect,
+    check_engines, find_device, note_on_carried_parts, random_parts, whole_beside_adapters, without_effect,
 };
 use loongforge_torch::native::expect_products;
 use std::sync::Arc;
@@ -130,7 +130,8 @@ impl Preflight<'_> {
         let memory = memory::check(config, model, asked.alone)?;
         check_engines(config, model).map_err(PreflightError::Engine)?;
         if asked.device {
-            open_device(&config.device).map_err(PreflightError::Engine)?;
+            // Not opened: this process may be the scheduler's alone, and would keep memory of the first GPU.
+            find_device(&config.device, 0).map_err(PreflightError::Engine)?;
             if config.run.deterministic && !adds_in_order(config.device) {
                 let what = format!(
                     "run.deterministic: on a GPU the environment variable {CUBLAS_WORKSPACE} must be :4096:8 (the default if it is unset)"

@@ -195,6 +195,20 @@ pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
 /// Works like [`open_device`], of the process that is `number` on its host: of `cuda` without a number each takes the
 /// next GPU, in turns.
 pub fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
+    let found = find_device(device, number)?;
+    if let tch::Device::Cuda(index) = found {
+        enter_gpu(index);
+        wake_autograd(found)?;
+    }
+    Ok(found)
+}
+
+/// Returns what [`open_device_of`] opens. Memory of a GPU is taken by a process that opens it, which one that only asks keeps as
+/// long as it lives.
+///
+/// # Errors
+/// There is no such device on this machine.
+pub fn find_device(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
     // Where nobody has settled it before.
     match crate::device::settle(*device).0 {
         Device::Cpu | Device::Auto => Ok(tch::Device::Cpu),
@@ -205,8 +219,6 @@ pub fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, Eng
             if index as i64 >= count {
                 return Err(format!("device: cuda:{index} was asked for, but there are {count} CUDA devices").into());
             }
-            enter_gpu(index);
-            wake_autograd(tch::Device::Cuda(index))?;
             Ok(tch::Device::Cuda(index))
         }
     }

@@ -59,7 +59,7 @@ mod unlike_ranks_tests;
 mod zero_tests;
 
 pub use activations::{Activations, OverBudget};
-pub use actor_spec::{EngineSpec, open_device, open_device_of};
+pub use actor_spec::{EngineSpec, find_device, open_device, open_device_of};
 pub use buffer::{TorchBuffer, copied_bytes};
 pub use build::build_engine;
 pub use build_cached::build_feature_encoder;
