@@ -130,8 +130,7 @@ impl Preflight<'_> {
         let memory = memory::check(config, model, asked.alone)?;
         check_engines(config, model).map_err(PreflightError::Engine)?;
         if asked.device {
-            // Not opened: this process may be the scheduler's alone, and would keep memory of the first GPU.
-            find_device(&config.device, 0).map_err(PreflightError::Engine)?;
+            self.expect_devices(asked.alone)?;
             if config.run.deterministic && !adds_in_order(config.device) {
                 let what = format!(
                     "run.deterministic: on a GPU the environment variable {CUBLAS_WORKSPACE} must be :4096:8 (the default if it is unset)"
@@ -169,5 +168,17 @@ impl Preflight<'_> {
         lines.extend(said);
         after_run::check(config, self.folder).map_err(PreflightError::Eval)?;
         Ok(Passed { lines, num_samples })
+    }
+
+    /// Sees to it that the run's devices are here; those of its encoder pools where the run is `alone` on this machine. They are not
+    /// opened: this process may be the scheduler's alone, and would keep memory of the first GPU.
+    fn expect_devices(&self, alone: bool) -> Result<(), PreflightError> {
+        find_device(&self.config.device, 0).map_err(PreflightError::Engine)?;
+        let pools = self.config.pools.encoders(self.folder.config.towers.set());
+        for (name, pool, _) in pools.into_iter().filter(|(_, pool, _)| alone && !pool.reads()) {
+            let found = pool.device.map_or(Ok(tch::Device::Cpu), |device| find_device(&device, 0));
+            found.map_err(|error| PreflightError::Engine(format!("pools.{name}.{error}").into()))?;
+        }
+        Ok(())
     }
 }

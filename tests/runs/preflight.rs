@@ -209,6 +209,13 @@ fn a_verdict_is_what_a_run_comes_to() {
     }
 }
 
+#[test]
+fn a_device_of_a_pool_that_is_not_here_is_refused_with_its_key() {
+    let case = Case { model: None, overrides: vec!["device=cpu", "pools.encoder.device=cuda:99"] };
+    let reason = refusal(&fixture(&case), &case).unwrap();
+    assert!(reason.starts_with("pools.encoder.device"), "{reason}");
+}
+
 /// Every layout of every family has a verdict, with a reason where it is refused; and the plain one is accepted.
 #[test]
 fn every_layout_of_every_family_has_a_verdict() {
