@@ -8,7 +8,7 @@ use loongforge_torch::device::{Gpu, Stack};
 const FREE: f64 = 0.9;
 
 /// Findings of a machine whose GPUs can be used.
-pub fn of(stack: &Stack, gpus: &[Gpu]) -> Vec<Finding> {
+pub fn of(stack: &Stack, gpus: &[Option<Gpu>]) -> Vec<Finding> {
     let cuda = |version: Option<u32>| match version {
         Some(version) => format!("{}.{}", version / 1000, version % 1000 / 10),
         None => "?".to_owned(),
@@ -32,6 +32,10 @@ pub fn of(stack: &Stack, gpus: &[Gpu]) -> Vec<Finding> {
         }
     });
     findings.extend(gpus.iter().enumerate().map(|(index, gpu)| {
+        let Some(gpu) = gpu else {
+            let advice = "see nvidia-smi; runs can leave it out: name the others in CUDA_VISIBLE_DEVICES";
+            return Finding::expect("GPU", false, format!("cuda:{index} cannot be used"), advice);
+        };
         let (major, minor) = gpu.capability;
         let name = if gpu.name.is_empty() { "of an unknown name" } else { &gpu.name };
         let (free, all) = (bytes(gpu.free), bytes(gpu.memory));
@@ -64,7 +68,7 @@ mod tests {
         };
         let gpu = Gpu { name: "NVIDIA H200".to_owned(), capability: (9, 0), free: 149 << 30, memory: 150 << 30 };
         let said = |stack: &Stack, gpu: &Gpu| {
-            let findings = of(stack, std::slice::from_ref(gpu));
+            let findings = of(stack, &[Some(gpu.clone())]);
             findings.into_iter().map(|finding| (finding.found, finding.advice)).collect::<Vec<_>>()
         };
         let fine = said(&stack, &gpu);
@@ -77,5 +81,9 @@ mod tests {
         let (volta, used) = (Gpu { capability: (7, 0), ..gpu.clone() }, Gpu { free: 1 << 30, ..gpu });
         assert_eq!(advice(&said(&old, &volta)), [false; 3]);
         assert_eq!(advice(&said(&Stack::default(), &used)), [true, false, false]);
+        // One that cannot be used hides none behind it.
+        let found: Vec<String> = of(&old, &[None, Some(used)]).into_iter().map(|finding| finding.found).collect();
+        assert_eq!(found[2], "cuda:0 cannot be used");
+        assert!(found[3].starts_with("cuda:1, NVIDIA H200"), "{}", found[3]);
     }
 }

@@ -58,17 +58,20 @@ fn attribute(index: usize, attribute: c_int) -> Option<u32> {
     (status == 0).then_some(found as u32)
 }
 
-/// Makes the GPU this thread's current one: cuBLAS warns where a thread has none, and libtorch takes the first for set.
-pub fn enter_gpu(index: usize) {
-    if let Some(enter) = runtime_function::<unsafe extern "C" fn(c_int) -> c_int>(c"cudaSetDevice") {
-        // SAFETY: it takes a number. What it says of one that is not there, the first tensor says again.
-        let _ = unsafe { enter(index as c_int) };
-    }
+/// Makes the GPU this thread's current one: cuBLAS warns where a thread has none, and libtorch takes the first for set. Returns
+/// whether it is; what CUDA says of one that is not there, the first tensor says again.
+pub fn enter_gpu(index: usize) -> bool {
+    let Some(enter) = runtime_function::<unsafe extern "C" fn(c_int) -> c_int>(c"cudaSetDevice") else { return false };
+    // SAFETY: it takes a number.
+    let status = unsafe { enter(index as c_int) };
+    status == 0
 }
 
 /// Free bytes and all of them. Makes the GPU this thread's current one.
 fn memory(index: usize) -> Option<(u64, u64)> {
-    enter_gpu(index);
+    if !enter_gpu(index) {
+        return None;
+    }
     let get: unsafe extern "C" fn(*mut usize, *mut usize) -> c_int = runtime_function(c"cudaMemGetInfo")?;
     let (mut free, mut all) = (0, 0);
     // SAFETY: two numbers are written.
@@ -123,8 +126,8 @@ pub fn has_grouped_products(device: tch::Device) -> bool {
     matches!(capability(index), Some((9 | 10, 0)))
 }
 
-/// The GPUs of this process; none before CUDA's libraries are loaded.
-pub fn gpus() -> Vec<Gpu> {
+/// The GPUs of this process, `None` for one that cannot be used; none before CUDA's libraries are loaded.
+pub fn gpus() -> Vec<Option<Gpu>> {
     let gpu = |index: usize| {
         let (free, memory) = memory(index)?;
         let file = bus_id(index).map(|bus| Path::new("/proc/driver/nvidia/gpus").join(bus).join("information"));
@@ -132,7 +135,7 @@ pub fn gpus() -> Vec<Gpu> {
         let name = model(&text).unwrap_or_default().to_owned();
         Some(Gpu { name, capability: capability(index)?, free, memory })
     };
-    (0..num_gpus()).map_while(gpu).collect()
+    (0..num_gpus()).map(gpu).collect()
 }
 
 /// The versions that this process has loaded.
