@@ -58,6 +58,7 @@ LF_API void lf_store_free(void* store) { delete static_cast<c10::intrusive_ptr<S
 struct Group {
   c10::intrusive_ptr<Backend> backend;
   milliseconds timeout;
+  bool is_nccl = false;
 };
 
 static c10::intrusive_ptr<Store> meet(const char* path, const char* name, milliseconds timeout) {
@@ -105,10 +106,19 @@ LF_API void* lf_nccl_new(
     auto store = meet(path, name, timeout);
     auto backend = made<Backend>(
         65536, [&](void* at) { reinterpret_cast<NewBackend>(new_backend)(at, &store, rank, world, &options); });
-    return new Group{std::move(backend), timeout};
+    return new Group{std::move(backend), timeout, /*is_nccl=*/true};
   });
 }
-LF_API void lf_group_free(void* group) { delete static_cast<Group*>(group); }
+// Collectives that were begun have been waited for. NCCL's backend gives its communicators back when it is told to; else its destructor
+// does, with a warning that nobody has, and what fails meanwhile, as after a peer has died, leaves the destructor and ends the process.
+LF_API void lf_group_free(void* group) {
+  std::unique_ptr<Group> g(static_cast<Group*>(group));
+  if (!g->is_nccl) return;
+  lf_guard(-1, [&] {
+    g->backend->abort();
+    return 0;
+  });
+}
 
 // A collective on its way. Holds what it reads and writes.
 struct Pending {
