@@ -16,7 +16,7 @@ use crate::eval::after_run;
 use crate::eval::samples::{self, SampleError};
 use crate::model::folder::ModelFolder;
 use loongforge_core::checkpoint::StoredCheckpoints;
-use loongforge_core::config::{Device, KindError, ModelKind, RunConfig, Shift};
+use loongforge_core::config::{Device, KindError, ModelKind, Placement, RunConfig, Shift};
 use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::SigmaSpec;
@@ -175,7 +175,8 @@ impl Preflight<'_> {
     fn expect_devices(&self, alone: bool) -> Result<(), PreflightError> {
         find_device(&self.config.device, 0).map_err(PreflightError::Engine)?;
         let pools = self.config.pools.encoders(self.folder.config.towers.set());
-        for (name, pool, _) in pools.into_iter().filter(|(_, pool, _)| alone && !pool.reads()) {
+        let asked = alone && self.config.pools.placement == Placement::Separate;
+        for (name, pool, _) in pools.into_iter().filter(|(_, pool, _)| asked && !pool.reads()) {
             let found = pool.device.map_or(Ok(tch::Device::Cpu), |device| find_device(&device, 0));
             found.map_err(|error| PreflightError::Engine(format!("pools.{name}.{error}").into()))?;
         }

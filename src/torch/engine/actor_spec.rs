@@ -52,7 +52,7 @@ pub(super) fn settle_thread(spec: &EngineSpec, own: Option<&OwnPool<'_>>) -> Res
     let number = spec.local_rank.map_or_else(number, |rank| rank as usize);
     let device = match is_dry_run() || spec.reads {
         true => tch::Device::Cpu,
-        false => open_device_of(&device_of(spec, own), number)?,
+        false => open_device_of(&device_of(&spec.config, spec.me, own), number)?,
     };
     if !is_dry_run() {
         set_intra_op_threads(spec.config.threads_for(spec.me.pool));
@@ -63,9 +63,10 @@ pub(super) fn settle_thread(spec: &EngineSpec, own: Option<&OwnPool<'_>>) -> Res
     Ok(device)
 }
 
-/// The device that an actor's config names.
-pub(super) fn device_of(spec: &EngineSpec, own: Option<&OwnPool<'_>>) -> Device {
-    own.and_then(|own| own.pool.device).unwrap_or(spec.config.device)
+/// The device that the config names for the actor `me`: its pool's, or the run's. Encoders in a foundation's actors are where those are.
+pub(super) fn device_of(config: &RunConfig, me: ActorId, own: Option<&OwnPool<'_>>) -> Device {
+    let own = own.filter(|own| own.name == me.pool);
+    own.and_then(|own| own.pool.device).unwrap_or(config.device)
 }
 
 /// The encoder pool that an actor is of, or has in itself.
@@ -272,5 +273,16 @@ mod tests {
         // Actors on the CPU leave no GPU out.
         config.pools.named.insert(audio, EncoderPool { device: Some(Device::Cpu), ..config.pools.encoder.clone() });
         assert_eq!(numbers(&config)[4..], [2, 3]);
+    }
+
+    #[test]
+    fn a_device_of_encoders_is_not_that_of_a_foundation_which_has_them_in_its_actors() {
+        let mut config = config();
+        config.device = Device::Cuda(None);
+        config.pools.encoder.device = Some(Device::Cpu);
+        let own = OwnPool { name: PoolName::ENCODER, pool: &config.pools.encoder, towers: Towers::default() };
+        assert_eq!(device_of(&config, ActorId::encoder(0), Some(&own)), Device::Cpu);
+        assert_eq!(device_of(&config, ActorId::foundation(0), Some(&own)), Device::Cuda(None));
+        assert_eq!(device_of(&config, ActorId::foundation(0), None), Device::Cuda(None));
     }
 }

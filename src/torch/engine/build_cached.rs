@@ -94,7 +94,7 @@ pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<Encod
     let checkpoint = spec.resume.as_ref().map(|(checkpoint, _)| checkpoint.as_path());
     let stored = StoredTowers::new(config, checkpoint, specs);
     // The one that encoders would compute on.
-    let device = match device_of(spec, Some(own)) {
+    let device = match device_of(config, spec.me, Some(own)) {
         Device::Cpu | Device::Auto => tch::Device::Cpu,
         Device::Cuda(_) => tch::Device::Cuda(0),
     };
