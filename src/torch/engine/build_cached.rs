@@ -93,8 +93,8 @@ pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<Encod
     let dir = cache_dir(own)?;
     let checkpoint = spec.resume.as_ref().map(|(checkpoint, _)| checkpoint.as_path());
     let stored = StoredTowers::new(config, checkpoint, specs);
-    // The one that encoders would compute on.
-    let device = match device_of(config, spec.me, Some(own)) {
+    // The one that encoders would compute on; the run has settled its own, and not those of pools.
+    let device = match crate::device::settle(device_of(config, spec.me, Some(own))).0 {
         Device::Cpu | Device::Auto => tch::Device::Cpu,
         Device::Cuda(_) => tch::Device::Cuda(0),
     };
