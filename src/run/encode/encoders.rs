@@ -66,7 +66,9 @@ impl Working<'_> {
         let mut all = Totals::new();
         let mut failed = None;
         for (pool, handle) in self.0 {
-            match handle.join().expect("an encoder does not panic") {
+            // Operators that fail panic, such as for lack of memory.
+            let ended = handle.join().unwrap_or_else(|_| Err("it panicked, for the reason printed above".into()));
+            match ended {
                 Ok(totals) => {
                     for (tower, own) in totals {
                         let total = all.entry(tower).or_default();
@@ -107,4 +109,19 @@ fn encode(encoder: &mut FeatureEncoder, item: &KeyedItem, totals: &mut Totals) -
         None => total.found += 1,
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_encoder_that_panics_is_an_error_of_its_pool() {
+        let ended = std::thread::scope(|scope| {
+            let handle = scope.spawn(|| -> Result<Totals, EngineError> { panic!("out of memory") });
+            Working(vec![(PoolName::ENCODER, handle)]).join()
+        });
+        let error = ended.unwrap_err().to_string();
+        assert!(error.starts_with("encoder of the pool `encoder`: it panicked"), "{error}");
+    }
 }
