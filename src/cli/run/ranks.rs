@@ -14,13 +14,14 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Starts this command once for each of `count` ranks and waits for them. They are a gang: where one fails, the others
 /// are killed, and its exit code is this process's.
 ///
-/// The pod or node `n` (`JOB_COMPLETION_INDEX`, else 0) has the ranks from `n * count` on.
+/// The pod or node `n` has the ranks from `n * count` on; see [`node_of`].
 pub fn run(count: u32, part: &Part, pools: &PoolSizes) -> anyhow::Result<ExitCode> {
     let [WantedActor { pool, .. }] = part.actors[..] else {
         return Err(UsageError("--ranks needs --role encoder or --role foundation".into()).into());
     };
-    let node = std::env::var("JOB_COMPLETION_INDEX").ok().and_then(|text| text.parse().ok()).unwrap_or(0u32);
-    let (first, len) = (node.saturating_mul(count), pools.of(pool));
+    let len = pools.of(pool);
+    let node = node_of(|name| std::env::var(name).ok(), len.checked_div(count).unwrap_or(0));
+    let first = node.saturating_mul(count);
     if count == 0 || len % count != 0 || first >= len {
         let what = format!("--ranks {count} on node {node}: the run has {len} {pool} actors");
         return Err(UsageError(what).into());
@@ -50,6 +51,23 @@ pub fn run(count: u32, part: &Part, pools: &PoolSizes) -> anyhow::Result<ExitCod
     }
 }
 
+/// Variables by which launchers number the processes that they start, and say how many there are.
+const RANKS: [(&str, &str); 5] = [
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+];
+
+/// Returns which of the pool's `nodes` this one is: the index of an indexed job, or the rank of a launcher that has started a process on
+/// each of them; else 0.
+fn node_of(variable: impl Fn(&str) -> Option<String>, nodes: u32) -> u32 {
+    let number = |name: &str| variable(name)?.trim().parse::<u32>().ok();
+    let of_launcher = |(rank, world): (&str, &str)| number(rank).filter(|_| number(world) == Some(nodes));
+    number("JOB_COMPLETION_INDEX").or_else(|| RANKS.into_iter().find_map(of_launcher)).unwrap_or(0)
+}
+
 /// The words of a command line without `--ranks N`.
 fn without_ranks(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let (mut words, mut kept) = (words, Vec::new());
@@ -66,6 +84,20 @@ fn without_ranks(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_is_known_by_its_index_or_by_the_rank_of_a_launcher_with_a_process_on_each() {
+        let of = |text: &str, nodes: u32| {
+            let pairs: Vec<(&str, &str)> = text.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
+            node_of(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()), nodes)
+        };
+        assert_eq!(of("JOB_COMPLETION_INDEX=1 RANK=0 WORLD_SIZE=2", 2), 1);
+        assert_eq!(of("RANK=1 WORLD_SIZE=2", 2), 1);
+        assert_eq!(of("SKYPILOT_NODE_RANK=2 SKYPILOT_NUM_NODES=3", 3), 2);
+        assert_eq!(of("SLURM_PROCID=1 SLURM_NTASKS=2", 2), 1);
+        // Its processes are not those of the pool's nodes.
+        assert_eq!([of("RANK=1 WORLD_SIZE=3", 2), of("RANK=1", 2), of("", 1)], [0; 3]);
+    }
 
     #[test]
     fn a_rank_is_started_by_the_same_words_without_their_number() {
