@@ -5,6 +5,17 @@
 #include "gemm.h"
 #include <atomic>
 #include <memory>
+#include <unistd.h>
+
+// Words of a core's second cache; more than any has where the system does not tell.
+static int64_t second_cache_words() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  static const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#else
+  constexpr int64_t bytes = 0;
+#endif
+  return bytes > 0 ? bytes / 4 : int64_t{1} << 40;
+}
 
 static int64_t panels_of(int64_t lines, int64_t width) { return (lines + width - 1) / width; }
 

@@ -2,7 +2,7 @@
 // the header that defines their constants and `words_of`, `pack_lanes`, `tile_of_width`, `add_scaled` and `put_row`.
 
 // Most words that are packed at a time of each factor (8 MiB) and of each of its lines, and most words of the rows that a
-// thread takes together (512 KiB): with a panel of columns they lie in a core's second cache.
+// thread takes together (512 KiB).
 static constexpr int64_t MOST_WORDS = 2 << 20, LINE_WORDS = 2048, ROW_WORDS = 1 << 17;
 
 // Float32 is read in place, without packing, up to a stride of IN_PLACE_STRIDE words and this many words in all: with a larger stride
@@ -51,6 +51,17 @@ struct Panels {
 // that are worth waking a thread for.
 static constexpr int64_t TASKS = 6, THREAD_WORDS = 1 << 10;
 
+// Blocks of rows, each of which a thread takes together: as many as are wanted, of four tiles at least. Of more there are as many as it
+// takes for a block's rows, the panel of columns that they are multiplied by and the next one to lie in a core's second cache, of which an
+// eighth is left to the sums. Where not even two tiles do, to read more panels would cost more than to read the rows from the third cache.
+// Of one block no more are made: its panels of columns need not go to memory and back.
+static int64_t blocks_of(int64_t rows, int64_t words, int64_t wanted) {
+  const int64_t most = std::max<int64_t>(1, ROW_WORDS / (words * PACKED_ROWS));
+  const int64_t blocks = std::max(panels_of(rows, most), std::min(wanted, rows / 4));
+  const int64_t fits = (second_cache_words() / 8 * 7 / words - 2 * TILE_COLUMNS) / PACKED_ROWS;
+  return blocks == 1 || fits < 2 ? blocks : std::max(blocks, panels_of(rows, fits));
+}
+
 template <bool BF16, bool ROWS> static void tile_of(int64_t words, Panel a, int64_t a_line, Panel b, const Place& place) {
   if (place.columns <= LANES) tile_of_width<BF16, ROWS, 1>(words, a, a_line, b, place);
   else tile_of_width<BF16, ROWS, 2>(words, a, a_line, b, place);
@@ -86,9 +97,8 @@ static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, 
   if (a.lines <= FEW_ROWS && !a.bf16 && b.line == 1 && b.step != 1) return multiply_few_rows(a, b, to, stride, bias, add);
   const int64_t words = words_of(a), rows = panels_of(a.lines, TILE_ROWS), columns = panels_of(b.lines, TILE_COLUMNS);
   const int64_t threads = std::clamp<int64_t>(rows * columns * words / THREAD_WORDS, 1, at::get_num_threads());
-  // Rows are shared out first, four tiles together at least, which read each panel of columns one after the other.
-  const int64_t wanted = threads > 1 ? TASKS * threads : 1, fits = std::max<int64_t>(1, ROW_WORDS / (words * PACKED_ROWS));
-  const int64_t blocks = std::max(panels_of(rows, fits), std::min(wanted, rows / 4));
+  // Rows are shared out first, in blocks, which read each panel of columns one after the other.
+  const int64_t wanted = threads > 1 ? TASKS * threads : 1, blocks = blocks_of(rows, words, wanted);
   const int64_t shares = std::min(columns, panels_of(wanted, blocks)), tasks = blocks * shares;
   // Where all rows are one block each panel of columns is read once, and need not go to memory and back.
   const Panels left(a, TILE_ROWS, PACKED_ROWS, true, false), right(b, TILE_COLUMNS, TILE_COLUMNS, false, blocks == 1);
