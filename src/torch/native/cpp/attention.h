@@ -14,8 +14,8 @@ struct Head {
 
 // Memory of one thread.
 struct Scratch {
-  std::vector<float> scores, more, sums;
-  std::vector<E> rows, pairs, qt, dt, qn, dn;
+  LineVector<float> scores, more, sums;
+  LineVector<E> rows, pairs, qt, dt, qn, dn;
   Scratch(int64_t width, int64_t values)
       : scores(KEYS * QUERIES), more(KEYS * QUERIES), sums(std::max(width, values) * QUERIES), rows(KEYS * QUERIES),
         pairs(KEYS * QUERIES), qt(QUERIES * width), dt(QUERIES * values), qn(QUERIES * width + BEHIND), dn(QUERIES * values + BEHIND) {}

@@ -2,7 +2,7 @@
 // Keys and values of one document and head, as products want them; rows up to the next multiple are zero.
 struct Keys {
   int64_t len, padded;
-  std::vector<E> k, kt, v, vt; // [S, C], [C, S], [S, V], [V, S]
+  LineVector<E> k, kt, v, vt; // [S, C], [C, S], [S, V], [V, S]
   Keys(const Head& h, bool backward) : len(h.len), padded(round_up(h.len)) {
     k.resize(padded * h.width);
     copy_rows(h.k, h.sk, len, h.width, k.data());
@@ -119,7 +119,7 @@ struct Attention : torch::autograd::Function<Attention> {
     for_each(tasks_of(ctx->saved_data["ends"].toIntVector(), k.size(1)), width, values, [&](const Task& task, Scratch& scratch) {
       const auto h = head_of(task, q, k, v, scale, causal);
       const Keys keys(h, true);
-      std::vector<float> sum_k(keys.padded * width), sum_v(keys.padded * values);
+      LineVector<float> sum_k(keys.padded * width), sum_v(keys.padded * values);
       for (int64_t head = task.head * group; head < (task.head + 1) * group; head++) {
         const int64_t at = task.start * h.so + head * values;
         backward_head(h, keys, data(q) + task.start * h.sq + head * q.stride(1), data(y) + at, data(dy) + at, logs + head * tokens + task.start,

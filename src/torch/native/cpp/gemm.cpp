@@ -17,6 +17,13 @@ static int64_t second_cache_words() {
   return bytes > 0 ? bytes / 4 : int64_t{1} << 40;
 }
 
+struct DeleteAtLine {
+  void operator()(uint32_t* at) const { delete_at_line(at); }
+};
+using Words = std::unique_ptr<uint32_t[], DeleteAtLine>;
+// So many words, which hold anything.
+static Words new_words(int64_t num) { return Words(static_cast<uint32_t*>(new_at_line(num * sizeof(uint32_t)))); }
+
 static int64_t panels_of(int64_t lines, int64_t width) { return (lines + width - 1) / width; }
 
 static Lines lines_of(const at::Tensor& x, bool columns) {

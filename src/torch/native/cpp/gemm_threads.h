@@ -20,7 +20,7 @@ struct Panels {
   int64_t width, row_words, in_place = 0;
   bool as_rows = false; // all panels are in place, and their lines are rows
   bool late;
-  std::unique_ptr<uint32_t[]> packed;
+  Words packed;
 
   Panels(const Lines& x, int64_t width, int64_t row_words, bool can_be_rows, bool late)
       : lines(x), width(width), row_words(row_words), late(late) {
@@ -28,7 +28,7 @@ struct Panels {
     as_rows = can_be_rows && x.step == 1 && is_compact(x, x.line, 1);
     in_place = as_rows ? panels : x.line == 1 && is_compact(x, x.step, x.inner) ? x.lines / width : 0;
     if (late) return;
-    packed.reset(new uint32_t[(panels - in_place) * size()]);
+    packed = new_words((panels - in_place) * size());
     lf_parallel_for(in_place, panels, std::max<int64_t>(1, (1 << 15) / size()), [&](int64_t begin, int64_t end) {
       for (int64_t panel = begin; panel < end; panel++) pack(panel, packed.get() + (panel - in_place) * size());
     });
@@ -104,7 +104,7 @@ static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, 
   const Panels left(a, TILE_ROWS, PACKED_ROWS, true, false), right(b, TILE_COLUMNS, TILE_COLUMNS, false, blocks == 1);
   std::atomic<int64_t> next{0};
   lf_parallel_for(0, std::min(threads, tasks), 1, [&](int64_t, int64_t) {
-    const std::unique_ptr<uint32_t[]> room(new uint32_t[right.late ? right.size() : 0]);
+    const Words room = new_words(right.late ? right.size() : 0);
     for (int64_t task = next++; task < tasks; task = next++) {
       const int64_t block = task / shares, share = task % shares, first = rows * block / blocks, end = rows * (block + 1) / blocks;
       for (int64_t column = columns * share / shares; column < columns * (share + 1) / shares; column++) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <new>
+#include <vector>
 
 #if defined(__x86_64__)
 #define LF_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -50,3 +52,27 @@ static inline __attribute__((always_inline)) float fast_exp(float x) {
   std::memcpy(&scale, &bits, 4);
   return p * scale;
 }
+
+// Memory that begins at a line of the cache: a register that lies across two of them is read and written in two parts. In front of it is the
+// address that `new` gave, a multiple of 16.
+static inline void* new_at_line(size_t bytes) {
+  char* begin = static_cast<char*>(::operator new(bytes + 64));
+  char* at = begin + 64 - reinterpret_cast<uintptr_t>(begin) % 64;
+  std::memcpy(at - sizeof(begin), &begin, sizeof(begin));
+  return at;
+}
+static inline void delete_at_line(void* at) {
+  char* begin;
+  std::memcpy(&begin, static_cast<char*>(at) - sizeof(begin), sizeof(begin));
+  ::operator delete(begin);
+}
+template <typename T> struct AtLine {
+  using value_type = T;
+  AtLine() = default;
+  template <typename U> AtLine(const AtLine<U>&) {}
+  T* allocate(size_t num) { return static_cast<T*>(new_at_line(num * sizeof(T))); }
+  void deallocate(T* at, size_t) { delete_at_line(at); }
+};
+template <typename T, typename U> bool operator==(const AtLine<T>&, const AtLine<U>&) { return true; }
+template <typename T, typename U> bool operator!=(const AtLine<T>&, const AtLine<U>&) { return false; }
+template <typename T> using LineVector = std::vector<T, AtLine<T>>;
