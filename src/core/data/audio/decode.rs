@@ -199,13 +199,13 @@ struct Mono<'a> {
     /// Samples of each channel that were decoded, before the segment too.
     num_seen: u64,
     rate: Option<u32>,
-    /// One packet, its channels sample by sample.
-    packet: Vec<f32>,
+    /// One packet, channel by channel.
+    planes: Vec<Vec<f32>>,
 }
 
 impl<'a> Mono<'a> {
     fn new(limits: &'a AudioLimits, segment: Segment) -> Self {
-        Self { limits, segment, samples: Samples::empty(), num_seen: 0, rate: None, packet: Vec::new() }
+        Self { limits, segment, samples: Samples::empty(), num_seen: 0, rate: None, planes: Vec::new() }
     }
 
     /// The samples of the segment among all of a file of this rate.
@@ -258,17 +258,23 @@ impl<'a> Mono<'a> {
         if from == until {
             return Ok(());
         }
+        // Samples of a channel lie one behind the other, and are converted and added side by side.
+        let begin = self.samples.len();
         if channels == 1 && until - from == decoded.frames() {
-            let begin = self.samples.len();
             self.samples.resize(begin + until, 0.0);
-            decoded.copy_to_slice_interleaved(&mut self.samples[begin..]);
+            decoded.copy_to_slice_planar(&mut [&mut self.samples[begin..]]);
         } else {
-            decoded.copy_to_vec_interleaved(&mut self.packet);
-            let packet = &self.packet[from * channels..until * channels];
+            decoded.copy_to_vecs_planar(&mut self.planes);
+            for (channel, plane) in self.planes.iter().enumerate() {
+                match channel {
+                    0 => self.samples.extend_from_slice(&plane[from..until]),
+                    _ => self.samples[begin..].iter_mut().zip(&plane[from..until]).for_each(|(sum, one)| *sum += one),
+                }
+            }
             let scale = 1.0 / channels as f32;
-            self.samples.extend(packet.chunks_exact(channels).map(|frame| frame.iter().sum::<f32>() * scale));
+            self.samples[begin..].iter_mut().for_each(|sum| *sum *= scale);
         }
-        let new = &self.samples[self.samples.len() - (until - from)..];
+        let new = &self.samples[begin..];
         let is_wild = |sample: &f32| sample.is_nan() || sample.abs() > MAX_LEVEL;
         // All are looked at, side by side, before the one is looked for.
         if !new.iter().fold(false, |any, sample| any | is_wild(sample)) {

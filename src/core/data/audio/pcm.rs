@@ -46,11 +46,15 @@ impl<'a> Pcm<'a> {
     pub fn mean(&self, from: usize, until: usize, to: &mut Vec<f32>) {
         let level = |sample: &[u8; SAMPLE]| f32::from(i16::from_le_bytes(*sample)) * SCALE;
         let samples = &self.samples[from * self.channels..until * self.channels];
-        if self.channels == 1 {
-            to.extend(samples.iter().map(level));
-        } else {
-            let scale = 1.0 / self.channels as f32;
-            to.extend(samples.chunks_exact(self.channels).map(|frame| frame.iter().map(level).sum::<f32>() * scale));
+        match self.channels {
+            1 => to.extend(samples.iter().map(level)),
+            // With a number known before, means are computed side by side.
+            2 => to.extend(samples.as_chunks::<2>().0.iter().map(|[left, right]| (level(left) + level(right)) * 0.5)),
+            _ => {
+                let scale = 1.0 / self.channels as f32;
+                let mean = |frame: &[[u8; SAMPLE]]| frame.iter().map(level).sum::<f32>() * scale;
+                to.extend(samples.chunks_exact(self.channels).map(mean));
+            }
         }
     }
 }
