@@ -5,6 +5,7 @@
 #include "gemm.h"
 #include <atomic>
 #include <memory>
+#include <thread>
 #include <unistd.h>
 
 // Words of a core's second cache; more than any has where the system does not tell.

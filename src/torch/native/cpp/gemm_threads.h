@@ -14,7 +14,7 @@ static bool is_compact(const Lines& x, int64_t stride, int64_t num) {
 }
 
 // A factor's panels of `width` lines: the first `in_place` are read in place, the others are packed with `row_words` words a row,
-// all at once, or, where `late`, each when it is asked for.
+// all ahead, or, where `late`, each when it is asked for.
 struct Panels {
   const Lines& lines;
   int64_t width, row_words, in_place = 0;
@@ -27,23 +27,41 @@ struct Panels {
     const int64_t panels = panels_of(x.lines, width);
     as_rows = can_be_rows && x.step == 1 && is_compact(x, x.line, 1);
     in_place = as_rows ? panels : x.line == 1 && is_compact(x, x.step, x.inner) ? x.lines / width : 0;
-    if (late) return;
-    packed = new_words((panels - in_place) * size());
-    lf_parallel_for(in_place, panels, std::max<int64_t>(1, (1 << 15) / size()), [&](int64_t begin, int64_t end) {
-      for (int64_t panel = begin; panel < end; panel++) pack(panel, packed.get() + (panel - in_place) * size());
-    });
+    if (!late) packed = new_words(num_ahead() * size());
   }
   // Words of a packed panel.
   int64_t size() const { return words_of(lines) * row_words; }
   void pack(int64_t panel, uint32_t* to) const {
     for (int64_t at = 0; at < row_words; at += LANES) pack_lanes(lines, panel * width + at, std::min(LANES, width), to + at, row_words);
   }
+  // Panels that are packed ahead; and one of them.
+  int64_t num_ahead() const { return late ? 0 : panels_of(lines.lines, width) - in_place; }
+  void pack_ahead(int64_t which) const { pack(in_place + which, packed.get() + which * size()); }
   // `room`, of `size` words, takes the panel where it is packed late.
   Panel at(int64_t panel, uint32_t* room) const {
     const auto words = reinterpret_cast<const uint32_t*>(lines.data);
     if (panel < in_place) return {words + panel * width * lines.line, as_rows ? 0 : lines.step};
     if (late) pack(panel, room);
     return {late ? room : packed.get() + (panel - in_place) * size(), row_words};
+  }
+};
+
+// What is packed ahead of both factors, by the threads of the product itself: those that sleep are woken once for packing and product, and
+// those that are awake begin without them.
+struct Packing {
+  const Panels &left, &right;
+  std::atomic<int64_t> next{0}, done{0};
+
+  Packing(const Panels& left, const Panels& right) : left(left), right(right) {}
+  // Packs what no other thread has begun, and returns when all is packed.
+  void finish() {
+    const int64_t of_left = left.num_ahead(), all = of_left + right.num_ahead();
+    for (int64_t panel = next++; panel < all; panel = next++) {
+      if (panel < of_left) left.pack_ahead(panel);
+      else right.pack_ahead(panel - of_left);
+      done++;
+    }
+    while (done < all) std::this_thread::yield();
   }
 };
 
@@ -102,8 +120,10 @@ static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, 
   const int64_t shares = std::min(columns, panels_of(wanted, blocks)), tasks = blocks * shares;
   // Where all rows are one block each panel of columns is read once, and need not go to memory and back.
   const Panels left(a, TILE_ROWS, PACKED_ROWS, true, false), right(b, TILE_COLUMNS, TILE_COLUMNS, false, blocks == 1);
+  Packing packing(left, right);
   std::atomic<int64_t> next{0};
   lf_parallel_for(0, std::min(threads, tasks), 1, [&](int64_t, int64_t) {
+    packing.finish();
     const Words room = new_words(right.late ? right.size() : 0);
     for (int64_t task = next++; task < tasks; task = next++) {
       const int64_t block = task / shares, share = task % shares, first = rows * block / blocks, end = rows * (block + 1) / blocks;
