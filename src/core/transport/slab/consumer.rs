@@ -10,7 +10,7 @@ use crate::transport::{Buffer, CreditGuard, Mail, Parcel, TensorMeta};
 use std::any::Any;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The consumer's side of a slab; lives as long as any tensor in it.
@@ -85,7 +85,8 @@ impl Drop for Lease {
         let mut lent = incoming.lent.lock().unwrap_or_else(PoisonError::into_inner);
         lent.slots[self.slot] = false;
         lent.bytes -= self.bytes;
-        incoming.control.freed_slots[lent.freed as usize % SLOTS].store(self.slot as u32, SeqCst);
+        // The producer reads it after the count alone.
+        incoming.control.freed_slots[lent.freed as usize % SLOTS].store(self.slot as u32, Relaxed);
         lent.freed = lent.freed.wrapping_add(1);
         incoming.control.freed[0].store(lent.freed, SeqCst);
         drop(lent);
