@@ -274,6 +274,10 @@ impl<'a> Mono<'a> {
             let scale = 1.0 / channels as f32;
             self.samples[begin..].iter_mut().for_each(|sum| *sum *= scale);
         }
+        // Integers are within ±1.
+        if !matches!(decoded, GenericAudioBufferRef::F32(_) | GenericAudioBufferRef::F64(_)) {
+            return Ok(());
+        }
         let new = &self.samples[begin..];
         let is_wild = |sample: &f32| sample.is_nan() || sample.abs() > MAX_LEVEL;
         // All are looked at, side by side, before the one is looked for.
