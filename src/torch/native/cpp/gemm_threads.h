@@ -1,8 +1,8 @@
 // This shares products by tiles out to the threads. It is included once for each set of instructions, in a namespace of its own, after
 // the header that defines their constants and `words_of`, `pack_lanes`, `tile_of_width`, `add_scaled` and `put_row`.
 
-// Most words that are packed at a time of each factor (8 MiB) and of each of its lines, and most words of the rows that a
-// thread takes together (512 KiB).
+// Words that are packed at a time of each factor (8 MiB, of rows up to half more), most words of each of its lines, and most words of
+// the rows that a thread takes together (512 KiB).
 static constexpr int64_t MOST_WORDS = 2 << 20, LINE_WORDS = 2048, ROW_WORDS = 1 << 17;
 
 // Float32 is read in place, without packing, up to a stride of IN_PLACE_STRIDE words and this many words in all: with a larger stride
@@ -150,7 +150,9 @@ static void multiply_blocks(const Lines& x, const Lines& z, const at::Tensor& y,
   float* to = y.mutable_data_ptr<float>();
   const float* by = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
   const int64_t stride = y.stride(0), inner = (x.bf16 ? BF16_IN_WORD : 1) * LINE_WORDS, words = std::min(words_of(x), LINE_WORDS);
-  const int64_t rows = MOST_WORDS / (words * PACKED_ROWS) * TILE_ROWS, columns = MOST_WORDS / (words * TILE_COLUMNS) * TILE_COLUMNS;
+  const int64_t most = MOST_WORDS / (words * PACKED_ROWS) * TILE_ROWS, columns = MOST_WORDS / (words * TILE_COLUMNS) * TILE_COLUMNS;
+  // Each part of the rows packs all columns again and wakes the threads again: there are as few as have half more than most rows, of one size.
+  const int64_t parts = std::max<int64_t>(1, (x.lines + most / 2) / most), rows = panels_of(panels_of(x.lines, parts), TILE_ROWS) * TILE_ROWS;
   for (int64_t i = 0; i < x.lines; i += rows)
     for (int64_t j = 0; j < z.lines; j += columns)
       for (int64_t k = 0; k < x.inner; k += inner)
