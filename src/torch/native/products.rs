@@ -162,7 +162,8 @@ mod tests {
     #[test]
     fn products_are_added() {
         tch::manual_seed(8);
-        // Sizes on both sides of what tiles and their blocks hold; 4,098 pairs of bfloat16 are more than a block's line.
+        // Sizes on both sides of what tiles and their blocks hold; 4,098 pairs of bfloat16 are more than a block's line, and 2,200 rows of
+        // 1,100 are more than are packed at a time.
         with_products(|| {
             for (rows, inner, columns) in [
                 (9, 5, 7),
@@ -173,6 +174,7 @@ mod tests {
                 (3, 0, 2),
                 (2, 33, 65),
                 (4, 2100, 600),
+                (2200, 1100, 20),
             ] {
                 for kind in [Kind::Float, Kind::BFloat16] {
                     let (a, b) = (random(&[inner, rows], kind).detach(), random(&[inner, columns], kind).detach());
