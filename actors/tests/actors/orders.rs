@@ -10,6 +10,7 @@ use loongforge_core::config::SavePoints;
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use proptest::prelude::*;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 const STEPS: u64 = 8;
@@ -18,21 +19,32 @@ fn pools(data: u32, encoder: u32, foundation: u32) -> PoolSizes {
     PoolSizes::of_roles(data, encoder, foundation)
 }
 
+thread_local! {
+    /// Runs that cases of a test are compared with, by what they are of.
+    static REFERENCES: RefCell<BTreeMap<String, Log>> = const { RefCell::new(BTreeMap::new()) };
+}
+
 /// The order-free reference: one encoder, one order.
 fn reference(pools: &PoolSizes, script: &Script) -> Log {
     reference_of(spec(pools, STEPS), script)
 }
 
+/// Runs once for all cases that are compared with the same.
 fn reference_of(mut spec: CoordinatorSpec, script: &Script) -> Log {
     spec.pools.encoders.iter_mut().for_each(|pool| pool.actors = 1);
     spec.plan.encoders.iter_mut().for_each(|pool| pool.replicas = 1);
+    let of = format!("{spec:?} {script:?}");
+    if let Some(log) = REFERENCES.with_borrow(|known| known.get(&of).cloned()) {
+        return log;
+    }
     let (log, result) = World::new(spec, script, 1).run(None);
     assert_eq!(result, Ok(Outcome::Completed));
+    REFERENCES.with_borrow_mut(|known| known.insert(of, log.clone()));
     log
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// A checkpoint that cannot be published is tried again: the run is the same, and its end is saved.
     #[test]

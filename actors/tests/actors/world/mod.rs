@@ -16,7 +16,7 @@ struct Node {
 }
 
 /// Holds what is seen of a run from outside, without what may differ between orders.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Log {
     pub plans: Vec<StepPlan>,
     pub steps: Vec<StepSummary>,
