@@ -82,7 +82,7 @@ fn is_refused_without(config: &str, dir: &Path, name: &str, expected: &str) {
 
 /// Runs the config in one process and as processes; returns the losses, which are the same.
 fn in_one_process_and_in_many(example: &str, config: &str, dir: &Path) -> Vec<f64> {
-    let common = ["run", config, "train.steps=6", "log.tensorboard=false"];
+    let common = ["run", config, "train.steps=6", "log.tensorboard=false", "security.sandbox=off"];
     succeeds(example, dir, &[&common[..], &["run.dir=one"]].concat());
     succeeds(example, dir, &[&common[..], &["run.dir=many", "--processes"]].concat());
     let found = losses(&dir.join("one"));

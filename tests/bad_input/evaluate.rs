@@ -12,7 +12,7 @@ const ONE_STEP: [&str; 5] =
 const ROUNDING: f64 = 1e-5;
 
 fn evaluate(fixture: &Fixture, args: &[&str]) -> Value {
-    let said = fixture.succeeds(&[&["evaluate"], args, &["--json"]].concat());
+    let said = fixture.succeeds(&[&["evaluate"], args, &["--json", "--no-sandbox"]].concat());
     serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {}", said.out))
 }
 

@@ -27,7 +27,8 @@ pub const SIZE: ModelSize = ModelSize {
 /// The run's last checkpoint.
 pub const CHECKPOINT: &str = "run/checkpoints/step-00000002";
 
-/// Paths in it are relative, as the program is started in it.
+/// Paths in it are relative, as the program is started in it. Its pictures are decoded in the program itself: a process that decodes
+/// takes longer to start than a command that is refused.
 pub struct Fixture {
     dir: TempDir,
 }
@@ -50,6 +51,7 @@ model: { load: model, weights: random }
 pools: { encoder: { threads: 1 }, foundation: { threads: 1 } }
 data: { train: [{ path: data/train.jsonl }], shuffle: false, pack: { max_tokens: 128 } }
 train: { steps: 2, global_batch_size: 8, lr: 2e-3 }
+security: { sandbox: 'off' }
 ";
         fs::write(dir.path().join("run.yaml"), config).unwrap();
         Self { dir }

@@ -28,8 +28,9 @@ fn json_lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Damages the first samples; the reason that each is to be skipped for.
+/// Damages the first samples, which are decoded as a user's are; the reason that each is to be skipped for.
 fn damage(fixture: &Fixture) -> Vec<&'static str> {
+    fixture.edit("run.yaml", "sandbox: 'off'", "sandbox: auto");
     fs::remove_file(fixture.path(picture(0))).unwrap();
     fixture.write(&picture(1), "no picture at all");
     fixture.write(&picture(2), "");

@@ -20,7 +20,7 @@ pub enum Pictures {
     None,
 }
 
-/// A folder with data and a model folder without weights.
+/// A folder with data and a model folder without weights. Programs decode its pictures themselves, as runs in this process do.
 pub struct Fixture {
     dir: TempDir,
 }
@@ -69,6 +69,7 @@ pools: {{ encoder: {{ threads: 1 }}, foundation: {{ threads: 1 }} }}
 data: {{ train: [{{ path: {root}/data/train.jsonl }}], pack: {{ max_tokens: 128 }} }}
 train: {{ steps: 20, global_batch_size: 8, lr: 2e-3, warmup_steps: 3 }}
 log: {{ tensorboard: false }}
+security: {{ sandbox: 'off' }}
 ",
             root = dir.path().display()
         );

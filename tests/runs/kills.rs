@@ -23,7 +23,9 @@ struct Cut {
 /// The words of a run that is saved often.
 fn words(processes: bool) -> Vec<&'static str> {
     let common = ["--resume", "run.deterministic=true", "checkpoint.every_steps=3", "pools.encoder.replicas=2"];
-    common.into_iter().chain(processes.then_some("--processes")).collect()
+    // Processes that decode are killed as well.
+    let common = common.into_iter().chain(["security.sandbox=auto"]);
+    common.chain(processes.then_some("--processes")).collect()
 }
 
 fn bits(fixture: &Fixture) -> Bits {
