@@ -134,7 +134,7 @@ fn a_pool_without_encoders_learns_the_same_from_what_was_encoded_ahead() {
 fn a_pool_loses_its_encoders_while_the_run_goes_on_and_gets_others() {
     let fixture = Fixture::new(Pictures::All);
     let shared = format!("pools.encoder.cache_dir={}", fixture.path().join("features").display());
-    let common = [&FROZEN[..2], &[&shared, "train.steps=24", "run.deterministic=true"]].concat();
+    let common = [&FROZEN[..2], &[&shared, "train.steps=16", "run.deterministic=true"]].concat();
     encode(fixture.load(&common), Share::WHOLE);
     let mut run = program(&fixture, "scaled", &[&common[..], &["--processes"]].concat());
     let mut run = run.env("LOONGFORGE_FAULTS", "foundation/0@before_commit:1-9999=slow").spawn().unwrap();

@@ -16,6 +16,13 @@ fn run(fixture: &Fixture, name: &str, faults: &str, arguments: &[&str]) -> Outpu
     command.env("LOONGFORGE_FAULTS", faults).output().unwrap()
 }
 
+/// The run that nothing happens to, in one process: its bits are those of many, and it starts sooner.
+fn twin(fixture: &Fixture, name: &str, arguments: &[&str]) {
+    let mut command = program(fixture, name, &["train.steps=8", "run.deterministic=true", "pools.encoder.replicas=2"]);
+    let output = command.args(arguments).output().unwrap();
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
 fn succeeds(fixture: &Fixture, name: &str, faults: &str, arguments: &[&str]) -> String {
     let output = run(fixture, name, faults, arguments);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -36,7 +43,7 @@ fn hashes(fixture: &Fixture, name: &str) -> BTreeMap<String, String> {
 #[test]
 fn killed_encoders_change_no_bit_of_losses_and_weights() {
     let fixture = Fixture::new(Pictures::All);
-    succeeds(&fixture, "twin", "", &[]);
+    twin(&fixture, "twin", &[]);
     assert_eq!((losses(&fixture, "twin").len(), hashes(&fixture, "twin").len() > 2), (STEPS, true));
     for (name, faults) in [
         ("in-the-forward", "encoder/1@after_send:3=kill"),
@@ -55,7 +62,7 @@ fn killed_encoders_change_no_bit_of_losses_and_weights() {
 fn encoders_of_two_pools_are_killed_join_and_are_scaled() {
     let fixture = omni();
     let own = ["data.pack.max_tokens=160", "pools.audio.replicas=2", "pools.audio.threads=1"];
-    succeeds(&fixture, "twin", "", &own);
+    twin(&fixture, "twin", &own);
     let text = succeeds(&fixture, "killed", "audio/1@after_send:2=kill encoder/0@before_reduce:2=kill", &own);
     // Whether those who take their places join before the last step is a matter of the machine.
     for who in ["audio/1 has left", "encoder/0 has left"] {
@@ -64,7 +71,7 @@ fn encoders_of_two_pools_are_killed_join_and_are_scaled() {
     // The last of one pool is followed by another while the other pool waits.
     let one = ["data.pack.max_tokens=160", "pools.audio.threads=1", "model.audio_encoder.freeze=true"];
     let one = [&one[..], &["model.audio_projector.freeze=true", "pools.audio.replicas=1"]].concat();
-    succeeds(&fixture, "frozen", "", &one);
+    twin(&fixture, "frozen", &one);
     let text = succeeds(&fixture, "paused", "audio/0@after_send:2=kill", &one);
     for event in ["no actor of the pool `audio` is left: waiting", "audio/1 joined"] {
         assert!(text.contains(event), "{event}: {text}");
@@ -108,7 +115,7 @@ fn encoders_of_two_pools_are_killed_join_and_are_scaled() {
 fn the_run_begins_again_at_its_last_checkpoint_where_the_foundation_dies() {
     let fixture = Fixture::new(Pictures::Some);
     let every = ["checkpoint.every_steps=2"];
-    succeeds(&fixture, "twin", "", &every);
+    twin(&fixture, "twin", &every);
     // In the second attempt it is one step further when it comes to the point for the fifth time, and so on.
     let text = succeeds(&fixture, "killed", "foundation/0@before_commit:5=kill", &every);
     assert!(text.contains("restarting from"), "{text}");
@@ -148,7 +155,7 @@ fn a_sample_that_kills_encoders_kills_two_and_is_left_out_of_a_resumed_run_too()
 #[test]
 fn an_encoder_that_sends_what_is_not_its_own_is_let_go_and_changes_nothing() {
     let fixture = Fixture::new(Pictures::All);
-    succeeds(&fixture, "twin", "", &[]);
+    twin(&fixture, "twin", &[]);
     for (name, faults, why) in [
         ("shape", "encoder/1@lie_shape:2=lie", "has shapes"),
         ("claim", "encoder/1@lie_claim:2-9=lie", "should have been sent by another actor"),
@@ -176,7 +183,7 @@ fn a_scheduler_that_is_killed_among_its_processes_is_followed_by_another() {
         assert!(output.status.success(), "{text}");
         text
     };
-    ends(start("twin", ""));
+    twin(&fixture, "twin", &[]);
     // It goes on until it is found.
     let run = start("killed", "foundation/0@before_commit:3-8=slow");
     let metrics = fixture.path().join("killed/metrics.jsonl");
@@ -244,8 +251,7 @@ fn a_place_that_is_vacant_when_the_scheduler_dies_is_filled_by_the_next_one() {
         let mut command = program(&fixture, name, &wide);
         command.env("LOONGFORGE_FAULTS", faults).stderr(Stdio::piped()).spawn().unwrap()
     };
-    let twin = start("twin", "").wait_with_output().unwrap();
-    assert!(twin.status.success(), "{}", String::from_utf8_lossy(&twin.stderr));
+    twin(&fixture, "twin", &["train.steps=40"]);
     // It goes on until it is told to stop.
     let mut run = start("killed", "foundation/0@before_commit:3-40=slow");
     let metrics = fixture.path().join("killed/metrics.jsonl");

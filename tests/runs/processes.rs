@@ -36,15 +36,17 @@ fn processes_equal_threads() {
         ("frozen", &["model.image_encoder.freeze=true", "model.image_projector.freeze=true"]),
         ("many", &["run.deterministic=true", "pools.encoder.replicas=2", "pools.data.replicas=2"]),
     ];
+    // One more than an epoch has.
+    let steps = "train.steps=13";
     for (name, overrides) in cases {
-        run(&fixture, name, overrides);
+        run(&fixture, name, &[overrides, &[steps]].concat());
         let apart = format!("{name}-processes");
-        run(&fixture, &apart, &[overrides, &["--processes"]].concat());
+        run(&fixture, &apart, &[overrides, &[steps, "--processes"]].concat());
         let want = losses(&fixture, name);
-        assert_eq!(want.len(), 20);
+        assert_eq!(want.len(), 13);
         assert_eq!(losses(&fixture, &apart), want, "{name}");
     }
-    let single = ["run.deterministic=true", "pools.placement=colocated"];
+    let single = ["run.deterministic=true", "pools.placement=colocated", steps];
     run(&fixture, "single", &single);
     assert_eq!(losses(&fixture, "single"), losses(&fixture, "many"));
 }

@@ -52,6 +52,12 @@ fn succeeds(fixture: &Fixture, name: &str, faults: &str, arguments: &[&str]) -> 
     text
 }
 
+/// The run that nothing happens to, in one process: its bits are those of many, and it starts sooner.
+fn twin(fixture: &Fixture) {
+    let output = program(fixture, "twin", &COMMON).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn written_beside_the_steps_they_are_the_same_files() {
     let fixture = Fixture::new(Pictures::Some);
@@ -76,7 +82,7 @@ fn written_beside_the_steps_they_are_the_same_files() {
             let (dir, how) = (dir.display().to_string(), format!("checkpoint.async={in_background}"));
             let to = format!("checkpoint.dir={dir}");
             let common =
-                ["train.steps=8", "checkpoint.every_steps=2", "checkpoint.keep_last=9", "train.micro_batch_size=2"];
+                ["train.steps=4", "checkpoint.every_steps=1", "checkpoint.keep_last=9", "train.micro_batch_size=2"];
             fixture.run(&[&common[..], layout, &[&how, &to]].concat(), None);
             let whole = |name: &String| {
                 let files = Manifest::read(&Path::new(&dir).join(name)).unwrap().files;
@@ -93,8 +99,8 @@ fn written_beside_the_steps_they_are_the_same_files() {
 #[test]
 fn a_death_at_any_point_of_a_save_leaves_the_ones_before() {
     let fixture = Fixture::new(Pictures::Some);
-    succeeds(&fixture, "twin", "", &[]);
-    let (twin, steps) = (last(&fixture, "twin"), losses(&fixture, "twin"));
+    twin(&fixture);
+    let (whole, steps) = (last(&fixture, "twin"), losses(&fixture, "twin"));
     for point in SAVE_POINTS {
         let name = format!("killed-at-{point}");
         match point.starts_with("save") {
@@ -114,7 +120,7 @@ fn a_death_at_any_point_of_a_save_leaves_the_ones_before() {
                 }
             }
         }
-        assert_eq!(last(&fixture, &name), twin, "{name}");
+        assert_eq!(last(&fixture, &name), whole, "{name}");
         assert_eq!(losses(&fixture, &name), steps, "{name}");
         let left = fs::read_dir(checkpoints(&fixture, &name)).unwrap().map(|entry| entry.unwrap().file_name());
         assert!(left.into_iter().all(|name| name.to_str().unwrap().starts_with("step-")), "{name}");
@@ -124,7 +130,7 @@ fn a_death_at_any_point_of_a_save_leaves_the_ones_before() {
 #[test]
 fn a_full_disk_is_tried_again_and_ends_the_run_only_in_the_end() {
     let fixture = Fixture::new(Pictures::Some);
-    succeeds(&fixture, "twin", "", &[]);
+    twin(&fixture);
     let full = "foundation/0@save_create:3-4=full scheduler/0@publish_write:12=full";
     let text = succeeds(&fixture, "full-for-a-while", full, &[]);
     assert!(text.contains("ALARM") && text.contains("no storage space"), "{text}");
@@ -143,7 +149,7 @@ fn a_full_disk_is_tried_again_and_ends_the_run_only_in_the_end() {
 #[test]
 fn a_small_disk_keeps_what_it_has() {
     let fixture = Fixture::new(Pictures::None);
-    succeeds(&fixture, "twin", "", &[]);
+    twin(&fixture);
     let newest = latest(&checkpoints(&fixture, "twin")).unwrap().unwrap();
     let size: u64 = Manifest::read(&newest).unwrap().files.values().map(|file| file.bytes).sum();
     let disk = checkpoints(&fixture, "small");
@@ -181,7 +187,7 @@ fn num_steps(fixture: &Fixture, name: &str) -> usize {
 #[test]
 fn asked_to_stop_while_it_saves_a_run_saves_its_last_step_and_goes_on_from_there() {
     let fixture = Fixture::new(Pictures::Some);
-    succeeds(&fixture, "twin", "", &[]);
+    twin(&fixture);
     let mut command = program(&fixture, "stopped", &COMMON);
     // Nobody waits for the first checkpoint: steps go on while it is written.
     command.arg("--processes").env("LOONGFORGE_FAULTS", "foundation/0@save_sync:1-99=slow");
@@ -254,7 +260,7 @@ fn a_run_saves_and_stops_where_its_terminal_is_closed_and_goes_on_under_nohup() 
 #[test]
 fn a_run_begins_again_from_memory_where_that_is_newer_than_the_disk() {
     let fixture = Fixture::new(Pictures::Some);
-    succeeds(&fixture, "twin", "", &[]);
+    twin(&fixture);
     // There is none on the disk when it dies.
     let arguments = ["checkpoint.every_steps=5", "checkpoint.snapshot_every=1"];
     let text = succeeds(&fixture, "killed", "foundation/0@before_commit:5=kill", &arguments);
@@ -269,7 +275,7 @@ fn a_run_begins_again_from_memory_where_that_is_newer_than_the_disk() {
 #[test]
 fn a_panic_while_a_checkpoint_is_written_is_a_failed_save() {
     let fixture = Fixture::new(Pictures::None);
-    succeeds(&fixture, "twin", "", &[]);
+    twin(&fixture);
     let text = succeeds(&fixture, "panicked", "foundation/0@save_write:1=panic", &[]);
     assert!(text.contains("ALARM") && text.contains("saving panicked"), "{text}");
     assert_eq!(last(&fixture, "panicked"), last(&fixture, "twin"));
