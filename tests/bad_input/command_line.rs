@@ -1,7 +1,10 @@
 //! The command line and the config: usage errors, and what `check` prints.
 
 use crate::fixture::Fixture;
+use clap::Parser;
+use loongforge::cli::{Cli, dotted};
 use loongforge::core::data::digits::{Digits, compose};
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -102,7 +105,17 @@ fn options_without_use_are_refused() {
     ] {
         for option in options.split('|') {
             let words: Vec<&str> = option.split(' ').collect();
-            fixture.fails(&[command, &words].concat(), 2, &[words[0]]);
+            let call = [command, &words].concat();
+            let all = std::iter::once(&"loongforge").chain(&call).map(OsString::from);
+            match Cli::try_parse_from(dotted::overrides(all)) {
+                // The program says the same and ends, but has to start first.
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.starts_with("error: ") && text.contains(words[0]), "{call:?}: {text}");
+                    assert_eq!(error.exit_code(), 2, "{call:?}");
+                }
+                Ok(_) => fixture.fails(&call, 2, &[words[0]]),
+            }
         }
     }
     assert!(!fixture.path("new").exists() && !fixture.path("a.png").exists());

@@ -143,6 +143,8 @@ async fn conduct(members: BTreeMap<ActorId, Member>, spec: CoordinatorSpec) -> E
 fn simulation(seed: u64) -> turmoil::Sim<'static> {
     turmoil::Builder::new()
         .simulation_duration(Duration::from_secs(120))
+        // Fine beside the latencies; each tick of each host takes time.
+        .tick_duration(Duration::from_millis(4))
         .min_message_latency(Duration::from_millis(1))
         .max_message_latency(Duration::from_millis(300))
         .rng_seed(seed)
