@@ -117,8 +117,7 @@ fn diffusion_transformers_learn_the_same_in_any_layout_and_resumed() {
         let has = |part: &str| files.iter().any(|(file, _)| file.contains(part));
         assert!(has("transformer/") && has("text_encoder/") && has("optimizer"), "{files:?}");
         for (to, own) in [
-            ("two", &["pools.encoder.replicas=2"][..]),
-            ("four", &["pools.encoder.replicas=4"]),
+            ("four", &["pools.encoder.replicas=4"][..]),
             ("apart", &["pools.text={threads: 1}", "pools.vae={replicas: 2, threads: 1}", "pools.data.replicas=2"]),
         ] {
             assert_eq!(losses(&captioned.run(to, own, None)), losses(&one), "{name}, {to}");
