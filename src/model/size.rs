@@ -108,12 +108,15 @@ fn is_expert(spec: &ParamSpec) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loongforge_core::config::model_files;
+    use loongforge_core::config::{ModelFile, model_files};
     use serde_json::Value;
+    use std::sync::LazyLock;
 
     fn size(name: &str) -> ModelSize {
-        let file = model_files().find(|file| file.name == name).unwrap_or_else(|| panic!("no {name}"));
-        ModelSize::of(&ModelConfig::from_hf(&Value::Object(file.config)).unwrap())
+        // They are parsed once, not again for each name.
+        static FILES: LazyLock<Vec<ModelFile>> = LazyLock::new(|| model_files().collect());
+        let file = FILES.iter().find(|file| file.name == name).unwrap_or_else(|| panic!("no {name}"));
+        ModelSize::of(&ModelConfig::from_hf(&Value::Object(file.config.clone())).unwrap())
     }
 
     #[test]
