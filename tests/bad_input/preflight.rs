@@ -14,6 +14,13 @@ fn refused(fixture: &Fixture, overrides: &[&str], words: &[&str]) {
     }
 }
 
+/// `check` refuses what is asked about at a place at which another case shows that `run` asks as well.
+#[track_caller]
+fn refused_too(fixture: &Fixture, overrides: &[&str], words: &[&str]) {
+    fixture.fails(&[&["check", "run.yaml"], overrides].concat(), 2, words);
+    assert!(!fixture.path("run").exists(), "{overrides:?}");
+}
+
 #[test]
 fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
     let fixture = Fixture::new();
@@ -23,16 +30,16 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
         &["pools.foundation.tensor_parallel=3"],
         &[pool, "num_attention_heads is 2", "tensor_parallel=3"],
     );
-    refused(&fixture, &["pools.encoder.tensor_parallel=3"], &["pools.encoder", "tensor_parallel=3"]);
-    refused(
+    refused_too(&fixture, &["pools.encoder.tensor_parallel=3"], &["pools.encoder", "tensor_parallel=3"]);
+    refused_too(
         &fixture,
         &["pools.foundation.pipeline_parallel=3"],
         &["pipeline_parallel", "3 stages are too many for 2 layers"],
     );
     let ulysses = ["pools.foundation.context_parallel=3", "pools.foundation.context_attention=ulysses"];
-    refused(&fixture, &ulysses, &["pools.foundation.context_parallel"]);
+    refused_too(&fixture, &ulysses, &["pools.foundation.context_parallel"]);
     let both = ["pools.foundation.context_parallel=2", "pools.foundation.chunk_tokens=16"];
-    refused(&fixture, &both, &["context_parallel or by chunk_tokens"]);
+    refused_too(&fixture, &both, &["context_parallel or by chunk_tokens"]);
     refused(&fixture, &["device=cuda"], &["cuda was asked for"]);
     fixture.succeeds(&["check", "run.yaml", "device=cuda", "--no-device"]);
     let changes = "pools.encoder.cache_dir: features change with every step, since model.image_";
@@ -43,7 +50,7 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
     );
     // A frozen tower whose projector is trained, as in the first stage of a model of parts.
     let aligned = ["pools.encoder.cache_dir=features", "model.image_encoder.freeze=true"];
-    refused(
+    refused_too(
         &fixture,
         &aligned,
         &[changes, "since model.image_projector is trained; leave it out, or set model.image_"],
@@ -54,9 +61,9 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
     let credit = ["edges.pixels.credit is 1024 bytes", "data/train.jsonl", "could never be sent: raise it"];
     refused(&fixture, &["edges.pixels.credit=1KiB"], &credit);
     let credit = ["edges.features.credit is 100 bytes", "data/train.jsonl", "could never be sent: raise it"];
-    refused(&fixture, &["edges.features.credit=100B"], &credit);
+    refused_too(&fixture, &["edges.features.credit=100B"], &credit);
     // Several encoders may share a sample, whose pictures are not cut; colocated ones send nothing.
-    refused(&fixture, &["edges.features.credit=100B", "pools.encoder.replicas=2"], &credit);
+    refused_too(&fixture, &["edges.features.credit=100B", "pools.encoder.replicas=2"], &credit);
     fixture.succeeds(&["check", "run.yaml", "edges.features.credit=100B", "pools.placement=colocated"]);
     for pool in ["foundation", "encoder"] {
         let key = format!("memory.activation_budget.{pool}");
@@ -66,7 +73,7 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
     let reference = ["train.preference={loss: orpo}", "pools.reference={}"];
     refused(&fixture, &reference, &["`orpo` does not use a reference model; leave the pool out (`~pools.reference`)"]);
     let learn = ["train.preference={loss: orpo}", "train.learn=last"];
-    refused(&fixture, &learn, &["`train.learn` is not supported with `train.preference`"]);
+    refused_too(&fixture, &learn, &["`train.learn` is not supported with `train.preference`"]);
     let none = ["model.image_projector.freeze_patterns=['*.nothing.*']"];
     refused(&fixture, &none, &["model.image_projector.freeze_patterns: no parameter of this part matches"]);
     let adapters = ["model.foundation.lora.r=4", "model.foundation.lora.target_modules=[query]"];
@@ -80,15 +87,16 @@ fn data_of_which_nothing_can_be_used_are_refused() {
     refused(&fixture, &["data.pack.max_tokens=4"], &long);
     let unknown = r#"{"better": "a", "worse": "b"}"#;
     fixture.write("data/odd.jsonl", format!("{unknown}\n").repeat(9));
-    refused(&fixture, &["data.train.0.path=data/odd.jsonl"], &["data/odd.jsonl", "its first sample has the fields"]);
+    let odd = ["data/odd.jsonl", "its first sample has the fields"];
+    refused_too(&fixture, &["data.train.0.path=data/odd.jsonl"], &odd);
     let pair = r#"{"prompt": "?", "chosen": "a", "rejected": "b"}"#;
     fixture.write("data/dpo.jsonl", format!("{pair}\n").repeat(9));
     refused(&fixture, &["data.train.0.path=data/dpo.jsonl"], &["data/dpo.jsonl", "set `train.preference`"]);
-    refused(&fixture, &["train.preference={loss: orpo}"], &["data/train.jsonl", "has no pairs of answers"]);
+    refused_too(&fixture, &["train.preference={loss: orpo}"], &["data/train.jsonl", "has no pairs of answers"]);
     let answer = r#"{"prompt": "?", "completion": "a", "label": true}"#;
     fixture.write("data/kto.jsonl", format!("{answer}\n").repeat(9));
     let words = ["data/kto.jsonl", "set `train.preference.loss` to kto"];
-    refused(&fixture, &["data.train.0.path=data/kto.jsonl"], &words);
+    refused_too(&fixture, &["data.train.0.path=data/kto.jsonl"], &words);
     let user = r#"{"messages": [{"role": "user", "content": "hi"}]}"#;
     fixture.write("data/user.jsonl", format!("{user}\n").repeat(9));
     let words = ["none of the 9 samples of data/user.jsonl", "no assistant message to learn from"];
