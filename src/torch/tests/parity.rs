@@ -1,6 +1,7 @@
 //! Every committed fixture through our models, within the tolerance. More folders can be given in
 //! `LOONGFORGE_FIXTURES`, separated by colons; each holds fixtures.
 
+use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::train::parity::{drift, parity};
 use std::path::{Path, PathBuf};
 use tch::{Device, Kind, Tensor};
@@ -45,6 +46,8 @@ fn every_fixture_is_within_the_tolerance() {
 
 #[test]
 fn bf16_drifts_no_further_than_the_reference_does() {
+    // Operators of this size are slower on several threads, on which the test above runs them.
+    set_intra_op_threads(1);
     let mut failed = Vec::new();
     for fixture in all_fixtures() {
         let drift = drift(&fixture, Kind::BFloat16, Device::Cpu);
@@ -80,6 +83,7 @@ fn changed_in(fixture: &Path, file: &str, change: impl Fn(&mut Vec<(String, Tens
 /// is missing, fail and are named; a folder that lacks a tensor is none.
 #[test]
 fn a_policy_that_is_off_fails() {
+    set_intra_op_threads(1);
     let policies = ["pi05-seed1", "groot-seed1", "xvla-auto-seed1", "fastwam-seed1", "fast-seed1"];
     let policies = policies.map(|name| format!("policies/{name}"));
     for name in policies.iter().map(String::as_str).chain(["florence/florence2-seed1"]) {
