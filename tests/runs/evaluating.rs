@@ -92,7 +92,7 @@ fn colocated_ranks_of_a_replica_answer_with_little_credit() {
     let fixture = Fixture::new(Pictures::All);
     let small = "train.micro_batch_size=1";
     let one = evaluated(&fixture, &[small]);
-    let narrow = ["edges.features.credit=7KiB", "edges.pixels.credit=256KiB", "edges.tokens.credit=8KiB"];
+    let narrow = ["edges.features.credit=8KiB", "edges.pixels.credit=256KiB", "edges.tokens.credit=8KiB"];
     let layout = ["pools.placement=colocated", "pools.encoder.replicas=2", "pools.foundation.tensor_parallel=2"];
     let own = [&[small][..], &layout, &narrow].concat();
     let found = evaluated(&fixture, &own);
@@ -162,7 +162,7 @@ fn a_run_that_was_killed_before_it_was_evaluated_is_evaluated_when_it_is_started
     let fixture = Fixture::new(Pictures::Some);
     let path = format!("+eval.path={}", fixture.path().join("data/held_out.jsonl").display());
     let run = |name: &str, more: &[&str]| {
-        let own = ["train.steps=2", path.as_str(), "eval.max_new_tokens=2"];
+        let own = ["train.steps=2", "train.warmup_steps=1", path.as_str(), "eval.max_new_tokens=2"];
         let output = program(&fixture, name, &[&own[..], more].concat()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{text}");
