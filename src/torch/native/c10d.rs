@@ -203,3 +203,19 @@ impl Drop for Group {
         unsafe { ffi::lf_group_free(self.group) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{ffi, last_error};
+
+    #[test]
+    fn a_thread_that_does_not_end_in_time_is_given_up() {
+        let ends_within = |timeout_ms, thread_ms| {
+            // SAFETY: it takes two numbers.
+            unsafe { ffi::lf_ends_within(timeout_ms, thread_ms) }
+        };
+        assert_eq!([ends_within(60_000, 0), ends_within(20, 60_000)], [1, 0]);
+        assert_eq!(ends_within(60_000, -1), -1);
+        assert_eq!(last_error(), "a thread of less than no time");
+    }
+}

@@ -8,7 +8,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
 using at::Tensor;
@@ -59,6 +62,8 @@ struct Group {
   c10::intrusive_ptr<Backend> backend;
   milliseconds timeout;
   bool is_nccl = false;
+  // NCCL's communicator is made; it was not made in time, and a thread is still at it.
+  bool is_connected = false, is_given_up = false;
 };
 
 static c10::intrusive_ptr<Store> meet(const char* path, const char* name, milliseconds timeout) {
@@ -113,7 +118,8 @@ LF_API void* lf_nccl_new(
 // does, with a warning that nobody has, and what fails meanwhile, as after a peer has died, leaves the destructor and ends the process.
 LF_API void lf_group_free(void* group) {
   std::unique_ptr<Group> g(static_cast<Group*>(group));
-  if (!g->is_nccl) return;
+  // Without a communicator there is nothing to give back.
+  if (!g->is_nccl || g->is_given_up) return;
   lf_guard(-1, [&] {
     g->backend->abort();
     return 0;
@@ -127,9 +133,45 @@ struct Pending {
   milliseconds timeout;
 };
 
+// Runs `body` on a thread of its own and waits for its end, at most `timeout`; false where it has not come, and the thread then goes on
+// by itself. What the body throws is thrown here.
+template <typename F> static bool ends_within(milliseconds timeout, F body) {
+  std::packaged_task<void()> task(std::move(body));
+  auto end = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (end.wait_for(timeout) != std::future_status::ready) return false;
+  end.get();
+  return true;
+}
+
+// NCCL makes its communicator when the first collective is begun, and there waits for the other ranks without end: it does not notice one
+// that has ended since the group was joined. So the communicator is made on a thread that is given up after the timeout. Such a thread
+// still uses the backend, which is therefore never freed.
+static void make_communicator(Group& g, const std::vector<Tensor>& tensors) {
+  if (!g.is_nccl || g.is_connected || tensors.empty()) return;
+  auto make = [backend = g.backend, device = tensors.front().device()] { backend->eagerConnectSingleDevice(device); };
+  g.is_connected = !g.is_given_up && ends_within(g.timeout, std::move(make));
+  if (g.is_connected) return;
+  if (!g.is_given_up) (void)c10::intrusive_ptr<Backend>(g.backend).release();
+  g.is_given_up = true;
+  throw std::runtime_error(
+      "the ranks have not all come to make NCCL's communicator within " + std::to_string(g.timeout.count()) + " ms");
+}
+// For a test: whether a thread of so many milliseconds ends within others.
+LF_API int lf_ends_within(int64_t timeout_ms, int64_t thread_ms) {
+  return lf_guard(-1, [&] {
+    auto sleep = [thread_ms] {
+      if (thread_ms < 0) throw std::runtime_error("a thread of less than no time");
+      std::this_thread::sleep_for(milliseconds(thread_ms));
+    };
+    return ends_within(milliseconds(timeout_ms), sleep) ? 1 : 0;
+  });
+}
+
 template <typename F> static void* begin(void* group, std::vector<Tensor> tensors, F start) {
   return lf_guard<void*>(nullptr, [&] {
     auto& g = *static_cast<Group*>(group);
+    make_communicator(g, tensors);
     auto pending = std::make_unique<Pending>(Pending{nullptr, std::move(tensors), g.timeout});
     pending->work = start(*g.backend, pending->tensors);
     return pending.release();
