@@ -100,6 +100,7 @@ impl ProcessGroup {
         let (store, host) = between_hosts(store_path).unwrap_or_else(|| (store_path.to_owned(), "127.0.0.1".into()));
         let gloo = Some(Group::gloo(&store, name, &host, rank, world, timeout)?);
         let mut group = ProcessGroup { rank, world, gloo, nccl: None };
+        group.check_devices(name, device)?;
         if let Device::Cuda(index) = device {
             // NCCL refuses two ranks of one GPU.
             if group.are_distinct(gpu_number(index).unwrap_or(rank as u64))? {
@@ -112,6 +113,36 @@ impl ProcessGroup {
             }
         }
         Ok(group)
+    }
+
+    /// Refuses ranks on CPUs beside others on GPUs, whose collectives would wait for ranks that never call them.
+    fn check_devices(&self, name: &str, device: Device) -> Result<(), NativeError> {
+        let on_gpu = i64::from(matches!(device, Device::Cuda(_)));
+        let all = self.all_gather_flat(&Tensor::from_slice(&[on_gpu]))?.view([-1]);
+        let all = Vec::<i64>::try_from(all).expect("a row of integers");
+        if all.iter().all(|other| *other == on_gpu) {
+            return Ok(());
+        }
+        // No host has a longer name.
+        let mut place = [0u8; 128];
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let device = if let Device::Cuda(index) = device { format!("cuda:{index}") } else { "the CPU".to_owned() };
+        let text = format!("{device} of host {}", host.trim());
+        place.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
+        let places = self.all_gather(&Tensor::from_slice(&place))?;
+        let first_of = |kind: i64| {
+            let rank = all.iter().position(|other| *other == kind).expect("there are ranks of both kinds");
+            let bytes = Vec::<u8>::try_from(&places[rank]).expect("a row of bytes");
+            let text = String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned();
+            format!("rank {rank} is on {text} ({} in all)", all.iter().filter(|other| **other == kind).count())
+        };
+        let message = format!(
+            "its ranks must all be on GPUs or all on CPUs, but {} and {}; with `device: auto` each host chooses for \
+             itself: set `device` (or that of the pool) to cpu, or to cuda on hosts that all have GPUs",
+            first_of(1),
+            first_of(0)
+        );
+        Err(NativeError::Join { group: name.to_owned(), rank: self.rank, world: self.world, message })
     }
 
     /// Returns whether every rank's number is another.

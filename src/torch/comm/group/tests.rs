@@ -54,6 +54,28 @@ fn ranks_that_share_a_gpu_are_found() {
 }
 
 #[test]
+fn ranks_on_cpus_and_gpus_are_refused_by_name() {
+    let on = |devices: [Device; 3]| {
+        let folder = tempfile::tempdir().unwrap();
+        on_ranks(3, &folder.path().join("store"), |group| {
+            let checked = group.check_devices("pool", devices[group.rank()]);
+            checked.err().map(|error| error.to_string())
+        })
+    };
+    let gpu = Device::Cuda(1);
+    for like in [[Device::Cpu; 3], [gpu, Device::Cuda(0), gpu]] {
+        assert!(on(like).iter().all(Option::is_none), "{like:?}");
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let place = |text: &str, number: usize| format!("{text} of host {} ({number} in all)", host.trim());
+    let places = [place("rank 1 is on cuda:1", 1), place("rank 0 is on the CPU", 2)];
+    for error in on([Device::Cpu, gpu, Device::Cpu]) {
+        let error = error.unwrap();
+        assert!(places.iter().all(|place| error.contains(place)), "{error}");
+    }
+}
+
+#[test]
 fn ranks_of_several_groups_meet_through_one_store() {
     let store = StoreServer::start("127.0.0.1", 0).unwrap();
     for (key, world) in [("encoder-1", 2), ("encoder-2", 3)] {
