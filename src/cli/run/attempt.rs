@@ -54,6 +54,7 @@ impl SchedulerProcess<'_> {
         let first_step = first_step(former, &config);
         self.describe(&composition)?;
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), reported)?;
+        let report = if self.part.is_none() { report.on_this_host() } else { report };
         if uploads.is_none() {
             *uploads = uploads::start(&config, begins_anew, console)?;
         }

@@ -47,7 +47,7 @@ pub use logging::{CHILD, init_logging};
 pub use metrics::{ExpertMetrics, PairMetrics, PoolMetrics, StepMetrics};
 pub use overlap::{Bleu, Rouge};
 pub use past::{Figures, HeldOut, PastRun};
-pub use peak::{gpu_name, peak_flops};
+pub use peak::{VisibleGpus, peak_flops, visible_gpus};
 pub use plot::{Curve, MAX_CURVES, plot};
 pub use progress::{Progress, clock};
 pub use score::{ScoredAnswer, Scores, Scoring, Verdict};

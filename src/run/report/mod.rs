@@ -129,6 +129,12 @@ impl Report {
         self
     }
 
+    /// Takes it that all actors are on this host, which bounds the devices that they have.
+    pub fn on_this_host(mut self) -> Self {
+        self.utilization = self.utilization.map(Utilization::on_this_host);
+        self
+    }
+
     /// Has every published checkpoint copied.
     pub fn uploading(mut self, uploader: Option<Uploader>) -> Self {
         self.uploader = uploader;
