@@ -50,6 +50,7 @@ impl TrainState {
     fn sum_among(&mut self, owners: &BTreeMap<Lane, usize>) -> Result<f64, NativeError> {
         let _no_grad = tch::no_grad_guard();
         self.reduced = None;
+        self.group.meet()?;
         let sum = match self.lanes {
             Lanes::PerReplica => {
                 let own = self.any_lane(Lane(0)).map(|lane| lane.flat().copy());
@@ -87,6 +88,7 @@ impl TrainState {
     /// A replica is gone or did not come in time.
     pub fn take_from_first(&mut self) -> Result<(), NativeError> {
         let _no_grad = tch::no_grad_guard();
+        self.group.meet()?;
         self.group.broadcast(&self.params.flat().detach(), 0)?;
         let Some(optimizer) = &mut self.optimizer else { return Ok(()) };
         let num_steps = Tensor::from_slice(&[optimizer.num_steps as i64]);

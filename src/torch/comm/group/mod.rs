@@ -287,6 +287,12 @@ impl ProcessGroup {
         self.gloo.as_ref().map_or(Ok(()), |gloo| gloo.barrier()?.wait())
     }
 
+    /// Returns when every rank is here, where collectives go over NCCL: a rank that has ended is an error at once before they begin, which
+    /// NCCL notices after the timeout alone. Over Gloo they notice it themselves, and nobody waits here.
+    pub fn meet(&self) -> Result<(), NativeError> {
+        if self.nccl.is_some() { self.barrier() } else { Ok(()) }
+    }
+
     fn route(&self, tensor: &Tensor, to_one: bool) -> Route {
         Route::of(self.world, tensor.device(), self.nccl.is_some(), to_one)
     }

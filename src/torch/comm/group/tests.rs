@@ -124,6 +124,19 @@ fn a_rank_that_never_comes_is_an_error_in_time() {
     assert!(joined.err().unwrap().to_string().contains("rank 0 of 2 could not join"));
 }
 
+/// They meet in their collectives; were this a barrier, the first rank would wait for the second one, which never calls it.
+#[test]
+fn ranks_without_nccl_do_not_meet_before_a_collective() {
+    let folder = tempfile::tempdir().unwrap();
+    on_ranks(2, &folder.path().join("store"), |group| {
+        if group.rank() == 0 {
+            group.meet().unwrap();
+        }
+        group.all_reduce_sum(&Tensor::from_slice(&[1f32])).unwrap();
+    });
+    ProcessGroup::single().meet().unwrap();
+}
+
 #[test]
 fn host_memory_goes_over_gloo_and_gpus_over_nccl() {
     let route = |world, device, has_nccl, to_one| Route::of(world, device, has_nccl, to_one);
