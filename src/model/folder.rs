@@ -10,6 +10,7 @@ use crate::model::diffusers::{self, read_json};
 use crate::model::error::FolderError;
 use crate::model::overrides::{apply, grow_vocabulary};
 use crate::model::sources::locate;
+use crate::model::tied::put_tied;
 use loongforge_core::checkpoint::MANIFEST;
 use loongforge_core::config::{Experts, Model, ModelKind, Part, RunConfig, code};
 use loongforge_core::data::{
@@ -220,7 +221,12 @@ fn read(folder: &Path, is_replaced: &dyn Fn(&str) -> bool) -> Result<Value, Fold
         Some(json) => Ok(json),
         None => {
             let path = folder.join("config.json");
-            if folder.is_dir() && !path.exists() { Err(no_model(folder)) } else { read_json(&path) }
+            if folder.is_dir() && !path.exists() {
+                return Err(no_model(folder));
+            }
+            let mut json = read_json(&path)?;
+            put_tied(&mut json, folder);
+            Ok(json)
         }
     }
 }

@@ -19,6 +19,7 @@ mod single_file;
 pub mod size;
 pub(crate) mod sources;
 mod stored;
+mod tied;
 mod token_training;
 
 pub use error::FolderError;
