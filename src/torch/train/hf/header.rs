@@ -9,6 +9,10 @@ use std::fmt;
 
 /// Bytes of a header at most, as in the format's own reader; a model of a million tensors stays below.
 pub(super) const MAX_HEADER: u64 = 100_000_000;
+/// Dimensions of a tensor at most, as in libtorch's reductions.
+const MAX_DIMS: usize = 64;
+/// The product of a tensor's sizes at most, also beside a size of 0: what packed values unpack to can be counted as well.
+const MAX_ELEMENTS: u64 = 1 << 56;
 
 /// A tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,11 +85,15 @@ struct RawInfo {
 impl RawInfo {
     fn check(self) -> Result<TensorInfo, String> {
         let dtype = Dtype::from_name(&self.dtype).ok_or_else(|| format!("unknown type {:?}", self.dtype))?;
-        let shape: Vec<i64> = self.shape.iter().filter_map(|&dim| i64::try_from(dim).ok()).collect();
-        let elements = self.shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim));
-        let bits = elements.and_then(|elements| elements.checked_mul(dtype.bits()));
-        let bits = bits.filter(|_| shape.len() == self.shape.len());
-        let bits = bits.ok_or_else(|| format!("its shape {:?} is too large", self.shape))?;
+        if self.shape.len() > MAX_DIMS {
+            return Err(format!("it has {} dimensions, but must have at most {MAX_DIMS}", self.shape.len()));
+        }
+        let product = self.shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim.max(1)));
+        if product.is_none_or(|product| product > MAX_ELEMENTS) {
+            return Err(format!("its shape {:?} is too large", self.shape));
+        }
+        let shape: Vec<i64> = self.shape.iter().map(|&dim| dim as i64).collect();
+        let bits = self.shape.iter().product::<u64>() * dtype.bits();
         let [start, end] = self.data_offsets;
         let len =
             end.checked_sub(start).ok_or_else(|| format!("its data end at {end}, before they begin at {start}"))?;
@@ -208,6 +216,7 @@ mod tests {
             ),
             (r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]}}"#, 0, "too large"),
             (r#"{"a":{"dtype":"F32","shape":[18446744073709551615,0],"data_offsets":[0,0]}}"#, 0, "too large"),
+            (r#"{"a":{"dtype":"F32","shape":[4611686018427387904,2,0],"data_offsets":[0,0]}}"#, 0, "too large"),
             (r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#, 4, "its header"),
             (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,18446744073709551615]}}"#, 4, "its offsets say"),
             (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"code":"x"}}"#, 4, "unknown field"),
@@ -220,5 +229,10 @@ mod tests {
             assert!(reason.contains(words), "{json}: {reason} lacks {words}");
         }
         assert!(parse(&"[".repeat(100_000), 0).is_err());
+        let deep = |dims: usize| {
+            let shape = vec!["1"; dims].join(",");
+            parse(&format!(r#"{{"a":{{"dtype":"F32","shape":[{shape}],"data_offsets":[0,4]}}}}"#), 4)
+        };
+        assert!(deep(64).is_ok() && deep(65).unwrap_err().contains("65 dimensions, but must have at most 64"));
     }
 }
