@@ -26,7 +26,8 @@ const BLOCK: i64 = 8 << 20;
 
 /// First row and number of rows of each block of a tensor of this shape; a tensor without dimensions is one row.
 fn row_blocks(shape: &[i64]) -> impl Iterator<Item = (i64, i64)> {
-    let rows = shape.first().copied().unwrap_or(1);
+    // There may be any number of rows without values.
+    let rows = if shape.contains(&0) { 0 } else { shape.first().copied().unwrap_or(1) };
     let step = (BLOCK / shape.iter().skip(1).product::<i64>().max(1)).max(1);
     (0..rows).step_by(step as usize).map(move |first| (first, step.min(rows - first)))
 }
@@ -39,6 +40,7 @@ mod tests {
     fn blocks_are_all_rows_once() {
         let blocks = |shape: &[i64]| row_blocks(shape).collect::<Vec<_>>();
         assert_eq!((blocks(&[]), blocks(&[0, 4]), blocks(&[5, 7])), (vec![(0, 1)], vec![], vec![(0, 5)]));
+        assert!(blocks(&[1 << 56, 0]).is_empty(), "rows without values");
         assert_eq!(blocks(&[5, BLOCK / 2]), [(0, 2), (2, 2), (4, 1)]);
         assert_eq!(blocks(&[2, BLOCK * 2]), [(0, 1), (1, 1)]);
     }

@@ -131,3 +131,15 @@ fn damaged_files_are_errors_and_never_panics() {
         assert!(refused(Checkpoint::open(folder.path())).contains("its header ends at byte"), "{len}");
     }
 }
+
+#[test]
+fn rows_without_values_are_copied_however_many_there_are() {
+    let (folder, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let header = r#"{"a":{"dtype":"F32","shape":[72057594037927936,0],"data_offsets":[0,0]}}"#;
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    fs::write(folder.path().join(SINGLE_FILE), file).unwrap();
+    let rename = |name: &str| Some(name.to_owned());
+    let how = Rewrite { dtype: None, max_shard_size: u64::MAX, rename: &rename, stem: "model" };
+    rewrite(&Checkpoint::open(folder.path()).unwrap(), None, out.path(), &how).unwrap();
+    assert_eq!(Checkpoint::open(out.path()).unwrap().get("a").unwrap().shape, [1 << 56, 0]);
+}
