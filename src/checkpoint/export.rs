@@ -223,10 +223,15 @@ fn copy_others(found: &ModelFolders, to: &Path) -> Result<(), ExportError> {
         let is_replaced = |name: &String| has_template && Some(folder) != adapters && name.starts_with(NAMED_TEMPLATES);
         for name in carried(folder)?.into_iter().filter(|name| !is_replaced(name)) {
             to.join(&name).parent().map_or(Ok(()), fs::create_dir_all).map_err(io(to))?;
-            fs::copy(folder.join(&name), to.join(&name)).map_err(io(&folder.join(&name)))?;
+            copy(&folder.join(&name), &to.join(&name)).map_err(io(&folder.join(&name)))?;
         }
     }
     Ok(())
+}
+
+/// Copies the contents of a file and not its mode: a base may be read-only, and some of its files are written over.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    io::copy(&mut files::open(from)?, &mut File::create(to)?).map(drop)
 }
 
 /// A folder that is written beside where it is to be, and moved there when it is whole; removed where anything fails.
@@ -300,6 +305,25 @@ pub(super) fn remove_left(parent: &Path, prefix: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_a_read_only_base_are_writable_in_what_is_exported() {
+        let dir = tempfile::tempdir().unwrap();
+        let [weights, adapters, out] = ["weights", "adapters", "out"].map(|name| dir.path().join(name));
+        [&weights, &adapters, &out].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+        for (folder, name) in [(&weights, "tokenizer.json"), (&weights, "vocab.json"), (&adapters, "tokenizer.json")] {
+            let path = folder.join(name);
+            fs::write(&path, folder.file_name().unwrap().as_encoded_bytes()).unwrap();
+            let mut mode = fs::metadata(&path).unwrap().permissions();
+            mode.set_readonly(true);
+            fs::set_permissions(&path, mode).unwrap();
+        }
+        let found = ModelFolders { weights, config: adapters.clone(), adapters: Some(adapters) };
+        copy_others(&found, &out).unwrap();
+        assert_eq!(fs::read_to_string(out.join("tokenizer.json")).unwrap(), "adapters");
+        let is_readonly = |name: &str| fs::metadata(out.join(name)).unwrap().permissions().readonly();
+        assert!(!is_readonly("tokenizer.json") && !is_readonly("vocab.json"));
+    }
 
     #[test]
     fn drafts_of_killed_commands_are_removed_and_those_of_others_stay() {
