@@ -13,6 +13,7 @@ use loongforge_core::data::{Component, MODEL_INDEX, NAMED_TEMPLATES, is_diffusio
 use loongforge_core::files;
 use loongforge_core::message::SavedFile;
 use loongforge_core::text::shell_word;
+use loongforge_torch::model::ModelConfig;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, FilesOf, Rewrite, renamed, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
 use serde_json::Value;
@@ -97,7 +98,7 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     if is_diffusion(&config) && found.adapters.is_none() {
         return Err(diffusion());
     }
-    let mut carried_parts: &[&str] = &[];
+    let (mut carried_parts, mut stale_head): (&[&str], _) = (&[], None);
     let adapters = match &found.adapters {
         Some(adapters) => {
             let model = ModelFolder::open_plain(&found.config)?;
@@ -105,7 +106,9 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
             if how.dtype.is_none() {
                 carried_parts = model.config.carried.prefixes;
             }
-            Some(Adapters::open(adapters, &model.config, &checkpoint)?)
+            let opened = Adapters::open(adapters, &model.config, &checkpoint)?;
+            stale_head = head_of_changed(&model.config, &opened);
+            Some(opened)
         }
         None => None,
     };
@@ -126,7 +129,7 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
         said.push("the autoencoder and the text encoder are left out: lerobot takes them from Wan-AI/Wan2.2-TI2V-5B-Diffusers".to_owned());
     }
     let rename = |name: &str| {
-        let is_left = leaves_out && Component::of_tensor(name).is_some();
+        let is_left = leaves_out && Component::of_tensor(name).is_some() || stale_head.as_deref() == Some(name);
         (!is_left).then(|| renamed(name, begins))
     };
     // lerobot reads a policy's weights from one file.
@@ -155,6 +158,13 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     }
     draft.publish()?;
     Ok(Exported { num_files: files.len(), bytes: files.iter().map(|file| file.bytes).sum(), said })
+}
+
+/// Returns the tensor of a head that is the embedding, which the adapters change: a base may store it once more, as it was.
+fn head_of_changed(model: &ModelConfig, adapters: &Adapters) -> Option<String> {
+    let decoder = model.decoder().filter(|decoder| decoder.tie_word_embeddings)?;
+    let [embedding, head] = [&decoder.names.embed, &decoder.names.head].map(|module| format!("{module}.weight"));
+    adapters.changes(&embedding).then_some(head)
 }
 
 /// Writes a file into a folder of `dir`, which is made where it is not there.
@@ -305,6 +315,35 @@ pub(super) fn remove_left(parent: &Path, prefix: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_torch::train::hf::write_tensor_file;
+    use serde_json::json;
+    use tch::{Kind, Tensor};
+
+    /// Files with the head beside a tied embedding are common (Qwen3-0.6B's), and transformers keeps a head that differs.
+    #[test]
+    fn a_tied_head_that_the_base_stores_is_left_out_where_adapters_change_the_embedding() {
+        let dir = tempfile::tempdir().unwrap();
+        let [base, adapters, out] = ["base", "adapters", "out"].map(|name| dir.path().join(name));
+        [&base, &adapters].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures/llama3-tied-3layers");
+        fs::copy(fixture.join("config.json"), base.join("config.json")).unwrap();
+        let [embedding, head] = ["model.embed_tokens.weight", "lm_head.weight"];
+        let mut tensors = Tensor::read_safetensors(fixture.join("model.safetensors")).unwrap();
+        tensors.retain(|(name, _)| name != head);
+        let table = tensors.iter().find(|(name, _)| name == embedding).unwrap().1.shallow_clone();
+        tensors.push((head.to_owned(), table.shallow_clone()));
+        write_tensor_file(&tensors, &[("format", "pt")], base.as_path(), "model.safetensors").unwrap();
+        let new = table + 1.0;
+        let saved = [embedding, head].map(|name| (format!("base_model.model.{name}"), new.shallow_clone()));
+        write_tensor_file(&saved, &[], adapters.as_path(), "adapter_model.safetensors").unwrap();
+        let config = json!({"peft_type": "LORA", "r": 1, "base_model_name_or_path": base});
+        fs::write(adapters.join("adapter_config.json"), config.to_string()).unwrap();
+        let how = Export { base: None, dtype: None, max_shard_size: 40_000, dequantize: false, for_transformers: true };
+        export(&adapters, &out, &how).unwrap();
+        let written = Checkpoint::open(&out).unwrap();
+        assert!(written.get(head).is_none());
+        assert!(written.read(written.get(embedding).unwrap(), Kind::Float).unwrap() == new);
+    }
 
     #[test]
     fn files_of_a_read_only_base_are_writable_in_what_is_exported() {
