@@ -8,7 +8,7 @@ use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::data::Tokenizer;
 use loongforge_core::engine::error_chain;
 use loongforge_core::files;
-use loongforge_torch::train::hf::{Checkpoint, Dtype, Filling, INDEX_FILE, TensorFile, fill, is_adapter};
+use loongforge_torch::train::hf::{Checkpoint, Dtype, Filling, INDEX_FILE, SINGLE_FILE, TensorFile, fill, is_adapter};
 use loongforge_torch::train::{adapter_base, read_adapter_config};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -120,7 +120,13 @@ fn index(folder: &Path) -> Check {
     let checkpoint = Checkpoint::open(folder)?;
     let index: Value = serde_json::from_slice(&files::read(&folder.join(INDEX_FILE), files::MAX_TEXT_BYTES)?)?;
     let empty = serde_json::Map::new();
-    let listed: BTreeSet<&str> = index["weight_map"].as_object().unwrap_or(&empty).keys().map(String::as_str).collect();
+    let places = index["weight_map"].as_object().unwrap_or(&empty);
+    if folder.join(SINGLE_FILE).is_file() && places.values().any(|file| file != SINGLE_FILE) {
+        return Err(
+            format!("{SINGLE_FILE} is read, and not the files that {INDEX_FILE} lists: remove those that are old").into()
+        );
+    }
+    let listed: BTreeSet<&str> = places.keys().map(String::as_str).collect();
     let tensors = checkpoint.files().iter().flat_map(|file| file.tensors());
     let (mut total, mut unlisted) = (0, Vec::new());
     for (name, info) in tensors {

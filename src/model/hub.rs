@@ -14,7 +14,7 @@ use loongforge_core::data::{hub_cache, hub_snapshot, is_plain_hub_name};
 use loongforge_core::files;
 use loongforge_core::store::is_store_url;
 use loongforge_torch::train::DIFFUSERS_LORA_FILE;
-use loongforge_torch::train::hf::INDEX_FILE;
+use loongforge_torch::train::hf::{INDEX_FILE, SINGLE_FILE};
 use serde_json::Value;
 use std::fs;
 use std::io;
@@ -317,9 +317,13 @@ fn missing(folder: &Path, extent: Extent) -> Option<String> {
     if extent == Extent::WithoutWeights {
         return None;
     }
+    // It is read though an index may be there as well.
+    if !lacks(SINGLE_FILE) {
+        return None;
+    }
     let index = match files::read(&folder.join(INDEX_FILE), files::MAX_TEXT_BYTES) {
         Ok(text) => serde_json::from_slice(&text).unwrap_or(Value::Null),
-        Err(_) => return lacks("model.safetensors").then(|| "model.safetensors".to_owned()),
+        Err(_) => return Some(SINGLE_FILE.to_owned()),
     };
     let files = index["weight_map"].as_object().into_iter().flatten().filter_map(|(_, file)| file.as_str());
     let mut files: Vec<&str> = files.collect();

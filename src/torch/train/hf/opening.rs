@@ -19,12 +19,13 @@ pub(super) const WHOLE: &str = "model";
 /// As [`Checkpoint::open`].
 pub(super) fn open_in(folder: &Path, stem: &str) -> Result<Vec<TensorFile>, WeightsError> {
     let index = folder.join(format!("{stem}.safetensors.index.json"));
+    let single = folder.join(format!("{stem}.safetensors"));
+    // transformers takes the one file where both are there, diffusers the index.
+    if single.is_file() && (stem == WHOLE || !index.is_file()) {
+        return Ok(vec![TensorFile::open(&single)?]);
+    }
     if index.is_file() {
         return open_shards(folder, &index);
-    }
-    let single = folder.join(format!("{stem}.safetensors"));
-    if single.is_file() {
-        return Ok(vec![TensorFile::open(&single)?]);
     }
     let folder = folder.to_owned();
     Err(match (find_pickle(&folder), stem == WHOLE) {

@@ -143,3 +143,19 @@ fn rows_without_values_are_copied_however_many_there_are() {
     rewrite(&Checkpoint::open(folder.path()).unwrap(), None, out.path(), &how).unwrap();
     assert_eq!(Checkpoint::open(out.path()).unwrap().get("a").unwrap().shape, [1 << 56, 0]);
 }
+
+#[test]
+fn one_file_is_read_though_an_index_is_there_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    for (stem, ours) in [("model", "new"), ("diffusion_pytorch_model", "old")] {
+        let shard = format!("{stem}-00001-of-00001.safetensors");
+        write(path, &shard, &[("old", numbers(&[2], Kind::Float))]);
+        write(path, &format!("{stem}.safetensors"), &[("new", numbers(&[3], Kind::Float))]);
+        let index = format!(r#"{{"weight_map": {{"old": "{shard}"}}}}"#);
+        fs::write(path.join(format!("{stem}.safetensors.index.json")), index).unwrap();
+        let files = opening::open_in(path, stem).unwrap();
+        let names: Vec<&String> = files.iter().flat_map(|file| file.tensors().keys()).collect();
+        assert_eq!(names, [ours], "{stem}");
+    }
+}
