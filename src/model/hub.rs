@@ -4,6 +4,7 @@
 //! repositories, `HF_ENDPOINT` names a mirror. Fetched are safetensors, JSON, text, templates and tokenizer models of
 //! the repository's top folder, and of a repository of Diffusers those of its folders. Never pickles, never code.
 
+use super::hub_lock::wait_for_others;
 use super::stored::{Extent, fetch_model};
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
@@ -266,6 +267,18 @@ impl Hub {
         if !is_plain_hub_name(metadata.etag()) || !is_plain_hub_name(metadata.commit_hash()) {
             let what = format!("{name} has the tag {:?} of the commit {:?}", metadata.etag(), metadata.commit_hash());
             return Err(HubError::Hostile { id: id.to_string(), what });
+        }
+        let cached = self.cache.repo(self.repo(id, metadata.commit_hash()));
+        // The library waits for seconds, and downloads what another process has downloaded meanwhile.
+        let folder = self.repo(id, metadata.commit_hash()).folder_name();
+        let _alone = wait_for_others(self.cache.path(), &folder, metadata.etag(), &format!("{name} of {id}"));
+        if cached.pointer_path(metadata.commit_hash()).join(name).exists() {
+            return Ok(());
+        }
+        // Of a part that has all bytes it would ask for more, which servers refuse.
+        let part = cached.blob_path(metadata.etag()).with_extension("part");
+        if fs::metadata(&part).is_ok_and(|part| part.len() >= metadata.size() as u64) {
+            fs::remove_file(&part).map_err(|source| HubError::Io { path: part, source })?;
         }
         let path = repo.download(name).map_err(failed)?;
         // Large files' tags are their hashes.
