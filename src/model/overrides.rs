@@ -3,7 +3,7 @@
 use crate::model::diffusers::read_json;
 use crate::model::error::FolderError;
 use loongforge_core::data::{Section, Tokenizer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::path::Path;
 
 /// Raises `vocab_size` to what the tokenizer needs, wherever the model's config has it. It never falls: published tables
@@ -23,11 +23,21 @@ pub(super) fn grow_vocabulary(json: &mut Value, folder: &Path) -> Result<(), Fol
     Ok(())
 }
 
-/// Sets `key`, which must exist, or merges an object into the one there.
+/// The key of every class of transformers with a language model, which published configs may leave out.
+const TIED: &str = "tie_word_embeddings";
+
+/// Sets `key`, which must exist, or merges an object into the one there. Of a language model, or one that has one, the key that ties
+/// its head need not exist.
 pub(super) fn apply(json: &mut Value, key: &str, value: &Value) -> Result<(), FolderError> {
     let unknown = || FolderError::UnknownOverride { key: key.to_owned() };
     let mut place = &mut *json;
     for part in key.split('.') {
+        let has_text = |keys: &Map<String, Value>| {
+            ["vocab_size", "text_config", "llm_config"].into_iter().any(|key| keys.contains_key(key))
+        };
+        if let Some(keys) = place.as_object_mut().filter(|keys| part == TIED && has_text(keys)) {
+            keys.entry(part).or_insert(Value::Null);
+        }
         place = place.get_mut(part).ok_or_else(unknown)?;
     }
     match (place, value) {
@@ -67,5 +77,16 @@ mod tests {
         assert_eq!(config, json!({"a": 1, "text": {"layers": 3, "width": 16}}));
         let error = apply(&mut config, "text", &json!({"depth": 1})).unwrap_err();
         assert_eq!(error.to_string(), "model.overrides.text.depth: config.json has no such key");
+    }
+
+    /// An error of weights without a head names this override.
+    #[test]
+    fn a_head_may_be_tied_though_the_config_does_not_say_whether_it_is() {
+        let mut config = json!({"text_config": {"vocab_size": 8}, "vision_config": {}});
+        apply(&mut config, TIED, &json!(true)).unwrap();
+        apply(&mut config, "text_config.tie_word_embeddings", &json!(false)).unwrap();
+        assert!(apply(&mut config, "vision_config.tie_word_embeddings", &json!(true)).is_err());
+        assert_eq!((&config[TIED], &config["text_config"][TIED]), (&json!(true), &json!(false)));
+        assert_eq!(config["vision_config"], json!({}));
     }
 }
