@@ -19,6 +19,7 @@ use http::Client;
 use large::upload;
 use loongforge_core::checkpoint::sha256;
 use loongforge_core::config::Source;
+use loongforge_torch::train::hf::{INDEX_FILE, SINGLE_FILE};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{self, Read};
@@ -44,7 +45,7 @@ pub struct Pushed {
 }
 
 /// Pushes the model in `folder` to the repository `id` (`ORG/NAME`), which is made if it is not there, as one commit on the branch
-/// `revision` of `hub`. `progress` is told of every large file.
+/// `revision` of `hub`. `progress` is told of every large file, and of one of an earlier push that is removed.
 ///
 /// # Errors
 /// There is no token or no model, or the hub refuses or cannot be reached. What was uploaded by then is not sent again.
@@ -66,6 +67,10 @@ pub fn push(
     let large = ask_large(&client, id, revision, &files)?;
     let (mut lines, mut sent) =
         (vec![json!({"key": "header", "value": {"summary": "Upload a model", "description": ""}})], 0);
+    if let Some(old) = replaced(&client, id, revision, &files)? {
+        progress(format!("{old} of an earlier push is removed: it could be read in place of these weights"));
+        lines.push(json!({"key": "deletedFile", "value": {"path": old}}));
+    }
     let mut hashed = Vec::new();
     for (file, is_large) in files.iter().zip(large) {
         if !is_large {
@@ -113,6 +118,25 @@ fn create(client: &Client, id: &str, private: bool, revision: &str) -> Result<()
         Err(PushError::Refused { status: 409, .. }) => Ok(()),
         made => made.map(drop),
     }
+}
+
+/// Returns the file of earlier weights at the hub that programs may read in place of those that are pushed: one file where these are
+/// shards, and the index of shards where these are one file.
+fn replaced(client: &Client, id: &str, revision: &str, files: &[PushFile]) -> Result<Option<&'static str>, PushError> {
+    let has = |name: &str| files.iter().any(|file| file.name == name);
+    let other = match (has(SINGLE_FILE), has(INDEX_FILE)) {
+        (true, false) => INDEX_FILE,
+        (false, true) => SINGLE_FILE,
+        _ => return Ok(None),
+    };
+    let url = client.api(&format!("/api/models/{id}/paths-info/{revision}"));
+    let found = match client.post_json(&format!("asking for {other} of {id}"), &url, &json!({"paths": [other]})) {
+        // A mirror may not know the question.
+        Err(PushError::Refused { status: 404, .. }) => return Ok(None),
+        found => found?,
+    };
+    let is_there = found.as_array().into_iter().flatten().any(|file| file["path"] == other);
+    Ok(is_there.then_some(other))
 }
 
 /// Asks which files are stored by their hash.

@@ -18,6 +18,8 @@ struct Server {
     /// Answers of the status 503 that come first.
     stumbles: Mutex<usize>,
     is_there: bool,
+    /// A file of an earlier push.
+    old: Option<&'static str>,
     asked: Mutex<Vec<String>>,
     /// By hash.
     stored: Mutex<BTreeMap<String, Vec<u8>>>,
@@ -103,6 +105,11 @@ fn respond(
                 json!({"path": file["path"], "uploadMode": if is_large { "lfs" } else { "regular" }, "shouldIgnore": false})
             };
             ok(json!({"files": json()["files"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()}))
+        }
+        ("POST", "/api/models/me/it/paths-info/main") if server.old.is_some() => {
+            let asked = json();
+            let found = asked["paths"].as_array().unwrap().iter().filter(|path| path.as_str() == server.old);
+            ok(found.map(|path| json!({"type": "file", "path": path})).collect())
         }
         ("POST", "/me/it.git/info/lfs/objects/batch") => {
             assert_eq!(headers["content-type"], "application/vnd.git-lfs+json");
@@ -230,4 +237,18 @@ fn a_repository_that_is_there_is_taken_and_refusals_are_named() {
     fs::remove_file(folder.path().join("config.json")).unwrap();
     assert!(refused("me/it", Some("secret"), "main").contains("holds no model"));
     assert_eq!(server.asked.lock().unwrap().len(), before, "nothing was asked");
+}
+
+#[test]
+fn earlier_weights_that_could_be_read_in_place_of_those_pushed_are_removed() {
+    for (new, old) in [(INDEX_FILE, SINGLE_FILE), (SINGLE_FILE, INDEX_FILE)] {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["config.json", new] {
+            fs::write(folder.path().join(name), "{}").unwrap();
+        }
+        let server = serve(Server { old: Some(old), ..Server::default() });
+        pushed(&server, folder.path(), "main").unwrap();
+        let commits = server.commits.lock().unwrap().clone();
+        assert!(commits[0].contains(&json!({"key": "deletedFile", "value": {"path": old}})), "{commits:?}");
+    }
 }
