@@ -60,7 +60,8 @@ impl Shapes<'_> {
     fn blocks(&self, stem: &str) -> usize {
         let number =
             |name: &str| name.strip_prefix("transformer.")?.strip_prefix(stem)?.split('.').next()?.parse().ok();
-        self.checkpoint.tensors().filter_map(|(name, _)| number(name)).max().map_or(0, |last: usize| last + 1)
+        let last: Option<usize> = self.checkpoint.tensors().filter_map(|(name, _)| number(name)).max();
+        last.map_or(0, |last| last.saturating_add(1))
     }
 
     fn wan(&self, num_heads: Option<i64>) -> Result<Value, String> {
@@ -122,5 +123,22 @@ impl Shapes<'_> {
         ];
         json.extend(entries.map(|(key, value)| (key.to_owned(), value)));
         Ok(Value::Object(json))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_torch::train::hf::write_tensor_file;
+    use tch::{Device, Kind, Tensor};
+
+    #[test]
+    fn the_largest_number_of_a_block_is_an_error_of_the_model_and_no_panic() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["patch_embedding.weight".to_owned(), format!("blocks.{}.norm2.weight", usize::MAX)];
+        let tensors = names.map(|name| (name, Tensor::zeros([2], (Kind::Float, Device::Cpu))));
+        write_tensor_file(&tensors, &[], dir.path(), "model.safetensors").unwrap();
+        let checkpoint = Checkpoint::open(&dir.path().join("model.safetensors")).unwrap();
+        assert_eq!(Shapes { checkpoint: &checkpoint }.blocks("blocks."), usize::MAX);
     }
 }
