@@ -367,6 +367,7 @@ fn adapters(sheet: &mut Sheet, has_adapters: bool) {
         sheet.arrived("tuner_type", LORA);
     }
     sheet.settled("without lora, all weights are trained", &["tuner_type"]);
+    let continues = has_adapters && continued.is_some();
     if let Some(adapter) = continued.filter(|_| has_adapters) {
         sheet.set(&ours("adapter"), adapter);
         sheet.arrived("adapters", &ours("adapter"));
@@ -388,14 +389,19 @@ fn adapters(sheet: &mut Sheet, has_adapters: bool) {
         sheet.missing(REGULAR_EXPRESSION, &["target_regex"]);
         ["use_rslora", "use_dora"].iter().for_each(|key| sheet.copy(key, &ours(key)));
         sheet.missing("biases have no adapters", &["lora_bias"]);
+        sheet.missing("adapters are trained in train.precision", &["lora_dtype"]);
+        sheet.settled_all("it applies only to init_weights: lora-ga", &["lora_ga_"]);
         quantization(sheet);
+    }
+    // Beside adapters that are made, what is left is unknown.
+    if !has_adapters || continues {
+        sheet.settled_all("it applies only to adapters that are made", &["lora_", "target_"]);
     }
     sheet.missing("only one adapter can be continued", &["adapters"]);
     if sheet.is_true("init_weights") {
         sheet.settled("B begins at zero", &["init_weights"]);
     }
     sheet.missing("B begins at zero", &["init_weights"]);
-    sheet.settled_all("it applies only to adapters that are made", &["lora_", "target_"]);
     sheet.settled("it applies only to adapters that are made", &["modules_to_save", "use_rslora", "use_dora"]);
     sheet.missing("frozen weights of full training are not rounded", &["quant_method", "quant_bits"]);
     sheet.settled_all("it applies only with quant_bits", &["bnb_4bit_"]);

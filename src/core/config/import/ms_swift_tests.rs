@@ -70,6 +70,18 @@ fn a_command_of_ms_swift_arrives() {
 }
 
 #[test]
+fn misspelled_options_of_adapters_have_no_counterpart() {
+    let options = "--max_length 64 --lora_rnk 8 --target_module q_proj --lora_dtype bfloat16 --lora_ga_batch_size 2";
+    let imported = of("sft", options);
+    assert_eq!(missing(&imported), ["--lora_dtype", "--lora_rnk", "--target_module"]);
+    assert!(settled(&imported).contains(&"--lora_ga_batch_size"), "{:?}", imported.keys);
+    for others in ["--tuner_type full", "--adapters out/checkpoint-9"] {
+        let imported = of("sft", &format!("{options} {others}"));
+        assert!(missing(&imported).is_empty(), "{others}: {:?}", imported.keys);
+    }
+}
+
+#[test]
 fn variables_before_a_command_of_ms_swift_are_accounted_for() {
     let of = |model: &str| {
         let variables = "export USE_HF=1\nMAX_NUM=6\nIMAGE_MAX_TOKEN_NUM=1024 VIDEO_MAX_PIXELS=50176 \\\n\
