@@ -3,6 +3,7 @@
 use super::UsageError;
 use clap::Args;
 use loongforge_core::config::{Fate, Imported, KeyFate, import as translate, import_words};
+use loongforge_core::files;
 use loongforge_core::observe::safe;
 use loongforge_core::text::shell_word;
 use std::io::Read;
@@ -36,6 +37,9 @@ pub struct ImportArgs {
     /// File to write the config to [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Replace the output file
+    #[arg(long, requires = "output")]
+    overwrite: bool,
 }
 
 /// Bytes of a config.
@@ -43,6 +47,10 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Runs `loongforge import`: writes another trainer's settings as a config, and lists the keys that have no counterpart.
 pub fn import(args: ImportArgs) -> anyhow::Result<ExitCode> {
+    if let Some(output) = args.output.as_ref().filter(|output| output.exists() && !args.overwrite) {
+        let message = format!("{} exists: name another file, or replace it with --overwrite", output.display());
+        return Err(UsageError(message).into());
+    }
     let (imported, source) = match &args.file {
         Some(file) => (of_file(file), file.display().to_string()),
         None => (import_words(&args.command).map_err(anyhow::Error::from), "a command line".to_owned()),
@@ -52,9 +60,8 @@ pub fn import(args: ImportArgs) -> anyhow::Result<ExitCode> {
     let yaml = format!("# From {source} of {}.\n{}", imported.from, imported.yaml);
     match &args.output {
         Some(output) => {
-            let mut new = std::fs::File::create_new(output)
+            files::replace_shared(output, yaml.as_bytes(), 0o644)
                 .map_err(|error| UsageError::of_any(anyhow::anyhow!("{}: {error}", output.display())))?;
-            std::io::Write::write_all(&mut new, yaml.as_bytes())?;
             eprintln!("wrote {}; next: loongforge check {}", output.display(), shell_word(output));
         }
         None => print!("{yaml}"),
@@ -64,7 +71,7 @@ pub fn import(args: ImportArgs) -> anyhow::Result<ExitCode> {
 
 fn of_file(path: &Path) -> anyhow::Result<Imported> {
     let mut text = String::new();
-    loongforge_core::files::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    files::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
     anyhow::ensure!(text.len() as u64 <= MAX_BYTES, "it has more than {MAX_BYTES} bytes");
     Ok(translate(&text)?)
 }
@@ -97,4 +104,26 @@ fn report(imported: &Imported) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_only_with_overwrite() {
+        let dir = tempfile::tempdir().unwrap();
+        let (theirs, ours) = (dir.path().join("theirs.yaml"), dir.path().join("ours.yaml"));
+        std::fs::write(&theirs, "model_name_or_path: a/b\nstage: sft\n").unwrap();
+        std::fs::write(&ours, "mine\n").unwrap();
+        let write = |overwrite: bool| {
+            let (file, output) = (Some(theirs.clone()), Some(ours.clone()));
+            import(ImportArgs { file, command: Vec::new(), output, overwrite })
+        };
+        let error = write(false).unwrap_err().to_string();
+        assert!(error.contains("ours.yaml exists") && error.contains("--overwrite"), "{error}");
+        assert_eq!(std::fs::read_to_string(&ours).unwrap(), "mine\n");
+        write(true).unwrap();
+        assert!(std::fs::read_to_string(&ours).unwrap().contains("load: a/b"));
+    }
 }
