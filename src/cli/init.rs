@@ -68,11 +68,14 @@ pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
     let data = answer(args.data, "--data", "Training samples (a file or a folder): ", asks)?;
     let method = match args.method {
         Some(method) => method,
-        None => match answer(None, "--method", "Train adapters or all weights (lora, full): ", asks)?.as_str() {
-            "lora" => Method::Lora,
-            "full" => Method::Full,
-            other => return Err(UsageError(format!("--method must be lora or full, not `{other}`")).into()),
-        },
+        None => {
+            let question = "Train adapters or all weights (lora, full): ";
+            match answer(None, "--method lora or --method full", question, asks)?.as_str() {
+                "lora" => Method::Lora,
+                "full" => Method::Full,
+                other => return Err(UsageError(format!("--method must be lora or full, not `{other}`")).into()),
+            }
+        }
     };
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let counted = count(&data, args.kind);
