@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use super::error::{Origin, Problem, Sources, code};
+use super::import;
 use super::node::{Kind, Node, Pos};
 use super::suggest;
 use super::yaml;
 use crate::files;
+use crate::text::shell_word;
 
 /// Reads and parses one file; the tree is a map.
 pub(super) fn read(path: &Path, sources: &mut Sources) -> Result<Node, Problem> {
@@ -21,7 +23,12 @@ pub(super) fn read(path: &Path, sources: &mut Sources) -> Result<Node, Problem> 
     let Ok(text) = String::from_utf8(bytes) else {
         return Err(failed(format!("the config file `{}` is not UTF-8 text", path.display())));
     };
-    parse(path, text.trim_start_matches('\u{feff}'), sources)
+    let text = text.trim_start_matches('\u{feff}');
+    if let Some(trainer) = import::trainer(text) {
+        let help = format!("translate it: `loongforge import {} -o my.yaml`", shell_word(path));
+        return Err(failed(format!("`{}` was written for {trainer}", path.display())).help(help));
+    }
+    parse(path, text, sources)
 }
 
 /// Parses the text of the file `path`; the tree is a map.

@@ -208,6 +208,16 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
     Ok(Imported { from, yaml: yaml::dump(&config), keys, notes })
 }
 
+/// Returns the trainer that a file was written for which has no key of ours, if it is one whose files are translated.
+pub(super) fn trainer(text: &str) -> Option<&'static str> {
+    // That of ms-swift is a name.
+    let is_ours = |key: &str, value: &Value| is_own(key) && (key != "model" || value.is_object());
+    match yaml::read_yaml(text) {
+        Ok(Value::Object(fields)) if fields.iter().any(|(key, value)| is_ours(key, value)) => None,
+        _ => import(text).ok().map(|imported| imported.from),
+    }
+}
+
 /// Returns whether this is a key at the top of a config of ours.
 fn is_own(key: &str) -> bool {
     key == "defaults" || key == "stages" || SCHEMA["properties"].get(key).is_some()

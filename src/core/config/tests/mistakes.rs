@@ -406,3 +406,22 @@ train: { steps: 0, lr: 1e-5, min_lr: 1, precision: bf-16 }
     ];
     assert_eq!(found, wanted, "{report}");
 }
+
+#[test]
+fn a_file_of_another_trainer_is_told_how_it_is_translated() {
+    let factory = "model_name_or_path: a/b\nstage: sft\nlora_rank: 8\n";
+    let swift = "model: a/b\ndataset: x.jsonl\ntuner_type: lora\n";
+    let titan = "[job]\ndump_folder = \"out\"\n\n[model]\nname = \"llama3\"\n\n[training]\nsteps = 10\n";
+    let script = "#!/bin/bash\nswift sft --model a/b --dataset x.jsonl\n";
+    let files = [(factory, "LLaMA-Factory"), (swift, "ms-swift"), (titan, "torchtitan"), (script, "ms-swift")];
+    for (text, trainer) in files {
+        let text = Bench::new(text).errors(&[]);
+        let named = format!("`vlm.yaml` was written for {trainer}");
+        for part in ["LF0101", named.as_str(), "`loongforge import ", "1 error"] {
+            assert!(text.contains(part), "{trainer}: no `{part}` in\n{text}");
+        }
+    }
+    // Where keys of ours are, somebody is translating it by hand.
+    let text = Bench::new(&format!("{GOOD}model_name_or_path: a/b\nstage: sft\n")).errors(&[]);
+    assert!(text.contains("did you mean `model.load`?") && text.contains("2 errors"), "{text}");
+}
