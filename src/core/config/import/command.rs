@@ -1,6 +1,6 @@
 //! The command of a launch script that trains, and whose it is.
 
-use super::flags::Flags;
+use super::flags::{Flags, keys_of_file, split_config};
 use super::shell::{self, Word};
 use super::{ms_swift, torchtitan, veomni};
 
@@ -152,7 +152,11 @@ pub(super) fn of_words(words: &[Word]) -> Option<Training> {
     let training = |of: Trainer, flags: Flags| Some(Training { of, flags, is_last_of_several: false });
     if name(called) == "llamafactory-cli" {
         words.get(program + 1).filter(|word| word.text == "train")?;
-        let flags = Flags::of(&words[program + 2..]);
+        let (config, options) = split_config(&words[program + 2..], &[".yaml", ".yml", ".json"]);
+        let flags = match config {
+            Some(path) => Flags::of_assignments(options).with_file(path, keys_of_file(path).map(Flags::of_fields)),
+            None => Flags::of(options),
+        };
         return training(Trainer::Factory, flags).filter(|it| it.flags.fields.contains_key("model_name_or_path"));
     }
     if name(called) == "trl" {

@@ -54,6 +54,21 @@ impl Flags {
         flags
     }
 
+    /// Reads words `NAME=VALUE`; a later one replaces an earlier one.
+    pub fn of_assignments(words: &[Word]) -> Self {
+        let mut flags = Self::default();
+        for word in words {
+            match word.text.split_once('=') {
+                None => flags.tell(&word.text, "", Fate::Missing(NO_OPTION)),
+                Some((name, value)) if !word.is_said() => flags.tell(name, value, Fate::Missing(NOT_SAID)),
+                Some((name, value)) => {
+                    flags.fields.insert(name.to_owned(), scalar(value));
+                }
+            }
+        }
+        flags
+    }
+
     /// Reads the options behind a program, and those of a launcher before it.
     pub fn of_command(before: &[Word], after: &[Word]) -> Self {
         let launcher = before.iter().skip_while(|word| !word.text.starts_with("--"));

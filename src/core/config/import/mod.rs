@@ -95,7 +95,7 @@ pub enum ImportError {
 }
 
 /// Translates a config or a launch script. Of what it names only configs are read: those of DeepSpeed, a model's `config.json`,
-/// LLaMA-Factory's `dataset_info.json`, and those that commands of ms-swift, VeOmni and torchtitan name.
+/// LLaMA-Factory's `dataset_info.json`, and those that commands of LLaMA-Factory, ms-swift, VeOmni and torchtitan name.
 ///
 /// # Errors
 /// It is neither, or of no trainer that is known here.

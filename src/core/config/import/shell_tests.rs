@@ -300,6 +300,22 @@ fn llama_factorys_command_lines_arrive() {
 }
 
 #[test]
+fn keys_of_a_config_of_llama_factory_are_replaced_by_those_of_its_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sft.yaml");
+    std::fs::write(&path, "model_name_or_path: org/m\nstage: sft\nlora_rank: 8\ndataset: a\n").unwrap();
+    let command = format!("llamafactory-cli train {} lora_rank=16 learning_rate=1e-5 stray", path.display());
+    let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+    for imported in [import(&command), import_words(&words)].map(Result::unwrap) {
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        assert_eq!((imported.from, &node["model"]["load"]), ("LLaMA-Factory", &json!("org/m")));
+        assert_eq!((&node["model"]["foundation"]["lora"]["r"], &node["train"]["lr"]), (&json!(16), &json!(1e-5)));
+        assert!(missing(&imported).contains(&"stray"), "{:?}", imported.keys);
+        assert!(arrived(&imported).contains(&"lora_rank"), "{:?}", imported.keys);
+    }
+}
+
+#[test]
 fn lists_that_may_be_empty_and_wandb_arrive() {
     let script = "ARGS=(--train-iters 3 --optimizer muon --optimizer-cpu-offload --optimizer-offload-fraction 0.5); MORE=()\nMORE+=(--wandb-project \"p\" --wandb-exp-name n)\n\
         torchrun x/train.py \"${ARGS[@]+\"${ARGS[@]}\"}\" \"${MORE[@]:+\"${MORE[@]}\"}\"";
