@@ -9,6 +9,9 @@ use crate::data::template::ChatTemplate;
 /// Names that a key about the loss may have.
 const LOSS_WORDS: [&str; 5] = ["loss", "mask", "weight", "train", "learn"];
 
+/// Key of a tool's answer that names its call. OpenAI's format requires it, and most templates go by the order.
+const LINK: &str = "tool_call_id";
+
 /// Kinds of notes that are told apart: keys may have any names, and there are as many as somebody writes.
 const MAX_KINDS: usize = 64;
 /// Stands for all others.
@@ -90,7 +93,8 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec
         let other = if asks { template.render_prompt(&others) } else { template.render(&others) };
         other.is_ok_and(|other| other == text)
     };
-    let keys: BTreeSet<&String> = turns.iter().flat_map(|turn| turn.fields.keys()).collect();
+    let keys = turns.iter().flat_map(|turn| turn.fields.keys()).filter(|key| *key != LINK);
+    let keys: BTreeSet<&String> = keys.collect();
     for key in keys {
         if is_lost(&|turn: &mut Turn| drop(turn.fields.shift_remove(key))) {
             let is_of_loss = LOSS_WORDS.iter().any(|word| key.to_lowercase().contains(word));

@@ -172,6 +172,12 @@ fn what_the_template_does_not_render_is_counted() {
     );
     assert!(notes.contains("set \"enable_thinkin\"") && notes.contains("not the assistant's"), "{notes}");
     assert!(!notes.contains("reasoning") && !notes.contains("`tools`"), "{notes}");
+    // The link of a tool's answer to its call says nothing that the order does not.
+    let linked = r#"{"messages":[{"role":"user","content":"q"},{"role":"tool","tool_call_id":"c","content":"2"},
+        {"role":"assistant","content":"a"}]}"#;
+    let linking = reopen(folder.path(), Template::Chatml, 2048).unwrap();
+    linking.training_sample(SampleId(0), &Conversation::parse(linked).unwrap(), folder.path()).unwrap();
+    assert!(linking.notes().is_empty(), "{:?}", linking.notes());
     // So it is of prompts, of parts of messages, and of more keys than anybody reads about.
     let asking = reopen(folder.path(), Template::Chatml, 2048).unwrap();
     let ask = |keys: &str, part: &str| {
