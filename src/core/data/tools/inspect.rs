@@ -205,13 +205,19 @@ fn said(conversation: &Conversation) -> Vec<(String, String)> {
     conversation.turns.iter().map(|turn| (turn.role.clone(), said(turn))).collect()
 }
 
+/// The functions that a conversation offers, before its turns.
+fn offered(conversation: &Conversation) -> Option<(String, String)> {
+    let tools: Vec<String> = conversation.turns.iter().flat_map(|turn| &turn.tools).map(Json::to_string).collect();
+    (!tools.is_empty()).then(|| ("tools".to_owned(), tools.join(" ")))
+}
+
 /// The turns of an answer with a label, which is told at the answer.
 fn said_with_label(answer: &Labeled) -> Vec<(String, String)> {
     let mut turns = said(&answer.conversation);
     if let Some((role, _)) = turns.last_mut() {
         *role = format!("{} {role}", if answer.is_good { "good" } else { "bad" });
     }
-    turns
+    offered(&answer.conversation).into_iter().chain(turns).collect()
 }
 
 /// Sample `index`, its pictures decoded; with a maker as the model reads it.
@@ -225,7 +231,7 @@ pub fn show(inputs: &Inputs, index: u64, maker: Option<&dyn SampleMaker>) -> Res
     let mut shown = Shown { place, turns: Vec::new(), rendered: None, num_tokens: None, media: Vec::new() };
     match &content {
         Content::Messages(conversation) => {
-            shown.turns = said(conversation);
+            shown.turns = offered(conversation).into_iter().chain(said(conversation)).collect();
             let media = conversation.media.iter().map(|source| show_media(source, base, inputs.decoder()));
             shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
         }
@@ -237,7 +243,8 @@ pub fn show(inputs: &Inputs, index: u64, maker: Option<&dyn SampleMaker>) -> Res
                 turns.map(|(role, text)| (format!("{name} {role}"), text)).collect()
             };
             let prompt: Vec<(String, String)> = said(chosen).into_iter().take(prompt).collect();
-            shown.turns = [prompt, answer("chosen", chosen), answer("rejected", rejected)].concat();
+            let tools: Vec<(String, String)> = offered(chosen).into_iter().collect();
+            shown.turns = [tools, prompt, answer("chosen", chosen), answer("rejected", rejected)].concat();
             let media = chosen.media.iter().map(|source| show_media(source, base, inputs.decoder()));
             shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
         }

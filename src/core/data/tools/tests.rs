@@ -376,9 +376,10 @@ fn calls_of_functions_are_shown_with_what_is_said() {
     let turns = format!(
         r#"{{"role":"user","content":"a"}},{{"role":"assistant","content":null,"tool_calls":{call}}},{{"role":"assistant","content":"b","tool_calls":{call}}}"#
     );
-    fs::write(&path, format!("{{\"messages\":[{turns}]}}\n")).unwrap();
+    fs::write(&path, format!("{{\"messages\":[{turns}],\"tools\":[{{\"name\":\"f\"}}]}}\n")).unwrap();
     let shown = show(&Inputs::open(vec![TrainFile::new(path)]).unwrap(), 0, None).unwrap();
-    let said: Vec<&str> = shown.turns.iter().map(|(_, text)| text.as_str()).collect();
+    assert!(shown.turns[0].0 == "tools" && shown.turns[0].1.contains(r#""name":"f""#), "{:?}", shown.turns[0]);
+    let said: Vec<&str> = shown.turns[1..].iter().map(|(_, text)| text.as_str()).collect();
     assert_eq!(said, ["a", call, &format!("b {call}")]);
 }
 
