@@ -275,6 +275,26 @@ fn it_is_told_that_an_evaluation_has_no_folder_of_pictures() {
 }
 
 #[test]
+fn probabilities_of_data_sets_are_their_weights() {
+    let of = |probabilities: &str| {
+        let lines = format!("dataset: a,b\nmix_strategy: interleave_over\ninterleave_probs: {probabilities}\n");
+        import(&format!("{FACTORY}{lines}")).unwrap()
+    };
+    let weighted = json!([{ "path": "data/a.json", "weight": 0.25 }, { "path": "data/b.json", "weight": 0.75 }]);
+    for probabilities in ["0.25,0.75", "\"0.25, 0.75\"", "[0.25, 0.75]"] {
+        let imported = of(probabilities);
+        assert_eq!((&node(&imported)["data"]["train"], missing(&imported)), (&weighted, vec!["mix_strategy"]));
+    }
+    for wrong in ["0.25", "0.25,x,0.75", "0.25,2", "[0, 1]"] {
+        assert_eq!(missing(&of(wrong)), ["interleave_probs", "mix_strategy"], "{wrong}");
+    }
+    let swift = "swift sft --model org/m --dataset a.jsonl b.jsonl --max_length 64 --interleave_prob 0.25 0.75";
+    let imported = import(swift).unwrap();
+    assert_eq!(node(&imported)["data"]["train"][1], json!({ "path": "b.jsonl", "weight": 0.75 }));
+    assert!(missing(&imported).is_empty(), "{:?}", imported.keys);
+}
+
+#[test]
 fn llama_factorys_patience_arrives() {
     let of = import(&format!("{FACTORY}eval_strategy: steps\neval_steps: 5\nearly_stopping_steps: 3\n")).unwrap();
     assert_eq!((&node(&of)["eval"], missing(&of)), (&json!({ "every_steps": 5, "patience": 3 }), vec![]));

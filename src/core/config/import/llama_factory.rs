@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::llama_data::DatasetInfo;
 use super::llama_parts;
 use super::sheet::Sheet;
-use super::trainer::{FROZEN, TRACKERS};
+use super::trainer::{EPOCH, FROZEN, TRACKERS};
 
 /// Keys that tell a config of LLaMA-Factory from one of TRL.
 pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "dataset_dir", "cutoff_len", "template"];
@@ -189,7 +189,15 @@ fn data(sheet: &mut Sheet) {
         workers,
         &["preprocessing_num_workers", "dataloader_num_workers", "overwrite_cache", "streaming", "buffer_size"],
     );
-    sheet.missing("set the `weight` of each file in data.train", &["interleave_probs", "mix_strategy"]);
+    mixture(sheet);
+}
+
+/// In which shares data sets are read.
+fn mixture(sheet: &mut Sheet) {
+    let has_shares = sheet.get("interleave_probs").is_some();
+    sheet.probabilities("interleave_probs");
+    let why = if has_shares { EPOCH } else { "set the `weight` of each file in data.train" };
+    sheet.missing(why, &["mix_strategy"]);
 }
 
 /// Translates adapters, and returns whether there are any.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::flags::{Flags, keys_of_file, split_config};
 use super::sheet::Sheet;
 use super::shell::Word;
-use super::trainer::{FROZEN, READ_AHEAD, REGULAR_EXPRESSION};
+use super::trainer::{EPOCH, FROZEN, READ_AHEAD, REGULAR_EXPRESSION};
 use super::variables::MS_SWIFT;
 use super::{hub, llama_parts, ms_swift_media, ms_swift_train};
 
@@ -260,7 +260,8 @@ fn data(sheet: &mut Sheet) {
     if has_several && sheet.get("interleave_prob").is_none() {
         sheet.equal_shares();
     }
-    sheet.missing("set the `weight` of each file in data.train", &["interleave_prob", "stopping_strategy"]);
+    sheet.probabilities("interleave_prob");
+    sheet.missing(EPOCH, &["stopping_strategy"]);
     sheet.settled("hf://datasets/NAME is a data set of the hub", &["use_hf", "USE_HF"]);
     sheet.missing("data.train[].columns renames fields", &["columns"]);
     sheet.missing("name the files that it was made from in data.train", &["cached_dataset", "cached_val_dataset"]);

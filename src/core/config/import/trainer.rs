@@ -11,6 +11,9 @@ pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
 pub(super) const REGULAR_EXPRESSION: &str =
     "it is a regular expression: lora.target_modules takes endings of names, or whole names with `*`";
 
+/// What becomes of rules for the end of an epoch of interleaved data sets.
+pub(super) const EPOCH: &str = "an epoch has as many samples as all data sets together: set train.steps instead";
+
 /// Which trackers a run has here.
 pub(super) const TRACKERS: &str =
     "only metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a web page are supported";
@@ -208,6 +211,23 @@ impl Sheet {
         });
     }
 
+    /// Gives each data set its probability, of those under `key`, as its weight.
+    pub fn probabilities(&mut self, key: &str) {
+        let sets = self.ours("data.train").and_then(Value::as_array).cloned().unwrap_or_default();
+        self.with(key, "data.train", |value| {
+            let shares = numbers(value);
+            let is_share = |share: &f64| *share > 0.0 && *share <= 1.0;
+            if shares.len() != sets.len() || !shares.iter().all(is_share) || !sets.iter().all(Value::is_object) {
+                return Err("it must have a number above 0 and up to 1 for each data set");
+            }
+            let weighted = sets.into_iter().zip(shares).map(|(mut set, share)| {
+                set["weight"] = share.into();
+                set
+            });
+            Ok(weighted.collect())
+        });
+    }
+
     /// Translates label smoothing, noise on embeddings, and LoRA+.
     pub fn regularization(&mut self, has_adapters: bool) {
         self.copy_number("label_smoothing_factor", "train.label_smoothing");
@@ -341,6 +361,15 @@ impl Sheet {
             }),
         }
     }
+}
+
+/// Reads a list of numbers, also one with commas in a text; nothing if one of them is no number.
+fn numbers(value: &Value) -> Vec<f64> {
+    let numbers: Option<Vec<f64>> = match value {
+        Value::Array(list) => list.iter().map(Value::as_f64).collect(),
+        text => text.as_str().unwrap_or_default().split(',').map(|part| part.trim().parse().ok()).collect(),
+    };
+    numbers.unwrap_or_default()
 }
 
 /// Reads the options of a schedule, which are a map or JSON.
