@@ -295,6 +295,19 @@ fn probabilities_of_data_sets_are_their_weights() {
 }
 
 #[test]
+fn thoughts_and_uploads_of_llama_factory_are_accounted_for() {
+    let of = |lines: &str| import(&format!("{FACTORY}{lines}")).unwrap();
+    let off = "push_to_hub: false\npredict_with_generate: false\n";
+    for (thinks, kwargs) in [(true, json!(null)), (false, json!({ "enable_thinking": false }))] {
+        let imported = of(&format!("{off}enable_thinking: {thinks}\n"));
+        assert_eq!(node(&imported)["data"]["template_kwargs"], kwargs);
+        assert!(missing(&imported).is_empty(), "{:?}", imported.keys);
+    }
+    let others = of("default_system: Be brief.\nenable_thinking: perhaps\npush_to_hub: true\n");
+    assert_eq!(missing(&others), ["default_system", "enable_thinking", "push_to_hub"]);
+}
+
+#[test]
 fn llama_factorys_patience_arrives() {
     let of = import(&format!("{FACTORY}eval_strategy: steps\neval_steps: 5\nearly_stopping_steps: 3\n")).unwrap();
     assert_eq!((&node(&of)["eval"], missing(&of)), (&json!({ "every_steps": 5, "patience": 3 }), vec![]));

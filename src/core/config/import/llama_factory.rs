@@ -178,7 +178,7 @@ fn data(sheet: &mut Sheet) {
     // Their default.
     sheet.set("data.pack.max_tokens", 2048);
     sheet.copy("cutoff_len", "data.pack.max_tokens");
-    sheet.settled("the chat template is that of the model's folder; data.template has built-in ones", &["template"]);
+    rendering(sheet);
     sheet.held_out("val_size");
     let mask = sheet.is_true("mask_history");
     sheet.with("mask_history", "train.learn", |_| Ok(if mask { "last" } else { "all" }.into()));
@@ -190,6 +190,19 @@ fn data(sheet: &mut Sheet) {
         &["preprocessing_num_workers", "dataloader_num_workers", "overwrite_cache", "streaming", "buffer_size"],
     );
     mixture(sheet);
+}
+
+/// How conversations are written.
+fn rendering(sheet: &mut Sheet) {
+    sheet.settled("the chat template is that of the model's folder; data.template has built-in ones", &["template"]);
+    if sheet.is_true("enable_thinking") {
+        sheet.settled("templates of models that think do so by default", &["enable_thinking"]);
+    }
+    sheet.with("enable_thinking", "data.template_kwargs.enable_thinking", |value| match value {
+        Value::Bool(_) => Ok(value.clone()),
+        _ => Err("it must be true or false"),
+    });
+    sheet.missing("write it into each sample, as a `system` field", &["default_system"]);
 }
 
 /// In which shares data sets are read.
@@ -355,12 +368,9 @@ fn packing(sheet: &mut Sheet) {
 fn run(sheet: &mut Sheet) {
     sheet.run_of_trainer();
     sheet.copy("early_stopping_steps", "eval.patience");
-    sheet.with("predict_with_generate", "eval.generate", |value| match value {
-        Value::Bool(true) => {
-            Err("set eval.generate, the number of answers to generate, and eval.scores: [bleu, rouge]")
-        }
-        _ => Err("it is off"),
-    });
+    let why = "set eval.generate, the number of answers to generate, and eval.scores: [bleu, rouge]";
+    sheet.missing(why, &["predict_with_generate"]);
+    sheet.missing("`loongforge checkpoint push` uploads a checkpoint", &["push_to_hub", "hub_model_id"]);
     sheet.missing(TRACKERS, &["use_swanlab"]);
     sheet.settled("use `loongforge run --overwrite`", &["overwrite_output_dir"]);
     sheet.settled("this is always the case", &["plot_loss", "include_num_input_tokens_seen"]);
