@@ -10,6 +10,7 @@ use loongforge_core::files;
 use loongforge_core::message::SampleId;
 use loongforge_core::observe::safe;
 use loongforge_core::openai::Finish;
+use loongforge_core::text::plural;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
@@ -116,7 +117,9 @@ pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<Ex
     num_tokens += write_answers(&reader, &mut waiting, &mut output, &mut num_answers)?;
     output.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all()).context("the output")?;
     reader.processor().notes().iter().for_each(|note| eprintln!("note: {}", safe(note)));
-    println!("{num_answers} answers, {num_tokens} tokens; {num_bad} bad lines");
+    let (answers, tokens) = (plural("answer", num_answers), plural("token", num_tokens as u64));
+    let lines = plural("line", num_bad as u64);
+    println!("{num_answers} {answers}, {num_tokens} {tokens}; {num_bad} bad {lines}");
     Ok(if num_bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
 }
 
