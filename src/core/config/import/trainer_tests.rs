@@ -251,6 +251,17 @@ fn adapters_leave_the_image_tower_as_it_is() {
 }
 
 #[test]
+fn evaluations_without_samples_are_told() {
+    let of = |lines: &str| {
+        let text = format!("model_name_or_path: a/b\neval_strategy: steps\neval_steps: 5\n{lines}");
+        says(&import(&text).unwrap(), "which a file has not")
+    };
+    let file = "dataset_name: data/pairs.jsonl\nbeta: 0.1\n";
+    assert_eq!([of(file), of("dataset_name: x/y\nbeta: 0.1\n")], [true, false]);
+    assert!(!of(&format!("{file}test_split_size: 0.1\n")));
+}
+
+#[test]
 fn samples_of_any_length_are_told_where_nothing_bounds_them() {
     let of = |length: &str| {
         let imported = import(&format!("{TRL}{length}")).unwrap();

@@ -406,6 +406,12 @@ fn precision(sheet: &mut Sheet) {
 
 fn run(sheet: &mut Sheet) {
     sheet.run_of_trainer();
+    if sheet.has_set("eval.every_steps") && !["eval.path", "data.val_size"].iter().any(|key| sheet.has_set(key)) {
+        sheet.note(
+            "eval_strategy evaluates a split of the data set, which a file has not: name a file in eval.path, or hold \
+             samples out with data.val_size",
+        );
+    }
     sheet.missing("eval.every_steps evaluates eval.path during the run", &["do_eval"]);
     sheet.missing(TRACKERS, &["trackio_space_id"]);
     sheet.settled("this is always the case", &["logging_first_step"]);
