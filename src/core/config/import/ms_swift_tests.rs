@@ -82,6 +82,14 @@ fn misspelled_options_of_adapters_have_no_counterpart() {
 }
 
 #[test]
+fn uploads_of_ms_swift_are_missing_only_where_they_are_on() {
+    let off = of("sft", "--max_length 64 --push_to_hub false");
+    assert!(missing(&off).is_empty(), "{:?}", off.keys);
+    let on = of("sft", "--max_length 64 --push_to_hub true --hub_model_id me/m");
+    assert_eq!(missing(&on), ["--hub_model_id", "--push_to_hub"]);
+}
+
+#[test]
 fn variables_before_a_command_of_ms_swift_are_accounted_for() {
     let of = |model: &str| {
         let variables = "export USE_HF=1\nMAX_NUM=6\nIMAGE_MAX_TOKEN_NUM=1024 VIDEO_MAX_PIXELS=50176 \\\n\

@@ -115,6 +115,7 @@ fn run(sheet: &mut Sheet) {
     }
     sheet.settled("held-out losses are measured", &["predict_with_generate"]);
     sheet.missing("`loongforge evaluate` evaluates a checkpoint", &["eval_use_evalscope"]);
+    sheet.missing("`loongforge checkpoint push` uploads a checkpoint", &["push_to_hub", "hub_model_id"]);
     for key in sheet.begin_with("swanlab_") {
         sheet.missing(TRACKERS, &[&key]);
     }
