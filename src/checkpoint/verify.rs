@@ -122,9 +122,10 @@ fn index(folder: &Path) -> Check {
     let empty = serde_json::Map::new();
     let places = index["weight_map"].as_object().unwrap_or(&empty);
     if folder.join(SINGLE_FILE).is_file() && places.values().any(|file| file != SINGLE_FILE) {
-        return Err(
-            format!("{SINGLE_FILE} is read, and not the files that {INDEX_FILE} lists: remove those that are old").into()
-        );
+        return Err(format!(
+            "{SINGLE_FILE} is read, and not the files that {INDEX_FILE} lists: remove those that are old"
+        )
+        .into());
     }
     let listed: BTreeSet<&str> = places.keys().map(String::as_str).collect();
     let tensors = checkpoint.files().iter().flat_map(|file| file.tensors());
