@@ -107,6 +107,10 @@ macro_rules! text_or_number {
 
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                // A journal does not say which of the two it has: it has what is written above, text.
+                if !deserializer.is_human_readable() {
+                    return String::deserialize(deserializer)?.parse().map_err(de::Error::custom);
+                }
                 let value = serde_json::Value::deserialize(deserializer)?;
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 text.parse().map_err(de::Error::custom)
