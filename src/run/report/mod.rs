@@ -131,7 +131,7 @@ impl Report {
 
     /// Takes it that all actors are on this host, which bounds the devices that they have.
     pub fn on_this_host(mut self) -> Self {
-        self.utilization = self.utilization.map(Utilization::on_this_host);
+        self.utilization = self.utilization.take().map(Utilization::on_this_host);
         self
     }
 
