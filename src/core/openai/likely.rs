@@ -34,7 +34,7 @@ impl TokenLogprob {
     }
 
     fn json(&self) -> Json {
-        let bytes = (!self.token.contains(INCOMPLETE)).then(|| self.token.as_bytes());
+        let bytes = (!self.token.contains(INCOMPLETE)).then_some(self.token.as_bytes());
         json!({"token": self.token, "logprob": self.value(), "bytes": bytes})
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn command(program: &str, before: &[Word], after: &[Word]) -> Option<
     let is_own = program == PROGRAMS[0] || program.ends_with("torchtitan/train.py") || option.is_some();
     // Other programs have a script of this name as well.
     let trains = variable.is_some() || flags.fields.keys().any(|key| key.starts_with("training."));
-    if !is_own && !(is_script && trains) {
+    if !(is_own || is_script && trains) {
         return None;
     }
     match option.or(variable).as_ref().and_then(Value::as_str) {

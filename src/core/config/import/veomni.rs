@@ -110,7 +110,7 @@ pub(super) fn command(program: &str, before: &[Word], after: &[Word]) -> Option<
     let unsaid = flags.unsaid();
     let is_own = OWN.iter().any(|key| flags.fields.contains_key(*key) || unsaid.contains(*key));
     let is_task = program.split('/').any(|part| part == "tasks") && task(program).starts_with("train_");
-    if !is_own && !(is_task && config.is_some()) {
+    if !(is_own || is_task && config.is_some()) {
         return None;
     }
     let flags = renamed(flags);
