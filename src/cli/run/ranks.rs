@@ -22,7 +22,7 @@ pub fn run(count: u32, part: &Part, pools: &PoolSizes) -> anyhow::Result<ExitCod
     let len = pools.of(pool);
     let node = node_of(|name| std::env::var(name).ok(), len.checked_div(count).unwrap_or(0));
     let first = node.saturating_mul(count);
-    if count == 0 || len % count != 0 || first >= len {
+    if count == 0 || !len.is_multiple_of(count) || first >= len {
         let what = format!("--ranks {count} on node {node}: the run has {len} {pool} actors");
         return Err(UsageError(what).into());
     }
