@@ -92,7 +92,7 @@ fn colocated_ranks_of_a_replica_answer_with_little_credit() {
     let fixture = Fixture::new(Pictures::All);
     let small = "train.micro_batch_size=1";
     let one = evaluated(&fixture, &[small]);
-    let narrow = ["edges.features.credit=8KiB", "edges.pixels.credit=256KiB", "edges.tokens.credit=8KiB"];
+    let narrow = ["edges.features.credit=10KiB", "edges.pixels.credit=256KiB", "edges.tokens.credit=8KiB"];
     let layout = ["pools.placement=colocated", "pools.encoder.replicas=2", "pools.foundation.tensor_parallel=2"];
     let own = [&[small][..], &layout, &narrow].concat();
     let found = evaluated(&fixture, &own);
