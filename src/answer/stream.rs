@@ -27,7 +27,7 @@ pub struct Wanted {
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
-    /// How likely the token was whose text is told next, also if a stop string cuts that off.
+    /// The likelihood of the token whose text is told next, also if a stop string cuts that off.
     Likely(Likely),
     /// Text that follows what was told before, of whole characters; empty where a token has told none.
     Text(String),
@@ -40,7 +40,7 @@ struct Answering {
     text: TextStream,
     stops: StopStrings,
     num_tokens: usize,
-    /// How likely the next token is, if that was told.
+    /// The likelihood of the next token, if that was told.
     likelihood: Option<Likelihood>,
     /// The token before the next one, if its text stands before that of the answer.
     before: Option<i64>,
@@ -49,7 +49,7 @@ struct Answering {
 }
 
 impl Answering {
-    /// How likely this token is, if that was told.
+    /// The likelihood of this token, if that was told.
     fn likely(&mut self, tokenizer: &Tokenizer, token: i64) -> Result<Option<Likely>, DataError> {
         let before = self.before.replace(token);
         let Some(Likelihood { logprob, top }) = self.likelihood.take() else { return Ok(None) };

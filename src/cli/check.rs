@@ -102,13 +102,13 @@ pub(super) struct Stage<'a> {
     overrides: &'a [String],
 }
 
-/// What a stage is checked against.
+/// The settings that a stage is checked against.
 pub(super) struct Against<'a> {
     /// The stage before it.
     pub before: Option<&'a RunConfig>,
-    /// Whether all stages begin anew: what the one before has saved does not count.
+    /// True if all stages begin anew: the checkpoints of the one before do not count.
     pub is_anew: bool,
-    /// Whether the run's devices are those of this machine.
+    /// True if the run's devices are those of this machine.
     pub has_device: bool,
 }
 

@@ -59,7 +59,7 @@ pub fn resolve_model(load: &str) -> Result<PathBuf, HubError> {
 /// Works like [`resolve_model`], without fetching weights: for what only reads the config or the tokenizer.
 ///
 /// # Errors
-/// As [`resolve_model`].
+/// Works like [`resolve_model`].
 pub fn resolve_config(load: &str) -> Result<PathBuf, HubError> {
     resolve(load, Extent::WithoutWeights)
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Holds the name of what a folder was fetched from. There last, so that a folder with it is whole.
 const WHOLE: &str = ".whole";
 
-/// How much of a model is fetched.
+/// The part of a model that is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     Whole,

@@ -20,7 +20,7 @@ Exit codes: 0 done; 1 failed; 2 wrong config or usage, or another run uses the f
 5 loss or gradient not finite too often: see nonfinite-step-N.json in the run's folder; 75 not all processes of the run
 joined, or an object store does not answer: start again";
 
-/// What `--resume` without a checkpoint stands for.
+/// The value that `--resume` without a checkpoint stands for.
 const NEWEST: &str = "auto";
 
 /// The checkpoint that `--resume` means.

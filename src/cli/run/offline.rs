@@ -21,7 +21,7 @@ pub fn has_packs(composition: &Composition) -> anyhow::Result<bool> {
 /// Whose packs a run takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PacksOf {
-    /// Those that this process finds or makes.
+    /// The packs that this process finds or makes.
     ThisProcess,
     /// Those of others, which must be there: the run's other processes were started apart and do not wait for packs to be made, or this
     /// one takes the place of a scheduler that had its packs.

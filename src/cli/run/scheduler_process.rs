@@ -193,11 +193,11 @@ impl SchedulerProcess<'_> {
     }
 }
 
-/// What is left of a run whose steps are all done.
+/// The work that is left of a run whose steps are all done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
     Nothing,
-    /// What is evaluated when its actors have ended.
+    /// The evaluation that is made when the run's actors have ended.
     AfterRun,
     /// The evaluation after the last step, which its actors make.
     Evaluation,

@@ -138,7 +138,7 @@ struct Mode {
     start: StageStart,
 }
 
-/// What the user gives beside the text of the file.
+/// The settings that the user gives beside the text of the file.
 #[derive(Clone, Copy)]
 struct Given<'a> {
     file: &'a Path,

@@ -49,7 +49,7 @@ pub struct Token {
     pub start: usize,
 }
 
-/// What calls of tools stand between; without them nobody would find the calls in a text.
+/// Tags around calls of tools; without them nobody would find the calls in a text.
 const CALL_TAGS: [&str; 2] = ["<tool_call>", "</tool_call>"];
 /// The placeholder where no key says: InternVL's own layout.
 const IMAGE_TOKEN: &str = "<IMG_CONTEXT>";

@@ -26,7 +26,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// from its first byte on.
 ///
 /// # Errors
-/// As [`replace`]; or the folder cannot be synced.
+/// It cannot be written: the file is as before; or the folder cannot be synced.
 pub fn replace_synced(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let draft = draft_of(path);
     // What a killed process has left may have another mode.
@@ -42,7 +42,7 @@ pub fn replace_synced(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 /// which is removed where it fails. The contents are synced before they get the name. The file has `mode`, less what the umask takes.
 ///
 /// # Errors
-/// As [`replace`].
+/// It cannot be written: the file is as before.
 pub fn replace_shared(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let prefix = format!("{}.", path.file_name().unwrap_or_default().to_string_lossy());
     let mut drafts = tempfile::Builder::new();

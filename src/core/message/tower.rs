@@ -47,7 +47,7 @@ impl Tower {
     }
 }
 
-/// What a tower consists of. Each part has its own keys in a config.
+/// A part of a tower, which has keys of its own in a config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TowerPart {
     Encoder,

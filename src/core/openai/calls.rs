@@ -26,9 +26,9 @@ pub enum Said {
 pub struct CallStream {
     held: String,
     num_calls: usize,
-    /// Whether there may be more than one; else what follows the first is left out.
+    /// True if there may be more than one call; else what follows the first is left out.
     are_parallel: bool,
-    /// Whether nothing but white space has followed the last call.
+    /// True if nothing but white space has followed the last call.
     is_behind_call: bool,
 }
 
@@ -43,7 +43,7 @@ impl CallStream {
         self.num_calls
     }
 
-    /// What of the answer so far is certain, and was not given out yet.
+    /// Returns the part of the answer so far that is certain and was not given out yet.
     pub fn push(&mut self, piece: &str) -> Vec<Said> {
         self.held += piece;
         let mut said = Vec::new();
@@ -71,7 +71,7 @@ impl CallStream {
         said
     }
 
-    /// What was held back, when nothing follows. A call whose end is missing is one if it is complete otherwise.
+    /// Returns what was held back, when nothing follows. A call whose end is missing is one if it is complete otherwise.
     pub fn finish(&mut self) -> Vec<Said> {
         let mut said = Vec::new();
         let open = self.held.find(OPEN);
@@ -140,7 +140,7 @@ fn parse(text: &str) -> Option<Call> {
 mod tests {
     use super::*;
 
-    /// What an answer says if it comes in pieces of so many characters, with texts put together.
+    /// Returns what an answer says if it comes in pieces of so many characters, with texts put together.
     fn said(answer: &str, piece: usize, are_parallel: bool) -> Vec<Said> {
         let mut stream = CallStream::new(are_parallel);
         let letters: Vec<char> = answer.chars().collect();

@@ -1,10 +1,10 @@
-//! How likely the tokens of an answer were, in the forms that OpenAI's clients read.
+//! Log probabilities of an answer's tokens, in the forms that OpenAI's clients read.
 
 use serde_json::{Map, Value as Json, json};
 
 use super::request::Endpoint;
 
-/// What OpenAI writes for tokens that are less likely than any number says.
+/// The number that OpenAI writes for tokens that are less likely than any number says.
 const LEAST: f64 = -9999.0;
 /// Stands for bytes that are no character.
 const INCOMPLETE: char = '\u{fffd}';
@@ -17,7 +17,7 @@ pub struct TokenLogprob {
     pub logprob: f64,
 }
 
-/// How likely a token of an answer was.
+/// The log probability of a token of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likely {
     pub of: TokenLogprob,

@@ -165,7 +165,7 @@ fn chance(fields: &mut Fields) -> Result<Chance, ApiError> {
     })
 }
 
-/// How many of the most likely tokens are told at each place; `None`: it is not told how likely tokens were.
+/// The number of the most likely tokens that are told at each place; `None`: no log probabilities are told.
 fn top_logprobs(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<usize>, ApiError> {
     if endpoint == Endpoint::Completions {
         return Ok(fields.integer("logprobs", 0..=MAX_TOP)?.map(|count| count as usize));

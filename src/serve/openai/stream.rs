@@ -41,10 +41,10 @@ pub fn events(answer: Receiver<Event>, reply: Reply, n: usize, prompt_tokens: us
 struct Going {
     answer: Receiver<Event>,
     reply: Reply,
-    /// How many of them.
+    /// The number of answers that have not ended.
     left: usize,
     completion_tokens: usize,
-    /// Of each answer the tokens since its last piece, where they are told.
+    /// The tokens of each answer since its last piece, where they are told.
     tokens: Vec<Vec<Likely>>,
 }
 

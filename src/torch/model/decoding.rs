@@ -28,7 +28,7 @@ impl Decoding {
     }
 }
 
-/// How likely a token was by the model's own scores: before penalties, temperature and what sampling leaves out.
+/// The log probability of a token by the model's own scores: before penalties, temperature and what sampling leaves out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likelihood {
     /// Natural logarithm of its probability.
@@ -40,7 +40,7 @@ pub struct Likelihood {
 /// Says what has become of a continuation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Continued {
-    /// How likely the token was that is told next.
+    /// The log probability of the token that is told next.
     Likelihood(Likelihood),
     /// It has one more token.
     Token(i64),
@@ -58,7 +58,7 @@ pub(super) struct Continuations<'a> {
     /// The tokens that each has seen, and how many of them are the prompt's.
     seen: Vec<Vec<i64>>,
     begins: Vec<usize>,
-    /// Of the tokens of this step, where that is told.
+    /// The log probabilities of the tokens of this step, where they are told.
     likelihoods: Vec<Option<Likelihood>>,
 }
 

@@ -203,7 +203,7 @@ pub(crate) struct HeldInputs {
 }
 
 impl HeldInputs {
-    /// Those of an adapter whose first parameter has this shard; `None`: all.
+    /// Returns the rows of an adapter whose first parameter has this shard; `None`: all.
     pub(super) fn of(shard: Option<&Shard>, device: Device) -> Option<HeldInputs> {
         let shard = shard?;
         let cut = shard.cuts.iter().find(|cut| cut.dim + 1 == shard.shape.len())?;

@@ -42,7 +42,7 @@ const REMOTE: &str = "REMOTE:";
 
 /// What is known of the data sets in a folder.
 pub(super) struct DatasetInfo {
-    /// What is under `dataset_dir`.
+    /// The path of `dataset_dir`.
     folder: String,
     /// What the folder's `dataset_info.json` says, by name; `None`: it is not here.
     sets: Option<Map<String, Value>>,

@@ -192,7 +192,7 @@ fn data(sheet: &mut Sheet) {
     mixture(sheet);
 }
 
-/// How conversations are written.
+/// Translates the keys that say how conversations are written.
 fn rendering(sheet: &mut Sheet) {
     sheet.settled("the chat template is that of the model's folder; data.template has built-in ones", &["template"]);
     if sheet.is_true("enable_thinking") {

@@ -302,7 +302,7 @@ fn data(sheet: &mut Sheet) {
     );
 }
 
-/// Which tokens count in the loss.
+/// Translates the keys that say which tokens count in the loss.
 fn learned(sheet: &mut Sheet, default: &str) {
     let scale = sheet.text("loss_scale").unwrap_or_else(|| default.to_owned());
     let is_pairs = sheet.has_set("train.preference");

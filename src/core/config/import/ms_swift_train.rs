@@ -1,4 +1,4 @@
-//! How ms-swift trains: rates, packs, layout, evaluations and the run, mostly by keys of transformers' trainer.
+//! Translates ms-swift's rates, packs, layout, evaluations and run, mostly by keys of transformers' trainer.
 
 use serde_json::{Value, json};
 

@@ -13,7 +13,7 @@ use super::variables::TORCHTITAN;
 use super::{hub, toml, torchtitan_layout};
 use crate::files;
 
-/// What its program is called: the module, and the script that starts it.
+/// Names of its program: the module, and the script that starts it.
 pub(super) const PROGRAMS: [&str; 2] = ["torchtitan.train", "run_train.sh"];
 const FILE: &str = "job.config_file";
 /// Keys one of which every config has beside those of `training`.

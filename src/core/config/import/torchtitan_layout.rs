@@ -1,4 +1,4 @@
-//! How torchtitan lays a model out over devices, its batches, and in which precision it computes.
+//! Translates torchtitan's layout over devices, its batches, and the precision in which it computes.
 
 use super::sheet::Sheet;
 use super::trainer::OVERLAP;

@@ -11,7 +11,7 @@ pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
 pub(super) const REGULAR_EXPRESSION: &str =
     "it is a regular expression: lora.target_modules takes endings of names, or whole names with `*`";
 
-/// What becomes of rules for the end of an epoch of interleaved data sets.
+/// The answer to rules for the end of an epoch of interleaved data sets.
 pub(super) const EPOCH: &str = "an epoch has as many samples as all data sets together: set train.steps instead";
 
 /// Which trackers a run has here.

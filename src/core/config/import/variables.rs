@@ -2,10 +2,10 @@
 
 use super::shell::Word;
 
-/// Those of torchtitan's `run_train.sh`: its config, and the number of its processes.
+/// Variables of torchtitan's `run_train.sh`: its config, and the number of its processes.
 pub(super) const TORCHTITAN: [&str; 2] = ["CONFIG_FILE", "NGPU"];
 
-/// Those of ms-swift's commands that change what is trained.
+/// Variables of ms-swift's commands that change what is trained.
 pub(super) const MS_SWIFT: [&str; 28] = [
     "NPROC_PER_NODE",
     "NNODES",

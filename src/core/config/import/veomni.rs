@@ -16,7 +16,7 @@ const MAPS: [&str; 3] = ["model.model_config", "model.lora_config.rank_pattern",
 const REFUSED_TASKS: [&str; 6] =
     ["train_text_rl", "train_vlm_rl", "train_dit", "train_flux", "train_wan", "train_omni_model"];
 
-/// How keys begin that only models made of parts, taught by others or that generate pictures have.
+/// Beginnings of keys that only models made of parts, taught by others or that generate pictures have.
 const OF_OTHERS: [&str; 5] =
     ["model.condition_model_", "model.decoders.", "model.encoders.", "model.teacher_model_", "train.training_task"];
 

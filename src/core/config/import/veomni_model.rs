@@ -1,4 +1,4 @@
-//! Which model VeOmni trains, its adapters, and on which data.
+//! Translates which model VeOmni trains, its adapters, and on which data.
 
 use std::path::Path;
 
@@ -176,7 +176,7 @@ fn adapters(sheet: &mut Sheet, sees: bool) {
     sheet.settled("the model is model.load", &[&key("task_type"), &key("base_model_name_or_path")]);
 }
 
-/// Which modules have adapters.
+/// Translates the keys that say which modules have adapters.
 fn modules(sheet: &mut Sheet) {
     let key = |name: &str| format!("{LORA}{name}");
     let of_experts = ["model.ops_implementation.moe_implementation", "model.moe_implementation"];

@@ -1,4 +1,4 @@
-//! How VeOmni trains: steps and batches, the optimizer's rates, and how a model is laid out.
+//! Translates how VeOmni trains: steps and batches, the optimizer's rates, and the layout of the model.
 
 use serde_json::{Value, json};
 
@@ -196,7 +196,7 @@ fn muon(sheet: &mut Sheet) {
     sheet.settled_all("how Muon is computed is built in", &[&key("muon_")]);
 }
 
-/// How a model is laid out over devices.
+/// Translates the layout of a model over devices.
 fn layout(sheet: &mut Sheet, devices: Option<f64>) {
     const ZERO: &str = "pools.foundation.zero";
     let key = |name: &str| format!("train.accelerator.{name}");
@@ -244,7 +244,7 @@ fn layout(sheet: &mut Sheet, devices: Option<f64>) {
     fsdp.iter().for_each(|name| sheet.settled(OVERLAP, &[&key(&format!("fsdp_config.{name}"))]));
 }
 
-/// What is computed in which precision, and what is kept of a forward pass.
+/// Translates the precision of computations, and what is kept of a forward pass.
 fn precision(sheet: &mut Sheet) {
     const OURS: &str = "train.precision";
     const RECOMPUTE: &str = "model.foundation.recompute";

@@ -7,7 +7,7 @@ const WAV_HEADER: usize = 36;
 /// The formats of a WAV file.
 const INTEGERS: u16 = 1;
 const FLOATS: u16 = 3;
-/// What is added to the exponent of a number of 80 bits.
+/// The bias of the exponent of a number of 80 bits.
 const BIAS: i32 = 16_383;
 
 /// Says how samples are stored.
@@ -20,9 +20,9 @@ struct Layout {
     format: u16,
     /// Bytes of a sample of one channel.
     width: usize,
-    /// Whether a sample begins with its lowest byte.
+    /// True if a sample begins with its lowest byte.
     is_little: bool,
-    /// Whether samples of 8 bits are 128 in silence, as those of a WAV file.
+    /// True if samples of 8 bits are 128 in silence, as those of a WAV file.
     is_unsigned: bool,
 }
 

@@ -65,7 +65,7 @@ enum Content<'a> {
     Null,
 }
 
-/// How a conversation is rendered.
+/// The form in which a conversation is rendered.
 #[derive(Clone, Copy)]
 struct Rendering {
     /// It ends where the assistant is to speak: the template's `add_generation_prompt`.
@@ -75,7 +75,7 @@ struct Rendering {
 }
 
 impl Rendering {
-    /// As it is learned.
+    /// The conversation as it is learned.
     const WHOLE: Self = Self { prompts: false, with_kwargs: true };
 }
 

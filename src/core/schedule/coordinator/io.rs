@@ -158,7 +158,7 @@ pub struct Failure {
     pub(super) kind: FailureKind,
 }
 
-/// What a failure says of a restart.
+/// The meaning of a failure for a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureKind {
     /// A fault of an actor, or of the run.

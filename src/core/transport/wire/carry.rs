@@ -21,12 +21,12 @@ const SMALL: usize = 64 << 10;
 const PIECE: usize = 64 << 10;
 const GREETING: usize = 32;
 
-/// What the connections of one end of a wire have in common.
+/// The settings that the connections of one end of a wire have in common.
 #[derive(Clone, Copy)]
 pub struct End<'a> {
     pub spec: &'a WireSpec,
     pub shared: &'a Shared,
-    /// What is to be sent.
+    /// The parcels that are to be sent.
     pub queue: &'a flume::Receiver<Out>,
 }
 

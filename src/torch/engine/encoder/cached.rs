@@ -44,7 +44,7 @@ pub(super) fn encode_each(
     Ok(((0..num_levels).map(|level| stack(&items, level, kind, device)).collect(), num_cached))
 }
 
-/// What is kept of an item, if all ranks that compute the encoder together have kept it: where one lacks it, all encode it.
+/// Keeps an item's features if all ranks that compute the encoder together have kept them: where one lacks them, all encode it.
 fn of_all_ranks(kept: Option<Vec<Tensor>>, state: &TrainState) -> Result<Option<Vec<Tensor>>, EngineError> {
     let Some(mesh) = state.mesh().filter(|mesh| mesh.tp.world() > 1) else { return Ok(kept) };
     let lacks = Tensor::from_slice(&[i64::from(kept.is_none())]);

@@ -185,7 +185,7 @@ fn two_ranks_compute_what_one_does() {
     }
 }
 
-/// As which they drop what one process does.
+/// The numbers of rows by which ranks drop what one process does.
 #[test]
 fn rows_of_ranks_are_numbered_among_those_of_all() {
     for folder in folders() {
