@@ -78,7 +78,7 @@ pub fn model_here(load: &str) -> Option<PathBuf> {
 /// Fetches so much of a model; returns its directory.
 ///
 /// # Errors
-/// As [`resolve_model`].
+/// The model is found nowhere, or cannot be fetched, as [`resolve_model`] says.
 pub(super) fn resolve(load: &str, extent: Extent) -> Result<PathBuf, HubError> {
     if is_store_url(load) {
         let is_wanted = |name: &str| is_wanted(name) || is_wanted_part(name);

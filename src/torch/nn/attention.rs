@@ -348,7 +348,7 @@ mod tests {
         }
     }
 
-    /// What a GPU does where flash attention does not take the heads: documents of 6, 5 and 7 tokens in one batch.
+    /// A GPU computes documents of 6, 5 and 7 tokens in one batch where flash attention does not take the heads.
     #[test]
     fn padding_gives_no_gradient_to_the_rows_that_it_repeats() {
         tch::manual_seed(9);

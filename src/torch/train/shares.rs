@@ -215,7 +215,7 @@ mod tests {
 
     use super::{squares_in_pieces, squares_of};
 
-    /// What GPUs compute against the pass of CPUs.
+    /// The operators that GPUs use compute what the pass of CPUs does.
     #[test]
     fn squares_of_pieces_are_those_of_the_whole() {
         for len in [0, 1, 999, 1000, 3500] {

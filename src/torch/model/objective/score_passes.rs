@@ -115,7 +115,7 @@ mod tests {
         ([chunk(0..7), chunk(7..12)], Tensor::from_slice(&[0i64, 6, 7, 11, 3, 8, 8, 0, 10]))
     }
 
-    /// What GPUs compute by libtorch's operators against the passes of CPUs.
+    /// libtorch's operators, which GPUs use, compute what the passes of CPUs do.
     #[test]
     fn plain_operators_equal_the_fused_passes() {
         for (kind, tolerance) in [(Kind::Float, 1e-6), (Kind::BFloat16, 1e-2)] {
