@@ -9,7 +9,7 @@ use loongforge_core::observe::Clip;
 use loongforge_torch::engine::decode;
 use loongforge_torch::model::{
     Autoencoder, FeatureInput, FoundationFamily, FoundationModel, MakeSettings, MicroBatch, ModelConfig, NoisePurpose,
-    SampleRow,
+    Noised, SampleRow, velocity,
 };
 use loongforge_torch::params::{ParamSpec, ParamStore};
 use loongforge_torch::tape::Policy;
@@ -118,17 +118,18 @@ impl Painter {
         let features: Vec<Vec<Tensor>> = self.towers.iter().map(|tower| tower.features(&[prompt])).collect();
         let num_features = features.iter().map(|levels| levels.first().map_or(0, |level| level.size()[0])).collect();
         let (model, params) = &self.transformer;
+        let device = params.flat().device();
         let batch = MicroBatch {
             cu_seqlens: vec![0, row.num_tokens],
             samples: Rc::new([row.clone()]),
             num_features,
             evaluates: true,
-            ..MicroBatch::filler(model.columns(), params.flat().device())
+            ..MicroBatch::filler(model.columns(), device)
         };
         let mut samples = settings.begin(&batch.samples, vec![noise]);
         let mut advance = |(model, params): &Loaded, levels: Range<f64>| -> Result<()> {
-            let done = settings.advance(&mut samples, &levels, (&**model, params), &batch, &features);
-            Ok(done.ok_or_else(no_latents)??)
+            let told = |at: &Noised| Ok(velocity(&**model, params, &batch, &features, at).ok_or_else(no_latents)??);
+            settings.advance(&mut samples, &levels, device, told)
         };
         let boundary = self.low_noise.as_ref().map_or(0.0, |(_, boundary)| *boundary);
         advance(&self.transformer, boundary..f64::INFINITY)?;

@@ -8,6 +8,7 @@ use loongforge::core::config;
 use loongforge::core::data::tools::Share;
 use loongforge::core::schedule::StepSummary;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -159,6 +160,42 @@ fn evaluations_count_a_sample_once_in_any_layout() {
         let (other, num_others) = found(to, own);
         assert_eq!(num_others, num_targets, "{to}");
         assert!((other / loss - 1.0).abs() < 1e-3, "{to}: {other} and {loss}");
+    }
+}
+
+/// Ranks that share a model, or its weights, make the samples of one that has it whole; a replica without a prompt takes part.
+#[test]
+fn samples_are_made_in_any_layout() {
+    for (transformer, clips, own) in [(QWEN_IMAGE, false, &[][..]), (WAN, true, FIRST_FRAMES)] {
+        let captioned = Captioned::new(transformer, clips);
+        let prompts = captioned.folder("train.jsonl");
+        let sample = format!("sample={{ prompts: {}, max_prompts: 3, steps: 3, guidance: 2 }}", prompts.display());
+        let made = |layout: &[&str]| -> BTreeMap<PathBuf, RgbImage> {
+            let layout = [&["train.steps=2", "train.warmup_steps=1", &sample], own, layout].concat();
+            run_and_evaluate_in(&captioned.folder(""), "made", &layout, None);
+            let folder = captioned.folder("run/samples/step-00000002");
+            let paths = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            let pictures = paths.filter(|path| path.extension().is_some_and(|extension| extension == "png"));
+            let found = pictures.map(|path| (path.clone(), image::open(&path).unwrap().into_rgb8())).collect();
+            fs::remove_dir_all(folder).unwrap();
+            found
+        };
+        let one = made(&[]);
+        assert!(one.len() >= 3, "{one:?}");
+        for layout in [
+            &["pools.foundation.tensor_parallel=2"][..],
+            &["pools.foundation.pipeline_parallel=2"],
+            &["pools.foundation.context_parallel=2", "pools.foundation.context_attention=ulysses"],
+            &["pools.foundation.replicas=2", "pools.foundation.zero=3", "data.pack.max_tokens=200"],
+        ] {
+            let other = made(layout);
+            assert_eq!(other.keys().collect::<Vec<_>>(), one.keys().collect::<Vec<_>>(), "{layout:?}");
+            for (path, picture) in &other {
+                // Two steps of training spread what rounding begins.
+                let off = picture.as_raw().iter().zip(one[path].as_raw()).map(|(a, b)| a.abs_diff(*b)).max();
+                assert!(off <= Some(2), "{layout:?}, {}: {off:?} of 255", path.display());
+            }
+        }
     }
 }
 

@@ -94,21 +94,6 @@ impl Rules<'_> {
             )
         });
         self.file_or_folder("sample.prompts", &sample.prompts);
-        for (key, pool) in config.pools.written_foundations() {
-            let layout = pool.layout();
-            let split = [layout.tp, layout.cp, layout.pp, layout.ep] != [1; 4] || pool.zero > 2;
-            let keys = ["tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel", "zero"];
-            let keys = keys.map(|inner| format!("{key}.{inner}"));
-            let keys: Vec<&str> = std::iter::once("sample").chain(keys.iter().map(String::as_str)).collect();
-            self.broken(split, code::COMBINATION, &keys, || {
-                let message =
-                    "`sample` is not supported with a foundation that is split among actors: an actor needs the whole \
-                     model to make samples";
-                let help =
-                    "leave `sample` out and make samples with `loongforge sample CHECKPOINT`, or set zero below 3";
-                (message.to_owned(), help)
-            });
-        }
         let guides = sample.guidance.iter().any(|guidance| *guidance != 1.0);
         self.broken(sample.negative.is_some() && !guides, code::COMBINATION, &["sample.negative"], || {
             ("`sample.negative` without guidance: it would not be read".to_owned(), "set `sample.guidance` above 1")

@@ -155,7 +155,8 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     if config.pools.placement == Placement::Colocated {
         worker = worker.with_colocated_encoders();
     }
-    let making = spec.samples.as_ref().map(|samples| samples.making(config, device, name)).transpose()?;
+    let making =
+        spec.samples.as_ref().map(|samples| samples.making(config, device, name, mesh.is_leader())).transpose()?;
     let worker = worker.with_activations(activations).with_stop_tokens(spec.stop_token_ids.clone());
     // Weights that a tape brings bit by bit are not there for it; a run that has such does not ask (`eval.actions`).
     let family = spec.model.foundation_of(name);

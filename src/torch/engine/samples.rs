@@ -30,8 +30,8 @@ pub struct SampleSpec {
 pub type WriteClip = Arc<dyn Fn(StepId, SampleId, &Clip) -> Result<String, ObserveError> + Send + Sync>;
 
 impl SampleSpec {
-    /// How the actors of a foundation pool make samples. They decode in float32, with the weights that the run begins with: the
-    /// autoencoder is not trained.
+    /// How the actors of a foundation pool make samples. The first rank of a replica decodes them, in float32, with the weights that
+    /// the run begins with: the autoencoder is not trained.
     ///
     /// # Errors
     /// The weights of the decoder are missing, or torn.
@@ -40,6 +40,7 @@ impl SampleSpec {
         config: &RunConfig,
         device: Device,
         pool: PoolName,
+        is_leader: bool,
     ) -> Result<SampleMaking, EngineError> {
         let SampleSpec { settings, autoencoder, fps, write, boundary, hand_over, .. } = self.clone();
         let part = match pool {
@@ -47,6 +48,10 @@ impl SampleSpec {
             PoolName::FOUNDATION_LOW => SamplePart::Low(boundary, hand_over),
             _ => SamplePart::Whole,
         };
+        if !is_leader {
+            let finish = |_: StepId, _: &SampleRow, _: &Tensor| Err("only the first rank decodes samples".into());
+            return Ok(SampleMaking { settings, part, finish: Box::new(finish) });
+        }
         let params = ParamStore::new(autoencoder.decoder_specs(), Kind::Float, device);
         params.set_trainable(false);
         initialize(config, &params)?;

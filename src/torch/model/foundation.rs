@@ -19,7 +19,6 @@ use super::policy::{PolicyOptions, RobotPolicy};
 use super::routing::{ExpertSet, Routing};
 use super::stage::{Stage, StageError};
 use super::towers::FeatureInput;
-use crate::native::NativeError;
 use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Boundary, KeyValues, Policy, Slot, Tape};
 
@@ -212,20 +211,9 @@ pub trait FoundationModel {
         None
     }
 
-    /// The velocity `[T, P]` at `noised` latents of all samples' targets, end to end, at noise levels `sigma` in [0, 1], one a
-    /// sample, without gradients. `features` are by input what towers have made of the batch's items, `[N, width]` each; of
-    /// latents those that are given: conditions, references and, where the samples have them, targets, which are not read.
-    /// `prompt` is the number of the text that each sample is told; one that has fewer is told nothing. `params` are what the
-    /// model was built from. `None`: the model makes no latents.
-    fn velocity(
-        &self,
-        _params: &Rc<ParamStore>,
-        _batch: &MicroBatch,
-        _features: &[Vec<Tensor>],
-        _noised: &Tensor,
-        _sigma: &[f64],
-        _prompt: usize,
-    ) -> Option<Result<Tensor, NativeError>> {
+    /// Records the forward that tells the velocity at noised latents; it has no loss, and gets no backward. Samples may have
+    /// their targets among the batch's latents, which are not read. `None`: the model makes no latents.
+    fn record_velocity(&self, _batch: &MicroBatch, _at: &Noised) -> Option<VelocityTape> {
         None
     }
 
@@ -233,6 +221,28 @@ pub trait FoundationModel {
     fn bias_update_rate(&self) -> f64 {
         0.0
     }
+}
+
+/// Latents on their way from noise to samples.
+pub struct Noised {
+    /// Those of all samples' targets, end to end: `[T, P]`.
+    pub latents: Tensor,
+    /// The noise level that the model is told of each sample, in [0, 1].
+    pub sigma: Vec<f64>,
+    /// The number of the text that each sample is told; one that has fewer is told nothing.
+    pub prompt: usize,
+}
+
+/// A recorded forward that tells a velocity. Features and boundaries are those of a [`FoundationTape`].
+pub struct VelocityTape {
+    pub tape: Rc<Tape>,
+    pub features: Vec<Vec<Slot>>,
+    pub inbound: Vec<Boundary>,
+    pub outbound: Vec<Boundary>,
+    /// Of the last stage: the velocity `[T, P]` of this rank's tokens, in a kept slot.
+    pub velocity: Option<Slot>,
+    /// Which of all samples' tokens these are, ascending; `None`: all of them.
+    pub own: Option<Vec<i64>>,
 }
 
 /// A recorded micro-batch.

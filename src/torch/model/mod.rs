@@ -65,7 +65,7 @@ pub use fixture::{
     Comparison, Comparisons, FixtureError, ReferenceFixture, json as fixture_json, tensors as fixture_tensors,
 };
 pub use fixtures::open_fixture;
-pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
+pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape, Noised, VelocityTape};
 pub use groot::{GrootConfig, TransformerSizes, Tuned};
 pub use keys::ModelConfigError;
 pub use objective::{
@@ -84,7 +84,7 @@ pub use policy::{
 pub use reference::{AnswersError, REFERENCE_PREFIX};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampler::{
-    Guidance, GuidanceScales, Levels, MakeSettings, Method, Sampler, Schedule, ScheduleError, Shift, Underway,
+    Guidance, GuidanceScales, Levels, MakeSettings, Method, Sampler, Schedule, ScheduleError, Shift, Underway, velocity,
 };
 pub use sampling::Sampling;
 pub use stage::{Stage, StageError};

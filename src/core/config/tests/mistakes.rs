@@ -257,10 +257,6 @@ fn one_mistake_at_a_time() {
         ),
         ("sample: { prompts: gone.jsonl, size: 8x24 }\n", &["LF0112", "`sample.prompts`: no such file"]),
         ("sample: { prompts: DATA, frames: 5 }\n", &["LF0111", "`sample.frames` requires `sample.size`"]),
-        (
-            "sample: { prompts: DATA }\npools: { foundation: { replicas: 2, expert_parallel: 2 } }\n",
-            &["LF0111", "`sample` is not supported with a foundation that is split among actors"],
-        ),
         ("sample: { prompts: DATA, negative: x }\n", &["LF0111", "`sample.negative` without guidance"]),
         ("eval: { path: DATA, sigmas: [0, 0.5] }\n", &["LF0104", "`eval.sigmas`: must be above 0"]),
         ("eval: { path: DATA, reader: { load: MODEL } }\n", &["LF0111", "`eval.reader` has no samples"]),

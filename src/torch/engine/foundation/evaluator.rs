@@ -65,9 +65,9 @@ impl Evaluator {
         filled: Option<Filled>,
     ) -> Result<Done, EngineError> {
         match (purpose, filled) {
-            (Purpose::Sample { .. }, Some(filled)) => {
+            (Purpose::Sample { .. }, filled) => {
                 let making = self.making.as_ref().ok_or("this run makes no samples")?;
-                Ok(Done::Made(making.make(step.id, &filled, rank)?))
+                Ok(Done::Made(making.make(step.id, filled, rank)?))
             }
             (Purpose::Act { .. }, Some(filled)) => {
                 let none = "eval.actions: the model is not a robot policy that generates actions from noise";
@@ -111,13 +111,9 @@ fn expect_whole(purpose: Purpose, rank: &Rank) -> Result<(), EngineError> {
         return Ok(());
     }
     match purpose {
-        Purpose::Sample { .. } => {
-            let keys = "tensor_parallel, context_parallel, pipeline_parallel, expert_parallel and `zero: 3`";
-            Err(format!("sample: samples can only be made by a rank with the whole model; leave {keys} unset").into())
-        }
         Purpose::Act { .. } => {
             Err("eval.actions: actions can only be made by a rank with the whole model; set it to 0".into())
         }
-        Purpose::Generate { .. } | Purpose::Train | Purpose::Score { .. } => Ok(()),
+        Purpose::Sample { .. } | Purpose::Generate { .. } | Purpose::Train | Purpose::Score { .. } => Ok(()),
     }
 }

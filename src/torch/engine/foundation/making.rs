@@ -1,8 +1,11 @@
-//! Evaluations that make pictures and clips of prompts: a pack at a time, from noise to latents, which are then decoded.
+//! Evaluations that make pictures and clips of prompts: a pack at a time, from noise to latents, which are then decoded. Ranks that
+//! share a replica all know the latents of a pack, and each computes its part of the velocity.
 
 use super::rank::Rank;
 use crate::engine::stages::Filled;
-use crate::model::{FoundationModel, MakeSettings, SampleRow, Underway};
+use crate::model::{FoundationModel, MakeSettings, MicroBatch, Noised, SampleRow, Underway, VelocityTape, with_values};
+use crate::parallel::pipeline::{PipelineRun, Recorded};
+use crate::tape::Execution;
 use crate::train::hf::{TensorFile, write_tensor_file};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{SampleId, StepId};
@@ -11,7 +14,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
+
+const NO_LATENTS: &str = "sample: the model makes no latents";
 
 /// The file of a sample that the transformer of high noise leaves to that of low noise, in an existing folder that the actors of
 /// both see.
@@ -51,23 +56,48 @@ impl SampleMaking {
         }
     }
 
-    /// Makes the samples of a pack, whose tokens and features are `filled`, and returns the names of files that show them.
+    /// Makes the samples of a pack, whose tokens and features are `filled`, on every rank of the replica, and returns the names of
+    /// files that show them; the first rank writes these. Without a pack this rank takes part in what replicas that meet it make.
     ///
     /// # Errors
-    /// The model makes no latents, or a file cannot be read or written.
+    /// The model makes no latents, a file cannot be read or written, or a rank of the replica is gone.
     pub(super) fn make(
         &self,
         step: StepId,
-        filled: &Filled,
+        filled: Option<Filled>,
         rank: &Rank,
     ) -> Result<Vec<(SampleId, String)>, EngineError> {
-        let (model, params) = (rank.stages.any(), rank.state.params());
-        let nothing = "sample: the model makes no latents";
-        let Filled { batch, features } = filled;
-        let width = self.settings.width(model).ok_or(nothing)?;
-        let mut samples = self.begin(step, &batch.samples, width, rank.device())?;
-        self.settings.advance(&mut samples, &self.levels(), (model, params), batch, features).ok_or(nothing)??;
-        self.end(step, samples, model, filled)
+        let _no_grad = tch::no_grad_guard();
+        let (stages, device) = (&rank.stages, rank.device());
+        let width = self.settings.width(stages.any()).ok_or(NO_LATENTS)?;
+        // Replicas that meet within a forward take as many each.
+        let meets_replicas = rank.is_in_step() && !rank.continues_alone();
+        let mut left = if meets_replicas { self.settings.max_forwards() } else { 0 };
+        let mut made = None;
+        if let Some(filled) = filled {
+            let mut chunks = stages.chunks(filled, rank.state.params())?;
+            let filled = chunks.pop().filter(|_| chunks.is_empty()).ok_or("sample: samples need whole rows")?;
+            let mut samples = self.begin(step, &filled.batch.samples, width, device)?;
+            // Nobody removes what another rank has yet to read.
+            stages.mesh.replica.barrier()?;
+            let velocity = |at: &Noised| {
+                left = left.saturating_sub(1);
+                velocity_together(rank, &filled, at)
+            };
+            self.settings.advance(&mut samples, &self.levels(), device, velocity)?;
+            made = Some((samples, filled));
+        }
+        if left > 0 {
+            let batch = MicroBatch { evaluates: true, ..MicroBatch::filler(stages.any().columns(), device) };
+            let filler = Filled { batch, features: Vec::new() };
+            let latents = Tensor::zeros([1, width], (Kind::Float, device));
+            let at = Noised { latents, sigma: vec![1.0], prompt: 0 };
+            (0..left).try_for_each(|_| velocity_together(rank, &filler, &at).map(drop))?;
+        }
+        match made {
+            Some((samples, filled)) if stages.mesh.is_leader() => self.end(step, samples, stages.any(), &filled),
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// The samples of a pack before their first step here.
@@ -119,6 +149,42 @@ impl SampleMaking {
         };
         batch.samples.iter().zip(made).map(finish).collect()
     }
+}
+
+/// The velocity `[T, P]` that the model tells of a pack's latents, on every rank of the replica.
+fn velocity_together(rank: &Rank, filled: &Filled, at: &Noised) -> Result<Tensor, EngineError> {
+    let (params, stages) = (rank.state.params(), &rank.stages);
+    let Filled { batch, features } = filled;
+    let row_tokens = batch.num_tokens() as usize;
+    let mut run = PipelineRun::new(stages.mesh.clone(), stages.pipeline, &[1]).forward_only();
+    let mut told = None;
+    while let Some(task) = run.next() {
+        let recorded = stages.model(task.stage).record_velocity(batch, at).ok_or(NO_LATENTS)?;
+        let VelocityTape { tape, features: slots, inbound, outbound, velocity, own } = recorded;
+        let (inputs, key_values) = (with_values(&slots, features), Vec::new());
+        let recorded = Recorded { tape, inputs, inbound, outbound, loss: None, key_values, row_tokens, dropout: None };
+        let begin = |_, tape, inputs| Ok::<_, EngineError>(Execution::forward_only(tape, params.clone(), inputs));
+        let mut value = None;
+        run.forward(params, vec![recorded], begin, |_, run| value = velocity.map(|slot| run.value(slot).copy()))?;
+        told = value.map(|value| (value, own)).or(told);
+    }
+    run.finish()?;
+    let replica = &stages.mesh.replica;
+    if replica.world() == 1 {
+        return Ok(told.expect("one rank has the last stage").0);
+    }
+    // The sum of what ranks have, each its own tokens.
+    let mut sum = at.latents.zeros_like();
+    if let Some((velocity, own)) = told.filter(|_| stages.counts_loss()) {
+        let velocity = velocity.to_kind(sum.kind());
+        match own {
+            None => sum.copy_(&velocity),
+            Some(own) => drop(sum.index_copy_(0, &Tensor::from_slice(&own).to_device(sum.device()), &velocity)),
+        }
+    }
+    replica.all_reduce_sum(&sum)?;
+    // As exact as where one rank has the model.
+    Ok(sum.to_kind(params.flat().kind()))
 }
 
 /// See [`SampleMaking::finish`].

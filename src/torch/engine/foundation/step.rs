@@ -60,7 +60,7 @@ impl Step {
             let most = of_pool.map(of_replica).max().unwrap_or(0);
             chunks.resize(most, 1);
         }
-        let is_alone = rank.continues_alone() || plan.purpose.is_sample() || plan.purpose.is_act();
+        let is_alone = rank.continues_alone() || plan.purpose.is_act();
         let to_continue = if is_alone { packs.len() } else { chunks.len() };
         let evaluation = Evaluating::of(plan.purpose, to_continue);
         if one_by_one(plan.purpose) {

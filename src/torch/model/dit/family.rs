@@ -14,13 +14,14 @@ use super::record::Recorder;
 use super::wan::{Wan, WanConfig};
 use crate::model::batch::MicroBatch;
 use crate::model::columns::{Column, weight_column};
-use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
+use crate::model::foundation::{
+    FoundationFamily, FoundationModel, FoundationShape, FoundationTape, Noised, VelocityTape,
+};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::objective::FlowSettings;
 use crate::model::parallel_errors::{ContextParallelError, TensorParallelError};
 use crate::model::stage::Stage;
 use crate::model::towers::FeatureInput;
-use crate::native::NativeError;
 use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
 
@@ -362,16 +363,7 @@ impl FoundationModel for DitModel {
         self.recorder().own_rows(batch)
     }
 
-    fn velocity(
-        &self,
-        params: &Rc<ParamStore>,
-        batch: &MicroBatch,
-        features: &[Vec<Tensor>],
-        noised: &Tensor,
-        sigma: &[f64],
-        prompt: usize,
-    ) -> Option<Result<Tensor, NativeError>> {
-        let is_alone = self.stage.is_whole() && self.family.transformer.parallel().is_whole();
-        is_alone.then(|| self.recorder().velocity(params, batch, features, noised, sigma, prompt))
+    fn record_velocity(&self, batch: &MicroBatch, at: &Noised) -> Option<VelocityTape> {
+        Some(self.recorder().record_velocity(batch, at))
     }
 }

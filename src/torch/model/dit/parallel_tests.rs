@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 use super::tests::{Fixture, Found, error, folders};
 use crate::comm::Mesh;
 use crate::model::batch::MicroBatch;
-use crate::model::foundation::{FoundationFamily, FoundationModel};
+use crate::model::foundation::{FoundationFamily, FoundationModel, VelocityTape};
 use crate::model::stage::Stage;
 use crate::model::towers::with_values;
 use crate::params::{ParallelRank, ParamStore};
@@ -87,9 +87,36 @@ fn stages_compute_what_the_whole_does() {
     }
 }
 
+/// One stage's values go to the next where samples are made.
+#[test]
+fn stages_tell_the_velocity_of_the_whole() {
+    for folder in folders() {
+        let fixture = Fixture::read(&folder);
+        let all: Vec<usize> = (0..fixture.rows.len()).collect();
+        let mut before: Vec<Tensor> = Vec::new();
+        for stage in Stage::all(vec![0..1, 1..fixture.family.num_layers()]) {
+            let model = fixture.family.stage_model(&stage, &fixture.params, Policy::Recompute);
+            let recorded = model.record_velocity(&fixture.batch(&all), &fixture.noised(&all)).unwrap();
+            let VelocityTape { tape, features, inbound, outbound, velocity, .. } = recorded;
+            let mut inputs = with_values(&features, &fixture.features(&all));
+            assert_eq!(inbound.len(), before.len());
+            inputs.extend(inbound.iter().map(|boundary| boundary.slot).zip(before));
+            let mut run = Execution::forward_only(tape, fixture.params.clone(), inputs);
+            run.forward().unwrap();
+            before = outbound.iter().map(|boundary| run.value(boundary.slot).copy()).collect();
+            assert_eq!(velocity.is_some(), stage.is_last);
+            if let Some(velocity) = velocity {
+                assert!(error(run.value(velocity), &fixture.velocity(&all)) < 1e-6, "{}", fixture.name);
+            }
+        }
+    }
+}
+
 /// What one of two ranks gives.
 struct OnRank {
     loss: f64,
+    /// The velocity of its tokens, and which of all these are.
+    velocity: (Tensor, Option<Vec<i64>>),
     /// Of each parameter its name, whether the rank has all of it, and its gradient.
     params: Vec<(String, bool, Tensor)>,
     /// Gradients of features, by input.
@@ -114,7 +141,13 @@ fn on_rank(folder: &Path, store: &Path, layout: Layout, rank: usize) -> OnRank {
         let features = batch.num_features.iter().map(|rows| (0..*rows).collect()).collect();
         batch = batch.share(row, features);
     }
-    let tape = family.build(&params, Policy::Recompute).record(&batch);
+    let model = family.build(&params, Policy::Recompute);
+    let told = model.record_velocity(&batch, &fixture.noised(&all)).unwrap();
+    let inputs = with_values(&told.features, &fixture.features(&all));
+    let mut run = Execution::forward_only(told.tape, params.clone(), inputs).with_mesh(mesh.clone());
+    run.forward().unwrap();
+    let velocity = (run.value(told.velocity.unwrap()).copy(), told.own);
+    let tape = model.record(&batch);
     let inputs = with_values(&tape.features, &fixture.features(&all));
     let mut run = Execution::new(tape.tape, params.clone(), inputs).with_mesh(mesh);
     run.forward().unwrap();
@@ -127,7 +160,7 @@ fn on_rank(folder: &Path, store: &Path, layout: Layout, rank: usize) -> OnRank {
         (spec.name.clone(), spec.shape == spec.whole_shape(), grads.view(id).copy())
     };
     let features = tape.features.iter().map(|slots| slots.first().and_then(|slot| run.input_grad(*slot))).collect();
-    OnRank { loss, params: params.ids().map(of).collect(), features }
+    OnRank { loss, velocity, params: params.ids().map(of).collect(), features }
 }
 
 /// Ranks have half of the heads each, or some of the tokens of each sample, in uneven parts.
@@ -155,6 +188,14 @@ fn two_ranks_compute_what_one_does() {
                 ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
             });
             let what = format!("{} {layout:?}", fixture.name);
+            let whole = fixture.velocity(&all);
+            let gathered = whole.zeros_like();
+            for (rows, own) in ranks.iter().map(|rank| &rank.velocity) {
+                let everything: Vec<i64> = (0..whole.size()[0]).collect();
+                let own = Tensor::from_slice(own.as_ref().unwrap_or(&everything));
+                let _ = gathered.shallow_clone().index_copy_(0, &own, rows);
+            }
+            assert!(error(&gathered, &whole) < 1e-5, "{what}");
             let most = grads.flat().abs().max().double_value(&[]);
             for (number, (name, is_whole, own)) in ranks[0].params.iter().enumerate() {
                 let expected = grads.view(fixture.params.id(name));

@@ -12,13 +12,11 @@ use super::sample::{Sample, samples};
 use super::share::Share;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::WEIGHTS;
-use crate::model::foundation::FoundationTape;
+use crate::model::foundation::{FoundationTape, Noised, VelocityTape};
 use crate::model::objective::{self, FlowSettings, NoisePurpose};
 use crate::model::stage::Stage;
 use crate::model::towers::FeatureInput;
-use crate::native::NativeError;
-use crate::params::ParamStore;
-use crate::tape::{Boundary, Execution, Policy, Slot, Tape};
+use crate::tape::{Boundary, Policy, Slot, Tape};
 
 /// Records the tape of any transformer.
 pub(super) struct Recorder<'a> {
@@ -115,16 +113,14 @@ impl Recorder<'_> {
 
     /// Describes what goes from one stage to the next: the streams of blocks, and the target. Their slots are still to come.
     fn boundaries(&self, work: &Work<'_>, trains_features: bool) -> Vec<Boundary> {
-        let to_come = Tape::new().input(false);
-        let boundary = |(stream, requires_grad): (Stream, bool)| {
-            let Stream { shape, kind } = stream;
-            Boundary { slot: to_come, shape, kind, requires_grad }
-        };
         let all = || work.samples.iter().map(Sample::num_tokens).sum();
         let num_tokens = self.network.own_targets(work).map_or_else(all, |own| own.len() as i64);
         let target = Stream { shape: vec![num_tokens, self.patch_dim], kind: Kind::Float };
-        let streams = self.network.streams(work).into_iter().map(|stream| (stream, true));
-        streams.chain([(target, trains_features)]).map(boundary).collect()
+        self.stream_boundaries(work).into_iter().chain([boundary(target, trains_features)]).collect()
+    }
+
+    fn stream_boundaries(&self, work: &Work<'_>) -> Vec<Boundary> {
+        self.network.streams(work).into_iter().map(|stream| boundary(stream, true)).collect()
     }
 
     /// The noised latents of all targets and what the transformer is to predict, float32: `[T, P]` each.
@@ -142,34 +138,31 @@ impl Recorder<'_> {
         [written[0], written[1]]
     }
 
-    /// The velocity `[T, P]` at `noised` latents of all samples' targets at noise levels `sigma`, one a sample; `prompt` is
-    /// the number of the text that each sample is told.
-    ///
-    /// # Errors
-    /// A transfer failed.
-    pub fn velocity(
-        &self,
-        params: &Rc<ParamStore>,
-        batch: &MicroBatch,
-        features: &[Vec<Tensor>],
-        noised: &Tensor,
-        sigma: &[f64],
-        prompt: usize,
-    ) -> Result<Tensor, NativeError> {
-        let _no_grad = tch::no_grad_guard();
+    /// The forward of a micro-batch whose samples are being made.
+    pub fn record_velocity(&self, batch: &MicroBatch, at: &Noised) -> VelocityTape {
         let mut tape = Tape::new();
-        let slots = self.features(&mut tape, &batch.num_features, false);
-        let found = samples(&batch.samples, prompt, |row, latents| self.network.has_target(row, latents));
-        let input = tape.input(false);
-        let begin = self.begin(&slots, input);
-        let velocity = self.network.record(&mut tape, &self.work(&found, sigma, &slots, None), begin)[0];
-        let taken = |x: &Tensor| x.to_device(self.device).to_kind(self.kind);
-        let mut inputs = vec![(input, taken(noised))];
-        let pairs = slots.slots.iter().flatten().zip(features.iter().filter(|levels| !levels.is_empty()).flatten());
-        inputs.extend(pairs.map(|(slot, feature)| (*slot, taken(feature))));
-        let mut run = Execution::forward_only(Rc::new(tape), params.clone(), inputs);
-        run.forward()?;
-        Ok(run.value(velocity).shallow_clone())
+        let features = self.features(&mut tape, &batch.num_features, false);
+        let fillers = [filler()];
+        let rows = if batch.samples.is_empty() { &fillers } else { &*batch.samples };
+        let found = samples(rows, at.prompt, |row, latents| self.network.has_target(row, latents));
+        let work = self.work(&found, &at.sigma, &features, share_of(batch));
+        let mut inbound = Vec::new();
+        let begin = if self.stage.is_first {
+            let noised = at.latents.to_device(self.device).to_kind(self.kind);
+            let noised = tape.run("latents", &[], Policy::Keep, &[], 1, move |_| vec![noised.shallow_clone()]);
+            self.begin(&features, noised[0])
+        } else {
+            inbound = self.stream_boundaries(&work);
+            inbound.iter_mut().for_each(|boundary| boundary.slot = tape.input(false));
+            Begin::Streams(inbound.iter().map(|boundary| boundary.slot).collect())
+        };
+        let written = self.network.record(&mut tape, &work, begin);
+        let velocity = self.stage.is_last.then(|| written[0]);
+        let mut outbound = if self.stage.is_last { Vec::new() } else { self.stream_boundaries(&work) };
+        outbound.iter_mut().zip(written).for_each(|(boundary, slot)| boundary.slot = slot);
+        outbound.iter().map(|boundary| boundary.slot).chain(velocity).for_each(|slot| tape.keep(slot));
+        let own = self.network.own_targets(&work);
+        VelocityTape { tape: Rc::new(tape), features: features.slots, inbound, outbound, velocity, own }
     }
 
     fn features(&self, tape: &mut Tape, num_features: &[i64], trains: bool) -> Features {
@@ -253,6 +246,11 @@ impl Features {
 
 fn share_of(batch: &MicroBatch) -> Option<Share> {
     batch.row.as_ref().map(|row| Share { rank: row.rank(), ranks: row.split().num_ranks() })
+}
+
+/// A boundary of a stream, whose slot is still to come.
+fn boundary(Stream { shape, kind }: Stream, requires_grad: bool) -> Boundary {
+    Boundary { slot: Tape::new().input(false), shape, kind, requires_grad }
 }
 
 fn sigma(row: &SampleRow) -> f64 {

@@ -12,9 +12,10 @@ use tch::{Device, Kind, Tensor};
 use super::family::{DitFamily, DitModel, TransformerConfig};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::{Column, Columns};
-use crate::model::foundation::{FoundationFamily, FoundationModel};
+use crate::model::foundation::{FoundationFamily, FoundationModel, Noised};
 use crate::model::keys::Keys;
 use crate::model::objective::{FlowSettings, LossKind, NoisePurpose, TimeWeight, noise as draw_noise};
+use crate::model::sampler::velocity;
 use crate::model::towers::with_values;
 use crate::params::{GradBuffer, ParamStore};
 use crate::tape::{Execution, Policy};
@@ -169,8 +170,8 @@ impl Fixture {
         Found { loss: value, grads, features }
     }
 
-    /// The noised targets of these samples, and their noise levels.
-    fn noised(&self, samples: &[usize]) -> (Tensor, Vec<f64>) {
+    /// The noised targets of these samples.
+    pub fn noised(&self, samples: &[usize]) -> Noised {
         let sigma: Vec<f64> = samples.iter().map(|at| self.rows[*at].target.unwrap().sigma.get()).collect();
         let [x, noise] = ["latents", "noise"].map(|name| self.targets(samples, &self.inputs[name]));
         let of_tokens = samples.iter().zip(&sigma).map(|(at, sigma)| {
@@ -178,14 +179,13 @@ impl Fixture {
             Tensor::full([tokens, 1], *sigma, (Kind::Float, Device::Cpu))
         });
         let sigmas = Tensor::cat(&of_tokens.collect::<Vec<_>>(), 0);
-        (x * (1.0 - &sigmas) + noise * &sigmas, sigma)
+        Noised { latents: x * (1.0 - &sigmas) + noise * &sigmas, sigma, prompt: 0 }
     }
 
-    fn velocity(&self, samples: &[usize]) -> Tensor {
-        let (noised, sigma) = self.noised(samples);
-        let model = self.model(Policy::Keep);
+    pub fn velocity(&self, samples: &[usize]) -> Tensor {
         let (batch, features) = (self.batch(samples), self.features(samples));
-        model.velocity(&self.params, &batch, &features, &noised, &sigma, 0).unwrap().unwrap()
+        let model = self.model(Policy::Keep);
+        velocity(&model, &self.params, &batch, &features, &self.noised(samples)).unwrap().unwrap()
     }
 }
 
@@ -313,11 +313,12 @@ fn samples_without_targets_have_the_velocity_of_the_prompt_that_is_asked_for() {
             all.iter().flat_map(|at| fixture.items(*at, Tower::Vae).into_iter().skip(1)).collect();
         features[latents] = if conditions.is_empty() { Vec::new() } else { vec![Tensor::cat(&conditions, 0)] };
         batch.num_features = features.iter().map(|of| of.first().map_or(0, |x| x.size()[0])).collect();
-        let (noised, sigma) = fixture.noised(&all);
-        let velocity = |prompt| model.velocity(&fixture.params, &batch, &features, &noised, &sigma, prompt);
-        let found = velocity(1).unwrap().unwrap();
-        assert!(error(&found, &expected) < 1e-6, "{}", fixture.name);
-        assert!(error(&velocity(0).unwrap().unwrap(), &expected) > 1e-3, "{}", fixture.name);
+        let told = |prompt| {
+            let at = Noised { prompt, ..fixture.noised(&all) };
+            velocity(&model, &fixture.params, &batch, &features, &at).unwrap().unwrap()
+        };
+        assert!(error(&told(1), &expected) < 1e-6, "{}", fixture.name);
+        assert!(error(&told(0), &expected) > 1e-3, "{}", fixture.name);
     }
 }
 
@@ -350,7 +351,8 @@ fn samples_count_by_their_level_and_their_share() {
         let x = fixture.targets(&[sample], &fixture.inputs["latents"]);
         let noised: Tensor = &x * (1.0 - sigma) + &noise * sigma;
         let (batch, features) = (fixture.batch(&[sample]), fixture.features(&[sample]));
-        let velocity = model.velocity(&fixture.params, &batch, &features, &noised, &[sigma], 0).unwrap().unwrap();
+        let at = Noised { latents: noised, sigma: vec![sigma], prompt: 0 };
+        let velocity = velocity(&*model, &fixture.params, &batch, &features, &at).unwrap().unwrap();
         // A given first frame is not in the loss.
         let given = if row.items.iter().filter(|item| item.tower == Tower::Vae).count() > 1 {
             target.grid.h * target.grid.w

@@ -1,18 +1,15 @@
 //! Latents of a micro-batch's prompts: all samples go their steps together, each at noise levels of its own.
 
 use std::ops::Range;
-use std::rc::Rc;
 
 use loongforge_core::message::Tower;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::guidance::GuidanceScales;
 use super::{Sampler, Schedule};
 use crate::model::batch::{MicroBatch, SampleRow};
-use crate::model::foundation::FoundationModel;
+use crate::model::foundation::{FoundationModel, Noised};
 use crate::model::objective;
-use crate::native::NativeError;
-use crate::params::ParamStore;
 
 /// Says how samples are made of prompts.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,48 +42,38 @@ impl MakeSettings {
         rows.iter().zip(noise).map(begin).collect()
     }
 
-    /// Takes all steps of the samples that the model is told noise levels within `levels` of; `features` are what towers made of
-    /// their items. `None`: the model makes no latents. Features are `[N, D]`.
+    /// Takes all steps of the samples that the model is told noise levels within `levels` of, on `device`. `velocity` says what
+    /// the model predicts, `[T, P]`.
     ///
     /// # Errors
-    /// The device failed.
-    pub fn advance(
+    /// Those of `velocity`.
+    pub fn advance<E>(
         &self,
         samples: &mut [Underway],
         levels: &Range<f64>,
-        (model, params): (&dyn FoundationModel, &Rc<ParamStore>),
-        batch: &MicroBatch,
-        features: &[Vec<Tensor>],
-    ) -> Option<Result<(), NativeError>> {
+        device: Device,
+        mut velocity: impl FnMut(&Noised) -> Result<Tensor, E>,
+    ) -> Result<(), E> {
         let _no_grad = tch::no_grad_guard();
-        let device = params.flat().device();
-        let lens: Vec<i64> = batch.samples.iter().map(num_tokens).collect();
-        let parts = |whole: &Tensor| whole.split_with_sizes(&*lens, 0);
-        let velocity = |x: &Tensor, times: &[f64], prompt| model.velocity(params, batch, features, x, times, prompt);
         for sample in samples.iter_mut() {
             sample.x = sample.x.to_device(device);
         }
+        let lens: Vec<i64> = samples.iter().map(|sample| sample.x.size()[0]).collect();
         loop {
             let due: Vec<Option<f64>> =
                 samples.iter().map(|sample| sample.sampler.time().filter(|time| levels.contains(time))).collect();
             if due.iter().all(Option::is_none) {
-                return Some(Ok(()));
+                return Ok(());
             }
             // One that rests is told a level, and its velocity is not used.
-            let times: Vec<f64> = due.iter().map(|time| time.unwrap_or(1.0)).collect();
-            let guidance: Vec<_> = times.iter().map(|time| self.guidance.at(*time)).collect();
-            let x = Tensor::cat(&samples.iter().map(|sample| &sample.x).collect::<Vec<_>>(), 0);
-            let own = match velocity(&x, &times, 0)? {
-                Ok(own) => parts(&own),
-                Err(error) => return Some(Err(error)),
-            };
-            let negative = match guidance.iter().any(|guidance| guidance.reads_negative()) {
-                true => match velocity(&x, &times, 1)? {
-                    Ok(negative) => Some(parts(&negative)),
-                    Err(error) => return Some(Err(error)),
-                },
-                false => None,
-            };
+            let sigma: Vec<f64> = due.iter().map(|time| time.unwrap_or(1.0)).collect();
+            let guidance: Vec<_> = sigma.iter().map(|time| self.guidance.at(*time)).collect();
+            let latents = Tensor::cat(&samples.iter().map(|sample| &sample.x).collect::<Vec<_>>(), 0);
+            let mut at = Noised { latents, sigma, prompt: 0 };
+            let own = velocity(&at)?.split_with_sizes(&*lens, 0);
+            at.prompt = 1;
+            let is_guided = guidance.iter().any(|guidance| guidance.reads_negative());
+            let negative = is_guided.then(|| velocity(&at)).transpose()?.map(|all| all.split_with_sizes(&*lens, 0));
             for (at, Underway { x, sampler }) in samples.iter_mut().enumerate().filter(|(at, _)| due[*at].is_some()) {
                 let guided = negative.as_ref().filter(|_| guidance[at].reads_negative());
                 *x = match guided.map(|negative| guidance[at].combine(&own[at], &negative[at])) {
@@ -95,6 +82,12 @@ impl MakeSettings {
                 };
             }
         }
+    }
+
+    /// Returns how many forwards the steps of a sample take at most.
+    pub fn max_forwards(&self) -> usize {
+        let is_guided = self.guidance.scales.iter().any(|scale| *scale != 1.0);
+        self.schedule.num_steps.max(1) * if is_guided { 2 } else { 1 }
     }
 
     /// The latents `[tokens, width]` of samples whose last step is done, float32, in their order.

@@ -1,11 +1,14 @@
 //! Tests that samples are made at their own levels, by one transformer and by two.
 
+use std::rc::Rc;
+
 use loongforge_core::message::{Grid, ItemMeta, SampleId, SampleMeta, Sigma, Target};
 use tch::{Device, Kind};
 
 use super::*;
 use crate::model::sampler::{Method, Shift};
 use crate::model::{Column, FeatureInput, FoundationTape, NoisePurpose};
+use crate::native::NativeError;
 
 /// The velocity that leads straight to what a prompt says: of prompt 0 the number of the sample, of prompt 1 nothing;
 /// and `strays` more.
@@ -27,24 +30,19 @@ impl FoundationModel for Straight {
     fn columns(&self) -> &Rc<[Column]> {
         &self.columns
     }
+}
 
-    fn velocity(
-        &self,
-        _: &Rc<ParamStore>,
-        batch: &MicroBatch,
-        _: &[Vec<Tensor>],
-        noised: &Tensor,
-        sigma: &[f64],
-        prompt: usize,
-    ) -> Option<Result<Tensor, NativeError>> {
+impl Straight {
+    /// The velocity of these samples.
+    fn velocity(&self, rows: &[SampleRow], at: &Noised) -> Result<Tensor, NativeError> {
         let mut start = 0;
         let of_row = |(row, sigma): (&SampleRow, &f64)| {
-            let x = noised.narrow(0, start, num_tokens(row));
+            let x = at.latents.narrow(0, start, num_tokens(row));
             start += num_tokens(row);
-            let data = if prompt == 0 { row.id.0 as f64 } else { 0.0 };
+            let data = if at.prompt == 0 { row.id.0 as f64 } else { 0.0 };
             (x - data) / *sigma + self.strays
         };
-        Some(Ok(Tensor::cat(&batch.samples.iter().zip(sigma).map(of_row).collect::<Vec<_>>(), 0)))
+        Ok(Tensor::cat(&rows.iter().zip(&at.sigma).map(of_row).collect::<Vec<_>>(), 0))
     }
 }
 
@@ -62,7 +60,6 @@ fn row(id: u64, t: u32, given: u32) -> SampleRow {
 fn every_sample_goes_its_own_way_to_what_it_is_told() {
     let input = FeatureInput { tower: Tower::Vae, num_tensors: 1, width: 3, placeholders: Vec::new() };
     let model = Straight { strays: 0.0, inputs: vec![input], columns: Rc::new([]) };
-    let params = Rc::new(ParamStore::new(Vec::new(), Kind::Float, Device::Cpu));
     let rows = vec![row(5, 1, 0), row(7, 3, 2)];
     let batch = MicroBatch { samples: rows.clone().into(), ..MicroBatch::filler(&model.columns, Device::Cpu) };
     let given = Tensor::full([2, 3], 40.0, (Kind::Float, Device::Cpu));
@@ -84,7 +81,7 @@ fn every_sample_goes_its_own_way_to_what_it_is_told() {
         let noise: Vec<Tensor> = rows.iter().map(|row| settings.noise(row, 3)).collect();
         let features = [vec![given.shallow_clone()]];
         let mut samples = settings.begin(&rows, noise);
-        settings.advance(&mut samples, &ALL, (&model, &params), &batch, &features).unwrap().unwrap();
+        settings.advance(&mut samples, &ALL, Device::Cpu, |at| model.velocity(&rows, at)).unwrap();
         let made = settings.finish(samples, &model, &batch, &features);
         assert_eq!(made.iter().map(Tensor::size).collect::<Vec<_>>(), [[2, 3], [6, 3]]);
         for (row, made) in rows.iter().zip(&made) {
@@ -106,7 +103,6 @@ fn each_sample_changes_its_transformer_at_the_boundary() {
     let input = FeatureInput { tower: Tower::Vae, num_tensors: 1, width: 3, placeholders: Vec::new() };
     let model = |strays| Straight { strays, inputs: vec![input.clone()], columns: Rc::new([]) };
     let (straight, astray) = (model(0.0), model(1.0));
-    let params = Rc::new(ParamStore::new(Vec::new(), Kind::Float, Device::Cpu));
     let rows = vec![row(5, 1, 0), row(7, 3, 0)];
     let batch = MicroBatch { samples: rows.clone().into(), ..MicroBatch::filler(&straight.columns, Device::Cpu) };
     for method in [Method::Euler, Method::UniPc] {
@@ -120,7 +116,8 @@ fn each_sample_changes_its_transformer_at_the_boundary() {
         let noise = || -> Vec<Tensor> { rows.iter().map(|row| settings.noise(row, 3)).collect() };
         let made = |high: &Straight, low: &Straight| {
             let mut samples = settings.begin(&rows, noise());
-            settings.advance(&mut samples, &(boundary..f64::INFINITY), (high, &params), &batch, &[]).unwrap().unwrap();
+            let above = boundary..f64::INFINITY;
+            settings.advance(&mut samples, &above, Device::Cpu, |at| high.velocity(&rows, at)).unwrap();
             // As another process takes them over.
             let mut samples: Vec<Underway> = (samples.iter().zip(&rows))
                 .map(|(sample, row)| {
@@ -130,11 +127,11 @@ fn each_sample_changes_its_transformer_at_the_boundary() {
                     settings.resume(row, &tensor).unwrap()
                 })
                 .collect();
-            settings.advance(&mut samples, &(0.0..boundary), (low, &params), &batch, &[]).unwrap().unwrap();
+            settings.advance(&mut samples, &(0.0..boundary), Device::Cpu, |at| low.velocity(&rows, at)).unwrap();
             settings.finish(samples, high, &batch, &[])
         };
         let mut alone = settings.begin(&rows, noise());
-        settings.advance(&mut alone, &ALL, (&astray, &params), &batch, &[]).unwrap().unwrap();
+        settings.advance(&mut alone, &ALL, Device::Cpu, |at| astray.velocity(&rows, at)).unwrap();
         let alone = settings.finish(alone, &astray, &batch, &[]);
         assert!(alone.iter().zip(made(&astray, &astray)).all(|(one, other)| one.equal(&other)), "{method:?}");
         if method == Method::UniPc {

@@ -10,6 +10,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 mod unipc;
+mod whole;
 
 use tch::{Kind, Tensor};
 
@@ -17,6 +18,7 @@ pub use guidance::{Guidance, GuidanceScales};
 pub use make::{MakeSettings, Underway};
 pub use schedule::{Levels, Schedule, ScheduleError, Shift};
 use unipc::UniPc;
+pub use whole::velocity;
 
 /// Says how a step goes on from the predicted velocity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
