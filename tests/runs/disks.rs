@@ -2,12 +2,11 @@
 
 use crate::fixture::{Fixture, Pictures};
 use crate::must::skip;
-use crate::processes::program;
+use crate::processes::{program, wait_until};
 use loongforge::core::files::AppendFile;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::process::{Child, Command, Output};
-use std::time::Duration;
+use std::process::{Command, Output};
 
 /// A disk writes what still fits its last block: half a line, which the next one would be glued to.
 #[test]
@@ -31,13 +30,6 @@ fn lines_are_whole_on_a_disk_that_was_full_for_a_while() {
     let unmounted = Command::new("umount").arg(dir.path()).status().unwrap();
     let (first_lost, is_whole) = told.unwrap();
     assert!(first_lost > 0 && is_whole && unmounted.success(), "{first_lost} lines before the disk was full");
-}
-
-fn wait_until(child: &mut Child, mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        assert!(child.try_wait().unwrap().is_none(), "it has ended");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

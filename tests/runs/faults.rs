@@ -1,26 +1,24 @@
 //! Encoders of real models that die while a run goes on: the same losses and the same weights, to the last bit.
 
 use crate::fixture::{Fixture, Pictures};
-use crate::processes::{losses, program};
+use crate::processes::{self, losses, num_steps, program, wait_until};
 use crate::sound::omni;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 
 const STEPS: usize = 8;
+const COMMON: [&str; 3] = ["train.steps=8", "run.deterministic=true", "pools.encoder.replicas=2"];
 
 fn run(fixture: &Fixture, name: &str, faults: &str, arguments: &[&str]) -> Output {
     let mut command = program(fixture, name, arguments);
-    command.args(["train.steps=8", "run.deterministic=true", "pools.encoder.replicas=2", "--processes"]);
-    command.env("LOONGFORGE_FAULTS", faults).output().unwrap()
+    command.args(COMMON).arg("--processes").env("LOONGFORGE_FAULTS", faults).output().unwrap()
 }
 
-/// The run that nothing happens to, in one process: its bits are those of many, and it starts sooner.
+/// The run that nothing happens to.
 fn twin(fixture: &Fixture, name: &str, arguments: &[&str]) {
-    let mut command = program(fixture, name, &["train.steps=8", "run.deterministic=true", "pools.encoder.replicas=2"]);
-    let output = command.args(arguments).output().unwrap();
-    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    processes::run(fixture, name, &[&COMMON[..], arguments].concat());
 }
 
 fn succeeds(fixture: &Fixture, name: &str, faults: &str, arguments: &[&str]) -> String {
@@ -38,6 +36,16 @@ fn hashes(fixture: &Fixture, name: &str) -> BTreeMap<String, String> {
     let files = manifest["files"].as_object().unwrap().iter();
     let tensors = files.filter(|(name, _)| name.ends_with(".safetensors"));
     tensors.map(|(name, entry)| (name.clone(), entry["sha256"].as_str().unwrap().to_owned())).collect()
+}
+
+/// The processes of a run: first the scheduler.
+fn children(run: &Child) -> Vec<String> {
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
+    children.split_whitespace().map(str::to_owned).collect()
+}
+
+fn kill(signal: &str, process: &str) {
+    assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
 }
 
 #[test]
@@ -79,8 +87,7 @@ fn encoders_of_two_pools_are_killed_join_and_are_scaled() {
 
     let slow = "foundation/0@before_commit:1-9999=slow";
     let mut command = program(&fixture, "scaled", &own);
-    command.args(["train.steps=8", "run.deterministic=true", "pools.encoder.replicas=2", "--processes"]);
-    let run = command.env("LOONGFORGE_FAULTS", slow).stderr(Stdio::piped()).spawn().unwrap();
+    let mut run = command.args(COMMON).arg("--processes").env("LOONGFORGE_FAULTS", slow).spawn().unwrap();
     let folder = fixture.path().join("scaled");
     let scale = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
@@ -88,10 +95,7 @@ fn encoders_of_two_pools_are_killed_join_and_are_scaled() {
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         (output.status.code(), text)
     };
-    let steps = || std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap_or_default().lines().count();
-    while steps() < 1 {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_until(&mut run, || num_steps(&fixture, "scaled") >= 1);
     assert_eq!(scale(&["--pool", "audio", "3"]), (Some(0), "2 → 3 encoders of the pool audio\n".to_owned()));
     assert_eq!(scale(&["1"]), (Some(0), "2 → 1 encoders\n".to_owned()));
     for (words, reason) in [
@@ -173,28 +177,16 @@ fn an_encoder_that_sends_what_is_not_its_own_is_let_go_and_changes_nothing() {
 #[test]
 fn a_scheduler_that_is_killed_among_its_processes_is_followed_by_another() {
     let fixture = Fixture::new(Pictures::All);
-    let start = |name: &str, faults: &str| {
-        let wide = ["train.steps=8", "run.deterministic=true", "pools.encoder.replicas=2", "--processes"];
-        program(&fixture, name, &wide).env("LOONGFORGE_FAULTS", faults).spawn().unwrap()
-    };
-    let ends = |run: Child| {
-        let output = run.wait_with_output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{text}");
-        text
-    };
     twin(&fixture, "twin", &[]);
+    let mut command = program(&fixture, "killed", &COMMON);
     // It goes on until it is found.
-    let run = start("killed", "foundation/0@before_commit:3-8=slow");
-    let metrics = fixture.path().join("killed/metrics.jsonl");
-    while std::fs::read_to_string(&metrics).unwrap_or_default().lines().count() < 2 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    // Its first child is the scheduler.
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
-    let scheduler = children.split_whitespace().next().unwrap();
-    assert!(Command::new("kill").args(["-9", scheduler]).status().unwrap().success());
-    let text = ends(run);
+    command.arg("--processes").env("LOONGFORGE_FAULTS", "foundation/0@before_commit:3-8=slow");
+    let mut run = command.spawn().unwrap();
+    wait_until(&mut run, || num_steps(&fixture, "killed") >= 2);
+    kill("-9", &children(&run)[0]);
+    let output = run.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
     assert!(text.contains("a new one takes over") && !text.contains("has left"), "{text}");
     assert_eq!(losses(&fixture, "killed"), losses(&fixture, "twin"));
     assert_eq!(hashes(&fixture, "killed"), hashes(&fixture, "twin"));
@@ -205,16 +197,9 @@ fn a_scheduler_that_is_killed_while_it_stops_is_followed_by_one_that_stops() {
     let fixture = Fixture::new(Pictures::All);
     let mut command = program(&fixture, "stopped", &["train.steps=40", "--processes"]);
     // It goes on until it is told to stop.
-    let run = command.env("LOONGFORGE_FAULTS", "foundation/0@before_commit:3-40=slow").spawn().unwrap();
-    let metrics = fixture.path().join("stopped/metrics.jsonl");
-    while std::fs::read_to_string(&metrics).unwrap_or_default().lines().count() < 2 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
-    let scheduler = children.split_whitespace().next().unwrap();
-    let kill = |signal: &str, process: &str| {
-        assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
-    };
+    let mut run = command.env("LOONGFORGE_FAULTS", "foundation/0@before_commit:3-40=slow").spawn().unwrap();
+    wait_until(&mut run, || num_steps(&fixture, "stopped") >= 2);
+    let scheduler = &children(&run)[0];
     // It never heeds what it is told.
     kill("-STOP", scheduler);
     kill("-TERM", &run.id().to_string());
@@ -232,11 +217,10 @@ fn a_scheduler_that_is_killed_while_it_stops_is_followed_by_one_that_stops() {
 fn a_run_that_is_not_under_way_yet_stops_when_it_is_asked_to() {
     let fixture = Fixture::new(Pictures::All);
     let run = program(&fixture, "early", &["train.steps=40", "--processes"]).spawn().unwrap();
-    let children = format!("/proc/{0}/task/{0}/children", run.id());
-    while std::fs::read_to_string(&children).unwrap().is_empty() {
+    while children(&run).is_empty() {
         std::thread::yield_now();
     }
-    assert!(Command::new("kill").arg(run.id().to_string()).status().unwrap().success());
+    kill("-TERM", &run.id().to_string());
     let output = run.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{text}");
@@ -246,34 +230,25 @@ fn a_run_that_is_not_under_way_yet_stops_when_it_is_asked_to() {
 #[test]
 fn a_place_that_is_vacant_when_the_scheduler_dies_is_filled_by_the_next_one() {
     let fixture = Fixture::new(Pictures::All);
-    let start = |name: &str, faults: &str| {
-        let wide = ["train.steps=40", "run.deterministic=true", "pools.encoder.replicas=2", "--processes"];
-        let mut command = program(&fixture, name, &wide);
-        command.env("LOONGFORGE_FAULTS", faults).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    twin(&fixture, "twin", &["train.steps=40"]);
+    let longer = "train.steps=40";
+    twin(&fixture, "twin", &[longer]);
+    let mut command = program(&fixture, "killed", &COMMON);
     // It goes on until it is told to stop.
-    let mut run = start("killed", "foundation/0@before_commit:3-40=slow");
-    let metrics = fixture.path().join("killed/metrics.jsonl");
-    while std::fs::read_to_string(&metrics).unwrap_or_default().lines().count() < 2 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
-    let children: Vec<&str> = children.split_whitespace().collect();
+    command.args([longer, "--processes"]).env("LOONGFORGE_FAULTS", "foundation/0@before_commit:3-40=slow");
+    let mut run = command.spawn().unwrap();
+    wait_until(&mut run, || num_steps(&fixture, "killed") >= 2);
+    let children = children(&run);
     let said = |process: &str, file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}")).unwrap();
     let is_encoder =
         |process: &str| said(process, "cmdline").contains("encoder") && said(process, "environ").contains("INDEX=1\0");
     let encoder = children[1..].iter().find(|process| is_encoder(process)).unwrap();
-    let kill = |signal: &str, process: &str| {
-        assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
-    };
     // Nobody hears of the encoder's end.
-    kill("-STOP", children[0]);
+    kill("-STOP", &children[0]);
     kill("-9", encoder);
     while Path::new(&format!("/proc/{encoder}")).exists() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    kill("-9", children[0]);
+    kill("-9", &children[0]);
     let mut text = String::new();
     for line in BufReader::new(run.stderr.take().unwrap()).lines() {
         let line = line.unwrap();

@@ -1,6 +1,7 @@
 //! Packs that a run makes of all its samples before the first step.
 
 use crate::fixture::{Fixture, Pictures};
+use crate::processes::said;
 use std::fs;
 use std::process::{Command, Output};
 
@@ -13,10 +14,6 @@ pub fn command(fixture: &Fixture, command: &[&str], words: &[&str]) -> Command {
 
 fn call(fixture: &Fixture, words: &[&str], more: &[&str]) -> Output {
     command(fixture, words, more).output().unwrap()
-}
-
-pub fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 pub fn done(fixture: &Fixture, command: &[&str], words: &[&str]) -> String {

@@ -1,7 +1,8 @@
 //! Packs that a run makes before its first step: who may touch them when, and what is left where somebody dies.
 
 use crate::fixture::{Fixture, Pictures};
-use crate::offline::{command, done, refused, said};
+use crate::offline::{command, done, refused};
+use crate::processes::said;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;

@@ -15,9 +15,14 @@ pub fn program(fixture: &Fixture, name: &str, arguments: &[&str]) -> Command {
     command
 }
 
-fn run(fixture: &Fixture, name: &str, arguments: &[&str]) {
+/// Runs to the end, in one process unless the arguments say otherwise: the bits are the same, and it starts sooner.
+pub fn run(fixture: &Fixture, name: &str, arguments: &[&str]) {
     let output = program(fixture, name, arguments).output().unwrap();
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+pub fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// Every step's loss as it was written: shortest decimals that read back to the same bits.
@@ -25,6 +30,18 @@ pub fn losses(fixture: &Fixture, name: &str) -> Vec<String> {
     let text = std::fs::read_to_string(fixture.path().join(name).join("metrics.jsonl")).unwrap();
     let loss = |line: &str| line.split("\"loss\":").nth(1).unwrap().split(',').next().unwrap().to_owned();
     text.lines().map(loss).collect()
+}
+
+pub fn num_steps(fixture: &Fixture, name: &str) -> usize {
+    let metrics = fixture.path().join(name).join("metrics.jsonl");
+    std::fs::read_to_string(metrics).map_or(0, |text| text.lines().count())
+}
+
+pub fn wait_until(child: &mut Child, mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }
 
 #[test]

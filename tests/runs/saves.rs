@@ -3,14 +3,13 @@
 
 use crate::fixture::{Fixture, Pictures};
 use crate::must::skip;
-use crate::processes::{losses, program};
+use crate::processes::{self, losses, num_steps, program, wait_until};
 use loongforge::core::checkpoint::{Manifest, latest};
 use loongforge::core::engine::fault::SAVE_POINTS;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 const COMMON: [&str; 3] = ["train.steps=8", "checkpoint.every_steps=2", "run.deterministic=true"];
 
@@ -50,12 +49,6 @@ fn succeeds(fixture: &Fixture, name: &str, faults: &str, arguments: &[&str]) -> 
     let (output, text) = run(fixture, name, faults, arguments);
     assert!(output.status.success(), "{name}: {text}");
     text
-}
-
-/// The run that nothing happens to, in one process: its bits are those of many, and it starts sooner.
-fn twin(fixture: &Fixture) {
-    let output = program(fixture, "twin", &COMMON).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -99,7 +92,7 @@ fn written_beside_the_steps_they_are_the_same_files() {
 #[test]
 fn a_death_at_any_point_of_a_save_leaves_the_ones_before() {
     let fixture = Fixture::new(Pictures::Some);
-    twin(&fixture);
+    processes::run(&fixture, "twin", &COMMON);
     let (whole, steps) = (last(&fixture, "twin"), losses(&fixture, "twin"));
     for point in SAVE_POINTS {
         let name = format!("killed-at-{point}");
@@ -130,7 +123,7 @@ fn a_death_at_any_point_of_a_save_leaves_the_ones_before() {
 #[test]
 fn a_full_disk_is_tried_again_and_ends_the_run_only_in_the_end() {
     let fixture = Fixture::new(Pictures::Some);
-    twin(&fixture);
+    processes::run(&fixture, "twin", &COMMON);
     let full = "foundation/0@save_create:3-4=full scheduler/0@publish_write:12=full";
     let text = succeeds(&fixture, "full-for-a-while", full, &[]);
     assert!(text.contains("ALARM") && text.contains("no storage space"), "{text}");
@@ -149,7 +142,7 @@ fn a_full_disk_is_tried_again_and_ends_the_run_only_in_the_end() {
 #[test]
 fn a_small_disk_keeps_what_it_has() {
     let fixture = Fixture::new(Pictures::None);
-    twin(&fixture);
+    processes::run(&fixture, "twin", &COMMON);
     let newest = latest(&checkpoints(&fixture, "twin")).unwrap().unwrap();
     let size: u64 = Manifest::read(&newest).unwrap().files.values().map(|file| file.bytes).sum();
     let disk = checkpoints(&fixture, "small");
@@ -172,22 +165,10 @@ fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-fn wait_until(child: &mut Child, mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        assert!(child.try_wait().unwrap().is_none(), "it has ended");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn num_steps(fixture: &Fixture, name: &str) -> usize {
-    let metrics = fixture.path().join(name).join("metrics.jsonl");
-    fs::read_to_string(metrics).map_or(0, |text| text.lines().count())
-}
-
 #[test]
 fn asked_to_stop_while_it_saves_a_run_saves_its_last_step_and_goes_on_from_there() {
     let fixture = Fixture::new(Pictures::Some);
-    twin(&fixture);
+    processes::run(&fixture, "twin", &COMMON);
     let mut command = program(&fixture, "stopped", &COMMON);
     // Nobody waits for the first checkpoint: steps go on while it is written.
     command.arg("--processes").env("LOONGFORGE_FAULTS", "foundation/0@save_sync:1-99=slow");
@@ -260,7 +241,7 @@ fn a_run_saves_and_stops_where_its_terminal_is_closed_and_goes_on_under_nohup() 
 #[test]
 fn a_run_begins_again_from_memory_where_that_is_newer_than_the_disk() {
     let fixture = Fixture::new(Pictures::Some);
-    twin(&fixture);
+    processes::run(&fixture, "twin", &COMMON);
     // There is none on the disk when it dies.
     let arguments = ["checkpoint.every_steps=5", "checkpoint.snapshot_every=1"];
     let text = succeeds(&fixture, "killed", "foundation/0@before_commit:5=kill", &arguments);
@@ -275,7 +256,7 @@ fn a_run_begins_again_from_memory_where_that_is_newer_than_the_disk() {
 #[test]
 fn a_panic_while_a_checkpoint_is_written_is_a_failed_save() {
     let fixture = Fixture::new(Pictures::None);
-    twin(&fixture);
+    processes::run(&fixture, "twin", &COMMON);
     let text = succeeds(&fixture, "panicked", "foundation/0@save_write:1=panic", &[]);
     assert!(text.contains("ALARM") && text.contains("saving panicked"), "{text}");
     assert_eq!(last(&fixture, "panicked"), last(&fixture, "twin"));

@@ -2,7 +2,7 @@
 //! and started again.
 
 use crate::fixture::{Fixture, Pictures};
-use crate::processes::{losses, program};
+use crate::processes::{losses, program, said};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output};
 use std::time::Duration;
@@ -13,10 +13,6 @@ const SLOWLY: &str = "foundation/0@before_commit:1-9999=slow";
 
 fn loongforge(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_loongforge")).args(arguments).output().unwrap()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 #[test]
