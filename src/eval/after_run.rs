@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::config::{BadSamples, Eval, Format, ModelKind, RunConfig, TooLong, TrainFile};
 use loongforge_core::data::{Dataset, InProcess, Limits, Locator, ProcessorOptions, Source, read_rgb};
-use loongforge_core::files::if_there;
+use loongforge_core::files::{if_there, remove_if_there};
 use loongforge_core::message::{PoolName, StepId};
 use loongforge_core::observe::{
     Console, Curve, Ending, EvalRecord, MetricsFile, Reading, ScoredAnswer, Scoring, Style, TensorBoard, TrackedRun,
@@ -169,7 +169,7 @@ pub fn is_made(config: &RunConfig) -> Result<bool> {
 /// # Errors
 /// It cannot be removed.
 pub fn forget(config: &RunConfig) -> io::Result<()> {
-    if_there(fs::remove_file(config.run.dir.join(EVALUATED))).map(drop)
+    remove_if_there(&config.run.dir.join(EVALUATED))
 }
 
 /// Draws the loss curves of a run that was stopped on request; it has ended well, whatever becomes of them.

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+
+use loongforge_core::files::if_there;
 
 use super::error::{NativeError, last_error};
 use super::ffi;
@@ -139,10 +141,7 @@ fn stop(trace: &Path) -> Result<Profile, NativeError> {
 /// Removes a file that is there already, which would hide that none was written. Returns its path for C.
 fn cleared(trace: &Path) -> io::Result<CString> {
     let path = CString::new(trace.as_os_str().as_bytes())?;
-    match fs::remove_file(trace) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(path),
-    }
+    if_there(fs::remove_file(trace)).map(|_| path)
 }
 
 unsafe extern "C" fn see(to: *mut c_void, name: *const c_char, nanoseconds: i64, is_kernel: bool) {
