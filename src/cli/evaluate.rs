@@ -99,7 +99,7 @@ pub struct EvaluateArgs {
     /// Device, as in a config: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// Decode pictures and videos in this process instead of sandboxed ones
+    /// Decode pictures, videos and recordings in this process instead of sandboxed ones
     #[arg(long)]
     no_sandbox: bool,
     /// Print one JSON object

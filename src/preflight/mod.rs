@@ -133,7 +133,7 @@ impl Preflight<'_> {
             self.expect_devices(asked.alone)?;
             if config.run.deterministic && !adds_in_order(config.device) {
                 let what = format!(
-                    "run.deterministic: on a GPU the environment variable {CUBLAS_WORKSPACE} must be :4096:8 (the default if it is unset)"
+                    "run.deterministic: on a GPU the environment variable {CUBLAS_WORKSPACE} must be :4096:8 (the default if it is unset) or :16:8"
                 );
                 return Err(PreflightError::Engine(what.into()));
             }

@@ -34,7 +34,7 @@ pub struct InputArgs {
     /// Number of threads [default: number of cores]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     jobs: Option<usize>,
-    /// Decode pictures and videos in this process instead of sandboxed ones
+    /// Decode pictures, videos and recordings in this process instead of sandboxed ones
     #[arg(long)]
     no_sandbox: bool,
 }

@@ -128,7 +128,7 @@ How to fix each: [error codes](errors.md).
 
 | code | meaning |
 | --- | --- |
-| LF0101 | a config file is missing, unreadable or not YAML |
+| LF0101 | a config file is missing, unreadable, not YAML or another trainer's |
 | LF0102 | unknown key |
 | LF0103 | wrong type, or not one of the choices |
 | LF0104 | value out of range |

@@ -7,7 +7,7 @@ use super::node::Pos;
 
 /// Codes of config errors.
 pub mod code {
-    /// A config file is missing, unreadable or not YAML.
+    /// A config file is missing, unreadable, not YAML or another trainer's.
     pub const FILE: &str = "LF0101";
     /// An unknown key.
     pub const UNKNOWN_KEY: &str = "LF0102";

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Security {
-    /// Decode pictures and videos in sandboxed processes that can do nothing else, so that a file that crashes a decoder is only
-    /// one bad sample: `auto`, where such a process can be started; `off`: in the data actor itself.
+    /// Decode pictures, videos and recordings in sandboxed processes that can do nothing else, so that a file that crashes a decoder
+    /// is only one bad sample: `auto`, where such a process can be started; `off`: in the data actor itself.
     pub sandbox: SandboxMode,
 }
 
