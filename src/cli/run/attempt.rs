@@ -2,7 +2,7 @@
 
 use super::address_file::{AddressFile, port_of_run};
 use super::args::{ResumeFrom, RunArgs};
-use super::folder::prepare_folder;
+use super::folder::expect_no_run;
 use super::former::FormerRun;
 use super::left_aside;
 use super::meeting::{fingerprint, meeting};
@@ -17,7 +17,7 @@ use crate::run::poison_items;
 use crate::run::report::{FirstStep, Report};
 use crate::run::uploads;
 use anyhow::Context;
-use loongforge_actors::checkpoint::{Uploader, Uploads};
+use loongforge_actors::checkpoint::{Uploader, Uploads, clean};
 use loongforge_actors::journal::{RecoveredRun, unfinished};
 use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::launch::{JournalSpec, LOCAL_RANKS, WantedActor, keeper};
@@ -118,12 +118,17 @@ impl SchedulerProcess<'_> {
         Beginning { reported: (step, SampleId(u64::MAX)), take_over_at: Some(step), former }
     }
 
-    /// Makes the run's folder ready for an attempt that begins by itself.
+    /// Makes the run's folder ready for an attempt that begins by itself. What is there of a former run is moved aside where this one
+    /// begins anew.
     fn begin(&self, composition: &Composition, former: Option<FormerRun>) -> anyhow::Result<Beginning> {
         let Self { args, loaded, console, .. } = *self;
-        let dir = &composition.config().run.dir;
+        let (dir, checkpoints) = (&loaded.config.run.dir, &loaded.config.checkpoint.dir);
         former.map(FormerRun::restore).transpose()?;
-        let former = prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
+        if !composition.resumes() && !args.overwrite {
+            expect_no_run(&loaded.config)?;
+        }
+        let former = if composition.resumes() { None } else { FormerRun::set_aside(dir, checkpoints)? };
+        clean(checkpoints)?;
         left_aside::note(composition, args.resume.as_ref().is_some_and(ResumeFrom::is_named))?;
         poison_items::keep(dir, composition.poison_items())?;
         keep_config(dir, &loaded.to_yaml())?;

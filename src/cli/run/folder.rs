@@ -1,7 +1,6 @@
 //! A run's folder: the checkpoint that `--resume` means, and that no former run is lost by mistake.
 
 use super::args::ResumeFrom;
-use super::former::FormerRun;
 use super::left_aside;
 use super::same_trained::expect_same_trained;
 use super::settings::differences;
@@ -12,7 +11,7 @@ use crate::run::packs::data_fingerprint;
 use crate::run::snapshots::Snapshots;
 use crate::run::uploads::{self, Unfit};
 use anyhow::{Context, anyhow, bail};
-use loongforge_actors::checkpoint::{DATA, clean};
+use loongforge_actors::checkpoint::DATA;
 use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, latest, published};
 use loongforge_core::config::{Device, OnChange, Products, RunConfig};
 use loongforge_core::data::Fingerprint;
@@ -244,11 +243,6 @@ fn is_fetched(folder: &Path, from: &StoredCheckpoints, num_steps: u64) -> anyhow
     Ok(there.is_some() && std::fs::read(folder.join(MANIFEST)).ok() == there)
 }
 
-/// Refuses a store that has checkpoints.
-pub fn expect_none_stored(config: &RunConfig) -> anyhow::Result<()> {
-    uploads::expect_none_stored(config).map_err(of_store)
-}
-
 /// Makes a usage error of whatever is wrong with a store, unless the store does not answer.
 fn of_store(error: Unfit) -> anyhow::Error {
     match error {
@@ -322,24 +316,11 @@ fn expect_settings(
     Ok(())
 }
 
-/// Sees to it that no former run is lost by mistake: what is there of one is moved aside where the run begins anew.
-pub fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> anyhow::Result<Option<FormerRun>> {
-    let (dir, checkpoints) = (&config.run.dir, &config.checkpoint.dir);
-    let mut former = None;
-    if !resumes {
-        if !overwrite {
-            expect_no_run(config)?;
-            expect_none_stored(config)?;
-        }
-        former = FormerRun::set_aside(dir, checkpoints)?;
-    }
-    clean(checkpoints)?;
-    Ok(former)
-}
-
-/// Refuses a folder that has checkpoints.
+/// Refuses a folder or a store that has checkpoints.
 pub fn expect_no_run(config: &RunConfig) -> anyhow::Result<()> {
-    let Some((_, former)) = published(&config.checkpoint.dir)?.pop() else { return Ok(()) };
+    let Some((_, former)) = published(&config.checkpoint.dir)?.pop() else {
+        return uploads::expect_none_stored(config).map_err(of_store);
+    };
     let former = former.display();
     let what = format!(
         "run.dir already holds a run ({former}): resume it with --resume, start over with --overwrite, or set run.name"

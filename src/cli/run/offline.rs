@@ -1,7 +1,7 @@
 //! The packs of a run with `data.pack.mode: offline`: found, or made, before its actors start.
 
 use super::args::RunArgs;
-use super::folder::{expect_no_run, expect_none_stored};
+use super::folder::expect_no_run;
 use crate::cli::UsageError;
 use crate::cli::data::make_packs;
 use crate::run::compose::{Composition, Resume};
@@ -66,7 +66,6 @@ pub fn packed(
     if !found.as_ref().is_some_and(is_good) {
         if resumed.is_none() && !args.overwrite {
             expect_no_run(config)?;
-            expect_none_stored(config)?;
         }
         if found.is_some() {
             wanted.remove()?;

@@ -1,7 +1,7 @@
 //! `loongforge run` of a file with stages: a process for each, one after another. All are checked before the first one trains.
 
 use super::args::{ResumeFrom, RunArgs};
-use super::folder::{expect_no_run, expect_none_stored};
+use super::folder::expect_no_run;
 use crate::cli::check::{Against, Checked, stages_of};
 use crate::cli::{UsageError, exit};
 use loongforge_actors::launch::run_to_end;
@@ -26,7 +26,7 @@ pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
         return Err(UsageError(what).into());
     }
     let expect_no_run = |config: &RunConfig| match args.resume.is_none() && !args.overwrite {
-        true => expect_no_run(config).and_then(|()| expect_none_stored(config)),
+        true => expect_no_run(config),
         false => Ok(()),
     };
     // The first one is checked by its own process. Where another one fails with the same model, that is the first one's mistake.
