@@ -42,6 +42,15 @@ struct Block {
     is_last: bool,
 }
 
+/// Holds what all blocks are told beside their hidden states.
+struct Told {
+    /// Noise levels of all rows, and of samples.
+    levels: [Slot; 2],
+    context: Rc<Context>,
+    regions: Regions,
+    policy: Policy,
+}
+
 impl QwenImageConfig {
     /// The parameters of a stage.
     pub(in crate::model::dit) fn specs(&self, stage: &Stage) -> Vec<ParamSpec> {
@@ -130,11 +139,10 @@ impl Network for QwenImage {
         };
         regions.set_alike(tape, false);
         let Layout { context, targets, head, .. } = layout;
-        let context = Rc::new(context);
-        let told = [2, 3].map(|at: usize| regions.enter(tape, streams[at]));
+        let levels = [2, 3].map(|at: usize| regions.enter(tape, streams[at]));
+        let told = Told { levels, context: Rc::new(context), regions, policy };
         for (number, block) in (self.first..).zip(&self.blocks) {
-            let name = format!("block {number}");
-            let [x, text] = block.record(tape, &name, [streams[0], streams[1]], &told, &context, (regions, policy));
+            let [x, text] = block.record(tape, &format!("block {number}"), [streams[0], streams[1]], &told);
             (streams[0], streams[1]) = (x, text);
         }
         let Some(Part { part, ids }) = &self.head else { return streams };
@@ -157,23 +165,16 @@ impl Network for QwenImage {
 }
 
 impl Block {
-    /// Pictures and text behind the block; `levels` are noise levels of all rows and of samples.
-    fn record(
-        &self,
-        tape: &mut Tape,
-        name: &str,
-        [x, text]: [Slot; 2],
-        levels: &[Slot; 2],
-        context: &Rc<Context>,
-        (regions, policy): (Regions, Policy),
-    ) -> [Slot; 2] {
+    /// Pictures and text behind the block.
+    fn record(&self, tape: &mut Tape, name: &str, [x, text]: [Slot; 2], told: &Told) -> [Slot; 2] {
+        let (context, regions, policy) = (&told.context, told.regions, told.policy);
         let part = self.modulations.part.clone();
         let forward =
             move |reads: &[Tensor]| [0, 1].map(|at| part[at].forward_wide(&reads[at]).unflatten(-1, [6, -1])).into();
         let ids = &self.modulations.ids;
-        let modulations = tape.run(format!("{name} modulations"), ids, policy, levels, 2, forward);
+        let modulations = tape.run(format!("{name} modulations"), ids, policy, &told.levels, 2, forward);
         let entered = [regions.enter(tape, x), regions.enter(tape, text)];
-        let written = self.record_attention(tape, name, entered, [modulations[0], modulations[1]], context, policy);
+        let written = self.record_attention(tape, name, entered, [modulations[0], modulations[1]], told);
         let y = regions.leave(tape, written[0]);
         let x = tape.add(x, y);
         let (part, at) = (self.pictures.part.clone(), context.clone());
@@ -202,9 +203,9 @@ impl Block {
         name: &str,
         [x, text]: [Slot; 2],
         modulations: [Slot; 2],
-        context: &Rc<Context>,
-        policy: Policy,
+        told: &Told,
     ) -> Vec<Slot> {
+        let (context, policy) = (&told.context, told.policy);
         let (part, at, ids) = (self.attention.part.clone(), context.clone(), &self.attention.ids);
         let (with_text, reads) = (!self.is_last, [x, text, modulations[0], modulations[1]]);
         let num_written = 1 + usize::from(with_text);

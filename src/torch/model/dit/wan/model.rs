@@ -35,11 +35,14 @@ struct Block {
     mlp: Part<FeedForward>,
 }
 
-/// Holds what all blocks read beside their hidden states, in a rank's part of them.
+/// Holds what all blocks are told beside their hidden states; the slots are in a rank's part of them.
 struct Told {
     modulations: Slot,
     text: Slot,
     pictures: Option<Slot>,
+    context: Rc<Context>,
+    regions: Regions,
+    policy: Policy,
 }
 
 impl WanConfig {
@@ -135,10 +138,12 @@ impl Network for Wan {
             modulations: regions.enter(tape, streams[1]),
             text: regions.enter(tape, streams[3]),
             pictures: streams.get(4).map(|pictures| regions.enter(tape, *pictures)),
+            context: context.clone(),
+            regions,
+            policy: work.policy,
         };
         for (number, block) in (self.first..).zip(&self.blocks) {
-            streams[0] =
-                block.record(tape, &format!("block {number}"), streams[0], &told, &context, (regions, work.policy));
+            streams[0] = block.record(tape, &format!("block {number}"), streams[0], &told);
         }
         let Some(head) = &self.head else { return streams };
         regions.set_alike(tape, true);
@@ -151,40 +156,28 @@ impl Network for Wan {
 }
 
 impl Block {
-    fn record(
-        &self,
-        tape: &mut Tape,
-        name: &str,
-        x: Slot,
-        told: &Told,
-        context: &Rc<Context>,
-        (regions, policy): (Regions, Policy),
-    ) -> Slot {
+    fn record(&self, tape: &mut Tape, name: &str, x: Slot, told: &Told) -> Slot {
+        let regions = told.regions;
         let entered = regions.enter(tape, x);
-        let y = self.record_attention(tape, name, [entered, told.modulations], context, (regions, policy));
+        let y = self.record_attention(tape, name, entered, told);
         let y = regions.leave(tape, y);
         let x = tape.add(x, y);
         let entered = regions.enter(tape, x);
-        let y = self.record_prompt(tape, name, entered, told, context, (regions, policy));
+        let y = self.record_prompt(tape, name, entered, told);
         let y = regions.leave(tape, y);
         let x = tape.add(x, y);
         let entered = regions.enter(tape, x);
-        let (part, at) = (self.mlp.part.clone(), context.clone());
+        let (part, at) = (self.mlp.part.clone(), told.context.clone());
         let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at.tables)];
         let reads = [entered, told.modulations];
-        let y = tape.run(format!("{name} mlp"), &self.mlp.ids, policy, &reads, 1, forward)[0];
+        let y = tape.run(format!("{name} mlp"), &self.mlp.ids, told.policy, &reads, 1, forward)[0];
         let y = regions.leave(tape, y);
         tape.add(x, y)
     }
 
-    fn record_attention(
-        &self,
-        tape: &mut Tape,
-        name: &str,
-        reads: [Slot; 2],
-        context: &Rc<Context>,
-        (regions, policy): (Regions, Policy),
-    ) -> Slot {
+    fn record_attention(&self, tape: &mut Tape, name: &str, x: Slot, told: &Told) -> Slot {
+        let (context, regions, policy) = (&told.context, told.regions, told.policy);
+        let reads = [x, told.modulations];
         let (part, at, ids) = (self.attention.part.clone(), context.clone(), &self.attention.ids);
         let row = context.clips.shared();
         if !regions.are_split() && row.is_none() {
@@ -218,16 +211,9 @@ impl Block {
         tape.run(format!("{name} attention output"), ids, policy, &[y, reads[1]], 1, finish)[0]
     }
 
-    fn record_prompt(
-        &self,
-        tape: &mut Tape,
-        name: &str,
-        x: Slot,
-        told: &Told,
-        context: &Rc<Context>,
-        (regions, policy): (Regions, Policy),
-    ) -> Slot {
-        let (part, at, ids) = (self.prompt.part.clone(), context.clone(), &self.prompt.ids);
+    fn record_prompt(&self, tape: &mut Tape, name: &str, x: Slot, told: &Told) -> Slot {
+        let (regions, policy) = (told.regions, told.policy);
+        let (part, at, ids) = (self.prompt.part.clone(), told.context.clone(), &self.prompt.ids);
         let reads: Vec<Slot> = [x, told.text].into_iter().chain(told.pictures).collect();
         if !regions.are_split() {
             let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], reads.get(2), &at.tables)];
