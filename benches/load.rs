@@ -4,6 +4,7 @@
 //! through one small buffer as `dd of=/dev/null` does, *copy* reads into 1.2 GB of memory that is there already, and
 //! *load* is `load_weights` into parameters of the file's type. *convert* loads into float32, twice the memory.
 
+use loongforge::core::numbers::median;
 use loongforge::torch::params::{Init, ParamSpec, ParamStore};
 use loongforge::torch::train::hf::{SINGLE_FILE, Shards, save_weights};
 use loongforge::torch::train::load_weights;
@@ -68,11 +69,6 @@ fn seconds(work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 fn main() {
     let named = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map(PathBuf::from);
     let folder = tempfile::tempdir_in(named.unwrap_or_else(std::env::temp_dir)).unwrap();
@@ -102,7 +98,7 @@ fn main() {
             measure(2, &mut || load_weights(&params, folder.path()).unwrap());
             measure(3, &mut || load_weights(&wide, folder.path()).unwrap());
         }
-        let [raw, copied, loaded, converted] = times.map(median);
+        let [raw, copied, loaded, converted] = times.map(|mut times| median(&mut times));
         let speed = |seconds: f64| file.bytes as f64 / seconds / 1e9;
         println!(
             "{}: stream {:.2} GB/s, copy {:.2} GB/s, load {:.2} GB/s ({:.2} of stream, {:.2} of copy), convert {:.2} GB/s",

@@ -2,8 +2,8 @@
 //!
 //! No libtorch, no actors, and no sockets in the decisions: everything here builds and tests in seconds.
 //! Modules are layered and imports only point down:
-//! `files`, `rng`, `store`, `text`, `threads` ← `config`, `message` ← `data`, `schedule` ← `simulate`, `checkpoint`, `robot`, `openai` ←
-//! `transport`, `engine`, `observe`.
+//! `files`, `numbers`, `rng`, `store`, `text`, `threads` ← `config`, `message` ← `data`, `schedule` ← `simulate`, `checkpoint`, `robot`,
+//! `openai` ← `transport`, `engine`, `observe`.
 
 pub mod checkpoint;
 pub mod config;
@@ -13,6 +13,7 @@ pub mod files;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod message;
+pub mod numbers;
 pub mod observe;
 pub mod openai;
 pub mod rng;

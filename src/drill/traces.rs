@@ -2,6 +2,7 @@
 
 use anyhow::{Context, bail};
 use loongforge_core::checkpoint::{MANIFEST, latest};
+use loongforge_core::numbers::median;
 use loongforge_core::observe::read_metrics;
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,9 +45,7 @@ impl Traces {
 
     /// The step that it takes as long as another in the middle, in seconds.
     pub fn median(&self) -> f64 {
-        let mut steps = self.step_ms.clone();
-        steps.sort_by(f64::total_cmp);
-        steps[steps.len() / 2] / 1e3
+        median(&mut self.step_ms.clone()) / 1e3
     }
 }
 

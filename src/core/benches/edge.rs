@@ -7,6 +7,7 @@
 //! the machine hits each; medians over rounds. The other side of the host edge is a second process.
 
 use loongforge_core::message::{ActorId, StepId, UnitId, Version};
+use loongforge_core::numbers::median;
 use loongforge_core::transport::{
     Buffer, Dtype, Edge, Header, HostTensor, LocalEdge, Mail, Mailbox, Parcel, ParcelKind, Refusal, SlabEdge,
     SlabListener, TensorMeta,
@@ -204,11 +205,6 @@ fn memcpy(tensor: &Source, count: usize, num_buffers: usize) -> f64 {
         tensor.copy_to(std::hint::black_box(&mut out[at % num_buffers]));
     }
     start.elapsed().as_secs_f64()
-}
-
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 /// A tensor that can be sent many times.

@@ -7,6 +7,7 @@ use super::jsonl::read_metrics;
 use super::metrics::{StepMetrics, finite_mean};
 use super::watch::{Board, News, RunInfo};
 use crate::config::read_yaml;
+use crate::numbers::median;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -90,7 +91,6 @@ impl PastRun {
         let tokens = steps.iter().map(|step| step.tokens).sum();
         let last = steps.last();
         let mut times: Vec<f64> = steps.iter().map(|step| step.step_ms).collect();
-        times.sort_by(f64::total_cmp);
         let memory = steps.iter().flat_map(|step| {
             let pools = step.pools.values().filter_map(|pool| pool.memory);
             step.encoder_memory.into_iter().chain(step.foundation_memory).chain(pools)
@@ -101,7 +101,7 @@ impl PastRun {
             held_out: self.held_out(),
             tokens,
             tokens_per_s: (seconds > 0.0).then(|| tokens as f64 / seconds),
-            median_step_ms: times.get(times.len() / 2).copied(),
+            median_step_ms: (!times.is_empty()).then(|| median(&mut times)),
             mfu: finite_mean(steps.iter().filter_map(|step| step.mfu)),
             wall_s: last.map(|last| last.active_s).filter(|&active| active > 0.0),
             goodput: Goodput::of(steps).share(),

@@ -3,6 +3,7 @@
 use super::RoleCosts;
 use super::costs::{pack_size, unit_size};
 use crate::message::{Pack, Unit};
+use crate::numbers::median;
 
 /// Holds what a pool computed in one step, and how long all its ranks together were busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -69,12 +70,12 @@ pub fn fit(observations: &[Observation]) -> Result<(RoleCosts, f64), FitError> {
         return Err(FitError::TooFew { found: kept.len() });
     }
     let mut costs = solve(&kept).ok_or(FitError::Degenerate)?;
-    let limit = OUTLIER * median(kept.iter().map(|seen| error(&costs, seen).abs()));
+    let limit = OUTLIER * median_error(&costs, &kept);
     kept.retain(|seen| error(&costs, seen).abs() <= limit.max(1e-9));
     if kept.len() >= MIN_STEPS {
         costs = solve(&kept).ok_or(FitError::Degenerate)?;
     }
-    let left = median(kept.iter().map(|seen| error(&costs, seen).abs()));
+    let left = median_error(&costs, &kept);
     let [per_square, per_token, per_batch, per_step] = costs;
     Ok((RoleCosts { per_square, per_token, per_batch, per_step, ..RoleCosts::default() }, left))
 }
@@ -88,10 +89,9 @@ fn error(costs: &[f64; NUM_TERMS], seen: &Observation) -> f64 {
     costs.iter().zip(terms(seen)).map(|(cost, term)| cost * term).sum::<f64>() / seen.seconds - 1.0
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+/// Returns the median of the relative errors without their signs.
+fn median_error(costs: &[f64; NUM_TERMS], seen: &[Observation]) -> f64 {
+    median(&mut seen.iter().map(|one| error(costs, one).abs()).collect::<Vec<f64>>())
 }
 
 /// The best over the sets of terms that are free: few enough to try them all.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
+use loongforge_core::numbers::median;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::model::{Decoder, ModelConfig, Targets, TextBatch, TextOptions};
 use loongforge_torch::nn::Mask;
@@ -120,11 +121,7 @@ fn main() {
             note(name, model.step(Policy::Keep, Some(planner)));
         }
     }
-    let median = |name: &str| {
-        let mut of = seconds[name].clone();
-        of.sort_by(f64::total_cmp);
-        of[of.len() / 2]
-    };
+    let median = |name: &str| median(&mut seconds[name].clone());
     let (keep, again) = (median("keep all"), median("recompute all"));
     println!("{:<46} {:>8} {:>8} {:>11} {:>10}", "", "ms", "÷ keep", "÷ recompute", "peak MiB");
     for name in seconds.keys() {

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use loongforge_core::config::Products;
 use loongforge_core::message::{Grid, ItemMeta, SampleId, Sigma, Target, Tower};
+use loongforge_core::numbers::median;
 use loongforge_torch::comm::ProcessGroup;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::model::{
@@ -147,10 +148,6 @@ fn main() {
             })
             .skip(WARM_UP)
             .collect();
-        let median = |times: &mut Vec<f64>| {
-            times.sort_by(f64::total_cmp);
-            times[times.len() / 2]
-        };
         let (tokens, recording, median) = (batch.num_tokens() as f64, median(&mut recording), median(&mut times));
         let [rate, all, first] = [tokens / median / 1e3, 1e3 * median, 1e3 * recording];
         println!("{:44} {rate:6.1}  ({all:.1} ms a step, {first:.1} of them to record it)", case.name);

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use loongforge_core::config::Layout;
+use loongforge_core::numbers::median;
 use loongforge_torch::comm::Mesh;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::params::{Init, ParamSpec, ParamStore};
@@ -107,10 +108,7 @@ fn rank(path: &Path, rank: usize, tokens: i64, steps: usize) {
                 seconds[index].extend((number > 0).then_some(found));
             }
         }
-        let [apart, overlapped] = seconds.map(|mut seconds| {
-            seconds.sort_by(f64::total_cmp);
-            seconds[seconds.len() / 2]
-        });
+        let [apart, overlapped] = seconds.map(|mut seconds| median(&mut seconds));
         if rank == 0 {
             let ratio = overlapped / apart;
             println!(

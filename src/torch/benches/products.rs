@@ -3,6 +3,7 @@
 //! `cargo bench -p loongforge-torch --bench products -- [THREADS]`
 
 use loongforge_core::config::Products;
+use loongforge_core::numbers::median;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::native::{add_product, expect_products, faster_products, grad, linear, set_products};
 use std::time::Instant;
@@ -18,8 +19,7 @@ fn seconds(mut body: impl FnMut()) -> f64 {
         })
         .skip(3)
         .collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    median(&mut times)
 }
 
 fn main() {

@@ -6,6 +6,7 @@
 //! forward and backward; and writing, hashes included.
 
 use loongforge_core::message::ActorId;
+use loongforge_core::numbers::median;
 use loongforge_torch::comm::ProcessGroup;
 use loongforge_torch::params::{Init, ParamSpec, ParamStore};
 use loongforge_torch::train::hf::{Shards, Snapshot, Target};
@@ -29,11 +30,6 @@ fn seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let start = Instant::now();
     let made = work();
     (start.elapsed().as_secs_f64(), made)
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn raw(folder: &Path, sizes: &[usize], memory: &[u8]) {
