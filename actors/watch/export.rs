@@ -4,13 +4,14 @@
 use super::memory::resident_bytes;
 use super::server::lock;
 use flume::{Receiver, RecvTimeoutError, Sender};
+use loongforge_core::clock::since_epoch;
 use loongforge_core::config::{Address, Otlp};
 use loongforge_core::observe::{Board, Told};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// How long a collector may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -125,7 +126,7 @@ fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream>
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    since_epoch().as_nanos() as u64
 }
 
 #[cfg(test)]

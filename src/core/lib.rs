@@ -2,10 +2,11 @@
 //!
 //! No libtorch, no actors, and no sockets in the decisions: everything here builds and tests in seconds.
 //! Modules are layered and imports only point down:
-//! `files`, `numbers`, `rng`, `store`, `text`, `threads` ← `config`, `message` ← `data`, `schedule` ← `simulate`, `checkpoint`, `robot`,
-//! `openai` ← `transport`, `engine`, `observe`.
+//! `clock`, `files`, `numbers`, `rng`, `store`, `text`, `threads` ← `config`, `message` ← `data`, `schedule` ← `simulate`, `checkpoint`,
+//! `robot`, `openai` ← `transport`, `engine`, `observe`.
 
 pub mod checkpoint;
+pub mod clock;
 pub mod config;
 pub mod data;
 pub mod engine;

@@ -2,8 +2,9 @@
 
 use super::actor::Actor;
 use futures_util::{SinkExt, StreamExt};
+use loongforge_core::clock::since_epoch;
 use loongforge_core::robot::wire::{Dialogue, Frame, Heard, MAX_MESSAGE, Reply, Timing};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
@@ -123,5 +124,5 @@ fn message_of(frame: Frame) -> Message {
 }
 
 fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+    since_epoch().as_secs_f64()
 }

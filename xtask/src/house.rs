@@ -34,7 +34,7 @@ const PACKAGES: [Package; 4] = [
     Package {
         folder: "src/core/",
         floors: &[
-            &["files", "numbers", "rng", "store", "text", "threads"],
+            &["clock", "files", "numbers", "rng", "store", "text", "threads"],
             &["config", "message"],
             &["data", "schedule"],
             &["simulate", "checkpoint", "robot", "openai"],

@@ -2,6 +2,7 @@
 //! existing authority signs certificates with the same names.
 
 use super::{Identity, NetError, Party};
+use loongforge_core::clock::since_epoch;
 use loongforge_core::files;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -11,7 +12,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Clocks of two machines may differ by as much.
 const SKEW: Duration = Duration::from_secs(24 * 3600);
@@ -99,7 +100,7 @@ fn params(name: &str, until: Duration) -> Result<CertificateParams, rcgen::Error
 
 /// Since 1970.
 fn from_now(valid: Duration) -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + valid
+    since_epoch() + valid
 }
 
 /// Works like [`issue`], by the authority that was made for run `of`.

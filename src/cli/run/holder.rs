@@ -1,10 +1,10 @@
 //! Who holds a run's folder: a process, told from every other one, also from a later one with the same number.
 
+use loongforge_core::clock::since_epoch;
 use loongforge_core::observe::Utc;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A process that holds a lock, as the lock's file names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ impl Holder {
     /// The holder that process `pid` of this machine is from now on.
     pub fn of(pid: u32) -> Self {
         let line = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = since_epoch();
         let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         Self {
             pid,

@@ -1,6 +1,6 @@
 //! The calendar of UTC, for names of folders and lines of logs.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use crate::clock::since_epoch;
 
 /// A moment as people write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Utc {
 impl Utc {
     /// Returns the present time.
     pub fn now() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = since_epoch();
         Self { millisecond: since.subsec_millis(), ..Self::of(since.as_secs()) }
     }
 

@@ -3,11 +3,11 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::error::ObserveError;
 use super::metrics::StepMetrics;
 use super::protobuf::{int, message, string};
+use crate::clock::since_epoch;
 use crate::files::AppendFile;
 
 /// One event file of a run.
@@ -18,7 +18,7 @@ impl TensorBoard {
     /// `first_step` on.
     pub fn create(dir: &Path, first_step: u64) -> Result<Self, ObserveError> {
         fs::create_dir_all(dir).map_err(|error| ObserveError::write(dir, error))?;
-        let now = now();
+        let now = since_epoch().as_secs_f64();
         let name =
             format!("events.out.tfevents.{:010}.{:09}.{}", now as u64, (now.fract() * 1e9) as u64, std::process::id());
         let path = dir.join(name);
@@ -80,7 +80,7 @@ impl TensorBoard {
     }
 
     fn summary(&mut self, step: u64, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), ObserveError> {
-        self.event(now(), step, |event| message(event, 5, fill))
+        self.event(since_epoch().as_secs_f64(), step, |event| message(event, 5, fill))
     }
 
     fn event(&mut self, wall_time: f64, step: u64, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), ObserveError> {
@@ -88,10 +88,6 @@ impl TensorBoard {
         let appended = self.0.append(&record);
         ObserveError::of_append(self.0.path(), appended)
     }
-}
-
-fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 fn encode_event(wall_time: f64, step: u64, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {

@@ -11,11 +11,12 @@ use hyper::header::{
     WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
+use loongforge_core::clock::since_epoch;
 use loongforge_core::openai::{Answer, ApiError, Asked, Endpoint, Finish, Reply, Usage, models};
 use loongforge_core::text::hex;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value as Json, json};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// Bytes of a request's body.
@@ -206,5 +207,5 @@ pub fn refusal(error: &ApiError) -> Response<Body> {
 
 /// Seconds since 1970.
 pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    since_epoch().as_secs()
 }

@@ -1,12 +1,12 @@
 //! `tracking.json` in the run's folder: which runs of W&B and MLflow are this one's, so that a later start goes on with them.
 
+use crate::clock::since_epoch;
 use crate::observe::error::ObserveError;
 use crate::observe::track::files::write_whole;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const FILE: &str = "tracking.json";
 
@@ -55,8 +55,7 @@ impl Kept {
 
 /// A name that no run has had, of `len` letters: of the time, the process and the folder. Nothing that is computed depends on it.
 pub(super) fn fresh_id(dir: &Path, len: usize, letters: &[u8]) -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seed = format!("{}/{}/{}", since.as_nanos(), std::process::id(), dir.display());
+    let seed = format!("{}/{}/{}", since_epoch().as_nanos(), std::process::id(), dir.display());
     let digest = Sha256::digest(seed);
     digest.iter().cycle().take(len).map(|byte| char::from(letters[usize::from(*byte) % letters.len()])).collect()
 }

@@ -1,10 +1,9 @@
 //! `strftime_now`: the date of today, which some templates write.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use minijinja::Error;
 
 use super::error::wrong;
+use crate::clock::since_epoch;
 
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 const MONTHS: [&str; 12] = [
@@ -24,8 +23,7 @@ const MONTHS: [&str; 12] = [
 
 /// In UTC.
 pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    strftime(format, now)
+    strftime(format, since_epoch().as_secs())
 }
 
 /// `seconds` since 1970.

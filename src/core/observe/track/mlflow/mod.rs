@@ -13,13 +13,13 @@ use self::store::{Experiment, RunMeta, Status, keep_lines, param_files};
 use super::files::{safe_name, write_file};
 use super::kept::{Kept, KeptMlflow, fresh_id};
 use super::tracker::{Ending, Scalars, TrackedRun, Tracker};
+use crate::clock::since_epoch;
 use crate::config::Mlflow;
 use crate::files::append_whole;
 use crate::observe::error::ObserveError;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The tag that lists artifacts which are tables.
 const TABLES: &str = "tags/mlflow.loggedArtifacts";
@@ -136,5 +136,5 @@ fn tables_of(folder: &Path) -> Vec<String> {
 }
 
 fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    since_epoch().as_millis() as u64
 }

@@ -1,5 +1,6 @@
 //! The files of MLflow's store: experiments, runs, parameters, and lines of metrics that are cut.
 
+use crate::clock::since_epoch;
 use crate::config::read_yaml;
 use crate::observe::error::ObserveError;
 use crate::observe::track::files::{safe_name, write_whole};
@@ -8,7 +9,6 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const META: &str = "meta.yaml";
 
@@ -38,7 +38,7 @@ impl Experiment {
         let id = format!("{}", 100_000_000_000_000_000 + number % 900_000_000_000_000_000);
         let folder = dir.join(&id);
         fs::create_dir_all(&folder).map_err(|error| ObserveError::write(&folder, error))?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let now = since_epoch().as_millis();
         let meta = format!(
             "artifact_location: {}\ncreation_time: {now}\nexperiment_id: '{id}'\nlast_update_time: {now}\n\
              lifecycle_stage: active\nname: {}\n",

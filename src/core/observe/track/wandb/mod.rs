@@ -14,6 +14,7 @@ use self::records::{Item, Kind, RunRecord, number, read};
 use super::files::{safe_name, write_file, write_whole};
 use super::kept::{Kept, KeptWandb, fresh_id};
 use super::tracker::{Ending, Scalars, TrackedRun, Tracker};
+use crate::clock::since_epoch;
 use crate::config::Wandb;
 use crate::files::if_there;
 use crate::observe::calendar::Utc;
@@ -24,7 +25,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Steps between two summaries: a reader of a run that was killed has one that is not much older than its last step.
 const SUMMARY_EVERY: u64 = 50;
@@ -153,8 +154,7 @@ impl WandbRun {
 
     fn flush(&mut self) -> Result<(), ObserveError> {
         let Some((step, mut items)) = self.open.take() else { return Ok(()) };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let ran = self.ran().as_secs_f64();
+        let (now, ran) = (since_epoch().as_secs_f64(), self.ran().as_secs_f64());
         items.extend([("_timestamp".to_owned(), number(now)), ("_runtime".to_owned(), number(ran))]);
         self.append(|at| records::history(step, &items, at))?;
         if std::mem::take(&mut self.is_kept) {
