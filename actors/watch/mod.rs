@@ -20,6 +20,7 @@ mod server;
 mod word;
 
 pub use client::{ClientError, Target, get};
+pub use door::is_same;
 pub use handle::{TRACE_FILE, Watch, WatchError};
 pub use memory::resident_bytes;
 pub use page::still_page;

@@ -1,7 +1,7 @@
 //! The server's main loop: receives events and serves pages.
 
 use super::clients::Clients;
-use super::door::{Door, Stream, same};
+use super::door::{Door, Stream, is_same};
 use super::http::{Answer, Asked};
 use super::memory::resident_bytes;
 use super::page;
@@ -77,7 +77,7 @@ async fn answer(stream: Box<dyn Stream>, token: Arc<str>, board: Arc<Mutex<Board
 
 fn answered<B>(request: &Request<B>, token: &str, board: &Mutex<Board>) -> Response<Full<Bytes>> {
     let answer = match Asked::read(request) {
-        Ok(asked) if asked.token.as_deref().is_some_and(|theirs| same(theirs, token)) => find(&asked.path, board),
+        Ok(asked) if asked.token.as_deref().is_some_and(|theirs| is_same(theirs, token)) => find(&asked.path, board),
         Ok(_) => Answer::error(StatusCode::UNAUTHORIZED),
         Err(status) => Answer::error(status),
     };

@@ -7,8 +7,8 @@ use hyper::header::{
     SEC_WEBSOCKET_VERSION, UPGRADE, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
+use loongforge_actors::watch::is_same;
 use loongforge_core::robot::wire::Protocol;
-use sha2::{Digest, Sha256};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 /// What is answered to a request.
@@ -65,11 +65,6 @@ fn text_page(status: StatusCode, kind: &'static str, text: &'static str) -> Resp
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
-}
-
-/// Returns whether two keys are equal, in a time that tells nothing of where they differ.
-pub(super) fn is_same(one: &str, other: &str) -> bool {
-    Sha256::digest(one) == Sha256::digest(other)
 }
 
 #[cfg(test)]

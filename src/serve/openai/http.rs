@@ -3,7 +3,6 @@
 use super::engine::{Engine, Event, Limits};
 use super::random::random;
 use super::stream::{Body, events, whole};
-use crate::serve::http::is_same;
 use flume::Receiver;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::header::{
@@ -11,6 +10,7 @@ use hyper::header::{
     WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
+use loongforge_actors::watch::is_same;
 use loongforge_core::clock::since_epoch;
 use loongforge_core::openai::{Answer, ApiError, Asked, Endpoint, Finish, Reply, Usage, models};
 use loongforge_core::text::hex;

@@ -6,7 +6,6 @@
 //! ```
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -21,6 +20,7 @@ use super::arrow_values::{Reader, text_bytes};
 use super::blob::Blob;
 use super::block::{Block, Body, Record};
 use super::patience::may_pass;
+use super::table::guarded;
 
 const MAGIC: &[u8] = b"ARROW1\0\0";
 const CONTINUES: u32 = u32::MAX;
@@ -293,9 +293,4 @@ impl Contents {
     fn rows(&self, range: Range<usize>) -> u64 {
         range.map(|at| self.batches.get(at).map_or(1, |batch| batch.num_rows)).sum()
     }
-}
-
-/// The reader's own errors, and its panics, which files of others can cause.
-fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("the reader failed on the file".to_owned()))
 }

@@ -132,8 +132,8 @@ impl Block for Table {
     }
 }
 
-/// The parser's own errors, and its panics, which files of others can cause.
-fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+/// The reader's own errors, and its panics, which files of others can cause.
+pub fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("the reader failed on the file".to_owned()))
 }
 
