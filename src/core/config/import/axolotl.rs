@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::axolotl_sets;
 use super::sheet::Sheet;
-use super::trainer::{FROZEN, TRACKERS, WHOLE};
+use super::trainer::{FROZEN, NO_FP16, SAVES_MEMORY, TRACKERS, WHOLE};
 
 /// Keys of adapters, which say nothing without `adapter`.
 const ADAPTERS: [&str; 10] = [
@@ -338,7 +338,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
         sheet.set("train.precision", "bf16");
     }
     ["bf16", "bfloat16"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
-    sheet.missing("use bf16, which needs no loss scaling", &["fp16", "fp8"]);
+    sheet.missing(NO_FP16, &["fp16", "fp8"]);
     sheet.settled("the processor chooses the precision of matrix products", &["tf32"]);
     sheet.deepspeed("deepspeed");
     fsdp(sheet);
@@ -348,8 +348,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
         ("sequence_parallel_degree", "pools.foundation.context_parallel"),
         ("expert_parallel_size", "pools.foundation.expert_parallel"),
     ]);
-    let recompute = "model.foundation.recompute: all or memory.activation_budget saves activation memory";
-    sheet.settled(recompute, &["gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_offloading"]);
+    sheet.settled(SAVES_MEMORY, &["gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_offloading"]);
 }
 
 /// Sets the warm-up that theirs is by default: 3% of the steps, but at most 100. To be read after the duration.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::diffsynth_model::{Found, Named, find};
 use super::sheet::Sheet;
-use super::trainer::{FROZEN, REGULAR_EXPRESSION};
+use super::trainer::{FROZEN, NO_WANDB, READ_AHEAD, REGULAR_EXPRESSION};
 
 const LORA: &str = "model.foundation.lora";
 const ENCODED: &str = "`loongforge data encode` and pools.NAME.cache_dir cache the outputs of frozen towers";
@@ -124,7 +124,7 @@ fn data(sheet: &mut Sheet, model: Option<&Named>) {
             &["dataset_base_path"],
         ),
     }
-    sheet.settled("data actors read ahead; pools.data.replicas sets their number", &["dataset_num_workers"]);
+    sheet.settled(READ_AHEAD, &["dataset_num_workers"]);
     let keys = sheet.text("data_file_keys").unwrap_or_default();
     match keys.split(',').map(str::trim).all(|key| ["", "image", "video", "edit_image"].contains(&key)) {
         true => sheet.settled("the fields of records have these names", &["data_file_keys"]),
@@ -325,7 +325,7 @@ fn run(sheet: &mut Sheet) {
         sheet.set("log.wandb.project", sheet.text("wandb_project").unwrap_or_else(|| "DiffSynth-Studio".to_owned()));
         ["enable_wandb_log", "wandb_project"].iter().for_each(|key| sheet.arrived(key, "log.wandb.project"));
     }
-    sheet.settled("nothing is written for W&B unless log.wandb is set", &["wandb_project"]);
+    sheet.settled(NO_WANDB, &["wandb_project"]);
     sheet.missing(super::trainer::TRACKERS, &["enable_swanlab_log", "swanlab_project"]);
     sheet.missing("template models have no counterpart", &["template_model_id_or_path", "enable_lora_hot_loading"]);
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::flags::Flags;
 use super::sheet::Sheet;
-use super::trainer::TRACKERS;
+use super::trainer::{NO_WANDB, TRACKERS};
 use super::{hub, lerobot_policy, lerobot_rates};
 use crate::config::yaml;
 
@@ -351,7 +351,7 @@ fn watch(sheet: &mut Sheet) {
         sheet.arrived("wandb.enable", "log.wandb");
         sheet.missing(TRACKERS, &["wandb.run_id"]);
     }
-    sheet.settled("nothing is written for W&B unless log.wandb is set", &keys);
+    sheet.settled(NO_WANDB, &keys);
     sheet.settled(
         "W&B files are written to the run's folder; `wandb sync` uploads them",
         &["wandb.mode", "wandb.disable_artifact", "wandb.add_tags", "wandb.run_id"],

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::llama_data::DatasetInfo;
 use super::llama_parts;
 use super::sheet::Sheet;
-use super::trainer::{EPOCH, FROZEN, TRACKERS};
+use super::trainer::{EPOCH, FROZEN, NO_FP16, READ_AHEAD, SAVES_MEMORY, TRACKERS};
 
 /// Keys that tell a config of LLaMA-Factory from one of TRL.
 pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "dataset_dir", "cutoff_len", "template"];
@@ -184,9 +184,8 @@ fn data(sheet: &mut Sheet) {
     sheet.with("mask_history", "train.learn", |_| Ok(if mask { "last" } else { "all" }.into()));
     sheet.missing("only answers count in the loss of train.phase sft", &["train_on_prompt"]);
     sheet.missing("write a file of fewer samples", &["max_samples"]);
-    let workers = "data actors read ahead; pools.data.replicas sets their number";
     sheet.settled(
-        workers,
+        READ_AHEAD,
         &["preprocessing_num_workers", "dataloader_num_workers", "overwrite_cache", "streaming", "buffer_size"],
     );
     mixture(sheet);
@@ -339,7 +338,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
         sheet.set("train.precision", "bf16");
     }
     ["bf16", "pure_bf16"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
-    sheet.missing("use bf16, which needs no loss scaling", &["fp16"]);
+    sheet.missing(NO_FP16, &["fp16"]);
     sheet.launcher();
     sheet.copy_all(&[
         ("tensor_model_parallel_size", "pools.foundation.tensor_parallel"),
@@ -348,8 +347,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
         ("context_parallel_size", "pools.foundation.context_parallel"),
     ]);
     sheet.fsdp();
-    let recompute = "model.foundation.recompute: all or memory.activation_budget saves activation memory";
-    sheet.settled(recompute, &["gradient_checkpointing", "disable_gradient_checkpointing", "use_reentrant_gc"]);
+    sheet.settled(SAVES_MEMORY, &["gradient_checkpointing", "disable_gradient_checkpointing", "use_reentrant_gc"]);
 }
 
 /// Packed samples are counted in packs, as pretraining does unless told otherwise.

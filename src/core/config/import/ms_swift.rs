@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::flags::{Flags, keys_of_file, split_config};
 use super::sheet::Sheet;
 use super::shell::Word;
-use super::trainer::{EPOCH, FROZEN, READ_AHEAD, REGULAR_EXPRESSION};
+use super::trainer::{EPOCH, FROZEN, NO_FP16, READ_AHEAD, REGULAR_EXPRESSION};
 use super::variables::MS_SWIFT;
 use super::{hub, llama_parts, ms_swift_media, ms_swift_train};
 
@@ -206,10 +206,10 @@ fn model(sheet: &mut Sheet) {
     let is_whole = sheet.is("torch_dtype", "float32") && !sheet.is_true("bf16");
     sheet.set("train.precision", if is_whole { "float32" } else { "bf16" });
     if sheet.is("torch_dtype", "float16") {
-        sheet.missing("use bf16, which needs no loss scaling", &["torch_dtype"]);
+        sheet.missing(NO_FP16, &["torch_dtype"]);
     }
     ["torch_dtype", "bf16"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
-    sheet.missing("use bf16, which needs no loss scaling", &["fp16"]);
+    sheet.missing(NO_FP16, &["fp16"]);
 }
 
 /// The path of a data set: `HF::name:subset#number`, of which all but the name may be absent.

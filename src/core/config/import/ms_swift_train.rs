@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sheet::Sheet;
-use super::trainer::TRACKERS;
+use super::trainer::{SAVES_MEMORY, TRACKERS};
 
 /// Why keys of an evaluation say nothing.
 pub(super) const NO_EVALUATION: &str = "nothing is evaluated during the run";
@@ -55,9 +55,10 @@ fn layout(sheet: &mut Sheet) {
         sheet.set("pools.foundation.context_attention", "ulysses");
     }
     sheet.copy("deepspeed_autotp_size", "pools.foundation.tensor_parallel");
-    let recompute = "model.foundation.recompute: all or memory.activation_budget saves activation memory";
-    sheet
-        .settled(recompute, &["gradient_checkpointing", "vit_gradient_checkpointing", "gradient_checkpointing_kwargs"]);
+    sheet.settled(
+        SAVES_MEMORY,
+        &["gradient_checkpointing", "vit_gradient_checkpointing", "gradient_checkpointing_kwargs"],
+    );
     sheet.settled_all("`loongforge launch` places processes on machines", &["ddp_", "use_ray", "device_"]);
 }
 

@@ -1,7 +1,7 @@
 //! Translates torchtitan's layout over devices, its batches, and the precision in which it computes.
 
 use super::sheet::Sheet;
-use super::trainer::OVERLAP;
+use super::trainer::{OVERLAP, SAVES_MEMORY};
 
 const ZERO: &str = "pools.foundation.zero";
 
@@ -116,6 +116,5 @@ fn precision(sheet: &mut Sheet) {
         sheet.set("model.foundation.recompute", "all");
         sheet.arrived(RECOMPUTE, "model.foundation.recompute");
     }
-    let recompute = "model.foundation.recompute: all or memory.activation_budget saves activation memory";
-    sheet.settled_all(recompute, &["activation_checkpoint."]);
+    sheet.settled_all(SAVES_MEMORY, &["activation_checkpoint."]);
 }

@@ -21,6 +21,16 @@ pub(super) const TRACKERS: &str =
 /// Why keys of transfers that run beside the work have no counterpart.
 pub(super) const OVERLAP: &str = "communication overlaps automatically";
 
+/// The answer to float16.
+pub(super) const NO_FP16: &str = "use bf16, which needs no loss scaling";
+
+/// What saves activation memory.
+pub(super) const SAVES_MEMORY: &str =
+    "model.foundation.recompute: all or memory.activation_budget saves activation memory";
+
+/// Why keys of W&B need none of ours.
+pub(super) const NO_WANDB: &str = "nothing is written for W&B unless log.wandb is set";
+
 /// Why keys of what loads data have no counterpart.
 pub(super) const READ_AHEAD: &str = "data actors read ahead; pools.data.replicas sets their number";
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::hub;
 use super::llama_parts;
 use super::sheet::Sheet;
-use super::trainer::{FROZEN, TRACKERS};
+use super::trainer::{FROZEN, NO_FP16, READ_AHEAD, SAVES_MEMORY, TRACKERS};
 
 /// Keys that tell a config of TRL from one of LLaMA-Factory.
 pub(super) const OWN: [&str; 22] = [
@@ -261,7 +261,7 @@ fn data(sheet: &mut Sheet) {
     sheet.missing("name its file in eval.path", &["dataset_test_split"]);
     sheet.held_out("test_split_size");
     sheet.settled(
-        "data actors read ahead; pools.data.replicas sets their number",
+        READ_AHEAD,
         &[
             "dataset_num_proc",
             "dataset_streaming",
@@ -388,11 +388,10 @@ fn precision(sheet: &mut Sheet) {
     let is_bf16 = sheet.get("bf16").is_none_or(|value| *value == Value::Bool(true));
     sheet.set("train.precision", if is_bf16 { "bf16" } else { "float32" });
     sheet.arrived("bf16", "train.precision");
-    sheet.missing("use bf16, which needs no loss scaling", &["fp16"]);
+    sheet.missing(NO_FP16, &["fp16"]);
     sheet.settled("weights are held in train.precision", &["dtype", "torch_dtype", "tf32"]);
-    let recompute = "model.foundation.recompute: all or memory.activation_budget saves activation memory";
     sheet.settled(
-        recompute,
+        SAVES_MEMORY,
         &[
             "gradient_checkpointing",
             "no_gradient_checkpointing",

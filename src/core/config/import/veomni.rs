@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::flags::{Flags, keys_of_file, split_config};
 use super::sheet::Sheet;
 use super::shell::Word;
+use super::trainer::NO_WANDB;
 use super::{veomni_model, veomni_train};
 
 /// Keys one of which every config has, and no config of another trainer.
@@ -205,6 +206,6 @@ fn wandb(sheet: &mut Sheet) {
         ["train.wandb.enable", "train.use_wandb"].iter().for_each(|key| sheet.arrived(key, "log.wandb"));
         sheet.missing("`wandb sync` gives a run its id", &["train.wandb.id"]);
     }
-    sheet.settled("nothing is written for W&B unless log.wandb is set", &old);
-    sheet.settled_all("nothing is written for W&B unless log.wandb is set", &["train.wandb."]);
+    sheet.settled(NO_WANDB, &old);
+    sheet.settled_all(NO_WANDB, &["train.wandb."]);
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sheet::Sheet;
-use super::trainer::OVERLAP;
+use super::trainer::{NO_FP16, OVERLAP};
 
 const STEPS: &str = "train.steps";
 
@@ -255,7 +255,7 @@ fn precision(sheet: &mut Sheet) {
     sheet.set(OURS, if is_whole { "float32" } else { "bf16" });
     sheet.arrived(&key("enable"), OURS);
     if sheet.is(&key("param_dtype"), "float16") {
-        sheet.missing("use bf16, which needs no loss scaling", &[&key("param_dtype")]);
+        sheet.missing(NO_FP16, &[&key("param_dtype")]);
     }
     sheet.arrived(&key("param_dtype"), OURS);
     sheet.settled_all("train.precision is the precision of what is computed", &[&key("")]);

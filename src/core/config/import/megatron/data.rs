@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::config::import::sheet::Sheet;
+use crate::config::import::trainer::READ_AHEAD;
 
 /// Translates the options that name data, its phase and its lengths.
 pub(super) fn read(sheet: &mut Sheet) {
@@ -101,7 +102,7 @@ fn always(sheet: &mut Sheet) {
         ],
     );
     sheet.settled(
-        "data actors read ahead; pools.data.replicas sets their number",
+        READ_AHEAD,
         &[
             "batch_drop_last",
             "dataloader_prefetch_factor",

@@ -1,8 +1,7 @@
 //! Parallel layout, and what launchers say of it.
 
 use crate::config::import::sheet::Sheet;
-
-const OVERLAP: &str = "communication overlaps automatically";
+use crate::config::import::trainer::OVERLAP;
 
 /// Keys that say how many processes there are, and how a model is split over them.
 const PROCESSES: [&str; 5] =

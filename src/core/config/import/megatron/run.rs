@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::config::import::sheet::Sheet;
+use crate::config::import::trainer::NO_WANDB;
 
 /// Translates the options of checkpoints, logs, evaluations and profiles.
 pub(super) fn read(sheet: &mut Sheet) {
@@ -131,7 +132,7 @@ fn wandb(sheet: &mut Sheet) {
     let project = sheet.get("wandb_project").and_then(Value::as_str).is_some_and(|name| !name.is_empty());
     let keys = ["wandb_project", "wandb_exp_name", "wandb_entity", "wandb_save_dir", "wandb_mode"];
     if !project || sheet.is("wandb_mode", "disabled") {
-        return sheet.settled("nothing is written for W&B unless log.wandb is set", &keys);
+        return sheet.settled(NO_WANDB, &keys);
     }
     sheet.copy("wandb_project", "log.wandb.project");
     sheet.copy("wandb_exp_name", "log.wandb.name");

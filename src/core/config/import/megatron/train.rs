@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::config::import::sheet::Sheet;
+use crate::config::import::trainer::NO_FP16;
 
 /// Why a number of samples has no counterpart.
 const NO_STEPS: &str = "set the number of steps: these samples / train.global_batch_size, of which one is not known";
@@ -234,7 +235,7 @@ fn precision(sheet: &mut Sheet) {
         sheet.set("train.precision", "bf16");
     }
     ["bf16", "dtype"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
-    sheet.missing("use bf16, which needs no loss scaling", &["fp16"]);
+    sheet.missing(NO_FP16, &["fp16"]);
     sheet.settled(
         "bf16 needs no loss scaling",
         &["initial_loss_scale", "loss_scale", "loss_scale_window", "min_loss_scale", "use_loss_scaling"],
