@@ -1,18 +1,14 @@
 //! Checks that a run trains as the original does where a key is absent or depends on another one.
 
-use super::tests::{missing, settled};
+use super::tests::{json_of, missing, settled};
 use super::*;
 use serde_json::json;
 
-const FACTORY: &str = "model_name_or_path: a/b\nstage: sft\n";
-const TRL: &str = "model_name_or_path: a/b\ndataset_name: x/y\n";
-const AXOLOTL: &str = "base_model: a/b\ndatasets: [{path: x/y, type: alpaca}]\nlearning_rate: 1e-4\n";
+pub(super) const FACTORY: &str = "model_name_or_path: a/b\nstage: sft\n";
+pub(super) const TRL: &str = "model_name_or_path: a/b\ndataset_name: x/y\n";
+pub(super) const AXOLOTL: &str = "base_model: a/b\ndatasets: [{path: x/y, type: alpaca}]\nlearning_rate: 1e-4\n";
 
-fn node(imported: &Imported) -> Value {
-    crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
-}
-
-fn says(imported: &Imported, part: &str) -> bool {
+pub(super) fn says(imported: &Imported, part: &str) -> bool {
     imported.notes.iter().any(|note| note.contains(part))
 }
 
@@ -23,11 +19,11 @@ fn a_constant_rate_has_no_warm_up() {
         let of = |schedule: &str, warmup: &str| import(&format!("{text}{key}: {schedule}\n{warmup}")).unwrap();
         for warmup in ["warmup_ratio", "warmup_steps"] {
             let imported = of("constant", &format!("{warmup}: 0.03\n"));
-            let train = &node(&imported)["train"];
+            let train = &json_of(&imported)["train"];
             assert_eq!((&train["schedule"], &train["warmup_ratio"]), (&json!("constant"), &json!(null)), "{text}");
             assert_eq!((&train["warmup_steps"], settled(&imported).contains(&warmup)), (&json!(null), true), "{text}");
         }
-        let train = &node(&of("constant_with_warmup", "warmup_ratio: 0.03\n"))["train"];
+        let train = &json_of(&of("constant_with_warmup", "warmup_ratio: 0.03\n"))["train"];
         assert_eq!((&train["schedule"], &train["warmup_ratio"]), (&json!("constant"), &json!(0.03)), "{text}");
     }
 }
@@ -37,7 +33,7 @@ fn options_of_a_stable_schedule_arrive() {
     let of = |options: &str| {
         let lines = format!("lr_scheduler_type: warmup_stable_decay\nlearning_rate: 2.0e-4\n{options}");
         let imported = import(&format!("{TRL}{lines}")).unwrap();
-        let (train, told) = (node(&imported)["train"].clone(), says(&imported, "half a cosine"));
+        let (train, told) = (json_of(&imported)["train"].clone(), says(&imported, "half a cosine"));
         let is_missing = missing(&imported).contains(&"lr_scheduler_kwargs");
         (train["schedule"].clone(), train["decay_steps"].clone(), train["min_lr"].as_f64(), told, is_missing)
     };
@@ -58,7 +54,7 @@ fn options_of_a_stable_schedule_arrive() {
 fn a_lowest_rate_of_a_cosine_is_none_of_a_line() {
     let of = |schedule: &str| {
         let imported = import(&format!("{AXOLOTL}cosine_min_lr_ratio: 0.1\n{schedule}")).unwrap();
-        node(&imported)["train"]["min_lr"].is_number()
+        json_of(&imported)["train"]["min_lr"].is_number()
     };
     assert_eq!([of(""), of("lr_scheduler: cosine\n"), of("lr_scheduler: linear\n")], [true, true, false]);
 }
@@ -66,7 +62,7 @@ fn a_lowest_rate_of_a_cosine_is_none_of_a_line() {
 /// Beta, margin and weight of the likelihood are others in TRL, to which axolotl leaves them, and in LLaMA-Factory.
 #[test]
 fn simpo_has_the_strength_that_it_has_there() {
-    let of = |text: String| node(&import(&text).unwrap())["train"]["preference"].clone();
+    let of = |text: String| json_of(&import(&text).unwrap())["train"]["preference"].clone();
     let factory = FACTORY.replace("sft", "dpo") + "pref_loss: simpo\n";
     assert_eq!(of(factory.clone()), json!({ "loss": "simpo", "beta": 0.1, "gamma": 0.5 }));
     let own = json!({ "loss": "simpo", "beta": 2.5, "gamma": 1.25, "nll_weight": 0.5 });
@@ -86,7 +82,7 @@ fn keys_of_another_method_are_left_out() {
     let of = |rl: &str| {
         let imported = import(&format!("{AXOLOTL}{rl}{rest}")).unwrap();
         assert_eq!(missing(&imported), [""; 0], "{rl}");
-        node(&imported)["train"]["preference"].clone()
+        json_of(&imported)["train"]["preference"].clone()
     };
     assert_eq!(of(""), json!(null));
     assert_eq!(of("rl: ipo\n"), json!({ "loss": "ipo", "beta": 0.2 }));
@@ -94,7 +90,7 @@ fn keys_of_another_method_are_left_out() {
     assert_eq!(of("rl: ipo\ntrl: {beta: 0.4}\n"), json!({ "loss": "ipo", "beta": 0.4 }));
     let factory = |lines: &str| {
         let text = FACTORY.replace("sft", "dpo") + lines;
-        node(&import(&text).unwrap())["train"]["preference"].clone()
+        json_of(&import(&text).unwrap())["train"]["preference"].clone()
     };
     let all = "simpo_gamma: 0.7\ndpo_label_smoothing: 0.1\n";
     assert_eq!(factory(&format!("pref_loss: hinge\n{all}")), json!({ "loss": "hinge" }));
@@ -107,7 +103,8 @@ fn keys_of_another_method_are_left_out() {
 fn axolotls_warm_up_and_length_are_written() {
     let of = |lines: &str| {
         let imported = import(&format!("{AXOLOTL}{lines}")).unwrap();
-        let (train, tokens) = (node(&imported)["train"].clone(), node(&imported)["data"]["pack"]["max_tokens"].clone());
+        let (train, tokens) =
+            (json_of(&imported)["train"].clone(), json_of(&imported)["data"]["pack"]["max_tokens"].clone());
         (train["warmup_steps"].clone(), train["warmup_ratio"].clone(), tokens, says(&imported, "3,333"))
     };
     let null = || json!(null);
@@ -121,12 +118,12 @@ fn axolotls_warm_up_and_length_are_written() {
 /// PEFT's default is no `all-linear`, which ours is.
 #[test]
 fn adapters_are_on_the_modules_that_have_them_there() {
-    let of = |text: String| node(&import(&text).unwrap())["model"]["foundation"]["lora"]["target_modules"].clone();
+    let of = |text: String| json_of(&import(&text).unwrap())["model"]["foundation"]["lora"]["target_modules"].clone();
     assert_eq!(of(format!("{TRL}use_peft: true\n")), json!(["q_proj", "v_proj"]));
     assert_eq!(of(format!("{TRL}use_peft: true\nlora_target_modules: all-linear\n")), json!(null));
     assert_eq!(of(format!("{TRL}use_peft: true\nlora_target_modules: [k_proj]\n")), json!(["k_proj"]));
     let experts = format!("{TRL}use_peft: true\nlora_target_parameters: [experts.down_proj]\n");
-    let lora = node(&import(&experts).unwrap())["model"]["foundation"]["lora"].clone();
+    let lora = json_of(&import(&experts).unwrap())["model"]["foundation"]["lora"].clone();
     assert_eq!(lora["target_parameters"], json!(["experts.down_proj"]));
     let axolotl = format!("{AXOLOTL}adapter: lora\nlora_target_linear: true\n");
     assert_eq!(of(axolotl.clone()), json!(null));
@@ -139,7 +136,7 @@ fn samples_have_the_order_that_they_have_there() {
     let of = |text: String| {
         let imported = import(&text).unwrap();
         assert_eq!(missing(&imported), [""; 0], "{text}");
-        node(&imported)["data"]["shuffle"].clone()
+        json_of(&imported)["data"]["shuffle"].clone()
     };
     let (null, off) = (json!(null), json!(false));
     assert_eq!(of(format!("{TRL}shuffle_dataset: false\n")), null);
@@ -157,30 +154,30 @@ fn samples_have_the_order_that_they_have_there() {
 #[test]
 fn pictures_are_reduced_as_llama_factory_reduces_them() {
     let of = |lines: &str| import(&format!("stage: sft\ndataset: a\n{lines}")).unwrap();
-    let earlier = node(&of("model_name_or_path: Qwen/Qwen2.5-VL-7B-Instruct\n"))["data"].clone();
+    let earlier = json_of(&of("model_name_or_path: Qwen/Qwen2.5-VL-7B-Instruct\n"))["data"].clone();
     assert_eq!(earlier["image"], json!({ "max_pixels": 589_824 }));
     assert_eq!(earlier["video"], json!({ "max_pixels": 65_536, "max_frames": 128, "fps": 2.0 }));
     let later = of("model_name_or_path: Qwen/Qwen3-VL-8B-Instruct\nimage_max_pixels: 50176\n");
-    assert_eq!(node(&later)["data"]["image"], json!({ "max_pixels": 50_176 }));
-    assert_eq!(node(&later)["data"]["video"], json!({ "max_frames": 128, "fps": 2.0 }));
+    assert_eq!(json_of(&later)["data"]["image"], json!({ "max_pixels": 50_176 }));
+    assert_eq!(json_of(&later)["data"]["video"], json!({ "max_frames": 128, "fps": 2.0 }));
     assert!(says(&later, "each frame"));
     // A model whose pictures have one size refuses a limit.
     for name in ["llava-hf/llava-1.5-7b-hf", "org/llava-qwen2-7b"] {
         let square = of(&format!("model_name_or_path: {name}\n"));
-        assert!(node(&square)["data"]["image"].is_null() && says(&square, "589,824"), "{name}");
+        assert!(json_of(&square)["data"]["image"].is_null() && says(&square, "589,824"), "{name}");
     }
     let text = of("model_name_or_path: Qwen/Qwen2.5-7B-Instruct\n");
-    assert!(node(&text)["data"]["image"].is_null() && !says(&text, "589,824"));
+    assert!(json_of(&text)["data"]["image"].is_null() && !says(&text, "589,824"));
 }
 
 #[test]
 fn megatrons_dropout_and_its_wsd_are_told() {
     let of = |options: &str| import(&format!("torchrun pretrain_gpt.py --train-iters 9 {options}")).unwrap();
     let plain = of("--lr-decay-style cosine --lr-wsd-decay-iters 3");
-    assert!(says(&plain, "dropout of 0.1") && node(&plain)["train"]["decay_steps"].is_null());
+    assert!(says(&plain, "dropout of 0.1") && json_of(&plain)["train"]["decay_steps"].is_null());
     assert!(!says(&of("--attention-dropout 0.0 --hidden-dropout 0"), "dropout of 0.1"));
     let wsd = of("--lr-decay-style WSD --global-batch-size 8 --lr-wsd-decay-samples 24");
-    let train = &node(&wsd)["train"];
+    let train = &json_of(&wsd)["train"];
     assert_eq!((&train["schedule"], &train["decay_steps"]), (&json!("wsd"), &json!(3)));
     assert!(says(&wsd, "exponentially") && missing(&wsd).is_empty());
     let linear = of("--lr-decay-style WSD --lr-wsd-decay-iters 3 --lr-wsd-decay-style linear");
@@ -196,7 +193,7 @@ fn keys_of_adapters_apply_to_new_ones_alone() {
     let of = |text: &str, lines: &str| {
         let imported = import(&format!("{text}{lines}")).unwrap();
         assert_eq!(missing(&imported), [""; 0], "{lines}");
-        node(&imported)["model"]["foundation"]["lora"].clone()
+        json_of(&imported)["model"]["foundation"]["lora"].clone()
     };
     assert_eq!(of(FACTORY, &format!("finetuning_type: full\n{keys}")), json!(null));
     assert_eq!(of(FACTORY, &format!("finetuning_type: freeze\nfreeze_trainable_layers: -1\n{keys}")), json!(null));
@@ -207,7 +204,7 @@ fn keys_of_adapters_apply_to_new_ones_alone() {
     let merged = format!("{FACTORY}adapter_name_or_path: some/adapter\ncreate_new_adapter: true\n{keys}");
     let imported = import(&merged).unwrap();
     assert_eq!(missing(&imported), ["create_new_adapter"]);
-    assert_eq!(node(&imported)["model"]["foundation"]["lora"]["r"], json!(16));
+    assert_eq!(json_of(&imported)["model"]["foundation"]["lora"]["r"], json!(16));
 }
 
 #[test]
@@ -225,7 +222,7 @@ fn linear_layers_of_megatron_have_biases_unless_told_otherwise() {
     let of = |more: &str| {
         let sizes = "--num-layers 2 --hidden-size 64 --ffn-hidden-size 96 --num-attention-heads 4 --swiglu";
         let kind = "--normalization RMSNorm --position-embedding-type rope --vocab-size 320";
-        node(&import(&format!("torchrun pretrain_gpt.py --train-iters 9 {sizes} {kind} {more}")).unwrap())
+        json_of(&import(&format!("torchrun pretrain_gpt.py --train-iters 9 {sizes} {kind} {more}")).unwrap())
     };
     let config = of("")["model"]["config"].clone();
     assert_eq!((&config["attention_bias"], &config["mlp_bias"]), (&json!(true), &json!(true)));
@@ -254,7 +251,7 @@ fn samples_of_megatron_are_steps_by_the_batch_of_all_devices() {
     let of = |options: &str| {
         let line = format!("torchrun --nproc_per_node 4 pretrain_gpt.py --train-samples 800 {options}");
         let imported = import(&line).unwrap();
-        let train = node(&imported)["train"].clone();
+        let train = json_of(&imported)["train"].clone();
         (train["steps"].clone(), train["warmup_steps"].clone(), missing(&imported).join(" "))
     };
     let own = "--micro-batch-size 2 --lr-warmup-samples 80";
@@ -283,14 +280,14 @@ fn probabilities_of_data_sets_are_their_weights() {
     let weighted = json!([{ "path": "data/a.json", "weight": 0.25 }, { "path": "data/b.json", "weight": 0.75 }]);
     for probabilities in ["0.25,0.75", "\"0.25, 0.75\"", "[0.25, 0.75]"] {
         let imported = of(probabilities);
-        assert_eq!((&node(&imported)["data"]["train"], missing(&imported)), (&weighted, vec!["mix_strategy"]));
+        assert_eq!((&json_of(&imported)["data"]["train"], missing(&imported)), (&weighted, vec!["mix_strategy"]));
     }
     for wrong in ["0.25", "0.25,x,0.75", "0.25,2", "[0, 1]"] {
         assert_eq!(missing(&of(wrong)), ["interleave_probs", "mix_strategy"], "{wrong}");
     }
     let swift = "swift sft --model org/m --dataset a.jsonl b.jsonl --max_length 64 --interleave_prob 0.25 0.75";
     let imported = import(swift).unwrap();
-    assert_eq!(node(&imported)["data"]["train"][1], json!({ "path": "b.jsonl", "weight": 0.75 }));
+    assert_eq!(json_of(&imported)["data"]["train"][1], json!({ "path": "b.jsonl", "weight": 0.75 }));
     assert!(missing(&imported).is_empty(), "{:?}", imported.keys);
 }
 
@@ -300,7 +297,7 @@ fn thoughts_and_uploads_of_llama_factory_are_accounted_for() {
     let off = "push_to_hub: false\npredict_with_generate: false\n";
     for (thinks, kwargs) in [(true, json!(null)), (false, json!({ "enable_thinking": false }))] {
         let imported = of(&format!("{off}enable_thinking: {thinks}\n"));
-        assert_eq!(node(&imported)["data"]["template_kwargs"], kwargs);
+        assert_eq!(json_of(&imported)["data"]["template_kwargs"], kwargs);
         assert!(missing(&imported).is_empty(), "{:?}", imported.keys);
     }
     let others = of("default_system: Be brief.\nenable_thinking: perhaps\npush_to_hub: true\n");
@@ -310,7 +307,7 @@ fn thoughts_and_uploads_of_llama_factory_are_accounted_for() {
 #[test]
 fn llama_factorys_patience_arrives() {
     let of = import(&format!("{FACTORY}eval_strategy: steps\neval_steps: 5\nearly_stopping_steps: 3\n")).unwrap();
-    assert_eq!((&node(&of)["eval"], missing(&of)), (&json!({ "every_steps": 5, "patience": 3 }), vec![]));
+    assert_eq!((&json_of(&of)["eval"], missing(&of)), (&json!({ "every_steps": 5, "patience": 3 }), vec![]));
 }
 
 #[test]
@@ -318,10 +315,10 @@ fn launchers_of_llama_factory_say_how_many_devices_there_are() {
     let options = "src/train.py --stage sft --model_name_or_path a/b --dataset a --per_device_train_batch_size 2";
     for launcher in ["torchrun --nproc_per_node 4 --nnodes 2", "deepspeed --num_gpus 4 --num_nodes 2"] {
         let imported = import(&format!("{launcher} {options}")).unwrap();
-        let found = node(&imported);
+        let found = json_of(&imported);
         let counts = (&found["train"]["global_batch_size"], &found["pools"]["foundation"]["replicas"]);
         assert_eq!((counts, missing(&imported)), ((&json!(16), &json!(8)), vec![]), "{launcher}");
-        let split = node(&import(&format!("{launcher} {options} --tensor_model_parallel_size 2")).unwrap());
+        let split = json_of(&import(&format!("{launcher} {options} --tensor_model_parallel_size 2")).unwrap());
         assert_eq!(split["train"]["global_batch_size"], json!(8), "{launcher}");
         assert_eq!(split["pools"]["foundation"], json!({ "replicas": 4, "tensor_parallel": 2 }), "{launcher}");
     }

@@ -1,6 +1,6 @@
 //! Commands in the manner of DiffSynth-Studio's examples, and what comes of them.
 
-use super::tests::{missing, settled};
+use super::tests::{json_of, missing, settled};
 use super::*;
 use crate::config::load_text;
 use serde_json::json;
@@ -24,10 +24,6 @@ fn data() -> tempfile::TempDir {
     dir
 }
 
-fn node(imported: &Imported) -> Value {
-    crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
-}
-
 #[test]
 fn a_lora_of_wan_arrives() {
     let dir = data();
@@ -39,7 +35,7 @@ fn a_lora_of_wan_arrives() {
     assert_eq!((train.epochs, train.global_batch_size, train.lr, train.clip_grad), (Some(500.0), 8, 2e-4, 0.0));
     assert_eq!((train.optimizer.weight_decay, train.optimizer.betas), (0.01, [0.9, 0.999]));
     assert_eq!((data.video.frames, data.pack.max_tokens), (Some(49), 20_280));
-    let found = node(&imported);
+    let found = json_of(&imported);
     assert_eq!(found["model"]["load"], json!("Wan-AI/Wan2.1-I2V-14B-480P-Diffusers"));
     let lora = json!({
         "r": 8, "alpha": 8, "target_modules": ["to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2"]
@@ -62,7 +58,7 @@ fn a_lora_of_wan_arrives() {
 
 #[test]
 fn sizes_and_levels_go_by_the_model() {
-    let of = |id: &str| node(&import(&WAN.replace("ID", id)).unwrap());
+    let of = |id: &str| json_of(&import(&WAN.replace("ID", id)).unwrap());
     let ti2v = of("Wan-AI/Wan2.2-TI2V-5B");
     assert_eq!(
         (&ti2v["data"]["pack"]["max_tokens"], &ti2v["data"]["video"]["first_frame"]),
@@ -72,7 +68,7 @@ fn sizes_and_levels_go_by_the_model() {
     assert_eq!(ti2v["edges"]["pixels"]["credit"], json!("224MiB"));
     let bounded = |text: &str| {
         let line = WAN.replace("--some_new_option 3", text).replace("ID", "Wan-AI/Wan2.1-T2V-1.3B");
-        node(&import(&line).unwrap())["train"]["sigma"].clone()
+        json_of(&import(&line).unwrap())["train"]["sigma"].clone()
     };
     let sigma = bounded("--max_timestep_boundary 0.417 --min_timestep_boundary 0");
     assert_eq!((sigma["min"].as_f64(), sigma["max"].as_f64()), (Some(0.87485), Some(1.0)));
@@ -81,7 +77,7 @@ fn sizes_and_levels_go_by_the_model() {
     let imported =
         import(&text.replace("--some_new_option 3", "--max_timestep_boundary 1 --min_timestep_boundary 0.417"))
             .unwrap();
-    let found = node(&imported);
+    let found = json_of(&imported);
     assert_eq!((&found["model"]["experts"], &found["train"]["sigma"]["min"]), (&json!("low"), &json!(null)));
     assert_eq!(missing(&imported), ["--use_gradient_checkpointing_offload"]);
 }
@@ -101,7 +97,7 @@ fn whole_weights_of_qwen_image_arrive() {
     let text = QWEN.replace("lists", &dir.path().display().to_string());
     let imported = import(&text.replace("data/edits", &edits.display().to_string())).unwrap();
     load_text(&imported.yaml).unwrap_or_else(|report| panic!("{}\n{report}", imported.yaml));
-    let found = node(&imported);
+    let found = json_of(&imported);
     assert_eq!(
         (&found["model"]["load"], &found["model"]["foundation"]["lora"]),
         (&json!("Qwen/Qwen-Image-Edit-2511"), &json!(null))
@@ -115,7 +111,7 @@ fn whole_weights_of_qwen_image_arrive() {
     );
     // Another model of the same kind.
     let other =
-        node(&import(&QWEN.replace("Qwen/Qwen-Image-Edit-2511", "FireRedTeam/FireRed-Image-Edit-1.1")).unwrap());
+        json_of(&import(&QWEN.replace("Qwen/Qwen-Image-Edit-2511", "FireRedTeam/FireRed-Image-Edit-1.1")).unwrap());
     assert_eq!(other["model"]["load"], json!("FireRedTeam/FireRed-Image-Edit-1.1"));
     assert_eq!((&other["train"]["sigma"], &other["data"]["pack"]), (&found["train"]["sigma"], &found["data"]["pack"]));
     // The list lies elsewhere.
@@ -132,10 +128,10 @@ fn files_of_this_machine_name_the_model() {
     let wan = paths(
         r#"[["m/Wan-AI/Wan2.1-T2V-14B/diffusion_pytorch_model-1.safetensors"], "m/Wan-AI/Wan2.1-T2V-14B/Wan2.1_VAE.pth"]"#,
     );
-    assert_eq!(node(&wan)["model"]["load"], json!("Wan-AI/Wan2.1-T2V-14B-Diffusers"));
+    assert_eq!(json_of(&wan)["model"]["load"], json!("Wan-AI/Wan2.1-T2V-14B-Diffusers"));
     assert!(wan.notes.iter().any(|note| note.contains("pickles")), "{:?}", wan.notes);
     let qwen = paths(r#"["m/Qwen/Qwen-Image/vae/x.safetensors", "m/Qwen/Qwen-Image/transformer/x.safetensors"]"#);
-    assert_eq!(node(&qwen)["model"]["load"], json!("m/Qwen/Qwen-Image"));
+    assert_eq!(json_of(&qwen)["model"]["load"], json!("m/Qwen/Qwen-Image"));
     assert!(missing(&paths(r#"["m/other/x.safetensors"]"#)).contains(&"--model_paths"));
 }
 
@@ -160,6 +156,6 @@ fn what_is_not_there_is_refused_by_name() {
     // The last of several commands is translated, and the others are said.
     let two = WAN.replace("ID", "Wan-AI/Wan2.1-T2V-14B") + "\n" + QWEN;
     let imported = import(&two).unwrap();
-    assert_eq!(node(&imported)["model"]["load"], json!("Qwen/Qwen-Image-Edit-2511"));
+    assert_eq!(json_of(&imported)["model"]["load"], json!("Qwen/Qwen-Image-Edit-2511"));
     assert!(imported.notes.iter().any(|note| note.contains("several training commands")), "{:?}", imported.notes);
 }

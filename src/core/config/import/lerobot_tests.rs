@@ -1,13 +1,9 @@
 //! Command lines in the manner of lerobot's documentation, and a `train_config.json` as it writes one.
 
-use super::tests::{arrived, missing, settled};
+use super::tests::{arrived, json_of, missing, settled};
 use super::*;
 use crate::config::load_text;
 use serde_json::json;
-
-fn node(imported: &Imported) -> Value {
-    crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
-}
 
 const PI05: &str = r#"accelerate launch --multi_gpu --num_processes=2 $(which lerobot-train) \
     --dataset.repo_id=org/episodes --dataset.revision=v3.0 --policy.type=pi05 --output_dir=./outputs/pi05_training \
@@ -32,7 +28,7 @@ fn a_command_line_arrives() {
     assert_eq!((config.checkpoint.every_steps, config.log.every_steps), (1000, 200));
     assert_eq!((policy.relative_actions, policy.exclude.clone()), (Some(true), Some(vec!["gripper".to_owned()])));
     assert_eq!(policy.cameras["observation.images.front"], "observation.images.base_0_rgb");
-    let found = node(&imported);
+    let found = json_of(&imported);
     assert_eq!(found["data"]["train"], json!([{ "path": "hf://datasets/org/episodes@v3.0" }]));
     assert_eq!(found["model"]["load"], json!("lerobot/pi05_base"));
     assert_eq!(found["model"]["overrides"], json!({ "freeze_vision_encoder": false, "train_expert_only": true }));
@@ -59,7 +55,7 @@ fn a_command_line_arrives() {
 
 #[test]
 fn rates_are_those_of_the_policy() {
-    let train = |options: &str| node(&import(&format!("lerobot-train --dataset.root=data/set {options}")).unwrap());
+    let train = |options: &str| json_of(&import(&format!("lerobot-train --dataset.root=data/set {options}")).unwrap());
     let smol = train("--policy.path=lerobot/smolvla_base --policy.optimizer_lr=5e-5 --optimizer.lr=3");
     assert_eq!(
         (&smol["train"]["lr"], &smol["train"]["clip_grad"], &smol["train"]["steps"]),
@@ -100,7 +96,7 @@ fn rates_are_those_of_the_policy() {
 fn adapters_arrive_with_the_maps_of_their_policy() {
     let lora = |options: &str| {
         let line = format!("lerobot-train --dataset.root=a --policy.path=lerobot/smolvla_base {options}");
-        node(&import(&line).unwrap())["model"]["foundation"]["lora"].clone()
+        json_of(&import(&line).unwrap())["model"]["foundation"]["lora"].clone()
     };
     let own = lora("--peft.method_type=LORA --peft.r=64");
     assert_eq!(
@@ -117,7 +113,7 @@ fn adapters_arrive_with_the_maps_of_their_policy() {
     );
     assert_eq!(lora(""), json!(null));
     let all = import("lerobot-train --dataset.root=a --policy.path=lerobot/pi05_base --peft.r=8").unwrap();
-    let model = &node(&all)["model"];
+    let model = &json_of(&all)["model"];
     assert_eq!((&model["image_encoder"]["freeze"], &model["image_projector"]["freeze"]), (&json!(true), &json!(true)));
 }
 
@@ -149,7 +145,7 @@ fn a_train_config_arrives() {
     let train = &ours.train;
     assert_eq!((imported.from, train.lr, train.warmup_steps, train.ema), ("lerobot", 2e-4, 666, Some(0.99)));
     assert_eq!((train.global_batch_size, ours.pools.foundation.zero, ours.checkpoint.every_steps), (128, 3, 0));
-    let found = node(&imported);
+    let found = json_of(&imported);
     let overrides = json!({ "chunk_size": 30, "max_state_dim": 32, "n_action_steps": 50, "train_expert_only": true });
     assert_eq!((&found["model"]["overrides"], &found["train"]["precision"]), (&overrides, &json!("bf16")));
     assert_eq!(missing(&imported), ["some_new_key"]);
@@ -170,7 +166,7 @@ fn chosen_and_held_out_episodes_arrive() {
         import(&format!("lerobot-train --dataset.repo_id=org/episodes --policy.path=lerobot/pi05_base {options}"))
             .unwrap()
     };
-    let episodes = |options: &str| node(&imported(options))["data"]["train"][0]["episodes"].clone();
+    let episodes = |options: &str| json_of(&imported(options))["data"]["train"][0]["episodes"].clone();
     assert_eq!(episodes("--dataset.episodes=[0,1,5]"), json!(["0-1", 5]));
     assert_eq!(episodes("--dataset.episodes='[7, 3, 4, 5]' --dataset.exclude_episodes=[4,9]"), json!([3, 5, 7]));
     assert_eq!(episodes("--dataset.exclude_episodes=[0,3,4,7]"), json!(["1-2", "5-6", "8-"]));
@@ -185,7 +181,7 @@ fn chosen_and_held_out_episodes_arrive() {
     assert_eq!((eval.every_steps, eval.save_best, eval.max_samples), (500, false, None));
     let all = imported("--dataset.episodes=[2] --dataset.eval_split=0.2 --eval_steps=50 --max_eval_samples=80");
     assert!(missing(&all).is_empty(), "{:?}", all.keys);
-    assert_eq!(node(&all)["eval"], json!({ "every_steps": 50, "max_samples": 80, "save_best": false }));
+    assert_eq!(json_of(&all)["eval"], json!({ "every_steps": 50, "max_samples": 80, "save_best": false }));
     for (options, key) in [
         ("--dataset.episodes=[0,-1]", "--dataset.episodes"),
         ("--dataset.episodes=first", "--dataset.episodes"),

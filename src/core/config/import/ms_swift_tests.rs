@@ -1,6 +1,6 @@
 //! Commands and configs in the manner of ms-swift's examples, and what comes of them.
 
-use super::tests::{arrived, missing, settled};
+use super::tests::{arrived, json_of, missing, settled};
 use super::*;
 use crate::config::load_text;
 use serde_json::json;
@@ -33,10 +33,6 @@ swift sft \\
     --some_new_option 7
 ";
 
-fn node(imported: &Imported) -> Value {
-    crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
-}
-
 /// A command with these options.
 fn of(method: &str, options: &str) -> Imported {
     import(&format!("swift {method} --model org/text-7B --dataset a.jsonl {options}\n")).unwrap()
@@ -54,7 +50,7 @@ fn a_command_of_ms_swift_arrives() {
     assert_eq!((config.checkpoint.every_steps, config.log.every_steps), (100, 10));
     let lora = config.model.foundation.lora.unwrap();
     assert_eq!((lora.r, lora.alpha, lora.dropout, lora.target_modules), (Some(16), Some(32.0), Some(0.05), None));
-    let found = node(&imported);
+    let found = json_of(&imported);
     let sets = json!([{ "path": "hf://datasets/org/alpaca/en" }, { "path": "hf://datasets/org/chat" }]);
     assert_eq!(found["data"]["train"], sets);
     assert_eq!(found["pools"]["foundation"], json!({ "replicas": 2, "zero": 2 }));
@@ -102,7 +98,7 @@ fn variables_before_a_command_of_ms_swift_are_accounted_for() {
         max_pixels.into_iter().for_each(|max| video["max_pixels"] = max.into());
         video
     };
-    let [new_data, old_data] = [&new, &old].map(|imported| node(imported)["data"].clone());
+    let [new_data, old_data] = [&new, &old].map(|imported| json_of(imported)["data"].clone());
     assert_eq!((&new_data["image"], &new_data["video"]), (&json!({ "max_pixels": 1_048_576 }), &video(None)));
     assert_eq!((&old_data["image"], &old_data["video"]), (&json!({ "max_pixels": 802_816 }), &video(Some(50_176))));
     assert_eq!(missing(&new), ["MAX_NUM", "MIN_PIXELS", "VIDEO_MAX_PIXELS"]);
@@ -110,9 +106,9 @@ fn variables_before_a_command_of_ms_swift_are_accounted_for() {
     // Of how many nodes there are nothing is known, and so of how many devices.
     let options = "--model a/b --dataset c.jsonl --gradient_accumulation_steps 2";
     let nodes = import(&format!("NNODES=$N NPROC_PER_NODE=4 swift sft {options}\n")).unwrap();
-    assert_eq!((missing(&nodes), &node(&nodes)["train"]["global_batch_size"]), (vec!["NNODES"], &json!(2)));
+    assert_eq!((missing(&nodes), &json_of(&nodes)["train"]["global_batch_size"]), (vec!["NNODES"], &json!(2)));
     let started = import("MAX_PIXELS=50176\nnohup swift sft --model a/b --dataset c.jsonl\n").unwrap();
-    assert_eq!(node(&started)["data"]["image"], json!({ "max_pixels": 50_176 }));
+    assert_eq!(json_of(&started)["data"]["image"], json!({ "max_pixels": 50_176 }));
     assert!(settled(&new).contains(&"USE_HF") && !new.notes.iter().any(|note| note.contains("ModelScope")));
 }
 
@@ -120,7 +116,7 @@ fn variables_before_a_command_of_ms_swift_are_accounted_for() {
 fn a_config_of_ms_swift_arrives_alone_and_below_a_command() {
     let text = "model: org/text-7B\ntuner_type: full\ndataset: [a.jsonl]\nval_dataset: b.jsonl\nsave_steps: 20\n";
     let imported = import(text).unwrap();
-    let found = node(&imported);
+    let found = json_of(&imported);
     // Full training has another rate, and accumulates to 16 samples.
     assert_eq!((found["train"]["lr"].as_f64(), &found["train"]["global_batch_size"]), (Some(1e-5), &json!(16)));
     assert_eq!((&found["model"]["foundation"], &found["run"]["name"]), (&Value::Null, &json!("text-7B")));
@@ -130,7 +126,7 @@ fn a_config_of_ms_swift_arrives_alone_and_below_a_command() {
     let path = dir.path().join("sft.yaml").display().to_string();
     std::fs::write(&path, text).unwrap();
     let below = import(&format!("swift sft {path} --learning_rate 3e-6 --eval_strategy no\n")).unwrap();
-    let found = node(&below);
+    let found = json_of(&below);
     assert_eq!((found["train"]["lr"].as_f64(), &found["eval"]["every_steps"]), (Some(3e-6), &Value::Null));
     assert!(settled(&below).contains(&path.as_str()) && settled(&below).contains(&"--eval_strategy"));
     let elsewhere = import("swift sft none/here.yaml --learning_rate 1e-5\n").unwrap();
@@ -139,7 +135,7 @@ fn a_config_of_ms_swift_arrives_alone_and_below_a_command() {
 
 #[test]
 fn methods_have_the_defaults_of_ms_swift() {
-    let preference = |options: &str| node(&of("rlhf", options))["train"]["preference"].clone();
+    let preference = |options: &str| json_of(&of("rlhf", options))["train"]["preference"].clone();
     assert_eq!(preference(""), json!({ "loss": "sigmoid", "beta": 0.1 }));
     let dpo = preference("--rlhf_type dpo --beta 0.5 --loss_type ipo --rpo_alpha 0.2");
     assert_eq!(dpo, json!({ "loss": "ipo", "beta": 0.5, "nll_weight": 0.2 }));
@@ -154,11 +150,11 @@ fn methods_have_the_defaults_of_ms_swift() {
         ("--per_device_train_batch_size 4 --gradient_accumulation_steps 3", 3),
         ("--per_device_train_batch_size 4 --nproc_per_node 8", 8),
     ] {
-        let train = node(&of("rlhf", &format!("--rlhf_type kto {options}")))["train"].clone();
+        let train = json_of(&of("rlhf", &format!("--rlhf_type kto {options}")))["train"].clone();
         assert_eq!(train["global_batch_size"], json!(groups), "{options}");
     }
-    assert_eq!(node(&of("pt", "--packing true --max_steps 9"))["train"]["phase"], json!("pretrain"));
-    assert_eq!(node(&of("sft", "--loss_scale last_round"))["train"]["learn"], json!("last"));
+    assert_eq!(json_of(&of("pt", "--packing true --max_steps 9"))["train"]["phase"], json!("pretrain"));
+    assert_eq!(json_of(&of("sft", "--loss_scale last_round"))["train"]["learn"], json!("last"));
     for (line, part) in [
         ("swift rlhf --rlhf_type grpo --model a --dataset b", "rlhf_type `grpo`"),
         ("swift sft --tuner_type adalora --model a --dataset b", "tuner_type `adalora`"),
@@ -182,13 +178,13 @@ fn configs_that_compare_answers_pass_the_check() {
         assert!(settled(&imported).contains(&key), "{key}: {:?}", imported.keys);
     }
     let listed = import("model: a/b\nrlhf_type: dpo\ndataset: c.jsonl\nloss_type: [hinge]\n").unwrap();
-    assert_eq!(node(&listed)["train"]["preference"]["loss"], json!("hinge"));
+    assert_eq!(json_of(&listed)["train"]["preference"]["loss"], json!("hinge"));
 }
 
 #[test]
 fn parts_layout_and_frozen_precision_arrive() {
     let frozen = |options: &str| {
-        let model = node(&of("sft", options))["model"].clone();
+        let model = json_of(&of("sft", options))["model"].clone();
         ["image_encoder", "image_projector"].map(|part| model[part]["freeze"].as_bool())
     };
     assert_eq!(frozen(""), [None, None]);
@@ -199,17 +195,17 @@ fn parts_layout_and_frozen_precision_arrive() {
     assert_eq!((missing(&adapted), frozen("--freeze_vit false")), (vec!["--freeze_vit"], [Some(true), Some(true)]));
     assert_eq!(missing(&of("sft", "--freeze_llm true")), ["--freeze_llm"], "only other parts have adapters");
     assert_eq!(missing(&of("sft", "--external_plugins a.py")), ["--external_plugins"], "it may have the loss");
-    let whole = |options: &str| node(&of("sft", &format!("--torch_dtype float32 {options}")));
+    let whole = |options: &str| json_of(&of("sft", &format!("--torch_dtype float32 {options}")));
     assert_eq!(whole("")["train"]["precision"], json!("float32"));
     let mixed = whole("--bf16 true --model_revision master");
     assert_eq!((&mixed["train"]["precision"], &mixed["model"]["load"]), (&json!("bf16"), &json!("org/text-7B")));
-    let rounded = node(&of("sft", "--quant_method bnb --quant_bits 4 --bnb_4bit_quant_type nf4"));
+    let rounded = json_of(&of("sft", "--quant_method bnb --quant_bits 4 --bnb_4bit_quant_type nf4"));
     assert_eq!(rounded["model"]["foundation"]["frozen_precision"], json!("nf4_double"));
     let words = "torchrun --nproc_per_node 4 swift/cli/sft.py --model a/b --dataset c.jsonl --sequence_parallel_size 2 \
                  --gradient_accumulation_steps 3 --truncation_strategy left";
     let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
     let split = import_words(&words).unwrap();
-    let found = node(&split);
+    let found = json_of(&split);
     assert_eq!((split.from, &found["train"]["global_batch_size"]), ("ms-swift", &json!(6)));
     let layout = json!({ "replicas": 2, "context_parallel": 2, "context_attention": "ulysses" });
     assert_eq!(found["pools"]["foundation"], layout);

@@ -1,6 +1,6 @@
 //! Launch scripts in the manner of those trainers' examples, and what comes of them.
 
-use super::tests::{arrived, missing, settled};
+use super::tests::{arrived, json_of, missing, settled};
 use super::*;
 use crate::config::load_text;
 use serde_json::json;
@@ -109,7 +109,7 @@ fn a_tokenizer_of_the_hub_gives_no_weights_where_megatron_loads_none() {
     let model = |more: &str| {
         let options = format!("{sizes} --tokenizer-type HuggingFaceTokenizer --tokenizer-model org/model {more}");
         let imported = import(&format!("torchrun pretrain_gpt.py --train-iters 9 --data-path d {options}")).unwrap();
-        crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()["model"].clone()
+        json_of(&imported)["model"].clone()
     };
     for more in ["", "--save runs/a --load runs/a"] {
         let found = model(more);
@@ -132,7 +132,7 @@ fn sizes_of_a_llama_make_a_config_and_binary_data_are_read() {
         --lr 1e-3 --lr-decay-style cosine --lr-decay-samples 800 --data-path 0.3 a_text_document 0.7 b_text_document \\
         --split 949,50,1 --eval-iters 10 --eval-interval 20 --pipeline-model-parallel-size 2 --fp16 --attention-dropout 0.1";
     let imported = import(script).unwrap();
-    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&imported);
     let model = &node["model"]["config"];
     assert_eq!((&model["model_type"], &model["num_key_value_heads"]), (&json!("mixtral"), &json!(2)));
     assert_eq!((model["rope_theta"].as_f64(), &model["tie_word_embeddings"]), (Some(500_000.0), &json!(false)));
@@ -148,35 +148,35 @@ fn sizes_of_a_llama_make_a_config_and_binary_data_are_read() {
     assert!(imported.notes.iter().any(|note| note.contains("drop checkpoint.at_end")), "{:?}", imported.notes);
     let unsaved = "x/train.py --train-iters 1 --data-path a.jsonl --dataloader-type external --save-interval 5";
     let imported = import(unsaved).unwrap();
-    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&imported);
     assert_eq!(node["checkpoint"], json!({ "at_end": false }));
     assert!(settled(&imported).contains(&"--save-interval"));
     // A folder that an argument gives is one.
     let saved =
         "x/train.py --train-iters 1 --save $1 --save-interval 5 --nproc_per_node 8 --tensor-model-parallel-size $TP";
     let imported = import(saved).unwrap();
-    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&imported);
     assert_eq!((&node["checkpoint"], &node["pools"]), (&json!({ "every_steps": 5 }), &json!(null)));
     for part in ["the script does not give the checkpoint folder", "set pools.foundation.replicas"] {
         assert!(imported.notes.iter().any(|note| note.contains(part)), "{:?}", imported.notes);
     }
     let batch = |options: &str| {
         let imported = import(&format!("torchrun x/train.py --train-iters 1 --micro-batch-size 2 {options}")).unwrap();
-        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let node = json_of(&imported);
         (node["train"]["global_batch_size"].as_u64(), imported.notes.iter().any(|note| note.contains("one replica")))
     };
     assert_eq!(batch(""), (Some(2), true));
     assert_eq!(batch("--global-batch-size $3"), (None, false));
     let layout =
         "torchrun --nproc_per_node 8 x/train.py --train-iters 1 --micro-batch-size 2 --tensor-model-parallel-size 2";
-    let node = crate::config::yaml::parse(&import(layout).unwrap().yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&import(layout).unwrap());
     assert_eq!(node["train"]["global_batch_size"], json!(8));
     // Packs of samples are what LoongForge's batches count.
     let packed = "x/train.py --train-iters 1 --training-phase sft --packing-sft-data";
-    let node = crate::config::yaml::parse(&import(packed).unwrap().yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&import(packed).unwrap());
     assert_eq!(node["data"]["pack"], json!({ "mode": "stream", "too_long": "truncate" }));
     let weights = "x/train.py --train-iters 1 --data-path 3 a.jsonl 1 b.jsonl --dataloader-type external";
-    let node = crate::config::yaml::parse(&import(weights).unwrap().yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&import(weights).unwrap());
     let first = &node["data"]["train"][0];
     assert_eq!((&first["path"], first["weight"].as_f64()), (&json!("a.jsonl"), Some(3.0)));
 }
@@ -188,7 +188,7 @@ fn trls_command_lines_and_configs_arrive() {
         --max_length 512 --num_processes 2 --accelerate_config zero2 --output_dir out/pairs --logging_steps 5 \\
         --ld_alpha 0.5 --no_remove_unused_columns --bf16 --some_new_option a b";
     let imported = import(line).unwrap();
-    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&imported);
     assert_eq!((imported.from, &node["data"]["train"][0]["path"]), ("TRL", &json!("hf://datasets/org/pairs")));
     assert_eq!(node["train"]["preference"], json!({"loss": "ipo", "beta": 0.3}));
     let lora = &node["model"]["foundation"]["lora"];
@@ -208,7 +208,7 @@ fn trls_command_lines_and_configs_arrive() {
     let yaml = "model_name_or_path: org/model-1B\ndatasets:\n  - path: org/a\n  - path: org/b\nassistant_only_loss: true\n\
         learning_rate: 1e-4\npacking: true\nmax_length: 256\nload_in_4bit: true\n";
     let imported = import(yaml).unwrap();
-    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&imported);
     assert_eq!((imported.from, &node["train"]["phase"], &node["train"]["lr"]), ("TRL", &json!("sft"), &json!(1e-4)));
     assert_eq!(node["data"]["train"], json!([{"path": "hf://datasets/org/a"}, {"path": "hf://datasets/org/b"}]));
     assert_eq!((missing(&imported), imported.keys.len()), (vec!["load_in_4bit"], 7));
@@ -223,13 +223,13 @@ fn trls_kto_arrives_from_every_kind_of_command() {
         ["trl kto", "python -m trl kto", "python -m trl.scripts.kto", "accelerate launch trl/scripts/kto.py"];
     for command in commands {
         let imported = import(&format!("{command} {options}")).unwrap();
-        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let node = json_of(&imported);
         let preference = json!({"loss": "kto", "beta": 0.2, "desirable_weight": 1.5, "group_size": 16});
         assert_eq!((&node["train"]["preference"], &node["train"]["global_batch_size"]), (&preference, &json!(2)));
         assert_eq!(missing(&imported), [""; 0], "{command}");
     }
     let yaml = "model_name_or_path: org/m\ndataset_name: org/labeled\nundesirable_weight: 0.5\nmax_length: 64\n";
-    let node = crate::config::yaml::parse(&import(yaml).unwrap().yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&import(yaml).unwrap());
     assert_eq!(node["train"]["preference"]["loss"], json!("kto"));
 }
 
@@ -289,7 +289,7 @@ fn llama_factorys_command_lines_arrive() {
         --output_dir out/sft --per_device_train_batch_size 2 --nproc 3 --fp16";
     for command in ["llamafactory-cli train", "python src/train_bash.py", "deepspeed --num_gpus 1 src/train.py"] {
         let imported = import(&format!("{command} {options}")).unwrap();
-        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let node = json_of(&imported);
         assert_eq!((imported.from, &node["model"]["load"]), ("LLaMA-Factory", &json!("org/m")), "{command}");
         assert_eq!(node["data"]["train"], json!([{ "path": "data/a.json" }, { "path": "data/b.json" }]));
         assert_eq!(node["model"]["foundation"]["lora"]["target_modules"], json!(["q_proj", "v_proj"]));
@@ -307,7 +307,7 @@ fn keys_of_a_config_of_llama_factory_are_replaced_by_those_of_its_command() {
     let command = format!("llamafactory-cli train {} lora_rank=16 learning_rate=1e-5 stray", path.display());
     let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
     for imported in [import(&command), import_words(&words)].map(Result::unwrap) {
-        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let node = json_of(&imported);
         assert_eq!((imported.from, &node["model"]["load"]), ("LLaMA-Factory", &json!("org/m")));
         assert_eq!((&node["model"]["foundation"]["lora"]["r"], &node["train"]["lr"]), (&json!(16), &json!(1e-5)));
         assert!(missing(&imported).contains(&"stray"), "{:?}", imported.keys);
@@ -320,14 +320,14 @@ fn lists_that_may_be_empty_and_wandb_arrive() {
     let script = "ARGS=(--train-iters 3 --optimizer muon --optimizer-cpu-offload --optimizer-offload-fraction 0.5); MORE=()\nMORE+=(--wandb-project \"p\" --wandb-exp-name n)\n\
         torchrun x/train.py \"${ARGS[@]+\"${ARGS[@]}\"}\" \"${MORE[@]:+\"${MORE[@]}\"}\"";
     let imported = import(script).unwrap();
-    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&imported);
     assert_eq!((&node["train"]["steps"], &node["train"]["optimizer"]["type"]), (&json!(3), &json!("muon")));
     assert_eq!(node["train"]["optimizer"]["offload"], json!({"to": "cpu", "fraction": 0.5}));
     assert_eq!(node["log"]["wandb"], json!({"project": "p", "name": "n"}));
     assert_eq!(missing(&imported), [""; 0]);
     // A share of nothing.
     let none = import(&script.replace("0.5", "0")).unwrap();
-    let node = crate::config::yaml::parse(&none.yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&none);
     assert_eq!((&node["train"]["optimizer"]["offload"], missing(&none)), (&json!(null), vec![]));
 }
 
@@ -335,7 +335,7 @@ fn lists_that_may_be_empty_and_wandb_arrive() {
 fn profiles_arrive_where_they_are_asked_for() {
     let profile = |flags: &str| {
         let imported = import(&format!("torchrun x/train.py --train-iters 30 {flags}")).unwrap();
-        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let node = json_of(&imported);
         (node["watch"]["profile"].clone(), missing(&imported).into_iter().map(str::to_owned).collect::<Vec<_>>())
     };
     assert_eq!(profile("--profile"), (json!({"first": 11, "steps": 2}), vec![]));

@@ -91,6 +91,10 @@ pub(super) fn settled(imported: &Imported) -> Vec<&str> {
     fates(imported, |fate| matches!(fate, Fate::Settled(_)))
 }
 
+pub(super) fn json_of(imported: &Imported) -> Value {
+    yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
+}
+
 pub(super) fn arrived(imported: &Imported) -> Vec<&str> {
     fates(imported, |fate| matches!(fate, Fate::Arrived(_)))
 }
@@ -138,7 +142,7 @@ fn axolotls_keys_arrive_and_the_others_are_named() {
     let dir = folder();
     let imported = import(&AXOLOTL.replace("DIR", &dir.path().display().to_string())).unwrap();
     assert_eq!(imported.from, "axolotl");
-    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&imported);
     let sets = &node["data"]["train"];
     assert_eq!(
         (&sets[0]["path"], &sets[1]["columns"]),
@@ -165,7 +169,7 @@ fn when_a_trainer_saves_arrives_or_is_named() {
             ("save_strategy: best\n", json!(null), "save_strategy"),
         ] {
             let imported = import(&format!("{of}{text}")).unwrap();
-            let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+            let node = json_of(&imported);
             let found = (&node["checkpoint"]["every_steps"], super::tests::missing(&imported).join(" "));
             assert_eq!(found, (&every, missing.to_owned()), "{of}{text}");
         }
@@ -175,7 +179,7 @@ fn when_a_trainer_saves_arrives_or_is_named() {
 /// What an imported config says of frozen weights, and which keys have no counterpart.
 fn frozen(text: &str) -> (Value, Vec<String>) {
     let imported = import(text).unwrap();
-    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&imported);
     let missing = fates(&imported, |fate| matches!(fate, Fate::Missing(_))).into_iter().map(str::to_owned).collect();
     (node["model"]["foundation"]["frozen_precision"].clone(), missing)
 }
@@ -212,7 +216,7 @@ fn weights_of_few_bits_arrive() {
 fn optimizers_arrive() {
     let theirs = |text: &str| {
         let imported = import(text).unwrap();
-        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let node = json_of(&imported);
         (
             node["train"]["optimizer"]["type"].clone(),
             fates(&imported, |fate| matches!(fate, Fate::Missing(_))).join(" "),
@@ -246,7 +250,7 @@ fn methods_of_training_arrive_from_both() {
     let sft = sft.replace("neftune_noise_alpha: 0\n", "").replace("pref_beta: 0.2\npref_loss: ipo\n", "");
     for text in [sft, AXOLOTL.replace("DIR", &dir.path().display().to_string())] {
         let imported = import(&format!("{text}{methods}")).unwrap();
-        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let node = json_of(&imported);
         assert_eq!((&node["train"]["label_smoothing"], &node["train"]["neftune_alpha"]), (&json!(0.1), &json!(5)));
         assert_eq!(node["model"]["foundation"]["lora"]["loraplus_lr_ratio"], json!(16.0));
         let settled = fates(&imported, |fate| matches!(fate, Fate::Settled(_)));
@@ -268,7 +272,7 @@ fn a_devices_batch_is_a_group_of_labeled_answers() {
     assert_eq!(config.train.global_batch_size, 8, "groups that are accumulated");
     let text = AXOLOTL.replace("DIR", &dir.path().display().to_string());
     let imported = import(&format!("{text}rl: kto\nkto_undesirable_weight: 0.2\n")).unwrap();
-    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&imported);
     assert_eq!(node["train"]["preference"], json!({"loss": "kto", "undesirable_weight": 0.2, "group_size": 4}));
 }
 
@@ -277,7 +281,7 @@ fn a_devices_batch_is_a_group_of_labeled_answers() {
 fn options_of_schedules_arrive_and_other_stages_are_refused() {
     let min_lr = |text: &str| {
         let imported = import(text).unwrap();
-        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let node = json_of(&imported);
         node["train"]["min_lr"].as_f64()
     };
     let factory = "model_name_or_path: a/b\nstage: sft\nlearning_rate: 2.0e-4\n";
@@ -299,7 +303,7 @@ fn options_of_schedules_arrive_and_other_stages_are_refused() {
     }
     let quantized = |more: &str| {
         let imported = import(&format!("{trl}use_peft: true\n{more}")).unwrap();
-        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let node = json_of(&imported);
         node["model"]["foundation"]["frozen_precision"].clone()
     };
     assert_eq!(quantized("load_in_4bit: true\n"), json!("nf4"));
@@ -326,7 +330,7 @@ fn switches_in_words_are_read() {
         assert!(of(&format!("bf16: {word}\n")).yaml.contains("precision: bf16"), "{word}");
     }
     assert!(!of("bf16: no\n").yaml.contains("bf16"));
-    let node = crate::config::yaml::parse(&of("run_name: on\n").yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&of("run_name: on\n"));
     assert_eq!(node["run"]["name"], "on");
 }
 
@@ -364,7 +368,7 @@ fn what_is_of_nobody_is_refused() {
 /// counterpart.
 fn deepspeed(value: &str) -> (Value, Value, Vec<String>) {
     let imported = import(&format!("model_name_or_path: a/b\ndeepspeed: {value}\n")).unwrap();
-    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let node = json_of(&imported);
     let missing = fates(&imported, |fate| matches!(fate, Fate::Missing(_))).into_iter().map(str::to_owned).collect();
     (node["pools"]["foundation"]["zero"].clone(), node["train"]["optimizer"]["offload"].clone(), missing)
 }
@@ -410,7 +414,7 @@ fn llama_factorys_freeze_trains_what_it_trains_there() {
         let text = format!("model_name_or_path: {model}\nstage: sft\nfinetuning_type: freeze\ndataset: a\n{more}");
         let imported = import(&text).unwrap();
         assert_eq!(missing(&imported), [""; 0], "{more}");
-        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let node = json_of(&imported);
         let foundation = &node["model"]["foundation"];
         assert_eq!((&foundation["freeze"], &foundation["lora"]), (&json!(true), &json!(null)), "{more}");
         foundation["train_patterns"].clone()
@@ -431,7 +435,7 @@ fn llama_factory_trains_no_tower_unless_told() {
     let parts = |more: &str| {
         let text = format!("model_name_or_path: org/model-8B\nstage: sft\nfinetuning_type: lora\ndataset: a\n{more}");
         let imported = import(&text).unwrap();
-        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let node = json_of(&imported);
         let frozen = ["image_encoder", "image_projector"].map(|part| node["model"][part]["freeze"].as_bool());
         (frozen, imported.notes.iter().any(|note| note.contains("vision-language")))
     };

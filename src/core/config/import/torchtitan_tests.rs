@@ -1,6 +1,6 @@
 //! Configs and commands in the manner of torchtitan's examples, and what comes of them.
 
-use super::tests::{arrived, missing, settled};
+use super::tests::{arrived, json_of, missing, settled};
 use super::*;
 use crate::config::load_text;
 use serde_json::json;
@@ -56,10 +56,6 @@ filter_fqns = ["output"]
 key = 7
 "#;
 
-fn node(imported: &Imported) -> Value {
-    crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
-}
-
 /// A config with these lines of `training`, and sections behind them.
 fn of(lines: &str) -> Imported {
     import(&format!("[model]\nflavor = \"1B\"\nhf_assets_path = \"a/b\"\n[training]\n{lines}\n")).unwrap()
@@ -77,7 +73,7 @@ fn a_config_of_torchtitan_arrives() {
     assert_eq!((train.optimizer.weight_decay, train.optimizer.betas, train.clip_grad), (0.1, [0.9, 0.95], 1.0));
     assert_eq!((config.checkpoint.every_steps, config.checkpoint.keep_last, data.shuffle), (250, 10, false));
     assert_eq!((config.log.every_steps, config.log.tensorboard), (5, false));
-    let found = node(&imported);
+    let found = json_of(&imported);
     assert_eq!(found["data"]["train"], json!([{ "path": "hf://datasets/allenai/c4/en" }]));
     assert_eq!((&found["train"]["schedule"], &found["train"]["phase"]), (&json!("wsd"), &json!("pretrain")));
     assert_eq!(found["model"]["load"], json!("org/model-1B"));
@@ -99,17 +95,17 @@ fn options_replace_keys_of_the_toml_that_a_command_names() {
     let launcher = "torchrun --nproc_per_node=8 --role rank --tee 3 -m torchtitan.train";
     let options = "--training.steps 10 --parallelism.tensor_parallel_degree=2 --training.batch_size 3";
     let imported = import(&format!("{launcher} --job.config_file {path} {options}\n")).unwrap();
-    let found = node(&imported);
+    let found = json_of(&imported);
     assert_eq!((&found["train"]["steps"], &found["train"]["global_batch_size"]), (&json!(10), &json!(12)));
     let pool = json!({ "replicas": 4, "zero": 3, "tensor_parallel": 2, "sequence_parallel": true });
     assert_eq!(found["pools"]["foundation"], pool);
     assert!(settled(&imported).contains(&path.as_str()) && arrived(&imported).contains(&"--training.batch_size"));
     let words = |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
     let script = import_words(&words(&format!("CONFIG_FILE={path} ./run_train.sh --training.steps 20"))).unwrap();
-    assert_eq!((script.from, &node(&script)["train"]["steps"]), ("torchtitan", &json!(20)));
+    assert_eq!((script.from, &json_of(&script)["train"]["steps"]), ("torchtitan", &json!(20)));
     for program in ["./run_train.sh", "bash run_train.sh"] {
         let assigned = import(&format!("CONFIG_FILE={path}\nNGPU=2 {program} --training.steps 30\n")).unwrap();
-        let found = node(&assigned);
+        let found = json_of(&assigned);
         assert_eq!((&found["train"]["steps"], &found["pools"]["foundation"]["replicas"]), (&json!(30), &json!(2)));
         assert!(arrived(&assigned).contains(&"NGPU"), "{program}: {:?}", assigned.keys);
     }
@@ -123,7 +119,7 @@ fn options_replace_keys_of_the_toml_that_a_command_names() {
 fn schedules_and_weights_are_those_of_torchtitan() {
     let schedule = |lines: &str| {
         let imported = of(&format!("steps = 1000\n[lr_scheduler]\n{lines}"));
-        let train = node(&imported)["train"].clone();
+        let train = json_of(&imported)["train"].clone();
         (train["schedule"].clone(), train["decay_steps"].clone(), missing(&imported).len())
     };
     assert_eq!(schedule("warmup_steps = 100"), (json!("linear"), Value::Null, 0));
@@ -144,10 +140,10 @@ fn schedules_and_weights_are_those_of_torchtitan() {
     assert_eq!(missing(&first), Vec::<&str>::new());
     let decays = |lines: &str| of(lines).notes.iter().any(|note| note.contains("norms and biases"));
     assert!(decays("steps = 1") && !decays("steps = 1\n[optimizer]\nweight_decay = 0"));
-    let loaded = node(&of("steps = 1\n[checkpoint]\nenable = true\ninitial_load_in_hf = true\nkeep_latest_k = 0"));
+    let loaded = json_of(&of("steps = 1\n[checkpoint]\nenable = true\ninitial_load_in_hf = true\nkeep_latest_k = 0"));
     assert_eq!((&loaded["model"]["load"], &loaded["model"]["weights"]), (&json!("a/b"), &Value::Null));
     assert_eq!(loaded["checkpoint"]["keep_last"], json!(10));
-    let unsaved = node(&of("dataset_path = \"./texts\"\n[validation]\nenable = true\nfreq = 50"));
+    let unsaved = json_of(&of("dataset_path = \"./texts\"\n[validation]\nenable = true\nfreq = 50"));
     assert_eq!(unsaved["checkpoint"], json!({ "every_steps": 0, "at_end": false }));
     assert_eq!(unsaved["data"]["train"], json!([{ "path": "./texts" }]));
     assert_eq!(unsaved["eval"], json!({ "path": "hf://datasets/allenai/c4/en/validation", "every_steps": 50 }));

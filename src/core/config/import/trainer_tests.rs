@@ -1,28 +1,17 @@
 //! Checks how keys of transformers' trainer and of axolotl are translated, and which notes tell where a run would be another one.
 
-use super::tests::{missing, settled};
+use super::defaults_tests::{AXOLOTL, FACTORY, TRL, says};
+use super::tests::{json_of, missing, settled};
 use super::*;
 use serde_json::json;
-
-const FACTORY: &str = "model_name_or_path: a/b\nstage: sft\n";
-const TRL: &str = "model_name_or_path: a/b\ndataset_name: x/y\n";
-const AXOLOTL: &str = "base_model: a/b\ndatasets: [{path: x/y, type: alpaca}]\nlearning_rate: 1e-4\n";
-
-fn node(imported: &Imported) -> Value {
-    crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
-}
-
-fn says(imported: &Imported, part: &str) -> bool {
-    imported.notes.iter().any(|note| note.contains(part))
-}
 
 #[test]
 fn a_batch_is_that_of_all_devices_that_are_known() {
     let batch = "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n";
     let alone = import(&format!("{FACTORY}{batch}")).unwrap();
-    assert_eq!((&node(&alone)["train"]["global_batch_size"], says(&alone, "multiply it")), (&json!(8), true));
+    assert_eq!((&json_of(&alone)["train"]["global_batch_size"], says(&alone, "multiply it")), (&json!(8), true));
     let launched = import(&format!("{TRL}{batch}num_processes: 8\n")).unwrap();
-    let found = node(&launched);
+    let found = json_of(&launched);
     assert_eq!(
         (&found["train"]["global_batch_size"], &found["pools"]["foundation"]["replicas"]),
         (&json!(64), &json!(8))
@@ -31,10 +20,10 @@ fn a_batch_is_that_of_all_devices_that_are_known() {
     let line =
         "torchrun --nproc_per_node 4 trl/scripts/sft.py --model_name_or_path a/b --per_device_train_batch_size 2";
     let launched = import(line).unwrap();
-    assert_eq!((&node(&launched)["train"]["global_batch_size"], missing(&launched)), (&json!(8), vec![]));
+    assert_eq!((&json_of(&launched)["train"]["global_batch_size"], missing(&launched)), (&json!(8), vec![]));
     let layout =
         "micro_batch_size: 3\ndp_replicate_size: 2\ndp_shard_size: 4\ntensor_parallel_size: 2\nfsdp_version: 2\n";
-    let sharded = node(&import(&format!("{AXOLOTL}{layout}")).unwrap());
+    let sharded = json_of(&import(&format!("{AXOLOTL}{layout}")).unwrap());
     assert_eq!(sharded["train"]["global_batch_size"], json!(24));
     assert_eq!(sharded["pools"]["foundation"], json!({ "replicas": 8, "tensor_parallel": 2, "zero": 3 }));
 }
@@ -44,7 +33,7 @@ fn early_stopping_and_the_best_model_arrive() {
     let every = "eval_strategy: steps\neval_steps: 50\nload_best_model_at_end: true\n";
     let stopped =
         import(&format!("{FACTORY}{every}metric_for_best_model: eval_loss\nearly_stopping_steps: 3\n")).unwrap();
-    assert_eq!(node(&stopped)["eval"], json!({ "every_steps": 50, "patience": 3 }));
+    assert_eq!(json_of(&stopped)["eval"], json!({ "every_steps": 50, "patience": 3 }));
     let found = settled(&stopped);
     assert!(found.contains(&"load_best_model_at_end") && found.contains(&"metric_for_best_model"), "{found:?}");
     assert!(missing(&stopped).is_empty(), "{:?}", missing(&stopped));
@@ -54,7 +43,7 @@ fn early_stopping_and_the_best_model_arrive() {
 
 #[test]
 fn where_they_pack_a_batch_counts_packs() {
-    let mode = |text: &str| node(&import(text).unwrap())["data"]["pack"]["mode"].clone();
+    let mode = |text: &str| json_of(&import(text).unwrap())["data"]["pack"]["mode"].clone();
     for (text, expected) in [
         (format!("{AXOLOTL}sample_packing: true\n"), json!("offline")),
         (format!("{AXOLOTL}sample_packing: true\nmax_steps: 9\n"), json!("stream")),
@@ -77,31 +66,31 @@ fn where_they_pack_a_batch_counts_packs() {
 fn shares_of_steps_are_steps() {
     let every = "save_steps: 0.25\neval_strategy: steps\neval_steps: 0.1\nlogging_steps: 5\n";
     let known = import(&format!("{FACTORY}{every}max_steps: 30\n")).unwrap();
-    let found = node(&known);
+    let found = json_of(&known);
     let steps = ["checkpoint", "eval", "log"].map(|section| found[section]["every_steps"].as_u64());
     assert_eq!(steps, [Some(8), Some(3), Some(5)]);
     let unknown = import(&format!("{FACTORY}{every}")).unwrap();
     assert_eq!(missing(&unknown), ["eval_steps", "save_steps"]);
     // A trainer saves every 500 steps unless told otherwise.
     for text in [FACTORY.to_owned(), format!("{FACTORY}save_strategy: steps\n")] {
-        assert_eq!(node(&import(&text).unwrap())["checkpoint"]["every_steps"], json!(500), "{text}");
+        assert_eq!(json_of(&import(&text).unwrap())["checkpoint"]["every_steps"], json!(500), "{text}");
     }
-    assert_eq!(node(&import(&format!("{FACTORY}save_strategy: epoch\n")).unwrap())["checkpoint"], json!(null));
+    assert_eq!(json_of(&import(&format!("{FACTORY}save_strategy: epoch\n")).unwrap())["checkpoint"], json!(null));
 }
 
 #[test]
 fn defaults_that_differ_are_written() {
-    let factory = node(&import(FACTORY).unwrap());
+    let factory = json_of(&import(FACTORY).unwrap());
     assert_eq!(factory["data"]["pack"], json!({ "too_long": "truncate", "max_tokens": 2048 }));
-    let axolotl = node(&import(AXOLOTL).unwrap());
+    let axolotl = json_of(&import(AXOLOTL).unwrap());
     assert_eq!((&axolotl["train"]["precision"], &axolotl["train"]["schedule"]), (&json!("bf16"), &json!("cosine")));
-    let plain = node(&import(&format!("{AXOLOTL}bf16: false\nlr_scheduler: linear\n")).unwrap());
+    let plain = json_of(&import(&format!("{AXOLOTL}bf16: false\nlr_scheduler: linear\n")).unwrap());
     assert_eq!((&plain["train"]["precision"], &plain["train"]["schedule"]), (&json!(null), &json!("linear")));
-    let low = node(&import(&format!("{AXOLOTL}cosine_min_lr_ratio: 0.1\n")).unwrap());
+    let low = json_of(&import(&format!("{AXOLOTL}cosine_min_lr_ratio: 0.1\n")).unwrap());
     assert!((low["train"]["min_lr"].as_f64().unwrap() - 1e-5).abs() < 1e-12, "{low}");
     // Keys of adapters say nothing without one.
     let whole = import(&format!("{AXOLOTL}adapter:\nlora_r: 8\nlora_alpha: 16\n")).unwrap();
-    assert_eq!(node(&whole)["model"], json!({ "load": "a/b" }));
+    assert_eq!(json_of(&whole)["model"], json!({ "load": "a/b" }));
     assert!(["lora_r", "lora_alpha"].iter().all(|key| settled(&whole).contains(key)));
 }
 
@@ -109,16 +98,16 @@ fn defaults_that_differ_are_written() {
 fn trackers_evaluations_and_shards_arrive() {
     let of = |lines: &str| import(&format!("{FACTORY}{lines}")).unwrap();
     let several = of("report_to: [tensorboard, wandb]\n");
-    assert_eq!((&node(&several)["log"]["wandb"]["project"], missing(&several)), (&json!("loongforge"), vec![]));
+    assert_eq!((&json_of(&several)["log"]["wandb"]["project"], missing(&several)), (&json!("loongforge"), vec![]));
     let unknown = of("report_to: [wandb, trackio]\n");
     assert_eq!(
-        (&node(&unknown)["log"]["wandb"]["project"], missing(&unknown)),
+        (&json_of(&unknown)["log"]["wandb"]["project"], missing(&unknown)),
         (&json!("loongforge"), vec!["report_to"])
     );
     for word in ["no", "\"no\"", "false"] {
         assert!(settled(&of(&format!("eval_strategy: {word}\neval_steps: 5\n"))).contains(&"eval_steps"), "{word}");
     }
-    let zero = |lines: &str| node(&of(lines))["pools"]["foundation"]["zero"].clone();
+    let zero = |lines: &str| json_of(&of(lines))["pools"]["foundation"]["zero"].clone();
     assert_eq!([zero("fsdp: full_shard auto_wrap\n"), zero("fsdp: [shard_grad_op]\n")], [json!(3), json!(2)]);
     assert_eq!([zero("fsdp: \"\"\n"), zero("")], [json!(null), json!(null)]);
 }
@@ -128,10 +117,10 @@ fn trackers_evaluations_and_shards_arrive() {
 fn limits_of_frames_are_not_taken_for_those_of_videos() {
     let lines = "stage: sft\nvideo_max_pixels: 16384\nvideo_fps: 2.0\n";
     let each = import(&format!("model_name_or_path: org/Qwen2.5-VL-7B\n{lines}")).unwrap();
-    assert_eq!(node(&each)["data"]["video"], json!({ "max_pixels": 16384, "fps": 2.0, "max_frames": 128 }));
+    assert_eq!(json_of(&each)["data"]["video"], json!({ "max_pixels": 16384, "fps": 2.0, "max_frames": 128 }));
     let all = import(&format!("model_name_or_path: org/Qwen3-VL-8B\n{lines}")).unwrap();
     let frames = json!({ "fps": 2.0, "max_frames": 128 });
-    assert_eq!((&node(&all)["data"]["video"], missing(&all)), (&frames, vec!["video_max_pixels"]));
+    assert_eq!((&json_of(&all)["data"]["video"], missing(&all)), (&frames, vec!["video_max_pixels"]));
 }
 
 #[test]
@@ -143,7 +132,7 @@ fn moments_have_the_bits_that_were_asked_for() {
     ] {
         let imported = import(&format!("{FACTORY}optim: {name}\n")).unwrap();
         assert_eq!(
-            (&node(&imported)["train"]["optimizer"]["type"], missing(&imported).len() == 1),
+            (&json_of(&imported)["train"]["optimizer"]["type"], missing(&imported).len() == 1),
             (&kind, is_missing),
             "{name}"
         );
@@ -163,7 +152,7 @@ test_datasets: [{path: ./held.jsonl, split: train}]
 ";
     let imported = import(sets).unwrap();
     assert_eq!(
-        node(&imported)["data"]["train"],
+        json_of(&imported)["data"]["train"],
         json!([
             { "path": "hf://datasets/org/data-v1.5/main/test", "columns": { "messages": "talks" } },
             { "path": "hf://datasets/org/whole" },
@@ -172,10 +161,10 @@ test_datasets: [{path: ./held.jsonl, split: train}]
         ])
     );
     assert_eq!(missing(&imported), ["datasets[1].shards", "datasets[1].split", "datasets[2].type"]);
-    assert_eq!(node(&imported)["eval"]["path"], json!("./held.jsonl"));
+    assert_eq!(json_of(&imported)["eval"]["path"], json!("./held.jsonl"));
     assert!(says(&imported, "equal share"));
     let texts = "base_model: a/b\npretraining_dataset: {path: org/web, name: small, type: pretrain, text_column: body}\nmax_steps: 5\n";
-    let found = node(&import(texts).unwrap());
+    let found = json_of(&import(texts).unwrap());
     assert_eq!(found["train"]["phase"], json!("pretrain"));
     assert_eq!(
         found["data"]["train"],
@@ -183,12 +172,12 @@ test_datasets: [{path: ./held.jsonl, split: train}]
     );
     let pairs = "base_model: a/b\nrl: dpo\ndatasets: [{path: ./p.json, field_messages: talk, field_chosen: good}]\n";
     let columns = json!({ "prompt": "talk", "chosen": "good" });
-    assert_eq!(node(&import(pairs).unwrap())["data"]["train"][0]["columns"], columns);
+    assert_eq!(json_of(&import(pairs).unwrap())["data"]["train"][0]["columns"], columns);
 }
 
 #[test]
 fn splits_of_trls_sets_arrive() {
-    let found = |lines: &str| node(&import(&format!("{TRL}{lines}")).unwrap());
+    let found = |lines: &str| json_of(&import(&format!("{TRL}{lines}")).unwrap());
     let named = found(
         "dataset_config: main\ndataset_train_split: part\ndataset_test_split: held\neval_strategy: steps\neval_steps: 5\n",
     );
@@ -203,7 +192,7 @@ fn splits_of_trls_sets_arrive() {
 /// TRL counts answers alone where either key asks for it, in whatever order they are read.
 #[test]
 fn one_key_of_trls_losses_does_not_undo_the_other() {
-    let phase = |lines: &str| node(&import(&format!("{TRL}{lines}")).unwrap())["train"]["phase"].clone();
+    let phase = |lines: &str| json_of(&import(&format!("{TRL}{lines}")).unwrap())["train"]["phase"].clone();
     assert_eq!(phase("assistant_only_loss: true\ncompletion_only_loss: false\n"), json!("sft"));
     assert_eq!(phase("assistant_only_loss: false\ncompletion_only_loss: true\n"), json!("sft"));
     assert_eq!(phase("assistant_only_loss: false\ncompletion_only_loss: false\n"), json!("pretrain"));
@@ -216,7 +205,7 @@ fn a_divergence_leaves_the_loss_as_it_is() {
         let lines = format!("{TRL}beta: 0.1\nloss_type: ipo\nf_divergence_type: {name}\n");
         let imported = import(&lines).unwrap();
         let is_missing = missing(&imported).contains(&"f_divergence_type");
-        (node(&imported)["train"]["preference"]["loss"].clone(), is_missing)
+        (json_of(&imported)["train"]["preference"]["loss"].clone(), is_missing)
     };
     assert_eq!(of("reverse_kl"), (json!("ipo"), false));
     assert_eq!(of("js_divergence"), (json!("ipo"), true));
@@ -243,7 +232,10 @@ fn what_trains_something_else_is_refused() {
 fn adapters_leave_the_image_tower_as_it_is() {
     let model = |name: &str, key: &str| {
         let imported = import(&format!("model_name_or_path: {name}\ndataset_name: x/y\n{key}")).unwrap();
-        (node(&imported)["model"]["image_encoder"]["freeze"].clone(), says(&imported, "to layers of the image tower"))
+        (
+            json_of(&imported)["model"]["image_encoder"]["freeze"].clone(),
+            says(&imported, "to layers of the image tower"),
+        )
     };
     assert_eq!(model("Qwen/Qwen2.5-VL-3B-Instruct", "use_peft: true\n"), (json!(true), true));
     assert_eq!(model("Qwen/Qwen2.5-VL-3B-Instruct", ""), (json!(null), false));
@@ -265,7 +257,7 @@ fn evaluations_without_samples_are_told() {
 fn samples_of_any_length_are_told_where_nothing_bounds_them() {
     let of = |length: &str| {
         let imported = import(&format!("{TRL}{length}")).unwrap();
-        (node(&imported)["data"]["pack"].clone(), says(&imported, "any length"))
+        (json_of(&imported)["data"]["pack"].clone(), says(&imported, "any length"))
     };
     let pack = |tokens: u64| json!({ "max_tokens": tokens, "too_long": "truncate" });
     assert_eq!((of(""), of("max_length: 64\n")), ((pack(1024), false), (pack(64), false)));
@@ -274,5 +266,5 @@ fn samples_of_any_length_are_told_where_nothing_bounds_them() {
     }
     let line = "trl sft --model_name_or_path a/b --dataset_name x/y --max_length -1";
     let imported = import(line).unwrap();
-    assert_eq!((missing(&imported), &node(&imported)["data"]["pack"]), (vec!["--max_length"], &json!(null)));
+    assert_eq!((missing(&imported), &json_of(&imported)["data"]["pack"]), (vec!["--max_length"], &json!(null)));
 }

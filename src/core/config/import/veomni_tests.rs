@@ -1,6 +1,6 @@
 //! Configs and commands in the manner of VeOmni's examples, and what comes of them.
 
-use super::tests::{arrived, missing, settled};
+use super::tests::{arrived, json_of, missing, settled};
 use super::*;
 use crate::config::load_text;
 use serde_json::json;
@@ -52,10 +52,6 @@ train:
   wandb_project: p
 ";
 
-fn node(imported: &Imported) -> Value {
-    crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
-}
-
 /// A config of these keys of `model`, `data` and `train`.
 fn of(model: &str, data: &str, train: &str) -> Imported {
     let model = format!("model: {{ model_path: org/a, {model} }}\n");
@@ -76,7 +72,7 @@ fn a_config_of_veomni_arrives() {
     assert_eq!((train.lr, train.min_lr, train.warmup_ratio, train.clip_grad), (1e-4, 1e-7, Some(0.02), 1.0));
     assert_eq!((train.optimizer.weight_decay, train.optimizer.betas), (0.0, [0.9, 0.95]));
     assert_eq!((config.checkpoint.every_steps, config.pools.foundation.zero), (100, 3));
-    let found = node(&imported);
+    let found = json_of(&imported);
     assert_eq!(found["data"]["train"][0]["columns"], json!({ "messages": "dialogue" }));
     assert_eq!((&found["data"]["template"], &found["data"]["pack"]["mode"]), (&json!("chatml"), &json!("stream")));
     assert_eq!(
@@ -95,7 +91,7 @@ fn options_replace_keys_of_the_config_that_a_command_names() {
     let options = "--train.lr 2e-5 --train.ulysses_parallel_size 2 --data.text_keys text --train.some 1";
     let line = format!("torchrun --nnodes=1 --nproc-per-node 8 tasks/train_torch.py {config} {options}\n");
     let imported = import(&line).unwrap();
-    let found = node(&imported);
+    let found = json_of(&imported);
     let (train, pool) = (&found["train"], &found["pools"]["foundation"]);
     // Two of each of four devices that do not share a row; 8,192 tokens a step.
     assert_eq!((&train["global_batch_size"], &train["steps"]), (&json!(8), &json!(128)));
@@ -124,12 +120,12 @@ fn a_config_that_is_not_here_is_told() {
     let line = "bash train.sh tasks/train_text.py none/here.yaml --model.model_path org/a --train.optimizer.lr 1e-5\n";
     let imported = import(line).unwrap();
     assert_eq!((imported.from, missing(&imported)), ("VeOmni", vec!["none/here.yaml"]));
-    assert_eq!(node(&imported)["train"]["lr"].as_f64(), Some(1e-5));
+    assert_eq!(json_of(&imported)["train"]["lr"].as_f64(), Some(1e-5));
 }
 
 #[test]
 fn a_run_without_dynamic_batches_counts_epochs() {
-    let run = |train: &str| node(&of("", "train_size: 4096, max_seq_len: 1024", train));
+    let run = |train: &str| json_of(&of("", "train_size: 4096, max_seq_len: 1024", train));
     let padded = run("dyn_bsz: false, global_batch_size: 4, num_train_epochs: 2");
     assert_eq!((padded["train"]["epochs"].as_f64(), &padded["train"]["steps"]), (Some(2.0), &Value::Null));
     assert_eq!(padded["data"]["pack"]["mode"], Value::Null);
@@ -154,7 +150,7 @@ fn adapters_and_towers_arrive() {
     let media = &format!("chat_template: qwen3vl, mm_configs: {{ {limits} }}");
     let lora = "lora_config: { rank: 16, alpha: 32, lora_modules: [q_proj], bias: none, share_expert_lora: false }";
     let adapted = of(lora, media, "");
-    let found = node(&adapted);
+    let found = json_of(&adapted);
     let lora = &found["model"]["foundation"]["lora"];
     assert_eq!((&lora["r"], lora["alpha"].as_f64()), (&json!(16), Some(32.0)));
     assert_eq!((&lora["target_modules"], &found["pools"]["encoder"]), (&json!(["q_proj"]), &Value::Null));
@@ -164,13 +160,13 @@ fn adapters_and_towers_arrive() {
     assert_eq!(limits, [Some(9), Some(7)]);
     assert_eq!(missing(&adapted), ["data.mm_configs.video_max_pixels"]);
     // The image tower has a rate of its own by default.
-    let rate = |train: &str| node(&of("", media, train))["pools"]["encoder"]["lr"].as_f64();
+    let rate = |train: &str| json_of(&of("", media, train))["pools"]["encoder"]["lr"].as_f64();
     assert_eq!((rate(""), rate("vit_lr: 2.0e-6"), rate("freeze_vit: true")), (Some(1e-6), Some(2e-6), None));
     // The name of a folder above the model says nothing of it.
     let text = import("model: { model_path: /VeOmni/vl/text-8B }\ntrain: { seed: 1 }\n").unwrap();
-    assert_eq!(node(&text)["pools"]["encoder"], Value::Null);
+    assert_eq!(json_of(&text)["pools"]["encoder"], Value::Null);
     let experts = of("lora_config: { target_parameters: [experts.down_proj] }", "", "");
-    let lora = &node(&experts)["model"]["foundation"]["lora"];
+    let lora = &json_of(&experts)["model"]["foundation"]["lora"];
     assert_eq!((&lora["r"], &lora["target_modules"]), (&json!(8), &json!([])));
 }
 
@@ -178,7 +174,7 @@ fn adapters_and_towers_arrive() {
 fn pairs_sources_and_muon_arrive() {
     let pairs = "data_type: dpo }\ndpo_config: { beta: 0.2, loss_type: ipo, label_smoothing: 0.1, reference_free: true";
     let pairs = of("", pairs, "");
-    assert_eq!(node(&pairs)["train"]["preference"], json!({ "loss": "ipo", "beta": 0.2 }));
+    assert_eq!(json_of(&pairs)["train"]["preference"], json!({ "loss": "ipo", "beta": 0.2 }));
     assert_eq!(missing(&pairs), ["dpo_config.reference_free"]);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("sources.yaml");
@@ -186,7 +182,7 @@ fn pairs_sources_and_muon_arrive() {
     std::fs::write(&file, sources).unwrap();
     let of_path = |path: &str| {
         let imported = import(&format!("data: {{ train_path: \"{path}\" }}\ntrain: {{ seed: 1 }}\n")).unwrap();
-        (node(&imported)["data"]["train"].clone(), missing(&imported).contains(&"data.train_path"))
+        (json_of(&imported)["data"]["train"].clone(), missing(&imported).contains(&"data.train_path"))
     };
     let mixed = json!([{ "path": "a", "weight": 0.25 }, { "path": "b", "weight": 0.75 }]);
     assert_eq!(of_path(&file.display().to_string()), (mixed, false));
@@ -197,10 +193,10 @@ fn pairs_sources_and_muon_arrive() {
     let decays = |train: &str| of("", "", train).notes.iter().any(|note| note.contains("norms and biases"));
     assert!(decays("optimizer: { weight_decay: 0.1 }") && !decays(""));
     let muon = of("", "", "optimizer: { type: muon, lr: 2.0e-4, muon_lr: 1.0e-3, muon_nesterov: false }");
-    let optimizer = &node(&muon)["train"]["optimizer"];
+    let optimizer = &json_of(&muon)["train"]["optimizer"];
     assert_eq!((&optimizer["type"], optimizer["muon"]["lr_ratio"].as_f64()), (&json!("muon"), Some(5.0)));
     assert_eq!(missing(&muon), ["train.optimizer.muon_nesterov"]);
-    let original = node(&of("", "", "optimizer: { type: muon, muon_adjust_lr_fn: original }"));
+    let original = json_of(&of("", "", "optimizer: { type: muon, muon_adjust_lr_fn: original }"));
     assert_eq!(original["train"]["optimizer"]["muon"]["lr_ratio"].as_f64(), Some(25.0));
 }
 
