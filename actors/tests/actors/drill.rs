@@ -2,7 +2,7 @@
 //! is a thread of this one; their sockets are real.
 
 use crate::fake::{self, Script as Engines, engine, rules, spec};
-use crate::witness::{RecordingObserver, Seen};
+use crate::witness::{RecordingObserver, Seen, witness};
 use loongforge_actors::drill::{Proxy, Script};
 use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
 use loongforge_actors::{
@@ -31,7 +31,7 @@ fn run_spec(dir: &Path, lease: Duration) -> RunSpec {
 }
 
 /// Tells the proxy of steps.
-struct Steps(RecordingObserver, Arc<Proxy>);
+struct Steps(Box<RecordingObserver>, Arc<Proxy>);
 
 impl loongforge_actors::Observer for Steps {
     fn step(&mut self, summary: &StepSummary) {
@@ -52,15 +52,10 @@ impl loongforge_actors::Observer for Steps {
     }
 }
 
-fn witness() -> (Arc<Mutex<Seen>>, RecordingObserver) {
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    (seen.clone(), RecordingObserver { seen, stop_after: None, can_publish: true })
-}
-
 fn twin() -> Vec<f64> {
     let dir = tempfile::tempdir().unwrap();
     let (seen, observer) = witness();
-    run_in_process(run_spec(dir.path(), Duration::from_secs(20)), make, Box::new(observer)).unwrap();
+    run_in_process(run_spec(dir.path(), Duration::from_secs(20)), make, observer).unwrap();
     let losses = seen.lock().unwrap().losses.clone();
     assert_eq!(losses.len() as u64, STEPS);
     losses

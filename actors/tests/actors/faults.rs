@@ -3,7 +3,7 @@
 
 use crate::fake::{self, Script, engine, routed, routed_rules, rules, spec};
 use crate::meeting::meeting;
-use crate::witness::{RecordingObserver, Seen};
+use crate::witness::{Seen, witness};
 use loongforge_actors::launch::net::Security;
 use loongforge_actors::launch::{WantedActor, scale_run};
 use loongforge_actors::{
@@ -15,7 +15,7 @@ use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
@@ -132,11 +132,6 @@ impl Case {
         });
         (std::mem::take(&mut *seen.lock().unwrap()), result)
     }
-}
-
-fn witness() -> (Arc<Mutex<Seen>>, Box<RecordingObserver>) {
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    (seen.clone(), Box::new(RecordingObserver { seen, stop_after: None, can_publish: true }))
 }
 
 fn left(seen: &Seen) -> Vec<u32> {

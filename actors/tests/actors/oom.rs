@@ -3,10 +3,8 @@
 use crate::fake::{self, Script, engine, rules, spec};
 use crate::meeting::meeting;
 use crate::must;
-use crate::witness::{RecordingObserver, Seen};
-use loongforge_actors::{
-    Assignment, EngineFactory, Observer, RunSpec, Start, run_in_process, serve_role, serve_scheduler,
-};
+use crate::witness::witness;
+use loongforge_actors::{Assignment, EngineFactory, RunSpec, Start, run_in_process, serve_role, serve_scheduler};
 use loongforge_core::config::Address;
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
@@ -14,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
@@ -52,11 +50,6 @@ fn child() {
 
 fn run_spec(dir: &Path, state: SchedulerState) -> RunSpec {
     fake::run_spec(dir, CoordinatorSpec { encoders: rules(&POOLS, true, true), state, ..spec(&POOLS, STEPS) })
-}
-
-fn witness() -> (Arc<Mutex<Seen>>, Box<dyn Observer>) {
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    (seen.clone(), Box::new(RecordingObserver { seen, stop_after: None, can_publish: true }))
 }
 
 /// A group of processes with a limit of its own for each; gone with this.

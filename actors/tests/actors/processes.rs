@@ -1,7 +1,7 @@
 //! One process per actor: real processes of this test binary, Unix sockets and shared memory, with fake engines.
 
 use crate::fake::{self, Script, engine, spec};
-use crate::witness::{RecordingObserver, Seen};
+use crate::witness::witness;
 use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
 use loongforge_actors::{
     Assignment, EngineFactory, Meeting, RunError, RunSpec, Start, run_in_process, serve_role, serve_scheduler,
@@ -11,7 +11,7 @@ use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 static POOLS: LazyLock<PoolSizes> = LazyLock::new(|| PoolSizes::of_roles(2, 2, 1));
@@ -78,11 +78,6 @@ fn child() {
 
 fn run_spec(dir: &Path) -> RunSpec {
     RunSpec { lease: Duration::from_secs(2), ..fake::run_spec(dir, spec(&POOLS, 12)) }
-}
-
-fn witness() -> (Arc<Mutex<Seen>>, Box<RecordingObserver>) {
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    (seen.clone(), Box::new(RecordingObserver { seen, stop_after: None, can_publish: true }))
 }
 
 /// A run with a child process an actor.

@@ -11,11 +11,11 @@ use crate::model::ModelConfig;
 use crate::params::LinearModule;
 use crate::train::hf::write_tensor_file;
 
-fn fixture(name: &str) -> PathBuf {
+pub(super) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies").join(name)
 }
 
-fn tensor(folder: &Path, file: &str, name: &str) -> Tensor {
+pub(super) fn tensor(folder: &Path, file: &str, name: &str) -> Tensor {
     let all = Tensor::read_safetensors(folder.join(file)).unwrap();
     all.into_iter().find(|(found, _)| found == name).unwrap().1
 }

@@ -1,6 +1,6 @@
 //! X-VLA's folders as lerobot writes them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use loongforge_core::config::Precision;
 use loongforge_core::data::{ColumnValues, IGNORE_INDEX, Media, Sample, SampleColumn};
@@ -9,15 +9,7 @@ use serde_json::Value;
 use tch::{Device, Tensor};
 
 use super::PolicyModel;
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies").join(name)
-}
-
-fn tensor(folder: &Path, file: &str, name: &str) -> Tensor {
-    let all = Tensor::read_safetensors(folder.join(file)).unwrap();
-    all.into_iter().find(|(found, _)| found == name).unwrap().1
-}
+use super::tests::{fixture, tensor};
 
 /// A sample of the fixture as data actors make it.
 fn sample(folder: &Path, model: &PolicyModel, number: i64) -> Sample {

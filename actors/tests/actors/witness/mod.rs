@@ -25,6 +25,12 @@ pub struct RecordingObserver {
     pub can_publish: bool,
 }
 
+/// An observer of a run to its end, and what it has seen.
+pub fn witness() -> (Arc<Mutex<Seen>>, Box<RecordingObserver>) {
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    (seen.clone(), Box::new(RecordingObserver { seen, stop_after: None, can_publish: true }))
+}
+
 impl Observer for RecordingObserver {
     fn step(&mut self, summary: &StepSummary) {
         let mut seen = self.seen.lock().unwrap();
