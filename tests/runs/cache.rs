@@ -1,7 +1,7 @@
 //! A frozen encoder's features that are kept: the second epoch is served from them and learns the same.
 
 use crate::fixture::{Fixture, Pictures};
-use crate::processes::{losses, program};
+use crate::processes::{losses, num_steps, program, wait_until};
 use crate::resume::{hashes, resume};
 use loongforge::compose::Composition;
 use loongforge::core::config::Loaded;
@@ -12,7 +12,6 @@ use loongforge::run::encode::{EncodeJob, Encoded};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// 96 samples, 8 a step.
 const STEPS_PER_EPOCH: usize = 12;
@@ -139,20 +138,15 @@ fn a_pool_loses_its_encoders_while_the_run_goes_on_and_gets_others() {
     let mut run = program(&fixture, "scaled", &[&common[..], &["--processes"]].concat());
     let mut run = run.env("LOONGFORGE_FAULTS", "foundation/0@before_commit:1-9999=slow").spawn().unwrap();
     let dir = fixture.path().join("scaled");
-    let steps = || std::fs::read_to_string(dir.join("metrics.jsonl")).unwrap_or_default().lines().count();
-    let mut wait_for_step = |step: usize| {
-        while steps() < step {
-            assert!(run.try_wait().unwrap().is_none(), "it has ended");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
+    let steps = || num_steps(&fixture, "scaled");
     let scale = |count: &str| {
         let output = Command::new(env!("CARGO_BIN_EXE_loongforge")).args(["scale", count, "--run"]).arg(&dir).output();
         String::from_utf8(output.unwrap().stdout).unwrap()
     };
-    wait_for_step(2);
+    wait_until(&mut run, || steps() >= 2);
     assert_eq!(scale("0"), "1 → 0 encoders\n");
-    wait_for_step(steps() + 2);
+    let before = steps();
+    wait_until(&mut run, || steps() >= before + 2);
     assert_eq!(scale("2"), "0 → 2 encoders\n");
     let output = run.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

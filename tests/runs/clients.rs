@@ -1,15 +1,16 @@
 //! Clients of policy servers from the package registry, which are not changed: they play whole episodes against the program.
 
 use crate::must::skip;
+use crate::processes::Killed;
 use loongforge::core::robot::pads::{PadsSet, compose_pads};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// A server that ends with the test.
 struct Serving {
-    child: Child,
+    _child: Killed,
     port: String,
 }
 
@@ -22,7 +23,7 @@ impl Serving {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port = line.trim().rsplit(':').next().unwrap().to_owned();
         assert!(port.parse::<u16>().is_ok(), "{line}");
-        Self { child, port }
+        Self { _child: Killed(child), port }
     }
 
     /// What a client's script prints.
@@ -34,13 +35,6 @@ impl Serving {
         // vla-eval prints tables before it.
         let text = String::from_utf8(output.stdout).unwrap();
         serde_json::from_str(text.trim().lines().last().unwrap()).unwrap()
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

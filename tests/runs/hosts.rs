@@ -3,7 +3,7 @@
 
 use crate::fixture::{Fixture, Pictures};
 use crate::must::skip;
-use crate::processes::{losses, program};
+use crate::processes::{Killed, losses, num_steps, program, wait_until};
 use crate::soak::Cell;
 use std::process::{Child, Command, Stdio};
 
@@ -83,42 +83,24 @@ fn encoders_on_one_host_and_the_foundation_on_another_equal_one_process() {
     assert_eq!(losses(&fixture, "apart"), losses(&fixture, "alone"));
 }
 
-/// A run on a host of another name, whose processes cannot be looked at from here. It goes on until it is killed.
-struct Elsewhere(Child);
-
-impl Elsewhere {
-    fn start(fixture: &Fixture) -> Result<Self, String> {
-        let inside = |program: &[&str]| {
-            let mut command = Command::new("unshare");
-            command.args(["--uts", "--pid", "--mount-proc", "--kill-child", "sh", "-c"]);
-            command.args(["echo far-away > /proc/sys/kernel/hostname && exec \"$@\"", "sh"]).args(program);
-            command
-        };
-        let able = inside(&["true"]).output().map_err(|error| format!("unshare: {error}"))?;
-        if !able.status.success() {
-            return Err(String::from_utf8_lossy(&able.stderr).into_owned());
-        }
-        let run = program(fixture, "run", &["train.steps=1000000"]);
-        let mut command = inside(&[run.get_program().to_str().unwrap()]);
-        command.args(run.get_args()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().map_err(|error| format!("unshare: {error}"))?;
-        let mut elsewhere = Self(child);
-        // Its first step is done.
-        let metrics = fixture.path().join("run/metrics.jsonl");
-        let has_begun = || std::fs::read_to_string(&metrics).is_ok_and(|text| !text.is_empty());
-        while !has_begun() {
-            assert!(elsewhere.0.try_wait().unwrap().is_none(), "the run elsewhere has ended");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        Ok(elsewhere)
+/// Takes the first step of a run on a host of another name, whose processes cannot be looked at from here.
+fn run_elsewhere(fixture: &Fixture) -> Result<Killed, String> {
+    let inside = |program: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--uts", "--pid", "--mount-proc", "--kill-child", "sh", "-c"]);
+        command.args(["echo far-away > /proc/sys/kernel/hostname && exec \"$@\"", "sh"]).args(program);
+        command
+    };
+    let able = inside(&["true"]).output().map_err(|error| format!("unshare: {error}"))?;
+    if !able.status.success() {
+        return Err(String::from_utf8_lossy(&able.stderr).into_owned());
     }
-}
-
-impl Drop for Elsewhere {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    let run = program(fixture, "run", &["train.steps=1000000"]);
+    let mut command = inside(&[run.get_program().to_str().unwrap()]);
+    command.args(run.get_args()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut elsewhere = Killed(command.spawn().map_err(|error| format!("unshare: {error}"))?);
+    wait_until(&mut elsewhere.0, || num_steps(fixture, "run") > 0);
+    Ok(elsewhere)
 }
 
 fn lock(fixture: &Fixture) -> String {
@@ -138,7 +120,7 @@ fn is_refused(fixture: &Fixture) {
 #[test]
 fn a_run_on_another_host_keeps_its_folder() {
     let fixture = Fixture::new(Pictures::None);
-    match Elsewhere::start(&fixture) {
+    match run_elsewhere(&fixture) {
         Ok(mut elsewhere) => {
             is_refused(&fixture);
             assert!(elsewhere.0.try_wait().unwrap().is_none(), "the run elsewhere goes on");
@@ -153,7 +135,7 @@ fn soak_lock_of_another_host() {
     let cells = [("it runs".to_owned(), true), ("it was killed".to_owned(), false)];
     crate::soak::run("lock_of_another_host", &cells, |&runs| {
         let fixture = Fixture::new(Pictures::None);
-        let elsewhere = match Elsewhere::start(&fixture) {
+        let elsewhere = match run_elsewhere(&fixture) {
             Ok(elsewhere) => elsewhere,
             Err(error) => return Ok(Cell::NotRun(error)),
         };

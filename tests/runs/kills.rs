@@ -1,7 +1,7 @@
 //! Kills at random moments, each followed by `--resume`: the run comes to the bits of the one that nothing happened to.
 
 use crate::fixture::{Fixture, Pictures};
-use crate::processes::{losses, program};
+use crate::processes::{losses, program, wait_until};
 use crate::soak::{self, Cell};
 use loongforge::core::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process};
@@ -121,10 +121,7 @@ fn a_run_that_is_stopped_as_a_whole_goes_on() {
     let fixture = Fixture::new(Pictures::Some);
     let words = [&words(true)[..], &["scheduler.lease=2s"]].concat();
     let mut child = program(&fixture, "run", &words).stdout(Stdio::null()).spawn().unwrap();
-    while steps(&fixture) < 2 {
-        assert!(child.try_wait().unwrap().is_none(), "it has ended");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until(&mut child, || steps(&fixture) >= 2);
     let all = family(child.id());
     let tell = |signal| {
         for pid in &all {

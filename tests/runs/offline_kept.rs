@@ -2,13 +2,12 @@
 
 use crate::fixture::{Fixture, Pictures};
 use crate::offline::{command, done, refused};
-use crate::processes::said;
+use crate::processes::{Killed, said, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
 /// Four steps, the last of which is saved.
 const STEPS: [&str; 3] = ["train.steps=4", "train.warmup_steps=1", "checkpoint.every_steps=4"];
@@ -39,43 +38,29 @@ fn losses(fixture: &Fixture) -> Vec<f64> {
     text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()
 }
 
-/// A command whose process has stopped itself.
-struct Frozen(Child);
-
-impl Frozen {
-    fn new(fixture: &Fixture, words: &[&str], more: &[&str], fault: &str) -> Self {
-        let mut program = command(fixture, words, more);
-        program.env("LOONGFORGE_FAULTS", fault).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = program.spawn().unwrap();
-        let is_stopped = |pid: u32| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|stat| stat.1.starts_with('T'))
-        };
-        while !is_stopped(child.id()) {
-            assert!(child.try_wait().unwrap().is_none(), "{words:?} {more:?} ended");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Self(child)
-    }
-
-    /// Lets it go on to its end.
-    fn ends(mut self) -> Option<i32> {
-        kill_process(Pid::from_raw(self.0.id() as i32).unwrap(), Signal::CONT).unwrap();
-        self.0.wait().unwrap().code()
-    }
+/// Starts a command, whose process stops itself.
+fn frozen(fixture: &Fixture, words: &[&str], more: &[&str], fault: &str) -> Killed {
+    let mut program = command(fixture, words, more);
+    program.env("LOONGFORGE_FAULTS", fault).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = program.spawn().unwrap();
+    let stat = format!("/proc/{}/stat", child.id());
+    wait_until(&mut child, || {
+        let stat = fs::read_to_string(&stat).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|stat| stat.1.starts_with('T'))
+    });
+    Killed(child)
 }
 
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Lets it go on to its end.
+fn thawed(mut frozen: Killed) -> Option<i32> {
+    kill_process(Pid::from_raw(frozen.0.id() as i32).unwrap(), Signal::CONT).unwrap();
+    frozen.0.wait().unwrap().code()
 }
 
 #[test]
 fn packs_of_a_run_that_is_under_way_are_left_alone() {
     let fixture = Fixture::new(Pictures::Some);
-    let run = Frozen::new(&fixture, &["run"], &STEPS, "foundation/0@before_commit:2=freeze");
+    let run = frozen(&fixture, &["run"], &STEPS, "foundation/0@before_commit:2=freeze");
     let before = (ledger(&fixture), shards(&fixture));
     let holder = format!("is in use by another run: process {} on host", run.0.id());
     for words in [&[OTHERS][..], &[OTHERS, "--shard", "0/2"]] {
@@ -86,7 +71,7 @@ fn packs_of_a_run_that_is_under_way_are_left_alone() {
     let text = done(&fixture, &["data", "pack"], &["--shard", "1/2"]);
     assert!(text.contains("all packs already exist"), "{text}");
     assert_eq!((ledger(&fixture), shards(&fixture)), before);
-    assert_eq!(run.ends(), Some(0));
+    assert_eq!(thawed(run), Some(0));
     let locks = fs::read_dir(fixture.path().join("run")).unwrap();
     let locks = locks.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".lock"));
     assert_eq!(locks.count(), 0);
@@ -95,7 +80,7 @@ fn packs_of_a_run_that_is_under_way_are_left_alone() {
 #[test]
 fn shares_are_made_side_by_side_and_nothing_else_meanwhile() {
     let fixture = Fixture::new(Pictures::Some);
-    let share = Frozen::new(&fixture, &["data", "pack"], &["--shard", "1/2"], "scheduler/0@pack_measured:2=freeze");
+    let share = frozen(&fixture, &["data", "pack"], &["--shard", "1/2"], "scheduler/0@pack_measured:2=freeze");
     let holder = format!("packs are being made in {}/run by process {}", fixture.path().display(), share.0.id());
     for (words, more) in [
         (&["run"][..], &STEPS[..]),
@@ -109,7 +94,7 @@ fn shares_are_made_side_by_side_and_nothing_else_meanwhile() {
     }
     assert!(ledger(&fixture)["packs"].is_null() && !fixture.path().join("run/checkpoints/step-00000004").exists());
     done(&fixture, &["data", "pack"], &["--shard", "0/2"]);
-    assert_eq!(share.ends(), Some(0));
+    assert_eq!(thawed(share), Some(0));
     // All at once, and others than those that are there.
     done(&fixture, &["data", "pack"], &[]);
     for _ in 0..2 {
@@ -145,9 +130,9 @@ fn a_scheduler_that_follows_one_goes_on_packing() {
 #[test]
 fn a_run_that_makes_packs_can_be_stopped_and_goes_on() {
     let fixture = Fixture::new(Pictures::Some);
-    let run = Frozen::new(&fixture, &["run"], &STEPS, "scheduler/0@pack_measured:50=freeze");
+    let run = frozen(&fixture, &["run"], &STEPS, "scheduler/0@pack_measured:50=freeze");
     kill_process(Pid::from_raw(run.0.id() as i32).unwrap(), Signal::TERM).unwrap();
-    assert_eq!(run.ends(), Some(3));
+    assert_eq!(thawed(run), Some(3));
     assert!(!fixture.path().join("run/checkpoints/step-00000004").exists());
     done(&fixture, &["run"], &STEPS);
     assert_eq!(losses(&fixture).len(), 4);
@@ -208,7 +193,7 @@ fn what_is_resumed_is_refused_before_packs_are_made_and_may_have_others() {
 fn what_cannot_be_read_when_packs_are_written_is_in_none() {
     let fixture = Fixture::new(Pictures::Some);
     // Measured, and gone before it is written.
-    let packing = Frozen::new(&fixture, &["data", "pack"], &[], "scheduler/0@pack_measured:96=freeze");
+    let packing = frozen(&fixture, &["data", "pack"], &[], "scheduler/0@pack_measured:96=freeze");
     let data = fixture.path().join("data");
     let lines = fs::read_to_string(data.join("train.jsonl")).unwrap();
     let record: Value = lines
@@ -218,7 +203,7 @@ fn what_cannot_be_read_when_packs_are_written_is_in_none() {
         .unwrap();
     let picture = record["images"][0].as_str().unwrap();
     fs::remove_file(data.join(picture)).unwrap();
-    assert_eq!(packing.ends(), Some(0));
+    assert_eq!(thawed(packing), Some(0));
     let text = done(&fixture, &["data", "pack"], &[]);
     assert!(text.contains("of 95 samples") && text.contains("1 bad samples were left out of the packs"), "{text}");
     let ledger = ledger(&fixture);

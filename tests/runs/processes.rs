@@ -32,6 +32,16 @@ pub fn losses(fixture: &Fixture, name: &str) -> Vec<String> {
     text.lines().map(loss).collect()
 }
 
+/// A process that ends with the test.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 pub fn num_steps(fixture: &Fixture, name: &str) -> usize {
     let metrics = fixture.path().join(name).join("metrics.jsonl");
     std::fs::read_to_string(metrics).map_or(0, |text| text.lines().count())

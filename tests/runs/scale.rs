@@ -2,7 +2,7 @@
 //! and started again.
 
 use crate::fixture::{Fixture, Pictures};
-use crate::processes::{losses, program, said};
+use crate::processes::{self, losses, num_steps, program, said, wait_until};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output};
 use std::time::Duration;
@@ -39,8 +39,7 @@ fn encoders_are_let_go_over_tls_and_by_a_scheduler_that_was_started_again() {
     };
     let scale =
         |encoders: &str| said(&loongforge(&["scale", "--join", &address, "--tls", &certs, "--encoders", encoders]));
-    let metrics = fixture.path().join("apart/metrics.jsonl");
-    let steps = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
+    let steps = || num_steps(&fixture, "apart");
     let mut scheduler = start("scheduler");
     let others = ["data", "foundation"].map(start);
     let mut encoders = ["encoder"; 3].map(start).into_iter().collect::<Vec<_>>();
@@ -53,13 +52,7 @@ fn encoders_are_let_go_over_tls_and_by_a_scheduler_that_was_started_again() {
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    let wait_for_step = |step: usize, scheduler: &mut Child| {
-        while steps() < step {
-            assert!(scheduler.try_wait().unwrap().is_none(), "it has ended");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    wait_for_step(2, &mut scheduler);
+    wait_until(&mut scheduler, || steps() >= 2);
     let refused = scale("5");
     assert!(refused.contains("start 2 more with --role encoder --pool encoder"), "{refused}");
     assert_eq!(scale("2"), "3 → 2 encoders\n");
@@ -68,7 +61,8 @@ fn encoders_are_let_go_over_tls_and_by_a_scheduler_that_was_started_again() {
     scheduler.kill().unwrap();
     scheduler.wait().unwrap();
     let mut scheduler = start("scheduler");
-    wait_for_step(steps() + 1, &mut scheduler);
+    let before = steps();
+    wait_until(&mut scheduler, || steps() > before);
     assert_eq!(scale("1"), "2 → 1 encoders\n");
     assert_eq!(let_go(), 1);
 
@@ -76,8 +70,7 @@ fn encoders_are_let_go_over_tls_and_by_a_scheduler_that_was_started_again() {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
     }
-    let twin = program(&fixture, "twin", &wide).output().unwrap();
-    assert!(twin.status.success(), "{}", said(&twin));
+    processes::run(&fixture, "twin", &wide);
     assert_eq!(losses(&fixture, "twin").len(), 25);
     assert_eq!(losses(&fixture, "apart"), losses(&fixture, "twin"));
 }

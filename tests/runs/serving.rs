@@ -2,13 +2,14 @@
 
 use crate::fixture::{Fixture, Pictures};
 use crate::must::skip;
+use crate::processes::Killed;
 use crate::sound::omni;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const PROMPT: &str = "Say 1.";
@@ -44,7 +45,7 @@ fn out(output: &Output) -> String {
 
 /// A server that ends with the test.
 struct Serving {
-    child: Child,
+    child: Killed,
     port: u16,
 }
 
@@ -56,7 +57,7 @@ impl Serving {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port = line.trim().trim_end_matches("/v1").rsplit(':').next().and_then(|port| port.parse().ok());
-        Self { child, port: port.unwrap_or_else(|| panic!("{line}")) }
+        Self { child: Killed(child), port: port.unwrap_or_else(|| panic!("{line}")) }
     }
 
     /// Sends a request, whose answer is still to be read.
@@ -80,13 +81,6 @@ impl Serving {
 
     fn chat(&self, more: Value) -> (u16, String, Value) {
         self.ask("POST", "/v1/chat/completions", "", &body(more))
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -156,8 +150,8 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
     for signal in ["-TERM", "-INT"] {
         let mut serving = Serving::begin(&fixture, &[]);
         assert_eq!(serving.ask("GET", "/health", "", "").0, 200);
-        assert!(Command::new("kill").args([signal, &serving.child.id().to_string()]).status().unwrap().success());
-        assert_eq!(serving.child.wait().unwrap().code(), Some(0), "{signal}");
+        assert!(Command::new("kill").args([signal, &serving.child.0.id().to_string()]).status().unwrap().success());
+        assert_eq!(serving.child.0.wait().unwrap().code(), Some(0), "{signal}");
     }
 
     let lines = [

@@ -2,13 +2,14 @@
 
 use crate::fixture::{Fixture, Pictures};
 use crate::must::skip;
+use crate::processes::Killed;
 use loongforge::core::checkpoint::{Manifest, sha256};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 const SECRET: &str = "a-secret-that-nobody-prints";
 const BUCKET: &str = "shelf";
@@ -16,7 +17,7 @@ const BUCKET: &str = "shelf";
 /// An S3 server that ends with the test.
 struct Store {
     python: PathBuf,
-    child: Child,
+    _child: Killed,
     url: String,
 }
 
@@ -51,7 +52,7 @@ impl Store {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port: u16 = line.trim().parse().unwrap();
-        Some(Self { python, child, url: format!("http://127.0.0.1:{port}") })
+        Some(Self { python, _child: Killed(child), url: format!("http://127.0.0.1:{port}") })
     }
 
     fn script() -> PathBuf {
@@ -84,13 +85,6 @@ impl Store {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
         said
-    }
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
