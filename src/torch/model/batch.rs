@@ -8,7 +8,7 @@ use tch::{Device, Tensor};
 use super::columns::{Column, Columns, INPUT_IDS, TARGETS};
 use super::objective::NoisePurpose;
 use crate::device::upload;
-use crate::tape::ContextShard;
+use crate::tape::{ContextShard, Slot, Tape};
 
 /// Packed samples of one micro-batch, `T` tokens in all.
 pub struct MicroBatch {
@@ -86,6 +86,16 @@ impl MicroBatch {
             samples: self.samples.clone(),
             ..*self
         }
+    }
+
+    /// Returns whether there are features of this input of the foundation.
+    pub fn has_features(&self, input: usize) -> bool {
+        self.num_features.get(input).is_some_and(|count| *count > 0)
+    }
+
+    /// The slot of the features of this input, where there are any.
+    pub fn feature_slot(&self, tape: &mut Tape, input: usize) -> Option<Slot> {
+        self.has_features(input).then(|| tape.input(self.feature_grads))
     }
 
     /// One sample that counts for nothing: what a rank computes to take part where others have one micro-batch more.

@@ -55,7 +55,7 @@ impl Backbone {
 
     /// Records the states `[T, D]` of a batch's tokens. Returns the slots of features as well.
     pub fn record(&self, tape: &mut Tape, batch: &MicroBatch, policy: Policy) -> (Vec<Slot>, Slot) {
-        let has_features = batch.num_features.first().is_some_and(|count| *count > 0);
+        let has_features = batch.has_features(0);
         let num_tensors = if has_features { self.input.num_tensors } else { 0 };
         let features: Vec<Slot> = (0..num_tensors).map(|_| tape.input(batch.feature_grads)).collect();
         let ids = batch.columns.get(INPUT_IDS).unsqueeze(1);

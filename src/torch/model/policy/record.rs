@@ -88,16 +88,15 @@ impl Network {
         let part = self.embed.tokens.part.clone();
         let look_up = move |_: &[Tensor]| vec![part.look_up(&ids)];
         let mut x = tape.run("embed", &self.embed.tokens.ids, self.policy, &[], 1, look_up)[0];
-        let has_features = batch.num_features.first().is_some_and(|count| *count > 0);
-        let features: Vec<Slot> = if has_features { vec![tape.input(batch.feature_grads)] } else { Vec::new() };
-        if let Some(features) = features.first() {
+        let features = batch.feature_slot(tape, 0);
+        if let Some(features) = features {
             let rows = Tensor::from_slice(&input.rows(&batch.input_ids())).to_device(self.device);
             let scaled = self.config.scaled_pictures.then(|| {
                 let part = self.embed.tokens.part.clone();
                 let forward = move |reads: &[Tensor]| vec![part.scaled(&reads[0])];
-                tape.run("scale of pictures", &[], Policy::Keep, &[*features], 1, forward)[0]
+                tape.run("scale of pictures", &[], Policy::Keep, &[features], 1, forward)[0]
             });
-            x = tape.put_rows(x, Rc::new(rows), scaled.unwrap_or(*features));
+            x = tape.put_rows(x, Rc::new(rows), scaled.unwrap_or(features));
         }
         if let Some(state) = &self.embed.state {
             let values = batch.columns.get(STATE).to_device(self.device);
@@ -109,7 +108,7 @@ impl Network {
             };
             x = tape.run("state", &state.ids, self.policy, &[x], 1, forward)[0];
         }
-        (features, x)
+        (features.into_iter().collect(), x)
     }
 
     /// The rows of noised actions, and the condition of their norms.

@@ -48,13 +48,9 @@ impl PolicyNetwork for Network {
         let samples = &self.samples(batch);
         let mut tape = Tape::new();
         let layout = Rc::new(Layout::new(&self.config, samples, self.device));
-        let mut slots = |at: usize| {
-            let is_there = batch.num_features.get(at).is_some_and(|count| *count > 0);
-            if is_there { vec![tape.input(batch.feature_grads)] } else { Vec::new() }
-        };
-        let features = vec![slots(0), slots(1)];
-        let context = self.record_context(&mut tape, batch, features[0].first().copied(), &layout);
-        let (frames, of_frames) = self.record_frames(&mut tape, samples, features[1].first().copied(), noise, &layout);
+        let [text, latents] = [0, 1].map(|input| batch.feature_slot(&mut tape, input));
+        let context = self.record_context(&mut tape, batch, text, &layout);
+        let (frames, of_frames) = self.record_frames(&mut tape, samples, latents, noise, &layout);
         let (actions, of_actions) = self.record_actions(&mut tape, batch, noise);
         let given = std::iter::once(&0f32).chain(&noise.frame_times);
         let video: Vec<f64> = given.map(|time| self.config.video_flow.told(*time)).collect();
@@ -76,7 +72,7 @@ impl PolicyNetwork for Network {
         let of_actions = flow.kind.record(&mut tape, y, of_actions, action_weight, batch.loss_scale);
         let sum = |reads: &[Tensor]| vec![&reads[0] + &reads[1]];
         let loss = tape.run("losses", &[], Policy::Keep, &[of_frames, of_actions], 1, sum)[0];
-        FoundationTape::of_loss(tape, features, loss)
+        FoundationTape::of_loss(tape, vec![Vec::from_iter(text), Vec::from_iter(latents)], loss)
     }
 }
 

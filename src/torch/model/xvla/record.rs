@@ -67,10 +67,7 @@ impl Network {
         let part = self.tokens.part.clone();
         let look_up = move |_: &[Tensor]| vec![part.look_up(&tokens)];
         let x = tape.run("embed", &self.tokens.ids, self.policy, &[], 1, look_up)[0];
-        if batch.num_features.first().is_none_or(|count| *count == 0) {
-            return (Vec::new(), x);
-        }
-        let features = tape.input(batch.feature_grads);
+        let Some(features) = batch.feature_slot(tape, 0) else { return (Vec::new(), x) };
         let rows = Tensor::from_slice(&input.rows(ids)).to_device(self.device);
         (vec![features], tape.put_rows(x, Rc::new(rows), features))
     }
