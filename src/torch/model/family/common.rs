@@ -228,17 +228,16 @@ pub(super) fn deepseek_mtp(num_layers: usize, layers: &str) -> MtpNames {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
     use crate::model::decoder::{DecoderConfig, MixerConfig};
+    use crate::model::family::decoder_of::decoder_of;
     use crate::nn::Activation;
 
     fn read(model_type: &str, changes: Value) -> Result<DecoderConfig, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": model_type, "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
             "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        ModelConfig::from_hf(&config).map(|model| model.decoder().unwrap().clone()).map_err(|error| error.to_string())
+        decoder_of(config, &changes)
     }
 
     fn windows(changes: Value) -> Vec<Option<i64>> {

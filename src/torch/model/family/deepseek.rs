@@ -152,17 +152,16 @@ pub(super) fn decoder(
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
     use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
+    use crate::model::family::decoder_of::decoder_of;
 
     fn read(model_type: &str, changes: &Value) -> DecoderConfig {
-        let mut config = json!({
+        let config = json!({
             "model_type": model_type, "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
             "moe_intermediate_size": 24, "num_hidden_layers": 5, "num_attention_heads": 4, "n_routed_experts": 16,
             "num_experts_per_tok": 4, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        ModelConfig::from_hf(&config).unwrap().decoder().unwrap().clone()
+        decoder_of(config, changes).unwrap()
     }
 
     /// Layers without experts, the width of the shared ones, and the queries' rank.

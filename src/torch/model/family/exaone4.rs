@@ -37,22 +37,21 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfi
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
     use crate::model::decoder::MixerConfig;
+    use crate::model::family::decoder_of::decoder_of;
 
     /// For each layer its window, and whether it turns.
     fn layers(changes: Value) -> Result<Vec<(Option<i64>, bool)>, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": "exaone4", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
             "num_hidden_layers": 4, "num_attention_heads": 4
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let model = ModelConfig::from_hf(&config).map_err(|error| error.to_string())?;
+        let decoder = decoder_of(config, &changes)?;
         let of_layer = |mixer: &MixerConfig| match mixer {
             MixerConfig::Attention(attention) => (attention.window, attention.turns),
             _ => unreachable!("it attends"),
         };
-        Ok(model.decoder().unwrap().layers.iter().map(|layer| of_layer(&layer.mixer)).collect())
+        Ok(decoder.layers.iter().map(|layer| of_layer(&layer.mixer)).collect())
     }
 
     #[test]

@@ -107,17 +107,16 @@ pub(super) fn with_output_norms(mut config: DecoderConfig) -> DecoderConfig {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
     use crate::model::decoder::{DecoderConfig, LayerConfig, MixerConfig};
+    use crate::model::family::decoder_of::decoder_of;
     use crate::nn::{Activation, RopeScaling};
 
     fn read(model_type: &str, changes: Value) -> Result<DecoderConfig, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": model_type, "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
             "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 2
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        ModelConfig::from_hf(&config).map(|model| model.decoder().unwrap().clone()).map_err(|error| error.to_string())
+        decoder_of(config, &changes)
     }
 
     fn windows(config: &DecoderConfig) -> Vec<Option<i64>> {

@@ -36,18 +36,16 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfi
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
     use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
+    use crate::model::family::decoder_of::decoder_of;
 
     fn read(changes: Value) -> Result<DecoderConfig, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": "glm4_moe_lite", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
             "moe_intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "n_routed_experts": 8,
             "num_experts_per_tok": 2, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let model = ModelConfig::from_hf(&config).map_err(|error| error.to_string())?;
-        Ok(model.decoder().unwrap().clone())
+        decoder_of(config, &changes)
     }
 
     #[test]

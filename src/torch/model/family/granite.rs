@@ -38,17 +38,15 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfi
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
     use crate::model::decoder::{DecoderConfig, MixerConfig};
+    use crate::model::family::decoder_of::decoder_of;
 
     fn read(changes: Value) -> Result<DecoderConfig, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": "granite", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
             "num_hidden_layers": 2, "num_attention_heads": 4
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let model = ModelConfig::from_hf(&config).map_err(|error| error.to_string())?;
-        Ok(model.decoder().unwrap().clone())
+        decoder_of(config, &changes)
     }
 
     /// Multipliers of embeddings, scores of attention and branches, and the divisor of the vocabulary's scores.

@@ -40,17 +40,15 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfi
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
+    use crate::model::family::decoder_of::decoder_of;
     use crate::nn::RopeScaling;
 
     fn scaling(changes: Value) -> Result<RopeScaling, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": "hunyuan_v1_dense", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
             "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 64
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let model = ModelConfig::from_hf(&config).map_err(|error| error.to_string())?;
-        Ok(model.decoder().unwrap().layers[0].rope.scaling.clone())
+        Ok(decoder_of(config, &changes)?.layers[0].rope.scaling.clone())
     }
 
     #[test]

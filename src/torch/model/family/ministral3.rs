@@ -47,18 +47,16 @@ fn query_scale(keys: &Keys<'_>) -> Result<QueryScale> {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
     use crate::model::decoder::LayerConfig;
+    use crate::model::family::decoder_of::decoder_of;
     use crate::nn::{QueryScale, RopeScaling};
 
     fn read(changes: Value) -> Result<LayerConfig, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": "ministral3", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
             "num_hidden_layers": 2, "num_attention_heads": 8
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let model = ModelConfig::from_hf(&config).map_err(|error| error.to_string())?;
-        Ok(model.decoder().unwrap().layers[0].clone())
+        Ok(decoder_of(config, &changes)?.layers[0].clone())
     }
 
     fn scale(beta: f64, original_max_position_embeddings: i64) -> Option<QueryScale> {

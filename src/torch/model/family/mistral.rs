@@ -39,22 +39,21 @@ pub(super) fn heads(keys: &Keys<'_>, window: Option<i64>) -> Result<AttentionCon
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
     use crate::model::decoder::MixerConfig;
+    use crate::model::family::decoder_of::decoder_of;
 
     fn windows(model_type: &str, changes: Value) -> Result<Vec<Option<i64>>, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": model_type, "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
             "num_experts_per_tok": 2
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let model = ModelConfig::from_hf(&config).map_err(|error| error.to_string())?;
+        let decoder = decoder_of(config, &changes)?;
         let window = |mixer: &MixerConfig| match mixer {
             MixerConfig::Attention(attention) => attention.window,
             _ => unreachable!("Mistral attends"),
         };
-        Ok(model.decoder().unwrap().layers.iter().map(|layer| window(&layer.mixer)).collect())
+        Ok(decoder.layers.iter().map(|layer| window(&layer.mixer)).collect())
     }
 
     #[test]

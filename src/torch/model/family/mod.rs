@@ -5,6 +5,8 @@ mod bart;
 mod common;
 pub(super) mod custom;
 mod davit;
+#[cfg(test)]
+mod decoder_of;
 pub(super) mod decoders;
 mod deepseek;
 pub(super) mod deepseek_v2;

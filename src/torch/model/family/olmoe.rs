@@ -48,18 +48,16 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfi
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
     use crate::model::decoder::{DecoderConfig, FeedForwardConfig};
+    use crate::model::family::decoder_of::decoder_of;
     use crate::nn::moe::Normalize;
 
     fn read(changes: Value) -> Result<DecoderConfig, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": "olmoe", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 24,
             "num_hidden_layers": 2, "num_attention_heads": 4, "num_experts": 8, "num_experts_per_tok": 2
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let model = ModelConfig::from_hf(&config).map_err(|error| error.to_string())?;
-        Ok(model.decoder().unwrap().clone())
+        decoder_of(config, &changes)
     }
 
     #[test]

@@ -51,17 +51,15 @@ fn filled(keys: &Keys<'_>) -> Value {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
+    use crate::model::family::decoder_of::decoder_of;
     use crate::nn::{RopeConfig, RopeScaling};
 
     fn rope(changes: Value) -> Result<RopeConfig, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": "phi3", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "pad_token_id": 0,
             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 8192
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let model = ModelConfig::from_hf(&config).map_err(|error| error.to_string())?;
-        Ok(model.decoder().unwrap().layers[0].rope.clone())
+        Ok(decoder_of(config, &changes)?.layers[0].rope.clone())
     }
 
     #[test]

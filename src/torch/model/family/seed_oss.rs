@@ -36,16 +36,16 @@ mod tests {
 
     use crate::model::ModelConfig;
     use crate::model::decoder::MixerConfig;
+    use crate::model::family::decoder_of::decoder_of;
     use crate::nn::AttentionConfig;
 
     fn read(changes: Value) -> Result<AttentionConfig, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": "seed_oss", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
             "num_hidden_layers": 2, "num_attention_heads": 8, "attention_dropout": 0.0, "residual_dropout": 0
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let model = ModelConfig::from_hf(&config).map_err(|error| error.to_string())?;
-        match &model.decoder().unwrap().layers[0].mixer {
+        let decoder = decoder_of(config, &changes)?;
+        match &decoder.layers[0].mixer {
             MixerConfig::Attention(attention) => Ok(attention.clone()),
             _ => unreachable!("it attends"),
         }

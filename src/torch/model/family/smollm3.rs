@@ -53,22 +53,21 @@ fn turning_layers(keys: &Keys<'_>) -> Result<Vec<bool>> {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
     use crate::model::decoder::MixerConfig;
+    use crate::model::family::decoder_of::decoder_of;
 
     /// For each layer whether it turns, and its window.
     fn layers(changes: Value) -> Result<Vec<(bool, Option<i64>)>, String> {
-        let mut config = json!({
+        let config = json!({
             "model_type": "smollm3", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
             "num_hidden_layers": 4, "num_attention_heads": 4, "pad_token_id": 0
         });
-        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let model = ModelConfig::from_hf(&config).map_err(|error| error.to_string())?;
+        let decoder = decoder_of(config, &changes)?;
         let of_layer = |mixer: &MixerConfig| match mixer {
             MixerConfig::Attention(attention) => (attention.turns, attention.window),
             _ => unreachable!("SmolLM3 attends"),
         };
-        Ok(model.decoder().unwrap().layers.iter().map(|layer| of_layer(&layer.mixer)).collect())
+        Ok(decoder.layers.iter().map(|layer| of_layer(&layer.mixer)).collect())
     }
 
     #[test]
