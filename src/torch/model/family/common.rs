@@ -95,9 +95,14 @@ pub(super) fn windows_of(
 
 /// For each layer whether its attention has a window, by `layer_types`; `None` where the config does not say.
 pub(super) fn sliding_layers(keys: &Keys<'_>) -> Result<Option<Vec<bool>>> {
+    layers_of(keys, ["full_attention", "sliding_attention"])
+}
+
+/// For each layer whether it is of the second of these kinds, by `layer_types`; `None` where the config does not say.
+pub(super) fn layers_of(keys: &Keys<'_>, kinds: [&str; 2]) -> Result<Option<Vec<bool>>> {
     let Some(types) = keys.value("layer_types") else { return Ok(None) };
     let num_layers = keys.size("num_hidden_layers")?;
-    let known = [json!("full_attention"), json!("sliding_attention")];
+    let known = kinds.map(|kind| json!(kind));
     let listed = types.as_array().filter(|types| types.iter().all(|kind| known.contains(kind)));
     let Some(listed) = listed else { return Err(keys.unsupported("layer_types", types, &known)) };
     if listed.len() as i64 != num_layers {

@@ -1,9 +1,7 @@
 //! Qwen3-Next (`Qwen3NextForCausalLM`), and what Qwen3.5 shares with it: layers of gated delta nets with one of gated
 //! attention after every few, norms whose factor is one plus the weight, and a quarter of every head's channels turned.
 
-use serde_json::{Value, json};
-
-use super::common::{NamePrefix, attention_or, dense, layered};
+use super::common::{NamePrefix, attention_or, dense, layered, layers_of};
 use super::experts::{balance, checked, num_experts, qwen_layers};
 use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig, MtpNames, MtpPlace, MtpProjection};
@@ -99,19 +97,11 @@ fn gated_delta(keys: &Keys<'_>, layout: GatedDeltaLayout) -> Result<GatedDeltaCo
 
 /// For each layer whether it attends to all tokens: `layer_types`, or every `full_attention_interval`th.
 fn full_attention(keys: &Keys<'_>) -> Result<Vec<bool>> {
-    let num_layers = keys.size("num_hidden_layers")?;
-    let Some(types) = keys.value("layer_types") else {
-        let interval = keys.size_or("full_attention_interval")?.unwrap_or(4);
-        return Ok((1..=num_layers).map(|number| number % interval == 0).collect());
-    };
-    let known = [json!("linear_attention"), json!("full_attention")];
-    let listed = types.as_array().filter(|types| types.iter().all(|kind| known.contains(kind)));
-    let Some(listed) = listed else { return Err(keys.unsupported("layer_types", types, &known)) };
-    if listed.len() as i64 != num_layers {
-        let must = format!("num_hidden_layers is {num_layers}");
-        return Err(keys.inconsistent("layer_types", format!("a list of {}", listed.len()), must));
+    if let Some(full) = layers_of(keys, ["linear_attention", "full_attention"])? {
+        return Ok(full);
     }
-    Ok(listed.iter().map(|kind: &Value| *kind == known[1]).collect())
+    let interval = keys.size_or("full_attention_interval")?.unwrap_or(4);
+    Ok((1..=keys.size("num_hidden_layers")?).map(|number| number % interval == 0).collect())
 }
 
 #[cfg(test)]
