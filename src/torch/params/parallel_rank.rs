@@ -233,14 +233,9 @@ mod tests {
 
     #[test]
     fn stacked_experts_are_cut_twice_and_pieces_know_where_they_are() {
-        let piece = |expert: i64, name: &str, rows| StoredTensor {
-            name: format!("{expert}.{name}"),
-            shape: vec![6, 5],
-            index: Some(expert),
-            rows: Some((rows, 6)),
-            transposed: false,
-            repeats: false,
-            is_integer: false,
+        let piece = |expert: i64, name: &str, rows| {
+            let whole = StoredTensor::whole(&format!("{expert}.{name}"), &[6, 5]);
+            StoredTensor { index: Some(expert), rows: Some((rows, 6)), ..whole }
         };
         let pieces: Vec<StoredTensor> = (0..4).flat_map(|e| [piece(e, "gate", 0), piece(e, "up", 6)]).collect();
         let whole = ParamSpec::new("experts", &[4, 12, 5], Init::Zeros).in_sections(1, &[6, 6]).stored_as(pieces);

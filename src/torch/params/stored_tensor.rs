@@ -62,13 +62,10 @@ mod tests {
     fn pieces_are_views_in_the_files_shape() {
         let param = Tensor::zeros([2, 6, 3], (Kind::Float, Device::Cpu));
         let piece = |index, rows, transposed, shape: &[i64]| StoredTensor {
-            name: "x".into(),
-            shape: shape.to_vec(),
             index,
             rows,
             transposed,
-            repeats: false,
-            is_integer: false,
+            ..StoredTensor::whole("x", shape)
         };
         let _ = piece(Some(1), Some((4, 2)), true, &[3, 2]).view(&param).fill_(1.0);
         let filled = param.sum_dim_intlist([2i64].as_slice(), false, Kind::Float);

@@ -63,14 +63,9 @@ impl ExpertNames {
     pub(super) fn pieces(&self, prefix: &str, [experts, width, inner]: [i64; 3]) -> [Vec<StoredTensor>; 2] {
         match self {
             ExpertNames::Each { gate_up_down: [gate, up, down], first } => {
-                let piece = |expert: i64, name: &str, shape: [i64; 2], rows: Option<(i64, i64)>| StoredTensor {
-                    name: format!("{prefix}experts.{}.{name}.weight", first + expert),
-                    shape: shape.to_vec(),
-                    index: Some(expert),
-                    rows,
-                    transposed: false,
-                    repeats: false,
-                    is_integer: false,
+                let piece = |expert: i64, name: &str, shape: [i64; 2], rows: Option<(i64, i64)>| {
+                    let name = format!("{prefix}experts.{}.{name}.weight", first + expert);
+                    StoredTensor { index: Some(expert), rows, ..StoredTensor::whole(&name, &shape) }
                 };
                 let both = |expert| {
                     let half = |name, start| piece(expert, name, [inner, width], Some((start, inner)));

@@ -22,14 +22,9 @@ pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a
     if find(&stacked).is_some() && !spec.pieces.is_empty() {
         return vec![as_stored(StoredTensor::whole(&stacked, spec.whole_shape()), base, find)];
     }
-    let each = |expert: i64, name: &str, rows: Option<(i64, i64)>, shape: [i64; 2]| StoredTensor {
-        name: format!("{base}experts.{expert}.{name}.weight"),
-        shape: shape.to_vec(),
-        index: Some(expert),
-        rows,
-        transposed: false,
-        repeats: false,
-        is_integer: false,
+    let each = |expert: i64, name: &str, rows: Option<(i64, i64)>, shape: [i64; 2]| {
+        let name = format!("{base}experts.{expert}.{name}.weight");
+        StoredTensor { index: Some(expert), rows, ..StoredTensor::whole(&name, &shape) }
     };
     let is_split = find(&format!("{base}experts.0.down_proj.weight")).is_some();
     if !is_split || !matches!(spec.pieces.as_slice(), [only] if only.name == stacked) {

@@ -41,13 +41,10 @@ fn pieces_are_read_where_they_belong() {
         &[("up", up.shallow_clone()), ("down", down.shallow_clone()), ("turned", turned.shallow_clone())],
     );
     let piece = |name: &str, rows, index, transposed, shape: &[i64]| StoredTensor {
-        name: name.into(),
-        shape: shape.to_vec(),
         index,
         rows,
         transposed,
-        repeats: false,
-        is_integer: false,
+        ..StoredTensor::whole(name, shape)
     };
     let specs = vec![ParamSpec::new("stack", &[2, 4, 3], Init::Zeros).stored_as(vec![
         piece("up", Some((0, 2)), Some(1), false, &[2, 3]),
