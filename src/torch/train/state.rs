@@ -126,21 +126,8 @@ pub fn save_state<'a>(
         Export::Adapter(Some(file)) if writes => Ok(save_adapter(&[params.as_ref()], file, to)?),
         _ => Ok::<_, StateError>(Vec::new()),
     })?;
-    let Some(optimizer) = state.optimizer() else { return files };
-    let values = export.keeps_values(params).then(|| state.own_values());
-    let (entries, slices) = state_entries(params, optimizer, values.as_ref());
-    let num_steps = optimizer.num_steps.to_string();
-    let (notes, name) = ([("num_steps", &*num_steps)], file_name(pool_name, state.part()));
-    let mut tensor = |index: usize| {
-        let (id, slice) = &slices[index];
-        state.gather_slice(*id, slice)
-    };
-    // A rank that could not write goes on to give its parts: others would wait for them.
-    let file = write_among(&entries, &notes, writes.then_some((to, name)), &mut tensor)?;
-    let mut files = files?;
-    // They are not the model's: the model's index does not list them.
-    files.extend(file.map(|file| SavedFile { tensors: Vec::new(), ..file }));
-    Ok(files)
+    let target = writes.then(|| (to, file_name(pool_name, state.part())));
+    with_optimizer(state, export, files, target, |id, slice| state.gather_slice(id, slice))
 }
 
 /// Works like [`save_state`] for parameters that are split: every rank calls it, and gets the files that it has
@@ -164,18 +151,33 @@ fn save_parts(
         }
         Export::Adapter(_) => Ok::<_, StateError>(Vec::new()),
     })?;
-    let Some(optimizer) = state.optimizer() else { return files };
-    let values = export.keeps_values(params).then(|| state.own_values());
-    let (entries, slices) = state_entries(params, optimizer, values.as_ref());
-    let num_steps = optimizer.num_steps.to_string();
     let target = (rank == Some(0)).then(|| (to, file_name(pool_name, state.part())));
-    let mut tensor = |index: usize| {
-        let (id, slice) = &slices[index];
-        let part = state.gather_slice(*id, slice)?;
+    with_optimizer(state, export, files, target, |id, slice| {
+        let part = state.gather_slice(id, slice)?;
         // Blocks are of parameters that are not cut.
         let cut = rank.is_some() && slice.block == 1;
-        if cut { gather_whole(params.spec(*id), &part.to_device(params.flat().device()), mesh) } else { Ok(part) }
+        if cut { gather_whole(params.spec(id), &part.to_device(params.flat().device()), mesh) } else { Ok(part) }
+    })
+}
+
+/// Adds a file of the optimizer's state, which the rank with a `target` writes, to the model's files. `gather` makes a tensor of a
+/// slice on this rank.
+fn with_optimizer(
+    state: &TrainState,
+    export: &Export,
+    files: Result<Vec<SavedFile>, StateError>,
+    target: Option<(Target<'_>, String)>,
+    gather: impl Fn(ParamId, &StateSlice<'_>) -> Result<Tensor, NativeError>,
+) -> Result<Vec<SavedFile>, StateError> {
+    let Some(optimizer) = state.optimizer() else { return files };
+    let values = export.keeps_values(state.params()).then(|| state.own_values());
+    let (entries, slices) = state_entries(state.params(), optimizer, values.as_ref());
+    let num_steps = optimizer.num_steps.to_string();
+    let mut tensor = |index: usize| {
+        let (id, slice) = &slices[index];
+        gather(*id, slice)
     };
+    // A rank that could not write goes on to give its parts: others would wait for them.
     let file = write_among(&entries, &[("num_steps", &num_steps)], target, &mut tensor)?;
     let mut files = files?;
     // They are not the model's: the model's index does not list them.
