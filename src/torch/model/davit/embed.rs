@@ -46,13 +46,9 @@ pub(super) struct ConvEmbed {
     norm_first: bool,
 }
 
-fn prefix_of(config: &DavitConfig, stage: usize) -> String {
-    format!("{}convs.{stage}.", config.prefix)
-}
-
 /// The parameters of a stage's convolution.
 pub(super) fn specs(config: &DavitConfig, stage: usize) -> Vec<ParamSpec> {
-    let (prefix, own) = (prefix_of(config, stage), &config.stages[stage]);
+    let (prefix, own) = (ConvEmbed::prefix(config, stage), &config.stages[stage]);
     let inputs = if stage == 0 { config.in_channels } else { config.stages[stage - 1].width };
     let normed = if own.norm_first { inputs } else { own.width };
     let mut specs = Conv::specs(&prefix, "conv", [own.width, inputs, own.kernel, own.kernel], config.std);
@@ -63,7 +59,7 @@ pub(super) fn specs(config: &DavitConfig, stage: usize) -> Vec<ParamSpec> {
 impl ConvEmbed {
     /// Returns what the names of a stage's parameters begin with.
     pub fn prefix(config: &DavitConfig, stage: usize) -> String {
-        prefix_of(config, stage)
+        format!("{}convs.{stage}.", config.prefix)
     }
 
     /// Takes the convolution and the norm of a stage.

@@ -30,8 +30,8 @@ impl Times {
     pub fn of_movie(moov: &[u8], num_samples: usize) -> Result<Self, String> {
         let track = video(moov)?;
         let table = Boxes(track).path(&[b"mdia", b"minf", b"stbl"]).ok_or(WRONG)?;
-        let per_second = per_second(Boxes(track).path(&[b"mdia", b"mdhd"]).ok_or(WRONG)?).ok_or(WRONG)?;
-        let movie = Boxes(moov).contents(b"mvhd").and_then(per_second_of_movie).ok_or(WRONG)?;
+        let per_second = ticks_per_second(Boxes(track).path(&[b"mdia", b"mdhd"]).ok_or(WRONG)?).ok_or(WRONG)?;
+        let movie = Boxes(moov).contents(b"mvhd").and_then(ticks_per_second).ok_or(WRONG)?;
         let mut ticks = decoding_times(Boxes(table), num_samples)?;
         if let Some(offsets) = Boxes(table).contents(b"ctts") {
             add_offsets(&mut ticks, offsets)?;
@@ -90,17 +90,12 @@ impl Times {
     }
 }
 
-/// Ticks a second of a box `mdhd`.
-fn per_second(header: &[u8]) -> Option<u32> {
+/// Ticks a second of a box `mdhd`, or of `mvhd`, which begins alike.
+fn ticks_per_second(header: &[u8]) -> Option<u32> {
     let mut fields = Fields(header);
     let wide = fields.u32()? >> 24 == 1;
     fields.take(if wide { 16 } else { 8 })?;
     fields.u32().filter(|&per_second| per_second > 0)
-}
-
-/// Ticks a second of a box `mvhd`, which begins alike.
-fn per_second_of_movie(header: &[u8]) -> Option<u32> {
-    per_second(header)
 }
 
 fn decoding_times(table: Boxes<'_>, num_samples: usize) -> Result<Vec<i64>, String> {
