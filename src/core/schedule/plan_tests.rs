@@ -33,7 +33,7 @@ fn spec() -> PlanSpec {
     }
 }
 
-fn of_encoders(replicas: u32, num_lanes: u32) -> PlanSpec {
+pub(in crate::schedule) fn of_encoders(replicas: u32, num_lanes: u32) -> PlanSpec {
     let encoders =
         vec![EncoderPlanSpec::new(PoolName::ENCODER, [Tower::Vision].into_iter().collect(), replicas, num_lanes)];
     PlanSpec { encoders, ..spec() }

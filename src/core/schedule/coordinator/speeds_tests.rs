@@ -1,39 +1,13 @@
 //! Encoders of different speeds: who gets what.
 
 use super::*;
-use crate::config::Schedule;
 use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, Replica, SampleId, StepId, Tower, UnitId, UnitItem};
-use crate::schedule::{
-    ByTower, CostModel, EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, LearningRate, ModelShape, PackLimits,
-};
+use crate::schedule::plan::tests::of_encoders;
 
 const LANES: u32 = 16;
 
 fn spec() -> PlanSpec {
-    PlanSpec {
-        sigma: None,
-        pack: PackLimits::tokens(64),
-        learning_rate: LearningRate {
-            peak: 1e-3,
-            min: 0.0,
-            schedule: Schedule::Cosine,
-            warmup_steps: 2,
-            decay_steps: 1,
-            steps: 10,
-        },
-        foundations: vec![FoundationPlanSpec::only(1, CostModel::decoder(8))],
-        encoders: vec![EncoderPlanSpec::new(PoolName::ENCODER, [Tower::Vision].into_iter().collect(), 4, LANES)],
-        colocated: false,
-        shape: ModelShape {
-            towers: [Tower::Vision].into_iter().collect(),
-            hidden_size: 8,
-            even_length: 12 * 8,
-            bytes_per_patch: ByTower::all(16),
-            bytes_per_feature: ByTower::all(32),
-            flow: None,
-        },
-        credits: EdgeCredits { pixels: 1 << 30, tokens: 1 << 30, features: 1 << 30 },
-    }
+    of_encoders(4, LANES)
 }
 
 /// 32 units of 1 to 9 patches on 16 lanes, planned for `workers` in turns.
