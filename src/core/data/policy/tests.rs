@@ -109,7 +109,7 @@ pub(super) fn column<'a>(sample: &'a Sample, name: &str) -> &'a [f32] {
     }
 }
 
-fn numbers(json: &Json) -> Vec<f32> {
+pub(super) fn numbers(json: &Json) -> Vec<f32> {
     let rows = json.as_array().unwrap().iter().flat_map(|row| row.as_array().map_or(vec![row.clone()], Clone::clone));
     rows.map(|number| number.as_f64().unwrap() as f32).collect()
 }

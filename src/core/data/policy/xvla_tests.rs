@@ -6,6 +6,7 @@ use std::sync::Arc;
 use image::RgbImage;
 use serde_json::{Value as Json, json};
 
+use super::tests::{CAMERA, column as floats, numbers};
 use super::{Observation, PolicyMaker};
 use crate::config::{Data, Policy, TrainFile};
 use crate::data::column::ColumnValues;
@@ -15,8 +16,6 @@ use crate::data::lerobot::{Feature, Set, SetWriter, Value};
 use crate::data::maker::SampleMaker;
 use crate::data::processor::{PolicyOptions, ProcessorFolders, ProcessorOptions};
 use crate::data::sample::Sample;
-
-const CAMERA: &str = "observation.images.front";
 
 fn goldens() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/xvla")
@@ -48,18 +47,6 @@ fn sample(config: &Json, settings: Policy) -> Sample {
 
 fn column<'a>(sample: &'a Sample, name: &str) -> &'a ColumnValues {
     &sample.columns.iter().find(|column| column.name == name).unwrap_or_else(|| panic!("no {name}")).values
-}
-
-fn floats<'a>(sample: &'a Sample, name: &str) -> &'a [f32] {
-    match column(sample, name) {
-        ColumnValues::F32(values) => values,
-        ColumnValues::I64(_) => panic!("{name} is of whole numbers"),
-    }
-}
-
-fn numbers(json: &Json) -> Vec<f32> {
-    let rows = json.as_array().unwrap().iter().flat_map(|row| row.as_array().map_or(vec![row.clone()], Clone::clone));
-    rows.map(|number| number.as_f64().unwrap() as f32).collect()
 }
 
 #[test]
