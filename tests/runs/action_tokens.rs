@@ -1,7 +1,7 @@
 //! Policies that learn actions as tokens, on demonstrations of Pads: a small Pi0.5 beside its flow with knowledge insulation, and a
 //! Pi0-FAST, which writes them.
 
-use crate::fixture::run;
+use crate::fixture::{loss_bits, run};
 use crate::resume::resume;
 use loongforge::core::config;
 use loongforge::core::robot::pads::{PadsSet, Part, Scene, SceneLayout, compose_pads, instruction, picture};
@@ -74,7 +74,7 @@ fn trained(dir: &Path, to: &str, overrides: &[&str], is_resumed: bool) -> Vec<u6
     let overrides: Vec<String> = overrides.map(str::to_owned).collect();
     let loaded = config::load_text_with(&text, &overrides).unwrap_or_else(|report| panic!("{report}"));
     let from = is_resumed.then(|| resume(dir.join("run/checkpoints/step-00000002")));
-    run(loaded, from).0.iter().map(|step| step.loss.to_bits()).collect()
+    loss_bits(&run(loaded, from).0)
 }
 
 fn acts(dir: &Path) -> Result<Vec<f32>, String> {

@@ -1,6 +1,6 @@
 //! A frozen encoder's features that are kept: the second epoch is served from them and learns the same.
 
-use crate::fixture::{Fixture, Pictures};
+use crate::fixture::{Fixture, Pictures, loss_bits};
 use crate::processes::{losses, num_steps, program, wait_until};
 use crate::resume::{hashes, resume};
 use loongforge::compose::Composition;
@@ -21,10 +21,6 @@ fn run(fixture: &Fixture, overrides: &[&str]) -> Vec<StepSummary> {
     fixture.run(&[&FROZEN, overrides].concat(), None)
 }
 
-fn bits(steps: &[StepSummary]) -> Vec<u64> {
-    steps.iter().map(|step| step.loss.to_bits()).collect()
-}
-
 fn num_cached(steps: &[StepSummary]) -> u64 {
     steps.iter().flat_map(|step| &step.timings).map(|(_, timings)| u64::from(timings.cached_items)).sum()
 }
@@ -43,12 +39,12 @@ fn the_second_epoch_is_served_from_the_cache() {
     for memory in ["pools.encoder.cache=1KiB", "pools.encoder.cache=24KiB"] {
         let spilt = run(&fixture, &[memory, "pools.encoder.spill=64MiB"]);
         assert_eq!(num_cached(&spilt), num_cached(&kept), "{memory}");
-        assert_eq!(bits(&spilt), bits(&kept), "{memory}");
+        assert_eq!(loss_bits(&spilt), loss_bits(&kept), "{memory}");
     }
     // Too small for one picture: nothing is kept, and nothing else differs.
     let none = run(&fixture, &["pools.encoder.cache=1KiB"]);
     assert_eq!(num_cached(&none), 0);
-    assert_eq!(bits(&kept), bits(&none));
+    assert_eq!(loss_bits(&kept), loss_bits(&none));
     // Without a cache units are encoded whole: sums differ in rounding.
     let without = run(&fixture, &[]);
     assert_eq!(num_cached(&without), 0);
@@ -63,7 +59,7 @@ fn two_encoders_keep_what_each_has_seen() {
     let fixture = Fixture::new(Pictures::All);
     let one = run(&fixture, &["pools.encoder.cache=64MiB", "run.deterministic=true"]);
     let two = run(&fixture, &["pools.encoder.cache=64MiB", "run.deterministic=true", "pools.encoder.replicas=2"]);
-    assert_eq!(bits(&one), bits(&two));
+    assert_eq!(loss_bits(&one), loss_bits(&two));
     assert_eq!(num_cached(&one), num_items(&one[STEPS_PER_EPOCH..]));
     let cached = num_cached(&two);
     assert!(0 < cached && cached <= num_cached(&one), "{cached}");
@@ -78,7 +74,7 @@ fn another_run_finds_what_one_has_encoded() {
     assert_eq!(num_cached(&first), num_items(&first[STEPS_PER_EPOCH..]), "each picture is encoded once");
     let second = run(&fixture, &[&shared, "pools.encoder.replicas=2", "run.deterministic=true"]);
     assert_eq!(num_cached(&second), num_items(&second), "nothing is encoded");
-    assert_eq!(bits(&run(&fixture, &["pools.encoder.cache=64MiB"])), bits(&first));
+    assert_eq!(loss_bits(&run(&fixture, &["pools.encoder.cache=64MiB"])), loss_bits(&first));
     // The tower has other weights: what another has made is not taken.
     let other = run(&fixture, &[&shared, "run.seed=2", "train.steps=12"]);
     assert_eq!(num_cached(&other), 0);
@@ -115,8 +111,8 @@ fn a_pool_without_encoders_learns_the_same_from_what_was_encoded_ahead() {
     };
     let with = learn("with", &["pools.encoder.replicas=1"], None);
     assert_eq!(num_cached(&with), num_items(&with), "nothing is encoded");
-    assert_eq!(bits(&learn("without", &[], None)), bits(&with));
-    assert_eq!(bits(&learn("rest", &[], Some("without"))), bits(&with[12..]));
+    assert_eq!(loss_bits(&learn("without", &[], None)), loss_bits(&with));
+    assert_eq!(loss_bits(&learn("rest", &[], Some("without"))), loss_bits(&with[12..]));
     // The actor without towers has written what an encoder would have.
     let files = |name: &str| hashes(&fixture.path().join(name).join("step-00000024"));
     assert!(files("without").iter().any(|(name, _)| name.starts_with("model-00001-of")));

@@ -1,6 +1,7 @@
 //! Runs of diffusion transformers: pictures and clips of any size with captions, pixels as latents, a text tower.
 
 use crate::cache::encode;
+use crate::fixture::loss_bits;
 use crate::resume::{hashes, run_and_evaluate_in, run_in};
 use crate::text::words;
 use image::{Rgb, RgbImage};
@@ -95,10 +96,6 @@ checkpoint: { every_steps: 4 }
 log: { tensorboard: false }
 ";
 
-pub fn losses(steps: &[StepSummary]) -> Vec<u64> {
-    steps.iter().map(|step| step.loss.to_bits()).collect()
-}
-
 /// Sums of another order: rounding alone differs, which eight steps of AdamW spread.
 pub fn are_near(name: &str, found: &[StepSummary], expected: &[StepSummary]) {
     for (found, expected) in found.iter().zip(expected) {
@@ -121,11 +118,11 @@ fn diffusion_transformers_learn_the_same_in_any_layout_and_resumed() {
             ("four", &["pools.encoder.replicas=4"][..]),
             ("apart", &["pools.text={threads: 1}", "pools.vae={replicas: 2, threads: 1}", "pools.data.replicas=2"]),
         ] {
-            assert_eq!(losses(&captioned.run(to, own, None)), losses(&one), "{name}, {to}");
+            assert_eq!(loss_bits(&captioned.run(to, own, None)), loss_bits(&one), "{name}, {to}");
             assert_eq!(captioned.weights(to), files, "{name}, {to}");
         }
         let rest = captioned.run("rest", &["pools.encoder.replicas=3"], Some("one"));
-        assert_eq!(losses(&rest), losses(&one[4..]), "{name}, resumed");
+        assert_eq!(loss_bits(&rest), loss_bits(&one[4..]), "{name}, resumed");
         assert_eq!(captioned.weights("rest"), files, "{name}, resumed");
         for own in [
             &["train.micro_batch_size=1"][..],
@@ -212,9 +209,9 @@ fn frozen_towers_are_asked_once() {
     let kept = run("kept", &["pools.encoder.cache=1MiB"]);
     assert_eq!(cached(&kept), items(&kept[5..]), "the second epoch");
     let dir = format!("pools.encoder.cache_dir={}", captioned.folder("features").display());
-    assert_eq!(losses(&run("first", &[&dir])), losses(&kept));
+    assert_eq!(loss_bits(&run("first", &[&dir])), loss_bits(&kept));
     let second = run("second", &[&dir, "pools.encoder.replicas=2"]);
-    assert_eq!((losses(&second), cached(&second)), (losses(&kept), items(&kept)));
+    assert_eq!((loss_bits(&second), cached(&second)), (loss_bits(&kept), items(&kept)));
     are_near("without a cache", &run("none", &[]), &kept);
 }
 
@@ -274,7 +271,7 @@ fn given_frames_and_pictures_to_edit_reach_the_transformer() {
         assert!(one.iter().all(|step| step.loss.is_finite()), "{name}");
         let files = hashes(&captioned.folder("one").join("step-00000004"));
         assert!(files.iter().any(|(file, _)| file.contains(tower)), "{name}: {files:?}");
-        assert_eq!(losses(&run("two", &["pools.encoder.replicas=2"])), losses(&one), "{name}");
+        assert_eq!(loss_bits(&run("two", &["pools.encoder.replicas=2"])), loss_bits(&one), "{name}");
         if name == "edit" {
             // A text tower with pictures among its tokens, shared by ranks.
             are_near(name, &run("ranks", &["pools.text={tensor_parallel: 2, threads: 1}"]), &one);
@@ -301,6 +298,6 @@ fn a_diffusion_model_learns_without_its_towers() {
     assert!(encoded.towers.values().all(|totals| totals.items > 30 && totals.found == 0), "{encoded:?}");
     let with = captioned.run("with", &own, None);
     let without = captioned.run("without", &[&own[..], &["pools.encoder.replicas=0"]].concat(), None);
-    assert_eq!(losses(&without), losses(&with));
+    assert_eq!(loss_bits(&without), loss_bits(&with));
     assert_eq!(captioned.weights("without"), captioned.weights("with"));
 }

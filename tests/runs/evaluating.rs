@@ -1,10 +1,10 @@
 //! Evaluations while a run goes on: training is the same to the bit, and what is found is what any layout finds.
 
 use crate::experts::qwen3_moe;
-use crate::fixture::{Fixture, Pictures};
+use crate::fixture::{Fixture, Pictures, bits};
 use crate::processes::program;
 use crate::soak::{self, Cell};
-use loongforge::core::schedule::{EvaluationSummary, StepSummary};
+use loongforge::core::schedule::EvaluationSummary;
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,10 +23,6 @@ fn weights(run: &Path) -> BTreeMap<String, String> {
     let files = manifest["files"].as_object().unwrap().iter();
     let files = files.filter(|(name, _)| name.ends_with(".safetensors"));
     files.map(|(name, file)| (name.clone(), file["sha256"].as_str().unwrap().to_owned())).collect()
-}
-
-fn bits(steps: &[StepSummary]) -> Vec<(u64, u64)> {
-    steps.iter().map(|step| (step.loss.to_bits(), step.grad_norm.to_bits())).collect()
 }
 
 /// With and without evaluations the run is the same; returns these.

@@ -1,7 +1,7 @@
 //! A small FastWAM on demonstrations of Pads: it learns what the camera will see beside what it does, the same whoever encodes, goes on
 //! where it stopped, and acts.
 
-use crate::fixture::run;
+use crate::fixture::{loss_bits, run};
 use crate::resume::{hashes, resume};
 use loongforge::core::config;
 use loongforge::core::robot::pads::{PadsSet, Part, Scene, SceneLayout, compose_pads, instruction, picture};
@@ -78,7 +78,7 @@ fn trained(dir: &Path, to: &str, overrides: &[&str], is_resumed: bool) -> Vec<u6
     let overrides: Vec<String> = overrides.map(str::to_owned).collect();
     let loaded = config::load_text_with(&text(dir), &overrides).unwrap_or_else(|report| panic!("{report}"));
     let from = is_resumed.then(|| resume(dir.join("run/checkpoints/step-00000002")));
-    run(loaded, from).0.iter().map(|step| step.loss.to_bits()).collect()
+    loss_bits(&run(loaded, from).0)
 }
 
 fn wanted(checkpoint: &Path) -> Wanted {

@@ -130,6 +130,16 @@ pub fn run(loaded: Loaded, resume: Option<Resume>) -> (Vec<StepSummary>, Vec<Eva
     (steps, std::mem::take(&mut *evaluated.lock().unwrap()))
 }
 
+/// Losses of steps, to the last bit.
+pub fn loss_bits(steps: &[StepSummary]) -> Vec<u64> {
+    steps.iter().map(|step| step.loss.to_bits()).collect()
+}
+
+/// Losses and norms of gradients of steps, to the last bit.
+pub fn bits(steps: &[StepSummary]) -> Vec<[u64; 2]> {
+    steps.iter().map(|step| [step.loss, step.grad_norm].map(f64::to_bits)).collect()
+}
+
 struct Recorder {
     steps: Arc<Mutex<Vec<StepSummary>>>,
     evaluated: Arc<Mutex<Vec<EvaluationSummary>>>,

@@ -1,11 +1,10 @@
 //! Runs of adapters beside weights that are held as float8 or in the host's memory.
 
 use crate::diffusion::{Captioned, QWEN_IMAGE, WAN};
-use crate::fixture::{Fixture, Pictures};
+use crate::fixture::{Fixture, Pictures, bits};
 use crate::resume::{hashes, resume};
 use loongforge::compose::Composition;
 use loongforge::core::config;
-use loongforge::core::schedule::StepSummary;
 use loongforge::torch::engine::check_engines;
 use std::fs;
 use std::path::Path;
@@ -19,10 +18,6 @@ const ADAPTERS: [&str; 4] = [
 ];
 const FLOAT8: [&str; 2] =
     ["model.foundation.frozen_precision=fp8_e4m3fn", "model.image_encoder.frozen_precision=fp8_e4m3fn"];
-
-fn bits(steps: &[StepSummary]) -> Vec<[u64; 2]> {
-    steps.iter().map(|step| [step.loss, step.grad_norm].map(f64::to_bits)).collect()
-}
 
 /// What is wrong with `run.yaml` of a folder and these overrides; nothing where all is well.
 fn refusal(root: &Path, own: &[&str]) -> String {

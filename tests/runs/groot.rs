@@ -1,7 +1,7 @@
 //! Small GR00Ts, N1.7 and N1.6, on demonstrations of Pads: they learn the same whoever encodes, go on where they stopped, and act.
 
 use crate::fastwam::text;
-use crate::fixture::run;
+use crate::fixture::{loss_bits, run};
 use crate::resume::hashes;
 use loongforge::core::config;
 use loongforge::core::data::digits;
@@ -90,7 +90,7 @@ fn trained(dir: &Path, to: &str, overrides: &[&str]) -> Vec<u64> {
     let overrides = SHORT.iter().chain(overrides).copied().chain([to.as_str()]);
     let overrides: Vec<String> = overrides.map(str::to_owned).collect();
     let loaded = config::load_text_with(&text(dir), &overrides).unwrap_or_else(|report| panic!("{report}"));
-    run(loaded, None).0.iter().map(|step| step.loss.to_bits()).collect()
+    loss_bits(&run(loaded, None).0)
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Runs of texts, and of texts, pictures and videos in one batch.
 
-use crate::fixture::{Fixture, Pictures};
+use crate::fixture::{Fixture, Pictures, loss_bits};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -35,10 +35,7 @@ fn texts_pictures_and_videos_share_a_batch() {
     assert!(single.iter().all(|step| step.num_items == 8), "{single:?}");
     assert!(single[11].loss < 0.5 * single[0].loss, "{single:?}");
     let pools = fixture.run(&overrides, None);
-    let losses = |steps: &[loongforge::core::schedule::StepSummary]| {
-        steps.iter().map(|step| step.loss.to_bits()).collect::<Vec<_>>()
-    };
-    assert_eq!(losses(&single), losses(&pools));
+    assert_eq!(loss_bits(&single), loss_bits(&pools));
 }
 
 /// The fixture's model without its eyes.

@@ -1,6 +1,6 @@
 //! Runs of other optimizers than AdamW: layouts, resume, and what is refused.
 
-use crate::fixture::{Fixture, Pictures};
+use crate::fixture::{Fixture, Pictures, bits};
 use crate::resume::{hashes, resume};
 use loongforge::compose::Composition;
 use loongforge::core::config;
@@ -9,10 +9,6 @@ use loongforge::torch::engine::check_engines;
 
 const BYTES: &str = "train.optimizer.type=adamw_8bit";
 const MUON: &str = "train.optimizer={type: muon, muon: {momentum: 0.9}}";
-
-fn bits(steps: &[StepSummary]) -> Vec<[u64; 2]> {
-    steps.iter().map(|step| [step.loss, step.grad_norm].map(f64::to_bits)).collect()
-}
 
 #[test]
 fn layouts_learn_the_same_and_runs_go_on_with_the_same_bits() {

@@ -1,6 +1,6 @@
 //! The task Pads: a policy learns it from a LeRobot set, the same whoever encodes, and is judged in a closed loop.
 
-use crate::fixture::run;
+use crate::fixture::{loss_bits, run};
 use crate::soak::{self, Cell};
 use loongforge::core::config;
 use loongforge::core::data::lerobot::Set;
@@ -22,7 +22,7 @@ fn trained(dir: &Path, overrides: &[&str]) -> Vec<u64> {
     let ours = ["pools.encoder.threads=1", "pools.foundation.threads=1", "log.tensorboard=false"];
     let overrides: Vec<String> = ours.iter().chain(overrides).map(|&text| text.to_owned()).collect();
     let (steps, _) = run(config::load_text_with(&text, &overrides).unwrap_or_else(|report| panic!("{report}")), None);
-    steps.iter().map(|step| step.loss.to_bits()).collect()
+    loss_bits(&steps)
 }
 
 fn made(seed: u64, num_episodes: u64) -> TempDir {

@@ -1,6 +1,6 @@
 //! A run that was stopped anywhere and resumed is the run that was not stopped.
 
-use crate::fixture::{self, Fixture, Pictures};
+use crate::fixture::{self, Fixture, Pictures, loss_bits};
 use loongforge::compose::Resume;
 use loongforge::core::checkpoint::Manifest;
 use loongforge::core::config::{self, Products};
@@ -129,8 +129,7 @@ fn adapters_may_be_merged_or_not_from_a_resume_on() {
         let whole = run(name, merges, None);
         let half = resume(fixture.path().join(name).join("step-00000003"));
         let rest = run(&format!("{name}-rest"), !merges, Some(half));
-        let losses = |steps: &[StepSummary]| steps.iter().map(|step| step.loss.to_bits()).collect::<Vec<_>>();
-        assert_eq!(losses(&rest), losses(&whole[3..]), "{name}");
+        assert_eq!(loss_bits(&rest), loss_bits(&whole[3..]), "{name}");
     }
 }
 
@@ -148,8 +147,7 @@ fn products_are_kept_on_resume() {
         let half = resume(fixture.path().join(format!("{products:?}-whole/step-00000003")));
         assert_eq!(half.state.products, products);
         let rest = fixture.run(&[&short[..], &[&to("rest")]].concat(), Some(half));
-        let losses = |steps: &[StepSummary]| steps.iter().map(|step| step.loss.to_bits()).collect::<Vec<_>>();
-        assert_eq!(losses(&rest), losses(&whole[3..]), "{products:?}");
+        assert_eq!(loss_bits(&rest), loss_bits(&whole[3..]), "{products:?}");
         let end = fixture.path().join(format!("{products:?}-rest/step-00000006"));
         assert_eq!(Manifest::read(&end).unwrap().scheduler.products, products);
         assert_eq!(hashes(&end), hashes(&fixture.path().join(format!("{products:?}-whole/step-00000006"))));

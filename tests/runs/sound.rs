@@ -1,13 +1,12 @@
 //! Runs of models that hear, alone and beside pictures.
 
-use crate::fixture::{self, Fixture, Pictures};
+use crate::fixture::{self, Fixture, Pictures, bits, loss_bits};
 use crate::resume::{hashes, resume};
 use loongforge::core::config::{self, Loaded};
 use loongforge::core::data::audio::wav;
 use loongforge::core::data::heard_and_seen::{self, HeardAndSeen};
 use loongforge::core::data::spoken_digits;
 use loongforge::core::observe::{Console, MetricsFile, StepMetrics, read_evaluations};
-use loongforge::core::schedule::StepSummary;
 use loongforge::eval::after_run::after_run;
 use serde_json::{Value, json};
 use std::fs;
@@ -129,10 +128,6 @@ train: { steps: 6, global_batch_size: 8, lr: 2e-3, warmup_steps: 2 }
 log: { tensorboard: false }
 ";
 
-fn bits(steps: &[StepSummary]) -> Vec<[u64; 2]> {
-    steps.iter().map(|step| [step.loss.to_bits(), step.grad_norm.to_bits()]).collect()
-}
-
 const OMNI: [&str; 4] =
     ["run.deterministic=true", "train.steps=8", "checkpoint.every_steps=4", "data.pack.max_tokens=160"];
 const FROZEN: [&str; 2] = ["model.audio_encoder.freeze=true", "model.audio_projector.freeze=true"];
@@ -178,13 +173,12 @@ fn towers_in_pools_of_their_own_are_bit_equal() {
         let steps = fixture.run(&[&OMNI[..], own, &["train.clip_grad=0", &dir]].concat(), resumed);
         (steps, hashes(&folder(to).join("step-00000008")))
     };
-    let losses = |steps: &[StepSummary]| steps.iter().map(|step| step.loss.to_bits()).collect::<Vec<_>>();
     let two = ["pools.audio.replicas=1", "pools.audio.threads=1"];
     let many = ["pools.encoder.replicas=2", "pools.audio.replicas=3", "pools.audio.threads=1"];
     for (name, own) in [("trained", &[][..]), ("frozen", &FROZEN[..])] {
         let (one, _) = run(name, &[own, &["pools.placement=colocated"]].concat(), None);
         let (apart, weights) = run(&format!("{name}-two"), &[own, &two].concat(), None);
-        assert_eq!(losses(&apart), losses(&one), "{name}");
+        assert_eq!(loss_bits(&apart), loss_bits(&one), "{name}");
         for (step, alone) in apart.iter().zip(&one) {
             // Squares are summed in float32 over 1,024 elements at a time, which begin elsewhere in another pool.
             let (norm, alone) = (step.grad_norm, alone.grad_norm);
@@ -193,18 +187,22 @@ fn towers_in_pools_of_their_own_are_bit_equal() {
         let (wide, found) = run(&format!("{name}-many"), &[own, &many].concat(), None);
         assert_eq!((bits(&wide), &found), (bits(&apart), &weights), "{name}");
         let media = ["pools.media.towers=[audio, vision]", "pools.media.replicas=2", "pools.media.threads=1"];
-        assert_eq!(losses(&run(&format!("{name}-media"), &[own, &media].concat(), None).0), losses(&one), "{name}");
+        assert_eq!(
+            loss_bits(&run(&format!("{name}-media"), &[own, &media].concat(), None).0),
+            loss_bits(&one),
+            "{name}"
+        );
         // From a checkpoint of one pool, and from one of two pools with another number of actors.
         for (what, from) in [("one", name.to_owned()), ("two", format!("{name}-two"))] {
             let (rest, _) = run(&format!("{name}-rest-{what}"), &[own, &many].concat(), Some(&from));
-            assert_eq!(losses(&rest), losses(&one[4..]), "{name}, resumed from {what}");
+            assert_eq!(loss_bits(&rest), loss_bits(&one[4..]), "{name}, resumed from {what}");
         }
     }
     // A rate of its own changes what one pool learns and nothing else that is refused or ignored.
     let (slow, _) = run("slow", &[&two[..], &["pools.audio.lr=1e-9"]].concat(), None);
     let (full, _) = run("full", &two, None);
-    assert_eq!(losses(&slow[..1]), losses(&full[..1]));
-    assert_ne!(losses(&slow[..3]), losses(&full[..3]));
+    assert_eq!(loss_bits(&slow[..1]), loss_bits(&full[..1]));
+    assert_ne!(loss_bits(&slow[..3]), loss_bits(&full[..3]));
 }
 
 /// A committed config, shortened, with the data below `dir`.

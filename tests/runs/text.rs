@@ -1,6 +1,6 @@
 //! Runs of a language model that is fed by a text tower.
 
-use crate::fixture;
+use crate::fixture::{self, loss_bits};
 use crate::resume::{hashes, run_in};
 use loongforge::compose::Composition;
 use loongforge::core::config;
@@ -115,10 +115,6 @@ fn sample(index: usize) -> Value {
     }
 }
 
-fn losses(steps: &[StepSummary]) -> Vec<u64> {
-    steps.iter().map(|step| step.loss.to_bits()).collect()
-}
-
 const FROZEN: [&str; 2] = ["model.text_encoder.freeze=true", "model.text_projector.freeze=true"];
 const DECODER: [&str; 4] = [
     "model.text_encoder.config={model_type: qwen2, vocab_size: 408, hidden_size: 32, intermediate_size: 48, \
@@ -145,19 +141,19 @@ fn a_text_tower_is_bit_equal_in_any_layout() {
         let weights = |name: &str| hashes(&texts.folder(name).join("step-00000008"));
         let wide = format!("{name}-wide");
         assert_eq!(
-            losses(&texts.run(&wide, &[own, &["pools.encoder.replicas=2"]].concat(), None)),
-            losses(&one),
+            loss_bits(&texts.run(&wide, &[own, &["pools.encoder.replicas=2"]].concat(), None)),
+            loss_bits(&one),
             "{name}"
         );
         assert_eq!(weights(&wide), weights(name), "{name}");
         let apart = texts.run(&format!("{name}-apart"), &[own, &OWN_POOL].concat(), None);
-        assert_eq!(losses(&apart), losses(&one), "{name}");
+        assert_eq!(loss_bits(&apart), loss_bits(&one), "{name}");
         let rest = texts.run(&format!("{name}-rest"), &[own, &OWN_POOL].concat(), Some(name));
-        assert_eq!(losses(&rest), losses(&one[4..]), "{name}, resumed");
+        assert_eq!(loss_bits(&rest), loss_bits(&one[4..]), "{name}, resumed");
     }
     let kept = texts.run("kept", &[&FROZEN[..], &OWN_POOL, &["pools.text.cache=1MiB"]].concat(), None);
     let fresh = texts.run("fresh", &[&FROZEN[..], &["pools.encoder.cache=1MiB"]].concat(), None);
-    assert_eq!(losses(&kept), losses(&fresh));
+    assert_eq!(loss_bits(&kept), loss_bits(&fresh));
     let first = |name: &str| hashes(&texts.folder(name).join("step-00000008"));
     assert_ne!(first("trained"), first("frozen"), "the text tower learned nothing");
     reads_as_in_the_run(&texts.folder("decoder/step-00000008"));

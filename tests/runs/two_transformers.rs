@@ -1,6 +1,7 @@
 //! Runs of two diffusion transformers, one for levels of high noise and one for the others, each in a pool of its own.
 
-use crate::diffusion::{Captioned, WAN, are_near, losses};
+use crate::diffusion::{Captioned, WAN, are_near};
+use crate::fixture::loss_bits;
 use crate::resume::{hashes, run_and_evaluate_in};
 use loongforge::checkpoint::{Format, export_diffusion};
 use loongforge::compose::Composition;
@@ -61,7 +62,7 @@ fn two_transformers_in_one_run_are_the_two_runs() {
 
     // Stopped and resumed, averages included; with other encoders.
     let rest = captioned.run("rest", &[FROZEN, "pools.encoder.replicas=2"], Some("both"));
-    assert_eq!(losses(&rest), losses(&both[4..]));
+    assert_eq!(loss_bits(&rest), loss_bits(&both[4..]));
     assert_eq!(captioned.files("rest", 8, ""), captioned.files("both", 8, ""));
 
     // Each in a layout of its own, which is nothing to the other.
@@ -89,7 +90,7 @@ fn two_transformers_in_one_run_are_the_two_runs() {
         let found = captioned.run(&all, &[FROZEN, range, &shared], None);
         let wanted = captioned.run(&alone, &[FROZEN, range, &experts], None);
         assert!(found.iter().all(|step| expert(step, pool).num_samples == 8 && expert(step, idle).num_samples == 0));
-        assert_eq!(losses(&found), losses(&wanted), "{one}");
+        assert_eq!(loss_bits(&found), loss_bits(&wanted), "{one}");
         assert_eq!(captioned.files(&all, 8, own), captioned.files(&alone, 8, own), "{one}");
         let state = |run: &str, step, stem: &str| captioned.files(run, step, stem).remove(0).1;
         let optimizer = format!("optimizer-{pool}.");
@@ -135,7 +136,7 @@ fn adapters_of_two_transformers_are_saved_resumed_and_exported() {
     let lora = [FROZEN, "+model.foundation.lora={r: 2}", "train.lr=0.05"];
     let whole = captioned.run("lora", &lora, None);
     let rest = captioned.run("lora-rest", &lora, Some("lora"));
-    assert_eq!(losses(&rest), losses(&whole[4..]));
+    assert_eq!(loss_bits(&rest), loss_bits(&whole[4..]));
     assert_eq!(captioned.files("lora-rest", 8, ""), captioned.files("lora", 8, ""));
     let checkpoint = captioned.folder("lora").join("step-00000008");
     let export = |format, name: &str| {
