@@ -45,7 +45,7 @@ impl Trained {
         let path = config.join("config.json");
         let json: Value = serde_json::from_str(&files::read_text(&path).with_context(|| path.display().to_string())?)
             .with_context(|| path.display().to_string())?;
-        let folders = ProcessorFolders { model: &config, media: &config, text: None };
+        let folders = ProcessorFolders::of(&config);
         let mut maker = PolicyMaker::open(folders, &json, &ProcessorOptions::default(), Arc::new(InProcess))?;
         maker.choose(embodiment).map_err(|reason| anyhow!("{}: {reason}", folder.display()))?;
         let adapted = (weights.as_path(), adapters.as_deref());

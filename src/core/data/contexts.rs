@@ -1,7 +1,6 @@
 //! Makes of a text what a text tower takes: the ids of its tokens, one a row. The tower has a tokenizer of its own, or the
 //! model's.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value as Json;
@@ -9,6 +8,7 @@ use serde_json::Value as Json;
 use super::card::ModelCard;
 use super::error::DataError;
 use super::media::{Expansion, Marker, Run};
+use super::processor::ProcessorFolders;
 use super::sample::Media;
 use super::tokenizer::Tokenizer;
 use super::tokenizer_file::read_json_if_exists;
@@ -45,14 +45,10 @@ impl ContextProcessor {
     ///
     /// # Errors
     /// The tokenizer cannot be read, or it has no such token.
-    pub fn open(
-        (model_dir, own): (&Path, Option<&Path>),
-        config: &Json,
-        model: &Tokenizer,
-    ) -> Result<Option<Self>, DataError> {
-        let Some(text) = TextProcessor::open((model_dir, own), config)? else { return Ok(None) };
+    pub fn open(folders: ProcessorFolders<'_>, config: &Json, model: &Tokenizer) -> Result<Option<Self>, DataError> {
+        let Some(text) = TextProcessor::open(folders, config)? else { return Ok(None) };
         let placeholder = model.special().context.and_then(|id| model.token(id)).ok_or_else(|| {
-            DataError::file(model_dir, "tokenizer.json has no token with the id text_token_id of config.json")
+            DataError::file(folders.model, "tokenizer.json has no token with the id text_token_id of config.json")
         })?;
         Ok(Some(Self { text, marker: Marker { inline: placeholder.clone(), words: vec![placeholder] } }))
     }
@@ -79,12 +75,12 @@ impl ContextProcessor {
 }
 
 impl TextProcessor {
-    /// The processor of the text tower of `config`, a `config.json`, with the tokenizer of the file `own`, or else the one that
-    /// `model_dir` has for it, or else the model's; `None` for a model without such a tower.
+    /// The processor of the text tower of `config`, a `config.json`; `None` for a model without such a tower.
     ///
     /// # Errors
     /// The tokenizer is missing or has more tokens than the tower, or the config's section `text` is wrong.
-    pub fn open((model_dir, own): (&Path, Option<&Path>), config: &Json) -> Result<Option<Self>, DataError> {
+    pub fn open(folders: ProcessorFolders<'_>, config: &Json) -> Result<Option<Self>, DataError> {
+        let ProcessorFolders { model: model_dir, text: own, .. } = folders;
         let Some(section) = ModelCard::of(config).text_tower() else { return Ok(None) };
         let path = model_dir.join("config.json");
         let wrong = |what: String| DataError::file(&path, what);
@@ -216,7 +212,7 @@ mod tests {
 
     use super::{ContextProcessor, TEXT_TOKENIZER};
     use crate::data::digits::{MODEL, write_model};
-    use crate::data::processor::{Processor, ProcessorOptions};
+    use crate::data::processor::{Processor, ProcessorFolders, ProcessorOptions};
     use crate::data::source::Conversation;
     use crate::data::tokenizer::Tokenizer;
     use crate::data::tokenizer_file::read_json;
@@ -233,7 +229,7 @@ mod tests {
         config["text"] = text;
         let model = Tokenizer::open(dir.path(), &config, &Json::Null).map_err(|error| error.to_string())?;
         std::fs::copy(dir.path().join("tokenizer.json"), dir.path().join(TEXT_TOKENIZER)).unwrap();
-        let made = ContextProcessor::open((dir.path(), None), &config, &model);
+        let made = ContextProcessor::open(ProcessorFolders::of(dir.path()), &config, &model);
         made.map(|made| made.expect("a text tower")).map_err(|error| error.to_string())
     }
 

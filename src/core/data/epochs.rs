@@ -45,7 +45,7 @@ pub fn count_samples(config: &RunConfig, model_dir: &Path, model_config: &Json) 
         return Ok(None);
     }
     let options = ProcessorOptions::of_run(config, &config.data);
-    let folders = ProcessorFolders { model: model_dir, media: model_dir, text: None };
+    let folders = ProcessorFolders::of(model_dir);
     let maker = open_maker(folders, model_config, &options, Arc::new(InProcess))?;
     Ok(Some(Dataset::open(&config.training_data(), maker, config.run.seed)?.len() as u64))
 }

@@ -1,7 +1,5 @@
 //! Makes of a recording what a sample holds: frames for the tower, and placeholders in the text.
 
-use std::path::Path;
-
 use serde_json::Value as Json;
 
 use super::augment::SoundChange;
@@ -11,6 +9,7 @@ use crate::config::AudioLimits;
 use crate::data::card::ModelCard;
 use crate::data::error::DataError;
 use crate::data::media::{Expansion, Marker, Run};
+use crate::data::processor::ProcessorFolders;
 use crate::data::sample::Media;
 use crate::data::tokenizer::Tokenizer;
 use crate::message::{Grid, Tower};
@@ -25,27 +24,27 @@ pub struct AudioProcessor {
 }
 
 impl AudioProcessor {
-    /// The processor of the audio tower of `config`, a `config.json`, by the feature extractor's settings in `media_dir`;
+    /// The processor of the audio tower of `config`, a `config.json`, by the feature extractor's settings in the media folder;
     /// `None` for a model without such a tower.
     ///
     /// # Errors
     /// A file is missing or wrong, it disagrees with `config`, or the tower is of an unknown family.
     pub fn open(
-        (model_dir, media_dir): (&Path, &Path),
+        folders: ProcessorFolders<'_>,
         config: &Json,
         tokenizer: &Tokenizer,
         limits: &AudioLimits,
     ) -> Result<Option<Self>, DataError> {
         let card = ModelCard::of(config);
         let Some(section) = card.audio() else { return Ok(None) };
-        let path = model_dir.join("config.json");
+        let path = folders.model.join("config.json");
         let family = card.audio_family().ok_or_else(|| {
             DataError::file(&path, format!("audio_config of {}: its processor is not supported", config["model_type"]))
         })?;
         let placeholder = tokenizer.special().audio.and_then(|id| tokenizer.token(id)).ok_or_else(|| {
-            DataError::file(model_dir, "tokenizer.json has no token with the id audio_token_id of config.json")
+            DataError::file(folders.model, "tokenizer.json has no token with the id audio_token_id of config.json")
         })?;
-        let settings = AudioSettings::read(media_dir)?;
+        let settings = AudioSettings::read(folders.media)?;
         family.check(&settings, section).map_err(|reason| settings.wrong(reason))?;
         let known = |token: &str| tokenizer.id(token).map(|_| token.to_owned()).unwrap_or_default();
         let [start, end] = family.around().map(known);

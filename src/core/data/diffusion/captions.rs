@@ -33,21 +33,20 @@ pub struct Captions {
 }
 
 impl Captions {
-    /// The captions of the diffusion model of `config`. The tokenizer is the file `own`, or else the one that `dir` has for the
-    /// text tower: `text_tokenizer.json`, a folder `tokenizer`, or its own.
+    /// The captions of the diffusion model of `config`. The tokenizer is the file `folders.text`, or else the one that the model's
+    /// folder has for the text tower: `text_tokenizer.json`, a folder `tokenizer`, or its own.
     ///
     /// # Errors
     /// The tokenizer is missing or has more tokens than the tower, or the config's section `text` is wrong.
     pub fn open(folders: ProcessorFolders<'_>, config: &Json, (seed, dropout): (u64, f64)) -> Result<Self, DataError> {
-        let (dir, own) = (folders.model, folders.text);
         let mut config = config.clone();
         let is_wan = config["transformer"]["_class_name"] == "WanTransformer3DModel";
         if config["text"].is_null() {
             config["text"] = ModelCard::of(&config).text_defaults().unwrap_or_default();
         }
-        let inner = dir.join("tokenizer");
-        let dir = if inner.is_dir() { &inner } else { dir };
-        let text = TextProcessor::open((dir, own), &config)?;
+        let inner = folders.model.join("tokenizer");
+        let dir = if inner.is_dir() { &inner } else { folders.model };
+        let text = TextProcessor::open(ProcessorFolders { model: dir, ..folders }, &config)?;
         let text = text.ok_or_else(|| DataError::file(&dir.join("config.json"), "has no text_encoder"))?;
         // The null prompt of the pipeline; a tokenizer that puts nothing around a text makes no token of an empty one.
         let null = if is_wan && text.item("").is_ok() { "" } else { " " };

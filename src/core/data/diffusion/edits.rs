@@ -12,6 +12,7 @@ use crate::data::contexts::TextProcessor;
 use crate::data::error::DataError;
 use crate::data::media::{self, Expansion, Filter, MediaKind, MediaProcessor, Piece, resize_as_pillow};
 use crate::data::positions::{PositionKind, Span};
+use crate::data::processor::ProcessorFolders;
 use crate::data::sample::Media;
 use crate::message::{Grid, PicturedText, Tower};
 
@@ -43,7 +44,8 @@ impl PromptPictures {
         let (encoder, tokenizer) = (&config["text_encoder"], text.tokenizer());
         let limits = (&ImageLimits::default(), &VideoLimits::default());
         let missing = || DataError::file(&media_dir.join("config.json"), "text_encoder has no image_token_id");
-        let processor = media::open((media_dir, media_dir), encoder, tokenizer, limits)?.ok_or_else(missing)?;
+        let processor = media::open(ProcessorFolders::of(media_dir), encoder, tokenizer, limits)?;
+        let processor = processor.ok_or_else(missing)?;
         let placeholder = tokenizer.special().image.ok_or_else(missing)?;
         let marker = processor.markers().of(MediaKind::Image).inline.clone();
         Ok(Some(Self { edits, processor, marker, placeholder, positions: ModelCard::of(encoder).positions() }))

@@ -60,7 +60,7 @@ impl Bench {
         });
         own.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
         let model = self.path("model");
-        let folders = ProcessorFolders { model: &model, media: &model, text: None };
+        let folders = ProcessorFolders::of(&model);
         DiffusionMaker::open(folders, &config, &options, Arc::new(InProcess))
     }
 

@@ -19,16 +19,17 @@ use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::card::{ModelCard, VisionCut};
 use crate::data::error::DataError;
+use crate::data::processor::ProcessorFolders;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizer_file::{read_json_if_exists, token_text};
 
-/// The processor of the vision tower of `config`, a `config.json`, by the preprocessor configs in `media_dir`; `None` for a
-/// text model.
+/// The processor of the vision tower of `config`, a `config.json`, by the preprocessor configs in the media folder; `None`
+/// for a text model.
 ///
 /// # Errors
 /// A file is missing or wrong, it disagrees with `config`, or the model is of an unknown family.
 pub fn open(
-    (model_dir, media_dir): (&Path, &Path),
+    folders: ProcessorFolders<'_>,
     config: &Json,
     tokenizer: &Tokenizer,
     limits: (&ImageLimits, &VideoLimits),
@@ -37,14 +38,14 @@ pub fn open(
     let Some(vision) = card.vision() else { return Ok(None) };
     let placeholder = tokenizer.special().image.and_then(|id| tokenizer.token(id)).ok_or_else(|| {
         let tokenizer = "tokenizer.json has no token with the id image_token_id of config.json";
-        DataError::file(model_dir, tokenizer)
+        DataError::file(folders.model, tokenizer)
     })?;
     let words = Words { config, tokenizer: Some(tokenizer), placeholder };
-    let (image, video) = Settings::read(media_dir)?;
+    let (image, video) = Settings::read(folders.media)?;
     let cut = card.vision_cut().ok_or_else(|| {
         let tower = vision["model_type"].as_str().or(config["model_type"].as_str()).unwrap_or_default();
         let what = format!("vision_config.model_type is {tower:?}: its image processor is not supported");
-        DataError::file(&model_dir.join("config.json"), what)
+        DataError::file(&folders.model.join("config.json"), what)
     })?;
     check_filter(cut, &image, &video)?;
     let processor: Box<dyn MediaProcessor> = match cut {
@@ -59,7 +60,7 @@ pub fn open(
         }
         VisionCut::OmniChunks | VisionCut::OmniMerged => {
             check(&image, vision, true)?;
-            let clock = clock(model_dir, cut, &words)?;
+            let clock = clock(folders.model, cut, &words)?;
             // These models' processors have a range for frames that settings of pictures do not change.
             let side = if cut == VisionCut::OmniMerged { 32 } else { 28 };
             let video = video.or_pixels((128 * side * side, 768 * side * side));
@@ -71,7 +72,7 @@ pub fn open(
         }
         VisionCut::Tiles => {
             let tiles = tile_config(config, vision)
-                .map_err(|reason| DataError::file(&model_dir.join("config.json"), reason))?;
+                .map_err(|reason| DataError::file(&folders.model.join("config.json"), reason))?;
             let tiles = TileConfig { around: ["<img>", "</img>"].map(|token| words.known(token)), ..tiles };
             Box::new(Tiles::open((image, video), limits, &tiles, &words)?)
         }
@@ -94,7 +95,7 @@ pub fn open(
         }
         VisionCut::Slices => {
             let settings = (image.or_color(HALF), video.or_color(HALF));
-            Box::new(Slices::open(settings, limits, vision, named_tokens(model_dir)?, &words)?)
+            Box::new(Slices::open(settings, limits, vision, named_tokens(folders.model)?, &words)?)
         }
         VisionCut::Eagle => Box::new(Eagle::open(&image.or_color(HALF), limits.0, (config, vision), &words)?),
         VisionCut::Split => Box::new(TileSplit::open(&image.or_color(HALF), limits.0, vision, &words)?),

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
+use crate::data::processor::ProcessorFolders;
 use crate::data::tokenizer::Tokenizer;
 
 const PLACEHOLDER: &str = "<p>";
@@ -63,7 +64,8 @@ fn open_with(config: &Json, image: &Json, video: &Json) -> Result<Option<Box<dyn
     let mut config = config.clone();
     config["image_token_id"] = json!(0);
     let tokenizer = Tokenizer::open(folder.path(), &config, &Json::Null).unwrap();
-    open((folder.path(), folder.path()), &config, &tokenizer, (&ImageLimits::default(), &VideoLimits::default()))
+    let limits = (&ImageLimits::default(), &VideoLimits::default());
+    open(ProcessorFolders::of(folder.path()), &config, &tokenizer, limits)
 }
 
 fn noise(width: u32, height: u32, seed: u32) -> RgbImage {

@@ -69,7 +69,7 @@ fn write_processor(folder: &Path, change: &dyn Fn(&mut Json)) {
 }
 
 fn open(folder: &Path, config: &Json) -> Result<PolicyMaker, String> {
-    let folders = ProcessorFolders { model: folder, media: folder, text: None };
+    let folders = ProcessorFolders::of(folder);
     let maker = PolicyMaker::open(folders, config, &ProcessorOptions::default(), Arc::new(InProcess));
     maker.map_err(|error| error.to_string())
 }

@@ -114,7 +114,7 @@ fn frames_of_a_sample_are_decoded_once() {
     config["input_features"].as_object_mut().unwrap().remove("observation.images.wrist");
     let policy = PolicyOptions { sets: vec![TrainFile::new(&*set)], ..PolicyOptions::default() };
     let options = ProcessorOptions { policy, ..ProcessorOptions::default() };
-    let folders = ProcessorFolders { model: folder.path(), media: folder.path(), text: None };
+    let folders = ProcessorFolders::of(folder.path());
     let decoder = Arc::new(Counting::default());
     let maker = PolicyMaker::open(folders, &config, &options, decoder.clone()).unwrap();
     let step = Arc::new(Set::open(&set).unwrap()).step(0, 0).unwrap();

@@ -84,7 +84,7 @@ pub(super) fn open_with(
     sets: Vec<TrainFile>,
     settings: Policy,
 ) -> Result<PolicyMaker, String> {
-    let folders = ProcessorFolders { model: folder, media: folder, text: None };
+    let folders = ProcessorFolders::of(folder);
     let policy = PolicyOptions { settings, sets, seed: 1 };
     let options = ProcessorOptions { policy, ..ProcessorOptions::default() };
     PolicyMaker::open(folders, config, &options, Arc::new(InProcess)).map_err(|error| error.to_string())

@@ -440,7 +440,7 @@ fn open_texts(
         )));
     }
     let networks = fastwam_networks(config);
-    let texts = TextProcessor::open((folders.model, own.as_deref()), &networks)?;
+    let texts = TextProcessor::open(ProcessorFolders { text: own.as_deref(), ..folders }, &networks)?;
     let texts = texts.ok_or_else(|| wrong("has no text_encoder".to_owned()))?;
     let tokenizer = match own {
         Some(file) => Tokenizer::of_file(&file, &networks["text_encoder"])?,

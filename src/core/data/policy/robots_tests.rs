@@ -88,7 +88,7 @@ impl Bench {
     }
 
     fn open_in(&self, model: &Path, config: &Json, policy: PolicyOptions) -> Result<PolicyMaker, String> {
-        let folders = ProcessorFolders { model, media: model, text: None };
+        let folders = ProcessorFolders::of(model);
         let options = ProcessorOptions { policy, ..ProcessorOptions::default() };
         PolicyMaker::open(folders, config, &options, Arc::new(InProcess)).map_err(|error| error.to_string())
     }

@@ -79,7 +79,7 @@ impl Bench {
 
     pub(super) fn open(&self, config: &Json, options: &ProcessorOptions) -> Result<PolicyMaker, String> {
         let model = self.folder.path();
-        let folders = ProcessorFolders { model, media: model, text: None };
+        let folders = ProcessorFolders::of(model);
         PolicyMaker::open(folders, config, options, Arc::new(InProcess)).map_err(|error| error.to_string())
     }
 

@@ -30,7 +30,7 @@ fn json_of(name: &str) -> Json {
 }
 
 fn open_in(folder: &Path, config: &Json, options: &ProcessorOptions) -> Result<PolicyMaker, String> {
-    let folders = ProcessorFolders { model: folder, media: folder, text: None };
+    let folders = ProcessorFolders::of(folder);
     PolicyMaker::open(folders, config, options, Arc::new(InProcess)).map_err(|error| error.to_string())
 }
 

@@ -58,7 +58,7 @@ impl Processor {
     /// # Errors
     /// A file is missing, wrong or of another model; for `sft`, also the chat template.
     pub fn open(model_dir: &Path, config: &Json, options: &ProcessorOptions) -> Result<Self, DataError> {
-        Self::open_from(ProcessorFolders { model: model_dir, media: model_dir, text: None }, config, options)
+        Self::open_from(ProcessorFolders::of(model_dir), config, options)
     }
 
     /// Works like [`Processor::open`], with files of other folders.

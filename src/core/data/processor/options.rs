@@ -18,6 +18,13 @@ pub struct ProcessorFolders<'a> {
     pub text: Option<&'a Path>,
 }
 
+impl<'a> ProcessorFolders<'a> {
+    /// All are the model's.
+    pub fn of(model: &'a Path) -> Self {
+        Self { model, media: model, text: None }
+    }
+}
+
 /// Describes how samples are made, whatever the model.
 #[derive(Clone, Debug)]
 pub struct ProcessorOptions {

@@ -29,14 +29,13 @@ impl Towers {
         tokenizer: &Tokenizer,
         options: &ProcessorOptions,
     ) -> Result<Self, DataError> {
-        let dirs = (folders.model, folders.media);
-        let vision = media::open(dirs, config, tokenizer, (&options.image, &options.video))?;
-        let audio = AudioProcessor::open(dirs, config, tokenizer, &options.audio)?;
+        let vision = media::open(folders, config, tokenizer, (&options.image, &options.video))?;
+        let audio = AudioProcessor::open(folders, config, tokenizer, &options.audio)?;
         let mut markers = vision.as_ref().map(|vision| vision.markers().clone()).unwrap_or_default();
         if let Some(audio) = &audio {
             markers = markers.with(MediaKind::Audio, audio.marker().clone());
         }
-        let contexts = ContextProcessor::open((folders.model, folders.text), config, tokenizer)?;
+        let contexts = ContextProcessor::open(folders, config, tokenizer)?;
         if let Some(contexts) = &contexts {
             markers = markers.with(MediaKind::Context, contexts.marker().clone());
         }
