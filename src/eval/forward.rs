@@ -10,8 +10,8 @@ use loongforge_core::data::{Media, Sample};
 use loongforge_core::message::{Grid, SampleMeta};
 use loongforge_core::schedule::Pipeline;
 use loongforge_torch::model::{
-    Continued, Decoder, DecoderConfig, Decoding, EncoderDecoder, EncoderModel, FeatureInput, ModelTower, Prompt, Stage,
-    StageError, TextBatch, TokenScores, generate_each,
+    AnsweredSamples, Continued, Decoder, DecoderConfig, Decoding, EncoderDecoder, EncoderModel, FeatureInput,
+    ModelTower, Prompt, Stage, StageError, TextBatch, TokenScores, generate_each,
 };
 use loongforge_torch::params::{ParamSpec, ParamStore};
 use loongforge_torch::tape::{Execution, Policy};
@@ -227,9 +227,14 @@ impl ForwardModel {
                 let positions: Vec<f32> =
                     samples.iter().flat_map(|it| &it.position_ids[..it.input_ids.len()]).copied().collect();
                 let features: Vec<Tensor> = self.features(samples).into_iter().flatten().collect();
-                let rows = feature_rows.concat();
-                let row = (input_ids.as_slice(), positions.as_slice(), labels.as_slice());
-                return Ok(both.score(&self.params, row, &cu_seqlens, (&rows, &features))?);
+                let samples = AnsweredSamples {
+                    ids: &input_ids,
+                    positions: &positions,
+                    targets: &labels,
+                    cu_seqlens: &cu_seqlens,
+                    feature_rows: feature_rows.concat(),
+                };
+                return Ok(both.score(&self.params, &samples, &features)?);
             }
         };
         let batch = TextBatch {

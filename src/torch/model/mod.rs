@@ -46,7 +46,9 @@ mod xvla;
 
 pub use alike::Alike;
 pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
-pub use bart::{AnswerTokens, BartConfig, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderFamily, StackConfig};
+pub use bart::{
+    AnswerTokens, AnsweredSamples, BartConfig, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderFamily, StackConfig,
+};
 pub use batch::{MicroBatch, SampleRow};
 pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, RowCount, TARGETS, token_columns};
 pub use config::{CarriedParts, ModelConfig, Tokens};

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use tch::{Kind, Tensor};
 
 use super::config::EncoderDecoderConfig;
+use super::layout::AnsweredSamples;
 use super::network::EncoderDecoder;
-use super::record::Samples;
 use crate::model::batch::MicroBatch;
 use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
@@ -159,7 +159,7 @@ impl Fixture {
             targets[ends[0] + prompt..ends[1]].iter_mut().for_each(|target| *target = (*target).max(0));
         }
         let positions = Vec::<f32>::try_from(batch.columns.get("position_ids").get(0)).expect("a row of positions");
-        let samples = Samples {
+        let samples = AnsweredSamples {
             ids: &ids,
             positions: &positions,
             targets: &targets,
@@ -178,13 +178,7 @@ impl Fixture {
         with.add("scores", "all targets", &scores, &expected, TOLERANCE);
         let (best, counted): (Tensor, Vec<i64>) =
             (expected.argmax(-1, false), targets.iter().copied().filter(|target| *target >= 0).collect());
-        let scored = network.score(
-            &self.params,
-            (&ids, &positions, &targets),
-            &batch.cu_seqlens,
-            (&samples.feature_rows, &features),
-        );
-        let Ok(scored) = scored else {
+        let Ok(scored) = network.score(&self.params, &samples, &features) else {
             with.problems.push("targets are not scored".into());
             return;
         };

@@ -9,6 +9,20 @@ use tch::{Device, Tensor};
 use super::encoder::Sequences;
 use crate::nn::{CrossAttention, DocumentKeys, Mask};
 
+/// Samples of a row, on the host.
+pub struct AnsweredSamples<'a> {
+    /// `[T]`.
+    pub ids: &'a [i64],
+    /// `[T]`; they restart with a sample and with its answer.
+    pub positions: &'a [f32],
+    /// `[T]`; -100 where nothing counts.
+    pub targets: &'a [i64],
+    /// `[0, …, T]`.
+    pub cu_seqlens: &'a [usize],
+    /// The tokens that features replace.
+    pub feature_rows: Vec<i64>,
+}
+
 /// What all layers read of a micro-batch beside their rows.
 pub(super) struct Layout {
     /// The ids of all tokens, those that are added to samples without an answer behind the others.
@@ -22,13 +36,9 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Samples of tokens `ids` at `positions`, with the next token or -100 at each in `targets`, end at `cu_seqlens` `[0, …, T]`.
-    pub fn new(
-        (ids, positions, targets): (&[i64], &[f32], &[i64]),
-        cu_seqlens: &[usize],
-        start_token: i64,
-        device: Device,
-    ) -> Layout {
+    /// Finds the rows of samples.
+    pub fn new(samples: &AnsweredSamples<'_>, start_token: i64, device: Device) -> Layout {
+        let AnsweredSamples { ids, positions, targets, cu_seqlens, .. } = *samples;
         let mut ids = ids.to_vec();
         let (mut questions, mut answers) = (Vec::new(), Vec::new());
         let (mut question_ends, mut answer_ends, mut keys) = (vec![0], vec![0], Vec::new());

@@ -26,4 +26,5 @@ pub use config::{AnswerTokens, BartConfig, EncoderDecoderConfig, StackConfig};
 pub(super) use encoder::{Encoder, Sequences};
 pub use family::EncoderDecoderFamily;
 pub(super) use layer::Tokens;
+pub use layout::AnsweredSamples;
 pub use network::EncoderDecoder;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use tch::{Kind, Tensor};
 
-use super::layout::Layout;
+use super::layout::{AnsweredSamples, Layout};
 use super::network::EncoderDecoder;
 use crate::model::batch::MicroBatch;
 use crate::model::columns::POSITION_IDS;
@@ -15,20 +15,6 @@ use crate::model::foundation::FoundationTape;
 use crate::model::towers::FeatureInput;
 use crate::nn::take_rows;
 use crate::tape::{Slot, Tape};
-
-/// Samples of a row, on the host.
-pub(super) struct Samples<'a> {
-    /// `[T]`.
-    pub ids: &'a [i64],
-    /// `[T]`; they restart with a sample and with its answer.
-    pub positions: &'a [f32],
-    /// `[T]`; -100 where nothing counts.
-    pub targets: &'a [i64],
-    /// `[0, …, T]`.
-    pub cu_seqlens: &'a [usize],
-    /// The tokens that features replace.
-    pub feature_rows: Vec<i64>,
-}
 
 /// A tape up to the states of the rows whose targets count.
 pub(super) struct Recorded {
@@ -45,7 +31,7 @@ impl EncoderDecoder {
     pub(super) fn record(&self, batch: &MicroBatch, inputs: &[FeatureInput]) -> FoundationTape {
         let (ids, targets) = (batch.input_ids(), batch.targets());
         let positions = batch.columns.get(POSITION_IDS).get(0).to_kind(Kind::Float);
-        let samples = Samples {
+        let samples = AnsweredSamples {
             feature_rows: inputs.first().map_or_else(Vec::new, |input| input.rows(&ids)),
             ids: &ids,
             positions: &Vec::<f32>::try_from(positions).expect("a row of numbers"),
@@ -65,18 +51,22 @@ impl EncoderDecoder {
     }
 
     /// Records all but the head.
-    pub(super) fn record_states(&self, tape: &mut Tape, samples: &Samples<'_>, train_features: bool) -> Recorded {
-        let Samples { ids, positions, targets, cu_seqlens, feature_rows } = samples;
-        let layout = Layout::new((ids, positions, targets), cu_seqlens, self.config.answers.start, self.device);
+    pub(super) fn record_states(
+        &self,
+        tape: &mut Tape,
+        samples: &AnsweredSamples<'_>,
+        train_features: bool,
+    ) -> Recorded {
+        let layout = Layout::new(samples, self.config.answers.start, self.device);
         let Layout { ids, questions, answers, crossing, counted, labels } = layout;
         let part = self.tokens.part.clone();
         let look_up = move |_: &[Tensor]| vec![part.look_up(&ids)];
         let x = tape.run("embed", &self.tokens.ids, self.policy, &[], 1, look_up)[0];
         let mut features = Vec::new();
         let mut asked = x;
-        if !feature_rows.is_empty() {
+        if !samples.feature_rows.is_empty() {
             let slot = tape.input(train_features);
-            let rows = Tensor::from_slice(feature_rows).to_device(self.device);
+            let rows = Tensor::from_slice(&samples.feature_rows).to_device(self.device);
             asked = tape.put_rows(x, Rc::new(rows), slot);
             features.push(vec![slot]);
         }

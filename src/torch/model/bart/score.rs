@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
+use super::layout::AnsweredSamples;
 use super::network::EncoderDecoder;
-use super::record::{Recorded, Samples};
+use super::record::Recorded;
 use crate::model::decoder::TokenScores;
 use crate::model::towers::with_values;
 use crate::native::NativeError;
@@ -13,23 +14,20 @@ use crate::params::ParamStore;
 use crate::tape::{Execution, Tape};
 
 impl EncoderDecoder {
-    /// Scores of the targets of a row of samples: tokens `ids` at `positions`, with the next token or -100 at each in `targets`; they
-    /// end at `cu_seqlens` `[0, …, T]`. `features` are what the tower has made of the row's pictures, `[N, D]`, for `feature_rows`;
-    /// empty without pictures. `params` are what it was made from.
+    /// Scores of the targets of a row of samples. `features` are what the tower has made of the row's pictures, `[N, D]`; empty
+    /// without pictures. `params` are what it was made from.
     ///
     /// # Errors
     /// A transfer failed.
     pub fn score(
         &self,
         params: &Rc<ParamStore>,
-        (ids, positions, targets): (&[i64], &[f32], &[i64]),
-        cu_seqlens: &[usize],
-        (feature_rows, features): (&[i64], &[Tensor]),
+        samples: &AnsweredSamples<'_>,
+        features: &[Tensor],
     ) -> Result<TokenScores, NativeError> {
         let _no_grad = tch::no_grad_guard();
         let mut tape = Tape::new();
-        let samples = Samples { ids, positions, targets, cu_seqlens, feature_rows: feature_rows.to_vec() };
-        let Recorded { features: slots, hidden, labels } = self.record_states(&mut tape, &samples, false);
+        let Recorded { features: slots, hidden, labels } = self.record_states(&mut tape, samples, false);
         tape.keep(hidden);
         let taken = features.iter().map(|feature| feature.to_device(self.device).to_kind(self.kind)).collect();
         let mut run = Execution::forward_only(Rc::new(tape), params.clone(), with_values(&slots, &[taken]));
