@@ -30,6 +30,15 @@ struct Told {
     text: Slot,
 }
 
+/// A block of a stream, and what it reads beside the stream's rows.
+struct Side<'a> {
+    /// What the names of its segments begin with.
+    name: String,
+    block: &'a Block,
+    told: &'a Told,
+    tables: TablesOf,
+}
+
 impl PolicyNetwork for Network {
     type Noise = Noise;
 
@@ -59,7 +68,11 @@ impl PolicyNetwork for Network {
         let of_action = self.record_told(&mut tape, &self.action, &action, context);
         let (mut x, mut y) = (frames, actions);
         for (number, (video, action)) in self.video.blocks.iter().zip(&self.action.blocks).enumerate() {
-            [x, y] = self.record_layer(&mut tape, number, [video, action], [x, y], [&of_video, &of_action], &layout);
+            let name = |of: &str| format!("layer {number} {of}");
+            let video = Side { name: name("frames"), block: video, told: &of_video, tables: |layout| &layout.video };
+            let action =
+                Side { name: name("actions"), block: action, told: &of_action, tables: |layout| &layout.action };
+            [x, y] = self.record_layer(&mut tape, [&video, &action], [x, y], &layout);
         }
         let (part, at) = (self.head.part.clone(), layout.clone());
         let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at.video.segments)];
@@ -158,68 +171,48 @@ impl Network {
     fn record_layer(
         &self,
         tape: &mut Tape,
-        number: usize,
-        [video, action]: [&Block; 2],
+        [frames, actions]: [&Side<'_>; 2],
         [x, y]: [Slot; 2],
-        [of_video, of_action]: [&Told; 2],
         layout: &Rc<Layout>,
     ) -> [Slot; 2] {
-        let frames: (&Block, TablesOf) = (video, |layout| &layout.video);
-        let actions: (&Block, TablesOf) = (action, |layout| &layout.action);
-        let [of_frames, of_actions] = ["frames", "actions"].map(|of| format!("layer {number} {of}"));
-        let [q, k, v] = self.record_heads(tape, &of_frames, frames, [x, of_video.modulations], layout);
-        let [own_q, own_k, own_v] = self.record_heads(tape, &of_actions, actions, [y, of_action.modulations], layout);
+        let [q, k, v] = self.record_heads(tape, frames, x, layout);
+        let [own_q, own_k, own_v] = self.record_heads(tape, actions, y, layout);
 
-        let (part, at) = (video.attention.part.clone(), layout.clone());
+        let (part, at) = (frames.block.attention.part.clone(), layout.clone());
         let attend = move |reads: &[Tensor]| {
             let attended = at.frames_see.forward(&reads[0], &reads[1], &reads[2]);
             vec![part.finish(&attended, &reads[3], &at.video)]
         };
-        let (name, ids) = (format!("{of_frames} attention"), &video.attention.ids);
-        let branch = tape.run(name, ids, self.policy, &[q, k, v, of_video.modulations], 1, attend)[0];
+        let (name, ids) = (format!("{} attention", frames.name), &frames.block.attention.ids);
+        let branch = tape.run(name, ids, self.policy, &[q, k, v, frames.told.modulations], 1, attend)[0];
         let x = tape.add(x, branch);
 
-        let (part, at) = (action.attention.part.clone(), layout.clone());
+        let (part, at) = (actions.block.attention.part.clone(), layout.clone());
         let attend = move |reads: &[Tensor]| {
             let [keys, values] = [1, 2].map(|of: usize| Tensor::cat(&[&reads[of], &reads[of + 2]], 0));
             vec![part.finish(&at.actions_see.forward(&reads[0], &keys, &values), &reads[5], &at.action)]
         };
-        let (name, ids) = (format!("{of_actions} attention"), &action.attention.ids);
-        let reads = [own_q, k, v, own_k, own_v, of_action.modulations];
+        let (name, ids) = (format!("{} attention", actions.name), &actions.block.attention.ids);
+        let reads = [own_q, k, v, own_k, own_v, actions.told.modulations];
         let branch = tape.run(name, ids, self.policy, &reads, 1, attend)[0];
         let y = tape.add(y, branch);
-        [
-            self.record_rest(tape, &of_frames, frames, x, of_video, layout),
-            self.record_rest(tape, &of_actions, actions, y, of_action, layout),
-        ]
+        [self.record_rest(tape, frames, x, layout), self.record_rest(tape, actions, y, layout)]
     }
 
     /// Queries, keys and values of a stream's rows.
-    fn record_heads(
-        &self,
-        tape: &mut Tape,
-        name: &str,
-        (block, tables): (&Block, TablesOf),
-        reads: [Slot; 2],
-        layout: &Rc<Layout>,
-    ) -> [Slot; 3] {
-        let (part, at) = (block.attention.part.clone(), layout.clone());
+    fn record_heads(&self, tape: &mut Tape, side: &Side<'_>, x: Slot, layout: &Rc<Layout>) -> [Slot; 3] {
+        let (attention, at, tables) = (&side.block.attention, layout.clone(), side.tables);
+        let part = attention.part.clone();
         let heads = move |reads: &[Tensor]| part.heads(&reads[0], &reads[1], tables(&at)).into();
-        let name = format!("{name} queries keys values");
-        let written = tape.run(name, &block.attention.ids, self.policy, &reads, 3, heads);
+        let name = format!("{} queries keys values", side.name);
+        let written = tape.run(name, &attention.ids, self.policy, &[x, side.told.modulations], 3, heads);
         [written[0], written[1], written[2]]
     }
 
     /// Rows behind attention to the text and the feed-forward.
-    fn record_rest(
-        &self,
-        tape: &mut Tape,
-        name: &str,
-        (block, tables): (&Block, TablesOf),
-        x: Slot,
-        told: &Told,
-        layout: &Rc<Layout>,
-    ) -> Slot {
+    fn record_rest(&self, tape: &mut Tape, side: &Side<'_>, x: Slot, layout: &Rc<Layout>) -> Slot {
+        let Side { block, told, name, .. } = side;
+        let tables = side.tables;
         let (part, at) = (block.prompt.part.clone(), layout.clone());
         let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], None, tables(&at))];
         let y = tape.run(format!("{name} prompt"), &block.prompt.ids, self.policy, &[x, told.text], 1, forward)[0];
