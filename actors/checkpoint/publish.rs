@@ -144,7 +144,7 @@ pub(super) fn publish_on(
     }
     // Of those in memory the newest alone is of use.
     let best = draft.state.evaluated.best.filter(|_| draft.to == SaveTo::Disk).map(|best| best.step.0);
-    prune(disk, parent, with.keep_last, (num_steps, best))?;
+    prune(disk, parent, with.keep_last, num_steps, best)?;
     Ok(to)
 }
 
@@ -339,7 +339,8 @@ fn prune(
     disk: &dyn Disk,
     parent: &Path,
     keep_last: usize,
-    (newest, best): (u64, Option<u64>),
+    newest: u64,
+    best: Option<u64>,
 ) -> Result<(), CheckpointError> {
     let left = left_aside(parent);
     let is_aside = |(number, path): &(u64, PathBuf)| left.as_ref().is_some_and(|left| left.has(*number, path));

@@ -121,7 +121,7 @@ async fn conduct(
     };
     let Begun { scheduler, links, paths, left } = match (&journal.past, &meeting.journal, &roster.returns) {
         (Some(past), Some(spec), Some(returns)) => {
-            take_over(replay((past, spec), coordinator, observer, returns)?, past, journal, &wires)
+            take_over(replay(past, spec, coordinator, observer, returns)?, past, journal, &wires)
         }
         _ => {
             let members = tokio::select! {

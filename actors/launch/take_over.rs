@@ -96,7 +96,8 @@ pub(super) type Successor = (Scheduler, BTreeMap<ActorId, Before>, Vec<Effect>);
 /// # Errors
 /// Fails if the journal has another version.
 pub(super) fn replay(
-    (past, journal): (&RecoveredRun, &JournalSpec),
+    past: &RecoveredRun,
+    journal: &JournalSpec,
     spec: CoordinatorSpec,
     observer: Box<dyn Observer>,
     returns: &ReconnectRegistry,

@@ -93,7 +93,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     match &part {
         Some(Part { scheduler: false, actors, join }) => {
             let &wanted = actors.first().expect("without the scheduler there is one actor");
-            serve_actor(&args, &loaded, composition, (wanted, join), &console)
+            serve_actor(&args, &loaded, composition, wanted, join, &console)
         }
         _ => run_scheduler(&args, &loaded, composition, part.as_ref(), &console),
     }
@@ -148,7 +148,8 @@ fn serve_actor(
     args: &RunArgs,
     loaded: &Loaded,
     composition: Composition,
-    (wanted, join): (WantedActor, &Address),
+    wanted: WantedActor,
+    join: &Address,
     console: &Console,
 ) -> anyhow::Result<ExitCode> {
     let security = args.part.security(&loaded.config.run.name, Party::Actor(wanted.role))?;

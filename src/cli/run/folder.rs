@@ -83,7 +83,7 @@ pub fn find_resume(
     };
     // What is read first is verified first: a damaged config.json is not another model.
     verify(|name| !name.ends_with(TENSORS))?;
-    expect_same_run((&checkpoint, &manifest), expect, composition, console)?;
+    expect_same_run(&checkpoint, &manifest, expect, composition, console)?;
     left_aside::tell(&checkpoint, manifest.num_steps, config, console)?;
     verify(|name| name.ends_with(TENSORS))?;
     Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
@@ -108,7 +108,8 @@ fn from_memory(on_disk: Option<&Path>, snapshots: Option<&Snapshots>, console: &
 /// # Errors
 /// The checkpoint is of another model, or was made with settings that cannot be changed.
 fn expect_same_run(
-    (checkpoint, manifest): (&Path, &Manifest),
+    checkpoint: &Path,
+    manifest: &Manifest,
     expect: &Expect<'_>,
     composition: &Composition,
     console: &Console,
