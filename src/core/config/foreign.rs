@@ -209,6 +209,10 @@ const REMARKS: &[(&[&str], &str)] = &[
         "name the episodes with their data set: `data.train: [{ path: SET, episodes: [0-99, 120, 200-] }]`",
     ),
     (
+    (
+        &["max_samples", "max_train_samples"],
+        "name the number with its data set: `data.train: [{ path: FILE, max_samples: 1000 }]`",
+    ),
         &["data.train.split", "data.train.subset"],
         "name it in the path, as `hf://datasets/ORG/NAME/SPLIT` or `hf://datasets/ORG/NAME/CONFIGURATION/SPLIT`",
     ),
@@ -292,4 +296,5 @@ mod tests {
         assert!(remark("image_folder", "data").is_some_and(|remark| remark.contains("media_dir: FOLDER")));
         assert!(remark("episodes", "data").is_some_and(|remark| remark.contains("episodes: [0-99")));
     }
+        assert!(remark("max_samples", "data").is_some_and(|remark| remark.contains("max_samples: 1000")));
 }

@@ -39,6 +39,7 @@ mod suggest;
 mod units;
 mod validate;
 mod validate_checkpoint;
+mod validate_data;
 mod validate_eval;
 mod validate_flow;
 mod validate_memory;

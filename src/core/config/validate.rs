@@ -23,6 +23,7 @@ pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String
     rules.model(config);
     rules.pools(config);
     rules.limits(config);
+    rules.data_sets(config);
     rules.flow(config);
     rules.policy(config);
     rules.preference(config);

@@ -44,8 +44,14 @@ pub(super) fn train(sheet: &mut Sheet, key: &str, is_pairs: bool) {
 
 /// Translates the data set under `key` as `eval.path`.
 pub(super) fn held_out(sheet: &mut Sheet, key: &str, is_pairs: bool) {
-    let one = read(sheet, key, is_pairs).and_then(|(sets, parts)| match &sets[..] {
-        [one] => Ok((one["path"].clone(), parts)),
+    let one = read(sheet, key, is_pairs).and_then(|(sets, mut parts)| match &sets[..] {
+        [one] => {
+            if let Some(most) = one.get("max_samples") {
+                let why = "eval.path has all samples of its split: eval.max_samples limits evaluations during the run";
+                parts.push((format!("{key}[0].split"), most.clone(), Fate::Missing(why)));
+            }
+            Ok((one["path"].clone(), parts))
+        }
         _ => Err("list each set under eval.sets"),
     });
     take(sheet, key, "eval.path", one);
@@ -84,7 +90,8 @@ fn one(set: &Value, name: &str, is_pairs: bool, parts: &mut Vec<Part>) -> Option
         file => file.as_str().into_iter().collect(),
     };
     let is_hub = hub::is_of_hub(path);
-    let split = text("split").filter(|split| hub::is_split(split));
+    let first = text("split").and_then(hub::first_of);
+    let split = first.map(|(split, _)| split).or(text("split").filter(|split| hub::is_split(split)));
     let revised = text("revision").map_or(path.to_owned(), |revision| format!("{path}@{revision}"));
     let of_hub = |file: Option<&str>| {
         let parts = if file.is_none() { [text("name"), split.filter(|split| *split != "train")] } else { [file, None] };
@@ -99,6 +106,9 @@ fn one(set: &Value, name: &str, is_pairs: bool, parts: &mut Vec<Part>) -> Option
         (false, files) => files.to_vec().into(),
     };
     let mut ours = json!({ "path": path });
+    if let Some((_, most)) = first {
+        ours["max_samples"] = most.into();
+    }
     for (theirs, column) in columns(is_pairs) {
         if let Some(field) = text(theirs).filter(|field| field != column) {
             ours["columns"][*column] = field.into();

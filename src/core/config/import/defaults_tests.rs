@@ -305,6 +305,33 @@ fn thoughts_and_uploads_of_llama_factory_are_accounted_for() {
 }
 
 #[test]
+fn limits_of_data_sets_arrive() {
+    let set = |text: &str| {
+        let imported = import(text).unwrap();
+        assert!(missing(&imported).is_empty(), "{:?}", imported.keys);
+        node(&imported)["data"]["train"][0].clone()
+    };
+    let first = json!({ "path": "hf://datasets/x/y", "max_samples": 50 });
+    assert_eq!(set(&format!("{TRL}dataset_train_split: 'train[:50]'\nmax_length: 64\n")), first);
+    assert_eq!(set(&AXOLOTL.replace("type", "split: 'train[:50]', type")), first);
+    assert_eq!(set(&format!("{FACTORY}dataset: a\nmax_samples: 50\n"))["max_samples"], 50);
+    let of = |text: &str| import(text).unwrap();
+    let swift = "swift sft --model org/m --max_length 64 --dataset 'a.jsonl#x' --val_dataset 'b.jsonl#5'";
+    let imported = of(swift);
+    assert_eq!(node(&imported)["data"]["train"], json!([{ "path": "a.jsonl" }]));
+    assert_eq!(node(&imported)["eval"]["path"], "b.jsonl");
+    for part in ["no number of samples", "eval.max_samples limits"] {
+        assert!(says(&imported, part), "{part}: {:?}", imported.notes);
+    }
+    let held = of(&format!("{AXOLOTL}test_datasets: [{{path: x/y, split: 'test[:5]'}}]\n"));
+    assert_eq!(missing(&held), ["test_datasets[0].split"]);
+    assert_eq!(node(&held)["eval"]["path"], "hf://datasets/x/y/test");
+    for wrong in ["max_samples: many\n", "dataset: a\nmax_samples: -1\n"] {
+        assert_eq!(missing(&of(&format!("{FACTORY}{wrong}"))), ["max_samples"], "{wrong}");
+    }
+}
+
+#[test]
 fn llama_factorys_patience_arrives() {
     let of = import(&format!("{FACTORY}eval_strategy: steps\neval_steps: 5\nearly_stopping_steps: 3\n")).unwrap();
     assert_eq!((&json_of(&of)["eval"], missing(&of)), (&json!({ "every_steps": 5, "patience": 3 }), vec![]));

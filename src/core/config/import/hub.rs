@@ -21,3 +21,10 @@ pub(super) fn path(name: &str, parts: &[Option<&str>]) -> String {
 pub(super) fn is_split(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c))
 }
+
+/// Returns the split and the number of its first samples that an expression such as `train[:1000]` names.
+pub(super) fn first_of(text: &str) -> Option<(&str, u64)> {
+    let (split, count) = text.strip_suffix(']')?.split_once("[:")?;
+    let count = count.parse::<u64>().ok().filter(|count| *count > 0)?;
+    is_split(split).then_some((split, count))
+}

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::hub;
-use super::sheet::Sheet;
+use super::sheet::{REPEATED, Sheet, take_random};
 use crate::files;
 
 /// Columns of theirs, and our fields.
@@ -112,8 +112,9 @@ impl DatasetInfo {
                  content",
             );
         }
-        if !set["num_samples"].is_null() {
-            notes.push("num_samples in dataset_info.json has no counterpart: write a file of fewer samples");
+        if let Some(count) = set["num_samples"].as_u64().filter(|count| *count > 0) {
+            take_random(&mut ours, count);
+            notes.push(REPEATED);
         }
         ours
     }
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(set("pairs"), (json!({"path": "hf://datasets/org/pairs/en", "columns": columns}), 0));
         assert_eq!(set("pinned"), (json!({"path": "hf://datasets/org/pinned@v1.0/test"}), 0));
         assert_eq!(set("kto"), (json!({"path": "data/k.json"}), 0));
-        assert_eq!(set("odd"), (json!({"path": "data/x.json"}), 2));
+        assert_eq!(set("odd"), (json!({"path": "data/x.json", "max_samples": 9, "select": "random"}), 2));
         assert_eq!(set("none"), (json!({"path": "data/none.json"}), 1));
         assert_eq!(set("gone"), (json!({"path": "data/gone.json"}), 1));
         let texts = info(true).set("alpaca", &mut Vec::new());

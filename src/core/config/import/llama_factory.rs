@@ -183,7 +183,10 @@ fn data(sheet: &mut Sheet) {
     let mask = sheet.is_true("mask_history");
     sheet.with("mask_history", "train.learn", |_| Ok(if mask { "last" } else { "all" }.into()));
     sheet.missing("only answers count in the loss of train.phase sft", &["train_on_prompt"]);
-    sheet.missing("write a file of fewer samples", &["max_samples"]);
+    if sheet.get("max_samples").is_some() && sheet.has_set("eval.path") {
+        sheet.note("max_samples limits eval_dataset as well; here eval.max_samples limits evaluations during the run");
+    }
+    sheet.limit_sets("max_samples");
     sheet.settled(
         READ_AHEAD,
         &["preprocessing_num_workers", "dataloader_num_workers", "overwrite_cache", "streaming", "buffer_size"],

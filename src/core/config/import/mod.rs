@@ -26,6 +26,7 @@ mod llama_parts;
 mod megatron;
 mod ms_swift;
 mod ms_swift_media;
+mod ms_swift_sets;
 #[cfg(test)]
 mod ms_swift_tests;
 mod ms_swift_train;

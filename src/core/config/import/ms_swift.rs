@@ -7,7 +7,7 @@ use super::sheet::Sheet;
 use super::shell::Word;
 use super::trainer::{EPOCH, FROZEN, NO_FP16, READ_AHEAD, REGULAR_EXPRESSION};
 use super::variables::MS_SWIFT;
-use super::{hub, llama_parts, ms_swift_media, ms_swift_train};
+use super::{llama_parts, ms_swift_media, ms_swift_sets, ms_swift_train};
 
 /// Commands that train.
 pub(super) const COMMANDS: [&str; 3] = ["sft", "pt", "rlhf"];
@@ -212,30 +212,6 @@ fn model(sheet: &mut Sheet) {
     sheet.missing(NO_FP16, &["fp16"]);
 }
 
-/// The path of a data set: `HF::name:subset#number`, of which all but the name may be absent.
-fn path(name: &str, notes: &mut Vec<&'static str>) -> String {
-    let (name, count) = name.split_once('#').map_or((name, None), |(name, count)| (name, Some(count)));
-    if count.is_some() {
-        notes.push("`#` and a number of samples behind a data set have no counterpart: write a file of these samples");
-    }
-    let (site, name) = name.split_once("::").map_or((None, name), |(site, name)| (Some(site), name));
-    let (base, subset) = name.split_once(':').map_or((name, None), |(base, subset)| (base, Some(subset)));
-    if !hub::is_of_hub(base) {
-        return name.to_owned();
-    }
-    if site != Some("HF") {
-        notes.push(
-            "ms-swift finds data sets and models on ModelScope unless use_hf is set; here they are those of these \
-             names on the Hugging Face hub, where some are missing",
-        );
-    }
-    if subset.is_some_and(|subset| subset.contains('/')) {
-        notes.push("of several subsets of a data set only the first is named in data.train");
-    }
-    let subset = subset.and_then(|subset| subset.split('/').next()).filter(|subset| *subset != "default");
-    hub::path(base, &[subset])
-}
-
 fn data(sheet: &mut Sheet) {
     let names = |value: &Value| -> Vec<String> {
         let list = value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
@@ -244,13 +220,13 @@ fn data(sheet: &mut Sheet) {
     let mut notes = Vec::new();
     sheet.with("dataset", "data.train", |value| match names(value) {
         names if names.is_empty() => Err("it must name data sets"),
-        names => Ok(names.iter().map(|name| json!({ "path": path(name, &mut notes) })).collect()),
+        names => Ok(names.iter().map(|name| ms_swift_sets::set(name, &mut notes)).collect()),
     });
     if ms_swift_train::evaluates_nothing(sheet) {
         sheet.settled(ms_swift_train::NO_EVALUATION, &["val_dataset"]);
     }
     sheet.with("val_dataset", "eval.path", |value| match &names(value)[..] {
-        [one] => Ok(path(one, &mut notes).into()),
+        [one] => Ok(ms_swift_sets::held_out(one, &mut notes)),
         _ => Err("list each set under eval.sets"),
     });
     let is_hf = ["use_hf", "USE_HF"].iter().any(|key| sheet.is_true(key) || sheet.number(key) == Some(1.0));

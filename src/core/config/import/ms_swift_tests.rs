@@ -51,8 +51,8 @@ fn a_command_of_ms_swift_arrives() {
     let lora = config.model.foundation.lora.unwrap();
     assert_eq!((lora.r, lora.alpha, lora.dropout, lora.target_modules), (Some(16), Some(32.0), Some(0.05), None));
     let found = json_of(&imported);
-    let sets = json!([{ "path": "hf://datasets/org/alpaca/en" }, { "path": "hf://datasets/org/chat" }]);
-    assert_eq!(found["data"]["train"], sets);
+    let alpaca = json!({ "path": "hf://datasets/org/alpaca/en", "max_samples": 500, "select": "random" });
+    assert_eq!(found["data"]["train"], json!([alpaca, { "path": "hf://datasets/org/chat" }]));
     assert_eq!(found["pools"]["foundation"], json!({ "replicas": 2, "zero": 2 }));
     assert_eq!((&found["train"]["schedule"], &found["eval"]["every_steps"]), (&json!("cosine"), &json!(50)));
     assert_eq!(missing(&imported), ["--model_author", "--some_new_option", "--system"]);
@@ -60,7 +60,7 @@ fn a_command_of_ms_swift_arrives() {
     for key in ["--train_type", "--model", "NPROC_PER_NODE", "--deepspeed"] {
         assert!(arrived(&imported).contains(&key), "{key}: {:?}", imported.keys);
     }
-    for part in ["`#` and a number", "ModelScope", "each set has an equal share"] {
+    for part in ["repeats samples", "ModelScope", "each set has an equal share"] {
         assert!(imported.notes.iter().any(|note| note.contains(part)), "{part}: {:?}", imported.notes);
     }
 }

@@ -143,6 +143,20 @@ impl Sheet {
         sets.into_iter().flatten().for_each(|set| set["columns"] = columns.clone());
     }
 
+    /// Limits each data set to its first samples, whose number is under `key`.
+    pub fn limit_sets(&mut self, key: &str) {
+        let most = self.number(key).filter(|most| *most >= 1.0 && most.fract() == 0.0).map(|most| most as u64);
+        let sets = self.config.pointer_mut("/data/train").and_then(Value::as_array_mut);
+        let (Some(most), Some(sets)) = (most, sets) else {
+            return self.missing("set max_samples of each data set in data.train, a number from 1 on", &[key]);
+        };
+        for set in sets {
+            let own = set["max_samples"].as_u64().unwrap_or(u64::MAX);
+            set["max_samples"] = most.min(own).into();
+        }
+        self.arrived(key, "data.train[].max_samples");
+    }
+
     /// Returns what a key of ours was set to.
     pub fn ours(&self, ours: &str) -> Option<&Value> {
         self.config.pointer(&format!("/{}", ours.replace('.', "/")))
@@ -251,6 +265,16 @@ fn read_switch(key: &str, value: &mut Value) {
         _ => return,
     };
     *value = Value::Bool(switch);
+}
+
+/// What is said of a number of samples that a data set may not have.
+pub(super) const REPEATED: &str =
+    "the original repeats samples of a data set that has fewer than it is to take; here each is read once per epoch";
+
+/// Lets `set` have so many of its samples, chosen at random.
+pub(super) fn take_random(set: &mut Value, count: u64) {
+    set["max_samples"] = count.into();
+    set["select"] = "random".into();
 }
 
 /// The scheduler's name in transformers as ours.

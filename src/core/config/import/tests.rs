@@ -117,8 +117,9 @@ fn llama_factorys_keys_arrive_and_the_others_are_named() {
     );
     assert_eq!(
         fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
-        ["max_samples", "quantization_bit", "some_new_key"]
+        ["quantization_bit", "some_new_key"]
     );
+    assert_eq!(config.data.train[0].max_samples, Some(1000));
     let settled = fates(&imported, |fate| matches!(fate, Fate::Settled(_)));
     assert!(settled.contains(&"plot_loss") && settled.contains(&"trust_remote_code"), "{settled:?}");
 }

@@ -315,9 +315,14 @@ fn named_set(sheet: &mut Sheet) {
     }
     let [config, train, test] = ["dataset_config", "dataset_train_split", "dataset_test_split"].map(text);
     let of_split = |split: Option<&str>| hub::path(&name, &[config.as_deref(), split]);
-    // Parts of splits are told as missing below.
-    let train = train.filter(|split| hub::is_split(split));
-    sheet.set("data.train", json!([{ "path": of_split(train.as_deref().filter(|split| *split != "train")) }]));
+    let first = train.as_deref().and_then(hub::first_of);
+    // Other parts of splits are told as missing below.
+    let train = first.map(|(split, _)| split).or(train.as_deref().filter(|split| hub::is_split(split)));
+    let mut set = json!({ "path": of_split(train.filter(|split| *split != "train")) });
+    if let Some((_, most)) = first {
+        set["max_samples"] = most.into();
+    }
+    sheet.set("data.train", json!([set]));
     ["dataset_name", "dataset_config"].iter().for_each(|key| sheet.arrived(key, "data.train"));
     if train.is_some() {
         sheet.arrived("dataset_train_split", "data.train");

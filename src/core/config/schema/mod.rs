@@ -47,4 +47,4 @@ pub use train::{
     AdjustLr, Learn, LossWeighting, Muon, NonFinite, OffloadTo, Optimizer, OptimizerOffload, OptimizerType, Phase,
     Precision, Schedule, Train,
 };
-pub use train_file::{Format, Paths, TrainFile};
+pub use train_file::{Format, Paths, Select, TrainFile};

@@ -44,6 +44,27 @@ pub struct TrainFile {
 
 /// Layout of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    /// Use at most this many samples of the set, those that `select` says; each piece of a long text counts as one. `null`: all. For
+    /// LeRobot data sets use `episodes`.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub max_samples: Option<u64>,
+    /// Which samples `max_samples` keeps. `first`: the first ones of the set; `random`: one from each of as many parts of equal size, the
+    /// same ones for every seed.
+    #[serde(default)]
+    pub select: Select,
+}
+
+/// Which samples of a set are used if their number is limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Select {
+    // The first ones, in the order of the files.
+    #[default]
+    First,
+    // One from each of as many parts of equal size.
+    Random,
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Format {
@@ -146,6 +167,8 @@ impl TrainFile {
 
     /// Returns its name in messages: the first path, and the number of further paths.
     pub fn name(&self) -> PathBuf {
+            max_samples: None,
+            select: Select::First,
         match self.path.0.as_slice() {
             [] => PathBuf::from("(no path)"),
             [one] => one.into(),

@@ -102,6 +102,12 @@ fn one_mistake_at_a_time() {
         ("eval: {}\n", &["LF0105", "missing required key `eval.path`, `eval.sets` or `data.val_size`", "vlm.yaml:9:7"]),
         ("eval: { sets: { math: } }\n", &["LF0103", "`eval.sets.math`: expected text", "vlm.yaml:9"]),
         ("eval: { sets: { math: [a.jsonl] } }\n", &["LF0103", "`eval.sets.math`: expected text", "vlm.yaml:9"]),
+        // data sets
+        ("$ data.train.0.max_samples=0", &["LF0104", "`data.train.0.max_samples`: must be at least 1"]),
+        (
+            "$ data.train.0.select=random",
+            &["LF0111", "`data.train.0.select` requires `data.train.0.max_samples`", "set that number"],
+        ),
         // evaluations
         ("$ data.val_size=0.1", &["LF0111", "`data.val_size` sets samples aside", "eval: { every_steps"]),
         (

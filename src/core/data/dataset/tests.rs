@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::*;
-use crate::config::{Format, Pack, Phase};
+use crate::config::{Format, Pack, Phase, Select};
 use crate::data::digits::{Digits, MODEL, compose, write_model};
 use crate::data::processor::ProcessorOptions;
 use crate::data::tokenizer_file::read_json;
@@ -77,6 +77,34 @@ fn a_position_is_always_the_same_sample_and_bad_lines_are_named() {
     let names = |dataset: &Dataset, count: u64| (0..count).map(|at| dataset.place_name(at)).collect::<BTreeSet<_>>();
     assert!(names(&train, 12).is_disjoint(&names(&held, 2)));
     assert_eq!(names(&train, 12).len(), 4);
+}
+
+#[test]
+fn samples_beyond_a_limit_are_neither_trained_on_nor_held_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, text) = (folder.path().join("model"), folder.path().join("text.jsonl"));
+    write_model(&model, &MODEL).unwrap();
+    let line = r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#;
+    std::fs::write(&text, format!("{line}\n").repeat(40)).unwrap();
+    let json = read_json(&model.join("config.json")).unwrap();
+    let lines = |select: Select, seed: u64| {
+        let mut config = Data { val_size: 0.3, ..data(&[(text.clone(), 1.0)]) };
+        (config.train[0].max_samples, config.train[0].select) = (Some(10), select);
+        let train = open(&config, Phase::Sft, &model, seed).unwrap();
+        let processor = Processor::open(&model, &json, &ProcessorOptions::new(&config, Phase::Sft)).unwrap();
+        let held = Dataset::open_held(&config, processor).unwrap();
+        assert_eq!((train.len(), held.len()), (7, 3));
+        let names =
+            |dataset: &Dataset, count: u64| (0..count).map(|at| dataset.place_name(at)).collect::<BTreeSet<_>>();
+        let (trained, held) = (names(&train, 21), names(&held, 3));
+        assert!(trained.len() == 7 && trained.is_disjoint(&held));
+        let all = trained.union(&held).map(|name| name.rsplit_once(':').unwrap().1.parse().unwrap());
+        all.collect::<BTreeSet<u64>>()
+    };
+    assert_eq!(lines(Select::First, 1), (1..=10).collect::<BTreeSet<_>>());
+    let random = lines(Select::Random, 1);
+    assert!(random.iter().zip(0..).all(|(line, part)| (line - 1) / 4 == part), "{random:?}");
+    assert_eq!(lines(Select::Random, 2), random, "the seed plays no part");
 }
 
 #[test]

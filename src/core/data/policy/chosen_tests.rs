@@ -52,6 +52,9 @@ fn chosen_episodes_are_the_whole_data_set() {
         let found = error(episodes, 0.0);
         assert!(found.contains(part), "{found}");
     }
+    let limited = TrainFile { max_samples: Some(3), ..TrainFile::new(goldens().join("image")) };
+    let found = Dataset::open(&Data::of_files(vec![limited]), maker(&bench, Policy::default()), 1).err().unwrap();
+    assert!(found.to_string().contains("image: is a LeRobot set, to which `max_samples` does not apply"), "{found}");
     let found = error(&["1"], 0.5);
     assert!(found.contains("data.val_size sets aside 1 of the 1 episodes of data.train.0"), "{found}");
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::open::find;
 use super::shard::Shard;
-use crate::config::{Data, EpisodeRange, TrainFile};
+use crate::config::{Data, EpisodeRange, Select, TrainFile};
 use crate::data::error::DataError;
 
 /// The files of every data set, in order. Pictures that records name are not among them.
@@ -20,6 +20,9 @@ pub struct Fingerprint {
     /// `episodes` of the data sets that have it, by their numbers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub episodes: BTreeMap<usize, String>,
+    /// `max_samples` of the data sets that have it, with what `select` says, by their numbers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: BTreeMap<usize, String>,
     /// What decides the packs that were made before the first step; `None`: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packs: Option<String>,
@@ -51,7 +54,16 @@ pub fn fingerprint(data: &Data) -> Result<Fingerprint, DataError> {
     let sets = data.train.iter().map(set).collect::<Result<_, _>>()?;
     let ranges = |(at, file): (usize, &TrainFile)| Some((at, listed(file.episodes.as_ref()?)));
     let episodes = data.train.iter().enumerate().filter_map(ranges).collect();
-    Ok(Fingerprint { sets, val_size: data.val_size, episodes, packs: None })
+    let limit = |(at, file): (usize, &TrainFile)| Some((at, limited(file.max_samples?, file.select)));
+    let limits = data.train.iter().enumerate().filter_map(limit).collect();
+    Ok(Fingerprint { sets, val_size: data.val_size, episodes, limits, packs: None })
+}
+
+fn limited(most: u64, select: Select) -> String {
+    match select {
+        Select::First => most.to_string(),
+        Select::Random => format!("{most} with `select: random`"),
+    }
 }
 
 /// The same text for the same episodes, however they are listed.
@@ -68,10 +80,13 @@ impl Fingerprint {
             return differs("data.val_size", format!("is {}, but was {}", now.val_size, self.val_size));
         }
         // Other episodes may be in other files; that of a set which is gone is told below.
-        let changed = (0..self.sets.len().min(now.sets.len())).find(|at| self.episodes.get(at) != now.episodes.get(at));
-        if let Some(at) = changed {
-            let [new, old] = [now, self].map(|of| of.episodes.get(&at).map_or("all", String::as_str));
-            return differs(&format!("data.train.{at}.episodes"), format!("is {new:.80}, but was {old:.80}"));
+        let of_part = [("episodes", &self.episodes, &now.episodes), ("max_samples", &self.limits, &now.limits)];
+        for (key, old, new) in of_part {
+            let changed = (0..self.sets.len().min(now.sets.len())).find(|at| old.get(at) != new.get(at));
+            if let Some(at) = changed {
+                let [new, old] = [new, old].map(|of| of.get(&at).map_or("all", String::as_str));
+                return differs(&format!("data.train.{at}.{key}"), format!("is {new:.80}, but was {old:.80}"));
+            }
         }
         for at in 0..self.sets.len().max(now.sets.len()) {
             let (Some(old), Some(new)) = (self.sets.get(at), now.sets.get(at)) else {
@@ -152,6 +167,20 @@ mod tests {
         let json = serde_json::to_value(of(&[])).unwrap();
         assert!(json.get("episodes").is_none());
         assert_eq!(serde_json::from_value::<Fingerprint>(json).unwrap(), of(&[]));
+    }
+
+    #[test]
+    fn another_limit_of_samples_is_told_by_the_key() {
+        let of = |limit: Option<(u64, Select)>| {
+            let limits = limit.map(|(most, select)| (0, limited(most, select))).into_iter().collect();
+            Fingerprint { sets: vec![Vec::new()], limits, ..Fingerprint::default() }
+        };
+        let said = |old, new| of(old).difference(&of(new)).map(|difference| difference.to_string());
+        let [first, random] = [Select::First, Select::Random].map(|select| Some((500, select)));
+        assert_eq!(said(random, random), None);
+        assert_eq!(said(None, first).unwrap(), "data.train.0.max_samples is 500, but was all");
+        assert_eq!(said(first, random).unwrap(), "data.train.0.max_samples is 500 with `select: random`, but was 500");
+        assert!(serde_json::to_value(of(None)).unwrap().get("limits").is_none());
     }
 
     #[test]

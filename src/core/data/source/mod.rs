@@ -20,6 +20,7 @@ mod beside;
 mod blob;
 mod block;
 mod captioned;
+mod chosen;
 mod content;
 mod cut;
 mod energon;

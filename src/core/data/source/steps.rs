@@ -49,6 +49,10 @@ pub fn find(file: &TrainFile) -> Result<Option<Found>, DataError> {
                       `policy.action` name its features";
         return Err(DataError::file(&name, reason));
     }
+    if file.max_samples.is_some() {
+        let reason = "is a LeRobot set, to which `max_samples` does not apply: `episodes` selects some of its episodes";
+        return Err(DataError::file(&name, reason));
+    }
     let set = Set::open(Path::new(path))?;
     let set = match &file.episodes {
         Some(ranges) => set.choose(ranges)?,

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::block::Block;
 use super::captioned;
+use super::chosen::Chosen;
 use super::content::{Content, fetch};
 use super::cut::{TextPiece, TokenPiece};
 use super::folder::Folder;
@@ -16,7 +17,7 @@ use super::layout::{RecordLayout, Whole};
 use super::order::{Order, sums};
 use super::patience::patiently;
 use super::shard::{Container, Shard};
-use crate::config::Format;
+use crate::config::{Format, Select};
 use crate::data::error::{BadSample, DataError};
 use crate::data::lerobot::Set;
 
@@ -27,6 +28,8 @@ pub struct Source {
     units: Vec<Unit>,
     /// Samples before each unit, and all of them.
     before: Vec<u64>,
+    /// The most samples that are used, and which.
+    limit: (Option<u64>, Select),
     layout: RecordLayout,
     columns: BTreeMap<String, String>,
     /// Where relative names of files start, with a slash at the end; `None`: in the folder of each shard.
@@ -98,9 +101,14 @@ impl Source {
         self.shards.iter().map(|shard| (shard.name.as_str(), shard.size, shard.tag.as_str()))
     }
 
-    /// Samples in it.
+    /// Samples in it, those that its limit leaves.
     pub fn len(&self) -> usize {
-        self.before[self.units.len()] as usize
+        self.chosen().len() as usize
+    }
+
+    fn chosen(&self) -> Chosen {
+        let (most, select) = self.limit;
+        Chosen::new(most, select, self.before[self.units.len()])
     }
 
     /// Always false: what is empty is refused.
@@ -151,8 +159,14 @@ impl Source {
 
     /// The order in which its samples are visited, but for these, ascending.
     pub fn order_without(&self, held: &[u64]) -> Order {
-        let left = |index: u64| index - held.partition_point(|&other| other < index) as u64;
-        let lens: Vec<u64> = self.before.windows(2).map(|around| left(around[1]) - left(around[0])).collect();
+        let chosen = self.chosen();
+        let left = |place: u64| {
+            let number = chosen.before(place);
+            number - held.partition_point(|&other| other < number) as u64
+        };
+        let lens = self.before.windows(2).map(|around| left(around[1]) - left(around[0]));
+        // Blocks of which nothing is used would only part those that are mixed.
+        let lens: Vec<u64> = lens.filter(|&len| len > 0 || self.limit.0.is_none()).collect();
         Order::new(&lens, self.window)
     }
 
@@ -203,6 +217,7 @@ impl Source {
     fn unit(&self, index: u64) -> (usize, u64) {
         let unit = self.before.partition_point(|&before| before <= index) - 1;
         (unit, index - self.before[unit])
+        let index = self.chosen().index(index);
     }
 
     /// The block, which is read if it is not held.

@@ -78,6 +78,7 @@ impl Source {
         let folders = file.path.0.iter().filter(|path| !is_energon(path));
         let mut source = Self {
             before: sums(units.iter().map(|unit| unit.num_records)),
+            limit: (None, file.select),
             layout: RecordLayout::Messages,
             columns: file.columns.clone(),
             caption: file.caption.clone(),
@@ -118,6 +119,8 @@ impl Source {
     }
 
     /// The layout of the first record that tells one: of what is before it, some cannot be read, and some may lack a field that the
+        // Of all that there is: a limit changes no sample.
+        source.limit = (file.max_samples, file.select);
     /// others have.
     fn detect(&self) -> Result<RecordLayout, DataError> {
         let mut reason = None;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::config::Select;
 
 #[test]
 fn shards_hold_samples_and_their_files() {
@@ -225,4 +226,25 @@ fn a_shard_that_is_gone_costs_its_own_samples() {
     assert_eq!((source.len(), source.read(2).unwrap_err().reason.contains("not a tar")), (4, true));
     let list = Paths(vec![folder.path("n/000.tar"), folder.path("n/{001..002}.tar"), folder.path("n/000.tar")]);
     assert_eq!(open(&TrainFile::new(list)).unwrap().len(), 6);
+}
+
+#[test]
+fn a_limit_leaves_the_first_samples_or_some_of_all_shards() {
+    let folder = Folder::new();
+    let (file, len) = numbered(&folder, &[40, 1, 0, 60, 99]);
+    let limited = |max_samples: u64, select: Select| {
+        let source = open(&TrainFile { max_samples: Some(max_samples), select, ..file.clone() }).unwrap();
+        let texts: Vec<usize> = (0..source.len()).map(|index| shown(&source, index).parse().unwrap()).collect();
+        // Without the second one, which may be held out.
+        let order = source.order_without(&[1]);
+        let visited: BTreeSet<u64> = (0..order.len()).map(|draw| order.index(draw, &[5])).collect();
+        assert!(visited.into_iter().eq(0..source.len() as u64 - 1), "{max_samples}");
+        texts
+    };
+    assert_eq!(limited(50, Select::First), (0..50).collect::<Vec<_>>());
+    let random = limited(20, Select::Random);
+    assert!(random.len() == 20 && random.iter().enumerate().all(|(part, text)| text / 10 == part), "{random:?}");
+    for select in [Select::First, Select::Random] {
+        assert_eq!(limited(500, select), (0..len).collect::<Vec<_>>());
+    }
 }
