@@ -165,8 +165,9 @@ fn as_in_run(folder: &Path) -> Result<ProcessorOptions> {
     let video: Option<VideoLimits> = serde_json::from_value(data["video"].clone()).with_context(|| named("video"))?;
     let kwargs: serde_json::Result<Option<JsonMap>> = serde_json::from_value(data["template_kwargs"].clone());
     let template_kwargs = kwargs.with_context(|| named("template_kwargs"))?.unwrap_or_default();
+    let system: Option<String> = serde_json::from_value(data["system"].clone()).with_context(|| named("system"))?;
     let (image, video) = (image.unwrap_or(usual.image), video.unwrap_or(usual.video));
-    Ok(ProcessorOptions { template_kwargs, image, video, ..usual })
+    Ok(ProcessorOptions { template_kwargs, system, image, video, ..usual })
 }
 
 #[cfg(test)]
@@ -185,11 +186,12 @@ mod tests {
         let usual = as_in_run(dir.path()).unwrap();
         let kwargs = json!({"enable_thinking": false});
         let data = json!({"image": {"max_pixels": 4096}, "video": {"fps": 2.0}, "template_kwargs": kwargs,
-            "pack": {"max_tokens": 64}});
+            "pack": {"max_tokens": 64}, "system": "Be brief."});
         let own = with(json!({"data": data})).unwrap();
         assert_eq!((own.image.max_pixels, own.video.fps), (Some(4096), Some(2.0)));
         assert_eq!((own.image.max_side, own.max_tokens), (usual.image.max_side, usual.max_tokens));
         assert_eq!(own.template_kwargs["enable_thinking"], false);
+        assert_eq!((own.system.as_deref(), usual.system), (Some("Be brief."), None));
         // Nothing is known of a run that a test has made up.
         let unknown = with(json!(null)).unwrap();
         assert_eq!((unknown.image, unknown.video), (usual.image, usual.video));

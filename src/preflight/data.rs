@@ -31,6 +31,8 @@ pub enum DataProblem {
     AllTooLong { name: PathBuf, seen: u64, max_tokens: usize, first: String, otherwise: &'static str },
     #[error("data.train: {} {}", .name.display(), PACKED_ALREADY)]
     PackedAlready { name: PathBuf },
+    #[error("data.system: no set of data.train has conversations, to which alone it applies: leave it out")]
+    NoConversations,
     #[error("sample.prompts: {first}")]
     Prompt { first: String },
     #[error("{first}, and data.pack.too_long is error")]
@@ -58,6 +60,9 @@ impl Preflight<'_> {
         let dataset = Dataset::open(&config.data, maker, config.run.seed)?;
         if let Some(name) = dataset.packed_source().filter(|_| config.packs_first()) {
             return Err(DataProblem::PackedAlready { name: name.to_owned() }.into());
+        }
+        if config.data.system.is_some() && !dataset.has_conversations() {
+            return Err(DataProblem::NoConversations.into());
         }
         let mut lines: Vec<String> = dataset.left_out().iter().map(|left| format!("warning: {left}")).collect();
         lines.extend(dataset.maker().of_data().iter().map(|note| format!("warning: {}", safe(note))));

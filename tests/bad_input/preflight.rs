@@ -281,6 +281,19 @@ fn fewer_open_files_than_a_run_takes_are_refused() {
 }
 
 #[test]
+fn a_system_message_that_no_sample_would_get_is_refused() {
+    let fixture = Fixture::new();
+    fixture.write("text.jsonl", "{\"text\": \"hello\"}\n".repeat(20));
+    let system = "data.system=Be brief.";
+    let words = ["data.system: no set of data.train has conversations"];
+    refused(&fixture, &["data.train=text.jsonl", "train.phase=pretrain", system], &words);
+    let set = "data.train=[{path: text.jsonl, system: Be brief.}]";
+    let words = ["text.jsonl: has no conversations, to which alone `system` applies"];
+    refused_too(&fixture, &[set, "train.phase=pretrain"], &words);
+    fixture.succeeds(&["check", "run.yaml", "data.template=chatml", "data.pack.max_tokens=512", system]);
+}
+
+#[test]
 fn a_scheduler_that_waits_for_its_actors_can_be_stopped() {
     let fixture = Fixture::new();
     let mut child = Command::new(env!("CARGO_BIN_EXE_loongforge"))

@@ -7,11 +7,13 @@ use crate::model::folder::ModelFolder;
 use crate::model::hub::resolve_model;
 use crate::model::hub_data;
 use clap::Args;
-use loongforge_core::config::{self, EpisodeRange, Format, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
+use loongforge_core::config::{
+    self, EpisodeRange, Format, Learn, Loaded, Phase, SandboxMode, Template, TooLong, TrainFile,
+};
 use loongforge_core::data::tools::{self, Inputs};
 use loongforge_core::data::{Learned, MediaDecoder, ProcessorOptions, SampleMaker};
 use loongforge_core::observe::{Console, safe};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(Args)]
@@ -97,14 +99,13 @@ impl InputArgs {
     pub fn open_for(&self, maker: Option<&dyn SampleMaker>, max_tokens: usize) -> anyhow::Result<Inputs> {
         let mut files: Vec<TrainFile> = Vec::new();
         for path in &self.paths {
-            let is_config = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-            if is_config {
+            if is_config(path) {
                 if self.format.is_some() || self.renames() || self.names_media() || self.chooses_episodes() {
                     let reason = "a config states format, columns, media_dir and episodes of its files: leave out --format, \
                                   --columns, --media-dir and --episodes, or name the files instead";
                     return Err(UsageError(format!("{}: {reason}", path.display())).into());
                 }
-                let loaded = config::load(path, &[], environment()).map_err(|report| UsageError(report.to_string()))?;
+                let loaded = loaded(path)?;
                 tell_ignored(&loaded);
                 files.extend(loaded.config.data.train);
             } else {
@@ -129,6 +130,17 @@ impl InputArgs {
         Ok(inputs)
     }
 
+    /// Returns `data.system` of the first config among the paths that has it.
+    fn system(&self) -> Result<Option<String>, UsageError> {
+        for path in self.paths.iter().filter(|path| is_config(path)) {
+            let system = loaded(path)?.config.data.system;
+            if system.is_some() {
+                return Ok(system);
+            }
+        }
+        Ok(None)
+    }
+
     /// Fetches those of the paths that are of the hub, for commands that open no samples.
     pub fn fetch(&self) -> Result<(), UsageError> {
         let paths = self.paths.iter().filter_map(|path| path.to_str());
@@ -151,6 +163,15 @@ impl InputArgs {
     pub fn jobs(&self) -> usize {
         jobs(self.jobs)
     }
+}
+
+/// Returns whether a file is a run's config, and not one of samples.
+fn is_config(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
+fn loaded(path: &Path) -> Result<Loaded, UsageError> {
+    config::load(path, &[], environment()).map_err(|report| UsageError(report.to_string()))
 }
 
 /// Returns the given number of threads, or the default for this machine.
@@ -200,6 +221,7 @@ impl ModelArgs {
                 learn: serde_json::from_value::<Learn>(self.learn.as_str().into())
                     .map_err(|error| UsageError(format!("--learn: {error}")))?,
             },
+            system: input.system()?,
             max_tokens: self.max_tokens.unwrap_or(usize::MAX),
             too_long: if self.truncate { TooLong::Truncate } else { TooLong::Skip },
             ..ProcessorOptions::default()
@@ -212,7 +234,6 @@ impl ModelArgs {
 mod tests {
     use super::*;
     use std::fs;
-    use std::path::Path;
 
     fn input(path: PathBuf) -> InputArgs {
         InputArgs {

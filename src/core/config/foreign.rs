@@ -21,6 +21,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
         "the folder of tokenizer.json; else that of model.load",
     ),
     (&["chat_template"], "data.template", ""),
+    (&["default_system", "default_system_message", "system_prompt"], "data.system", ""),
     (
         &["cutoff_len", "max_seq_length", "max_length", "model_max_length", "seq_length", "seq_len"],
         "data.pack.max_tokens",
@@ -209,10 +210,10 @@ const REMARKS: &[(&[&str], &str)] = &[
         "name the episodes with their data set: `data.train: [{ path: SET, episodes: [0-99, 120, 200-] }]`",
     ),
     (
-    (
         &["max_samples", "max_train_samples"],
         "name the number with its data set: `data.train: [{ path: FILE, max_samples: 1000 }]`",
     ),
+    (
         &["data.train.split", "data.train.subset"],
         "name it in the path, as `hf://datasets/ORG/NAME/SPLIT` or `hf://datasets/ORG/NAME/CONFIGURATION/SPLIT`",
     ),
@@ -295,6 +296,6 @@ mod tests {
     fn keys_of_a_data_set_are_shown_with_it() {
         assert!(remark("image_folder", "data").is_some_and(|remark| remark.contains("media_dir: FOLDER")));
         assert!(remark("episodes", "data").is_some_and(|remark| remark.contains("episodes: [0-99")));
-    }
         assert!(remark("max_samples", "data").is_some_and(|remark| remark.contains("max_samples: 1000")));
+    }
 }

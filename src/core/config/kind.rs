@@ -185,6 +185,7 @@ impl RunConfig {
             ("model.resize_embeddings", model.resize_embeddings),
             ("data.template", data.template != Template::FromModel),
             ("data.template_kwargs", data.template_kwargs != JsonMap::default()),
+            ("data.system", data.system.is_some()),
             ("data.pack.too_long", data.pack.too_long == TooLong::Truncate),
             ("data.pack.max_visual_tokens", data.pack.max_visual_tokens.is_some()),
             ("data.image.min_pixels", data.image.min_pixels.is_some()),

@@ -125,6 +125,11 @@ impl Dataset {
         self.maker.group_size() == 1 && self.sources.iter().all(Source::is_conversation)
     }
 
+    /// Returns whether some set has conversations, or packs, which may have been made of such.
+    pub fn has_conversations(&self) -> bool {
+        self.sources.iter().any(|source| source.is_conversation() || source.is_packed())
+    }
+
     /// The number of the data set and the index in it of the sample at a position, or of the first record of its group.
     pub fn place_of(&self, position: u64) -> (usize, u64) {
         self.record(position.saturating_mul(self.maker.group_size() as u64))

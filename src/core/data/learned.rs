@@ -15,7 +15,7 @@ const ASSISTANT: &str = "assistant";
 /// An assistant turn in a rendered text, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerSpan {
-    /// The number of its turn.
+    /// The number of its turn in the record.
     pub turn: usize,
     /// Tells where it would be generated from.
     pub begin: usize,
@@ -41,9 +41,14 @@ fn learned_turns(turns: &[Turn], learn: Learn) -> Result<Vec<usize>, DataError> 
     };
     let chosen: Vec<usize> = chosen.into_iter().filter(|&index| turns[index].learn != Some(false)).collect();
     match chosen.iter().find(|&&index| turns[index].is_empty()) {
-        Some(&index) => Err(nothing_said(index)),
+        Some(&index) => Err(nothing_said(number(turns, index))),
         None => Ok(chosen),
     }
+}
+
+/// The number of a turn in its record: a system message that was put before them is none of it.
+fn number(turns: &[Turn], index: usize) -> usize {
+    index.saturating_sub(usize::from(turns.first().is_some_and(|turn| turn.is_default)))
 }
 
 fn nothing_said(turn: usize) -> DataError {
@@ -83,7 +88,8 @@ pub fn answers(
             let content_end = (is_open || holds_closing(index)).then(|| places.content_end(index)).flatten();
             let has_header = is_open && content_end.is_some();
             let content_end = content_end.unwrap_or(begin).clamp(begin, limit);
-            Ok(AnswerSpan { turn: index, begin, content_end, limit, exact: false, has_header })
+            let turn = number(turns, index);
+            Ok(AnswerSpan { turn, begin, content_end, limit, exact: false, has_header })
         })
         .collect()
 }
@@ -104,7 +110,7 @@ fn exact_answers(turns: &[Turn], chosen: &[usize], marked: Vec<Range<usize>>) ->
     let answers = marked.into_iter().enumerate().filter(|(_, range)| !range.is_empty());
     let answers = answers.filter(|(place, _)| !numbered || chosen.contains(&all[*place]));
     let exact = |(place, range): (usize, Range<usize>)| AnswerSpan {
-        turn: turn(place),
+        turn: number(turns, turn(place)),
         begin: range.start,
         content_end: range.start,
         limit: range.end,

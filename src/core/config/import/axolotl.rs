@@ -149,6 +149,7 @@ fn data(sheet: &mut Sheet) {
         "the chat template is that of the model's folder; data.template has built-in ones",
         &["chat_template", "chat_template_jinja"],
     );
+    sheet.default_system("default_system_message");
     let trains = sheet.is_true("train_on_inputs");
     if trains {
         sheet.with("train_on_inputs", "train.phase", |_| Ok("pretrain".into()));

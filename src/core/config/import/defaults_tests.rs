@@ -301,11 +301,12 @@ fn thoughts_and_uploads_of_llama_factory_are_accounted_for() {
         assert!(missing(&imported).is_empty(), "{:?}", imported.keys);
     }
     let others = of("default_system: Be brief.\nenable_thinking: perhaps\npush_to_hub: true\n");
-    assert_eq!(missing(&others), ["default_system", "enable_thinking", "push_to_hub"]);
+    assert_eq!(missing(&others), ["enable_thinking", "push_to_hub"]);
+    assert_eq!(node(&others)["data"]["system"], "Be brief.");
 }
 
 #[test]
-fn limits_of_data_sets_arrive() {
+fn limits_of_data_sets_and_system_messages_arrive() {
     let set = |text: &str| {
         let imported = import(text).unwrap();
         assert!(missing(&imported).is_empty(), "{:?}", imported.keys);
@@ -329,6 +330,9 @@ fn limits_of_data_sets_arrive() {
     for wrong in ["max_samples: many\n", "dataset: a\nmax_samples: -1\n"] {
         assert_eq!(missing(&of(&format!("{FACTORY}{wrong}"))), ["max_samples"], "{wrong}");
     }
+    let brief = of(&format!("{AXOLOTL}default_system_message: Be brief.\n"));
+    assert_eq!((&node(&brief)["data"]["system"], missing(&brief)), (&json!("Be brief."), vec![]));
+    assert_eq!(missing(&of("swift sft --model org/m --dataset a.jsonl --max_length 64 --system s.txt")), ["--system"]);
 }
 
 #[test]

@@ -204,7 +204,10 @@ fn rendering(sheet: &mut Sheet) {
         Value::Bool(_) => Ok(value.clone()),
         _ => Err("it must be true or false"),
     });
-    sheet.missing("write it into each sample, as a `system` field", &["default_system"]);
+    if sheet.is("stage", "pt") {
+        sheet.settled("texts have no system message", &["default_system"]);
+    }
+    sheet.default_system("default_system");
 }
 
 /// In which shares data sets are read.

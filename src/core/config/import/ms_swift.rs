@@ -243,7 +243,10 @@ fn data(sheet: &mut Sheet) {
     sheet.missing("name the files that it was made from in data.train", &["cached_dataset", "cached_val_dataset"]);
     let names = "write names into the samples: `{{NAME}}` and `{{AUTHOR}}` would be learned as they stand";
     sheet.missing(names, &["model_name", "model_author"]);
-    sheet.missing("write it into each sample, as a `system` field", &["system"]);
+    if sheet.text("system").is_some_and(|text| text.ends_with(".txt")) {
+        sheet.missing("set data.system to the text of this file", &["system"]);
+    }
+    sheet.default_system("system");
     sheet.copy("train_dataloader_shuffle", "data.shuffle");
     match sheet.number("max_length") {
         Some(length) if length >= 1.0 => sheet.copy("max_length", "data.pack.max_tokens"),

@@ -53,9 +53,10 @@ fn a_command_of_ms_swift_arrives() {
     let found = json_of(&imported);
     let alpaca = json!({ "path": "hf://datasets/org/alpaca/en", "max_samples": 500, "select": "random" });
     assert_eq!(found["data"]["train"], json!([alpaca, { "path": "hf://datasets/org/chat" }]));
+    assert_eq!(config.data.system.as_deref(), Some("Be brief."));
     assert_eq!(found["pools"]["foundation"], json!({ "replicas": 2, "zero": 2 }));
     assert_eq!((&found["train"]["schedule"], &found["eval"]["every_steps"]), (&json!("cosine"), &json!(50)));
-    assert_eq!(missing(&imported), ["--model_author", "--some_new_option", "--system"]);
+    assert_eq!(missing(&imported), ["--model_author", "--some_new_option"]);
     assert!(settled(&imported).contains(&"--dataloader_num_workers"), "{:?}", imported.keys);
     for key in ["--train_type", "--model", "NPROC_PER_NODE", "--deepspeed"] {
         assert!(arrived(&imported).contains(&key), "{key}: {:?}", imported.keys);

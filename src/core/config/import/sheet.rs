@@ -157,6 +157,14 @@ impl Sheet {
         self.arrived(key, "data.train[].max_samples");
     }
 
+    /// Takes the system message of conversations that have none.
+    pub fn default_system(&mut self, key: &str) {
+        self.with(key, "data.system", |value| match value.as_str() {
+            Some(text) if !text.is_empty() => Ok(value.clone()),
+            _ => Err("it must be a text that is not empty"),
+        });
+    }
+
     /// Returns what a key of ours was set to.
     pub fn ours(&self, ours: &str) -> Option<&Value> {
         self.config.pointer(&format!("/{}", ours.replace('.', "/")))

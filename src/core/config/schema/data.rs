@@ -48,6 +48,11 @@ pub struct Data {
     /// precedence.
     #[serde(default)]
     pub template_kwargs: JsonMap,
+    /// System message of conversations that have none, also of those of `eval` and of prompts to a checkpoint of the run; `null`: none.
+    /// `system` of a data set in `train` takes precedence.
+    #[serde(default)]
+    #[schemars(length(min = 1))]
+    pub system: Option<String>,
     /// Name of a sample maker that your own program registers; `null`: the model's built-in one.
     #[serde(default)]
     pub maker: Option<String>,
@@ -116,6 +121,7 @@ impl Data {
             audio: Audio::default(),
             template: Template::FromModel,
             template_kwargs: JsonMap::default(),
+            system: None,
             maker: None,
             caption_dropout: None,
             masks: false,

@@ -31,6 +31,10 @@ pub struct TrainFile {
     /// caption of its own a sample is bad.
     #[serde(default)]
     pub caption: Option<String>,
+    /// System message of those conversations of the set that have none; `null`: that of `data.system`, if any.
+    #[serde(default)]
+    #[schemars(length(min = 1))]
+    pub system: Option<String>,
     /// Relative share of this file in the mixture.
     #[serde(default = "one")]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
@@ -40,10 +44,6 @@ pub struct TrainFile {
     #[serde(default)]
     #[schemars(length(min = 1, max = 65536), extend("x-one-or-more" = true))]
     pub episodes: Option<Vec<EpisodeRange>>,
-}
-
-/// Layout of a sample.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     /// Use at most this many samples of the set, those that `select` says; each piece of a long text counts as one. `null`: all. For
     /// LeRobot data sets use `episodes`.
     #[serde(default)]
@@ -65,6 +65,10 @@ pub enum Select {
     First,
     // One from each of as many parts of equal size.
     Random,
+}
+
+/// Layout of a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Format {
@@ -160,15 +164,16 @@ impl TrainFile {
             columns: BTreeMap::new(),
             media_dir: None,
             caption: None,
+            system: None,
             weight: 1.0,
             episodes: None,
+            max_samples: None,
+            select: Select::First,
         }
     }
 
     /// Returns its name in messages: the first path, and the number of further paths.
     pub fn name(&self) -> PathBuf {
-            max_samples: None,
-            select: Select::First,
         match self.path.0.as_slice() {
             [] => PathBuf::from("(no path)"),
             [one] => one.into(),

@@ -108,6 +108,7 @@ fn one_mistake_at_a_time() {
             "$ data.train.0.select=random",
             &["LF0111", "`data.train.0.select` requires `data.train.0.max_samples`", "set that number"],
         ),
+        ("$ data.system=''", &["LF0104", "`data.system`: must not be empty"]),
         // evaluations
         ("$ data.val_size=0.1", &["LF0111", "`data.val_size` sets samples aside", "eval: { every_steps"]),
         (

@@ -18,6 +18,8 @@ mod shown;
 #[cfg(test)]
 mod sound_tests;
 #[cfg(test)]
+mod system_tests;
+#[cfg(test)]
 mod tests;
 mod towers;
 mod truncate;

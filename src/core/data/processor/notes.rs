@@ -103,6 +103,13 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec
             notes.push(format!("have the message key {key:?}, which the chat template does not render{hint}"));
         }
     }
+    if let Some(system) = turns.iter().find(|turn| turn.is_default) {
+        let note = match text.contains(system.joined_text().trim()) {
+            true => "have no system message and get that of `system`",
+            false => "have no system message, and the chat template does not render that of `system`",
+        };
+        notes.push(note.to_owned());
+    }
     let unread: BTreeSet<&String> = turns.iter().flat_map(|turn| &turn.unread).collect();
     notes.extend(
         unread.into_iter().map(|key| format!("have the key {key:?} in a part of a message, which is not read")),

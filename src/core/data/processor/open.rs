@@ -29,6 +29,8 @@ pub struct Processor {
     pub(super) tokenizer: Tokenizer,
     /// `None` where the model has none, which base models do not need.
     pub(super) template: Option<ChatTemplate>,
+    /// The system message of conversations that have none.
+    pub(super) system: Option<String>,
     pub(super) towers: Towers,
     /// Tells, by kind, whether the template writes files itself.
     pub(super) writes: [bool; MediaKind::ALL.len()],
@@ -113,6 +115,7 @@ impl Processor {
             encoder_decoder,
             tokenizer,
             template,
+            system: options.system.clone(),
             towers,
             writes: [true; MediaKind::ALL.len()],
             phase: options.learned.phase,

@@ -31,6 +31,8 @@ pub struct ProcessorOptions {
     pub template: Template,
     /// Variables of the chat template.
     pub template_kwargs: JsonMap,
+    /// The system message of conversations that have none.
+    pub system: Option<String>,
     /// The maker of samples that the program has registered under this name; `None`: the built-in one.
     pub maker: Option<String>,
     pub image: ImageLimits,
@@ -155,6 +157,7 @@ impl ProcessorOptions {
         Self {
             template,
             template_kwargs,
+            system: data.system.clone(),
             maker,
             image,
             video,
@@ -208,6 +211,7 @@ impl Default for ProcessorOptions {
         Self {
             template: Template::FromModel,
             template_kwargs: JsonMap::default(),
+            system: None,
             maker: None,
             image: ImageLimits::default(),
             video: VideoLimits::default(),

@@ -9,8 +9,7 @@ use crate::data::error::DataError;
 use crate::data::expand::Expanded;
 use crate::data::learned::{answers, mask};
 use crate::data::sample::Sample;
-use crate::data::source::Conversation;
-use crate::data::source::{TextPiece, TokenPiece};
+use crate::data::source::{Conversation, TextPiece, TokenPiece, Turn};
 use crate::data::tokenizer::Token;
 use crate::message::SampleId;
 
@@ -38,8 +37,17 @@ impl Processor {
         guarded(|| self.learn(id, conversation, base))
     }
 
+    /// The turns as the template is to read them, with the system message that those without one get.
+    fn turns(&self, conversation: &Conversation) -> Vec<Turn> {
+        let mut turns = self.written(&conversation.turns);
+        if let Some(system) = &self.system {
+            Turn::add_system(&mut turns, system);
+        }
+        turns
+    }
+
     fn learn(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
-        let turns = self.written(&conversation.turns);
+        let turns = self.turns(conversation);
         let template = self.expect_template()?.of(&turns);
         let (text, marked) = template.render_marked(&turns)?;
         self.notes.of_sample(template, &turns, &text, false);
@@ -109,7 +117,7 @@ impl Processor {
     }
 
     fn ask(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
-        let turns = self.written(&conversation.turns);
+        let turns = self.turns(conversation);
         let template = self.expect_template()?.of(&turns);
         let text = template.render_prompt(&turns)?;
         self.notes.of_sample(template, &turns, &text, true);

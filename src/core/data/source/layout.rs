@@ -9,7 +9,7 @@ use super::captioned::{self, Captioned, is_captioned};
 use super::fields::{self, FieldMap};
 use super::labeled::{self, LABELS, Labeled};
 use super::locate::Files;
-use super::messages::Conversation;
+use super::messages::{Conversation, Turn};
 use super::pairs::{self, Pair};
 use super::{beside, flat, sharegpt, transcripts};
 use crate::config::Format;
@@ -49,6 +49,21 @@ pub enum Whole {
     Packed(Box<PackedSample>),
     Captioned(Box<Captioned>),
     Step(Step),
+}
+
+impl Whole {
+    /// Gives conversations that have no system message one of this text.
+    pub fn add_system(&mut self, text: &str) {
+        match self {
+            Self::Conversation(conversation) => Turn::add_system(&mut conversation.turns, text),
+            Self::Pair(pair) => {
+                Turn::add_system(&mut pair.chosen.turns, text);
+                Turn::add_system(&mut pair.rejected.turns, text);
+            }
+            Self::Labeled(answer) => Turn::add_system(&mut answer.conversation.turns, text),
+            Self::Text(_) | Self::Tokens(_) | Self::Packed(_) | Self::Captioned(_) | Self::Step(_) => {}
+        }
+    }
 }
 
 impl RecordLayout {

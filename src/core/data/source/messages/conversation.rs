@@ -40,6 +40,8 @@ pub struct Turn {
     pub tools: Vec<Json>,
     /// Variables for the chat template; the sample has those of all its turns.
     pub kwargs: Map<String, Json>,
+    /// It is a system message that the record does not have, but its data set or the run gives it.
+    pub is_default: bool,
 }
 
 /// The form of a message's content, which a chat template can tell apart.
@@ -112,6 +114,19 @@ impl Turn {
     /// Makes a turn of one text.
     pub fn text(role: &str, text: &str) -> Self {
         Self::new(role, vec![Part::Text { text: text.to_owned() }])
+    }
+
+    /// Puts a system message of this text before turns that have none, with the tools and variables that begin with them.
+    pub fn add_system(turns: &mut Vec<Self>, text: &str) {
+        if turns.iter().any(|turn| ["system", "developer"].contains(&turn.role.as_str())) {
+            return;
+        }
+        let mut system = Self { is_default: true, ..Self::text("system", text) };
+        if let Some(first) = turns.first_mut() {
+            system.tools = std::mem::take(&mut first.tools);
+            system.kwargs = std::mem::take(&mut first.kwargs);
+        }
+        turns.insert(0, system);
     }
 
     /// The text parts in one string.

@@ -36,6 +36,8 @@ pub struct Source {
     media_dir: Option<String>,
     /// The caption of pictures and clips that have none.
     caption: Option<String>,
+    /// The system message of conversations that have none.
+    system: Option<String>,
     /// The format that its samples were said to have.
     asked: Format,
     /// Longer texts are cut.
@@ -215,9 +217,9 @@ impl Source {
     }
 
     fn unit(&self, index: u64) -> (usize, u64) {
+        let index = self.chosen().index(index);
         let unit = self.before.partition_point(|&before| before <= index) - 1;
         (unit, index - self.before[unit])
-        let index = self.chosen().index(index);
     }
 
     /// The block, which is read if it is not held.
@@ -322,7 +324,11 @@ impl Source {
             captioned::caption(&mut read, &self.columns, caption);
         }
         let folder = self.media_dir.as_deref().unwrap_or_else(|| self.shard(unit).folder());
-        self.layout.read(read, &self.columns, folder).map_err(|error| error.to_string())
+        let mut whole = self.layout.read(read, &self.columns, folder).map_err(|error| error.to_string())?;
+        if let Some(system) = &self.system {
+            whole.add_system(system);
+        }
+        Ok(whole)
     }
 }
 

@@ -82,6 +82,7 @@ impl Source {
             layout: RecordLayout::Messages,
             columns: file.columns.clone(),
             caption: file.caption.clone(),
+            system: file.system.clone(),
             media_dir: file.media_dir.as_ref().map(|dir| format!("{}/", dir.trim_end_matches('/'))),
             piece_bytes: u64::MAX,
             open: Mutex::default(),
@@ -107,6 +108,10 @@ impl Source {
             let reason = "has no pictures or clips with captions, to which alone `caption` applies: leave it out";
             return Err(DataError::file(&source.name, reason));
         }
+        if source.system.is_some() && !source.is_conversation() {
+            let reason = "has no conversations, to which alone `system` applies: leave it out";
+            return Err(DataError::file(&source.name, reason));
+        }
         if source.media_dir.is_some() && !source.names_files() {
             let reason = "has samples that name no files beside it, so that `media_dir` has no effect: leave it out";
             return Err(DataError::file(&source.name, reason));
@@ -114,13 +119,13 @@ impl Source {
         if source.layout.is_text() {
             source.cut(max_tokens, num_tokens, &mut index);
         }
+        // Of all that there is: a limit changes no sample.
+        source.limit = (file.max_samples, file.select);
         index.save();
         Ok(source)
     }
 
     /// The layout of the first record that tells one: of what is before it, some cannot be read, and some may lack a field that the
-        // Of all that there is: a limit changes no sample.
-        source.limit = (file.max_samples, file.select);
     /// others have.
     fn detect(&self) -> Result<RecordLayout, DataError> {
         let mut reason = None;

@@ -150,6 +150,44 @@ fn pictures_without_a_caption_have_that_of_their_set() {
 }
 
 #[test]
+fn conversations_without_a_system_message_have_that_of_their_set() {
+    let folder = Folder::new();
+    let turns = |first: &str| {
+        let turns = [("system", first), ("user", "a"), ("assistant", "ok")];
+        let turns = turns.map(|(role, content)| json!({"role": role, "content": content}));
+        json!(turns[usize::from(first.is_empty())..])
+    };
+    let set = |record: Json| TrainFile {
+        system: Some("Be brief.".to_owned()),
+        ..TrainFile::new(folder.write("s.jsonl", record.to_string()))
+    };
+    let said = |record: Json| match open(&set(record)).unwrap().read(0).unwrap() {
+        Content::Messages(conversation) => vec![conversation],
+        Content::Pair(pair) => vec![pair.chosen, pair.rejected],
+        Content::Labeled(answer) => vec![answer.conversation],
+        other => panic!("{other:?}"),
+    };
+    for (own, text) in [("", "Be brief."), ("Be kind.", "Be kind.")] {
+        for record in [
+            json!({ "messages": turns(own) }),
+            json!({ "chosen": turns(own), "rejected": turns(own) }),
+            json!({ "messages": turns(own), "label": true }),
+            json!({ "instruction": "a", "output": "ok", "system": own }),
+        ] {
+            for conversation in said(record) {
+                let first = &conversation.turns[0];
+                assert_eq!((first.role.as_str(), first.joined_text().as_str()), ("system", text));
+                assert_eq!((conversation.turns.len(), first.is_default), (3, own.is_empty()));
+            }
+        }
+    }
+    let tools = said(json!({"messages": turns(""), "tools": [{"name": "f"}]})).remove(0);
+    assert_eq!((tools.turns[0].tools.len(), tools.turns[1].tools.len()), (1, 0), "as in a record that has the message");
+    let error = open(&set(json!({"text": "a"}))).err().unwrap().to_string();
+    assert!(error.contains("s.jsonl: has no conversations") && error.contains("`system`"), "{error}");
+}
+
+#[test]
 fn long_texts_are_cut_and_nothing_is_lost() {
     let folder = Folder::new();
     let long = "one two three four five sechs sieben ächtzehn ".repeat(9);
