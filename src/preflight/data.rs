@@ -5,7 +5,7 @@ use super::first_read::{FirstRead, expect_first_read};
 use super::{Preflight, PreflightError};
 use crate::estimate::memory::forecast;
 use crate::eval::samples;
-use loongforge_core::config::{ModelKind, Placement, RunConfig, TooLong, TrainFile};
+use loongforge_core::config::{ModelKind, Placement, RunConfig, TooLong};
 use loongforge_core::data::tools::{Survey, default_jobs, survey, too_long_text};
 use loongforge_core::data::{BadSample, Dataset, PACKED_ALREADY, ProcessorOptions};
 use loongforge_core::message::SampleMeta;
@@ -186,13 +186,15 @@ impl Preflight<'_> {
     fn expect_few_bad(&self, found: &[Survey], num_samples: u64) -> Result<(), DataProblem> {
         let (config, limit) = (self.config, self.config.data.on_bad_sample.max_fraction);
         let all = num_read(config, num_samples);
-        let weights: f64 = config.data.train.iter().map(|file| file.weight).sum();
+        let shares = found.iter().enumerate().map(|(set, survey)| config.data.share(set, survey.len));
+        let shares: Vec<f64> = shares.collect();
+        let total: f64 = shares.iter().sum();
         // A set is gone over as often as its share of what is read allows.
-        let passes = |(survey, file): (&Survey, &TrainFile)| {
-            let share = (file.weight / weights * all as f64).floor() as u64;
+        let passes = |(survey, share): (&Survey, &f64)| {
+            let share = (share / total * all as f64).floor() as u64;
             (share / survey.len.max(1)) * survey.bad.len() as u64
         };
-        let least: u64 = found.iter().zip(&config.data.train).map(passes).sum();
+        let least: u64 = found.iter().zip(&shares).map(passes).sum();
         // Good samples are counted, and bad ones read beside them.
         let read = all + least;
         let first = found.iter().find_map(|survey| survey.bad.first());

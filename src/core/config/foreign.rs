@@ -15,6 +15,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
         "a list such as [{path: x.jsonl}]",
     ),
     (&["instance_prompt"], "data.train.0.caption", "of each data set"),
+    (&["mix_strategy"], "data.mix", "sets or samples"),
     (
         &["hf_tokenizer_path", "tokenizer_model"],
         "model.tokenizer",

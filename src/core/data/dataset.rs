@@ -12,7 +12,7 @@ use super::processor::Processor;
 use super::sample::Sample;
 use super::source::{Content, Mixture, Source};
 use super::split::Split;
-use crate::config::{Data, TrainFile};
+use crate::config::{Data, Mix, TrainFile};
 use crate::message::SampleId;
 
 pub use refusals::PACKED_ALREADY;
@@ -37,9 +37,16 @@ impl Dataset {
     pub fn open(data: &Data, maker: impl Into<Box<dyn SampleMaker>>, seed: u64) -> Result<Self, DataError> {
         let mut dataset = Self::open_held(data, maker)?;
         let (sources, split) = (&dataset.sources, &dataset.split);
-        let order = |(set, source): (usize, &Source)| (source.order_without(split.of(set)), data.train[set].weight);
+        let order = |(set, source): (usize, &Source)| {
+            let order = source.order_without(split.of(set));
+            let share = data.share(set, order.len());
+            (order, share)
+        };
         let orders = sources.iter().enumerate().map(order).collect();
-        dataset.mixture = Some(Mixture::of_orders(orders, seed, data.shuffle));
+        dataset.mixture = Some(match data.mix {
+            Mix::Sets => Mixture::of_orders(orders, seed, data.shuffle),
+            Mix::Samples => Mixture::exact(orders, seed, data.shuffle),
+        });
         dataset.is_once = false;
         Ok(dataset)
     }

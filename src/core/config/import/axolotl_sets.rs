@@ -37,7 +37,7 @@ pub(super) fn train(sheet: &mut Sheet, key: &str, is_pairs: bool) {
     if let Ok((sets, _)) = &read
         && sets.len() > 1
     {
-        sheet.equal_shares();
+        sheet.once_per_epoch();
     }
     take(sheet, key, "data.train", read.map(|(sets, parts)| (sets.into(), parts)));
 }

@@ -285,6 +285,11 @@ fn probabilities_of_data_sets_are_their_weights() {
     for wrong in ["0.25", "0.25,x,0.75", "0.25,2", "[0, 1]"] {
         assert_eq!(missing(&of(wrong)), ["interleave_probs", "mix_strategy"], "{wrong}");
     }
+    let strategies = [("concat", json!("samples"), vec![]), ("interleave_under", json!(null), vec!["mix_strategy"])];
+    for (strategy, mix, left) in strategies {
+        let imported = import(&format!("{FACTORY}dataset: a,b\nmix_strategy: {strategy}\n")).unwrap();
+        assert_eq!((&node(&imported)["data"]["mix"], missing(&imported)), (&mix, left), "{strategy}");
+    }
     let swift = "swift sft --model org/m --dataset a.jsonl b.jsonl --max_length 64 --interleave_prob 0.25 0.75";
     let imported = import(swift).unwrap();
     assert_eq!(json_of(&imported)["data"]["train"][1], json!({ "path": "b.jsonl", "weight": 0.75 }));

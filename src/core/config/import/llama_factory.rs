@@ -121,8 +121,9 @@ fn data(sheet: &mut Sheet) {
         Value::Array(names) => names.len() > 1,
         names => names.as_str().is_some_and(|names| names.contains(',')),
     };
-    if sheet.get("dataset").is_some_and(has_several) && sheet.get("interleave_probs").is_none() {
-        sheet.equal_shares();
+    let is_joined = sheet.get("mix_strategy").is_none_or(|strategy| strategy == "concat");
+    if sheet.get("dataset").is_some_and(has_several) && is_joined && sheet.get("interleave_probs").is_none() {
+        sheet.once_per_epoch();
     }
     let info = DatasetInfo::of(sheet);
     let media = sheet.get("media_dir").and_then(Value::as_str).map(str::to_owned);
@@ -212,10 +213,11 @@ fn rendering(sheet: &mut Sheet) {
 
 /// In which shares data sets are read.
 fn mixture(sheet: &mut Sheet) {
-    let has_shares = sheet.get("interleave_probs").is_some();
     sheet.probabilities("interleave_probs");
-    let why = if has_shares { EPOCH } else { "set the `weight` of each file in data.train" };
-    sheet.missing(why, &["mix_strategy"]);
+    if sheet.is("mix_strategy", "concat") {
+        sheet.settled("data.mix: samples reads every sample once per epoch", &["mix_strategy"]);
+    }
+    sheet.missing(EPOCH, &["mix_strategy"]);
 }
 
 /// Translates adapters, and returns whether there are any.

@@ -234,7 +234,7 @@ fn data(sheet: &mut Sheet) {
     notes.into_iter().for_each(|note| sheet.note(note));
     let has_several = sheet.ours("data.train").and_then(Value::as_array).is_some_and(|sets| sets.len() > 1);
     if has_several && sheet.get("interleave_prob").is_none() {
-        sheet.equal_shares();
+        sheet.once_per_epoch();
     }
     sheet.probabilities("interleave_prob");
     sheet.missing(EPOCH, &["stopping_strategy"]);

@@ -61,7 +61,8 @@ fn a_command_of_ms_swift_arrives() {
     for key in ["--train_type", "--model", "NPROC_PER_NODE", "--deepspeed"] {
         assert!(arrived(&imported).contains(&key), "{key}: {:?}", imported.keys);
     }
-    for part in ["repeats samples", "ModelScope", "each set has an equal share"] {
+    assert_eq!(found["data"]["mix"], "samples");
+    for part in ["repeats samples", "ModelScope"] {
         assert!(imported.notes.iter().any(|note| note.contains(part)), "{part}: {:?}", imported.notes);
     }
 }

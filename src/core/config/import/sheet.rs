@@ -76,12 +76,9 @@ impl Sheet {
         }
     }
 
-    /// Says what differs where there are several data sets.
-    pub fn equal_shares(&mut self) {
-        self.note(
-            "the original reads every sample of all data sets once per epoch; here each set has an equal share: set \
-             the `weight` of each to its number of samples (`loongforge data stats` counts them)",
-        );
+    /// Reads every sample of all data sets once per epoch, as the original does.
+    pub fn once_per_epoch(&mut self) {
+        self.set("data.mix", "samples");
     }
 
     /// Returns whether a key of ours was set.

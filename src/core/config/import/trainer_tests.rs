@@ -162,7 +162,7 @@ test_datasets: [{path: ./held.jsonl, split: train}]
     );
     assert_eq!(missing(&imported), ["datasets[1].shards", "datasets[1].split", "datasets[2].type"]);
     assert_eq!(json_of(&imported)["eval"]["path"], json!("./held.jsonl"));
-    assert!(says(&imported, "equal share"));
+    assert_eq!(json_of(&imported)["data"]["mix"], json!("samples"));
     let texts = "base_model: a/b\npretraining_dataset: {path: org/web, name: small, type: pretrain, text_column: body}\nmax_steps: 5\n";
     let found = json_of(&import(texts).unwrap());
     assert_eq!(found["train"]["phase"], json!("pretrain"));

@@ -239,7 +239,7 @@ fn quantization(sheet: &mut Sheet) {
 fn data(sheet: &mut Sheet) {
     named_set(sheet);
     if sheet.get("datasets").and_then(Value::as_array).is_some_and(|sets| sets.len() > 1) {
-        sheet.equal_shares();
+        sheet.once_per_epoch();
     }
     sheet.with("datasets", "data.train", |value| {
         let list = value.as_array().ok_or("it must be a list")?;

@@ -14,6 +14,10 @@ pub struct Data {
     /// Files of training samples, mixed by weight: `my.jsonl`, or `[{ path: my.jsonl, weight: 2 }, other.parquet]`.
     #[schemars(length(min = 1))]
     pub train: Vec<TrainFile>,
+    /// What `weight` of a data set means. `sets`: the share of the set in the samples that are read, whatever its size; `samples`: how
+    /// often each of its samples is read, relative to those of other sets, so that with equal weights every sample is read once per epoch.
+    #[serde(default)]
+    pub mix: Mix,
     /// Read samples in random order, a new order each epoch.
     #[serde(default = "yes")]
     pub shuffle: bool,
@@ -75,6 +79,29 @@ pub struct Data {
     pub val_size: f64,
 }
 
+/// What the weights of data sets mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Mix {
+    // Shares of the sets.
+    #[default]
+    Sets,
+    // Shares of each sample of the sets.
+    Samples,
+}
+
+impl Data {
+    /// Returns the share of data set `set`, which has so many samples, relative to those of the others.
+    pub fn share(&self, set: usize, num_samples: u64) -> f64 {
+        let weight = self.train[set].weight;
+        match self.mix {
+            Mix::Sets => weight,
+            Mix::Samples => weight * num_samples as f64,
+        }
+    }
+}
+
 /// What to do if the data files are not those that a resumed run started with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -111,6 +138,7 @@ impl Data {
     pub fn of_files(train: Vec<TrainFile>) -> Self {
         Self {
             train,
+            mix: Mix::Sets,
             shuffle: true,
             shuffle_window: window(),
             index_dir: None,

@@ -24,7 +24,7 @@ mod train;
 mod train_file;
 
 pub use audio::{Audio, AudioAugment, AudioLimits, BackgroundNoise, MaskFill};
-pub use data::{BadSamples, Data, OnChange};
+pub use data::{BadSamples, Data, Mix, OnChange};
 pub use flow::{Density, Experts, FlowLoss, LossKind, LossWeight, NoiseLevels, Per};
 pub use json_map::JsonMap;
 pub use lora::Lora;

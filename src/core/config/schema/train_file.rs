@@ -35,7 +35,7 @@ pub struct TrainFile {
     #[serde(default)]
     #[schemars(length(min = 1))]
     pub system: Option<String>,
-    /// Relative share of this file in the mixture.
+    /// Relative share of this set in the mixture, or with `data.mix: samples` of each of its samples.
     #[serde(default = "one")]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
     pub weight: f64,

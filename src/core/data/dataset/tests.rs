@@ -108,6 +108,30 @@ fn samples_beyond_a_limit_are_neither_trained_on_nor_held_out() {
 }
 
 #[test]
+fn sets_that_are_mixed_by_samples_are_read_once_per_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    write_model(&model, &MODEL).unwrap();
+    let line = r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#;
+    let [small, large] = [("small.jsonl", 3), ("large.jsonl", 17)].map(|(name, count)| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("{line}\n").repeat(count)).unwrap();
+        path
+    });
+    let mut config = Data { mix: Mix::Samples, ..data(&[(small, 1.0), (large, 1.0)]) };
+    let dataset = open(&config, Phase::Sft, &model, 1).unwrap();
+    for epoch in 0..3 {
+        let names: BTreeSet<String> = (0..20).map(|at| dataset.place_name(20 * epoch + at)).collect();
+        assert_eq!(names.len(), 20, "epoch {epoch}");
+    }
+    // Each sample of the first set twice as often as one of the other: 6 of 23.
+    config.train[0].weight = 2.0;
+    let dataset = open(&config, Phase::Sft, &model, 1).unwrap();
+    let count = (0..2300).filter(|&position| dataset.place_of(position).0 == 0).count();
+    assert!((500..700).contains(&count), "{count}");
+}
+
+#[test]
 fn wrong_sources_are_named() {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path(), &MODEL).unwrap();

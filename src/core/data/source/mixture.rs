@@ -49,9 +49,18 @@ impl Mixture {
 
     /// The same of sources of several blocks each.
     pub fn of_orders(sources: Vec<(Order, f64)>, seed: u64, shuffle: bool) -> Self {
+        Self::in_blocks(sources, BLOCK, seed, shuffle)
+    }
+
+    /// Works like [`Mixture::of_orders`] with shares that are rounded to a millionth.
+    pub fn exact(sources: Vec<(Order, f64)>, seed: u64, shuffle: bool) -> Self {
+        Self::in_blocks(sources, MAX_WHOLE as usize, seed, shuffle)
+    }
+
+    fn in_blocks(sources: Vec<(Order, f64)>, block: usize, seed: u64, shuffle: bool) -> Self {
         let (lens, weights): (Vec<u64>, Vec<f64>) =
             sources.iter().map(|(order, weight)| (order.len(), *weight)).unzip();
-        let shares = whole(&lens, &weights).unwrap_or_else(|| shares(&weights));
+        let shares = whole(&lens, &weights).unwrap_or_else(|| shares(&weights, block));
         let mut order: Vec<u32> = shares.iter().zip(0..).flat_map(|(&n, i)| std::iter::repeat_n(i, n)).collect();
         shuffle_in_place(&mut order, &mut Rng::new(&[seed, 0x6d69_7874]));
         let mut counts = vec![0; shares.len()];
@@ -93,12 +102,12 @@ fn whole(lens: &[u64], weights: &[f64]) -> Option<Vec<usize>> {
     is_whole.then(|| lens.iter().map(|&len| len as usize).collect())
 }
 
-/// Shares of a block, by largest remainder, none 0.
-fn shares(weights: &[f64]) -> Vec<usize> {
+/// Shares of a block of so many positions, or of more where there are as many sources, by largest remainder, none 0.
+fn shares(weights: &[f64], block: usize) -> Vec<usize> {
     if weights.len() == 1 {
         return vec![1];
     }
-    let size = if weights.len() < BLOCK { BLOCK } else { PER_SOURCE * weights.len() };
+    let size = if weights.len() < block { block } else { PER_SOURCE * weights.len() };
     let total: f64 = weights.iter().sum();
     let free = (size - weights.len()) as f64;
     let exact: Vec<f64> = weights.iter().map(|weight| (weight / total * size as f64 - 1.0).max(0.0)).collect();
@@ -158,9 +167,20 @@ mod tests {
     fn weights_of_very_many_sources_have_an_effect() {
         let mut weights = vec![1.0; BLOCK];
         weights[0] = BLOCK as f64;
-        let shares = shares(&weights);
+        let shares = shares(&weights, BLOCK);
         let all: usize = shares.iter().sum();
         assert!(shares[0] * 100 / all >= 49 && shares[1..].iter().all(|&share| share > 0), "{} of {all}", shares[0]);
+    }
+
+    #[test]
+    fn exact_shares_of_sets_that_are_too_large_for_one_block_are_close_to_their_lengths() {
+        let lens = [3e6, 1e6, 40.0];
+        let (size, all) = (MAX_WHOLE as usize, lens.iter().sum::<f64>());
+        let shares = shares(&lens, size);
+        assert_eq!(shares.iter().sum::<usize>(), size);
+        for (len, share) in lens.into_iter().zip(shares) {
+            assert!((len / all * size as f64 - share as f64).abs() <= 1.5, "{share} for {len}");
+        }
     }
 
     proptest! {
