@@ -312,12 +312,13 @@ pub(super) fn summary(config: &RunConfig, folder: &ModelFolder) -> anyhow::Resul
     ))
 }
 
-/// `3 epochs of 16,000 samples: 375 steps`; the samples may be packs.
-pub(super) fn duration(Epochs { epochs, num_samples, steps }: Epochs, of_packs: bool) -> String {
+/// `3 epochs of 16,000 samples: 375 steps`; the samples may be packs, and `train.steps` may leave fewer.
+pub(super) fn duration(Epochs { epochs, num_samples, steps, most }: Epochs, of_packs: bool) -> String {
     let unit = if of_packs { "pack" } else { "sample" };
     let count = |count: u64, what: &str| format!("{} {}", grouped(count), plural(what, count));
     let of = if epochs == 1.0 { "epoch" } else { "epochs" };
-    format!("{epochs} {of} of {}: {}", count(num_samples, unit), count(steps, "step"))
+    let left = most.map_or(String::new(), |most| format!(", of which train.steps leaves {}", grouped(most)));
+    format!("{epochs} {of} of {}: {}{left}", count(num_samples, unit), count(steps, "step"))
 }
 
 #[cfg(test)]
@@ -326,9 +327,11 @@ mod tests {
 
     #[test]
     fn epochs_are_told_in_steps() {
-        let told = |epochs, num_samples, steps| duration(Epochs { epochs, num_samples, steps }, false);
+        let told = |epochs, num_samples, steps| duration(Epochs { epochs, num_samples, steps, most: None }, false);
         assert_eq!(told(3.0, 16_000, 375), "3 epochs of 16,000 samples: 375 steps");
         assert_eq!(told(1.0, 1, 1), "1 epoch of 1 sample: 1 step");
         assert_eq!(told(0.5, 16_000, 1000), "0.5 epochs of 16,000 samples: 1,000 steps");
+        let limited = Epochs { epochs: 1.0, num_samples: 80, steps: 10, most: Some(4) };
+        assert_eq!(duration(limited, true), "1 epoch of 80 packs: 10 steps, of which train.steps leaves 4");
     }
 }

@@ -241,10 +241,9 @@ fn num_read(config: &RunConfig, num_samples: u64) -> u64 {
         return config.data.pack.samples.unwrap_or(num_samples);
     }
     // A batch of packs has at least as many samples.
-    match config.train.epochs {
-        Some(epochs) => (epochs * num_samples as f64).floor() as u64,
-        None => config.train.steps.unwrap_or(0).saturating_mul(config.train.global_batch_size as u64),
-    }
+    let of_steps = config.train.steps.map(|steps| steps.saturating_mul(config.train.global_batch_size as u64));
+    let of_epochs = config.train.epochs.map(|epochs| (epochs * num_samples as f64).floor() as u64);
+    of_steps.into_iter().chain(of_epochs).min().unwrap_or(0)
 }
 
 /// A sample and its reason, without what would change the terminal.

@@ -29,6 +29,11 @@ fn epochs_are_counted_once_and_the_run_is_as_long() {
     assert!(said.contains("nothing to do") && said.contains("train.epochs 0.3 comes to 2"), "{said}");
     let said = run(&["--resume", "train.epochs=0.5"], 3);
     assert!(said.contains("0.5 epochs of 40 samples: 3 steps"), "{said}");
+    let said = run(&["--overwrite", "train.epochs=1", "train.steps=1"], 1);
+    assert!(said.contains("1 epoch of 40 samples: 5 steps, of which train.steps leaves 1"), "{said}");
+    let said = run(&["--resume", "train.epochs=1", "train.steps=1"], 1);
+    assert!(said.contains("nothing to do") && said.contains("train.steps is 1;"), "{said}");
+    run(&["--resume", "train.epochs=0.5", "train.steps=9"], 3);
     // The checkpoint's config is one that can be read again.
     fixture.succeeds(&["checkpoint", "inspect", "run/checkpoints/step-00000003"]);
 }
@@ -46,7 +51,6 @@ fn what_is_wrong_with_epochs_is_said_before_a_run() {
     let fixture = fixture();
     for command in ["check", "run", "plan"] {
         let fails = |change: &str, words: &[&str]| fixture.fails(&[command, "run.yaml", change], 2, words);
-        fails("train.steps=2", &["LF0111", "both `train.steps` and `train.epochs`"]);
         fails("~train.epochs", &["LF0105", "`train.steps` or `train.epochs`"]);
         fails("data.pack.mode=stream", &["LF0111", "`train.epochs` is not supported with `data.pack.mode: stream`"]);
         fails("train.warmup_steps=3", &["`train.warmup_steps` 3 is more than the 2 steps of `train.epochs` 0.3"]);

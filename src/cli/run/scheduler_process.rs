@@ -136,7 +136,8 @@ impl SchedulerProcess<'_> {
             console.line(&format!("{path} has all {steps} steps, but was not evaluated after the run: doing so now"));
             after_run::after_run(config, console)
         } else {
-            let asked = match loaded.config.train.epochs {
+            let train = &loaded.config.train;
+            let asked = match train.epochs.filter(|_| train.steps != Some(steps)) {
                 Some(epochs) => format!("train.epochs {epochs} comes to {steps}"),
                 None => format!("train.steps is {steps}"),
             };

@@ -31,7 +31,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["truncation"], "data.pack.too_long", "skip or truncate"),
     (&["packing", "neat_packing"], "data.pack", "samples are always packed"),
     (&["stage", "training_phase"], "train.phase", "sft or pretrain"),
-    (&["num_train_epochs", "num_epochs"], "train.epochs", "instead of train.steps"),
+    (&["num_train_epochs", "num_epochs"], "train.epochs", "or train.steps"),
     (&["max_steps", "train_iters", "training_steps", "num_steps"], "train.steps", ""),
     (
         &["per_device_train_batch_size", "local_batch_size"],

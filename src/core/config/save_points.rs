@@ -52,7 +52,7 @@ impl RunConfig {
             );
         }
         // Of epochs that nobody has counted the steps of yet, nothing is known.
-        let steps = self.train.steps.filter(|steps| !points.is_due(*steps))?;
+        let steps = self.train.steps.filter(|steps| self.train.epochs.is_none() && !points.is_due(*steps))?;
         let every = points.every_steps;
         Some(format!(
             "the last {} of {steps} steps are in no checkpoint: checkpoint.at_end is false, and checkpoint.every_steps is {every}",

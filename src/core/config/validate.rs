@@ -84,11 +84,6 @@ impl Rules<'_> {
             let message = "missing required key `train.steps` or `train.epochs`".to_owned();
             (message, "`steps` counts optimizer steps, `epochs` counts passes over the data")
         });
-        let keys = ["train.epochs", "train.steps"];
-        self.broken(train.steps.is_some() && train.epochs.is_some(), code::COMBINATION, &keys, || {
-            let message = "both `train.steps` and `train.epochs` are set".to_owned();
-            (message, "drop one of them; on the command line `~train.steps` or `~train.epochs` does")
-        });
         let is_stream = config.data.pack.mode == PackMode::Stream;
         self.broken(
             train.epochs.is_some() && is_stream,

@@ -21,6 +21,8 @@ pub struct Epochs {
     /// The number of samples of all data sets together, those that will turn out to be bad included.
     pub num_samples: u64,
     pub steps: u64,
+    /// The steps of the run, where `train.steps` says fewer.
+    pub most: Option<u64>,
 }
 
 /// Why epochs are no number of steps.
@@ -50,20 +52,21 @@ pub fn count_samples(config: &RunConfig, model_dir: &Path, model_config: &Json) 
     Ok(Some(Dataset::open(&config.training_data(), maker, config.run.seed)?.len() as u64))
 }
 
-/// Puts `train.steps` in the place of `train.epochs`, where an epoch is `num_samples` samples, or as many packs; `None` where the
-/// config has no epochs.
+/// Puts a number of `train.steps` in the place of `train.epochs`, where an epoch is `num_samples` samples, or as many packs, and the
+/// steps that were set are not fewer; `None` where the config has no epochs.
 ///
 /// # Errors
 /// There are fewer steps than the warm-up takes.
 pub fn settle_steps(config: &mut RunConfig, num_samples: u64) -> Result<Option<Epochs>, EpochsError> {
-    let Train { epochs, global_batch_size, warmup_steps, .. } = config.train;
+    let Train { epochs, steps: most, global_batch_size, warmup_steps, .. } = config.train;
     let Some(epochs) = epochs else { return Ok(None) };
     let steps = num_steps(epochs, num_samples, global_batch_size as u64);
     if warmup_steps > steps {
         return Err(EpochsError::Warmup { warmup_steps, steps, epochs, num_samples });
     }
-    (config.train.steps, config.train.epochs) = (Some(steps), None);
-    Ok(Some(Epochs { epochs, num_samples, steps }))
+    let most = most.filter(|most| *most < steps);
+    (config.train.steps, config.train.epochs) = (most.or(Some(steps)), None);
+    Ok(Some(Epochs { epochs, num_samples, steps, most }))
 }
 
 /// Rounded up: the last step of the last epoch may begin the next one.
@@ -118,13 +121,19 @@ train: {{ epochs: 2.5, global_batch_size: 4, lr: 1e-5 }}"
     fn an_epoch_is_as_many_samples_as_all_files_have() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(folder.path(), 7, &[]);
-        let wanted = Epochs { epochs: 2.5, num_samples: 17, steps: 11 };
+        let wanted = Epochs { epochs: 2.5, num_samples: 17, steps: 11, most: None };
         assert_eq!(settle(&mut config, folder.path()).unwrap(), Some(wanted));
         assert_eq!((config.train.num_steps(), config.train.epochs), (11, None));
         // Settled once, and the config of a run may be read again.
         assert_eq!(settle(&mut config, folder.path()).unwrap(), None);
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(load_text_with(&text, &[]).unwrap().config, config);
+        // Steps beside them count where they are fewer.
+        for (steps, most, all) in [(4, Some(4), 4), (11, None, 11), (90, None, 11)] {
+            let mut both = self::config(folder.path(), 7, &[&format!("train.steps={steps}")]);
+            assert_eq!(settle(&mut both, folder.path()).unwrap(), Some(Epochs { most, ..wanted }));
+            assert_eq!((both.train.num_steps(), both.train.epochs), (all, None));
+        }
     }
 
     #[test]

@@ -34,11 +34,11 @@ pub struct Train {
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1e4))]
     pub neftune_alpha: f64,
-    /// Number of optimizer steps; alternatively set `epochs`.
+    /// Number of optimizer steps; `epochs` may be set instead, or beside it: the run then has the smaller number of steps.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1000000000000_u64))]
     pub steps: Option<u64>,
-    /// Instead of `steps`: number of epochs, which may be fractional. The run has `epochs` x samples / `global_batch_size` steps,
+    /// Number of epochs, which may be fractional. The run has `epochs` x samples / `global_batch_size` steps,
     /// rounded up; samples are counted over all files of `data.train`.
     #[serde(default)]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
@@ -288,7 +288,8 @@ impl Train {
     /// # Panics
     /// The config has `epochs`, and nobody has counted the samples: `data::settle_steps` does.
     pub fn num_steps(&self) -> u64 {
-        self.steps.expect("epochs are settled before anybody asks for steps")
+        let steps = self.steps.filter(|_| self.epochs.is_none());
+        steps.expect("epochs are settled before anybody asks for steps")
     }
 
     /// Returns the number of warm-up steps of a run of `steps` steps.

@@ -44,7 +44,7 @@ fn one_mistake_at_a_time() {
         ("$ +model.name=x", &["LF0102", "`model.name`", "did you mean `load`?"]),
         ("$ checkpoint.every=2", &["LF0102", "did you mean `every_steps`?"]),
         ("$ train.precision=bfloat16", &["LF0103", "did you mean `bf16`?"]),
-        ("$ +train.num_train_epochs=3", &["did you mean `train.epochs`? (instead of train.steps"]),
+        ("$ +train.num_train_epochs=3", &["did you mean `train.epochs`? (or train.steps"]),
         // wrong types
         ("device: gpu\n", &["LF0103", ":9:9", "`cpu`, `cuda` or `cuda:N`, found `gpu`"]),
         ("edges: { pixels: { credit: 64 } }\n", &["LF0103", ":9:28", "a bare number needs a unit", "such as `64MiB`"]),
@@ -79,7 +79,6 @@ fn one_mistake_at_a_time() {
         // combinations
         ("$ train.min_lr=1", &["LF0111", "`train.min_lr` 1.0 is above `train.lr` 1e-05", "override #1"]),
         ("$ train.warmup_steps=11", &["LF0111", "`train.warmup_steps` 11 is more than `train.steps` 10"]),
-        ("$ train.epochs=3", &["LF0111", "both `train.steps` and `train.epochs`", "`~train.steps`", "override #1"]),
         (
             "pools: { placement: colocated, encoder: { replicas: 2 } }\n",
             &["LF0111", ":9:53", "colocated pools differ in size: 2"],
@@ -355,6 +354,9 @@ fn a_run_is_as_long_as_its_steps_or_its_epochs() {
     // What a file says is dropped by hand.
     assert_eq!(bench.load(&["~train.epochs", "train.steps=3"]).config.train.num_steps(), 3);
     assert_eq!(bench.load(&["train.epochs=null", "train.steps=3"]).config.train.num_steps(), 3);
+    // The smaller number counts, and is known when the samples are counted.
+    let both = bench.load(&["train.steps=3"]).config.train;
+    assert_eq!((both.steps, both.epochs), (Some(3), Some(2.5)));
     // Whether the warm-up is too long is seen when the samples are counted.
     bench.load(&["train.warmup_steps=1000"]);
     let text = bench.errors(&["data.pack.mode=stream"]);
