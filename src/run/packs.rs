@@ -352,6 +352,7 @@ fn key(config: &RunConfig, files: &Fingerprint, folder: &ModelFolder) -> Result<
     };
     without(&mut data, &NOT_OF_PACKS);
     without(&mut data["pack"], &NOT_OF_ONE);
+    without_later(&mut data);
     let of_model = of_model(folder)?;
     let mut made_of = json!({
         "data": data,
@@ -370,10 +371,43 @@ fn key(config: &RunConfig, files: &Fingerprint, folder: &ModelFolder) -> Result<
     Ok(hex(Sha256::digest(made_of.to_string())))
 }
 
+/// Leaves the keys out of `data` that are newer than packs which may be there, where they have their defaults.
+fn without_later(data: &mut Value) {
+    let of_data = [("mix", json!("sets")), ("system", Value::Null)];
+    let of_set = [("max_samples", Value::Null), ("select", json!("first")), ("system", Value::Null)];
+    leave_out(data, &of_data);
+    data["train"].as_array_mut().into_iter().flatten().for_each(|set| leave_out(set, &of_set));
+}
+
+/// Leaves out those of `keys` that have these values.
+fn leave_out(keys: &mut Value, values: &[(&str, Value)]) {
+    if let Some(map) = keys.as_object_mut() {
+        map.retain(|key, value| !values.iter().any(|(name, usual)| *name == key.as_str() && *usual == *value));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loongforge_core::config::load_text;
+    use loongforge_core::config::{Mix, load_text};
+
+    #[test]
+    fn later_keys_with_their_defaults_leave_packs_of_an_earlier_build_in_use() {
+        let config = load_text(include_str!("../../configs/sft_text.yaml")).unwrap_or_else(|report| panic!("{report}"));
+        let mut data = config.config.data;
+        let hashed = |data: &loongforge_core::config::Data| {
+            let mut value = json!(data);
+            without_later(&mut value);
+            value
+        };
+        let usual = hashed(&data);
+        let [all, set] = [&usual, &usual["train"][0]].map(|keys| keys.as_object().unwrap());
+        assert!(["mix", "system"].iter().all(|key| !all.contains_key(*key)) && all.contains_key("shuffle"));
+        assert!(["max_samples", "select", "system"].iter().all(|key| !set.contains_key(*key)));
+        (data.mix, data.train[0].max_samples) = (Mix::Samples, Some(5));
+        let other = hashed(&data);
+        assert_eq!((&other["mix"], &other["train"][0]["max_samples"]), (&json!("samples"), &json!(5)));
+    }
 
     #[test]
     fn packs_depend_on_the_config_of_a_model_and_the_files_of_both_folders() {
