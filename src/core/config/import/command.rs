@@ -140,13 +140,26 @@ fn name(text: &str) -> &str {
     text.rsplit('/').next().unwrap_or(text)
 }
 
+/// Returns whether a word is a Python file, or a module that trains.
+fn is_file(word: &str) -> bool {
+    stem(word).is_some() || is_lerobot(word) || ms_swift::called(word).is_some()
+}
+
 /// The training that the words of a command begin.
 pub(super) fn of_words(words: &[Word]) -> Option<Training> {
-    const PROGRAMS: [&str; 3] = ["llamafactory-cli", "swift", "trl"];
     let is_option = |word: &&Word| word.text.starts_with("--");
-    let is_program = |text: &str| stem(text).is_some() || PROGRAMS.contains(&name(text)) || is_lerobot(text);
+    // A path may end like a program: what follows tells.
+    let is_program = |at: &usize| {
+        let next = words.get(at + 1).map_or("", |next| next.text.as_str());
+        match name(&words[*at].text) {
+            "llamafactory-cli" => next == "train",
+            "swift" => ms_swift::COMMANDS.contains(&next),
+            "trl" => METHODS.contains(&next),
+            _ => is_file(&words[*at].text),
+        }
+    };
     let of_titan = |word: &Word| torchtitan::PROGRAMS.contains(&name(&word.text));
-    let program = words.iter().position(|word| is_program(&word.text)).or_else(|| words.iter().position(of_titan));
+    let program = (0..words.len()).find(is_program).or_else(|| words.iter().position(of_titan));
     let program = program.filter(|at| words[..*at].iter().all(|word| is_option(&word) || !word.text.contains(' ')))?;
     let called = &words[program].text;
     let training = |of: Trainer, flags: Flags| Some(Training { of, flags, is_last_of_several: false });
@@ -166,7 +179,7 @@ pub(super) fn of_words(words: &[Word]) -> Option<Training> {
     // Its command, and the file of it that launchers start.
     let of_swift = match name(called) {
         "swift" => words.get(program + 1).map(|word| (word.text.as_str(), program + 2)),
-        _ => called.strip_suffix(".py").and_then(|path| path.rsplit_once("swift/cli/")).map(|it| (it.1, program + 1)),
+        _ => ms_swift::called(called).map(|method| (method, program + 1)),
     };
     if let Some((method, behind)) = of_swift {
         let flags = ms_swift::command(method, &words[..program], &words[behind..])?;

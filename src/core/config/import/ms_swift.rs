@@ -54,6 +54,14 @@ pub(super) fn renamed(mut flags: Flags) -> Flags {
     flags
 }
 
+/// Returns the command of a file or module of ms-swift that launchers start: `swift/cli/sft.py`, `swift.cli.sft`.
+pub(super) fn called(program: &str) -> Option<&str> {
+    match program.strip_prefix("swift.cli.") {
+        Some(module) => Some(module),
+        None => Some(program.strip_suffix(".py")?.rsplit_once("swift/cli/")?.1),
+    }
+}
+
 /// Returns the options behind `swift sft` and the like, with those of a launcher and the variables before it, and the keys of the
 /// config that may be among them, where that is here.
 pub(super) fn command(method: &str, before: &[Word], after: &[Word]) -> Option<Flags> {

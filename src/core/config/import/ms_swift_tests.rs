@@ -213,3 +213,22 @@ fn parts_layout_and_frozen_precision_arrive() {
     assert_eq!(found["pools"]["foundation"], layout);
     assert_eq!(missing(&split), ["--truncation_strategy"]);
 }
+
+#[test]
+fn a_path_that_ends_like_a_program_is_none() {
+    let options = "--model a/b --dataset c.jsonl --gradient_accumulation_steps 3";
+    let of = |line: &str| {
+        let imported = import(&format!("{line} {options}\n")).unwrap();
+        let found = node(&imported);
+        (imported.from, found["train"]["global_batch_size"].as_u64(), found["data"]["image"]["max_pixels"].as_u64())
+    };
+    for program in ["swift/cli/sft.py", "-m swift.cli.sft"] {
+        for path in ["/data/swift", "/data/trl", "/data/llamafactory-cli", "/data/x"] {
+            let line = format!("MAX_PIXELS=50176 torchrun --log_dir {path} --nproc_per_node 4 {program}");
+            assert_eq!(of(&line), ("ms-swift", Some(12), Some(50_176)), "{line}");
+        }
+    }
+    assert_eq!(of("python -m swift.cli.sft"), ("ms-swift", Some(3), None));
+    let megatron = import("torchrun --log_dir /data/swift x/train.py --train-iters 3 --global-batch-size 8\n").unwrap();
+    assert_eq!((megatron.from, &node(&megatron)["train"]["steps"]), ("Megatron", &json!(3)));
+}
