@@ -189,12 +189,17 @@ fn batch(sheet: &mut Sheet) {
 }
 
 fn model(sheet: &mut Sheet) {
+    let is_mixture = llama_parts::is_mixture(sheet);
     let revision = sheet.text("model_revision").filter(|name| !["main", "master"].contains(&name.as_str()));
     sheet.with("model_name_or_path", "model.load", |value| match (&revision, value.as_str()) {
         (Some(revision), Some(name)) => Ok(format!("{name}@{revision}").into()),
         _ => Ok(value.clone()),
     });
     sheet.arrived("model_revision", "model.load");
+    // A model without experts is refused with the key.
+    if !is_mixture && sheet.number("router_aux_loss_coef") == Some(0.0) {
+        sheet.settled("it is off", &["router_aux_loss_coef"]);
+    }
     sheet.copy_number("router_aux_loss_coef", "model.moe.aux_loss_coef");
     sheet.settled("config.json determines the class", &["model_type", "task_type"]);
     let programs = "no program is run: what it registers (data sets, losses, templates) has no counterpart";

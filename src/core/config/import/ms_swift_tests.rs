@@ -232,3 +232,16 @@ fn a_path_that_ends_like_a_program_is_none() {
     let megatron = import("torchrun --log_dir /data/swift x/train.py --train-iters 3 --global-batch-size 8\n").unwrap();
     assert_eq!((megatron.from, &node(&megatron)["train"]["steps"]), ("Megatron", &json!(3)));
 }
+
+#[test]
+fn a_weight_of_0_of_the_load_balancing_loss_is_a_key_of_mixtures_alone() {
+    let of = |model: &str, weight: &str| {
+        let options = format!("--max_length 64 --router_aux_loss_coef {weight}");
+        let imported = import(&format!("swift sft --model {model} --dataset a.jsonl {options}\n")).unwrap();
+        assert_eq!(missing(&imported), [""; 0]);
+        node(&imported)["model"]["moe"]["aux_loss_coef"].as_f64()
+    };
+    assert_eq!(of("org/text-7B", "0"), None);
+    assert_eq!((of("org/text-30B-A3B", "0"), of("org/text-30B-A3B", "1e-3")), (Some(0.0), Some(1e-3)));
+    assert_eq!(of("org/text-7B", "1e-3"), Some(1e-3), "what is asked for is not dropped");
+}
