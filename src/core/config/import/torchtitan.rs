@@ -143,6 +143,7 @@ fn model(sheet: &mut Sheet) {
         "the model is that of config.json in model.load, which must be the model that name and flavor mean: a folder \
          of the tokenizer alone has none",
     );
+    balance(sheet);
     sheet.settled("config.json in model.load determines the model", &["model.name", "model.flavor"]);
     if sheet.get("model.converters").and_then(Value::as_array).is_some_and(Vec::is_empty) {
         sheet.settled("it is off", &["model.converters"]);
@@ -154,6 +155,26 @@ fn model(sheet: &mut Sheet) {
         false => "model.converters does not turn it on",
     };
     sheet.settled_all(why, &["quantize.", "float8.", "mx.", "model.print_after_conversion"]);
+}
+
+/// The step by which biases of routers follow the load of their experts. Flavors have it in torchtitan's program, and no section of
+/// its TOML does.
+fn balance(sheet: &mut Sheet) {
+    const OURS: &str = "model.moe.bias_update_rate";
+    let [name, flavor] = ["model.name", "model.flavor"].map(|key| sheet.text(key).unwrap_or_default().to_lowercase());
+    // `A3B` is how many parameters are active.
+    let is_active = |part: &str| part.strip_prefix('a').is_some_and(|size| size.starts_with(char::is_numeric));
+    let is_mixture = ["deepseek", "llama4", "gpt_oss"].iter().any(|begin| name.starts_with(begin))
+        || flavor.contains("moe")
+        || flavor.split(['-', '_']).any(is_active);
+    let keys: Vec<String> = sheet.fields().keys().filter(|key| key.ends_with("load_balance_coeff")).cloned().collect();
+    if is_mixture && keys.is_empty() {
+        sheet.note(
+            "torchtitan's mixtures of experts move the biases of their routers by load_balance_coeff at each step, \
+             0.001 in most flavors: set model.moe.bias_update_rate to it if the model has such biases",
+        );
+    }
+    keys.iter().for_each(|key| sheet.copy_number(key, OURS));
 }
 
 /// The path of a data set: one of C4, or what is at `path`.

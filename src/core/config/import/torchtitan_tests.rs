@@ -150,3 +150,21 @@ fn schedules_and_weights_are_those_of_torchtitan() {
     let flux = import("[model]\nname = \"flux\"\n[training]\nsteps = 1\n").unwrap_err().to_string();
     assert!(flux.contains("torchtitan's model `flux`"), "{flux}");
 }
+
+#[test]
+fn biases_of_routers_follow_the_load_by_the_same_step() {
+    let of = |name: &str, flavor: &str, line: &str| {
+        let text = format!("[model]\nname = \"{name}\"\nflavor = \"{flavor}\"\n{line}\n[training]\nsteps = 2\n");
+        let imported = import(&text).unwrap();
+        let is_told = imported.notes.iter().any(|note| note.contains("load_balance_coeff"));
+        (node(&imported)["model"]["moe"]["bias_update_rate"].as_f64(), is_told, missing(&imported).len())
+    };
+    let dense = of("llama3", "8B", "");
+    assert_eq!((dense.0, dense.1), (None, false));
+    for (name, flavor) in [("deepseek_v3", "16B"), ("llama4", "17bx16e"), ("qwen3", "30B-A3B"), ("qwen3", "moe")] {
+        assert_eq!(of(name, flavor, ""), (None, true, dense.2), "{name} {flavor}");
+    }
+    for key in ["load_balance_coeff", "moe_args.load_balance_coeff"] {
+        assert_eq!(of("deepseek_v3", "16B", &format!("{key} = 1e-2")), (Some(0.01), false, dense.2), "{key}");
+    }
+}
