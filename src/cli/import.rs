@@ -24,14 +24,16 @@ Examples:
   loongforge import -- lerobot-train --policy.path=lerobot/smolvla_base --dataset.repo_id=lerobot/svla_so101_pickplace --steps=20000
   loongforge import outputs/train/smolvla/checkpoints/last/pretrained_model/train_config.json     # what lerobot wrote itself
   loongforge import Wan2.1-T2V-1.3B.sh -o lora.yaml     # a script of DiffSynth-Studio
+  loongforge import -- accelerate launch wan_train_network.py --dit wan.safetensors --dataset_config sets.toml     # musubi-tuner
   loongforge import theirs.yaml -o ours.yaml && loongforge check ours.yaml")]
 pub struct ImportArgs {
-    /// YAML config of LLaMA-Factory, axolotl, TRL, VeOmni or ms-swift (also JSON), TOML config of torchtitan, `train_config.json` of
-    /// lerobot, or launch script of Megatron-LM, LoongForge, TRL, VeOmni, ms-swift, torchtitan, lerobot or DiffSynth-Studio
+    /// YAML config of LLaMA-Factory, axolotl, TRL, VeOmni or ms-swift (also JSON), TOML config of torchtitan or musubi-tuner,
+    /// `train_config.json` of lerobot, or launch script of Megatron-LM, LoongForge, TRL, VeOmni, ms-swift, torchtitan, lerobot,
+    /// DiffSynth-Studio or musubi-tuner
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     file: Option<PathBuf>,
-    /// Instead of a file, a command line of LLaMA-Factory, TRL, VeOmni, ms-swift, torchtitan, lerobot, DiffSynth-Studio or
-    /// Megatron-LM
+    /// Instead of a file, a command line of LLaMA-Factory, TRL, VeOmni, ms-swift, torchtitan, lerobot, DiffSynth-Studio,
+    /// musubi-tuner or Megatron-LM
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     /// File to write the config to [default: standard output]

@@ -2,7 +2,7 @@
 
 use super::flags::{Flags, keys_of_file, split_config};
 use super::shell::{self, Word};
-use super::{ms_swift, torchtitan, veomni};
+use super::{ms_swift, musubi, torchtitan, veomni};
 
 /// Methods that TRL's command line and its scripts are called by.
 pub(super) const METHODS: [&str; 23] = [
@@ -34,11 +34,14 @@ const NO_COMMAND: &str = "it contains no training command";
 /// Which commands are read.
 pub(super) const NEITHER: &str = "expected `trl METHOD …`, `swift sft …`, `llamafactory-cli train …` or \
                                   `lerobot-train …` with options, or a script with torchtitan's, VeOmni's, \
-                                  DiffSynth-Studio's or Megatron's options";
+                                  DiffSynth-Studio's, musubi-tuner's or Megatron's options";
 /// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none of
 /// them.
 const MEGATRON: [&str; 5] =
     ["global_batch_size", "train_iters", "train_samples", "per_device_batch_size", "lr_decay_style"];
+
+/// Ends of the names of musubi-tuner's scripts that encode data.
+const CACHES: [&str; 2] = ["_cache_latents", "_cache_text_encoder_outputs"];
 
 /// What lerobot's program that trains is called: its command, its file and its module, of old versions too.
 const LEROBOT: [&str; 5] = [
@@ -66,6 +69,7 @@ pub(super) enum Trainer {
     Swift { method: String },
     Torchtitan,
     Veomni { program: String },
+    Musubi { program: String },
     Megatron,
 }
 
@@ -115,6 +119,10 @@ pub(super) fn not_translated(words: &[Word]) -> Option<String> {
              Qwen-Image, and docs/diffusion.md has a first config"
         ));
     }
+    if words.iter().any(|word| CACHES.iter().any(|end| word.text.trim_end_matches(".py").ends_with(end))) {
+        let why = "it encodes data ahead of training, as `loongforge data encode` does: import the command that trains";
+        return Some(why.to_owned());
+    }
     let of_titan = has_option(&["--job.config_file"]);
     of_titan.then(|| "import torchtitan's config that it names: `loongforge import FILE.toml`".to_owned())
 }
@@ -142,7 +150,7 @@ fn name(text: &str) -> &str {
 
 /// Returns whether a word is a Python file, or a module that trains.
 fn is_file(word: &str) -> bool {
-    stem(word).is_some() || is_lerobot(word) || ms_swift::called(word).is_some()
+    stem(word).is_some() || is_lerobot(word) || ms_swift::called(word).is_some() || musubi::is_module(word)
 }
 
 /// The training that the words of a command begin.
@@ -184,6 +192,9 @@ pub(super) fn of_words(words: &[Word]) -> Option<Training> {
     if let Some((method, behind)) = of_swift {
         let flags = ms_swift::command(method, &words[..program], &words[behind..])?;
         return training(Trainer::Swift { method: method.to_owned() }, flags);
+    }
+    if let Some(flags) = musubi::command(called, &words[..program], &words[program + 1..]) {
+        return training(Trainer::Musubi { program: called.clone() }, flags);
     }
     if let Some(flags) = veomni::command(called, &words[..program], &words[program + 1..]) {
         return training(Trainer::Veomni { program: called.clone() }, flags);

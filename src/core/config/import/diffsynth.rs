@@ -7,7 +7,8 @@ use super::sheet::Sheet;
 use super::trainer::{FROZEN, NO_WANDB, READ_AHEAD, REGULAR_EXPRESSION};
 
 const LORA: &str = "model.foundation.lora";
-const ENCODED: &str = "`loongforge data encode` and pools.NAME.cache_dir cache the outputs of frozen towers";
+/// The answer to keys of outputs that are kept.
+pub(super) const ENCODED: &str = "`loongforge data encode` and pools.NAME.cache_dir cache the outputs of frozen towers";
 
 /// What a model may be given beside the prompt.
 const INPUTS: [&str; 3] = ["input_image", "end_image", "edit_image"];
@@ -147,7 +148,7 @@ fn sizes(sheet: &mut Sheet, model: Option<&Named>) {
     let side = |key: &str| sheet.number(key).map(|side| side as u64);
     let of_pixels = sheet.number("max_pixels").map_or(1024 * 1024, |pixels| pixels as u64);
     let (area, pixels) = match (side("height"), side("width")) {
-        (Some(rows), Some(columns)) => (json!(format!("{rows}x{columns}")), rows * columns),
+        (Some(rows), Some(columns)) => (json!(format!("{rows}x{columns}")), rows.saturating_mul(columns)),
         _ => (json!(of_pixels), of_pixels),
     };
     let is_image = model.is_some_and(Named::is_image);
@@ -169,13 +170,7 @@ fn sizes(sheet: &mut Sheet, model: Option<&Named>) {
         sheet.arrived("num_frames", "data.video.frames");
     }
     let Some(model) = model else { return };
-    let tokens = (frames.div_ceil(4)) * pixels / (model.cell() * model.cell());
-    sheet.set("data.pack.max_tokens", tokens * model.pictures());
-    // Pixels on their way to the autoencoder, in float32.
-    let mib = (12 * pixels * frames * model.pictures() * if model.sees_frames() { 2 } else { 1 }).div_ceil(1 << 20);
-    if mib > 64 {
-        sheet.set("edges.pixels.credit", format!("{mib}MiB"));
-    }
+    model.packs(sheet, &[(frames, pixels)]);
 }
 
 /// Noise levels: a grid of 1000, shifted, and the weight of each.

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::sheet::Sheet;
+
 /// Hub ids in the form that DiffSynth-Studio reads, and in Diffusers'. Qwen-Image's are the same.
 const MODELS: [(&str, &str); 15] = [
     ("Wan-AI/Wan2.1-T2V-1.3B", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"),
@@ -37,6 +39,29 @@ pub(super) struct Named {
 }
 
 impl Named {
+    /// Returns the model with this hub id in the form that DiffSynth-Studio reads.
+    pub fn known(id: &str) -> Option<Self> {
+        let (theirs, ours) = MODELS.iter().find(|(theirs, _)| *theirs == id)?;
+        Some(Self { theirs, load: (*ours).to_owned(), experts: None, is_local: true })
+    }
+
+    /// Sets the length of packs, and the memory of pixels on their way, so that one sample fits of each of these numbers of frames and
+    /// pixels of a frame.
+    pub fn packs(&self, sheet: &mut Sheet, sizes: &[(u64, u64)]) {
+        let most = |of: fn(u64, u64) -> u64| {
+            let all = sizes.iter().map(|(frames, pixels)| of(*frames, *pixels));
+            all.max().unwrap_or(0)
+        };
+        let tokens = most(|frames, pixels| frames.div_ceil(4).saturating_mul(pixels)) / self.cell().pow(2);
+        sheet.set("data.pack.max_tokens", tokens.saturating_mul(self.pictures()));
+        // Pixels on their way to the autoencoder, in float32.
+        let bytes = 12 * self.pictures() * if self.sees_frames() { 2 } else { 1 };
+        let mib = most(u64::saturating_mul).saturating_mul(bytes).div_ceil(1 << 20);
+        if mib > 64 {
+            sheet.set("edges.pixels.credit", format!("{mib}MiB"));
+        }
+    }
+
     /// Returns whether it makes pictures.
     pub fn is_image(&self) -> bool {
         !self.theirs.starts_with("Wan-AI/")
@@ -117,7 +142,8 @@ pub(super) fn find(fields: &Map<String, Value>) -> Option<Found> {
     })
 }
 
-fn experts(file: &str) -> Option<&'static str> {
+/// Returns which of two transformers a file is, by its name.
+pub(super) fn experts(file: &str) -> Option<&'static str> {
     let parts = [("high_noise", "high"), ("low_noise", "low")];
     parts.into_iter().find(|(part, _)| file.contains(part)).map(|(_, name)| name)
 }

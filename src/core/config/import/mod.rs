@@ -1,6 +1,7 @@
-//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl, TRL, VeOmni and ms-swift, the TOML of torchtitan, command
-//! lines of LLaMA-Factory, TRL, VeOmni, ms-swift, torchtitan, lerobot and DiffSynth-Studio, the `train_config.json` of lerobot, and the
-//! launch scripts of Megatron-LM and LoongForge. Every key and option of theirs is accounted for. Nothing is run.
+//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl, TRL, VeOmni and ms-swift, the TOML of torchtitan and
+//! musubi-tuner, command lines of LLaMA-Factory, TRL, VeOmni, ms-swift, torchtitan, lerobot, DiffSynth-Studio and musubi-tuner, the
+//! `train_config.json` of lerobot, and the launch scripts of Megatron-LM and LoongForge. Every key and option of theirs is accounted for.
+//! Nothing is run.
 
 mod axolotl;
 mod axolotl_sets;
@@ -30,6 +31,12 @@ mod ms_swift_sets;
 #[cfg(test)]
 mod ms_swift_tests;
 mod ms_swift_train;
+mod musubi;
+mod musubi_data;
+mod musubi_levels;
+#[cfg(test)]
+mod musubi_tests;
+mod musubi_train;
 mod sheet;
 mod shell;
 #[cfg(test)]
@@ -96,7 +103,7 @@ pub enum ImportError {
 }
 
 /// Translates a config or a launch script. Of what it names only configs are read: those of DeepSpeed, a model's `config.json`,
-/// LLaMA-Factory's `dataset_info.json`, and those that commands of LLaMA-Factory, ms-swift, VeOmni and torchtitan name.
+/// LLaMA-Factory's `dataset_info.json`, and those that commands of LLaMA-Factory, ms-swift, VeOmni, torchtitan and musubi-tuner name.
 ///
 /// # Errors
 /// It is neither, or of no trainer that is known here.
@@ -114,7 +121,7 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
             let is_plain = !is_named && !text.contains("--");
             match (training, found) {
                 (Ok(training), _) => of_command(training),
-                (Err(_), Err(_)) if is_toml(text) => of_toml(text),
+                (Err(_), _) if is_toml(text) => of_toml(text),
                 (Err(_), Err(error)) if is_plain && !error.is_empty() => Err(ImportError::Yaml(error)),
                 (Err(_), Ok(_)) if is_plain => Err(ImportError::Unknown("none".to_owned())),
                 (Err(error), _) => Err(ImportError::Script(error)),
@@ -123,16 +130,23 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
     }
 }
 
-const TOML: &str = "of TOML files only torchtitan's are translated, which have `training` and `model` or `job`; \
-                    `loongforge init` writes a first config, and `loongforge check` answers keys of others with ours";
+const TOML: &str = "of TOML files only torchtitan's are translated, which have `training` and `model` or `job`, and \
+                    musubi-tuner's, which have `dit` and `dataset_config`; `loongforge init` writes a first config, \
+                    and `loongforge check` answers keys of others with ours";
+const SETS: &str = "it names the data sets of a trainer: import the command that trains, whose --dataset_config names \
+                    this file (of musubi-tuner's scripts, those of Wan and Qwen-Image are translated)";
 
-/// Returns whether a text that is no YAML has sections and values of TOML.
+/// Returns whether a text that is no map of YAML has values of TOML, with sections or alone.
 fn is_toml(text: &str) -> bool {
     let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
-    let section =
-        |line: &str| line.trim().strip_prefix('[').and_then(|line| line.strip_suffix(']')).is_some_and(is_name);
+    let section = |line: &str| {
+        let line = line.trim();
+        let listed = line.strip_prefix("[[").and_then(|line| line.strip_suffix("]]"));
+        listed.or_else(|| line.strip_prefix('[')?.strip_suffix(']')).is_some_and(is_name)
+    };
     let value = |line: &str| line.split_once(" = ").is_some_and(|(name, _)| is_name(name.trim()));
-    text.lines().any(section) && text.lines().any(value)
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty() && !line.trim().starts_with('#'));
+    text.lines().any(value) && (text.lines().any(section) || lines.all(value))
 }
 
 /// Translates the words of a command, as a shell has read them.
@@ -235,6 +249,7 @@ fn of_command(training: Training) -> Result<Imported, ImportError> {
         Trainer::Swift { method } => of_swift(&method, flags),
         Trainer::Torchtitan => of_torchtitan(flags),
         Trainer::Veomni { program } => of_veomni(&program, flags),
+        Trainer::Musubi { program } => of_musubi(&program, flags),
         Trainer::Lerobot => of_lerobot(lerobot::texts(flags), lerobot::command),
         Trainer::DiffSynth => match diffsynth::refused(&flags.fields) {
             Some(why) => Err(ImportError::Method(why)),
@@ -271,10 +286,17 @@ fn of_swift(method: &str, flags: Flags) -> Result<Imported, ImportError> {
 
 fn of_toml(text: &str) -> Result<Imported, ImportError> {
     let fields = toml::read(text).map_err(ImportError::Toml)?;
-    match torchtitan::is_config(&fields) {
-        true => of_torchtitan(torchtitan::renamed(Flags::of_fields(fields))),
-        false => Err(ImportError::Method(TOML.to_owned())),
+    match () {
+        () if torchtitan::is_config(&fields) => of_torchtitan(torchtitan::renamed(Flags::of_fields(fields))),
+        () if musubi::is_config(&fields) => of_musubi("", musubi::of_fields(fields)),
+        () if fields.get("datasets").is_some_and(Value::is_array) => Err(ImportError::Method(SETS.to_owned())),
+        () => Err(ImportError::Method(TOML.to_owned())),
     }
+}
+
+fn of_musubi(program: &str, flags: Flags) -> Result<Imported, ImportError> {
+    let read = musubi::reader(program, &flags.fields).map_err(ImportError::Method)?;
+    Ok(finish("musubi-tuner", flags, read))
 }
 
 fn of_torchtitan(flags: Flags) -> Result<Imported, ImportError> {

@@ -354,6 +354,8 @@ fn what_is_of_nobody_is_refused() {
         assert!(error.contains(part), "{error}");
     }
     let toml = import("[general]\nenable_bucket = true\n\n[[datasets]]\nsteps = 10\n").unwrap_err().to_string();
+    assert!(toml.contains("import the command that trains"), "{toml}");
+    let toml = import("[general]\nenable_bucket = true\n\n[[datasets]\n").unwrap_err().to_string();
     assert!(toml.contains("not valid TOML: line 4"), "{toml}");
     let toml = import("[general]\nenable_bucket = true\n").unwrap_err().to_string();
     assert!(toml.contains("of TOML files only torchtitan's are translated"), "{toml}");

@@ -1,35 +1,55 @@
-//! The TOML of a config: sections, and keys with texts of one line, numbers, truth values and lists of these.
+//! The TOML of a config: sections, lists of sections, and keys with texts of one line, numbers, truth values and lists of these.
 
 use serde_json::{Map, Number, Value};
 
 /// Lists within each other.
 const MAX_DEPTH: usize = 8;
 
-/// Reads a file of TOML; a key is dotted, with its section.
+/// Reads a file of TOML; a key is dotted, with its section. Sections `[[name]]` are a list under their name.
 ///
 /// # Errors
 /// Says in which line it is no TOML, or of a kind that configs do not have.
 pub(super) fn read(text: &str) -> Result<Map<String, Value>, String> {
     let mut reader = Reader { rest: text, line: 1 };
-    let (mut all, mut section) = (Map::new(), String::new());
+    let (mut all, mut section, mut listed) = (Map::new(), String::new(), None);
     loop {
         reader.skip(true);
         if reader.rest.is_empty() {
+            close(&mut all, listed);
             return Ok(all);
         }
-        if reader.eat("[") {
+        if reader.eat("[[") {
+            close(&mut all, listed);
+            let name = reader.name()?;
+            reader.expect("]]")?;
+            if !all.entry(name.as_str()).or_insert_with(|| Vec::<Value>::new().into()).is_array() {
+                return Err(reader.error(&format!("the key {name} is there twice")));
+            }
+            section.clear();
+            listed = Some((name, Map::new()));
+        } else if reader.eat("[") {
+            close(&mut all, listed.take());
             section = format!("{}.", reader.name()?);
             reader.expect("]")?;
         } else {
             let key = format!("{section}{}", reader.name()?);
             reader.expect("=")?;
             let value = reader.value(0)?;
-            if all.contains_key(&key) {
+            let fields = listed.as_mut().map_or(&mut all, |(_, fields)| fields);
+            if fields.contains_key(&key) {
                 return Err(reader.error(&format!("the key {key} is there twice")));
             }
-            all.insert(key, value);
+            fields.insert(key, value);
         }
         reader.end_of_line()?;
+    }
+}
+
+/// Adds a section that has ended to the list of its name.
+fn close(all: &mut Map<String, Value>, section: Option<(String, Map<String, Value>)>) {
+    let Some((name, fields)) = section else { return };
+    if let Some(list) = all.get_mut(&name).and_then(Value::as_array_mut) {
+        list.push(fields.into());
     }
 }
 
@@ -93,7 +113,7 @@ impl<'a> Reader<'a> {
                 false => self.word(|c| !(c.is_ascii_alphanumeric() || c == '_' || c == '-')).to_owned(),
             };
             if part.is_empty() {
-                return Err(self.error("expected the name of a section or a key; `[[…]]` is not read"));
+                return Err(self.error("expected the name of a section or a key"));
             }
             parts.push(part);
             self.skip(false);
@@ -199,13 +219,24 @@ mod tests {
     }
 
     #[test]
+    fn sections_with_two_brackets_are_a_list() {
+        let text = "[a]\nb = 1\n[[sets]]\nx = 2\n\n[[ sets ]] # the second\n[[sets]]\nx = 3\ny = [4]\n[c]\nd = 5";
+        let found = Value::Object(read(text).unwrap());
+        let expected = json!({ "a.b": 1, "sets": [{ "x": 2 }, {}, { "x": 3, "y": [4] }], "c.d": 5 });
+        assert_eq!(found, expected);
+    }
+
+    #[test]
     fn mistakes_name_their_line() {
         let deep = format!("a = {}", "[".repeat(1000));
         for (text, error) in [
             ("a = 1\nb 2", "line 2: expected `=`"),
             ("[a\nb = 1", "line 1: expected `]`"),
             ("a = \"x\nb = 1", "line 1: a quote does not end"),
-            ("\n[[a]]", "line 2: expected the name"),
+            ("\n[[]]", "line 2: expected the name"),
+            ("[[a]\nb = 1", "line 1: expected `]]`"),
+            ("a = 1\n[[a]]", "line 2: the key a is there twice"),
+            ("[[a]]\nb = 1\nb = 2", "line 3: the key b is there twice"),
             ("a = 1\na = 2", "line 2: the key a is there twice"),
             ("a = {b = 1}", "line 1: `{b` is no text"),
             ("a = nan", "line 1: `nan` is no text"),
