@@ -40,6 +40,9 @@ pub(super) const NEITHER: &str = "expected `trl METHOD …`, `swift sft …`, `l
 const MEGATRON: [&str; 5] =
     ["global_batch_size", "train_iters", "train_samples", "per_device_batch_size", "lr_decay_style"];
 
+/// Scripts of openpi that train, before the name of a config.
+const OPENPI: [&str; 2] = ["train.py", "train_pytorch.py"];
+
 /// Ends of the names of musubi-tuner's scripts that encode data.
 const CACHES: [&str; 2] = ["_cache_latents", "_cache_text_encoder_outputs"];
 
@@ -117,6 +120,14 @@ pub(super) fn not_translated(words: &[Word]) -> Option<String> {
         return Some(format!(
             "the diffusion script `{script}` is not translated; the diffusion models that are trained here are Wan and \
              Qwen-Image, and docs/diffusion.md has a first config"
+        ));
+    }
+    let of_openpi = |pair: &&[Word]| OPENPI.contains(&name(&pair[0].text)) && pair[1].text.starts_with("pi0");
+    if let Some([_, config]) = words.windows(2).find(of_openpi) {
+        return Some(format!(
+            "openpi's config `{}` is Python code, which is not read; \"From openpi\" in docs/policies.md has that of \
+             pi05_libero, and says what its settings are called here",
+            config.text
         ));
     }
     if words.iter().any(|word| CACHES.iter().any(|end| word.text.trim_end_matches(".py").ends_with(end))) {

@@ -274,6 +274,8 @@ fn what_trains_nothing_is_refused_with_a_reason() {
             "accelerate launch examples/dreambooth/train_dreambooth_lora_flux.py --pretrained_model_name_or_path=a/b --rank=4",
             "the diffusion script `train_dreambooth_lora_flux.py` is not translated",
         ),
+        ("MEM=0.9 uv run scripts/train.py pi05_libero --exp-name=a --overwrite", "openpi's config `pi05_libero`"),
+        ("torchrun scripts/train_pytorch.py pi0_aloha_sim --exp_name a", "openpi's config `pi0_aloha_sim`"),
     ] {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         for error in [import(line), import_words(&words)].map(|imported| imported.unwrap_err().to_string()) {
