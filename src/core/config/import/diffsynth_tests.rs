@@ -159,3 +159,10 @@ fn what_is_not_there_is_refused_by_name() {
     assert_eq!(json_of(&imported)["model"]["load"], json!("Qwen/Qwen-Image-Edit-2511"));
     assert!(imported.notes.iter().any(|note| note.contains("several training commands")), "{:?}", imported.notes);
 }
+
+#[test]
+fn sizes_beyond_all_memory_do_not_wrap_around() {
+    let text = WAN.replace("--height 480 --width 832 --num_frames 49", "--height 1e10 --width 1e10 --num_frames 1e18");
+    let imported = import(&text.replace("ID", "Wan-AI/Wan2.1-T2V-1.3B")).unwrap();
+    assert_eq!(node(&imported)["data"]["pack"]["max_tokens"].as_u64(), Some(u64::MAX / 256));
+}
