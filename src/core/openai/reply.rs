@@ -64,6 +64,8 @@ pub struct Reply {
     pub model: String,
     /// Each token's probability is asked for.
     pub has_logprobs: bool,
+    /// The numbers of tokens come behind the pieces, each of which has `usage` then, which is `null`.
+    pub includes_usage: bool,
 }
 
 impl Reply {
@@ -147,8 +149,10 @@ impl Reply {
     fn json(&self, object: &str, choices: Json, usage: Option<Usage>) -> Json {
         let Self { id, created, model, .. } = self;
         let mut reply = json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
-        if let Some(usage) = usage {
-            reply["usage"] = usage.json();
+        match usage {
+            Some(usage) => reply["usage"] = usage.json(),
+            None if self.includes_usage => reply["usage"] = Json::Null,
+            None => {}
         }
         reply
     }

@@ -192,6 +192,7 @@ fn calls_of_tools_have_the_form_that_clients_read() {
         created: 1,
         model: "my".into(),
         has_logprobs: false,
+        includes_usage: false,
     };
     let call = Call { name: "f".into(), arguments: r#"{"a":1}"#.into() };
     let answer =
@@ -216,4 +217,19 @@ fn calls_of_tools_have_the_form_that_clients_read() {
     assert_eq!(chunk["choices"][0]["finish_reason"], json!(null));
     let none = Answer { text: String::new(), calls: Vec::new(), likely: Vec::new(), finish: Finish::Stop };
     assert_eq!(reply.whole(&[none], Usage::default())["choices"][0]["message"]["content"], "");
+}
+
+#[test]
+fn pieces_have_no_usage_unless_it_comes_behind_them() {
+    for includes_usage in [true, false] {
+        let (id, model) = ("cmpl-1".to_owned(), "my".to_owned());
+        let reply =
+            Reply { endpoint: Endpoint::Completions, id, created: 1, model, has_logprobs: false, includes_usage };
+        let null = includes_usage.then_some(Json::Null);
+        for piece in [reply.begin(0), reply.piece(0, "a", &[]), reply.end(0, Finish::Stop, &[])] {
+            assert_eq!(piece.get("usage"), null.as_ref(), "{piece}");
+        }
+        let usage = Usage { prompt_tokens: 2, completion_tokens: 1 };
+        assert_eq!(reply.usage(usage)["usage"]["total_tokens"], 3);
+    }
 }

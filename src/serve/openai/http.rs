@@ -87,8 +87,8 @@ where
     let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
     let id = format!("{prefix}-{}", hex([random().to_le_bytes(), random().to_le_bytes()].concat()));
     let has_logprobs = asked.top_logprobs.is_some();
-    let reply = Reply { endpoint, id, created: now(), model: shared.name.clone(), has_logprobs };
     let (streams, includes_usage, n) = (asked.streams, asked.includes_usage, asked.num_answers());
+    let reply = Reply { endpoint, id, created: now(), model: shared.name.clone(), has_logprobs, includes_usage };
     let answer = shared.engine.ask(asked, &shared.limits)?;
     // Only then is it known whether the request can be answered at all.
     let prompt_tokens = match next(&answer).await? {
@@ -98,7 +98,7 @@ where
     if !streams {
         return collect(&reply, &answer, n, prompt_tokens).await;
     }
-    let mut response = Response::new(events(answer, reply, n, prompt_tokens, includes_usage));
+    let mut response = Response::new(events(answer, reply, n, prompt_tokens));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

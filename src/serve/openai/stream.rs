@@ -23,7 +23,7 @@ pub fn whole(text: String) -> Body {
 }
 
 /// The pieces of `n` answers as they come, and `[DONE]`. The answers stop when the body is dropped: their client has gone.
-pub fn events(answer: Receiver<Event>, reply: Reply, n: usize, prompt_tokens: usize, includes_usage: bool) -> Body {
+pub fn events(answer: Receiver<Event>, reply: Reply, n: usize, prompt_tokens: usize) -> Body {
     // A chat begins by saying who speaks.
     let first: String = (0..n).map(|index| line(&reply.begin(index))).collect();
     let first = futures_util::stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(first)))]);
@@ -31,7 +31,7 @@ pub fn events(answer: Receiver<Event>, reply: Reply, n: usize, prompt_tokens: us
     let going = Going { answer, reply, left: n, completion_tokens: 0, tokens: vec![Vec::new(); n] };
     let rest = unfold(Some(going), move |going| async move {
         let mut going = going?;
-        let text = going.next(prompt_tokens, includes_usage).await;
+        let text = going.next(prompt_tokens).await;
         Some((Ok(Frame::data(Bytes::from(text))), (going.left > 0).then_some(going)))
     });
     StreamBody::new(first.chain(rest)).boxed_unsync()
@@ -50,7 +50,7 @@ struct Going {
 
 impl Going {
     /// The next lines.
-    async fn next(&mut self, prompt_tokens: usize, includes_usage: bool) -> String {
+    async fn next(&mut self, prompt_tokens: usize) -> String {
         loop {
             let Self { answer, reply, tokens, .. } = self;
             let error = match answer.recv_async().await {
@@ -69,7 +69,7 @@ impl Going {
                     self.completion_tokens += num_tokens;
                     let usage = Usage { prompt_tokens, completion_tokens: self.completion_tokens };
                     return match self.left {
-                        0 if includes_usage => format!("{end}{}{DONE}", line(&self.reply.usage(usage))),
+                        0 if self.reply.includes_usage => format!("{end}{}{DONE}", line(&self.reply.usage(usage))),
                         0 => format!("{end}{DONE}"),
                         _ => end,
                     };
@@ -97,11 +97,11 @@ mod tests {
     #[tokio::test]
     async fn a_response_ends_with_its_answer_while_the_others_of_the_batch_go_on() {
         let (engine, answer) = flume::bounded(8);
-        let reply = reply();
+        let reply = Reply { includes_usage: true, ..reply() };
         engine.send(Event::Text { index: 1, text: "a".to_owned() }).unwrap();
         engine.send(Event::End { index: 1, finish: Finish::Stop, num_tokens: 1 }).unwrap();
         engine.send(Event::End { index: 0, finish: Finish::Length, num_tokens: 2 }).unwrap();
-        let body = timeout(Duration::from_secs(30), events(answer, reply, 2, 3, true).collect()).await;
+        let body = timeout(Duration::from_secs(30), events(answer, reply, 2, 3).collect()).await;
         let body = body.expect("the response ends").unwrap().to_bytes();
         let lines: Vec<&str> = std::str::from_utf8(&body).unwrap().split_terminator("\n\n").collect();
         assert_eq!(lines.len(), 7, "{lines:?}");
@@ -121,7 +121,7 @@ mod tests {
 
     fn reply() -> Reply {
         let (id, model) = ("chatcmpl-1".to_owned(), "my".to_owned());
-        Reply { endpoint: Endpoint::Chat, id, created: 1, model, has_logprobs: true }
+        Reply { endpoint: Endpoint::Chat, id, created: 1, model, has_logprobs: true, includes_usage: false }
     }
 
     #[tokio::test]
@@ -137,7 +137,7 @@ mod tests {
         engine.send(Event::Text { index: 0, text: "é".to_owned() }).unwrap();
         engine.send(likely("t3")).unwrap();
         engine.send(Event::End { index: 0, finish: Finish::Stop, num_tokens: 3 }).unwrap();
-        let body = events(answer, reply(), 1, 3, false).collect().await.unwrap().to_bytes();
+        let body = events(answer, reply(), 1, 3).collect().await.unwrap().to_bytes();
         let lines = std::str::from_utf8(&body).unwrap().split_terminator("\n\n");
         let choice = |line: &str| serde_json::from_str::<Json>(line.strip_prefix("data: ")?).ok();
         let chunks: Vec<Json> = lines.filter_map(choice).collect();
