@@ -1,6 +1,6 @@
 //! Calls of tools in the text of an answer, as Hermes and Qwen write them: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Deserializer, Map, Value as Json};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -46,47 +46,36 @@ impl CallStream {
     /// Returns the part of the answer so far that is certain and was not given out yet.
     pub fn push(&mut self, piece: &str) -> Vec<Said> {
         self.held += piece;
-        let mut said = Vec::new();
-        while let Some(start) = self.held.find(OPEN) {
-            let Some(length) = self.held[start..].find(CLOSE) else {
-                // White space before it belongs to it, until it is known to be a call.
-                let before = self.held[..start].trim_end().len();
-                self.give(before, &mut said);
-                return said;
-            };
-            let end = start + length;
-            match parse(&self.held[start + OPEN.len()..end]) {
-                Some(call) => {
-                    let before = self.held[..start].trim_end().len();
-                    self.give(before, &mut said);
-                    let behind = self.held.find(CLOSE).map_or(self.held.len(), |at| at + CLOSE.len());
-                    self.held.drain(..behind);
-                    self.call(call, &mut said);
-                }
-                None => self.give(end + CLOSE.len(), &mut said),
-            }
-        }
-        let certain = certain(&self.held);
-        self.give(certain, &mut said);
-        said
+        self.take(false)
     }
 
     /// Returns what was held back, when nothing follows. A call whose end is missing is one if it is complete otherwise.
     pub fn finish(&mut self) -> Vec<Said> {
+        self.take(true)
+    }
+
+    /// Returns what is certain of what is held; `ends`: nothing follows it.
+    fn take(&mut self, ends: bool) -> Vec<Said> {
         let mut said = Vec::new();
-        let open = self.held.find(OPEN);
-        match open.and_then(|start| parse(&self.held[start + OPEN.len()..])) {
-            Some(call) => {
-                let before = open.map_or(0, |start| self.held[..start].trim_end().len());
-                self.give(before, &mut said);
-                self.held.clear();
-                self.call(call, &mut said);
-            }
-            None => {
-                let all = self.held.len();
-                self.give(all, &mut said);
+        while let Some(start) = self.held.find(OPEN) {
+            let body = start + OPEN.len();
+            let before = self.held[..start].trim_end().len();
+            match read(&self.held[body..], ends) {
+                Tagged::Call(call, length) => {
+                    self.give(before, &mut said);
+                    self.held.drain(..body + length - before);
+                    self.call(call, &mut said);
+                }
+                Tagged::Text(length) => self.give(body + length, &mut said),
+                Tagged::Unfinished => {
+                    // White space before it belongs to it, until it is known to be a call.
+                    self.give(before, &mut said);
+                    return said;
+                }
             }
         }
+        let certain = if ends { self.held.len() } else { certain(&self.held) };
+        self.give(certain, &mut said);
         said
     }
 
@@ -123,9 +112,41 @@ fn certain(text: &str) -> usize {
     text[..text.len() - tag].trim_end().len()
 }
 
+/// The text behind a tag that opens a call.
+enum Tagged {
+    /// A call, in so many bytes with the closing tag.
+    Call(Call, usize),
+    /// No call, up to the closing tag's end, which is so many bytes away.
+    Text(usize),
+    /// That is not known yet.
+    Unfinished,
+}
+
+/// Reads what stands behind an opening tag; `ends`: nothing follows it. A closing tag within a string of the JSON closes nothing.
+fn read(text: &str, ends: bool) -> Tagged {
+    let close = text.find(CLOSE);
+    if close.is_none() && !ends {
+        return Tagged::Unfinished;
+    }
+    let mut objects = Deserializer::from_str(text).into_iter::<Map<String, Json>>();
+    let object = objects.next();
+    let rest = text[objects.byte_offset()..].trim_start();
+    let length = match &object {
+        Some(Ok(_)) if rest.starts_with(CLOSE) => Some(text.len() - rest.len() + CLOSE.len()),
+        Some(Ok(_)) if ends && CLOSE.starts_with(rest) => Some(text.len()),
+        Some(Ok(_)) if CLOSE.starts_with(rest) => return Tagged::Unfinished,
+        Some(Err(error)) if !ends && error.is_eof() => return Tagged::Unfinished,
+        _ => None,
+    };
+    let call = object.and_then(Result::ok).and_then(call_of);
+    match call.zip(length) {
+        Some((call, length)) => Tagged::Call(call, length),
+        None => Tagged::Text(close.map_or(text.len(), |at| at + CLOSE.len())),
+    }
+}
+
 /// A call by its JSON; `None`: it is none.
-fn parse(text: &str) -> Option<Call> {
-    let mut fields: Map<String, Json> = serde_json::from_str(text.trim()).ok()?;
+fn call_of(mut fields: Map<String, Json>) -> Option<Call> {
     let Some(Json::String(name)) = fields.remove("name") else { return None };
     let arguments = match fields.remove("arguments")? {
         // Some models write the object as text.
@@ -172,6 +193,9 @@ mod tests {
         let f = || call("f", r#"{"b":"é</x>","a":1}"#);
         let other = r#"<tool_call>{"arguments": "{\"c\": 2}", "name": "g"}</tool_call>"#;
         let g = || call("g", r#"{"c": 2}"#);
+        let quoting = r#"<tool_call>{"name": "q", "arguments": {"a": "</tool_call> <tool_call>"}} </tool_call>"#;
+        let q = || call("q", r#"{"a":"</tool_call> <tool_call>"}"#);
+        let open = r#"a<tool_call>{"name": "q", "arguments": {"a": "b}}</tool_call>"#;
         let broken = "\n<tool_call>\n<function=f>\n</tool_call> ";
         for (answer, expected) in [
             ("a < b <tool", vec![text("a < b <tool")]),
@@ -190,6 +214,15 @@ mod tests {
             ),
             (r#"a <tool_call>{"name": "f", "#, vec![text(r#"a <tool_call>{"name": "f", "#)]),
             (one.strip_suffix("</tool_call>").unwrap(), vec![f()]),
+            // A tag within a string is a part of it.
+            (format!("{quoting}{other}").as_str(), vec![q(), g()]),
+            (quoting.strip_suffix("</tool_call>").unwrap(), vec![q()]),
+            (quoting.strip_suffix("call>").unwrap(), vec![q()]),
+            // A string without an end.
+            (format!("{open} b").as_str(), vec![text(&format!("{open} b"))]),
+            (format!("{open} b\n{other}").as_str(), vec![text(&format!("{open} b")), g()]),
+            // A brace is missing.
+            (format!("{}{other}", one.replace("}\n", "\n")).as_str(), vec![text(&one.replace("}\n", "\n")), g()]),
         ] {
             for piece in [1, 2, 7, 1000] {
                 assert_eq!(said(answer, piece, true), expected, "{answer:?} in pieces of {piece}");
