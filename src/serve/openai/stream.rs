@@ -11,9 +11,16 @@ use loongforge_core::openai::{ApiError, Likely, Reply, Usage};
 use serde_json::Value as Json;
 use std::convert::Infallible;
 use std::mem::take;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 /// Stands behind the last piece.
 const DONE: &str = "data: [DONE]\n\n";
+/// The time after which a silent stream sends a comment: proxies end connections that are silent for longer, 60 s for example, and a call
+/// of a tool comes when all of it is there.
+const SILENCE: Duration = Duration::from_secs(15);
+/// A comment in server-sent events, which clients pass over.
+const COMMENT: &str = ": the answer goes on\n\n";
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -51,9 +58,11 @@ struct Going {
 impl Going {
     /// The next lines.
     async fn next(&mut self, prompt_tokens: usize) -> String {
+        let silent = Instant::now() + SILENCE;
         loop {
             let Self { answer, reply, tokens, .. } = self;
-            let error = match answer.recv_async().await {
+            let Ok(event) = timeout_at(silent, answer.recv_async()).await else { return COMMENT.to_owned() };
+            let error = match event {
                 Ok(Event::Begun { .. }) => continue,
                 Ok(Event::Likely { index, likely }) => {
                     tokens[index].push(likely);
@@ -91,7 +100,6 @@ fn line(json: &Json) -> String {
 mod tests {
     use super::*;
     use loongforge_core::openai::{Endpoint, Finish, TokenLogprob};
-    use std::time::Duration;
     use tokio::time::timeout;
 
     #[tokio::test]
@@ -122,6 +130,22 @@ mod tests {
     fn reply() -> Reply {
         let (id, model) = ("chatcmpl-1".to_owned(), "my".to_owned());
         Reply { endpoint: Endpoint::Chat, id, created: 1, model, has_logprobs: true, includes_usage: false }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_stream_sends_comments() {
+        let (engine, answer) = flume::bounded(8);
+        let mut body = events(answer, reply(), 1, 3);
+        let mut lines = Vec::new();
+        for _ in 0..3 {
+            let frame = body.frame().await.unwrap().unwrap();
+            lines.push(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap());
+        }
+        assert!(lines[0].contains("assistant"), "{lines:?}");
+        assert_eq!(lines[1..], [COMMENT; 2]);
+        engine.send(Event::End { index: 0, finish: Finish::Stop, num_tokens: 1 }).unwrap();
+        let rest = body.collect().await.unwrap().to_bytes();
+        assert!(rest.starts_with(b"data: {") && rest.ends_with(DONE.as_bytes()), "{rest:?}");
     }
 
     #[tokio::test]
