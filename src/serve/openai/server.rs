@@ -2,6 +2,7 @@
 
 use super::engine::{Engine, Limits};
 use super::http::{Shared, answer, now, refusal};
+use crate::serve::server::keep_alive;
 use crate::serve::{Door, ServeError};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -100,6 +101,8 @@ impl Server {
 async fn welcome(stream: TcpStream, shared: &Shared) {
     // Pieces of an answer are small, and somebody reads along.
     let _ = stream.set_nodelay(true);
+    // The machine of one that has lost its power says nothing more, and what it asked would keep its place.
+    let _ = keep_alive(&stream);
     let service =
         service_fn(|request: Request<Incoming>| async move { Ok::<_, Infallible>(answer(request, shared).await) });
     let _ = http().serve_connection(TokioIo::new(stream), service).await;
