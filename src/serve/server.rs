@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use loongforge_core::robot::wire::{Offer, Protocol};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,11 @@ const MAX_HEADERS: usize = 64;
 pub enum ServeError {
     #[error("cannot listen at {host}:{port}: {source}")]
     Listen { host: String, port: u16, source: std::io::Error },
+    #[error(
+        "cannot listen at {host}:{port}: another program listens there; end it, or choose another port with --port (0: \
+         any that is free)"
+    )]
+    Taken { host: String, port: u16 },
     #[error(
         "{host} can be reached from other machines: anyone who reaches the port could read and send requests, in \
          plain text. Use 127.0.0.1 and an ssh tunnel, or --insecure-allow-plaintext if the network is isolated"
@@ -58,7 +64,10 @@ impl Door {
     /// The address is taken, or not this machine's alone and nobody has allowed that.
     pub(super) async fn listen(&self) -> Result<TcpListener, ServeError> {
         let Self { host, port, is_open, .. } = self;
-        let listen = |source| ServeError::Listen { host: host.clone(), port: *port, source };
+        let listen = |source: std::io::Error| match source.kind() {
+            ErrorKind::AddrInUse => ServeError::Taken { host: host.clone(), port: *port },
+            _ => ServeError::Listen { host: host.clone(), port: *port, source },
+        };
         let addresses: Vec<SocketAddr> = tokio::net::lookup_host((&**host, *port)).await.map_err(listen)?.collect();
         if !is_open && addresses.iter().any(|address| !address.ip().is_loopback()) {
             return Err(ServeError::Open { host: host.clone() });

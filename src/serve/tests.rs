@@ -224,3 +224,13 @@ async fn other_machines_are_not_let_in_unless_that_is_said() {
     let opened = Server::open(door, Protocol::OpenPi, Offer { spec, names }, actor, Box::new(|_| ())).await;
     assert!(opened.err().unwrap().to_string().contains("--insecure-allow-plaintext"));
 }
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_said_with_the_option() {
+    let taken = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let door = Door { host: "127.0.0.1".into(), port, key: None, is_open: false };
+    let error = super::openai::Server::open(door).await.err().unwrap().to_string();
+    assert!(error.contains(&format!("127.0.0.1:{port}: another program listens there")), "{error}");
+    assert!(error.contains("--port"), "{error}");
+}
