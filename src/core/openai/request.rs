@@ -53,6 +53,8 @@ pub struct Asked {
     pub n: usize,
     /// `None`: as many as the server allows.
     pub max_tokens: Option<usize>,
+    /// The field that says so: it has two names.
+    pub max_tokens_field: &'static str,
     pub chance: Chance,
     pub stops: Vec<String>,
     /// Tell how likely each token was, with so many of the most likely ones; `None`: do not.
@@ -76,12 +78,14 @@ impl Asked {
             Endpoint::Chat => vec![Question::Chat(conversation(&mut fields)?)],
             Endpoint::Completions => prompts(&mut fields)?,
         };
+        let (max_tokens, max_tokens_field) = max_tokens(&mut fields, endpoint)?;
         let asked = Self {
             endpoint,
             model: fields.text("model")?,
             questions,
             n: fields.integer("n", 1..=MAX_ANSWERS)?.unwrap_or(1) as usize,
-            max_tokens: max_tokens(&mut fields, endpoint)?,
+            max_tokens,
+            max_tokens_field,
             chance: chance(&mut fields)?,
             stops: fields.texts("stop", MAX_STOPS)?,
             top_logprobs: top_logprobs(&mut fields, endpoint)?,
@@ -135,8 +139,9 @@ fn prompts(fields: &mut Fields) -> Result<Vec<Question>, ApiError> {
     list.into_iter().map(question).collect()
 }
 
-fn max_tokens(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<usize>, ApiError> {
-    let mut count = fields.integer("max_tokens", 1..=MAX_TOKENS)?;
+/// The number of tokens that an answer may have, and the field that says so.
+fn max_tokens(fields: &mut Fields, endpoint: Endpoint) -> Result<(Option<usize>, &'static str), ApiError> {
+    let (mut count, mut field) = (fields.integer("max_tokens", 1..=MAX_TOKENS)?, "max_tokens");
     if endpoint == Endpoint::Chat
         && let Some(newer) = fields.integer("max_completion_tokens", 1..=MAX_TOKENS)?
     {
@@ -144,9 +149,9 @@ fn max_tokens(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<usize>, 
             let reason = "`max_tokens` and `max_completion_tokens` contradict each other";
             return Err(ApiError::bad("max_completion_tokens", reason));
         }
-        count = Some(newer);
+        (count, field) = (Some(newer), "max_completion_tokens");
     }
-    Ok(count.map(|count| count as usize))
+    Ok((count.map(|count| count as usize), field))
 }
 
 fn chance(fields: &mut Fields) -> Result<Chance, ApiError> {

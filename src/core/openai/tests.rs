@@ -25,10 +25,11 @@ fn every_field_of_a_chat_is_read() {
     assert_eq!((chance.temperature, chance.top_p, chance.top_k, chance.min_p), (0.5, 0.9, 0, 0.1));
     assert_eq!((chance.repetition_penalty, chance.seed), (Some(1.1), Some(-3i64 as u64)));
     assert_eq!((asked.max_tokens, asked.stops.len(), asked.streams, asked.includes_usage), (Some(9), 2, true, true));
-    assert_eq!(asked.n, 1);
+    assert_eq!((asked.n, asked.max_tokens_field), (1, "max_completion_tokens"));
     let text = Asked::read(Endpoint::Completions, &fuzz::bodies()[1]).unwrap();
     assert_eq!(text.questions, ["Once", "Then"].map(|text| Question::Text(text.into())));
     assert_eq!((text.num_answers(), text.max_tokens, text.stops), (2, Some(3), vec!["\n".into()]));
+    assert_eq!(text.max_tokens_field, "max_tokens");
 }
 
 #[test]

@@ -259,11 +259,11 @@ fn read(reader: &Reader, limits: &Limits, asked: &Asked, question: Question, par
     let max_new_tokens = match asked.max_tokens {
         None => limits.max_new_tokens.min(room),
         Some(wanted) if wanted > limits.max_new_tokens => {
-            let most = limits.max_new_tokens;
+            let (most, field) = (limits.max_new_tokens, asked.max_tokens_field);
             let reason = format!(
-                "`max_tokens` is {wanted}, but this server generates at most {most} (start it with --max-new-tokens)"
+                "`{field}` is {wanted}, but this server generates at most {most} (start it with --max-new-tokens)"
             );
-            return Err(ApiError::bad("max_tokens", reason));
+            return Err(ApiError::bad(field, reason));
         }
         Some(wanted) if wanted > room => {
             let reason = format!("the prompt has {num_tokens} tokens and the answer up to {wanted}: {most}");
