@@ -310,6 +310,12 @@ fn prompt(
                 .expect_template()
                 .map_err(|_| ApiError::bad("messages", "the model has no chat template; use /v1/completions"))?
                 .of(&conversation.turns);
+            let mut variables = conversation.turns.iter().flat_map(|turn| turn.kwargs.keys());
+            if let Some(name) = variables.find(|name| !template.knows(name)) {
+                let name: String = name.chars().take(64).collect();
+                let hint = "the model's chat template has no such variable";
+                return Err(ApiError::unsupported(format!("chat_template_kwargs.{name}"), hint));
+            }
             if conversation.turns.iter().any(|turn| !turn.tools.is_empty()) {
                 if !template.takes_tools() {
                     let hint = "the model's chat template has no tools: describe them in a message";
