@@ -11,6 +11,9 @@ use tch::{Kind, Tensor};
 use crate::nn::prefix_sums;
 use crate::params::uniform;
 
+/// At a temperature below this one, scores would be infinite; it leaves only the best tokens.
+const COLDEST: f64 = 1e-30;
+
 /// Describes which tokens may come, and from where the draw begins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
@@ -30,7 +33,9 @@ impl Sampling {
     pub fn choose(&self, scores: &Tensor, step: usize) -> Tensor {
         let (num_sequences, vocab_size) = (scores.size()[0], scores.size()[1]);
         let kept = if self.top_k > 0 { self.top_k.min(vocab_size) } else { vocab_size };
-        let (best_BK, tokens_BK) = (scores.to_kind(Kind::Float) / self.temperature).topk(kept, -1, true, true);
+        let (best_BK, tokens_BK) = scores.to_kind(Kind::Float).topk(kept, -1, true, true);
+        // Less the best one, which changes no probability and is finite at every temperature.
+        let best_BK = (&best_BK - best_BK.narrow(1, 0, 1)) / self.temperature.max(COLDEST);
         let probabilities_BK = best_BK.softmax(-1, Kind::Double);
         // A token stays while those before it have not reached top_p, so the first one always does.
         let before_BK = prefix_sums(&probabilities_BK) - &probabilities_BK;
@@ -97,7 +102,9 @@ mod tests {
         // Of 0.4 0.2 is more than 0.4 times as much, and 0.1 is less.
         let likely = counts(Sampling { min_p: 0.4, ..all.clone() });
         assert!(likely[1] == 0 && likely[3].abs_diff(4000 * 2 / 9) < 150, "{likely:?}");
-        assert_eq!(counts(Sampling { temperature: 0.01, ..all })[0], 4000);
+        for temperature in [0.01, 1e-40, f64::MIN_POSITIVE] {
+            assert_eq!(counts(Sampling { temperature, ..all.clone() })[0], 4000, "{temperature}");
+        }
     }
 
     /// The values are those of transformers' `RepetitionPenaltyLogitsProcessor(2.0)` on `[[1, -1, 3, 0]]` after `[[0, 1, 0]]`.
