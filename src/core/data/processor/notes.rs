@@ -20,6 +20,12 @@ const OTHERS: &str = "have other keys that are not rendered or not read";
 /// The most samples that the log has told of each note, whoever read them: a run's checks, training and evaluations read apart.
 static TOLD: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
+/// Roles that every template knows, and others that are usual: a template may write them as any role, or not at all.
+const KNOWN_ROLES: [&str; 2] = ["user", "assistant"];
+const OTHER_ROLES: [&str; 3] = ["system", "developer", "tool"];
+/// Characters of a role that a note repeats.
+const MAX_ROLE: usize = 40;
+
 /// Notes with the number of samples that each is about.
 #[derive(Default)]
 pub(super) struct Notes(Mutex<Counts>);
@@ -110,6 +116,7 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec
         };
         notes.push(note.to_owned());
     }
+    notes.extend(of_roles(template, turns, text, asks));
     let unread: BTreeSet<&String> = turns.iter().flat_map(|turn| &turn.unread).collect();
     notes.extend(
         unread.into_iter().map(|key| format!("have the key {key:?} in a part of a message, which is not read")),
@@ -138,9 +145,56 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec
     notes
 }
 
+/// Tells of roles that the template does not know: most write any role, so that one which is misspelled is no error.
+fn of_roles(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec<String> {
+    let is_lost = |role: &str| {
+        let others: Vec<Turn> = turns.iter().filter(|turn| turn.role != role).cloned().collect();
+        let render = || if asks { template.render_prompt(&others) } else { template.render(&others) };
+        !others.is_empty() && render().is_ok_and(|other| other == text)
+    };
+    let roles: BTreeSet<&str> = turns.iter().map(|turn| turn.role.as_str()).collect();
+    let unknown = roles.into_iter().filter(|role| !KNOWN_ROLES.contains(role) && !template.quotes(role));
+    let note = |role: &str| {
+        let shown: String = role.chars().take(MAX_ROLE).collect();
+        if is_lost(role) {
+            return Some(format!("have messages of the role {shown:?}, which the chat template does not render"));
+        }
+        (!OTHER_ROLES.contains(&role)).then(|| {
+            format!(
+                "have messages of the role {shown:?}, which the chat template does not know (usual are system, user, \
+                 assistant and tool)"
+            )
+        })
+    };
+    unknown.filter_map(note).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value as Json;
+
+    #[test]
+    fn roles_that_the_template_does_not_know_are_told() {
+        let of = |source: &str| ChatTemplate::new(source, &Json::Null).unwrap();
+        let any = of("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
+        let own = of("{% for m in messages %}{% if m.role in ['user', 'assistant'] %}<{{ m.role }}>{{ m.content }}\
+            {% elif m.role == \"ipython\" %}={{ m.content }}{% endif %}{% endfor %}");
+        let told = |template: &ChatTemplate, role: &str| {
+            let turns = [("user", "q"), (role, "r"), ("assistant", "a")].map(|(role, text)| Turn::text(role, text));
+            notes(template, &turns, &template.render(&turns).unwrap(), false)
+        };
+        for role in ["user", "assistant", "system", "tool", "developer"] {
+            assert!(told(&any, role).is_empty(), "{role}");
+        }
+        let misspelled = told(&any, "asistant");
+        assert!(misspelled[0].contains("role \"asistant\", which the chat template does not know"), "{misspelled:?}");
+        assert!(told(&own, "ipython").is_empty());
+        for role in ["system", "tool", "developer", "asistant"] {
+            let expected = format!("have messages of the role {role:?}, which the chat template does not render");
+            assert_eq!(told(&own, role), [expected]);
+        }
+    }
 
     #[test]
     fn the_log_tells_a_note_once_however_many_read_its_samples() {

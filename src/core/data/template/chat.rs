@@ -162,6 +162,13 @@ impl ChatTemplate {
         !own.contains(&variable) && self.variables.contains(variable)
     }
 
+    /// Returns whether the template has this word in quotes, as it has the roles that it tells apart.
+    pub fn quotes(&self, word: &str) -> bool {
+        let quoted = ['\'', '"'].map(|quote| format!("{quote}{word}{quote}"));
+        let has = |source: &str| quoted.iter().any(|quoted| source.contains(quoted));
+        self.environment.get_template("chat").is_ok_and(|template| has(template.source()))
+    }
+
     /// The template in a model folder, or `None`: `chat_template.jinja`, `chat_template.json` or the key
     /// `chat_template` of `tokenizer_config.json`.
     pub fn find(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<String>, DataError> {
