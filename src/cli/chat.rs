@@ -9,12 +9,12 @@ use crate::answer::{Piece, answer_each, room};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
 use clap::Args;
-use command::{HELP, Line};
+use command::{HELP, Line, next_line};
 use interrupt::Interrupt;
 use loongforge_core::data::{Conversation, Locator, MediaSource, Part, Sample, Turn};
 use loongforge_core::message::SampleId;
 use loongforge_core::observe::safe;
-use std::io::{BufRead, IsTerminal, Read, Write, stdin, stdout};
+use std::io::{IsTerminal, Write, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -89,9 +89,11 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
             print!("{PROMPT}");
             stdout().flush()?;
         }
-        let mut line = Vec::new();
-        if stdin().lock().take(MAX_LINE).read_until(b'\n', &mut line).context("standard input")? == 0 {
-            break;
+        let Some(line) = next_line(&mut stdin().lock(), MAX_LINE).context("standard input")? else { break };
+        if line.len() as u64 > MAX_LINE {
+            eprintln!("the line has more than {MAX_LINE} bytes, so it was not sent");
+            chat.num_refused += 1;
+            continue;
         }
         let Ok(line) = String::from_utf8(line) else {
             eprintln!("the line is not UTF-8");

@@ -80,11 +80,7 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     }
     let reader = args.model.open()?;
     let prompt = match args.prompt.as_deref().unwrap_or_default() {
-        "-" => {
-            let mut text = String::new();
-            stdin().take(MAX_PROMPT).read_to_string(&mut text).context("standard input")?;
-            text
-        }
+        "-" => prompt_of(stdin())?,
         text => text.to_owned(),
     };
     let has_only_text = args.image.is_empty() && args.audio.is_empty();
@@ -117,4 +113,27 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         eprintln!("the answer is empty: the model ended it before any text");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a prompt from standard input.
+fn prompt_of(input: impl Read) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    input.take(MAX_PROMPT + 1).read_to_end(&mut bytes).context("standard input")?;
+    if bytes.len() as u64 > MAX_PROMPT {
+        return Err(UsageError::new(format!("the prompt on standard input has more than {MAX_PROMPT} bytes")).into());
+    }
+    String::from_utf8(bytes).context("standard input")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_on_standard_input_is_not_cut() {
+        assert_eq!(prompt_of("é\n".as_bytes()).unwrap(), "é\n");
+        assert!(prompt_of(&b"\xff"[..]).unwrap_err().to_string().contains("standard input"));
+        let error = prompt_of(std::io::repeat(b'x')).unwrap_err();
+        assert!(error.is::<UsageError>() && error.to_string().contains("more than 16777216 bytes"), "{error}");
+    }
 }

@@ -1,5 +1,7 @@
 //! Reads a line of a chat: a message or a command.
 
+use std::io::{BufRead, Read};
+
 pub const HELP: &str = "\
 /image FILE    add a picture to the next message
 /audio FILE    add a recording to the next message
@@ -47,9 +49,32 @@ impl Line {
     }
 }
 
+/// The next line, of which at most a byte more than `most` is kept; the rest of a longer one is passed over.
+///
+/// # Errors
+/// The input cannot be read.
+pub fn next_line(input: &mut impl BufRead, most: u64) -> std::io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    if input.by_ref().take(most + 1).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    if line.len() as u64 > most && line.last() != Some(&b'\n') {
+        input.skip_until(b'\n')?;
+    }
+    Ok(Some(line))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rest_of_a_line_that_is_too_long_is_no_line() {
+        let mut input = &b"abcdefg\nhij\nkl"[..];
+        let mut next = || next_line(&mut input, 4).unwrap();
+        let lines = [next(), next(), next(), next()].map(|line| line.map(|line| String::from_utf8(line).unwrap()));
+        assert_eq!(lines.each_ref().map(Option::as_deref), [Some("abcde"), Some("hij\n"), Some("kl"), None]);
+    }
 
     #[test]
     fn commands_begin_with_one_slash() {
