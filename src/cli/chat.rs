@@ -51,7 +51,7 @@ struct Chat {
     system: Option<String>,
     conversation: Conversation,
     attached: Vec<MediaSource>,
-    /// A file that was to be attached and is not there, where nobody sees that before the message.
+    /// The reason for which a file is not attached, where nobody sees that before the message.
     missing: Option<String>,
     num_answers: u64,
     num_refused: u64,
@@ -109,8 +109,8 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
                 chat.system = Some(text).filter(|text| !text.is_empty());
                 chat.reset();
             }
-            Line::Image(path) => chat.attach(MediaSource::Image(Locator::File(path)), is_terminal),
-            Line::Audio(path) => chat.attach(MediaSource::Audio(Locator::File(path).into()), is_terminal),
+            Line::Image(path) => chat.attach(path, MediaSource::Image, is_terminal),
+            Line::Audio(path) => chat.attach(path, |file| MediaSource::Audio(file.into()), is_terminal),
             Line::Unknown(name) => {
                 eprintln!("there is no command {}; /help lists them", safe(&name));
                 chat.num_refused += 1;
@@ -132,14 +132,18 @@ impl Chat {
         eprintln!("the conversation starts over");
     }
 
-    fn attach(&mut self, media: MediaSource, is_terminal: bool) {
-        if Path::new(media.name()).is_file() {
-            self.attached.push(media);
-            return;
-        }
-        eprintln!("{}: there is no such file", safe(media.name()));
+    /// Reads a file, whose bytes are kept: each later message is asked with those of all messages before it.
+    fn attach(&mut self, path: String, media: impl FnOnce(Locator) -> MediaSource, is_terminal: bool) {
+        let (told, missing) = match Path::new(&path).is_file() {
+            false => (format!("{path}: there is no such file"), format!("{path} is missing")),
+            true => match Locator::File(path.clone()).read(Path::new("")) {
+                Ok(bytes) => return self.attached.push(media(Locator::bytes(path, bytes.into_owned()))),
+                Err(error) => (error.to_string(), error.to_string()),
+            },
+        };
+        eprintln!("{}", safe(&told));
         if !is_terminal {
-            self.missing = Some(media.name().to_owned());
+            self.missing = Some(missing);
         }
     }
 
@@ -181,7 +185,7 @@ impl Chat {
     /// The conversation with one message more, as the model reads it, and how many tokens its answer may have.
     fn ask(&mut self, reader: &Reader, text: &str, max_new_tokens: Option<usize>) -> Result<(Sample, usize), String> {
         if let Some(missing) = self.missing.take() {
-            return Err(format!("{missing} is missing, so the message was not sent"));
+            return Err(format!("{missing}, so the message was not sent"));
         }
         let turns = &mut self.conversation.turns;
         if let Some(system) = self.system.as_deref().filter(|_| turns.is_empty()) {
@@ -199,5 +203,31 @@ impl Chat {
             Ok(room) => Ok((sample, room)),
             Err(no_room) => Err(format!("the conversation has {no_room}: /reset starts over")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_part_of_the_conversation_as_it_was() {
+        let mut chat = Chat {
+            system: None,
+            conversation: Conversation::text(Vec::new()),
+            attached: Vec::new(),
+            missing: None,
+            num_answers: 0,
+            num_refused: 0,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.png").display().to_string();
+        chat.attach(path.clone(), MediaSource::Image, false);
+        assert_eq!((chat.attached.len(), chat.missing.take()), (0, Some(format!("{path} is missing"))));
+        std::fs::write(&path, "hi").unwrap();
+        chat.attach(path.clone(), MediaSource::Image, false);
+        std::fs::write(&path, "ho").unwrap();
+        assert_eq!(chat.attached, [MediaSource::Image(Locator::bytes(path, *b"hi"))]);
+        assert_eq!(chat.missing, None);
     }
 }
