@@ -74,6 +74,19 @@ fn text_of(tokenizer: &Tokenizer, before: Option<i64>, id: i64) -> Result<String
     tokenizer.decode_all(&[id])
 }
 
+/// The prompts of questions. Several answers to one sample, which stand side by side, share what the towers make of its pictures.
+fn prompts(reader: &Reader, questions: &[(&Sample, &Wanted)]) -> Vec<Prompt> {
+    let mut prompts: Vec<Prompt> = Vec::with_capacity(questions.len());
+    let mut before: Option<&Sample> = None;
+    for &(sample, _) in questions {
+        let same = prompts.last().filter(|_| before.is_some_and(|before| std::ptr::eq(before, sample)));
+        let prompt = same.map_or_else(|| reader.model().prompt(sample), Prompt::share);
+        prompts.push(prompt);
+        before = Some(sample);
+    }
+    prompts
+}
+
 /// Answers questions together. `hear` is told of every piece of answer `index` as it comes and says whether that answer goes on;
 /// one that does not is told no end. Each answer is what it would be alone, but for the rounding of larger products.
 ///
@@ -85,7 +98,7 @@ pub fn answer_each(
     hear: &mut dyn FnMut(usize, Piece) -> bool,
 ) -> Result<()> {
     let tokenizer = reader.processor().tokenizer();
-    let prompts: Vec<Prompt> = questions.iter().map(|(sample, _)| reader.model().prompt(sample)).collect();
+    let prompts = prompts(reader, questions);
     let decoding = |(_, wanted): &(&Sample, &Wanted)| Decoding {
         max_new_tokens: wanted.max_new_tokens,
         stop_token_ids: reader.stop_token_ids().to_vec(),

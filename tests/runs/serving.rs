@@ -203,9 +203,10 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
     assert_eq!(again.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&again.stderr).contains("--overwrite"));
 
-    let serving = Serving::begin(&fixture, &[]);
+    let serving = Serving::begin(&fixture, &["--files", "data"]);
     let (status, _, answer) = serving.chat(json!({}));
     assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, &json!(generated)), "{answer}");
+    two_answers_see_one_picture(&serving, &fixture);
     assert_eq!(rows[0]["tokens"], answer["usage"]["completion_tokens"]);
     let (status, _, two) = serving.chat(json!({"n": 2, "temperature": 1, "seed": 3}));
     let choices: Vec<_> = two["choices"].as_array().unwrap().iter().map(|it| (&it["index"], &it["message"])).collect();
@@ -234,6 +235,20 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
         (&stopped["choices"][0]["message"]["content"], &stopped["choices"][0]["finish_reason"]),
         (&json!(expected), &json!("stop"))
     );
+}
+
+/// Several answers to one question are about the picture as one answer is.
+fn two_answers_see_one_picture(serving: &Serving, fixture: &Fixture) {
+    let first = |folder: PathBuf| fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    let picture = first(first(fixture.path().join("data/images/train")));
+    let parts = json!([{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": "Read the number."}]);
+    let asked = |n: u64| {
+        let (status, _, answer) = serving.chat(json!({"messages": [{"role": "user", "content": parts}], "n": n}));
+        assert_eq!(status, 200, "{answer}");
+        let choices = answer["choices"].as_array().unwrap().iter();
+        choices.map(|choice| choice["message"]["content"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(2), [asked(1), asked(1)].concat());
 }
 
 /// Greedy tokens are the most likely ones, and how likely they are does not depend on how they are chosen.

@@ -16,6 +16,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 /// A longer line is a bad one.
 const MAX_LINE: u64 = 64 << 20;
@@ -43,7 +44,7 @@ pub struct FileArgs<'a> {
 struct Asked {
     /// What the output says beside the answer.
     record: Value,
-    sample: Sample,
+    sample: Rc<Sample>,
     wanted: Wanted,
 }
 
@@ -181,7 +182,7 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
     let room = room(&reader.model().folder().json, sample.input_ids.len(), args.max_new_tokens, MAX_NEW_TOKENS)
         .map_err(|no_room| format!("the prompt has {no_room}: see --max-new-tokens"))?;
     let wanted = args.choosing.wanted(room, (number - 1) * args.num_answers);
-    Ok(Asked { record, sample, wanted: Wanted { goes_on, ..wanted } })
+    Ok(Asked { record, sample: Rc::new(sample), wanted: Wanted { goes_on, ..wanted } })
 }
 
 /// A part of a message; media are named.
@@ -206,7 +207,7 @@ fn write_answers(
         return Ok(0);
     }
     let mut told: Vec<Told> = waiting.iter().map(|_| Told::default()).collect();
-    let questions: Vec<_> = waiting.iter().map(|asked| (&asked.sample, &asked.wanted)).collect();
+    let questions: Vec<_> = waiting.iter().map(|asked| (&*asked.sample, &asked.wanted)).collect();
     answer_each(reader, &questions, &mut |index, piece| {
         match piece {
             Piece::Text(text) => told[index].text += &text,
