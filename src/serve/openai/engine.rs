@@ -1,13 +1,14 @@
 //! The thread in which the model answers.
 
+use super::batch::{Begun, Event, answer_or_refuse};
 use super::random::random;
-use crate::answer::{Piece, Positions, Wanted, answer_each};
+use crate::answer::{Positions, Wanted};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
 use flume::{Receiver, Sender, TrySendError};
 use loongforge_core::data::{Question, Sample};
 use loongforge_core::message::SampleId;
-use loongforge_core::openai::{ApiError, Asked, Call, CallStream, Finish, Likely, Said, confine};
+use loongforge_core::openai::{ApiError, Asked, CallStream, confine};
 use loongforge_torch::model::Sampling;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -28,38 +29,6 @@ pub struct Limits {
     pub files: Option<PathBuf>,
 }
 
-/// What a request hears of its answer.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// There is none, or no more.
-    Refused(ApiError),
-    /// The model reads the prompt, of so many tokens.
-    Begun {
-        prompt_tokens: usize,
-    },
-    /// A token of answer `index`, whose text comes next or is part of a later piece.
-    Likely {
-        index: usize,
-        likely: Likely,
-    },
-    /// A piece of answer `index`.
-    Text {
-        index: usize,
-        text: String,
-    },
-    /// Call `number` of answer `index`.
-    Call {
-        index: usize,
-        number: usize,
-        call: Call,
-    },
-    End {
-        index: usize,
-        finish: Finish,
-        num_tokens: usize,
-    },
-}
-
 struct Job {
     asked: Asked,
     events: Sender<Event>,
@@ -71,17 +40,6 @@ pub struct Engine {
     jobs: Sender<Job>,
     /// Nothing comes out of it: it is closed when the model's thread ends.
     ended: Receiver<()>,
-}
-
-/// An answer that is being made.
-struct Begun {
-    /// Its number among those to the same request.
-    index: usize,
-    sample: Rc<Sample>,
-    wanted: Wanted,
-    /// Finds calls of tools in it; `None`: they are text.
-    calls: Option<CallStream>,
-    events: Sender<Event>,
 }
 
 /// A question that can be answered.
@@ -175,17 +133,7 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
         if begun.is_empty() {
             continue;
         }
-        let answered = catch_unwind(AssertUnwindSafe(|| answer(reader, &begun)));
-        let reason = match answered {
-            Ok(Ok(())) => continue,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => {
-                "the model failed on this request or on another one in its batch (see the server's log)".to_owned()
-            }
-        };
-        for answer in &begun {
-            let _ = answer.events.try_send(Event::Refused(ApiError::new(500, &*reason)));
-        }
+        answer_or_refuse(reader, &begun);
         if reader.model().has_failed() {
             return;
         }
@@ -328,86 +276,4 @@ fn prompt(
         }
     };
     Ok((sample.map_err(|error| ApiError::of_data(param, error))?, calls))
-}
-
-fn answer(reader: &Reader, begun: &[Begun]) -> Result<()> {
-    let questions: Vec<_> = begun.iter().map(|answer| (&*answer.sample, &answer.wanted)).collect();
-    let mut calls: Vec<Option<CallStream>> = begun.iter().map(|answer| answer.calls.clone()).collect();
-    answer_each(reader, &questions, &mut |at, piece| {
-        tell((&begun[at].events, begun[at].index), calls[at].as_mut(), piece)
-    })
-}
-
-/// Returns whether somebody is left to hear it: else the answer stops. A token without text finds that out as well.
-fn tell((events, index): (&Sender<Event>, usize), mut calls: Option<&mut CallStream>, piece: Piece) -> bool {
-    let mut number = calls.as_ref().map_or(0, |calls| calls.num_calls());
-    let (said, end) = match (piece, &mut calls) {
-        (Piece::Likely(likely), _) => return events.try_send(Event::Likely { index, likely }).is_ok(),
-        (Piece::Text(text), Some(calls)) => (calls.push(&text), None),
-        (Piece::Text(text), None) => (vec![Said::Text(text)], None),
-        (Piece::End { finish, num_tokens }, calls) => {
-            let said = calls.as_mut().map(|calls| calls.finish()).unwrap_or_default();
-            // Behind the only call nothing is cut that was told.
-            let is_called = |calls: &CallStream| calls.has_ended() || (calls.num_calls() > 0 && finish == Finish::Stop);
-            let finish = if calls.as_deref().is_some_and(is_called) { Finish::ToolCalls } else { finish };
-            (said, Some(Event::End { index, finish, num_tokens }))
-        }
-    };
-    for part in said {
-        let event = match part {
-            Said::Text(text) if text.is_empty() => continue,
-            Said::Text(text) => Event::Text { index, text },
-            Said::Call(call) => {
-                number += 1;
-                Event::Call { index, number: number - 1, call }
-            }
-        };
-        if events.try_send(event).is_err() {
-            return false;
-        }
-    }
-    match end {
-        Some(end) => events.try_send(end).is_ok(),
-        None => !events.is_disconnected(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_without_text_is_no_event_and_notices_who_has_left() {
-        let (events, answer) = flume::bounded(1);
-        assert!(tell((&events, 0), None, Piece::Text(String::new())) && answer.is_empty());
-        assert!(tell((&events, 0), None, Piece::Text("a".to_owned())) && answer.len() == 1);
-        drop(answer);
-        assert!(!tell((&events, 0), None, Piece::Text(String::new())));
-    }
-
-    #[test]
-    fn an_answer_with_calls_ends_for_their_sake_unless_it_is_cut() {
-        let f = r#"<tool_call>{"name": "f", "arguments": {}}</tool_call>"#;
-        // Of an answer that may have one call the rest is left out, and no call is cut.
-        let (events, answer) = flume::bounded(8);
-        let mut only = CallStream::new(false);
-        assert!(tell((&events, 0), Some(&mut only), Piece::Text(format!("{f} and"))));
-        assert!(tell((&events, 0), Some(&mut only), Piece::End { finish: Finish::Length, num_tokens: 9 }));
-        let told: Vec<Event> = answer.drain().collect();
-        let [Event::Call { .. }, Event::End { finish: Finish::ToolCalls, .. }] = &told[..] else { panic!("{told:?}") };
-        for (finish, expected) in [(Finish::Stop, Finish::ToolCalls), (Finish::Length, Finish::Length)] {
-            let (events, answer) = flume::bounded(8);
-            let mut calls = CallStream::new(true);
-            let mut hear = |piece| tell((&events, 0), Some(&mut calls), piece);
-            assert!(hear(Piece::Text(format!("a {f}"))));
-            assert!(hear(Piece::Text(f.to_owned())));
-            assert!(hear(Piece::End { finish, num_tokens: 5 }));
-            let told: Vec<Event> = answer.drain().collect();
-            let [Event::Text { text, .. }, one, other, end] = &told[..] else { panic!("{told:?}") };
-            assert_eq!(text, "a");
-            assert!(matches!(one, Event::Call { number: 0, call, .. } if call.name == "f"), "{one:?}");
-            assert!(matches!(other, Event::Call { number: 1, call, .. } if call.arguments == "{}"), "{other:?}");
-            assert!(matches!(end, Event::End { finish, num_tokens: 5, .. } if *finish == expected), "{end:?}");
-        }
-    }
 }

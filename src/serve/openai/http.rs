@@ -1,6 +1,7 @@
 //! What a request of HTTP is answered.
 
-use super::engine::{Engine, Event, Limits};
+use super::batch::Event;
+use super::engine::{Engine, Limits};
 use super::random::random;
 use super::stream::{Body, events, whole};
 use flume::Receiver;

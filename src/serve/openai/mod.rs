@@ -4,6 +4,7 @@
 //! requests that wait, connections. The model answers in a thread of its own. Requests that wait when it is free are answered
 //! together, up to a number; those that come meanwhile wait for the end of these. A client that goes stops its answer.
 
+mod batch;
 mod engine;
 mod http;
 mod random;

@@ -1,6 +1,6 @@
 //! Bodies of responses: whole ones, and answers as server-sent events.
 
-use super::engine::Event;
+use super::batch::Event;
 use flume::Receiver;
 use futures_util::StreamExt;
 use futures_util::stream::unfold;
