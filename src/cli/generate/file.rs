@@ -5,7 +5,7 @@ use crate::cli::asking::{AskedModel, Choosing, MAX_NEW_TOKENS};
 use crate::cli::{UsageError, exit};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
-use loongforge_core::data::{MediaSource, Part, Question, Sample, parse_strictly};
+use loongforge_core::data::{MediaSource, Part, Question, Sample, Turn, parse_strictly};
 use loongforge_core::files;
 use loongforge_core::message::SampleId;
 use loongforge_core::observe::safe;
@@ -154,11 +154,15 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
             let is_raw = args.raw || has_one_text && reader.processor().expect_template().is_err();
             let sample = match is_raw {
                 true if !has_one_text => return Err("--raw needs a single text, not a conversation".to_owned()),
+                true if !is_plain(&conversation.turns[0]) => {
+                    let unused = "`tools`, `chat_template_kwargs` and keys of a message";
+                    return Err(format!("{unused} need the chat template, without which the text is continued"));
+                }
                 true => reader.processor().text_prompt(SampleId(number), &conversation.turns[0].joined_text()),
                 false => reader.processor().prompt(SampleId(number), conversation, Path::new("")),
             };
             let mut media = conversation.media.iter();
-            let turn = |turn: &loongforge_core::data::Turn| {
+            let turn = |turn: &Turn| {
                 let mut message = json!({"role": turn.role, "content": turn.joined_text()});
                 if turn.num_media() > 0 {
                     message["content"] = turn.parts.iter().map(|part| part_json(part, &mut media)).collect();
@@ -183,6 +187,11 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
         .map_err(|no_room| format!("the prompt has {no_room}: see --max-new-tokens"))?;
     let wanted = args.choosing.wanted(room, (number - 1) * args.num_answers);
     Ok(Asked { record, sample: Rc::new(sample), wanted: Wanted { goes_on, ..wanted } })
+}
+
+/// True where a message is nothing but its text, and nothing beside it is for a chat template.
+fn is_plain(turn: &Turn) -> bool {
+    turn.tools.is_empty() && turn.kwargs.is_empty() && turn.fields.is_empty()
 }
 
 /// A part of a message; media are named.
@@ -228,4 +237,27 @@ fn write_answers(
     // Who reads along sees whole lines.
     output.flush().context("the output")?;
     Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_only_a_chat_template_reads_are_seen() {
+        let is_plain = |more: Value| {
+            let mut record = json!({"messages": [{"role": "user", "content": "a"}]});
+            more.as_object().unwrap().iter().for_each(|(name, value)| record[name] = value.clone());
+            let (Question::Chat(conversation), _) = Question::of_record(record, "").unwrap() else { panic!("a chat") };
+            is_plain(&conversation.turns[0])
+        };
+        assert!(is_plain(json!({"id": 3})));
+        for more in [
+            json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
+            json!({"chat_template_kwargs": {"enable_thinking": false}}),
+            json!({"messages": [{"role": "user", "content": "a", "name": "Ann"}]}),
+        ] {
+            assert!(!is_plain(more.clone()), "{more}");
+        }
+    }
 }
