@@ -38,8 +38,19 @@ struct Job {
 #[derive(Clone)]
 pub struct Engine {
     jobs: Sender<Job>,
+    /// The model's end of the queue, from which those are taken whose clients have gone.
+    waiting: Receiver<Job>,
     /// Nothing comes out of it: it is closed when the model's thread ends.
     ended: Receiver<()>,
+}
+
+/// The model's end of the queue, which is empty when the model's thread has ended: who waits hears that there is no answer.
+struct Queue(Receiver<Job>);
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        drop(self.0.drain());
+    }
 }
 
 /// A question that can be answered.
@@ -58,12 +69,15 @@ impl Engine {
         let (jobs, queue) = flume::bounded(limits.queue);
         let (opened, is_open) = flume::bounded(1);
         let (alive, ended) = flume::bounded(1);
+        let waiting = queue.clone();
         let serve = move || {
+            // It ends behind `alive`, without which nothing more is asked.
+            let queue = Queue(queue);
             let _alive = alive;
             match open() {
                 Ok(reader) => {
                     if opened.send(Ok(())).is_ok() {
-                        answer_all(&reader, &limits, &queue);
+                        answer_all(&reader, &limits, &queue.0);
                     }
                 }
                 Err(error) => drop(opened.send(Err(error))),
@@ -71,7 +85,7 @@ impl Engine {
         };
         std::thread::Builder::new().name("answers".into()).spawn(serve).context("cannot start the model's thread")?;
         is_open.recv().context("the model's thread has ended")??;
-        Ok(Self { jobs, ended })
+        Ok(Self { jobs, waiting, ended })
     }
 
     /// Waits until the model's thread has ended: it answers nothing any more.
@@ -96,13 +110,26 @@ impl Engine {
         // Each token is one event at most, or two with its probability, so that the model never waits for a slow client.
         let most_events = if asked.top_logprobs.is_some() { 2 } else { 1 };
         let (events, answer) = flume::bounded(all * most_events * (limits.max_new_tokens + 4));
-        match self.jobs.try_send(Job { asked, events }) {
-            Ok(()) => Ok(answer),
-            Err(TrySendError::Full(_)) => {
-                Err(ApiError::new(429, format!("{} requests are already waiting", limits.queue)))
-            }
-            Err(TrySendError::Disconnected(_)) => Err(ApiError::new(503, "the server is shutting down")),
+        if self.ended.is_disconnected() {
+            return Err(ApiError::new(503, "the server is shutting down"));
         }
+        match self.queue(Job { asked, events }) {
+            true => Ok(answer),
+            false => Err(ApiError::new(429, format!("{} requests are already waiting", limits.queue))),
+        }
+    }
+
+    /// Puts a request into the queue, in which those whose clients have gone keep no place; returns whether there was one.
+    fn queue(&self, job: Job) -> bool {
+        let Err(TrySendError::Full(job)) = self.jobs.try_send(job) else { return true };
+        // Once around: the others keep their order, and find the place that they had.
+        for _ in 0..self.waiting.len() {
+            let Ok(waiting) = self.waiting.try_recv() else { break };
+            if !waiting.events.is_disconnected() {
+                let _ = self.jobs.try_send(waiting);
+            }
+        }
+        self.jobs.try_send(job).is_ok()
     }
 }
 
@@ -276,4 +303,40 @@ fn prompt(
         }
     };
     Ok((sample.map_err(|error| ApiError::of_data(param, error))?, calls))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::openai::Endpoint;
+
+    #[test]
+    fn clients_that_have_gone_keep_no_place_in_the_queue() {
+        let limits = Limits { max_new_tokens: 4, max_context: 64, batch: 4, queue: 2, files: None };
+        let (jobs, waiting) = flume::bounded(limits.queue);
+        let (alive, ended) = flume::bounded(1);
+        let engine = Engine { jobs, waiting, ended };
+        let ask = |n: usize| {
+            let body = format!(r#"{{"prompt": "a", "n": {n}}}"#);
+            engine.ask(Asked::read(Endpoint::Completions, body.as_bytes()).unwrap(), &limits)
+        };
+        let (first, _second) = (ask(1).unwrap(), ask(2).unwrap());
+        assert_eq!(ask(3).unwrap_err().status, 429);
+        drop(first);
+        let _third = ask(3).unwrap();
+        assert_eq!(ask(4).unwrap_err().status, 429);
+        assert_eq!(engine.waiting.iter().take(2).map(|job| job.asked.n).collect::<Vec<_>>(), [2, 3]);
+        drop(alive);
+        assert_eq!(ask(1).unwrap_err().status, 503);
+    }
+
+    #[test]
+    fn a_queue_that_ends_tells_who_waits() {
+        let (jobs, waiting) = flume::bounded(1);
+        let (events, answer) = flume::bounded::<Event>(1);
+        let asked = Asked::read(Endpoint::Completions, br#"{"prompt": "a"}"#).unwrap();
+        assert!(jobs.try_send(Job { asked, events }).is_ok());
+        drop(Queue(waiting));
+        assert!(answer.is_disconnected());
+    }
 }
