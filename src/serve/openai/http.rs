@@ -24,6 +24,8 @@ use tokio::time::timeout;
 pub const MAX_BODY: usize = 64 << 20;
 /// How long a client may take to send a body.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The time that a stream waits for its turn before it begins: proxies end a request without a response after 60 s, for example.
+const TURN: Duration = Duration::from_secs(45);
 
 /// What all requests have in common.
 pub struct Shared {
@@ -91,10 +93,15 @@ where
     let (streams, includes_usage, n) = (asked.streams, asked.includes_usage, asked.num_answers());
     let reply = Reply { endpoint, id, created: now(), model: shared.name.clone(), has_logprobs, includes_usage };
     let answer = shared.engine.ask(asked, &shared.limits)?;
-    // Only then is it known whether the request can be answered at all.
-    let prompt_tokens = match next(&answer).await? {
-        Event::Begun { prompt_tokens } => prompt_tokens,
-        _ => return Err(ApiError::new(500, "the model's answer has no beginning")),
+    // Only then is it known whether the request can be answered at all. A stream that waits for long tells an error in its lines.
+    let begun = match streams {
+        true => timeout(TURN, next(&answer)).await.ok().transpose()?,
+        false => Some(next(&answer).await?),
+    };
+    let prompt_tokens = match begun {
+        Some(Event::Begun { prompt_tokens }) => prompt_tokens,
+        None => 0,
+        Some(_) => return Err(ApiError::new(500, "the model's answer has no beginning")),
     };
     if !streams {
         return collect(&reply, &answer, n, prompt_tokens).await;

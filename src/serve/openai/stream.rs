@@ -29,16 +29,17 @@ pub fn whole(text: String) -> Body {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
 
-/// The pieces of `n` answers as they come, and `[DONE]`. The answers stop when the body is dropped: their client has gone.
+/// The pieces of `n` answers as they come, and `[DONE]`; `prompt_tokens` are told later if the model has not begun. The answers stop when
+/// the body is dropped: their client has gone.
 pub fn events(answer: Receiver<Event>, reply: Reply, n: usize, prompt_tokens: usize) -> Body {
     // A chat begins by saying who speaks.
     let first: String = (0..n).map(|index| line(&reply.begin(index))).collect();
     let first = futures_util::stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(first)))]);
     // Nothing is waited for behind the end: the engine has the way here until the longest answer of the batch has ended.
-    let going = Going { answer, reply, left: n, completion_tokens: 0, tokens: vec![Vec::new(); n] };
-    let rest = unfold(Some(going), move |going| async move {
+    let going = Going { answer, reply, left: n, prompt_tokens, completion_tokens: 0, tokens: vec![Vec::new(); n] };
+    let rest = unfold(Some(going), |going| async move {
         let mut going = going?;
-        let text = going.next(prompt_tokens).await;
+        let text = going.next().await;
         Some((Ok(Frame::data(Bytes::from(text))), (going.left > 0).then_some(going)))
     });
     StreamBody::new(first.chain(rest)).boxed_unsync()
@@ -50,6 +51,7 @@ struct Going {
     reply: Reply,
     /// The number of answers that have not ended.
     left: usize,
+    prompt_tokens: usize,
     completion_tokens: usize,
     /// The tokens of each answer since its last piece, where they are told.
     tokens: Vec<Vec<Likely>>,
@@ -57,13 +59,16 @@ struct Going {
 
 impl Going {
     /// The next lines.
-    async fn next(&mut self, prompt_tokens: usize) -> String {
+    async fn next(&mut self) -> String {
         let silent = Instant::now() + SILENCE;
         loop {
             let Self { answer, reply, tokens, .. } = self;
             let Ok(event) = timeout_at(silent, answer.recv_async()).await else { return COMMENT.to_owned() };
             let error = match event {
-                Ok(Event::Begun { .. }) => continue,
+                Ok(Event::Begun { prompt_tokens }) => {
+                    self.prompt_tokens = prompt_tokens;
+                    continue;
+                }
                 Ok(Event::Likely { index, likely }) => {
                     tokens[index].push(likely);
                     continue;
@@ -76,7 +81,8 @@ impl Going {
                     let end = line(&reply.end(index, finish, &take(&mut tokens[index])));
                     self.left -= 1;
                     self.completion_tokens += num_tokens;
-                    let usage = Usage { prompt_tokens, completion_tokens: self.completion_tokens };
+                    let Self { prompt_tokens, completion_tokens, .. } = *self;
+                    let usage = Usage { prompt_tokens, completion_tokens };
                     return match self.left {
                         0 if self.reply.includes_usage => format!("{end}{}{DONE}", line(&self.reply.usage(usage))),
                         0 => format!("{end}{DONE}"),
@@ -135,7 +141,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silent_stream_sends_comments() {
         let (engine, answer) = flume::bounded(8);
-        let mut body = events(answer, reply(), 1, 3);
+        let mut body = events(answer, Reply { includes_usage: true, ..reply() }, 1, 0);
         let mut lines = Vec::new();
         for _ in 0..3 {
             let frame = body.frame().await.unwrap().unwrap();
@@ -143,9 +149,11 @@ mod tests {
         }
         assert!(lines[0].contains("assistant"), "{lines:?}");
         assert_eq!(lines[1..], [COMMENT; 2]);
+        engine.send(Event::Begun { prompt_tokens: 3 }).unwrap();
         engine.send(Event::End { index: 0, finish: Finish::Stop, num_tokens: 1 }).unwrap();
         let rest = body.collect().await.unwrap().to_bytes();
         assert!(rest.starts_with(b"data: {") && rest.ends_with(DONE.as_bytes()), "{rest:?}");
+        assert!(rest.windows(17).any(|window| window == b"\"prompt_tokens\":3"), "{rest:?}");
     }
 
     #[tokio::test]
