@@ -300,8 +300,9 @@ fn bad_requests_and_clients_that_go_harm_nobody_else() {
         ("POST", "/v1/models", key, 405),
         ("GET", "/v1/models", "Origin: https://example.com\r\nAuthorization: Bearer secret\r\n", 403),
     ] {
-        let (status, _, json) = serving.ask(method, path, headers, "");
+        let (status, head, json) = serving.ask(method, path, headers, "");
         assert_eq!(status, expected, "{method} {path} {headers}: {json}");
+        assert!(status != 405 || head.contains(if path == chat { "allow: post" } else { "allow: get, head" }));
         assert_eq!(json["error"].is_object(), expected != 200, "{json}");
     }
     for (more, param) in [

@@ -45,9 +45,26 @@ where
     B: hyper::body::Body,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
+    let method = method_of(request.uri().path());
     match respond(request, shared).await {
         Ok(response) => response,
-        Err(error) => refusal(&error),
+        Err(error) => {
+            let mut response = refusal(&error);
+            if let Some(method) = method.filter(|_| error.status == 405) {
+                let allowed = if method == Method::GET { "GET, HEAD" } else { "POST" };
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+            }
+            response
+        }
+    }
+}
+
+/// The method of a page; `None`: there is no such page. A page that is read with GET may be asked for with HEAD.
+fn method_of(path: &str) -> Option<Method> {
+    match path {
+        "/health" | "/v1/models" => Some(Method::GET),
+        "/v1/chat/completions" | "/v1/completions" => Some(Method::POST),
+        path => path.starts_with("/v1/models/").then_some(Method::GET),
     }
 }
 
@@ -57,11 +74,8 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let path = request.uri().path().to_owned();
-    let method = match path.as_str() {
-        "/health" | "/v1/models" => Method::GET,
-        "/v1/chat/completions" | "/v1/completions" => Method::POST,
-        path if path.starts_with("/v1/models/") => Method::GET,
-        _ => return Err(ApiError::new(404, "no such page").with_code("not_found")),
+    let Some(method) = method_of(&path) else {
+        return Err(ApiError::new(404, "no such page").with_code("not_found"));
     };
     if *request.method() != method && !(method == Method::GET && *request.method() == Method::HEAD) {
         return Err(ApiError::new(405, format!("{path} requires {method}")));
@@ -206,7 +220,6 @@ pub fn refusal(error: &ApiError) -> Response<Body> {
     let headers = response.headers_mut();
     match error.status {
         401 => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-        405 => drop(headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST"))),
         429 | 503 => drop(headers.insert(RETRY_AFTER, HeaderValue::from_static("1"))),
         _ => {}
     }
