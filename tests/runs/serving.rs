@@ -292,7 +292,7 @@ fn bad_requests_and_clients_that_go_harm_nobody_else() {
         ("GET", "/v1/models", "", 401),
         ("GET", "/v1/models", "Authorization: Bearer other\r\n", 401),
         ("GET", "/v1/models", key, 200),
-        ("GET", "/v1/models/tiny", key, 200),
+        ("GET", "/v1/models/tiny", "Authorization: bearer secret\r\n", 200),
         ("GET", "/v1/models/%74iny", key, 200),
         ("GET", "/v1/models/other", key, 404),
         ("GET", "/v1/secrets", key, 404),

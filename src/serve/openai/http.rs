@@ -135,8 +135,8 @@ fn admit<B>(request: &Request<B>, shared: &Shared) -> Result<(), ApiError> {
     }
     let Some(key) = &shared.key else { return Ok(()) };
     let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    match header.and_then(|value| value.strip_prefix("Bearer ")) {
-        Some(given) if is_same(given.trim(), key) => Ok(()),
+    match header.and_then(|value| value.split_once(' ')) {
+        Some((scheme, given)) if scheme.eq_ignore_ascii_case("Bearer") && is_same(given.trim(), key) => Ok(()),
         _ => Err(ApiError::new(401, "the API key is missing or wrong").with_code("invalid_api_key")),
     }
 }
