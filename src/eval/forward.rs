@@ -32,6 +32,8 @@ pub struct ForwardModel {
     params: Rc<ParamStore>,
     /// Where the decoder is this rank's part alone: the way to the others.
     ranks: Option<Ranks>,
+    /// The devices of all stages or ranks.
+    devices: Vec<Device>,
 }
 
 /// What reads prompts and writes answers.
@@ -119,7 +121,7 @@ impl ForwardModel {
                 ));
             }
         };
-        Ok(Self { towers, language, params, folder, ranks: None })
+        Ok(Self { towers, language, params, folder, ranks: None, devices: devices.to_vec() })
     }
 
     /// Works like [`ForwardModel::load`] with the decoder's layers split among as many ranks as there are `devices`, each a thread of
@@ -150,12 +152,13 @@ impl ForwardModel {
         };
         let tower = |(it, input): (&ModelTower, &FeatureInput)| LoadedTower::load(it, input, load);
         let towers = folder.config.towers.iter().zip(folder.config.inputs()).map(tower).collect::<Result<_>>()?;
-        Ok(Self { towers, language: Language::Decoder(vec![decoder]), params, folder, ranks: Some(ranks) })
+        let (language, devices) = (Language::Decoder(vec![decoder]), devices.to_vec());
+        Ok(Self { towers, language, params, folder, ranks: Some(ranks), devices })
     }
 
-    /// Returns whether a rank has failed, so that [`ForwardModel::continue_each`] always will.
+    /// Returns whether a rank has failed, or a device computes nothing any more, so that [`ForwardModel::continue_each`] always will.
     pub fn has_failed(&self) -> bool {
-        self.ranks.as_ref().is_some_and(Ranks::have_failed)
+        self.ranks.as_ref().is_some_and(Ranks::have_failed) || !self.devices.iter().copied().all(computes)
     }
 
     /// Continues each prompt as its own decoding says, on all ranks; see [`generate_each`].
@@ -269,6 +272,12 @@ impl ForwardModel {
     }
 }
 
+/// Returns whether a device computes. Behind an error in a kernel, such as an index that is out of range, a GPU does not: every later call
+/// of the process has that error.
+fn computes(device: Device) -> bool {
+    Tensor::f_zeros([1], (Kind::Float, device)).and_then(|zero| zero.f_double_value(&[0])).is_ok()
+}
+
 /// So many stages of a decoder, with as many layers as any other, or one more in the first ones.
 fn stages_of(config: &DecoderConfig, num: usize) -> Result<Vec<Stage>, StageError> {
     let layers = config.num_layers();
@@ -312,5 +321,15 @@ impl LoadedTower {
         let mut run = Execution::forward_only(recorded.tape, params.clone(), vec![(recorded.pixels, pixels)]);
         run.forward().expect("there is no other rank");
         recorded.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_device_that_is_there_computes() {
+        assert!(computes(Device::Cpu) && !computes(Device::Cuda(99)));
     }
 }

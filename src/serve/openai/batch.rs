@@ -60,36 +60,40 @@ struct Failed {
 
 /// Makes answers together. Where that fails before a token, those to each request are made without the others, which are the same: a
 /// picture of a size that nobody thought of, or a batch that needs too much memory, costs nobody else the answer.
-pub fn answer_or_refuse(reader: &Reader, begun: &[Begun]) {
+/// Returns whether all are made.
+pub fn answer_or_refuse(reader: &Reader, begun: &[Begun]) -> bool {
     let mut make = |begun: &[Begun]| answer(reader, begun);
     make_or_refuse(begun, are_of_one_request, &mut make, &mut |begun, reason| {
         for answer in begun {
             let _ = answer.events.try_send(Event::Refused(ApiError::new(500, reason)));
         }
-    });
+    })
 }
 
 fn are_of_one_request(one: &Begun, other: &Begun) -> bool {
     one.events.same_channel(&other.events)
 }
 
-/// Makes `all`, or those of each request; `refuse` is told of those that were not made. Those of one request stand side by side.
+/// Makes `all`, or those of each request; `refuse` is told of those that are not made. Those of one request stand side by side. Returns
+/// whether all are made, at the first try.
 fn make_or_refuse<T>(
     all: &[T],
     are_of_one: fn(&T, &T) -> bool,
     make: &mut dyn FnMut(&[T]) -> Result<(), Failed>,
     refuse: &mut dyn FnMut(&[T], &str),
-) {
-    let Err(Failed { reason, is_told }) = make(all) else { return };
+) -> bool {
+    let Err(Failed { reason, is_told }) = make(all) else { return true };
     let requests: Vec<&[T]> = all.chunk_by(are_of_one).collect();
     if is_told || requests.len() == 1 {
-        return refuse(all, &reason);
+        refuse(all, &reason);
+        return false;
     }
     for request in requests {
         if let Err(Failed { reason, .. }) = make(request) {
             refuse(request, &reason);
         }
     }
+    false
 }
 
 fn answer(reader: &Reader, begun: &[Begun]) -> Result<(), Failed> {
@@ -167,10 +171,11 @@ mod tests {
                 found.push(some.join(" "));
                 Ok(())
             };
-            make_or_refuse(&all, of_one, &mut make, &mut |some, reason| {
+            let is_whole = make_or_refuse(&all, of_one, &mut make, &mut |some, reason| {
                 assert_eq!(reason, "no");
                 lost.push(some.join(" "));
             });
+            assert_eq!(is_whole, fails.is_empty());
             assert_eq!(found, made);
             assert_eq!(lost, refused);
         }

@@ -160,8 +160,7 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
         if begun.is_empty() {
             continue;
         }
-        answer_or_refuse(reader, &begun);
-        if reader.model().has_failed() {
+        if !answer_or_refuse(reader, &begun) && reader.model().has_failed() {
             return;
         }
     }
