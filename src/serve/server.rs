@@ -44,7 +44,9 @@ pub enum ServeError {
          plain text. Use 127.0.0.1 and an ssh tunnel, or --insecure-allow-plaintext if the network is isolated"
     )]
     Open { host: String },
-    #[error("the model no longer answers because one of its ranks, its GPU or its thread has failed: restart the server")]
+    #[error(
+        "the model no longer answers because one of its ranks, its GPU or its thread has failed: restart the server"
+    )]
     Ended,
 }
 

@@ -241,7 +241,8 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
 fn two_answers_see_one_picture(serving: &Serving, fixture: &Fixture) {
     let first = |folder: PathBuf| fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
     let picture = first(first(fixture.path().join("data/images/train")));
-    let parts = json!([{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": "Read the number."}]);
+    let parts =
+        json!([{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": "Read the number."}]);
     let asked = |n: u64| {
         let (status, _, answer) = serving.chat(json!({"messages": [{"role": "user", "content": parts}], "n": n}));
         assert_eq!(status, 200, "{answer}");

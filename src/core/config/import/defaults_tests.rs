@@ -288,7 +288,7 @@ fn probabilities_of_data_sets_are_their_weights() {
     let strategies = [("concat", json!("samples"), vec![]), ("interleave_under", json!(null), vec!["mix_strategy"])];
     for (strategy, mix, left) in strategies {
         let imported = import(&format!("{FACTORY}dataset: a,b\nmix_strategy: {strategy}\n")).unwrap();
-        assert_eq!((&node(&imported)["data"]["mix"], missing(&imported)), (&mix, left), "{strategy}");
+        assert_eq!((&json_of(&imported)["data"]["mix"], missing(&imported)), (&mix, left), "{strategy}");
     }
     let swift = "swift sft --model org/m --dataset a.jsonl b.jsonl --max_length 64 --interleave_prob 0.25 0.75";
     let imported = import(swift).unwrap();
@@ -307,7 +307,7 @@ fn thoughts_and_uploads_of_llama_factory_are_accounted_for() {
     }
     let others = of("default_system: Be brief.\nenable_thinking: perhaps\npush_to_hub: true\n");
     assert_eq!(missing(&others), ["enable_thinking", "push_to_hub"]);
-    assert_eq!(node(&others)["data"]["system"], "Be brief.");
+    assert_eq!(json_of(&others)["data"]["system"], "Be brief.");
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn limits_of_data_sets_and_system_messages_arrive() {
     let set = |text: &str| {
         let imported = import(text).unwrap();
         assert!(missing(&imported).is_empty(), "{:?}", imported.keys);
-        node(&imported)["data"]["train"][0].clone()
+        json_of(&imported)["data"]["train"][0].clone()
     };
     let first = json!({ "path": "hf://datasets/x/y", "max_samples": 50 });
     assert_eq!(set(&format!("{TRL}dataset_train_split: 'train[:50]'\nmax_length: 64\n")), first);
@@ -324,19 +324,19 @@ fn limits_of_data_sets_and_system_messages_arrive() {
     let of = |text: &str| import(text).unwrap();
     let swift = "swift sft --model org/m --max_length 64 --dataset 'a.jsonl#x' --val_dataset 'b.jsonl#5'";
     let imported = of(swift);
-    assert_eq!(node(&imported)["data"]["train"], json!([{ "path": "a.jsonl" }]));
-    assert_eq!(node(&imported)["eval"]["path"], "b.jsonl");
+    assert_eq!(json_of(&imported)["data"]["train"], json!([{ "path": "a.jsonl" }]));
+    assert_eq!(json_of(&imported)["eval"]["path"], "b.jsonl");
     for part in ["no number of samples", "eval.max_samples limits"] {
         assert!(says(&imported, part), "{part}: {:?}", imported.notes);
     }
     let held = of(&format!("{AXOLOTL}test_datasets: [{{path: x/y, split: 'test[:5]'}}]\n"));
     assert_eq!(missing(&held), ["test_datasets[0].split"]);
-    assert_eq!(node(&held)["eval"]["path"], "hf://datasets/x/y/test");
+    assert_eq!(json_of(&held)["eval"]["path"], "hf://datasets/x/y/test");
     for wrong in ["max_samples: many\n", "dataset: a\nmax_samples: -1\n"] {
         assert_eq!(missing(&of(&format!("{FACTORY}{wrong}"))), ["max_samples"], "{wrong}");
     }
     let brief = of(&format!("{AXOLOTL}default_system_message: Be brief.\n"));
-    assert_eq!((&node(&brief)["data"]["system"], missing(&brief)), (&json!("Be brief."), vec![]));
+    assert_eq!((&json_of(&brief)["data"]["system"], missing(&brief)), (&json!("Be brief."), vec![]));
     assert_eq!(missing(&of("swift sft --model org/m --dataset a.jsonl --max_length 64 --system s.txt")), ["--system"]);
 }
 

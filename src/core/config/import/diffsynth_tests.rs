@@ -164,5 +164,5 @@ fn what_is_not_there_is_refused_by_name() {
 fn sizes_beyond_all_memory_do_not_wrap_around() {
     let text = WAN.replace("--height 480 --width 832 --num_frames 49", "--height 1e10 --width 1e10 --num_frames 1e18");
     let imported = import(&text.replace("ID", "Wan-AI/Wan2.1-T2V-1.3B")).unwrap();
-    assert_eq!(node(&imported)["data"]["pack"]["max_tokens"].as_u64(), Some(u64::MAX / 256));
+    assert_eq!(json_of(&imported)["data"]["pack"]["max_tokens"].as_u64(), Some(u64::MAX / 256));
 }

@@ -219,7 +219,7 @@ fn a_path_that_ends_like_a_program_is_none() {
     let options = "--model a/b --dataset c.jsonl --gradient_accumulation_steps 3";
     let of = |line: &str| {
         let imported = import(&format!("{line} {options}\n")).unwrap();
-        let found = node(&imported);
+        let found = json_of(&imported);
         (imported.from, found["train"]["global_batch_size"].as_u64(), found["data"]["image"]["max_pixels"].as_u64())
     };
     for program in ["swift/cli/sft.py", "-m swift.cli.sft"] {
@@ -230,7 +230,7 @@ fn a_path_that_ends_like_a_program_is_none() {
     }
     assert_eq!(of("python -m swift.cli.sft"), ("ms-swift", Some(3), None));
     let megatron = import("torchrun --log_dir /data/swift x/train.py --train-iters 3 --global-batch-size 8\n").unwrap();
-    assert_eq!((megatron.from, &node(&megatron)["train"]["steps"]), ("Megatron", &json!(3)));
+    assert_eq!((megatron.from, &json_of(&megatron)["train"]["steps"]), ("Megatron", &json!(3)));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_weight_of_0_of_the_load_balancing_loss_is_a_key_of_mixtures_alone() {
         let options = format!("--max_length 64 --router_aux_loss_coef {weight}");
         let imported = import(&format!("swift sft --model {model} --dataset a.jsonl {options}\n")).unwrap();
         assert_eq!(missing(&imported), [""; 0]);
-        node(&imported)["model"]["moe"]["aux_loss_coef"].as_f64()
+        json_of(&imported)["model"]["moe"]["aux_loss_coef"].as_f64()
     };
     assert_eq!(of("org/text-7B", "0"), None);
     assert_eq!((of("org/text-30B-A3B", "0"), of("org/text-30B-A3B", "1e-3")), (Some(0.0), Some(1e-3)));

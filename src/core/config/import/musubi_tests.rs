@@ -1,6 +1,6 @@
 //! Commands and data sets in the manner of musubi-tuner's documentation, and what comes of them.
 
-use super::tests::{arrived, missing, settled};
+use super::tests::{arrived, json_of, missing, settled};
 use super::*;
 use crate::config::load_text;
 use serde_json::json;
@@ -32,10 +32,6 @@ target_frames = [51]
 frame_extraction = "head"
 source_fps = 30.0
 "#;
-
-fn node(imported: &Imported) -> Value {
-    crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
-}
 
 /// Writes a file of data sets, and returns their folder.
 fn folder(sets: &str) -> tempfile::TempDir {
@@ -72,7 +68,7 @@ fn a_lora_of_musubi_tuner_arrives() {
     assert_eq!((train.epochs, train.global_batch_size, train.lr, train.clip_grad), (Some(48.0), 2, 2e-4, 1.0));
     assert_eq!((train.optimizer.weight_decay, train.optimizer.betas), (0.1, [0.9, 0.99]));
     assert_eq!((data.video.frames, data.pack.max_tokens), (Some(49), 20_280));
-    let found = node(&imported);
+    let found = json_of(&imported);
     assert_eq!(found["model"]["load"], json!("Wan-AI/Wan2.1-T2V-1.3B-Diffusers"));
     let foundation = &found["model"]["foundation"];
     assert_eq!(foundation["lora"], json!({ "r": 32, "alpha": 1.0, "loraplus_lr_ratio": 4.0 }));
@@ -106,7 +102,7 @@ fn data_sets_of_several_sizes_are_told() {
                 image_directory = \"DIR/pictures\"\nresolution = [640, 480]\nnum_repeats = 2\n\
                 caption_extension = \".cap\"\nbatch_size = 4\n";
     let (imported, dir) = of_sets(WAN, sets);
-    let found = node(&imported);
+    let found = json_of(&imported);
     let [list, pictures] = ["list.jsonl", "pictures"].map(|name| format!("{dir}/{name}"));
     assert_eq!(found["data"]["train"], json!([{ "path": list, "media_dir": "." }, { "path": pictures }]));
     assert_eq!(found["data"]["video"], json!({ "area": "512x512", "frames": 25, "take": "chunks" }));
@@ -125,7 +121,7 @@ fn data_sets_of_several_sizes_are_told() {
         let sets = format!("[general]\nresolution = {size}\n[[datasets]]\nimage_directory = \"DIR/pictures\"\n");
         let (imported, _) = of_sets(WAN, &sets);
         assert!(missing(&imported).contains(&"general.resolution"), "{:?}", imported.keys);
-        assert_eq!(node(&imported)["data"]["image"], Value::Null, "{size}");
+        assert_eq!(json_of(&imported)["data"]["image"], Value::Null, "{size}");
     }
 }
 
@@ -149,7 +145,7 @@ fn noise_levels_of_musubi_tuner_arrive() {
         ),
     ] {
         let imported = of(options);
-        assert_eq!(node(&imported)["train"]["sigma"], sigma, "{options}");
+        assert_eq!(json_of(&imported)["train"]["sigma"], sigma, "{options}");
         assert_eq!(missing(&imported), ["--dataset_config"], "{options}");
     }
     let told = |options: &str| missing(&of(options)).iter().any(|key| *key != "--dataset_config");
@@ -158,7 +154,7 @@ fn noise_levels_of_musubi_tuner_arrive() {
     for options in ["--timestep_sampling qwen_shift", "--timestep_sampling flux_shift", "--min_timestep 9"] {
         assert!(told(options), "{options}");
     }
-    assert_eq!(node(&of("--weighting_scheme cosmap"))["train"]["loss"], json!({ "weight": "cosmap" }));
+    assert_eq!(json_of(&of("--weighting_scheme cosmap"))["train"]["loss"], json!({ "weight": "cosmap" }));
     let squeezed = |options: &str| {
         let imported = of(&format!("--timestep_sampling shift --max_timestep 900 {options}"));
         imported.notes.iter().any(|note| note.contains("squeezes"))
@@ -168,14 +164,14 @@ fn noise_levels_of_musubi_tuner_arrive() {
 
 #[test]
 fn the_model_goes_by_task_and_file() {
-    let model = |options: &str| node(&of(options))["model"].clone();
+    let model = |options: &str| json_of(&of(options))["model"].clone();
     assert_eq!(model("")["load"], json!("Wan-AI/Wan2.1-T2V-14B-Diffusers"));
     let larger = model("--task i2v-14B --dit wan2.1_i2v_720p_14B_bf16.safetensors");
     assert_eq!(larger["load"], json!("Wan-AI/Wan2.1-I2V-14B-720P-Diffusers"));
     let low = "--task t2v-A14B --timestep_sampling shift --min_timestep 0 --max_timestep 875 --timestep_boundary 875 \
                --preserve_distribution_shape";
     let imported = of(low);
-    let found = node(&imported);
+    let found = json_of(&imported);
     let expected = json!({ "load": "Wan-AI/Wan2.2-T2V-A14B-Diffusers", "experts": "low" });
     assert_eq!(["load", "experts"].map(|key| &found["model"][key]), ["load", "experts"].map(|key| &expected[key]));
     assert_eq!((&found["train"]["sigma"]["max"], missing(&imported)), (&Value::Null, vec!["--dataset_config"]));
@@ -184,7 +180,7 @@ fn the_model_goes_by_task_and_file() {
     let both = model("--task i2v-A14B --dit low_noise.safetensors --dit_high_noise high_noise.safetensors");
     assert_eq!((&both["load"], &both["experts"]), (&json!("Wan-AI/Wan2.2-I2V-A14B-Diffusers"), &Value::Null));
     let unsaid = import("python wan_train_network.py --task $TASK --dit a --dataset_config b\n").unwrap();
-    assert!(node(&unsaid)["model"]["load"].is_null() && missing(&unsaid).contains(&"--dit"), "{:?}", unsaid.keys);
+    assert!(json_of(&unsaid)["model"]["load"].is_null() && missing(&unsaid).contains(&"--dit"), "{:?}", unsaid.keys);
 }
 
 const QWEN: &str = "accelerate launch --num_processes 2 src/musubi_tuner/qwen_image_train_network.py \
@@ -200,7 +196,7 @@ fn an_editing_model_arrives() {
                 image_jsonl_file = \"DIR/list.jsonl\"\nnum_repeats = 5\ncontrol_resolution = [1024, 1024]\n\
                 control_directory = \"DIR/pictures\"\n";
     let (imported, _) = of_sets(QWEN, sets);
-    let found = node(&imported);
+    let found = json_of(&imported);
     assert_eq!((&found["model"]["load"], &found["run"]["name"]), (&json!("m/edit"), &json!("imported")));
     assert_eq!(found["model"]["foundation"]["lora"], json!({ "adapter": "a.safetensors" }));
     assert_eq!(found["train"]["sigma"], json!({ "density": "logit_normal", "std": 1.0, "shift": "auto" }));
@@ -216,7 +212,7 @@ fn an_editing_model_arrives() {
                  --full_bf16 --optimizer_type adafactor --optimizer_args relative_step=False --fused_backward_pass \
                  --max_grad_norm 0 --network_dim 4\n";
     let imported = import(whole).unwrap();
-    let found = node(&imported);
+    let found = json_of(&imported);
     assert_eq!(found["model"], json!({ "load": "Qwen/Qwen-Image-2512" }));
     assert_eq!(found["train"]["clip_grad"].as_f64(), Some(0.0));
     let told = ["--dataset_config", "--fused_backward_pass", "--optimizer_type", "optimizer_args relative_step"];
@@ -243,7 +239,7 @@ fn options_in_toml_arrive_alone_and_below_a_command() {
         let imported = import(&format!("{launcher} --config_file {name} --learning_rate 2e-4\n")).unwrap();
         assert_eq!(of(&imported), ("musubi-tuner", Some(2e-4), Some(10), Some(2.0)), "{name}");
         assert!(settled(&imported).contains(&path.as_str()), "{:?}", imported.keys);
-        assert_eq!(node(&imported)["pools"]["foundation"], json!({ "replicas": 4, "zero": 0 }));
+        assert_eq!(json_of(&imported)["pools"]["foundation"], json!({ "replicas": 4, "zero": 0 }));
     }
     let unknown = import(&text.replace("networks.lora_wan", "networks.lora")).unwrap_err().to_string();
     assert!(unknown.contains("import the command with --config_file"), "{unknown}");

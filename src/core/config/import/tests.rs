@@ -115,10 +115,7 @@ fn llama_factorys_keys_arrive_and_the_others_are_named() {
         (config.run.name.as_str(), config.pools.foundation.zero, config.train.warmup_ratio),
         ("dpo", 3, Some(0.1))
     );
-    assert_eq!(
-        fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
-        ["quantization_bit", "some_new_key"]
-    );
+    assert_eq!(fates(&imported, |fate| matches!(fate, Fate::Missing(_))), ["quantization_bit", "some_new_key"]);
     assert_eq!(config.data.train[0].max_samples, Some(1000));
     let settled = fates(&imported, |fate| matches!(fate, Fate::Settled(_)));
     assert!(settled.contains(&"plot_loss") && settled.contains(&"trust_remote_code"), "{settled:?}");
