@@ -17,8 +17,9 @@ use loongforge_torch::model::ModelConfig;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, FilesOf, Rewrite, renamed, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
 use serde_json::Value;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -267,8 +268,10 @@ impl<'a> Draft<'a> {
         fs::create_dir_all(parent).map_err(io(parent))?;
         let prefix = unfinished(out);
         remove_left(parent, &prefix);
-        // Beside it, so that the rename stays on one disk.
-        let dir = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent).map_err(io(parent))?;
+        // Beside it, so that the rename stays on one disk. A temporary folder is its owner's alone unless it is told otherwise.
+        let mut drafts = tempfile::Builder::new();
+        drafts.prefix(&prefix).permissions(Permissions::from_mode(0o777));
+        let dir = drafts.tempdir_in(parent).map_err(io(parent))?;
         let opened = File::open(dir.path()).map_err(io(parent))?;
         // Without locks in the file system nobody takes it for one that was left.
         let _ = opened.try_lock();
@@ -283,12 +286,8 @@ impl<'a> Draft<'a> {
     /// # Errors
     /// The folder cannot be moved.
     pub fn publish(self) -> Result<(), ExportError> {
-        use std::os::unix::fs::PermissionsExt;
         let draft = self.dir.keep();
-        // A temporary folder is its owner's alone.
-        let moved = fs::rename(&draft, self.out)
-            .and_then(|()| fs::set_permissions(self.out, fs::Permissions::from_mode(0o755)));
-        moved.map_err(|source| {
+        fs::rename(&draft, self.out).map_err(|source| {
             let _ = fs::remove_dir_all(&draft);
             ExportError::Io { path: self.out.to_owned(), source }
         })
@@ -381,5 +380,9 @@ mod tests {
         let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, [".more.unfinished-a", "out"]);
+        let usual = dir.path().join("usual");
+        fs::create_dir(&usual).unwrap();
+        let [out, usual] = [out, usual].map(|path| path.metadata().unwrap().permissions().mode());
+        assert_eq!(out, usual);
     }
 }

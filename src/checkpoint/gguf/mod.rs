@@ -40,7 +40,9 @@ use loongforge_torch::train::Adapters;
 use loongforge_torch::train::hf::{Checkpoint, Dtype};
 use names::Architecture;
 use plan::{Plan, Planned};
+use std::fs::Permissions;
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tch::{Kind, Tensor};
 use tokens::Files;
@@ -137,7 +139,10 @@ fn write_file(
     let prefix = unfinished(out);
     remove_left(parent, &prefix);
     // Beside it, so that the rename stays on one disk.
-    let draft = tempfile::Builder::new().prefix(&prefix).tempfile_in(parent).map_err(io)?;
+    let mut drafts = tempfile::Builder::new();
+    // A temporary file is its owner's alone unless it is told otherwise.
+    drafts.prefix(&prefix).permissions(Permissions::from_mode(0o666));
+    let draft = drafts.tempfile_in(parent).map_err(io)?;
     let _ = draft.as_file().try_lock();
     let mut writer = BufWriter::new(draft);
     write_header(&mut writer, metadata, &plan.descriptions()).map_err(io)?;
@@ -149,7 +154,7 @@ fn write_file(
     }
     let draft = writer.into_inner().map_err(|error| io(error.into_error()))?;
     draft.as_file().sync_all().map_err(io)?;
-    publish(draft, out).map_err(io)
+    draft.persist_noclobber(out).map(drop).map_err(|error| io(error.error))
 }
 
 enum Failed {
@@ -195,11 +200,4 @@ fn of_checkpoint(checkpoint: &Checkpoint) -> TensorType {
         Some((false, Dtype::F32 | Dtype::F64)) => TensorType::F32,
         _ => TensorType::Bf16,
     }
-}
-
-/// Gives a draft its name, readable by all as other files.
-fn publish(draft: tempfile::NamedTempFile, out: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    draft.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-    draft.persist_noclobber(out).map(drop).map_err(|error| error.error)
 }
