@@ -163,8 +163,7 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
 
 /// Returns the tensor of a head that is the embedding, which the adapters change: a base may store it once more, as it was.
 fn head_of_changed(model: &ModelConfig, adapters: &Adapters) -> Option<String> {
-    let decoder = model.decoder().filter(|decoder| decoder.tie_word_embeddings)?;
-    let [embedding, head] = [&decoder.names.embed, &decoder.names.head].map(|module| format!("{module}.weight"));
+    let [embedding, head] = model.tied_head()?;
     adapters.changes(&embedding).then_some(head)
 }
 

@@ -27,7 +27,7 @@ pub fn expect_fit(folder: &Path, model: &ModelConfig, options: &LoadOptions) -> 
     let networks = networks.map(|network| format!("{}.*", network.name));
     let ignore = options.ignore.iter().cloned().chain(carried).chain(networks).collect();
     compare_weights(&model.specs(), &checkpoint, &LoadOptions { ignore, ..options.clone() })?;
-    if is_tied(model) { expect_same_head(&checkpoint, model, &options.ignore) } else { Ok(()) }
+    expect_same_head(&checkpoint, model, &options.ignore)
 }
 
 /// Sees to it that a head in `folder` is the embedding where the config says that they are one: nothing would read a head that
@@ -36,17 +36,12 @@ pub fn expect_fit(folder: &Path, model: &ModelConfig, options: &LoadOptions) -> 
 /// # Errors
 /// They differ, or a file is torn.
 pub fn expect_tied_head(folder: &Path, model: &ModelConfig) -> Result<(), FitError> {
-    if is_tied(model) { expect_same_head(&Checkpoint::open(folder)?, model, &[]) } else { Ok(()) }
-}
-
-fn is_tied(model: &ModelConfig) -> bool {
-    model.decoder().is_some_and(|decoder| decoder.tie_word_embeddings)
+    if model.tied_head().is_some() { expect_same_head(&Checkpoint::open(folder)?, model, &[]) } else { Ok(()) }
 }
 
 /// `ignored`: patterns of tensors that are left out on purpose.
 fn expect_same_head(checkpoint: &Checkpoint, model: &ModelConfig, ignored: &[String]) -> Result<(), FitError> {
-    let Some(decoder) = model.decoder() else { return Ok(()) };
-    let [embedding, head] = [&decoder.names.embed, &decoder.names.head].map(|module| format!("{module}.weight"));
+    let Some([embedding, head]) = model.tied_head() else { return Ok(()) };
     let (Some(table), Some(own)) = (checkpoint.get(&embedding), checkpoint.get(&head)) else { return Ok(()) };
     if ignored.iter().any(|pattern| glob(pattern, &head)) || are_equal(checkpoint, table, own)? {
         return Ok(());
@@ -136,5 +131,31 @@ mod tests {
         assert!(!is_taken && error.contains("lm_head.weight differs from model.embed_tokens.weight"), "{error}");
         assert_eq!(check(table.shallow_clone() * 2.0, true, &["lm_head.*".to_owned()]), (false, Ok(())));
         assert!(check(table.shallow_clone() * 2.0, false, &[]).0);
+    }
+
+    /// Its head has a name of its own, and its table another one than those of decoders.
+    #[test]
+    fn a_head_in_a_folder_of_florence_2_must_be_the_same() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/florence/florence2-seed1");
+        let config: Value = serde_json::from_slice(&std::fs::read(fixture.join("config.json")).unwrap()).unwrap();
+        let model = ModelConfig::from_hf(&config).unwrap();
+        let tensors = Tensor::read_safetensors(fixture.join("model.safetensors")).unwrap();
+        let table = tensors.iter().find(|(name, _)| name == "model.language_model.shared.weight").unwrap();
+        let table = table.1.shallow_clone();
+        let folder = tempfile::tempdir().unwrap();
+        let check = |head: Tensor| {
+            let mut stored: Vec<_> = tensors.iter().map(|(name, it)| (name.clone(), it.shallow_clone())).collect();
+            stored.push(("lm_head.weight".to_owned(), head));
+            write_tensor_file(&stored, &[], folder.path(), "model.safetensors").unwrap();
+            let fits = expect_fit(folder.path(), &model, &load_options(&config)).map_err(|error| error.to_string());
+            (expect_tied_head(folder.path(), &model).is_ok(), fits)
+        };
+        assert_eq!(check(table.shallow_clone()), (true, Ok(())));
+        let (is_taken, error) = check(table * 2.0);
+        let error = error.unwrap_err();
+        assert!(
+            !is_taken && error.contains("lm_head.weight differs from model.language_model.shared.weight"),
+            "{error}"
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::bart::EncoderDecoderConfig;
 use super::decoder::{DecoderConfig, DecoderFamily};
 use super::foundation::FoundationFamily;
 use super::keys::{Keys, ModelConfigError};
@@ -72,6 +73,18 @@ impl ModelConfig {
     /// The decoder, where the foundation is one.
     pub fn decoder(&self) -> Option<&DecoderConfig> {
         self.foundation.as_decoder()
+    }
+
+    /// Returns what files call the table of tokens and the head, where these are one tensor.
+    pub fn tied_head(&self) -> Option<[String; 2]> {
+        let modules = match (self.decoder(), self.foundation.as_encoder_decoder()) {
+            (Some(decoder), _) if decoder.tie_word_embeddings => {
+                [decoder.names.embed.clone(), decoder.names.head.clone()]
+            }
+            (None, Some(both)) => [both.table(), EncoderDecoderConfig::HEAD.to_owned()],
+            _ => return None,
+        };
+        Some(modules.map(|module| format!("{module}.weight")))
     }
 
     /// Changes the decoder; `None` where the foundation is none.

@@ -114,7 +114,7 @@ impl ModelConfig {
         let both = self.foundation.as_encoder_decoder().map(EncoderDecoderConfig::table);
         let tree = match (tied, both) {
             (Some(names), _) => TreeNames::of(config).with_tied(&names.embed, &names.head),
-            (None, Some(table)) => TreeNames::of(config).with_tied(&table, "lm_head"),
+            (None, Some(table)) => TreeNames::of(config).with_tied(&table, EncoderDecoderConfig::HEAD),
             (None, None) => TreeNames::of(config),
         };
         ModelConfig { tree, ..self }

@@ -26,6 +26,9 @@ pub struct EncoderDecoder {
 }
 
 impl EncoderDecoderConfig {
+    /// Files call the head's module so, whose weight is the table's.
+    pub const HEAD: &'static str = "lm_head";
+
     /// All parameters.
     pub fn specs(&self) -> Vec<ParamSpec> {
         let mut specs = vec![Tokens::spec(&self.bart, TABLE)];

@@ -31,7 +31,7 @@ const NEVER_NEEDED: [&str; 11] = [
 ];
 
 /// Tables with one row a token: by the last two segments of their names.
-const TOKEN_TABLES: [&str; 7] = [
+const TOKEN_TABLES: [&str; 8] = [
     "embed_tokens.weight",
     "lm_head.weight",
     "wte.weight",
@@ -39,6 +39,8 @@ const TOKEN_TABLES: [&str; 7] = [
     "output.weight",
     "word_embeddings.weight",
     "shared_head.head.weight",
+    // BART's, which is its head as well.
+    "shared.weight",
 ];
 
 /// Describes how strictly a folder is compared and what is made of it.
