@@ -344,6 +344,29 @@ mod tests {
     }
 
     #[test]
+    fn a_finite_value_that_would_be_infinite_is_refused_by_the_name_of_its_tensor() {
+        let dir = tempfile::tempdir().unwrap();
+        let [model, out] = ["model", "out"].map(|name| dir.path().join(name));
+        fs::create_dir(&model).unwrap();
+        fs::write(model.join("config.json"), "{}").unwrap();
+        let tensors = [("small", 1f32), ("large", -7e4)]
+            .map(|(name, value)| (name.to_owned(), Tensor::from_slice(&[value, f32::INFINITY, 0.5])));
+        write_tensor_file(&tensors, &[], model.as_path(), "model.safetensors").unwrap();
+        let write = |dtype| {
+            let dtype = Some(dtype);
+            let how = Export { base: None, dtype, max_shard_size: 40_000, dequantize: false, for_transformers: false };
+            export(&model, &out, &how)
+        };
+        let error = write(Dtype::F16).unwrap_err().to_string();
+        assert!(error.contains("model: large: F16 would make 1 of its finite values infinite, such as 7e4"), "{error}");
+        assert!(!out.exists());
+        write(Dtype::BF16).unwrap();
+        let written = Checkpoint::open(&out).unwrap();
+        let values = written.read(written.get("small").unwrap(), Kind::Float).unwrap();
+        assert_eq!(values, Tensor::from_slice(&[1f32, f32::INFINITY, 0.5]));
+    }
+
+    #[test]
     fn files_of_a_read_only_base_are_writable_in_what_is_exported() {
         let dir = tempfile::tempdir().unwrap();
         let [weights, adapters, out] = ["weights", "adapters", "out"].map(|name| dir.path().join(name));

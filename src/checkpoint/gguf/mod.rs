@@ -36,8 +36,8 @@ pub use container::TensorType;
 use container::{Metadata, write_header, write_padding};
 use json_file::read_json;
 use loongforge_core::data::ChatTemplate;
-use loongforge_torch::train::Adapters;
-use loongforge_torch::train::hf::{Checkpoint, Dtype};
+use loongforge_torch::train::hf::{Beyond, Checkpoint, Dtype};
+use loongforge_torch::train::{Adapters, WeightsError};
 use names::Architecture;
 use plan::{Plan, Planned};
 use std::fs::Permissions;
@@ -170,8 +170,15 @@ fn write_tensor(
     planned: &Planned,
 ) -> Result<(), Failed> {
     let kind = planned.description.kind;
-    let read = |error| Failed::Read(ExportError::Weights(loongforge_torch::train::WeightsError::from(error)));
-    let mut write = |values: &Tensor| writer.write_all(&encoded(values, kind)).map_err(Failed::Write);
+    let read = |error| Failed::Read(ExportError::Weights(WeightsError::from(error)));
+    let beyond = |error: Beyond| {
+        let (folder, reason) = (checkpoint.folder().to_owned(), format!("{}: {error}", planned.description.name));
+        Failed::Read(ExportError::Weights(WeightsError::Convert { folder, reason }))
+    };
+    let mut write = |values: &Tensor| {
+        let encoded = encoded(values, kind).map_err(beyond)?;
+        writer.write_all(&encoded).map_err(Failed::Write)
+    };
     if let Some(made) = &planned.made {
         write(&Tensor::from_slice(made))?;
     }

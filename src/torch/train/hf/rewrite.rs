@@ -4,6 +4,7 @@
 use super::checkpoint::{Checkpoint, num_bytes};
 use super::dtype::Dtype;
 use super::error::WeightsError;
+use super::narrow::narrowed;
 use super::save::{Entry, Writer, deal};
 use super::shards::shard_name;
 use super::stored::Stored;
@@ -38,7 +39,8 @@ pub fn renamed(name: &str, begins: &[(&str, &str)]) -> String {
 /// Tensors that are no floats are copied. What `adapters` add is added in float32.
 ///
 /// # Errors
-/// A file cannot be read or written, or a tensor's type is one that cannot be converted.
+/// A file cannot be read or written, a tensor's type is one that cannot be converted, or finite values would be infinite in the type
+/// that they are written in.
 pub fn rewrite(
     checkpoint: &Checkpoint,
     adapters: Option<&Adapters>,
@@ -70,11 +72,10 @@ pub fn rewrite(
             let (stored, to) = (tensors[index].1, entries[index].dtype);
             let name = tensors[index].0;
             match adapters.filter(|adapters| adapters.changes(name)) {
-                None => copy(checkpoint, stored, to, &mut writer)?,
+                None => copy(checkpoint, (name, stored), to, &mut writer)?,
                 Some(adapters) => {
                     let changed = plain(stored, adapters.apply(name, &checkpoint.read(stored, Kind::Float)?));
-                    writer
-                        .write_tensor(&changed.to_kind(to.kind().expect("only types that tensors have are written")))?;
+                    writer.write_tensor(&within(checkpoint, name, &changed, to)?)?;
                 }
             }
         }
@@ -95,9 +96,20 @@ pub fn rewrite(
     Ok(saved)
 }
 
-fn copy(checkpoint: &Checkpoint, stored: &Stored, to: Dtype, writer: &mut Writer<'_>) -> Result<(), WeightsError> {
-    let kind = to.kind().expect("only types that tensors have are written");
-    let Some(&rows) = stored.shape.first() else { return writer.write(bytes(&checkpoint.read(stored, kind)?)) };
+fn copy(
+    checkpoint: &Checkpoint,
+    (name, stored): (&str, &Stored),
+    to: Dtype,
+    writer: &mut Writer<'_>,
+) -> Result<(), WeightsError> {
+    // What is rounded is read in a type that has all of it.
+    let kind = match stored.dtype {
+        Dtype::F64 if to != Dtype::F64 => Kind::Double,
+        from if stored.is_packed() || from.is_plain_float() && from != to => Kind::Float,
+        _ => to.kind().expect("only types that tensors have are written"),
+    };
+    let mut write = |values: Tensor| writer.write(bytes(&within(checkpoint, name, &values, to)?));
+    let Some(&rows) = stored.shape.first() else { return write(checkpoint.read(stored, kind)?) };
     // There may be any number of rows without values.
     if stored.shape.contains(&0) {
         return Ok(());
@@ -106,10 +118,21 @@ fn copy(checkpoint: &Checkpoint, stored: &Stored, to: Dtype, writer: &mut Writer
     let mut start = 0;
     while start < rows {
         let len = step.min(rows - start);
-        writer.write(bytes(&plain(stored, checkpoint.read_rows(stored, start, len, kind)?)))?;
+        write(plain(stored, checkpoint.read_rows(stored, start, len, kind)?))?;
         start += len;
     }
     Ok(())
+}
+
+/// Returns values of the tensor of this name as they are written.
+///
+/// # Errors
+/// Finite ones would be infinite.
+fn within(checkpoint: &Checkpoint, name: &str, values: &Tensor, to: Dtype) -> Result<Tensor, WeightsError> {
+    narrowed(values, to).map_err(|beyond| WeightsError::Convert {
+        folder: checkpoint.folder().to_owned(),
+        reason: format!("{}: {beyond}", name.escape_debug()),
+    })
 }
 
 /// Whole rows of a tensor as the plain tensor has them.
