@@ -14,7 +14,7 @@ use loongforge_core::files;
 use loongforge_core::message::SavedFile;
 use loongforge_core::text::shell_word;
 use loongforge_torch::model::ModelConfig;
-use loongforge_torch::train::hf::{Checkpoint, Dtype, FilesOf, Rewrite, renamed, rewrite};
+use loongforge_torch::train::hf::{Checkpoint, Dtype, FilesOf, LoadOptions, Rewrite, renamed, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
@@ -103,7 +103,9 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     let adapters = match &found.adapters {
         Some(adapters) => {
             let model = ModelFolder::open_plain(&found.config)?;
-            expect_fit(&found.weights, &model.config, &load_options(&model.json))?;
+            let resize_embeddings = found.may_grow();
+            let options = LoadOptions { resize_embeddings, ..load_options(&model.json) };
+            expect_fit(&found.weights, &model.config, &options)?;
             if how.dtype.is_none() {
                 carried_parts = model.config.carried.prefixes;
             }
@@ -113,13 +115,8 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
         }
         None => None,
     };
-    let (mut said, layout) = match Llava::of(&config).filter(|_| how.for_transformers) {
-        None => (Vec::new(), None),
-        Some(Ok(layout)) => (vec![format!("the parts are written as {CLASS} of transformers")], Some(layout)),
-        Some(Err(why)) => {
-            (vec![format!("no class of transformers has the layout of these parts, which is kept: {why}")], None)
-        }
-    };
+    let (mut said, layout) = if how.for_transformers { layout_of(&config) } else { (Vec::new(), None) };
+    said.extend(adapters.iter().flat_map(told_grown));
     let config = layout.as_ref().map_or(config, |layout| layout.config.clone());
     let draft = Draft::beside(out)?;
     let to = draft.path();
@@ -161,10 +158,32 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     Ok(Exported { num_files: files.len(), bytes: files.iter().map(|file| file.bytes).sum(), said })
 }
 
+/// Returns the layout that a class of transformers has for a model of parts, if it is one, and what to say of it.
+fn layout_of(config: &Value) -> (Vec<String>, Option<Llava>) {
+    match Llava::of(config) {
+        None => (Vec::new(), None),
+        Some(Ok(layout)) => (vec![format!("the parts are written as {CLASS} of transformers")], Some(layout)),
+        Some(Err(why)) => {
+            (vec![format!("no class of transformers has the layout of these parts, which is kept: {why}")], None)
+        }
+    }
+}
+
 /// Returns the tensor of a head that is the embedding, which the adapters change: a base may store it once more, as it was.
 fn head_of_changed(model: &ModelConfig, adapters: &Adapters) -> Option<String> {
     let [embedding, head] = model.tied_head()?;
     adapters.changes(&embedding).then_some(head)
+}
+
+/// Tells which tables of tokens have more rows than the base's.
+pub(super) fn told_grown(adapters: &Adapters) -> impl Iterator<Item = String> {
+    adapters.grown().iter().map(|(name, shape)| {
+        let rows = shape.first().copied().unwrap_or_default();
+        format!(
+            "{name} has {rows} rows, more than in the base: those that the adapters do not hold are the mean of the others, as in \
+             the run"
+        )
+    })
 }
 
 /// Writes a file into a folder of `dir`, which is made where it is not there.

@@ -15,7 +15,7 @@ use loongforge_torch::model::{
 };
 use loongforge_torch::params::{ParamSpec, ParamStore};
 use loongforge_torch::tape::{Execution, Policy};
-use loongforge_torch::train::hf::Checkpoint;
+use loongforge_torch::train::hf::{Checkpoint, LoadOptions, Origin, load_weights_from};
 use loongforge_torch::train::{Adapters, load_weights};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -73,9 +73,10 @@ impl ForwardModel {
             Ok(Adapters::open(adapters, &folder.config, &Checkpoint::open(weights)?)?)
         };
         let adapters = adapters.as_ref().map(open).transpose()?;
+        let options = LoadOptions { resize_embeddings: folders.may_grow(), ..LoadOptions::default() };
         let load_on = |specs: Vec<ParamSpec>, device: Device| -> Result<Rc<ParamStore>> {
             let params = ParamStore::new(specs, kind, device);
-            load_weights(&params, weights)?;
+            load_weights_from(&params, &Origin::whole(Checkpoint::open(weights)?), &options)?;
             params.set_trainable(false);
             adapters.iter().for_each(|adapters| adapters.add_to(&params));
             Ok(Rc::new(params))

@@ -108,6 +108,12 @@ impl ModelFolders {
         let config = if folder.join("config.json").is_file() { named() } else { weights.clone() };
         Ok(Self { weights, adapters: Some(named()), config })
     }
+
+    /// Returns whether the model may have more tokens than the weights: the config beside a run's adapters says how many there are, to
+    /// which the run has grown the tables of their base (`model.resize_embeddings`).
+    pub fn may_grow(&self) -> bool {
+        self.adapters.is_some() && self.config != self.weights
+    }
 }
 
 /// Returns the folder in which a checkpoint's run was started: what is left of the checkpoint's path before `run.dir`.

@@ -26,7 +26,7 @@ mod values;
 mod vocabulary;
 mod word_pieces;
 
-use super::export::{ExportError, Exported, remove_left, unfinished};
+use super::export::{ExportError, Exported, remove_left, told_grown, unfinished};
 use super::fit::{expect_fit, load_options};
 use super::row_blocks;
 use crate::model::folder::ModelFolder;
@@ -36,7 +36,7 @@ pub use container::TensorType;
 use container::{Metadata, write_header, write_padding};
 use json_file::read_json;
 use loongforge_core::data::ChatTemplate;
-use loongforge_torch::train::hf::{Beyond, Checkpoint, Dtype};
+use loongforge_torch::train::hf::{Beyond, Checkpoint, Dtype, LoadOptions};
 use loongforge_torch::train::{Adapters, WeightsError};
 use names::Architecture;
 use plan::{Plan, Planned};
@@ -93,21 +93,22 @@ pub fn export_gguf(
     if let Some((_, packed)) = checkpoint.tensors().find(|(_, stored)| stored.is_packed() && !dequantize) {
         return Err(ExportError::Packed { folder: found.weights, format: packed.format() });
     }
-    expect_fit(&found.weights, &model.config, &load_options(&model.json))?;
+    let options = LoadOptions { resize_embeddings: found.may_grow(), ..load_options(&model.json) };
+    expect_fit(&found.weights, &model.config, &options)?;
     let adapters = found.adapters.as_ref().map(|adapters| Adapters::open(adapters, &model.config, &checkpoint));
     let adapters = adapters.transpose()?;
     let kind = kind.unwrap_or_else(|| of_checkpoint(&checkpoint));
     let turned = architecture.turns_neighbors().then_some(described.num_heads);
     let plan = Plan::new(
         architecture,
-        &checkpoint,
+        (&checkpoint, adapters.as_ref()),
         decoder.tie_word_embeddings,
         turned,
         described.frequency_factors.as_deref(),
         kind,
     );
     let plan = plan.map_err(|reason| ExportError::Form { path: found.weights.clone(), reason })?;
-    said.extend(plan.said());
+    said.extend(adapters.iter().flat_map(told_grown).chain(plan.said()));
 
     let generation = read_json(&found.config.join("generation_config.json"))?;
     let name =

@@ -2,6 +2,7 @@
 
 use super::container::{Description, Q8_0_VALUES, TensorType};
 use super::names::{Architecture, Goes, destination, order};
+use loongforge_torch::train::Adapters;
 use loongforge_torch::train::hf::Checkpoint;
 use std::collections::BTreeMap;
 use tch::Tensor;
@@ -28,14 +29,14 @@ pub struct Planned {
 pub struct Plan(Vec<Planned>);
 
 impl Plan {
-    /// `heads`: those of queries and keys where their channels lie in another order; `frequencies`: what divides those of rotary
+    /// `adapters` are those that are added to the checkpoint; `heads`: those of queries and keys where their channels lie in another order; `frequencies`: what divides those of rotary
     /// embeddings; `kind`: the type of matrices.
     ///
     /// # Errors
     /// A tensor has no place in llama.cpp's architecture, or an expert is missing.
     pub fn new(
         architecture: Architecture,
-        checkpoint: &Checkpoint,
+        (checkpoint, adapters): (&Checkpoint, Option<&Adapters>),
         is_tied: bool,
         heads: Option<[i64; 2]>,
         frequencies: Option<&[f32]>,
@@ -64,7 +65,10 @@ impl Plan {
         let mut planned = Vec::new();
         for (name, sources) in whole {
             let is_stack = stacks.contains(&name);
-            let shape = |source: &String| checkpoint.get(source).map(|stored| stored.plain_shape()).unwrap_or_default();
+            let shape = |source: &String| {
+                let grown = adapters.and_then(|adapters| adapters.grown().get(source)).cloned();
+                grown.or_else(|| Some(checkpoint.get(source)?.plain_shape())).unwrap_or_default()
+            };
             let first = sources.values().next().map(shape).unwrap_or_default();
             if sources.keys().enumerate().any(|(at, number)| at != *number)
                 || sources.values().any(|it| shape(it) != first)

@@ -287,3 +287,42 @@ fn adapters_are_added_as_for_transformers() {
     let changed: Vec<&String> = ours.keys().filter(|name| ours[*name] != plain[*name]).collect();
     assert_eq!(changed, ["blk.0.attn_q.weight", "blk.1.attn_q.weight"]);
 }
+
+/// The run has trained adapters and the head, and not the embedding.
+#[test]
+fn tokens_that_a_run_has_added_are_in_both_exports_of_its_adapters() {
+    let folder = copy("llama3");
+    let at = |name: &str| folder.path().join(name);
+    let base = golden("llama3").display().to_string();
+    let config = json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"],
+        "modules_to_save": ["lm_head"], "base_model_name_or_path": base, "bias": "none"});
+    fs::write(at("adapter_config.json"), config.to_string()).unwrap();
+    fs::remove_file(at("model.safetensors")).unwrap();
+    let of_base = Checkpoint::open(&golden("llama3")).unwrap();
+    let values =
+        |checkpoint: &Checkpoint, name: &str| checkpoint.read(checkpoint.get(name).unwrap(), Kind::Float).unwrap();
+    let table = values(&of_base, "model.embed_tokens.weight");
+    let (rows, width) = table.size2().unwrap();
+    edit(folder.path(), "config.json", |json| json["vocab_size"] = json!(rows + 3));
+    let ones = |shape: [i64; 2]| Tensor::ones(shape, (Kind::Float, Device::Cpu));
+    let head = [("lm_head.weight".to_owned(), ones([rows + 3, width]))];
+    let q_proj = [("lora_A", [1, width]), ("lora_B", [width, 1])]
+        .map(|(part, shape)| (format!("model.layers.0.self_attn.q_proj.{part}.weight"), ones(shape)));
+    let named = |(name, tensor): (String, Tensor)| (format!("base_model.model.{name}"), tensor);
+    let tensors: Vec<_> = head.into_iter().chain(q_proj).map(named).collect();
+    write_tensor_file(&tensors, &[("format", "pt")], folder.path(), "adapter_model.safetensors").unwrap();
+    let dtype = Some(Dtype::F32);
+    let how = Export { base: None, dtype, max_shard_size: u64::MAX, dequantize: false, for_transformers: true };
+    let said = export(folder.path(), &at("merged"), &how).unwrap().said.join("\n");
+    assert!(said.contains(&format!("embed_tokens.weight has {} rows, more than in the base", rows + 3)), "{said}");
+    let merged = Checkpoint::open(&at("merged")).unwrap();
+    assert_eq!(values(&merged, "lm_head.weight"), ones([rows + 3, width]));
+    let grown = values(&merged, "model.embed_tokens.weight");
+    assert_eq!(grown.narrow(0, 0, rows), table);
+    let mean = table.mean_dim([0i64].as_slice(), true, Kind::Float).expand([3, width], false);
+    assert!((grown.narrow(0, rows, 3) - mean).abs().max().double_value(&[]) < 1e-5);
+    let kind = Some(TensorType::F32);
+    export_gguf(folder.path(), &at("a.gguf"), None, kind, false).unwrap();
+    export_gguf(&at("merged"), &at("b.gguf"), None, kind, false).unwrap();
+    assert_eq!(read(&at("a.gguf")).1, read(&at("b.gguf")).1);
+}

@@ -104,6 +104,14 @@ pub(super) fn compare_part<'a>(
     missing_or_wrong(pieces, find, options).into_result(&origin.checkpoints().collect::<Vec<_>>())
 }
 
+impl Checkpoint {
+    /// Returns whether this piece is a table of tokens of which the folder has some rows only.
+    pub(in crate::train) fn is_short_of(&self, piece: &StoredTensor) -> bool {
+        let options = LoadOptions { resize_embeddings: true, ..LoadOptions::default() };
+        self.get(&piece.name).is_some_and(|stored| may_grow(piece, &stored.shape, &options))
+    }
+}
+
 /// Returns whether a folder's table may be loaded into a larger one.
 pub(super) fn may_grow(piece: &StoredTensor, found: &[i64], options: &LoadOptions) -> bool {
     options.resize_embeddings

@@ -55,7 +55,9 @@ pub fn rewrite(
             None if stored.is_packed() => Dtype::BF16,
             _ => stored.dtype,
         };
-        dtype.kind().map(|_| Entry { name: to.clone(), dtype, shape: stored.plain_shape() }).ok_or_else(|| {
+        let grown = adapters.and_then(|adapters| adapters.grown().get(*name));
+        let shape = grown.cloned().unwrap_or_else(|| stored.plain_shape());
+        dtype.kind().map(|_| Entry { name: to.clone(), dtype, shape }).ok_or_else(|| {
             let (folder, name) = (checkpoint.folder().to_owned(), name.escape_debug());
             WeightsError::Convert { folder, reason: format!("{name} is {dtype}, which cannot be copied separately") }
         })

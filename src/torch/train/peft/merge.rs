@@ -20,6 +20,8 @@ pub struct Adapters {
     changes: Vec<(String, Change)>,
     /// The change and the part of the parameter that a tensor holds, by the tensor's name.
     places: BTreeMap<String, (usize, StoredTensor)>,
+    /// The shapes in the model of tables of tokens of which the base has fewer rows, by the tensors' names.
+    grown: BTreeMap<String, Vec<i64>>,
 }
 
 /// Says what becomes of a parameter.
@@ -68,7 +70,9 @@ impl Adapters {
             let spec = by_name[found.name.as_str()];
             change(spec, Change::Whole(folder.whole(found, spec.whole_shape())?));
         }
-        Ok(Self { changes, places })
+        let pieces = specs.iter().flat_map(|spec| base.pieces(spec));
+        let grown = pieces.filter(|piece| base.is_short_of(piece)).map(|piece| (piece.name, piece.shape)).collect();
+        Ok(Self { changes, places, grown })
     }
 
     /// The averages of the weights (`train.ema`) in a checkpoint, in place of the weights.
@@ -86,21 +90,36 @@ impl Adapters {
             }
             changes.push((spec.name, Change::Whole(average.view(spec.shape.as_slice()).to_kind(Kind::Float))));
         }
-        Ok(Self { changes, places })
+        Ok(Self { changes, places, grown: BTreeMap::new() })
     }
 
     /// Returns whether the base's tensor of this name is changed.
     pub fn changes(&self, name: &str) -> bool {
-        self.places.contains_key(name)
+        self.places.contains_key(name) || self.grown.contains_key(name)
     }
 
-    /// Returns what the base's tensor of this name, `base` in float32, becomes, in its shape.
+    /// Returns the shapes in the model of the base's tables of tokens that have fewer rows than there, by the tensors' names: the model
+    /// has grown (`model.resize_embeddings`).
+    pub fn grown(&self) -> &BTreeMap<String, Vec<i64>> {
+        &self.grown
+    }
+
+    /// Returns what the base's tensor of this name, `base` in float32, becomes, in its shape or that of [`Adapters::grown`].
     pub fn apply(&self, name: &str, base: &Tensor) -> Tensor {
-        let Some((change, piece)) = self.places.get(name) else { return base.shallow_clone() };
+        let base = self.grow(name, base);
+        let Some((change, piece)) = self.places.get(name) else { return base };
         match &self.changes[*change].1 {
-            Change::Adapter(pair) => pair.apply(base, Some(piece)),
+            Change::Adapter(pair) => pair.apply(&base, Some(piece)),
             Change::Whole(value) => piece.view(value),
         }
+    }
+
+    /// A table of tokens with the rows that the base lacks: they are the mean of the others, as a run begins with them.
+    fn grow(&self, name: &str, base: &Tensor) -> Tensor {
+        let Some([rows, width]) = self.grown.get(name).map(Vec::as_slice) else { return base.shallow_clone() };
+        let mean = base.mean_dim([0i64].as_slice(), true, Kind::Double).to_kind(base.kind());
+        let new = mean.expand([rows - base.size()[0], *width], false);
+        Tensor::cat(&[base.shallow_clone(), new], 0)
     }
 
     /// Changes those of their parameters that `params` has, whole and of the base's values.
