@@ -9,6 +9,7 @@ pub(crate) mod error;
 pub(crate) mod folder;
 pub mod hub;
 pub mod hub_data;
+mod hub_files;
 mod hub_lock;
 pub(crate) mod locate;
 mod overrides;
