@@ -4,12 +4,13 @@
 //! repositories, `HF_ENDPOINT` names a mirror. Fetched are safetensors, JSON, text, templates and tokenizer models of
 //! the repository's top folder, and of a repository of Diffusers those of its folders. Never pickles, never code.
 
+use super::hub_check::{Unchecked, compare_left};
 use super::hub_files::{is_unread, is_wanted, is_wanted_part, missing};
 use super::hub_lock::wait_for_others;
 use super::stored::{Extent, fetch_model};
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
-use loongforge_core::checkpoint::{StoredError, sha256};
+use loongforge_core::checkpoint::StoredError;
 use loongforge_core::config::{HubId, Source};
 use loongforge_core::data::{HUB_CARD, HubListing, HubPath, MODEL_INDEX, choose_hub_files};
 use loongforge_core::data::{hub_cache, hub_snapshot, is_plain_hub_name};
@@ -68,7 +69,11 @@ pub fn model_here(load: &str) -> Option<PathBuf> {
         return None;
     }
     match Source::new(load).hub_id() {
-        Some(id) => Hub::from_env().cached(&id).filter(|folder| missing(folder, Extent::Whole).is_none()),
+        Some(id) => {
+            let hub = Hub::from_env();
+            hub.compare_left(&id).ok()?;
+            hub.cached(&id).filter(|folder| missing(folder, Extent::Whole).is_none())
+        }
         None => Some(PathBuf::from(load)),
     }
 }
@@ -132,6 +137,7 @@ impl Hub {
     }
 
     fn snapshot(&self, id: &HubId, extent: Extent) -> Result<PathBuf, HubError> {
+        self.compare_left(id)?;
         if !self.offline {
             return self.fetch(id, extent);
         }
@@ -142,6 +148,13 @@ impl Hub {
             None => Ok(folder),
             Some(what) => Err(offline(&what)),
         }
+    }
+
+    /// Compares files that a killed process has downloaded and not compared.
+    fn compare_left(&self, id: &HubId) -> Result<(), HubError> {
+        let (cache, folder) = (self.cache.path(), self.repo(id, "main").folder_name());
+        let compared = compare_left(cache, &folder, &id.repo);
+        compared.map_err(|source| HubError::Io { path: cache.join(folder), source })
     }
 
     /// The snapshot of this revision that the cache has.
@@ -219,6 +232,7 @@ impl Hub {
         let id = HubId { repo: path.repo.clone(), revision: path.revision.clone() };
         let hostile = |what: String| HubError::Hostile { id: id.to_string(), what };
         let lacks = |what: String| HubError::Files { id: id.to_string(), what };
+        self.compare_left(&id)?;
         if self.offline {
             return path.find(self.cache.path()).map(drop).map_err(lacks);
         }
@@ -267,31 +281,36 @@ impl Hub {
             let what = format!("{name} has the tag {:?} of the commit {:?}", metadata.etag(), metadata.commit_hash());
             return Err(HubError::Hostile { id: id.to_string(), what });
         }
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            |source| HubError::Io { path, source }
+        };
         let cached = self.cache.repo(self.repo(id, metadata.commit_hash()));
         // The library waits for seconds, and downloads what another process has downloaded meanwhile.
         let folder = self.repo(id, metadata.commit_hash()).folder_name();
         let _alone = wait_for_others(self.cache.path(), &folder, metadata.etag(), &format!("{name} of {id}"));
-        if cached.pointer_path(metadata.commit_hash()).join(name).exists() {
+        let (unchecked, blob) =
+            (Unchecked::of(self.cache.path(), &folder, metadata.etag()), cached.blob_path(metadata.etag()));
+        unchecked.compare().map_err(io(&blob))?;
+        let pointer = cached.pointer_path(metadata.commit_hash()).join(name);
+        if pointer.exists() {
             return Ok(());
         }
         // Of a part that has all bytes it would ask for more, which servers refuse.
-        let part = cached.blob_path(metadata.etag()).with_extension("part");
+        let part = blob.with_extension("part");
         if fs::metadata(&part).is_ok_and(|part| part.len() >= metadata.size() as u64) {
-            fs::remove_file(&part).map_err(|source| HubError::Io { path: part, source })?;
+            fs::remove_file(&part).map_err(io(&part))?;
         }
-        let path = repo.download(name).map_err(failed)?;
-        // Large files' tags are their hashes.
-        let blob = fs::canonicalize(&path).map_err(|source| HubError::Io { path: path.clone(), source })?;
-        let promised = metadata.etag();
-        if promised.len() == 64 && promised.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            let found = sha256(&blob).map_err(|source| HubError::Io { path: blob.clone(), source })?;
-            if found != promised.to_ascii_lowercase() {
-                let _ = fs::remove_file(&path);
-                let _ = fs::remove_file(&blob);
-                return Err(HubError::Corrupt { id: id.to_string(), file: name.to_owned() });
-            }
+        // It makes no link where one is, also if that leads nowhere.
+        if pointer.is_symlink() {
+            fs::remove_file(&pointer).map_err(io(&pointer))?;
         }
-        Ok(())
+        unchecked.note().map_err(io(&blob))?;
+        repo.download(name).map_err(failed)?;
+        match unchecked.compare().map_err(io(&blob))? {
+            true => Ok(()),
+            false => Err(HubError::Corrupt { id: id.to_string(), file: name.to_owned() }),
+        }
     }
 
     fn explain(&self, id: &HubId, error: &ApiError) -> HubError {

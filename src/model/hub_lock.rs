@@ -1,14 +1,18 @@
 //! Describes how processes that download the same file of the hub wait for each other.
 
 use std::fs::{self, File, TryLockError};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Returns the folder of the locks of a repository, which is `folder` in the cache: where Python's tools have theirs.
+pub(super) fn locks_of(cache: &Path, folder: &str) -> PathBuf {
+    cache.join(".locks").join(folder)
+}
 
 /// Waits until no other process of ours downloads the file with the tag `etag` of a repository, which is `folder` in the cache;
 /// `what` is the file to a person. The lock is held until what is returned is dropped. Where the cache has no locks, nothing is
 /// waited for.
 pub(super) fn wait_for_others(cache: &Path, folder: &str, etag: &str, what: &str) -> Option<File> {
-    // Where Python's tools have theirs.
-    let locks = cache.join(".locks").join(folder);
+    let locks = locks_of(cache, folder);
     fs::create_dir_all(&locks).ok()?;
     let lock = File::create(locks.join(format!("{etag}.loongforge"))).ok()?;
     if let Err(TryLockError::WouldBlock) = lock.try_lock() {

@@ -8,6 +8,7 @@ pub(crate) mod diffusers;
 pub(crate) mod error;
 pub(crate) mod folder;
 pub mod hub;
+mod hub_check;
 pub mod hub_data;
 mod hub_files;
 mod hub_lock;
