@@ -209,9 +209,21 @@ impl Hub {
                 self.download(&api, &repo, id, name)?;
             }
         }
-        let create = self.cache.repo(self.repo(id, revision)).create_ref(&info.sha);
-        create.map_err(|source| HubError::Io { path: self.cache.path().clone(), source })?;
+        self.note_commit(id, revision, &info.sha);
         Ok(folder)
+    }
+
+    /// Notes in the cache which commit the revision is, for when the hub is away. What is noted is not written again, and what cannot be
+    /// written is only missed then: a cache with all files may be read-only.
+    fn note_commit(&self, id: &HubId, revision: &str, commit: &str) {
+        let repository = self.cache.path().join(self.repo(id, revision).folder_name());
+        if hub_snapshot(&repository, revision).is_some_and(|(noted, _)| noted == commit) {
+            return;
+        }
+        if let Err(error) = self.cache.repo(self.repo(id, revision)).create_ref(commit) {
+            let cache = self.cache.path().display();
+            tracing::warn!("{id} will not be found without the hub: {cache} cannot be written: {error}");
+        }
     }
 
     fn api(&self, id: &HubId, shows_progress: bool) -> Result<Api, HubError> {
@@ -267,10 +279,15 @@ impl Hub {
         chosen.iter().try_for_each(|name| fetch(name))?;
         let listing = path.listing(self.cache.path(), &info.sha);
         let text = serde_json::to_vec(&HubListing { files }).expect("names are JSON");
-        let write = listing.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&listing, text));
-        write.map_err(|source| HubError::Io { path: listing, source })?;
-        let create = self.cache.repo(self.repo(&id, path.revision())).create_ref(&info.sha);
-        create.map_err(|source| HubError::Io { path: self.cache.path().clone(), source })
+        if !files::read(&listing, files::MAX_TEXT_BYTES).is_ok_and(|noted| noted == text) {
+            let write = listing.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&listing, text));
+            // Readers then take the names of the files that are there.
+            if let Err(error) = write {
+                tracing::warn!("the names of the files of {id} are not kept: {}: {error}", listing.display());
+            }
+        }
+        self.note_commit(&id, path.revision(), &info.sha);
+        Ok(())
     }
 
     fn download(&self, api: &Api, repo: &ApiRepo, id: &HubId, name: &str) -> Result<(), HubError> {
@@ -330,6 +347,25 @@ impl Hub {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_commit_that_is_noted_is_not_written_and_one_that_cannot_be_is_no_error() {
+        let cache = tempfile::tempdir().unwrap();
+        let mut hub = Hub::at("http://127.0.0.1:1", None);
+        hub.cache = Cache::new(cache.path().to_owned());
+        let id = HubId { repo: "org/name".to_owned(), revision: None };
+        let at = |name: &str| cache.path().join("models--org--name").join(name);
+        fs::create_dir_all(at("snapshots/c0ffee")).unwrap();
+        hub.note_commit(&id, "main", "c0ffee");
+        assert_eq!(hub.cached(&id), Some(at("snapshots/c0ffee")));
+        let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
+        fs::File::options().write(true).open(at("refs/main")).unwrap().set_modified(long_ago).unwrap();
+        hub.note_commit(&id, "main", "c0ffee");
+        assert_eq!(fs::metadata(at("refs/main")).unwrap().modified().unwrap(), long_ago);
+        fs::create_dir_all(at("refs/v1")).unwrap();
+        hub.note_commit(&id, "v1", "c0ffee");
+        assert!(at("refs/v1").is_dir());
+    }
 
     #[test]
     fn a_directory_is_itself() {
