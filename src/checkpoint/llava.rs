@@ -141,6 +141,7 @@ fn arranged(config: &Value) -> Result<Llava, String> {
             "foundation.model_type is {named:?}, which was not compared with transformers inside {CLASS}"
         ));
     }
+    let model = ModelConfig::from_hf(config).map_err(|error| error.to_string())?;
     let strategy = if has_class { "default" } else { "full" };
     let arranged = json!({
         "architectures": [CLASS],
@@ -148,14 +149,23 @@ fn arranged(config: &Value) -> Result<Llava, String> {
         "image_token_index": config["image_token_id"],
         "multimodal_projector_bias": true,
         "projector_hidden_act": activation,
-        "text_config": text,
-        "tie_word_embeddings": text.get("tie_word_embeddings").cloned().unwrap_or(json!(false)),
+        "text_config": text_config(text),
+        "tie_word_embeddings": model.tied_head().is_some(),
         "vision_config": vision_config(encoder, model_type),
         "vision_feature_layer": layer,
         "vision_feature_select_strategy": strategy,
     });
     let same = expect_same(config, &arranged);
     same.map(|()| Llava { config: arranged, has_class })
+}
+
+/// The language model's config. Its class takes no null for the key that ties its head, and without the key its default.
+fn text_config(text: &Value) -> Value {
+    let mut text = text.clone();
+    if let Some(keys) = text.as_object_mut() {
+        keys.retain(|key, value| key != "tie_word_embeddings" || !value.is_null());
+    }
+    text
 }
 
 /// The tower's config without keys of our own.
@@ -267,6 +277,23 @@ mod tests {
         assert_eq!(written, expected);
         assert_eq!(patch_size(&json!({"patch_size": [8, 8]})), 8);
         assert_eq!(patch_size(&json!({"model_type": "dinov2"})), 14);
+    }
+
+    #[test]
+    fn a_head_is_tied_as_the_language_model_has_it() {
+        let arranged = |tied: Option<Value>| {
+            let mut config = config();
+            let text = config["foundation"].as_object_mut().unwrap();
+            text.shift_remove("tie_word_embeddings");
+            text.extend(tied.map(|tied| ("tie_word_embeddings".to_owned(), tied)));
+            let config = Llava::of(&config).unwrap().unwrap().config;
+            (config["tie_word_embeddings"].clone(), config["text_config"].get("tie_word_embeddings").cloned())
+        };
+        let [yes, no] = [true, false].map(|tied| json!(tied));
+        assert_eq!(arranged(Some(yes.clone())), (yes.clone(), Some(yes)));
+        assert_eq!(arranged(Some(no.clone())), (no.clone(), Some(no.clone())));
+        assert_eq!(arranged(Some(Value::Null)), (no.clone(), None));
+        assert_eq!(arranged(None), (no, None));
     }
 
     #[test]
