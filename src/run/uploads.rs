@@ -2,7 +2,7 @@
 
 use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads, has_former, remove_staged};
 use loongforge_actors::{Heeding, StopSignals};
-use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError, published};
+use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError};
 use loongforge_core::config::RunConfig;
 use loongforge_core::files::{LEFT_ASIDE, LeftAside, if_there, step_name};
 use loongforge_core::observe::Console;
@@ -128,14 +128,14 @@ pub fn newest_to_resume(config: &RunConfig) -> Result<Option<u64>, StoredError> 
     Ok(stored.newest_of(|num_steps, text| !is_left(num_steps, text))?)
 }
 
-/// Fetches the record of what the run has left aside from the store where the run's folder has neither checkpoints nor a record: the run
-/// goes on at another machine.
+/// Fetches the record of what the run has left aside from the store where the run's folder has none: the run was resumed on another
+/// machine, or goes on at another one.
 ///
 /// # Errors
 /// The store cannot be reached, the record there is damaged, or the folder cannot be written.
 pub fn fetch_left_aside(config: &RunConfig) -> Result<(), StoredError> {
     let (dir, Some(stored)) = (&config.checkpoint.dir, stored(config)) else { return Ok(()) };
-    if dir.join(LEFT_ASIDE).exists() || !published(dir)?.is_empty() {
+    if dir.join(LEFT_ASIDE).exists() {
         return Ok(());
     }
     let Some(text) = stored.left_aside()? else { return Ok(()) };

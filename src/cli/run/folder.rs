@@ -48,13 +48,10 @@ pub fn find_resume(
 ) -> anyhow::Result<Option<Resume>> {
     let Some(wanted) = wanted else { return Ok(None) };
     let config = composition.config();
-    let mut on_disk = latest(&config.checkpoint.dir)?;
-    if *wanted == ResumeFrom::Newest
-        && expect.stored
-        && let Some(fetched) = fetch_newer(config, on_disk.as_deref(), console)?
-    {
-        on_disk = Some(fetched);
-    }
+    let on_disk = match *wanted == ResumeFrom::Newest && expect.stored {
+        true => fetch_newest(config, console)?,
+        false => latest(&config.checkpoint.dir)?,
+    };
     if let Some(resume) = from_memory(on_disk.as_deref(), snapshots, console) {
         return Ok(Some(resume));
     }
@@ -186,12 +183,15 @@ fn expect_same_optimizer(checkpoint: &Path, manifest: &Manifest, config: &RunCon
     Ok(())
 }
 
-/// The newest checkpoint of `checkpoint.upload`, fetched, where it is newer than the one that is here.
-fn fetch_newer(config: &RunConfig, here: Option<&Path>, console: &Console) -> anyhow::Result<Option<PathBuf>> {
-    let Some(url) = config.checkpoint.upload.as_deref() else { return Ok(None) };
-    let here = here.and_then(|path| Manifest::read(path).ok()).map(|manifest| manifest.num_steps);
-    let newest = uploads::fetch_left_aside(config).and_then(|()| uploads::newest_to_resume(config));
-    let newest = match (newest, here) {
+/// The newest checkpoint that the run goes on from: the one that is here, or that of `checkpoint.upload`, fetched, where it is newer.
+fn fetch_newest(config: &RunConfig, console: &Console) -> anyhow::Result<Option<PathBuf>> {
+    let dir = &config.checkpoint.dir;
+    let Some(url) = config.checkpoint.upload.as_deref() else { return Ok(latest(dir)?) };
+    let stored = uploads::fetch_left_aside(config).and_then(|()| uploads::newest_to_resume(config));
+    // What the store says to be left aside is not the newest here either.
+    let here = latest(dir)?;
+    let steps = here.as_deref().and_then(|path| Manifest::read(path).ok()).map(|manifest| manifest.num_steps);
+    let newest = match (stored, steps) {
         (Ok(newest), _) => newest,
         (Err(error), Some(_)) => {
             console.line(&format!("warning: checkpoint.upload cannot be read, and is not used: {error}"));
@@ -200,9 +200,9 @@ fn fetch_newer(config: &RunConfig, here: Option<&Path>, console: &Console) -> an
         // To begin anew would be another run.
         (Err(error), None) => return Err(anyhow!(error).context("cannot resume: checkpoint.upload cannot be read")),
     };
-    let Some(num_steps) = newest.filter(|newest| here.is_none_or(|here| here < *newest)) else { return Ok(None) };
+    let Some(num_steps) = newest.filter(|newest| steps.is_none_or(|steps| steps < *newest)) else { return Ok(here) };
     console.line(&format!("fetching the checkpoint of {num_steps} steps from {url}"));
-    Ok(Some(uploads::fetch(url, num_steps, &config.checkpoint.dir)?))
+    Ok(Some(uploads::fetch(url, num_steps, dir)?))
 }
 
 /// The checkpoint at `url`, or the newest one in the folder there, fetched into the run's folder of checkpoints. `stored`:
@@ -332,6 +332,8 @@ pub fn expect_no_run(config: &RunConfig) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_core::config::load_text;
+    use loongforge_core::files::LeftAside;
     use serde_json::json;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -349,6 +351,32 @@ mod tests {
         assert!(is_fetched(&same, &stored, 4).unwrap());
         assert!(!is_fetched(&other, &stored, 4).unwrap() && !is_fetched(&gone, &stored, 4).unwrap());
         assert!(!is_fetched(&gone, &stored, 6).unwrap());
+    }
+
+    /// Here the run had taken five steps; another machine resumed it after two, and has taken four.
+    #[test]
+    fn a_run_that_was_resumed_on_another_machine_is_not_resumed_from_what_that_one_left_aside() {
+        const YAML: &str = include_str!("../../../configs/sft_text.yaml");
+        let [here, there] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
+        config.checkpoint.dir = here.path().to_owned();
+        config.checkpoint.upload = Some("memory:///machines".to_owned());
+        let stored = StoredCheckpoints::new("memory:///machines");
+        let save = |dir: &Path, num_steps: u64| {
+            let path = dir.join(step_name(num_steps));
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join(MANIFEST), Manifest::of_files(num_steps, BTreeMap::new()).to_text()).unwrap();
+            stored.send(&path, &mut BTreeSet::new()).unwrap();
+        };
+        [2, 5].into_iter().for_each(|num_steps| save(here.path(), num_steps));
+        let newest = || fetch_newest(&config, &Console::stderr()).unwrap();
+        assert_eq!(newest(), Some(here.path().join(step_name(5))));
+        let left = LeftAside::of(here.path(), here.path().join(step_name(2)), Some(2)).unwrap();
+        stored.set_left_aside(Some(serde_json::to_vec(&left).unwrap())).unwrap();
+        assert_eq!(newest(), Some(here.path().join(step_name(2))));
+        save(there.path(), 4);
+        assert_eq!(newest(), Some(here.path().join(step_name(4))));
+        assert_eq!(LeftAside::read(here.path()).unwrap(), Some(left));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::run::uploads;
 use anyhow::Context;
 use loongforge_core::checkpoint::MANIFEST;
 use loongforge_core::config::RunConfig;
-use loongforge_core::files::{LeftAside, step_name};
+use loongforge_core::files::{LEFT_ASIDE, LeftAside, step_name};
 use loongforge_core::observe::Console;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,9 @@ pub fn beginning(config: &RunConfig, console: &Console) -> anyhow::Result<Option
     let Some(left) = LeftAside::read(dir).with_context(|| dir.display().to_string())? else { return Ok(None) };
     let path = left.resumed_from.display();
     if !left.resumed_from.join(MANIFEST).is_file() {
+        if left.checkpoints.is_empty() && is_own(&left.resumed_from, config) {
+            return Ok(None);
+        }
         let what = format!(
             "--resume: the run was last resumed from {path}, which is not there any more, and has saved nothing since; name the \
              checkpoint to go on from with --resume=PATH{}",
@@ -59,7 +62,9 @@ pub fn note(composition: &Composition, is_named: bool) -> anyhow::Result<()> {
     let (config, checkpoint) = (composition.config(), &resumed.checkpoint);
     let dir = &config.checkpoint.dir;
     let left = left_by(checkpoint, resumed.first_step.0, config, is_named)?;
-    let noted = match left.checkpoints.is_empty() && is_own(checkpoint, config) {
+    // The store may have a record of before, which this one replaces, although nothing is in it.
+    let replaces = config.checkpoint.upload.is_some() && (is_named || dir.join(LEFT_ASIDE).exists());
+    let noted = match left.checkpoints.is_empty() && is_own(checkpoint, config) && !replaces {
         true => LeftAside::remove(dir),
         false => left.write(dir),
     };
@@ -135,6 +140,10 @@ mod tests {
             "{error}"
         );
         assert!(error.contains("has step-00000009"), "{error}");
+        // A record that leaves nothing aside is there for the store.
+        let own = config.checkpoint.dir.join("step-00000003");
+        LeftAside::of(&config.checkpoint.dir, own, Some(9)).unwrap().write(&config.checkpoint.dir).unwrap();
+        assert_eq!(beginning(&config, &console).unwrap(), None);
     }
 
     #[test]
