@@ -1,7 +1,7 @@
 //! Models in object stores: `s3://bucket/folder` to a folder of the cache, `~/.cache/loongforge/models` or below `XDG_CACHE_HOME`.
 //!
 //! A folder with a manifest is a checkpoint, whose files are compared with their SHA-256; one that holds checkpoints means the
-//! newest one. Of other folders the files are fetched that are fetched of a repository of the hub.
+//! newest one that their run has not left aside. Of other folders the files are fetched that are fetched of a repository of the hub.
 
 use loongforge_core::checkpoint::{CheckpointError, MANIFEST, StoredCheckpoints, StoredError, fetch_file, fetch_files};
 use loongforge_core::files;
@@ -34,7 +34,7 @@ pub fn fetch_model(url: &str, extent: Extent, is_wanted: impl Fn(&str) -> bool) 
     if !objects
         .iter()
         .any(|object| object.name == "config.json" || !object.name.contains('/') && is_wanted(&object.name))
-        && let Some(num_steps) = StoredCheckpoints::new(&url).newest()?
+        && let Some(num_steps) = StoredCheckpoints::new(&url).newest_kept()?
     {
         url = StoredCheckpoints::new(&url).url(num_steps);
         objects = store::list(&url)?;

@@ -214,7 +214,7 @@ fn fetch_named(url: &str, config: &RunConfig, stored: bool, console: &Console) -
     let named = url.rsplit_once('/').and_then(|(folder, name)| Some((folder, steps_of(name)?)));
     let (folder, num_steps) = match named {
         Some(named) => named,
-        None => match StoredCheckpoints::new(url).newest()? {
+        None => match StoredCheckpoints::new(url).newest_kept()? {
             Some(num_steps) => (url, num_steps),
             None => bail!("{url} has no checkpoint"),
         },

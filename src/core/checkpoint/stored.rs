@@ -4,7 +4,7 @@
 use super::error::CheckpointError;
 use super::manifest::Manifest;
 use super::names::MANIFEST;
-use crate::files;
+use crate::files::{self, LeftAside};
 use crate::store::{self, StoreError};
 use crate::text::hex;
 use sha2::{Digest, Sha256};
@@ -80,6 +80,19 @@ impl StoredCheckpoints {
             }
         }
         Ok(None)
+    }
+
+    /// Steps of the newest checkpoint that is whole, but for those that the run there has left aside when it was resumed from an earlier
+    /// one.
+    ///
+    /// # Errors
+    /// As [`StoredCheckpoints::newest`], or the record of what is left aside is damaged.
+    pub fn newest_kept(&self) -> Result<Option<u64>, StoredError> {
+        let left = self.left_aside()?.map(|text| LeftAside::parse(&text)).transpose();
+        let left = left.map_err(CheckpointError::read(Path::new(&self.url)))?;
+        let is_left =
+            |num_steps: u64, text: &[u8]| left.as_ref().is_some_and(|left| left.has_manifest(num_steps, text));
+        Ok(self.newest_of(|num_steps, text| !is_left(num_steps, text))?)
     }
 
     /// Copies the checkpoint in `dir` into the store. Every file is compared with the manifest's SHA-256 while it is sent. `sent`

@@ -107,3 +107,16 @@ fn what_a_run_has_left_aside_takes_no_place_of_what_it_keeps() {
     stored.prune(7, Some(4), 1, is_aside).unwrap();
     assert_eq!(stored.steps().unwrap(), [4, 7, 8]);
 }
+
+#[test]
+fn what_a_run_has_left_aside_is_not_its_newest_checkpoint() {
+    let (stored, dir) = (bucket("kept"), tempfile::tempdir().unwrap());
+    [2, 5].into_iter().for_each(|num_steps| send(&stored, num_steps));
+    assert_eq!(stored.newest_kept().unwrap(), Some(5));
+    let mut left = LeftAside::of(dir.path(), "step-00000002".into(), Some(2)).unwrap();
+    left.add(5, &stored.manifest(5).unwrap().unwrap());
+    stored.set_left_aside(Some(serde_json::to_vec(&left).unwrap())).unwrap();
+    assert_eq!((stored.newest_kept().unwrap(), stored.newest().unwrap()), (Some(2), Some(5)));
+    stored.set_left_aside(Some(b"{".to_vec())).unwrap();
+    assert!(stored.newest_kept().unwrap_err().to_string().contains("is damaged"));
+}
