@@ -4,7 +4,7 @@
 
 use super::publish::left_aside;
 use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, StoredError, entries, published};
-use loongforge_core::files::{self, LEFT_ASIDE, steps_of};
+use loongforge_core::files::{self, LEFT_ASIDE, step_name, steps_of};
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -64,7 +64,19 @@ struct State {
     forgets: bool,
     /// Steps of this run's checkpoints that the store has.
     own: BTreeSet<u64>,
+    /// Names of those that could not be copied.
+    failed: BTreeSet<String>,
     uploaded: Uploaded,
+}
+
+impl State {
+    /// Notes that the store has the checkpoint of so many steps, of which there are links in `staged`.
+    fn has(&mut self, num_steps: u64, staged: &Path) {
+        self.own.insert(num_steps);
+        self.failed.remove(&name_of(staged));
+        self.uploaded.num_failed = self.failed.len() as u64;
+        self.uploaded.last_error = None;
+    }
 }
 
 struct Shared {
@@ -103,6 +115,7 @@ impl Uploads {
             forgets: !spec.begins_anew && has_former(&spec.dir, &spec.url),
             // What is published here is no former run's.
             own: earlier.iter().map(|(num_steps, _)| *num_steps).collect(),
+            failed: BTreeSet::new(),
             uploaded: Uploaded::default(),
         };
         let stored = StoredCheckpoints::new(&spec.url);
@@ -188,18 +201,35 @@ impl Uploader {
 
     /// Queues a published checkpoint for copying. The caller does not wait and sees no errors.
     pub fn add(&self, checkpoint: &Path) {
-        let shared = &*self.0;
+        self.0.add(checkpoint);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a published checkpoint.
+    fn add(&self, checkpoint: &Path) {
         let name = checkpoint.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let staged = shared.spec.dir.join(format!("{STAGED}{name}"));
-        // One step may be saved again while its first copy waits.
-        let staged = (0..).map(|again| staged.with_extension(again.to_string())).find(|path| !path.exists());
-        let staged = staged.expect("there are more numbers than folders");
+        let staged = self.spec.dir.join(format!("{STAGED}{name}"));
+        // One step may be saved again while its first copy waits. A folder that another thread has made is not this one's.
+        let is_free = |made: &io::Result<PathBuf>| {
+            !made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+        };
+        let names = (0..).map(|again| staged.with_extension(again.to_string()));
+        let made = names.map(|path| fs::create_dir(&path).map(|()| path)).find(is_free);
+        let staged = match made.expect("there are more numbers than folders") {
+            Ok(staged) => staged,
+            Err(error) => return self.failed(&name, &error.to_string()),
+        };
         if let Err(error) = stage(checkpoint, &staged) {
             let _ = fs::remove_dir_all(&staged);
-            return shared.failed(&name, &error.to_string());
+            return self.failed(&name, &error.to_string());
         }
         let left_out = {
-            let mut state = shared.lock();
+            let mut state = self.lock();
             state.waiting.push_back(staged);
             let best = Manifest::read(checkpoint).ok().and_then(|manifest| best_of(&manifest));
             // The first one is under way, and the best one is what the run is for.
@@ -213,15 +243,9 @@ impl Uploader {
         };
         if let Some(path) = left_out {
             let _ = fs::remove_dir_all(&path);
-            shared.failed(&name_of(&path), "checkpoints are written faster than they are copied, and newer ones wait");
+            self.failed(&name_of(&path), "checkpoints are written faster than they are copied, and newer ones wait");
         }
-        shared.changed.notify_all();
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.changed.notify_all();
     }
 
     fn run(&self) {
@@ -300,7 +324,7 @@ impl Shared {
         let num_steps = manifest.num_steps;
         let here = fs::read(path.join(MANIFEST)).unwrap_or_default();
         if sent.is_empty() && self.stored.manifest(num_steps)?.is_some_and(|there| there == here) {
-            self.lock().own.insert(num_steps);
+            self.lock().has(num_steps, path);
             // One that was left aside there, and saved again with the same contents, is not left aside any more.
             self.note_own_left_aside();
             return Ok(());
@@ -308,9 +332,8 @@ impl Shared {
         self.stored.send(path, sent)?;
         let (own, keeps_former) = {
             let mut state = self.lock();
-            state.own.insert(num_steps);
+            state.has(num_steps, path);
             state.uploaded.num_sent += 1;
-            state.uploaded.last_error = None;
             (state.own.clone(), state.keeps_former)
         };
         (self.say)(&format!("copied to {}", self.stored.url(num_steps)));
@@ -319,6 +342,7 @@ impl Shared {
         }
         self.note_left_aside();
         let best = best_of(&manifest);
+        best.into_iter().for_each(|best| self.add_best(best));
         let former = match has_former(&self.spec.dir, &self.spec.url) {
             true => self.stored.remove_others(&own).map(|()| drop(fs::remove_file(self.spec.dir.join(FORMER)))),
             false => Ok(()),
@@ -331,11 +355,25 @@ impl Shared {
         Ok(())
     }
 
+    /// Queues the best checkpoint again where it could not be copied: the store may have been away for long.
+    fn add_best(&self, best: u64) {
+        let name = step_name(best);
+        let is_missed = {
+            let state = self.lock();
+            state.failed.contains(&name) && state.waiting.iter().all(|staged| name_of(staged) != name)
+        };
+        let path = self.spec.dir.join(name);
+        if is_missed && path.is_dir() {
+            self.add(&path);
+        }
+    }
+
     fn failed(&self, name: &str, error: &str) {
         let num_failed = {
             let mut state = self.lock();
             state.uploaded.num_failures += 1;
-            state.uploaded.num_failed += 1;
+            state.failed.insert(name.to_owned());
+            state.uploaded.num_failed = state.failed.len() as u64;
             state.uploaded.last_error = Some(format!("{name}: {error}"));
             state.uploaded.num_failed
         };

@@ -164,6 +164,25 @@ fn the_best_checkpoint_of_an_earlier_start_is_copied_though_it_is_old() {
     assert_eq!((start(dir.path(), url, false, |_| {}).finish().num_sent, steps(url)), (5, vec![1, 6, 7]));
 }
 
+/// The store does not take it at first, as one that is away.
+#[test]
+fn the_best_checkpoint_that_could_not_be_copied_is_copied_after_a_later_one() {
+    let (dir, url) = (tempfile::tempdir().unwrap(), "memory:///best-again");
+    let best = publish(dir.path(), 2);
+    fs::write(best.join(WEIGHTS), "weights of X").unwrap();
+    let (said, hear) = flume::bounded(64);
+    let uploads = start(dir.path(), url, true, move |line| drop(said.send(line.to_owned())));
+    uploads.uploader().forget_former();
+    uploads.uploader().add(&best);
+    assert!(hear.iter().any(|line| line.starts_with("ALARM: step-00000002")));
+    assert_eq!(uploads.uploader().num_failed(), 1);
+    fs::write(best.join(WEIGHTS), "weights of 2").unwrap();
+    uploads.uploader().add(&publish_with_best(dir.path(), 4, Some(2)));
+    let uploaded = uploads.finish();
+    assert_eq!((uploaded.num_sent, uploaded.num_failed, uploaded.last_error), (2, 0, None));
+    assert_eq!(steps(url), [2, 4]);
+}
+
 #[test]
 fn failures_are_tried_again_said_and_counted() {
     let (dir, url) = (tempfile::tempdir().unwrap(), "memory:///failures");
