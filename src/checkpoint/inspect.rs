@@ -68,8 +68,27 @@ pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// Returns the names of the files of optimizer state that a run's checkpoint has, sorted.
+/// Returns the names of the files of optimizer state that a run's checkpoint has, sorted; none for a single file of weights.
 pub(super) fn optimizer_files(folder: &Path) -> std::io::Result<Vec<String>> {
+    if folder.is_file() {
+        return Ok(Vec::new());
+    }
     let name = |path: PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(state_files(folder)?.into_iter().map(name).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_torch::train::hf::write_tensor_file;
+    use tch::Tensor;
+
+    #[test]
+    fn a_single_file_of_weights_can_be_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let tensors = [("a.weight".to_owned(), Tensor::from_slice(&[1f32, 2.0]))];
+        write_tensor_file(&tensors, &[], dir.path(), "one.safetensors").unwrap();
+        let page = inspect(&dir.path().join("one.safetensors"), true).unwrap();
+        assert!(page.contains("2 parameters in 1 tensors") && page.contains("a.weight"), "{page}");
+    }
 }
