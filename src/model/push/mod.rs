@@ -32,6 +32,9 @@ const MAX_REGULAR_BYTES: u64 = 16 << 20;
 /// Files that one question names.
 const BATCH: usize = 256;
 
+/// The file that makes a repository one of adapters.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
+
 /// Tells what was pushed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pushed {
@@ -45,7 +48,7 @@ pub struct Pushed {
 }
 
 /// Pushes the model in `folder` to the repository `id` (`ORG/NAME`), which is made if it is not there, as one commit on the branch
-/// `revision` of `hub`. `progress` is told of every large file, and of one of an earlier push that is removed.
+/// `revision` of `hub`. `progress` is told of every large file, and of those of earlier pushes that are removed.
 ///
 /// # Errors
 /// There is no token or no model, or the hub refuses or cannot be reached. What was uploaded by then is not sent again.
@@ -67,7 +70,7 @@ pub fn push(
     let large = ask_large(&client, id, revision, &files)?;
     let (mut lines, mut sent) =
         (vec![json!({"key": "header", "value": {"summary": "Upload a model", "description": ""}})], 0);
-    if let Some(old) = replaced(&client, id, revision, &files)? {
+    for old in replaced(&client, id, revision, &files)? {
         progress(format!("{old} of an earlier push is removed: it could be read in place of these weights"));
         lines.push(json!({"key": "deletedFile", "value": {"path": old}}));
     }
@@ -120,23 +123,23 @@ fn create(client: &Client, id: &str, private: bool, revision: &str) -> Result<()
     }
 }
 
-/// Returns the file of earlier weights at the hub that programs may read in place of those that are pushed: one file where these are
-/// shards, and the index of shards where these are one file.
-fn replaced(client: &Client, id: &str, revision: &str, files: &[PushFile]) -> Result<Option<&'static str>, PushError> {
+/// Returns the files of earlier pushes at the hub that programs may read in place of the weights that are pushed: one file where these
+/// are shards, the index of shards where these are one file, and the config of adapters, whose base transformers would load.
+fn replaced(client: &Client, id: &str, revision: &str, files: &[PushFile]) -> Result<Vec<&'static str>, PushError> {
     let has = |name: &str| files.iter().any(|file| file.name == name);
-    let other = match (has(SINGLE_FILE), has(INDEX_FILE)) {
-        (true, false) => INDEX_FILE,
-        (false, true) => SINGLE_FILE,
-        _ => return Ok(None),
-    };
+    if !has(SINGLE_FILE) && !has(INDEX_FILE) {
+        return Ok(Vec::new());
+    }
+    let others: Vec<&str> = [SINGLE_FILE, INDEX_FILE, ADAPTER_CONFIG].into_iter().filter(|name| !has(name)).collect();
     let url = client.api(&format!("/api/models/{id}/paths-info/{revision}"));
-    let found = match client.post_json(&format!("asking for {other} of {id}"), &url, &json!({"paths": [other]})) {
+    let what = format!("asking for {} of {id}", others.join(" and "));
+    let found = match client.post_json(&what, &url, &json!({"paths": others})) {
         // A mirror may not know the question.
-        Err(PushError::Refused { status: 404, .. }) => return Ok(None),
+        Err(PushError::Refused { status: 404, .. }) => return Ok(Vec::new()),
         found => found?,
     };
-    let is_there = found.as_array().into_iter().flatten().any(|file| file["path"] == other);
-    Ok(is_there.then_some(other))
+    let is_there = |other: &&str| found.as_array().into_iter().flatten().any(|file| file["path"] == **other);
+    Ok(others.into_iter().filter(is_there).collect())
 }
 
 /// Asks which files are stored by their hash.

@@ -241,7 +241,7 @@ fn a_repository_that_is_there_is_taken_and_refusals_are_named() {
 
 #[test]
 fn earlier_weights_that_could_be_read_in_place_of_those_pushed_are_removed() {
-    for (new, old) in [(INDEX_FILE, SINGLE_FILE), (SINGLE_FILE, INDEX_FILE)] {
+    for (new, old) in [(INDEX_FILE, SINGLE_FILE), (SINGLE_FILE, INDEX_FILE), (SINGLE_FILE, ADAPTER_CONFIG)] {
         let folder = tempfile::tempdir().unwrap();
         for name in ["config.json", new] {
             fs::write(folder.path().join(name), "{}").unwrap();
