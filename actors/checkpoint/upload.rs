@@ -66,6 +66,8 @@ struct State {
     own: BTreeSet<u64>,
     /// Names of those that could not be copied.
     failed: BTreeSet<String>,
+    /// Number of those that have ever been among them.
+    num_failed: u64,
     uploaded: Uploaded,
 }
 
@@ -74,7 +76,6 @@ impl State {
     fn has(&mut self, num_steps: u64, staged: &Path) {
         self.own.insert(num_steps);
         self.failed.remove(&name_of(staged));
-        self.uploaded.num_failed = self.failed.len() as u64;
         self.uploaded.last_error = None;
     }
 }
@@ -116,6 +117,7 @@ impl Uploads {
             // What is published here is no former run's.
             own: earlier.iter().map(|(num_steps, _)| *num_steps).collect(),
             failed: BTreeSet::new(),
+            num_failed: 0,
             uploaded: Uploaded::default(),
         };
         let stored = StoredCheckpoints::new(&spec.url);
@@ -149,6 +151,7 @@ impl Uploads {
         shared.changed.notify_all();
         let panicked = self.thread.join().is_err();
         let mut state = shared.lock();
+        state.uploaded.num_failed = state.failed.len() as u64;
         if panicked {
             let num_waiting = state.waiting.len() as u64;
             state.uploaded.num_failed += num_waiting;
@@ -188,9 +191,9 @@ impl Uploader {
         }
     }
 
-    /// Returns the number of checkpoints so far that the store lacks.
+    /// Returns the number of checkpoints so far that could not be copied; it never falls.
     pub fn num_failed(&self) -> u64 {
-        self.0.lock().uploaded.num_failed
+        self.0.lock().num_failed
     }
 
     /// Ends the wait of [`Uploads::finish`]: the current attempt is the last one.
@@ -372,10 +375,9 @@ impl Shared {
         let num_failed = {
             let mut state = self.lock();
             state.uploaded.num_failures += 1;
-            state.failed.insert(name.to_owned());
-            state.uploaded.num_failed = state.failed.len() as u64;
+            state.num_failed += u64::from(state.failed.insert(name.to_owned()));
             state.uploaded.last_error = Some(format!("{name}: {error}"));
-            state.uploaded.num_failed
+            state.num_failed
         };
         let url = &self.spec.url;
         (self.say)(&format!("ALARM: {name} was not copied to {url} ({num_failed} so far): {error}"));

@@ -178,7 +178,9 @@ fn the_best_checkpoint_that_could_not_be_copied_is_copied_after_a_later_one() {
     assert_eq!(uploads.uploader().num_failed(), 1);
     fs::write(best.join(WEIGHTS), "weights of 2").unwrap();
     uploads.uploader().add(&publish_with_best(dir.path(), 4, Some(2)));
+    let uploader = uploads.uploader();
     let uploaded = uploads.finish();
+    assert_eq!(uploader.num_failed(), 1, "a counter");
     assert_eq!((uploaded.num_sent, uploaded.num_failed, uploaded.last_error), (2, 0, None));
     assert_eq!(steps(url), [2, 4]);
 }
