@@ -4,7 +4,7 @@ use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads, has
 use loongforge_actors::{Heeding, StopSignals};
 use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError};
 use loongforge_core::config::RunConfig;
-use loongforge_core::files::{LEFT_ASIDE, LeftAside, if_there, step_name};
+use loongforge_core::files::{LeftAside, if_there, step_name};
 use loongforge_core::observe::Console;
 use std::fs;
 use std::io;
@@ -128,18 +128,19 @@ pub fn newest_to_resume(config: &RunConfig) -> Result<Option<u64>, StoredError> 
     Ok(stored.newest_of(|num_steps, text| !is_left(num_steps, text))?)
 }
 
-/// Fetches the record of what the run has left aside from the store where the run's folder has none: the run was resumed on another
-/// machine, or goes on at another one.
+/// Fetches the record of what the run has left aside from the store where the run's folder has none, or one of before: the run was
+/// resumed on another machine, or goes on at another one.
 ///
 /// # Errors
-/// The store cannot be reached, the record there is damaged, or the folder cannot be written.
+/// The store cannot be reached, a record is damaged, or the folder cannot be written.
 pub fn fetch_left_aside(config: &RunConfig) -> Result<(), StoredError> {
     let (dir, Some(stored)) = (&config.checkpoint.dir, stored(config)) else { return Ok(()) };
-    if dir.join(LEFT_ASIDE).exists() {
-        return Ok(());
-    }
+    let own = LeftAside::read(dir).map_err(CheckpointError::read(dir))?;
     let Some(text) = stored.left_aside()? else { return Ok(()) };
     let left = LeftAside::parse(&text).map_err(CheckpointError::read(dir))?;
+    if own.is_some_and(|own| own.noted_at >= left.noted_at) {
+        return Ok(());
+    }
     fs::create_dir_all(dir).and_then(|()| left.write(dir)).map_err(CheckpointError::write(dir))?;
     Ok(())
 }

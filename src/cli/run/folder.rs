@@ -376,7 +376,15 @@ mod tests {
         assert_eq!(newest(), Some(here.path().join(step_name(2))));
         save(there.path(), 4);
         assert_eq!(newest(), Some(here.path().join(step_name(4))));
-        assert_eq!(LeftAside::read(here.path()).unwrap(), Some(left));
+        assert_eq!(LeftAside::read(here.path()).unwrap(), Some(left.clone()));
+        // A later record of another machine holds, and an earlier one does not.
+        let none = LeftAside { checkpoints: BTreeMap::new(), ..left.clone() };
+        for (noted_at, expected) in [(8, 5), (7, 5)] {
+            let other = if noted_at == 8 { &none } else { &left };
+            let other = LeftAside { noted_at, ..other.clone() };
+            stored.set_left_aside(Some(serde_json::to_vec(&other).unwrap())).unwrap();
+            assert_eq!(newest(), Some(here.path().join(step_name(expected))));
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use loongforge_core::config::RunConfig;
 use loongforge_core::files::{LEFT_ASIDE, LeftAside, step_name};
 use loongforge_core::observe::Console;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 /// Checkpoints that are named in one line.
 const MAX_NAMED: usize = 3;
@@ -78,6 +79,10 @@ fn left_by(checkpoint: &Path, num_steps: u64, config: &RunConfig, asks_store: bo
     let after = is_own(checkpoint, config).then_some(num_steps);
     let mut left = LeftAside::of(dir, from, after).with_context(named)?;
     let earlier = LeftAside::read(dir).with_context(named)?;
+    left.noted_at = match asks_store {
+        true => UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+        false => earlier.as_ref().map_or(0, |earlier| earlier.noted_at),
+    };
     let stored = if asks_store { uploads::stored_after(config, after).map(Some) } else { Ok(None) };
     match stored {
         Ok(Some(stored)) => {
@@ -167,6 +172,8 @@ mod tests {
         left(true).write(dir.path()).unwrap();
         // A resume without a path knows it from there.
         assert_eq!(listed(&left(false)).as_deref(), Some("step-00000005, step-00000003"));
+        assert_eq!(left(false).noted_at, LeftAside::read(dir.path()).unwrap().unwrap().noted_at);
+        assert!(left(false).noted_at > 0);
         assert_eq!(uploads::newest_to_resume(&config).unwrap(), Some(2));
         // From a copy of one that the store has: that one is not left.
         let copy = dir.path().join("copy/step-00000005");
@@ -181,6 +188,7 @@ mod tests {
         let left = |numbers: std::ops::Range<u64>| LeftAside {
             resumed_from: PathBuf::new(),
             checkpoints: numbers.map(|number| (number, BTreeSet::new())).collect(),
+            noted_at: 0,
         };
         assert_eq!(listed(&left(0..0)), None);
         assert_eq!(listed(&left(1..4)).as_deref(), Some("step-00000003, step-00000002, step-00000001"));

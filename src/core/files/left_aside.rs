@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Name of the manifest in a checkpoint's folder.
 pub const MANIFEST: &str = "MANIFEST.json";
-/// Name of the record in the folder of checkpoints; it is there only if some are left aside, or the run was resumed from elsewhere.
+/// Name of the record in the folder of checkpoints; it is there only if some are left aside, the run was resumed from elsewhere, or the
+/// record in a store is to be replaced.
 pub const LEFT_ASIDE: &str = ".left-aside.json";
 
 /// The record of what a run was last resumed from by name, and which checkpoints in its folder it left aside then.
@@ -23,6 +24,9 @@ pub struct LeftAside {
     /// SHA-256 of the manifest of each checkpoint by its number of steps: one that is saved again is another one. That of the same
     /// steps in a store may be another one as well.
     pub checkpoints: BTreeMap<u64, BTreeSet<String>>,
+    /// Seconds since 1970 when that was named; of the records of two machines the later one holds.
+    #[serde(default)]
+    pub noted_at: u64,
 }
 
 impl LeftAside {
@@ -34,7 +38,7 @@ impl LeftAside {
         let mut left = step_folders(folder)?;
         left.retain(|(num_steps, _)| after.is_none_or(|after| *num_steps > after));
         let checkpoints = left.into_iter().map(|(num_steps, path)| (num_steps, BTreeSet::from([hash_of(&path)])));
-        Ok(Self { resumed_from, checkpoints: checkpoints.collect() })
+        Ok(Self { resumed_from, checkpoints: checkpoints.collect(), noted_at: 0 })
     }
 
     /// Adds a checkpoint of so many steps with this text as its manifest, which is in a store.
