@@ -186,7 +186,16 @@ fn complete(
     let mut files = BTreeMap::new();
     for SavedFile { name, bytes, sha256, .. } in &draft.files {
         let path = draft.dir.join(name);
-        let found = fs::metadata(&path).map_err(CheckpointError::read(&path))?.len();
+        let found = match fs::metadata(&path) {
+            Err(error) if files::is_missing(&error) => {
+                let what = format!(
+                    "{name} is not there, although its engine has written it: all hosts of the run must share the folder of \
+                     checkpoints"
+                );
+                return Err(CheckpointError::torn(&draft.dir, what));
+            }
+            found => found.map_err(CheckpointError::read(&path))?.len(),
+        };
         if found != *bytes {
             let what = format!("{name} has {found} bytes, its engine wrote {bytes}");
             return Err(CheckpointError::torn(&draft.dir, what));

@@ -433,5 +433,9 @@ fn an_engines_file_that_is_not_what_it_said_is_not_published() {
     draft.files[0].bytes -= 1;
     draft.files[1].tensors = draft.files[0].tensors.clone();
     assert!(publish(&draft, &run.publication).unwrap_err().to_string().contains("model.visual.a is in"));
+    // It was written on another host.
+    fs::remove_file(draft.dir.join(&draft.files[1].name)).unwrap();
+    let error = publish(&draft, &run.publication).unwrap_err().to_string();
+    assert!(error.contains("00002-of-00002.safetensors is not there") && error.contains("must share"), "{error}");
     assert_eq!(run.newest(), None);
 }
