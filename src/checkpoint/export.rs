@@ -9,6 +9,7 @@ use crate::model::folder::ModelFolder;
 use crate::model::locate::{BaseError, ModelFolders};
 use loongforge_actors::checkpoint::extras;
 use loongforge_core::checkpoint::{CheckpointError, carried};
+use loongforge_core::config::glob;
 use loongforge_core::data::{Component, MODEL_INDEX, NAMED_TEMPLATES, is_diffusion, is_fastwam, is_policy};
 use loongforge_core::files;
 use loongforge_core::message::SavedFile;
@@ -103,14 +104,13 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     let adapters = match &found.adapters {
         Some(adapters) => {
             let model = ModelFolder::open_plain(&found.config)?;
-            let resize_embeddings = found.may_grow();
-            let options = LoadOptions { resize_embeddings, ..load_options(&model.json) };
-            expect_fit(&found.weights, &model.config, &options)?;
+            let ignored = found.ignored();
+            expect_fit(&found.weights, &model.config, &options_of(&found, &model))?;
             if how.dtype.is_none() {
                 carried_parts = model.config.carried.prefixes;
             }
             let opened = Adapters::open(adapters, &model.config, &checkpoint)?;
-            stale_head = head_of_changed(&model.config, &opened);
+            stale_head = stale_head_of(&model.config, &opened, &ignored);
             Some(opened)
         }
         None => None,
@@ -169,10 +169,19 @@ fn layout_of(config: &Value) -> (Vec<String>, Option<Llava>) {
     }
 }
 
-/// Returns the tensor of a head that is the embedding, which the adapters change: a base may store it once more, as it was.
-fn head_of_changed(model: &ModelConfig, adapters: &Adapters) -> Option<String> {
+/// Returns how the weights of a model with a run's adapters are compared with it: as the run has.
+pub(super) fn options_of(found: &ModelFolders, model: &ModelFolder) -> LoadOptions {
+    let mut options = LoadOptions { resize_embeddings: found.may_grow(), ..load_options(&model.json) };
+    options.ignore.extend(found.ignored());
+    options
+}
+
+/// Returns the tensor of a head that is the embedding, which the adapters change, or whose tensor their run `ignored`: a base may store
+/// it once more, as it was.
+fn stale_head_of(model: &ModelConfig, adapters: &Adapters, ignored: &[String]) -> Option<String> {
     let [embedding, head] = model.tied_head()?;
-    adapters.changes(&embedding).then_some(head)
+    let is_stale = adapters.changes(&embedding) || ignored.iter().any(|pattern| glob(pattern, &head));
+    is_stale.then_some(head)
 }
 
 /// Tells which tables of tokens have more rows than the base's.
@@ -332,8 +341,10 @@ pub(super) fn remove_left(parent: &Path, prefix: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_core::checkpoint::{MANIFEST, Manifest};
     use loongforge_torch::train::hf::write_tensor_file;
     use serde_json::json;
+    use std::collections::BTreeMap;
     use tch::{Kind, Tensor};
 
     /// Files with the head beside a tied embedding are common (Qwen3-0.6B's), and transformers keeps a head that differs.
@@ -360,6 +371,16 @@ mod tests {
         let written = Checkpoint::open(&out).unwrap();
         assert!(written.get(head).is_none());
         assert!(written.read(written.get(embedding).unwrap(), Kind::Float).unwrap() == new);
+        // One that is no embedding's at all, which the run was told to ignore.
+        tensors.last_mut().unwrap().1 = &new * 2.0;
+        write_tensor_file(&tensors, &[("format", "pt")], base.as_path(), "model.safetensors").unwrap();
+        let again = dir.path().join("again");
+        assert!(export(&adapters, &again, &how).unwrap_err().to_string().contains("lm_head.weight differs from"));
+        let config = json!({"model": {"load_ignore": ["lm_head.*"]}});
+        let manifest = Manifest { config, ..Manifest::of_files(1, BTreeMap::new()) };
+        fs::write(adapters.join(MANIFEST), manifest.to_text()).unwrap();
+        export(&adapters, &again, &how).unwrap();
+        assert!(Checkpoint::open(&again).unwrap().get(head).is_none());
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl ForwardModel {
     pub fn load_staged(folders: &ModelFolders, kind: Option<Kind>, devices: &[Device]) -> Result<Self> {
         let ModelFolders { weights, adapters, config } = folders;
         let folder = ModelFolder::open_plain(config)?;
-        expect_tied_head(weights, &folder.config)?;
+        expect_tied_head(weights, &folder.config, &folders.ignored())?;
         let kind = kind.unwrap_or_else(|| folder.kind());
         let open = |adapters: &PathBuf| -> Result<Adapters> {
             Ok(Adapters::open(adapters, &folder.config, &Checkpoint::open(weights)?)?)
@@ -143,7 +143,7 @@ impl ForwardModel {
             let model_type = &folder.config.model_type;
             return Err(anyhow!("{}: a {model_type} model cannot be split among ranks", config.display()));
         };
-        expect_tied_head(weights, &folder.config)?;
+        expect_tied_head(weights, &folder.config, &[])?;
         let (DecoderPart { decoder, params }, ranks) = Ranks::start(whole, weights, kind, devices)?;
         let load = |specs: Vec<ParamSpec>| -> Result<Rc<ParamStore>> {
             let params = ParamStore::new(specs, kind, devices[0]);

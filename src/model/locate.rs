@@ -109,6 +109,13 @@ impl ModelFolders {
         Ok(Self { weights, adapters: Some(named()), config })
     }
 
+    /// Returns the patterns of tensors of the weights that a run's adapters do without (`model.load_ignore`).
+    pub fn ignored(&self) -> Vec<String> {
+        let manifest = self.adapters.as_ref().and_then(|adapters| Manifest::read(adapters).ok());
+        let patterns = manifest.as_ref().and_then(|manifest| manifest.config["model"]["load_ignore"].as_array());
+        patterns.into_iter().flatten().filter_map(|pattern| pattern.as_str().map(str::to_owned)).collect()
+    }
+
     /// Returns whether the model may have more tokens than the weights: the config beside a run's adapters says how many there are, to
     /// which the run has grown the tables of their base (`model.resize_embeddings`).
     pub fn may_grow(&self) -> bool {

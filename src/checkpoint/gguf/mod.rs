@@ -26,8 +26,8 @@ mod values;
 mod vocabulary;
 mod word_pieces;
 
-use super::export::{ExportError, Exported, remove_left, told_grown, unfinished};
-use super::fit::{expect_fit, load_options};
+use super::export::{ExportError, Exported, options_of, remove_left, told_grown, unfinished};
+use super::fit::expect_fit;
 use super::row_blocks;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
@@ -36,7 +36,7 @@ pub use container::TensorType;
 use container::{Metadata, write_header, write_padding};
 use json_file::read_json;
 use loongforge_core::data::ChatTemplate;
-use loongforge_torch::train::hf::{Beyond, Checkpoint, Dtype, LoadOptions};
+use loongforge_torch::train::hf::{Beyond, Checkpoint, Dtype};
 use loongforge_torch::train::{Adapters, WeightsError};
 use names::Architecture;
 use plan::{Plan, Planned};
@@ -93,8 +93,7 @@ pub fn export_gguf(
     if let Some((_, packed)) = checkpoint.tensors().find(|(_, stored)| stored.is_packed() && !dequantize) {
         return Err(ExportError::Packed { folder: found.weights, format: packed.format() });
     }
-    let options = LoadOptions { resize_embeddings: found.may_grow(), ..load_options(&model.json) };
-    expect_fit(&found.weights, &model.config, &options)?;
+    expect_fit(&found.weights, &model.config, &options_of(&found, &model))?;
     let adapters = found.adapters.as_ref().map(|adapters| Adapters::open(adapters, &model.config, &checkpoint));
     let adapters = adapters.transpose()?;
     let kind = kind.unwrap_or_else(|| of_checkpoint(&checkpoint));
