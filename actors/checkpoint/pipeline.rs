@@ -36,7 +36,7 @@ pub enum Extra {
 /// folder that the run started from. None if no network is saved, as in checkpoints of adapters.
 ///
 /// # Errors
-/// Fails if a folder cannot be read.
+/// Fails if a folder cannot be read, or `model_index.json` names one elsewhere.
 pub fn extras(config: &Value, saved: &[SavedFile], model_dir: &Path) -> Result<Vec<Extra>, CheckpointError> {
     let folders: BTreeSet<&str> = saved.iter().filter_map(|file| Some(file.name.split_once('/')?.0)).collect();
     if folders.is_empty() {
@@ -62,9 +62,17 @@ pub fn extras(config: &Value, saved: &[SavedFile], model_dir: &Path) -> Result<V
     };
     let own = |name: &str| Component::named(name).is_some() || name == SCHEDULER.0;
     for name in original.iter().filter(|(name, part)| part.is_array() && !own(name)).map(|(name, _)| name) {
-        for (file, from) in entries(&model_dir.join(name))?.into_iter().filter(|(_, path)| path.is_file()) {
-            extras.push(Extra::Copy(format!("{name}/{file}"), from));
+        if name.contains('/') || !files::is_inner_name(name) {
+            return Err(CheckpointError::torn(
+                &path,
+                format!("it names the part {name:?}, which is not a folder's name"),
+            ));
         }
+        let found = entries(&model_dir.join(name))?.into_iter().filter(|(_, path)| path.is_file());
+        let named = found.map(|(file, from)| (format!("{name}/{file}"), from));
+        // Hidden files of other programs are not the model's.
+        let plain = named.filter(|(name, _)| files::is_inner_name(name));
+        extras.extend(plain.map(|(name, from)| Extra::Copy(name, from)));
     }
     extras.push(Extra::Json(MODEL_INDEX.to_owned(), index(original, config, &folders)));
     Ok(extras)

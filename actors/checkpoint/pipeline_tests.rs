@@ -79,3 +79,24 @@ fn the_folder_that_a_run_began_with_gives_its_tokenizer_and_classes() {
     // This run has no second transformer.
     assert_eq!(index["transformer_2"], json!([null, null]));
 }
+
+#[test]
+fn parts_are_folders_of_the_model_and_their_hidden_files_stay_there() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("tokenizer")).unwrap();
+    for file in ["spiece.model", "._spiece.model", ".DS_Store"] {
+        fs::write(folder.path().join("tokenizer").join(file), "x").unwrap();
+    }
+    let extras = |index: Value| {
+        fs::write(folder.path().join(MODEL_INDEX), index.to_string()).unwrap();
+        super::extras(&config(), &saved(&["transformer/a.safetensors"]), folder.path())
+    };
+    let found = extras(json!({"tokenizer": ["transformers", "T5TokenizerFast"]})).unwrap();
+    let is_copy = |extra: &&Extra| matches!(extra, Extra::Copy(..));
+    let copies: Vec<&str> = found.iter().filter(is_copy).map(Extra::name).collect();
+    assert_eq!(copies, ["tokenizer/spiece.model"]);
+    for name in ["../tokenizer", "/etc", "tokenizer/..", ".."] {
+        let error = extras(json!({name: ["transformers", "T5TokenizerFast"]})).err().unwrap().to_string();
+        assert!(error.contains("model_index.json") && error.contains(&format!("{name:?}")), "{error}");
+    }
+}

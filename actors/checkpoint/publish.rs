@@ -114,6 +114,10 @@ pub(super) fn publish_on(
     let parent = draft.dir.parent().unwrap_or(Path::new("."));
     let num_steps = draft.step.0 + 1;
     let files = complete(disk, draft, with)?;
+    // Nobody would read it.
+    if let Some(name) = files.keys().find(|name| !files::is_inner_name(name)) {
+        return Err(CheckpointError::torn(&draft.dir, format!("{name:?} is not a valid name of a file")));
+    }
     let manifest = Manifest {
         scheduler: draft.state.clone(),
         precision: with.precision.clone(),

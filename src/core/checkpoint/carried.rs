@@ -4,6 +4,7 @@ use super::error::CheckpointError;
 use super::manifest::entries;
 use crate::data::policy::{action_tokenizer_files, is_processor_file};
 use crate::data::{NAMED_TEMPLATES, TEXT_TOKENIZER};
+use crate::files::is_inner_name;
 use std::path::Path;
 
 /// The voices of Qwen2.5-Omni's talker, without which transformers does not load the model. A pickle: it is carried, never
@@ -53,6 +54,8 @@ pub fn carried(folder: &Path) -> Result<Vec<String>, CheckpointError> {
     let templates = templates.map(|(name, _)| format!("{NAMED_TEMPLATES}/{name}"));
     let mut names: Vec<String> =
         found.map(|(name, _)| name).chain(templates).chain(action_tokenizer_files(folder)).collect();
+    // Hidden files of other programs are not the model's, and no checkpoint may have them.
+    names.retain(|name| is_inner_name(name));
     names.sort();
     Ok(names)
 }
@@ -71,6 +74,9 @@ mod tests {
             "model.safetensors",
             "qwen.tiktoken",
             "data.json",
+            // What other systems leave beside files.
+            "._modeling.py",
+            "._qwen.tiktoken",
             "policy_preprocessor.json",
             "policy_preprocessor_step_3_normalizer_processor.safetensors",
         ] {
@@ -83,7 +89,7 @@ mod tests {
             std::fs::write(folder.path().join("action_tokenizer").join(name), "{}").unwrap();
         }
         std::fs::create_dir(folder.path().join(NAMED_TEMPLATES)).unwrap();
-        for name in ["tool_use.jinja", "notes.md"] {
+        for name in ["tool_use.jinja", "._tool_use.jinja", "notes.md"] {
             std::fs::write(folder.path().join(NAMED_TEMPLATES).join(name), "{}").unwrap();
         }
         let expected = [
