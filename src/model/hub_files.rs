@@ -55,12 +55,14 @@ pub(super) fn is_wanted(name: &str) -> bool {
 }
 
 /// Returns whether a file of a repository with these `names` is one of weights that nothing reads, as the same weights are there in
-/// another form: shards beside the one file, or Mistral's own file beside either.
+/// another form: shards beside the one file; Mistral's own file, or a variant such as `model.fp16.safetensors`, beside either.
 pub(super) fn is_unread(name: &str, names: &[String]) -> bool {
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
-    let is_shard = name.starts_with("model-") && name.contains("-of-") && name.ends_with(".safetensors");
-    let is_mistrals = name.starts_with("consolidated") && name.ends_with(".safetensors");
-    has(SINGLE_FILE) && (is_shard || name == INDEX_FILE) || (has(SINGLE_FILE) || has(INDEX_FILE)) && is_mistrals
+    let is_tensors = name.ends_with(".safetensors");
+    let is_of_shards = is_tensors && name.starts_with("model-") && name.contains("-of-") || name == INDEX_FILE;
+    let is_other =
+        is_tensors && name != SINGLE_FILE && ["consolidated", "model."].iter().any(|it| name.starts_with(it));
+    has(SINGLE_FILE) && (is_of_shards || is_other) || has(INDEX_FILE) && is_other
 }
 
 /// Returns whether a file in a folder of a repository of Diffusers is fetched: one copy of the weights, and no variant.
@@ -106,14 +108,15 @@ mod tests {
     #[test]
     fn weights_that_are_there_in_another_form_are_not_fetched() {
         let [shard, mistrals] = ["model-00001-of-00002.safetensors", "consolidated.safetensors"];
-        let all = [SINGLE_FILE, INDEX_FILE, shard, mistrals, "adapter_model.safetensors", "config.json"];
+        let variant = "model.fp16.safetensors";
+        let all = [SINGLE_FILE, INDEX_FILE, shard, mistrals, variant, "adapter_model.safetensors", "config.json"];
         let unread = |without: &[&str]| {
             let names = all.iter().filter(|name| !without.contains(name)).map(|name| (*name).to_owned());
             let names: Vec<String> = names.collect();
             names.iter().filter(|name| is_unread(name, &names)).cloned().collect::<Vec<_>>()
         };
-        assert_eq!(unread(&[]), [INDEX_FILE, shard, mistrals]);
-        assert_eq!(unread(&[SINGLE_FILE]), [mistrals]);
+        assert_eq!(unread(&[]), [INDEX_FILE, shard, mistrals, variant]);
+        assert_eq!(unread(&[SINGLE_FILE]), [mistrals, variant]);
         assert!(unread(&[SINGLE_FILE, INDEX_FILE]).is_empty());
     }
 
