@@ -41,8 +41,9 @@ pub fn fetch_data(config: &RunConfig) -> Result<(), HubError> {
 /// # Errors
 /// As [`fetch_paths`].
 pub fn fetch_missing(config: &RunConfig, reads_train: bool, reads_held: bool) -> Result<(), HubError> {
+    let hub = Hub::of(RepoType::Dataset);
     let is_missing = |text: &&str| match HubPath::parse(text) {
-        Ok(Some(path)) => path.find(&loongforge_core::data::hub_cache()).is_err(),
+        Ok(Some(path)) => hub.is_missing(&path),
         _ => false,
     };
     let train = train(&config.data).filter(|_| reads_train);
