@@ -148,8 +148,16 @@ async fn refuse(mut hearing: JoinSet<FirstMessage>) {
 }
 
 async fn hear(place: Option<ActorId>, mut member: Member) -> FirstMessage {
-    let said = member.receiver.recv().await.map_err(|error| (place, error))?;
-    Ok((place, member, said))
+    match member.receiver.recv().await {
+        Ok(said) => Ok((place, member, said)),
+        Err(error) => {
+            // A build with another protocol learns its version from the answer.
+            if matches!(error, LinkError::Frame(_)) {
+                let _ = member.sender.send(&refused(&error.to_string())).await;
+            }
+            Err((place, error))
+        }
+    }
 }
 
 /// Waits until one that has joined is gone; nobody says anything before the welcome. Cancellation-safe.

@@ -6,7 +6,7 @@ use super::{Down, Member, Roster, Up};
 use crate::journal::Record;
 use crate::launch::{EdgeSpec, topology};
 use loongforge_core::message::{ActorId, Command, PoolName, Role};
-use loongforge_core::transport::{link, raw, refuse};
+use loongforge_core::transport::{LinkError, link, raw, refuse};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
@@ -113,7 +113,16 @@ impl JoinServer {
     }
 
     async fn hear(&self, mut member: Member) -> Option<JoinRequest> {
-        match member.receiver.recv().await.ok()?? {
+        let said = match member.receiver.recv().await {
+            Ok(said) => said?,
+            Err(error @ LinkError::Frame(_)) => {
+                tracing::warn!("a connection to {} is refused: {error}", self.roster.address);
+                return self.refuse(member, &error.to_string()).await;
+            }
+            // Whoever is gone again wants nothing.
+            Err(LinkError::Io(_)) => return None,
+        };
+        match said {
             Up::Hello { config, pool, .. } if config != self.roster.config => {
                 self.turn_away(member, pool, OTHER_CONFIG).await
             }
@@ -191,4 +200,68 @@ impl JoinServer {
 /// `none`, or the names.
 fn known(names: &[String]) -> String {
     if names.is_empty() { "none at all".to_owned() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gather;
+    use super::*;
+    use loongforge_core::config::Products;
+    use loongforge_core::schedule::{EdgeCredits, PoolSizes};
+    use loongforge_core::transport::{PROTOCOL_VERSION, frame};
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
+
+    /// Returns the reason for which an encoder with another protocol is refused.
+    async fn refusal_of_another_version(connect: &flume::Sender<UnixStream>) -> String {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        connect.send(there).unwrap();
+        let hello = Up::Hello { config: "abc".into(), role: Role::Encoder, pool: PoolName::ENCODER, index: None };
+        let mut bytes = frame(&hello).unwrap();
+        bytes[4..6].copy_from_slice(&(PROTOCOL_VERSION + 1).to_le_bytes());
+        here.write_all(&bytes).await.unwrap();
+        let (_sender, mut receiver) = link::<Up, Down>(here);
+        match receiver.recv().await.unwrap() {
+            Some(Down::Refused { reason }) => reason,
+            other => panic!("it is answered {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_process_of_another_version_is_told_so_before_and_after_the_run_has_begun() {
+        let roster = Roster {
+            address: "here".into(),
+            config: "abc".into(),
+            pools: PoolSizes::of_roles(1, 1, 1),
+            credits: EdgeCredits { pixels: 1, tokens: 1, features: 1 },
+            resume: None,
+            rendezvous: PathBuf::new(),
+            products: Products::default(),
+            queue: 1,
+            timeout: Duration::from_secs(60),
+            lease: Duration::from_secs(60),
+            cached: BTreeSet::new(),
+            reading: RefCell::default(),
+            returns: None,
+        };
+        let (connect, connected) = flume::bounded::<UnixStream>(10);
+        let accept = async || -> io::Result<UnixStream> { Ok(connected.recv_async().await.expect("it is open")) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let reasons = tokio::task::LocalSet::new().block_on(&runtime, async {
+            let before = tokio::select! {
+                _ = gather(&accept, &roster) => unreachable!("nobody joins"),
+                reason = refusal_of_another_version(&connect) => reason,
+            };
+            let server = JoinServer::new(roster, BTreeMap::new(), &[PoolName::ENCODER], |_| 0);
+            let after = tokio::select! {
+                () = server.open(&accept, |_| unreachable!("nobody joins")) => unreachable!("it never ends"),
+                reason = refusal_of_another_version(&connect) => reason,
+            };
+            [before, after]
+        });
+        let theirs = format!("protocol version {}", PROTOCOL_VERSION + 1);
+        assert!(reasons.iter().all(|reason| reason.contains(&theirs)), "{reasons:?}");
+    }
 }
