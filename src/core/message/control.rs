@@ -82,8 +82,8 @@ pub enum Event {
     Saved { step: StepId, to: SaveTo, files: Vec<SavedFile> },
     /// Answers [`Command::Save`]: the part could not be written. The engine continues.
     SaveFailed { step: StepId, to: SaveTo, error: String },
-    /// An actor without towers was asked for features of this sample that do not exist: no other actor could make them, and the run
-    /// ends.
+    /// An actor without towers was asked for features of this sample that do not exist. If no other member of its pool could make
+    /// them, the run ends.
     NoFeatures { sample: SampleId, error: String },
     /// The engine cannot continue. Its last message. `lost` is the missing peer if that is the cause; then the cause of the run's
     /// end is that peer's.

@@ -241,7 +241,7 @@ impl Coordinator {
             }
             Event::Lost { peer, reason } => self.lost_by(actor, peer, reason),
             Event::Refused { peer, reason, lacks } => self.refused(actor, peer, &reason, lacks),
-            Event::NoFeatures { error, .. } if is_member => Err((actor, error)),
+            Event::NoFeatures { error, .. } if is_member => self.lacks_features(actor, error),
             event @ (Event::Saved { .. } | Event::SaveFailed { .. }) if computes || actor.role == Role::Encoder => {
                 self.saved(actor, event)
             }

@@ -75,11 +75,23 @@ struct Echo {
     /// Holds what is on its way, by who says it.
     said: BTreeMap<ActorId, VecDeque<Event>>,
     epoch: Epoch,
+    /// The encoders are frozen: they are not told to reduce.
+    is_frozen: bool,
 }
 
 impl Echo {
     fn say(&mut self, actor: ActorId, event: Event) {
         self.said.entry(actor).or_default().push_back(event);
+    }
+
+    /// An encoder has sent its features of a step.
+    fn encoded(&mut self, actor: ActorId, step: StepId) {
+        let epoch = self.epoch;
+        let event = match self.is_frozen {
+            true => Event::Reduced(StepReport { step, epoch, ..StepReport::default() }),
+            false => Event::Finished { step, epoch },
+        };
+        self.say(actor, event);
     }
 
     fn told(&mut self, actor: ActorId, command: Command) {
@@ -89,18 +101,13 @@ impl Echo {
                 let samples = (from.0..until.0).map(sample).collect();
                 self.say(actor, Event::Measured { samples, bad: vec![] });
             }
-            Command::Plan(plan) if encodes => {
-                let epoch = self.epoch;
-                self.say(actor, Event::Finished { step: plan.step, epoch });
-            }
+            Command::Plan(plan) if encodes => self.encoded(actor, plan.step),
             Command::Plan(plan) if actor.role == Role::Foundation => {
                 self.say(actor, Event::Reduced(report(plan.step, Epoch(0), plan.step.0 as f64)));
             }
             Command::Regroup(regroup) if encodes => {
                 self.epoch = regroup.epoch;
-                for plan in &regroup.plans {
-                    self.say(actor, Event::Finished { step: plan.step, epoch: regroup.epoch });
-                }
+                regroup.plans.iter().for_each(|plan| self.encoded(actor, plan.step));
             }
             Command::Reduce { step, epoch } => self.say(actor, Event::Reduced(report(step, epoch, 0.0))),
             Command::Commit(Commit { step, .. }) | Command::Abort { step } => self.say(actor, Event::Applied { step }),
@@ -129,10 +136,16 @@ struct Seen {
 
 /// A run into which the liar says something after so many events, again and again.
 fn run(lies: &[(usize, Event)], seed: u64) -> Seen {
+    run_of(spec(), LIAR, lies, seed)
+}
+
+/// Works like [`run`], with a spec and an encoder that lies in it.
+fn run_of(spec: CoordinatorSpec, liar: ActorId, lies: &[(usize, Event)], seed: u64) -> Seen {
+    let is_frozen = !spec.encoders[0].trained;
+    let mut inputs: VecDeque<Input> = spec.pools.actors().map(|actor| Input::Event(actor, Event::Ready)).collect();
     let mut coordinator =
-        Coordinator::new(CoordinatorSpec { save_points: SavePoints { every_steps: 0, at_end: true }, ..spec() });
-    let (mut echo, mut seen, mut chance) = (Echo::default(), Seen::default(), seed);
-    let mut inputs: VecDeque<Input> = pools().actors().map(|actor| Input::Event(actor, Event::Ready)).collect();
+        Coordinator::new(CoordinatorSpec { save_points: SavePoints { every_steps: 0, at_end: true }, ..spec });
+    let (mut echo, mut seen, mut chance) = (Echo { is_frozen, ..Echo::default() }, Seen::default(), seed);
     let mut lies = lies.iter().cloned().peekable();
     let mut num_events = 0;
     while seen.result.is_none() {
@@ -142,7 +155,7 @@ fn run(lies: &[(usize, Event)], seed: u64) -> Seen {
             if let Some((_, lie)) = lies.next_if(|(at, _)| *at <= num_events) {
                 num_events = 0;
                 let foundation = ActorId::foundation(0);
-                let who = if matches!(lie, Event::Refused { .. }) { foundation } else { LIAR };
+                let who = if matches!(lie, Event::Refused { .. }) { foundation } else { liar };
                 return Input::Event(who, lie);
             }
             chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -241,4 +254,19 @@ fn who_sends_what_is_not_its_own_three_times_is_let_go_and_whose_unit_is_lacking
     let seen: Vec<Seen> = (1..15).map(lacking).collect();
     assert!(seen.iter().any(|seen| seen.evicted == [LIAR]));
     assert!(seen.iter().all(|seen| seen.result == Some(Ok(Outcome::Completed))));
+}
+
+#[test]
+fn an_actor_without_features_ends_the_run_only_where_no_other_can_compute_them() {
+    let lacks = [(9, Event::NoFeatures { sample: SampleId(3), error: "no features".into() })];
+    let cached = |encoders| {
+        let mut spec = CoordinatorSpec { pools: PoolSizes::of_roles(1, encoders, 1), ..spec() };
+        (spec.encoders[0].trained, spec.encoders[0].cached) = (false, true);
+        spec.plan.encoders[0].replicas = encoders;
+        spec
+    };
+    let seen = run_of(cached(ENCODERS), LIAR, &lacks, 5);
+    assert_eq!((seen.evicted, seen.result), (vec![LIAR], Some(Ok(Outcome::Completed))));
+    let seen = run_of(cached(1), ActorId::encoder(0), &lacks, 5);
+    assert_eq!((seen.evicted, seen.result), (vec![], Some(Err("encoder/0: no features".to_owned()))));
 }

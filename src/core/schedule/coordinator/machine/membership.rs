@@ -42,6 +42,20 @@ impl Coordinator {
         }
     }
 
+    /// Handles an actor without towers that lacks features: other members of its pool may be encoders, as long as a pool is being
+    /// scaled to or from none.
+    ///
+    /// # Errors
+    /// Fails if nobody else is left in its pool.
+    pub(super) fn lacks_features(&mut self, actor: ActorId, error: String) -> Result<(), Broken> {
+        if !self.encoders.is_elastic(actor) || self.encoders.of(actor).num_current() < 2 {
+            return Err((actor, error));
+        }
+        // The items are not what ends it.
+        self.crashes.take(actor);
+        self.exclude(actor, error)
+    }
+
     /// Ends the process of a living actor that is not trusted, and continues as if it had died.
     ///
     /// # Errors
