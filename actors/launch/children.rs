@@ -333,7 +333,8 @@ impl Children {
         for place in self.places.borrow_mut().values_mut() {
             place.leaves |= place.holder.is_some_and(|holder| leaving.contains(&holder));
         }
-        let num_staying = if anew { 0 } else { here };
+        // A vacant place is filled soon, by an actor that is new in any case.
+        let num_staying = if anew { here - num_over as u32 } else { here };
         for _ in num_staying..actors {
             let place = self.free_place(pool);
             self.begin(place, ActorId::encoder_of(pool, next_index(pool)));
@@ -431,5 +432,16 @@ mod tests {
         assert_eq!(holders(), [(0, Some(4)), (1, Some(5)), (2, Some(3))]);
         assert!(leaving.iter().all(|&actor| children.give_up(actor, true).is_none()));
         assert_eq!(children.encoders(), [4, 5].map(ActorId::encoder));
+    }
+
+    #[test]
+    fn a_pool_that_is_renewed_while_a_place_is_vacant_gets_no_more_actors_than_asked_for() {
+        let (children, next) = (Children::default(), std::cell::Cell::new(0));
+        let next_index = |_: PoolName| next.replace(next.get() + 1);
+        children.scale(PoolName::ENCODER, 2, next_index);
+        let place = children.give_up(ActorId::encoder(0), false).unwrap();
+        assert_eq!(children.renew(PoolName::ENCODER, 1, next_index), [ActorId::encoder(1)]);
+        children.begin(place, ActorId::encoder(next_index(PoolName::ENCODER)));
+        assert_eq!(children.encoders(), [ActorId::encoder(2)]);
     }
 }
