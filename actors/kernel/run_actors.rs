@@ -9,7 +9,7 @@ use crate::scheduler::Scheduler;
 use actix::prelude::*;
 use loongforge_core::message::{ActorId, Command, PoolName};
 use loongforge_core::schedule::{Failure, Input, Outcome};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -83,6 +83,7 @@ pub async fn run_actors(
             grace,
             queue,
             left,
+            let_go: BTreeSet::new(),
             done: Some(done),
         }
     });
@@ -131,6 +132,8 @@ struct SchedulerActor {
     grace: BTreeMap<PoolName, Duration>,
     queue: usize,
     left: Vec<Effect>,
+    /// Encoders that are to leave, or have left, because whoever starts them asked for fewer.
+    let_go: BTreeSet<ActorId>,
     done: Option<oneshot::Sender<Result<Outcome, Failure>>>,
 }
 
@@ -177,23 +180,32 @@ impl Handler<Change> for SchedulerActor {
             }
             Change::Retire(actor) => self.handle(Report(Input::Retire(actor)), ctx),
             Change::LetGo { pool, encoders, answer } => {
-                let alive = self.scheduler.alive();
-                let here: Vec<ActorId> = alive.into_iter().filter(|actor| actor.pool == pool).collect();
-                let num_missing = (encoders as usize).saturating_sub(here.len());
-                let answered = answer.send(match num_missing {
-                    0 => Ok(here.len() as u32),
-                    num => Err(format!(
-                        "the run starts no processes itself: start {num} more with --role encoder --pool {pool}"
-                    )),
-                });
+                let (answered, leaving) = choose(&self.scheduler.alive(), &mut self.let_go, pool, encoders);
                 // Who asked may have left.
-                drop(answered);
-                for &actor in here.iter().skip(encoders as usize) {
-                    self.handle(Report(Input::Retire(actor)), ctx);
-                }
+                drop(answer.send(answered));
+                leaving.into_iter().for_each(|actor| self.handle(Report(Input::Retire(actor)), ctx));
             }
         }
     }
+}
+
+/// Chooses the encoders of a pool that are to leave so that so many stay, and adds them to those that were `let_go` before, which
+/// may take a while to leave. Returns the answer to whoever asked, and the encoders.
+fn choose(
+    alive: &[ActorId],
+    let_go: &mut BTreeSet<ActorId>,
+    pool: PoolName,
+    encoders: u32,
+) -> (Result<u32, String>, Vec<ActorId>) {
+    let stays = |actor: &ActorId| actor.pool == pool && !let_go.contains(actor);
+    let here: Vec<ActorId> = alive.iter().copied().filter(stays).collect();
+    let answer = match (encoders as usize).saturating_sub(here.len()) {
+        0 => Ok(here.len() as u32),
+        num => Err(format!("the run starts no processes itself: start {num} more with --role encoder --pool {pool}")),
+    };
+    let leaving: Vec<ActorId> = here.into_iter().skip(encoders as usize).collect();
+    let_go.extend(&leaving);
+    (answer, leaving)
 }
 
 impl SchedulerActor {
@@ -244,5 +256,22 @@ impl SchedulerActor {
         let reason = format!("did not stop within {:?}", self.stop_grace);
         // Who has stopped in order is not gone: the coordinator knows.
         ctx.run_later(self.stop_grace, move |_, ctx| ctx.notify(Report(Input::Gone(actor, reason))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encoders_that_are_leaving_are_not_counted_when_a_pool_is_scaled_again() {
+        let alive = [ActorId::data(0), ActorId::encoder(0), ActorId::encoder(1), ActorId::encoder(2)];
+        let mut let_go = BTreeSet::new();
+        let mut scale = |encoders| choose(&alive, &mut let_go, PoolName::ENCODER, encoders);
+        assert_eq!(scale(2), (Ok(3), vec![ActorId::encoder(2)]));
+        assert_eq!(scale(2), (Ok(2), vec![]));
+        let (answer, leaving) = scale(3);
+        assert!(answer.unwrap_err().contains("start 1 more with --role encoder --pool encoder") && leaving.is_empty());
+        assert_eq!(scale(1), (Ok(2), vec![ActorId::encoder(1)]));
     }
 }
