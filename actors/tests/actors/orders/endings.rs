@@ -1,7 +1,7 @@
 //! Runs that end early: values that are not finite, bad samples, packs beyond a credit.
 
 use super::{STEPS, pools, reference};
-use crate::fake::{self, Script, spec};
+use crate::fake::{self, Script, rules, spec};
 use crate::world::World;
 use loongforge_core::config::SavePoints;
 use loongforge_core::message::*;
@@ -155,4 +155,48 @@ fn a_pack_beyond_a_credit_is_named_before_it_is_sent() {
     let (_, result) = World::new(small, &Script::default(), 3).run(None);
     let cause = result.unwrap_err().to_string();
     assert!(cause.contains("step 0") && cause.contains("`edges.features.credit`"), "{cause}");
+}
+
+/// Returns a run with one encoder in which all engines have written the last checkpoint, which is not published.
+fn written(frozen: bool) -> World {
+    let pools = pools(1, 1, 1);
+    let spec = CoordinatorSpec { encoders: rules(&pools, true, !frozen), ..spec(&pools, STEPS) };
+    let mut world = World::new(spec, &Script { frozen, ..Script::default() }, 3);
+    world.publishes_late = true;
+    while world.log.published.last().is_none_or(|(step, ..)| step.0 < STEPS - 1) {
+        world.something();
+    }
+    world
+}
+
+#[test]
+fn a_run_whose_last_encoder_dies_when_it_has_done_its_part_ends_in_order() {
+    for frozen in [false, true] {
+        let mut world = written(frozen);
+        world.kill(ActorId::encoder(0));
+        while world.result.is_none() {
+            world.something();
+        }
+        assert_eq!((world.result, world.paused), (Some(Ok(Outcome::Completed)), None), "frozen: {frozen}");
+        assert_eq!(world.lasting.last(), Some(&StepId(STEPS - 1)));
+    }
+}
+
+#[test]
+fn a_last_checkpoint_that_must_be_written_again_needs_an_encoder_within_the_grace_period() {
+    for frozen in [false, true] {
+        let mut world = written(frozen);
+        world.kill(ActorId::encoder(0));
+        (world.publishes_late, world.num_failing) = (false, 1);
+        while world.paused.is_none() {
+            world.something();
+        }
+        let (pool, epoch) = world.paused.unwrap();
+        world.input(Input::GraceOver(pool, epoch));
+        while world.result.is_none() {
+            world.something();
+        }
+        let failure = world.result.unwrap().unwrap_err();
+        assert!(failure.is_loss() && failure.to_string().contains("no encoder is left"), "{failure}");
+    }
 }

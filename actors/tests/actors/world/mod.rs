@@ -45,6 +45,8 @@ pub struct World {
     /// Steps whose checkpoints were published.
     pub lasting: Vec<StepId>,
     pub killed: Vec<PoisonItem>,
+    /// The last pool that had no encoder left, although one was needed.
+    pub paused: Option<(PoolName, Epoch)>,
     doubts: Vec<Doubt>,
     pub not_finite: Option<NonFinite>,
     script: Script,
@@ -107,6 +109,7 @@ impl World {
             num_retries: 0,
             lasting: vec![],
             killed: vec![],
+            paused: None,
             doubts: vec![],
             not_finite: None,
             log: Log::default(),
@@ -141,10 +144,7 @@ impl World {
         let num_left = live.iter().filter(|other| other.pool == who.pool).count();
         let last = num_left == 1 || self.random(2) == 0 && num_left < 3;
         match what % 4 {
-            0 if !last => {
-                self.nodes.remove(&who);
-                self.input(Input::Gone(who, "killed".into()));
-            }
+            0 if !last => self.kill(who),
             1 if !last => {
                 self.zombies.push(who);
                 self.input(Input::Gone(who, "no sign of life".into()));
@@ -155,6 +155,12 @@ impl World {
             }
             _ => self.join(),
         }
+    }
+
+    /// Ends an encoder.
+    pub fn kill(&mut self, encoder: ActorId) {
+        self.nodes.remove(&encoder);
+        self.input(Input::Gone(encoder, "killed".into()));
     }
 
     fn join(&mut self) {
@@ -329,7 +335,8 @@ impl World {
         }
     }
 
-    fn input(&mut self, input: Input) {
+    /// Gives the coordinator an input, and does what follows.
+    pub fn input(&mut self, input: Input) {
         for output in self.coordinator.on(input) {
             assert!(self.result.is_none(), "{output:?} follows the end");
             match output {
@@ -350,7 +357,8 @@ impl World {
                 }
                 Output::Evaluated(summary) => self.log.evaluated.push(*summary),
                 Output::Bad(samples) => self.log.bad.extend(samples),
-                Output::Prepare(..) | Output::Paused(..) => {}
+                Output::Prepare(..) => {}
+                Output::Paused(pool, epoch) => self.paused = Some((pool, epoch)),
                 Output::SaveWaits(step) => self.held.push(step),
                 Output::NonFinite(found) => self.not_finite = Some(found),
                 Output::CrashedOn(items) => self.killed.extend(items),

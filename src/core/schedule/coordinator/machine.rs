@@ -11,9 +11,7 @@ use super::save::Saves;
 use super::step::InFlight;
 use super::trust::Trust;
 use super::{CoordinatorSpec, Input, Outcome, Output, SchedulerState, StepBalance};
-use crate::message::{
-    ActorId, Command, Epoch, Event, PoolName, Role, SKIPPED, SampleId, StepId, StepPlan, StepReport, UnitId,
-};
+use crate::message::{ActorId, Command, Epoch, Event, Role, SKIPPED, SampleId, StepId, StepPlan, StepReport, UnitId};
 use crate::schedule::{Batch, PlanError, PlanSpec, plan_step};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,14 +173,7 @@ impl Coordinator {
                 Ok(())
             }
             Input::GraceOver(name, epoch) => {
-                let pool = self.encoders.get(name).filter(|pool| pool.paused == Some(epoch));
-                if let Some(pool) = pool.filter(|_| !self.drain.has_begun()) {
-                    let (actor, reason) = pool.lost.last().cloned().unwrap_or((ActorId::SCHEDULER, String::new()));
-                    let of_pool =
-                        if name == PoolName::ENCODER { String::new() } else { format!(" of the pool `{name}`") };
-                    let cause = format!("{reason}; no encoder{of_pool} is left, and none has joined");
-                    self.drain.lose(actor, cause);
-                }
+                self.grace_over(name, epoch);
                 Ok(())
             }
             Input::Doubted(doubt) => self.doubted(doubt),

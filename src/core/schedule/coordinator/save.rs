@@ -207,6 +207,16 @@ impl Saves {
         awaited.filter(|actor| actor.pool == pool).map(|actor| actor.index).collect()
     }
 
+    /// Returns whether an actor has not answered a save.
+    pub fn awaits(&self, actor: ActorId) -> bool {
+        self.open.values().any(|save| save.awaited.contains(&actor))
+    }
+
+    /// Returns whether a save waits for an encoder of a pool that has none.
+    pub fn lacks_writer(&self) -> bool {
+        self.open.values().any(|save| !save.vacant.is_empty())
+    }
+
     /// Returns the result of a save once all actors have answered.
     fn ended(&mut self, id: (StepId, SaveTo)) -> Option<Ended> {
         let save = self.open.get_mut(&id).filter(|save| save.awaited.is_empty() && save.vacant.is_empty())?;

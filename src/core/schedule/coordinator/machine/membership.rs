@@ -1,7 +1,9 @@
 //! Membership during the run: encoders that are refused, excluded or lost, and the epochs that follow.
 
 use super::{Broken, Coordinator};
-use crate::message::{ActorId, Command, Event, PoolName, Regroup, SampleId, SkippedSample, StepId, StepPlan, UnitId};
+use crate::message::{
+    ActorId, Command, Epoch, Event, PoolName, Regroup, SampleId, SkippedSample, StepId, StepPlan, UnitId,
+};
 use crate::schedule::coordinator::step::InFlight;
 use crate::schedule::coordinator::trust::Told;
 use crate::schedule::coordinator::{Doubt, Input, MAX_CRASHES, Output, PoolChange};
@@ -82,7 +84,8 @@ impl Coordinator {
         }
         // Frozen ones have the same after every step.
         let (writer, is_frozen) = (pool.writer(), !pool.is_trained());
-        if was_member && pool.is_lost() {
+        let is_lost = was_member && pool.is_lost();
+        if is_lost && (self.saves.awaits(actor) || self.needs_encoders()) {
             self.drain.lose_with(actor, reason, peer);
             return Ok(());
         }
@@ -97,6 +100,21 @@ impl Coordinator {
         let again = again.into_iter().map(|(step, to, dir)| (writer, Command::Save { step, to, dir }));
         self.out.extend(again.filter_map(|(writer, save)| Some(Output::Send(writer?, save))));
         Ok(())
+    }
+
+    /// Ends the run if a pool has been without encoders for too long. Where they are not needed any more, time does not matter.
+    pub(super) fn grace_over(&mut self, name: PoolName, epoch: Epoch) {
+        let is_needed = self.needs_encoders();
+        let pool = self.encoders.get_mut(name).filter(|pool| pool.paused == Some(epoch));
+        let Some(pool) = pool.filter(|_| !self.drain.has_begun()) else { return };
+        if !is_needed {
+            // They may be needed again, for a checkpoint that fails: time counts from then on.
+            pool.paused = None;
+            return;
+        }
+        let (actor, reason) = pool.lost.last().cloned().unwrap_or((ActorId::SCHEDULER, String::new()));
+        let of_pool = if name == PoolName::ENCODER { String::new() } else { format!(" of the pool `{name}`") };
+        self.drain.lose(actor, format!("{reason}; no encoder{of_pool} is left, and none has joined"));
     }
 
     /// Handles an actor's report that it has lost its edge to `peer`.
@@ -218,9 +236,10 @@ impl Coordinator {
         if pool.is_paused() {
             // Who comes is told then; and who has left till then.
             pool.postpone(new.left);
-            if pool.paused.is_none() {
-                pool.paused = Some(pool.epoch());
-                self.out.push(Output::Paused(name, pool.epoch()));
+            let (epoch, is_told) = (pool.epoch(), pool.paused.is_some());
+            if !is_told && self.needs_encoders() {
+                self.encoders.get_mut(name).into_iter().for_each(|pool| pool.paused = Some(epoch));
+                self.out.push(Output::Paused(name, epoch));
             }
             return Ok(());
         }

@@ -25,8 +25,10 @@ impl Coordinator {
         }
         self.advance_epochs()?;
         if self.encoders.is_paused() {
-            if self.stop_requested {
-                self.drain.begin(Outcome::Preempted);
+            match self.needs_encoders() {
+                true if self.stop_requested => self.drain.begin(Outcome::Preempted),
+                true => {}
+                false => self.finish(),
             }
             return Ok(());
         }
@@ -227,18 +229,30 @@ impl Coordinator {
         self.spec.save_points.saves_last(self.stop_requested)
     }
 
+    /// Returns whether all steps and evaluations are done.
+    fn has_computed_all(&self) -> bool {
+        self.current >= self.end && !self.is_probing() && !self.evaluations.is_open() && !self.is_to_evaluate()
+    }
+
+    /// Returns the last step if the engines are still to save it: the run was stopped while they had nothing to do, and what they
+    /// have is the last step's.
+    fn unsaved_last(&self) -> Option<StepId> {
+        let last = self.current.0.checked_sub(1).map(StepId)?;
+        let is_due = (self.saves_last() || self.saves.is_wanted()) && self.is_unkept();
+        (is_due && !self.saves.has(last) && !self.saves.waits()).then_some(last)
+    }
+
+    /// Returns whether encoders still have something to do: all else is writing what they have no part in, and publishing.
+    pub(super) fn needs_encoders(&self) -> bool {
+        !self.has_computed_all() || self.unsaved_last().is_some() || self.saves.lacks_writer()
+    }
+
     /// Ends the run after its last step, once that is saved and published.
     fn finish(&mut self) {
-        if self.current < self.end || self.is_probing() || self.evaluations.is_open() || self.is_to_evaluate() {
+        if !self.has_computed_all() {
             return;
         }
-        // Stopped while the engines had nothing to do: what they have is the last step's.
-        if let Some(last) = self.current.0.checked_sub(1).map(StepId)
-            && (self.saves_last() || self.saves.is_wanted())
-            && self.is_unkept()
-            && !self.saves.has(last)
-            && !self.saves.waits()
-        {
+        if let Some(last) = self.unsaved_last() {
             self.save(last, SaveTo::Disk, self.stream.clone());
         }
         if self.saves.is_empty() && !self.saves.waits() {
