@@ -9,7 +9,8 @@ use super::{EdgeSpec, Meeting};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Role};
 use loongforge_core::transport::{
-    Edge, MailSender, Raw, Reconnect, Recovery, SlabEdge, SlabListener, StreamEdge, StreamSpec, frame, receive,
+    Edge, MailSender, Raw, Reconnect, Recovery, SlabEdge, SlabError, SlabListener, StreamEdge, StreamSpec, frame,
+    receive,
 };
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -28,6 +29,8 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How long to wait before a peer that could not be reached is tried again.
 const RETRY: Duration = Duration::from_millis(50);
+/// How often to look for connections over shared memory.
+const POLL: Duration = Duration::from_millis(5);
 
 /// Where edges come in, before the actor is known.
 pub(super) enum Inlet {
@@ -232,26 +235,27 @@ impl Carriers {
 
     /// Waits until all `producers` have connected.
     pub async fn accept(&mut self, door: &Door, producers: &[ActorId], patience: Duration) -> Result<(), String> {
-        let listener = match door {
-            Door::Slab(listener) => {
-                let accepted = listener.accept(producers, &self.edges.mail, patience);
-                return accepted.map_err(|error| error.to_string());
-            }
-            Door::Stream(listener) => listener,
-        };
         let deadline = tokio::time::Instant::now() + patience;
         let mut missing = producers.to_vec();
         while !missing.is_empty() {
             let names = missing.iter().map(ActorId::to_string).collect::<Vec<_>>().join(", ");
             let late = |_| format!("no connection from {names} after {} s", patience.as_secs());
-            let heard = timeout_at(deadline, hear(listener, self.edges.me)).await.map_err(late)?;
-            let Some(came) = heard.map_err(|error| error.to_string())? else { continue };
-            let from = came.from;
-            let is_new = missing.contains(&from);
+            let from = match door {
+                Door::Slab(listener) => {
+                    let came = next_slab(listener, &missing, &self.edges.mail);
+                    timeout_at(deadline, came).await.map_err(late)?.map_err(|error| error.to_string())?
+                }
+                Door::Stream(listener) => {
+                    let heard = timeout_at(deadline, hear(listener, self.edges.me)).await.map_err(late)?;
+                    let Some(came) = heard.map_err(|error| error.to_string())? else { continue };
+                    let (from, is_new) = (came.from, missing.contains(&came.from));
+                    if let Some(receiving) = arrive(came, is_new, &self.returns, &self.edges, &self.here).await {
+                        self.tasks.spawn(receiving);
+                    }
+                    from
+                }
+            };
             missing.retain(|&actor| actor != from);
-            if let Some(receiving) = arrive(came, is_new, &self.returns, &self.edges, &self.here).await {
-                self.tasks.spawn(receiving);
-            }
         }
         Ok(())
     }
@@ -283,6 +287,16 @@ impl Carriers {
     pub async fn finish(mut self) {
         drop((self.stays, self.here));
         let _ = timeout(FAREWELL, async { while self.tasks.join_next().await.is_some() {} }).await;
+    }
+}
+
+/// Returns the next of these actors that connects over shared memory. The thread does not wait for it: it has other tasks.
+async fn next_slab(listener: &SlabListener, expected: &[ActorId], mail: &MailSender) -> Result<ActorId, SlabError> {
+    loop {
+        match listener.accept_one(|from| expected.contains(&from), mail, Instant::now())? {
+            Some(from) => return Ok(from),
+            None => sleep(POLL).await,
+        }
     }
 }
 

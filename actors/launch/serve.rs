@@ -8,8 +8,8 @@ use crate::kernel::{Commands, Link, leave_to_the_scheduler, spawn};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Command, Event, Role};
 use loongforge_core::schedule::Failure;
-use loongforge_core::transport::{Edge, Mail, Mailbox, Recovery, WireReceiver, WireSender, raw};
-use std::collections::BTreeMap;
+use loongforge_core::transport::{Edge, Mail, Mailbox, Recovery, WireError, WireReceiver, WireSender, raw};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// How long the last messages to the scheduler may take.
@@ -61,20 +61,31 @@ async fn serve(
         }
     };
     // Without another connection to be had, silence of the scheduler is no reason to leave.
-    let (sender, mut receiver, carrier) = line(raw(sender, receiver), recovery, &Line { number: welcome.wire, lease });
+    let (sender, receiver, carrier) = line(raw(sender, receiver), recovery, &Line { number: welcome.wire, lease });
     tokio::spawn(carrier);
+    let mut hearing = Hearing { receiver, early: VecDeque::new(), room: welcome.queue };
     let mailbox = mailbox(&welcome);
     let shared = Edges { me, security: meeting.security.clone(), mail: mailbox.sender(), lease };
-    let begun = while_alive(&sender, lease, begin(welcome, listener, mailbox, &shared, meeting, make_engine)).await;
-    let Begun { link, tell, carriers, _door } = match begun {
-        Ok(begun) => begun,
-        // Who joins while the run ends finds its peers gone, which is no failure.
-        Err(_) if while_alive(&sender, lease, is_told_to_stop(&mut receiver, FAREWELL.min(lease / 2))).await => {
-            tracing::info!("{me}: the run ended before it could take part");
-            leave(sender, Some(Event::Stopped)).await;
-            return Ok(());
+    let begin = begin(welcome, listener, mailbox, &shared, meeting, make_engine);
+    let begun = async {
+        tokio::select! {
+            begun = begin => Some(begun),
+            true = hearing.is_over() => None,
         }
-        Err(error) => {
+    };
+    let begun = while_alive(&sender, lease, begun).await;
+    let is_over = match &begun {
+        None => true,
+        Some(Ok(_)) => false,
+        // The word of it may be on its way.
+        Some(Err(_)) => {
+            let told = tokio::time::timeout(FAREWELL.min(lease / 2), hearing.is_over());
+            while_alive(&sender, lease, told).await.unwrap_or(false)
+        }
+    };
+    let Begun { link, tell, carriers, _door } = match begun {
+        Some(Ok(begun)) => begun,
+        Some(Err(error)) if !is_over => {
             let cause = match &error {
                 RunError::Failed(failure) => failure.cause.clone(),
                 other => other.to_string(),
@@ -82,8 +93,14 @@ async fn serve(
             leave(sender, Some(Event::Failed { error: cause, lost: None })).await;
             return Err(error);
         }
+        // Who joins while the run ends may find its peers gone, which is no failure.
+        _ => {
+            tracing::info!("{me}: the run ended before it could take part");
+            leave(sender, Some(Event::Stopped)).await;
+            return Ok(());
+        }
     };
-    let hearing = tokio::spawn(listen(receiver, link.commands, shared));
+    let hearing = tokio::spawn(listen(hearing, link.commands, shared));
     let last = tell_on(&link.events, &tell, &sender, lease).await;
     let end = (link.end)();
     carriers.finish().await;
@@ -104,10 +121,10 @@ fn mailbox(welcome: &Welcome) -> Mailbox {
 }
 
 /// Gives the engine what the scheduler says, until it says nothing more; then the engine learns that it is gone.
-async fn listen(mut receiver: WireReceiver, commands: Commands, shared: Edges) {
+async fn listen(mut hearing: Hearing, commands: Commands, shared: Edges) {
     let me = shared.me;
     let reason = loop {
-        match hear(&mut receiver).await {
+        match hearing.next().await {
             Ok(Some(Down::Command(Command::Connect { to, credit, path }))) => {
                 match shared.connect_later(&path, EdgeSpec::new(me, to, credit)) {
                     Ok((edge, carrier)) => {
@@ -177,18 +194,36 @@ async fn tell_on(
     }
 }
 
-/// Returns whether the scheduler says within `limit` that the run ends, or ends itself in order.
-async fn is_told_to_stop(receiver: &mut WireReceiver, limit: Duration) -> bool {
-    let told = async {
-        loop {
-            match hear(receiver).await {
+/// Holds what the scheduler says, which is heard also before there is an engine.
+struct Hearing {
+    receiver: WireReceiver,
+    /// Messages from before there was an engine, for the engine.
+    early: VecDeque<Result<Down, WireError>>,
+    /// Maximum number of these messages.
+    room: usize,
+}
+
+impl Hearing {
+    /// Returns true when the scheduler says that the run ends, or ends itself in order; false if it cannot be heard any more, or
+    /// there is no room for what it says. Cancellation-safe.
+    async fn is_over(&mut self) -> bool {
+        while self.early.len() < self.room && !matches!(self.early.back(), Some(Err(_))) {
+            match hear(&mut self.receiver).await {
                 Ok(Some(Down::Command(Command::Stop)) | None) => return true,
-                Ok(Some(Down::Command(_))) => {}
-                Ok(Some(_)) | Err(_) => return false,
+                Ok(Some(said)) => self.early.push_back(Ok(said)),
+                Err(error) => self.early.push_back(Err(error)),
             }
         }
-    };
-    tokio::time::timeout(limit, told).await.unwrap_or(false)
+        false
+    }
+
+    /// Returns the next message; `None` after a normal end.
+    async fn next(&mut self) -> Result<Option<Down>, WireError> {
+        match self.early.pop_front() {
+            Some(said) => said.map(Some),
+            None => hear(&mut self.receiver).await,
+        }
+    }
 }
 
 /// An engine at work, and what it is connected by.
@@ -261,6 +296,8 @@ mod tests {
     const LEASE: Duration = Duration::from_millis(800);
     /// A socket that is not there.
     const GONE: &str = "/nobody/gone";
+    /// A data actor that is to connect, and does not, in place of a foundation.
+    const SILENT: &str = "";
     const PATIENT: Duration = Duration::from_secs(20);
 
     /// Returns what an actor is told that joins a run whose foundation, which was at `peer`, is gone.
@@ -273,8 +310,11 @@ mod tests {
             products: Products::Libtorch,
             reads: false,
         };
-        let edges = vec![(EdgeSpec::new(me, ActorId::foundation(0), 1 << 20), PathBuf::from(peer))];
-        Welcome { assignment, edges, producers: Vec::new(), queue: 4, lease: LEASE, wire: 7, returns: false }
+        let (edges, producers) = match peer {
+            SILENT => (Vec::new(), vec![ActorId::data(0)]),
+            peer => (vec![(EdgeSpec::new(me, ActorId::foundation(0), 1 << 20), PathBuf::from(peer))], Vec::new()),
+        };
+        Welcome { assignment, edges, producers, queue: 4, lease: LEASE, wire: 7, returns: false }
     }
 
     /// Welcomes one encoder to a run whose foundation, which was at `peer`, is gone, and tells it the commands. It is given up after
@@ -326,6 +366,13 @@ mod tests {
     #[test]
     fn an_encoder_that_joins_as_the_run_ends_leaves_without_an_error() {
         let (said, ended) = join_late((GONE, PATIENT), &[Command::Abort { step: StepId(0) }, Command::Stop]);
+        assert!(matches!(said, Event::Stopped), "{said:?}");
+        ended.unwrap();
+    }
+
+    #[test]
+    fn an_encoder_that_waits_for_its_peers_leaves_when_the_run_ends() {
+        let (said, ended) = join_late((SILENT, PATIENT), &[Command::Stop]);
         assert!(matches!(said, Event::Stopped), "{said:?}");
         ended.unwrap();
     }
