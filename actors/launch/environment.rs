@@ -43,6 +43,11 @@ pub enum PlaceError {
          SKYPILOT_NODE_RANK, OMPI_COMM_WORLD_RANK); say --role scheduler, data, encoder or foundation"
     )]
     NoLauncher,
+    #[error(
+        "this process was started by the batch script of a Slurm job and is none of its tasks: start it with `srun`, \
+         or say --role scheduler, data, encoder or foundation"
+    )]
+    BatchScript,
     #[error("{name}={value}: not {wanted}")]
     Wrong { name: String, value: String, wanted: &'static str },
     #[error(
@@ -59,6 +64,9 @@ pub enum PlaceError {
 
 /// Launchers' variables that hold a process's rank on its own host, which is the GPU that it takes.
 pub const LOCAL_RANKS: [&str; 4] = ["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"];
+
+/// Variables of the steps of a Slurm job, which `srun` starts.
+const SLURM_STEP: [&str; 3] = ["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST"];
 
 /// Returns the rank of this process on its host, if `variable` has one of [`LOCAL_RANKS`].
 ///
@@ -122,6 +130,12 @@ pub fn place(variable: impl Fn(&str) -> Option<String>, pools: &PoolSizes) -> Re
             return of_rank(launcher, rank, world, named, join, pools);
         }
     }
+    if env.is_of_batch_script() {
+        let first = env.get("SLURM_JOB_NODELIST").as_deref().and_then(first_host);
+        let of_host = first.map(|host| Address::Tcp { host, port: JOIN_PORT });
+        let named = named.ok_or(PlaceError::BatchScript)?;
+        return one(Launcher::Slurm, named, told.or(of_master).or(of_host), pools);
+    }
     Err(PlaceError::NoLauncher)
 }
 
@@ -184,7 +198,25 @@ struct Environment<'a> {
 }
 
 impl Environment<'_> {
+    /// Returns a variable, unless it numbers this process among others and is not its own.
     fn get(&self, name: &str) -> Option<String> {
+        let is_anothers = match name {
+            "SLURM_LOCALID" => self.is_of_batch_script(),
+            // A job of one task needs no `srun`.
+            "SLURM_PROCID" => self.is_of_batch_script() && self.value("SLURM_NTASKS").as_deref() != Some("1"),
+            _ => false,
+        };
+        if is_anothers { None } else { self.value(name) }
+    }
+
+    /// Returns whether this is the batch script of a Slurm job, or was started by it without `srun`: all these processes have the
+    /// numbers of the first task, however many there are.
+    fn is_of_batch_script(&self) -> bool {
+        let is_first = self.value("SLURM_PROCID").as_deref() == Some("0");
+        is_first && SLURM_STEP.iter().all(|name| self.value(name).is_none())
+    }
+
+    fn value(&self, name: &str) -> Option<String> {
         (self.variable)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
@@ -322,6 +354,17 @@ mod tests {
                 Launcher::Torchrun,
                 "foundation/1 @ h:7",
             ),
+            // Without `srun` all have the numbers of the first task.
+            (
+                "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_NODELIST=a,b LOONGFORGE_ROLE=foundation",
+                Launcher::Slurm,
+                "foundation @ a:6001",
+            ),
+            (
+                "SLURM_PROCID=0 SLURM_NTASKS=4 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 MASTER_ADDR=h",
+                Launcher::Mpi,
+                "foundation/1 @ h:6001",
+            ),
             // torchrun under Slurm.
             (&*format!("{torchrun}=4 RANK=1 SLURM_PROCID=0 SLURM_NTASKS=1"), Launcher::Torchrun, "encoder/1 @ h:29501"),
         ] {
@@ -335,6 +378,7 @@ mod tests {
         for (env, wanted) in [
             ("", "no launcher's environment variables"),
             ("JOB_COMPLETION_INDEX=1", "no launcher's environment variables"),
+            ("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_NODELIST=a", "start it with `srun`"),
             ("RANK=x WORLD_SIZE=4", "RANK=x: not a number"),
             ("RANK=0 WORLD_SIZE=3 LOCAL_RANK=0", "start 5 processes, or 4"),
             ("RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 ROLE_NAME=vit", "ROLE_NAME=vit: not one of"),
@@ -351,6 +395,10 @@ mod tests {
         let of = |name: &'static str| local_rank(move |asked| (asked == name).then(|| "3".to_owned()));
         assert!(LOCAL_RANKS.iter().all(|name| of(name) == Ok(Some(3))));
         assert_eq!(of("RANK"), Ok(None));
+        let in_slurm = |step: &'static str| {
+            local_rank(move |asked| ["SLURM_PROCID", "SLURM_LOCALID", step].contains(&asked).then(|| "0".to_owned()))
+        };
+        assert_eq!([in_slurm("SLURM_STEP_ID"), in_slurm("SLURM_JOB_ID")], [Ok(Some(0)), Ok(None)]);
         assert!(local_rank(|_| Some("x".into())).unwrap_err().to_string().contains("LOCAL_RANK=x"));
     }
 

@@ -26,11 +26,11 @@ use crate::run::compose::Composition;
 use crate::run::engines;
 use loongforge_actors::launch::net::Party;
 use loongforge_actors::launch::{
-    WantedActor, bind_to_parent, filled_place, is_takeover, keep, keeper, local_rank, stop_around,
+    LOCAL_RANKS, WantedActor, bind_to_parent, filled_place, is_takeover, keep, keeper, local_rank, stop_around,
 };
 use loongforge_actors::{Phase, serve_role};
 use loongforge_core::checkpoint::MANIFEST;
-use loongforge_core::config::{self, Address, Loaded, LogFormat};
+use loongforge_core::config::{self, Address, Device, Loaded, LogFormat};
 use loongforge_core::engine::error_chain;
 use loongforge_core::message::Role;
 use loongforge_core::observe::{Console, init_logging};
@@ -159,6 +159,14 @@ fn serve_actor(
     let name = log_name(wanted);
     console.keep_log(&loaded.config.run.dir.join("logs").join(&name));
     console.name(&name);
+    let takes_gpu = wanted.role != Role::Data && loaded.config.device == Device::Cuda(None);
+    if takes_gpu && local_rank.is_none() && filled_place().is_none() {
+        tracing::info!(
+            "no launcher says which rank of its host this process is ({}): it takes a GPU by its number in the run; \
+             set LOCAL_RANK, or `device: cuda:N`, to choose one",
+            LOCAL_RANKS.join(", ")
+        );
+    }
     serve_role(wanted, meeting, |assignment| engines::engine(recipe, assignment))?;
     Ok(ExitCode::SUCCESS)
 }
