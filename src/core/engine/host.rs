@@ -1,7 +1,6 @@
 //! The main loop of an engine thread: handle mail, work, sleep. It stops on command; any error ends it with `Event::Failed`.
 
-use super::fault;
-use super::{Engine, EngineError, PeerLost, Ports, Progress, error_chain};
+use super::{Engine, EngineError, PeerLost, Ports, Progress, error_chain, fault, interrupt};
 use crate::message::{Activity, Command, Event, Role};
 use crate::transport::{Mail, Mailbox, ParcelKind};
 use std::time::{Duration, Instant};
@@ -11,9 +10,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the engine that `build` makes on this thread until `Command::Stop` or an error.
 ///
-/// Emits `Ready` once built, and `Stopped` or `Failed` as the last event. A missing peer is an error, except after `Stop`: peers
-/// end in any order.
+/// Emits `Ready` once built, and `Stopped` or `Failed` as the last event. A missing peer is an error, except when `Stop` was sent:
+/// peers end in any order.
 pub fn host<E: Engine>(build: impl FnOnce() -> Result<E, EngineError>, mailbox: Mailbox, mut ports: Ports) {
+    interrupt::watch(&mailbox, ports.me().pool);
     let result = build().and_then(|engine| {
         ports.emit(Event::Ready);
         run(engine, &mailbox, &mut ports)
@@ -21,6 +21,11 @@ pub fn host<E: Engine>(build: impl FnOnce() -> Result<E, EngineError>, mailbox: 
     ports.emit_trace();
     match result {
         Ok(()) => ports.emit(Event::Stopped),
+        // What it was at is of no use any more, and others may have stopped before.
+        Err(error) if mailbox.is_told_to_stop() => {
+            tracing::info!("{} was told to stop, and failed meanwhile: {}", ports.me(), error_chain(&*error));
+            ports.emit(Event::Stopped);
+        }
         Err(error) => {
             let lost = error.downcast_ref::<PeerLost>().map(|lost| lost.peer);
             ports.emit(Event::Failed { error: error_chain(&*error), lost });
@@ -109,4 +114,43 @@ fn points(command: &Command) -> (Option<&'static str>, Option<&'static str>) {
         _ => return (None, None),
     };
     (Some(before), Some(after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{ActorId, StepId};
+    use crate::transport::Parcel;
+    use std::collections::BTreeMap;
+
+    /// Fails at every command.
+    struct Failing;
+
+    impl Engine for Failing {
+        fn command(&mut self, _: Command, _: &mut Ports) -> Result<(), EngineError> {
+            Err("a rank is gone".into())
+        }
+
+        fn arrive(&mut self, _: ActorId, _: Parcel, _: &mut Ports) -> Result<(), EngineError> {
+            Ok(())
+        }
+
+        fn work(&mut self, _: &mut Ports) -> Result<Progress, EngineError> {
+            Ok(Progress::Idle)
+        }
+    }
+
+    #[test]
+    fn an_engine_that_fails_when_it_was_told_to_stop_has_stopped() {
+        let last_words = |commands: &[Command]| {
+            let mailbox = Mailbox::new(0, 8);
+            commands.iter().for_each(|command| mailbox.sender().send(Mail::Command(command.clone())).unwrap());
+            let (events, told) = flume::bounded(8);
+            host(|| Ok(Failing), mailbox, Ports::new(ActorId::foundation(0), events, BTreeMap::new()));
+            told.drain().last().unwrap()
+        };
+        let abort = Command::Abort { step: StepId(0) };
+        assert!(matches!(last_words(&[abort.clone()]), Event::Failed { .. }));
+        assert!(matches!(last_words(&[abort, Command::Stop]), Event::Stopped));
+    }
 }

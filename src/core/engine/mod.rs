@@ -9,6 +9,7 @@ mod data;
 pub mod fault;
 mod held_out;
 mod host;
+mod interrupt;
 mod ports;
 mod recorder;
 
@@ -16,6 +17,7 @@ pub use chain::error_chain;
 pub use data::{DataEngine, SampleSource};
 pub use held_out::WithHeldOut;
 pub use host::host;
+pub use interrupt::urgent_commands;
 pub use ports::Ports;
 pub use recorder::Recorder;
 

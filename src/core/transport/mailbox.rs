@@ -10,11 +10,11 @@ use super::limits::MAX_PARCELS;
 use super::parcel::Parcel;
 use super::slab::Bell;
 use super::watch::Watch;
-use crate::message::{ActorId, Command};
+use crate::message::{ActorId, Command, PoolName};
 use std::cell::Cell;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a sleeping engine checks that its peers are alive.
@@ -72,6 +72,12 @@ pub struct MailSender {
 struct Shared {
     bell: Bell,
     credit_waiting: AtomicBool,
+    /// The engine's pool, once it is known.
+    pool: OnceLock<PoolName>,
+    /// Number of commands in the queue that make it pointless to wait for other ranks.
+    urgent: Arc<AtomicU32>,
+    /// True if the engine was told to stop.
+    is_stopped: AtomicBool,
     sources: Mutex<Sources>,
 }
 
@@ -98,8 +104,14 @@ impl Mailbox {
     pub fn new(num_edges: usize, queue: usize) -> Self {
         // Each edge may bring its parcels and one `Gone`; one `Credit` is ever queued at a time.
         let (queue, receiver) = flume::bounded(num_edges * (MAX_PARCELS + 1) + queue + 1);
-        let sources = Mutex::default();
-        let shared = Shared { bell: Bell::new(), credit_waiting: AtomicBool::new(false), sources };
+        let shared = Shared {
+            bell: Bell::new(),
+            credit_waiting: AtomicBool::new(false),
+            pool: OnceLock::new(),
+            urgent: Arc::default(),
+            is_stopped: AtomicBool::new(false),
+            sources: Mutex::default(),
+        };
         let sender = MailSender { queue, shared: Arc::new(shared) };
         Self { receiver, sender, checked: Cell::new(Instant::now()), watch: Watch::default() }
     }
@@ -107,6 +119,19 @@ impl Mailbox {
     /// Returns another sender to this mailbox.
     pub fn sender(&self) -> MailSender {
         self.sender.clone()
+    }
+
+    /// Returns a count that is not 0 while the queue of an engine of `pool` has a command that makes it pointless to wait for other
+    /// ranks in a collective: the run ends, or a member of the pool has left.
+    pub fn urgent(&self, pool: PoolName) -> Arc<AtomicU32> {
+        // An engine stays in its pool.
+        let _ = self.sender.shared.pool.set(pool);
+        self.sender.shared.urgent.clone()
+    }
+
+    /// Returns whether the engine was told to stop, whether or not it has taken the command.
+    pub fn is_told_to_stop(&self) -> bool {
+        self.sender.shared.is_stopped.load(SeqCst)
     }
 
     /// Returns available mail without waiting; queued mail comes before mail in shared memory.
@@ -146,8 +171,15 @@ impl Mailbox {
     }
 
     fn taken(&self, mail: &Mail) {
-        if matches!(mail, Mail::Credit) {
-            self.sender.shared.credit_waiting.store(false, SeqCst);
+        let shared = &self.sender.shared;
+        match mail {
+            Mail::Credit => shared.credit_waiting.store(false, SeqCst),
+            // It holds for all that follows.
+            Mail::Command(Command::Stop) => {}
+            mail if shared.is_urgent(mail) => {
+                let _ = shared.urgent.fetch_update(SeqCst, SeqCst, |count| count.checked_sub(1));
+            }
+            _ => {}
         }
     }
 }
@@ -171,6 +203,12 @@ impl MailSender {
     /// The queue is full: somebody sent without credit, which is a bug of ours.
     #[allow(clippy::result_large_err, reason = "the mail itself comes back")]
     pub fn send(&self, mail: Mail) -> Result<(), Mail> {
+        if self.shared.is_urgent(&mail) {
+            self.shared.urgent.fetch_add(1, SeqCst);
+        }
+        if matches!(mail, Mail::Command(Command::Stop)) {
+            self.shared.is_stopped.store(true, SeqCst);
+        }
         match self.queue.try_send(mail) {
             Ok(()) => {
                 self.shared.bell.ring();
@@ -188,6 +226,7 @@ impl MailSender {
             let _ = self.send(Mail::Credit);
         }
     }
+
     /// Returns the bell that a peer rings when it has put something where a source looks.
     pub(super) fn bell(&self) -> &Bell {
         &self.shared.bell
@@ -205,6 +244,17 @@ impl MailSender {
 }
 
 impl Shared {
+    /// Returns whether the engine, if it waits for other ranks, may wait in vain.
+    fn is_urgent(&self, mail: &Mail) -> bool {
+        match mail {
+            Mail::Command(Command::Stop) => true,
+            Mail::Command(Command::Regroup(regroup)) => {
+                !regroup.left.is_empty() && self.pool.get() == Some(&regroup.pool)
+            }
+            _ => false,
+        }
+    }
+
     fn sources(&self) -> std::sync::MutexGuard<'_, Sources> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -221,5 +271,35 @@ impl Sources {
         }
         self.all.retain(|source| !source.is_over());
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Epoch, Regroup, StepId};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn commands_that_make_it_pointless_to_wait_for_others_are_counted_until_they_are_taken() {
+        let mailbox = Mailbox::new(0, 8);
+        let count = mailbox.urgent(PoolName::ENCODER);
+        let regroup = |pool, left: &[u32]| {
+            let (epoch, members, step) = (Epoch(1), vec![0], StepId(0));
+            let (left, moved, plans) = (left.to_vec(), BTreeSet::new(), Vec::new());
+            Command::Regroup(Arc::new(Regroup { pool, epoch, members, num_current: 1, left, moved, step, plans }))
+        };
+        let num_urgent_after = |command| {
+            mailbox.sender().send(Mail::Command(command)).unwrap();
+            count.load(SeqCst)
+        };
+        assert_eq!(num_urgent_after(regroup(PoolName::ENCODER, &[])), 0);
+        assert_eq!(num_urgent_after(regroup("audio".parse().unwrap(), &[1])), 0);
+        assert_eq!(num_urgent_after(regroup(PoolName::ENCODER, &[1])), 1);
+        while mailbox.try_recv().is_some() {}
+        assert!(count.load(SeqCst) == 0 && !mailbox.is_told_to_stop());
+        assert_eq!(num_urgent_after(Command::Stop), 1);
+        assert!(mailbox.try_recv().is_some() && mailbox.is_told_to_stop());
+        assert_eq!(count.load(SeqCst), 1, "it holds for all that follows");
     }
 }

@@ -7,7 +7,7 @@ use super::weights::initialize;
 use crate::comm::ProcessGroup;
 use crate::device::{enter_gpu, load_cuda, set_intra_op_threads};
 use crate::model::{ModelConfig, REFERENCE_PREFIX, Towers};
-use crate::native::{grad, is_dry_run, set_products};
+use crate::native::{grad, interrupt_by, is_dry_run, set_products};
 use crate::parallel::FrozenWeights;
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
@@ -15,7 +15,7 @@ use crate::tape::{Policy, Transfers};
 use crate::train::hf::is_adapter;
 use crate::train::{AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{Device, EncoderPool, Part, Placement, Recompute, RunConfig};
-use loongforge_core::engine::EngineError;
+use loongforge_core::engine::{EngineError, urgent_commands};
 use loongforge_core::message::{ActorId, PoolName, Role, StepId, TowerPart};
 use loongforge_core::schedule::PoolSizes;
 use std::path::PathBuf;
@@ -56,6 +56,7 @@ pub(super) fn settle_thread(spec: &EngineSpec, own: Option<&OwnPool<'_>>) -> Res
     };
     if !is_dry_run() {
         set_intra_op_threads(spec.config.threads_for(spec.me.pool));
+        urgent_commands().into_iter().for_each(interrupt_by);
     }
     if device == tch::Device::Cpu {
         set_products(spec.config.run.products)?;

@@ -3,10 +3,12 @@
 //! NCCL's backend is part of libtorch_cuda, which is loaded where a GPU is asked for and never linked: its constructors
 //! are looked up by name, and all else goes through the virtual functions of c10d's `Backend`.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use tch::Tensor;
@@ -19,6 +21,19 @@ pub(crate) const NCCL_SYMBOLS: [&CStr; 2] = [
     c"_ZN4c10d16ProcessGroupNCCL7OptionsC1Eb",
     c"_ZN4c10d16ProcessGroupNCCLC1EN3c1013intrusive_ptrINS_5StoreENS1_6detail34intrusive_target_default_null_typeIS3_EEEEiiNS2_INS0_7OptionsENS5_IS8_EEEE",
 ];
+
+thread_local! {
+    /// Holds the count that the shim looks at on this thread.
+    static INTERRUPTS: RefCell<Option<Arc<AtomicU32>>> = const { RefCell::new(None) };
+}
+
+/// Makes collectives over NCCL that this thread waits for fail as soon as `count` is not 0: the ranks that they need may be gone,
+/// which NCCL itself notices after their timeout alone. Gloo notices it at once.
+pub fn interrupt_by(count: Arc<AtomicU32>) {
+    // SAFETY: the count is held until another one takes its place, which the shim knows by then, or the thread ends.
+    unsafe { ffi::lf_interrupt_by(Arc::as_ptr(&count).cast()) };
+    INTERRUPTS.set(Some(count));
+}
 
 /// A member of a group of `world` processes (or threads). Every collective is called by every rank in the same order.
 pub struct Group {
@@ -206,14 +221,26 @@ impl Drop for Group {
 
 #[cfg(test)]
 mod tests {
-    use super::{ffi, last_error};
+    use super::{ffi, interrupt_by, last_error};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    fn ends_within(timeout_ms: i64, thread_ms: i64) -> i32 {
+        // SAFETY: it takes two numbers.
+        unsafe { ffi::lf_ends_within(timeout_ms, thread_ms) }
+    }
+
+    #[test]
+    fn whoever_is_interrupted_waits_no_longer() {
+        let count = Arc::new(AtomicU32::new(1));
+        interrupt_by(count.clone());
+        assert_eq!(ends_within(120_000, 60_000), 0);
+        count.store(0, Ordering::Relaxed);
+        assert_eq!(ends_within(120_000, 0), 1);
+    }
 
     #[test]
     fn a_thread_that_does_not_end_in_time_is_given_up() {
-        let ends_within = |timeout_ms, thread_ms| {
-            // SAFETY: it takes two numbers.
-            unsafe { ffi::lf_ends_within(timeout_ms, thread_ms) }
-        };
         assert_eq!([ends_within(60_000, 0), ends_within(20, 60_000)], [1, 0]);
         assert_eq!(ends_within(60_000, -1), -1);
         assert_eq!(last_error(), "a thread of less than no time");

@@ -109,6 +109,7 @@ unsafe extern "C" {
     pub(super) fn lf_group_free(group: *mut c_void);
     #[cfg(test)]
     pub(super) fn lf_ends_within(timeout_ms: i64, thread_ms: i64) -> c_int;
+    pub(super) fn lf_interrupt_by(count: *const u32);
     pub(super) fn lf_wait(pending: *mut c_void) -> c_int;
     pub(super) fn lf_all_reduce_sum(group: *mut c_void, tensor: *mut C_tensor) -> *mut c_void;
     pub(super) fn lf_all_reduce_max(group: *mut c_void, tensor: *mut C_tensor) -> *mut c_void;

@@ -42,7 +42,7 @@ pub use borrowed::{borrow, own};
 pub use bytes::{bytes, bytes_mut};
 #[cfg(test)]
 pub(crate) use c10d::NCCL_SYMBOLS;
-pub use c10d::{Group, Pending};
+pub use c10d::{Group, Pending, interrupt_by};
 pub use chains::{reorder_rows, turn_halves};
 pub use cross_entropy::{ScoreScan, scores_to_gradient};
 pub use delta::delta_scan;

@@ -133,13 +133,29 @@ struct Pending {
   milliseconds timeout;
 };
 
+// A count of the engine of this thread: while it is not 0 other ranks are waited for in vain, as far as the scheduler knows.
+static thread_local const uint32_t* interrupts = nullptr;
+LF_API void lf_interrupt_by(const uint32_t* count) { interrupts = count; }
+static bool is_interrupted() { return interrupts != nullptr && __atomic_load_n(interrupts, __ATOMIC_RELAXED) != 0; }
+
+// Looks again and again whether something is done; false where the time is over before, or the thread is interrupted.
+template <typename F> static bool is_done_within(milliseconds timeout, std::chrono::microseconds pause, F is_done) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  while (!is_done()) {
+    if (std::chrono::steady_clock::now() >= end || is_interrupted()) return false;
+    std::this_thread::sleep_for(pause);
+  }
+  return true;
+}
+
 // Runs `body` on a thread of its own and waits for its end, at most `timeout`; false where it has not come, and the thread then goes on
 // by itself. What the body throws is thrown here.
 template <typename F> static bool ends_within(milliseconds timeout, F body) {
   std::packaged_task<void()> task(std::move(body));
   auto end = task.get_future();
   std::thread(std::move(task)).detach();
-  if (end.wait_for(timeout) != std::future_status::ready) return false;
+  auto has_ended = [&] { return end.wait_for(std::chrono::seconds(0)) == std::future_status::ready; };
+  if (!is_done_within(timeout, std::chrono::microseconds(500), has_ended)) return false;
   end.get();
   return true;
 }
@@ -154,6 +170,7 @@ static void make_communicator(Group& g, const std::vector<Tensor>& tensors) {
   if (g.is_connected) return;
   if (!g.is_given_up) (void)c10::intrusive_ptr<Backend>(g.backend).release();
   g.is_given_up = true;
+  if (is_interrupted()) throw std::runtime_error("given up while NCCL's communicator was made: a rank is gone, or the run ends");
   throw std::runtime_error(
       "the ranks have not all come to make NCCL's communicator within " + std::to_string(g.timeout.count()) + " ms");
 }
@@ -180,9 +197,14 @@ template <typename F> static void* begin(void* group, std::vector<Tensor> tensor
 // NCCL's own wait looks once in a millisecond or less often: longer than many collectives of a layer take. It still says what failed.
 static void await_gpu(Pending& pending) {
   if (pending.tensors.empty() || !pending.tensors.front().is_cuda()) return;
-  const auto end = std::chrono::steady_clock::now() + pending.timeout;
-  while (!pending.work->isCompleted() && std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  auto is_done = [&] { return pending.work->isCompleted(); };
+  if (is_done_within(pending.timeout, std::chrono::microseconds(20), is_done) || !is_interrupted()) return;
+  // NCCL gives it up as it does a collective that is late, unless it is done by now.
+  try {
+    pending.work->wait(milliseconds(1));
+  } catch (const std::exception&) {
+    throw std::runtime_error("given up before its timeout: a rank is gone, or the run ends");
+  }
 }
 // Waits for a collective and frees it.
 LF_API int lf_wait(void* pending) {
