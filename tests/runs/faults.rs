@@ -131,6 +131,18 @@ fn the_run_begins_again_at_its_last_checkpoint_where_the_foundation_dies() {
     assert!(output.status.code() == Some(4) && text.contains("foundation/0"), "{text}");
 }
 
+/// The other rank fails at once, for want of it in a collective, and before its end is known.
+#[test]
+fn the_run_begins_again_where_one_of_two_ranks_of_the_foundation_dies() {
+    let fixture = Fixture::new(Pictures::Some);
+    let arguments = ["checkpoint.every_steps=2", "pools.foundation.replicas=2"];
+    twin(&fixture, "twin", &arguments);
+    let text = succeeds(&fixture, "killed", "foundation/1@before_commit:5=kill", &arguments);
+    assert!(text.contains("foundation/1") && text.contains("restarting from"), "{text}");
+    assert_eq!(losses(&fixture, "killed"), losses(&fixture, "twin"));
+    assert_eq!(hashes(&fixture, "killed"), hashes(&fixture, "twin"));
+}
+
 #[test]
 fn a_sample_that_kills_encoders_kills_two_and_is_left_out_of_a_resumed_run_too() {
     let fixture = Fixture::new(Pictures::All);

@@ -28,6 +28,7 @@ pub fn host<E: Engine>(build: impl FnOnce() -> Result<E, EngineError>, mailbox: 
         }
         Err(error) => {
             let lost = error.downcast_ref::<PeerLost>().map(|lost| lost.peer);
+            let lost = lost.or_else(|| interrupt::has_lost_rank().then(|| ports.me()));
             ports.emit(Event::Failed { error: error_chain(&*error), lost });
         }
     }
@@ -119,16 +120,19 @@ fn points(command: &Command) -> (Option<&'static str>, Option<&'static str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{ActorId, StepId};
+    use crate::message::{ActorId, Epoch, StepId};
     use crate::transport::Parcel;
     use std::collections::BTreeMap;
 
-    /// Fails at every command.
+    /// Fails at every command: at `Abort` for want of another rank.
     struct Failing;
 
     impl Engine for Failing {
-        fn command(&mut self, _: Command, _: &mut Ports) -> Result<(), EngineError> {
-            Err("a rank is gone".into())
+        fn command(&mut self, command: Command, _: &mut Ports) -> Result<(), EngineError> {
+            if matches!(command, Command::Abort { .. }) {
+                interrupt::note_failed_collective();
+            }
+            Err("it cannot go on".into())
         }
 
         fn arrive(&mut self, _: ActorId, _: Parcel, _: &mut Ports) -> Result<(), EngineError> {
@@ -140,17 +144,29 @@ mod tests {
         }
     }
 
+    fn last_words(commands: &[Command]) -> Event {
+        let mailbox = Mailbox::new(0, 8);
+        commands.iter().for_each(|command| mailbox.sender().send(Mail::Command(command.clone())).unwrap());
+        let (events, told) = flume::bounded(8);
+        host(|| Ok(Failing), mailbox, Ports::new(ActorId::foundation(0), events, BTreeMap::new()));
+        told.drain().last().unwrap()
+    }
+
     #[test]
     fn an_engine_that_fails_when_it_was_told_to_stop_has_stopped() {
-        let last_words = |commands: &[Command]| {
-            let mailbox = Mailbox::new(0, 8);
-            commands.iter().for_each(|command| mailbox.sender().send(Mail::Command(command.clone())).unwrap());
-            let (events, told) = flume::bounded(8);
-            host(|| Ok(Failing), mailbox, Ports::new(ActorId::foundation(0), events, BTreeMap::new()));
-            told.drain().last().unwrap()
-        };
         let abort = Command::Abort { step: StepId(0) };
-        assert!(matches!(last_words(&[abort.clone()]), Event::Failed { .. }));
+        assert!(matches!(last_words(std::slice::from_ref(&abort)), Event::Failed { .. }));
         assert!(matches!(last_words(&[abort, Command::Stop]), Event::Stopped));
+    }
+
+    #[test]
+    fn an_engine_whose_collective_failed_says_that_it_lacks_a_rank() {
+        let lost = |command| match last_words(&[command]) {
+            Event::Failed { lost, .. } => lost,
+            other => panic!("its last words are {other:?}"),
+        };
+        let (step, epoch) = (StepId(0), Epoch(0));
+        assert_eq!(lost(Command::Abort { step }), Some(ActorId::foundation(0)));
+        assert_eq!(lost(Command::Reduce { step, epoch }), None);
     }
 }

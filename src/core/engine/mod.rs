@@ -17,7 +17,7 @@ pub use chain::error_chain;
 pub use data::{DataEngine, SampleSource};
 pub use held_out::WithHeldOut;
 pub use host::host;
-pub use interrupt::urgent_commands;
+pub use interrupt::{note_failed_collective, urgent_commands};
 pub use ports::Ports;
 pub use recorder::Recorder;
 

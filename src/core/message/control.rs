@@ -86,7 +86,7 @@ pub enum Event {
     /// them, the run ends.
     NoFeatures { sample: SampleId, error: String },
     /// The engine cannot continue. Its last message. `lost` is the missing peer if that is the cause; then the cause of the run's
-    /// end is that peer's.
+    /// end is that peer's. It is the engine itself if a rank of its pool is missing in a collective: which one, it does not know.
     Failed { error: String, lost: Option<ActorId> },
     /// The engine has ended normally. Its last message.
     Stopped,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use loongforge_core::engine::note_failed_collective;
 use tch::Tensor;
 
 use super::error::{NativeError, last_error};
@@ -201,6 +202,7 @@ impl Pending {
     }
 
     fn error(&self) -> NativeError {
+        note_failed_collective();
         let (group, operation, rank) = (self.group.to_string(), self.operation, self.rank);
         NativeError::Collective { group, rank, operation, message: last_error() }
     }

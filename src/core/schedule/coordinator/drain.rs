@@ -23,7 +23,7 @@ pub(super) struct Drain {
 struct Cause {
     text: String,
     kind: FailureKind,
-    /// The peer whose end is the deeper cause.
+    /// The peer whose end is the deeper cause; the actor itself: an unknown rank of its pool.
     lost: Option<ActorId>,
 }
 
@@ -124,14 +124,23 @@ impl Drain {
     /// Follows "I lost X" to X, if X failed by itself: the messages may have arrived in any order.
     fn first_cause(&self, first: ActorId) -> Failure {
         let (mut actor, mut seen) = (first, BTreeSet::from([first]));
-        while let Some(lost) = self.failures[&actor].lost
-            && self.failures.contains_key(&lost)
-            && seen.insert(lost)
-        {
-            actor = lost;
+        while let Some(deeper) = self.deeper_cause(actor).filter(|deeper| seen.insert(*deeper)) {
+            actor = deeper;
         }
         let Cause { text, kind, .. } = &self.failures[&actor];
         Failure { actor, cause: text.clone(), kind: *kind }
+    }
+
+    /// Returns whom a failed actor has lost, if that one has failed too. An actor that lacks a rank does not know which: it is one
+    /// of its pool that failed for another reason, or else one that is gone.
+    fn deeper_cause(&self, actor: ActorId) -> Option<ActorId> {
+        let lost = self.failures[&actor].lost?;
+        if lost != actor {
+            return self.failures.contains_key(&lost).then_some(lost);
+        }
+        let is_of_pool = |other: ActorId| (other.role, other.pool) == (actor.role, actor.pool);
+        let others = self.failures.iter().filter(|(other, cause)| is_of_pool(**other) && cause.lost != Some(**other));
+        others.min_by_key(|(_, cause)| cause.kind == FailureKind::Loss).map(|(other, _)| *other)
     }
 }
 
@@ -152,6 +161,29 @@ mod tests {
         pools.actors().for_each(|actor| drain.end(actor));
         let failure = drain.finished().unwrap().unwrap_err();
         assert_eq!(failure.to_string(), "encoder/1: out of memory");
+    }
+
+    #[test]
+    fn a_rank_that_is_gone_or_has_failed_is_the_cause_where_others_lack_one() {
+        let pools = PoolSizes::of_roles(1, 0, 4);
+        let ends = |more: &[(u32, Option<&str>)]| {
+            let mut drain = Drain::new(pools.actors());
+            drain.fail(ActorId::foundation(0), "a collective failed".into(), Some(ActorId::foundation(0)));
+            drain.fail(ActorId::foundation(1), "a collective failed".into(), Some(ActorId::foundation(1)));
+            drain.lose(ActorId::data(0), "killed".into());
+            for (rank, failed) in more {
+                match failed {
+                    Some(text) => drain.fail(ActorId::foundation(*rank), (*text).to_owned(), None),
+                    None => drain.lose(ActorId::foundation(*rank), "killed".into()),
+                }
+            }
+            pools.actors().for_each(|actor| drain.end(actor));
+            let failure = drain.finished().unwrap().unwrap_err();
+            (failure.to_string(), failure.is_loss())
+        };
+        assert_eq!(ends(&[]), ("foundation/0: a collective failed".to_owned(), false));
+        assert_eq!(ends(&[(3, None)]), ("foundation/3: killed".to_owned(), true));
+        assert_eq!(ends(&[(2, None), (3, Some("out of memory"))]), ("foundation/3: out of memory".to_owned(), false));
     }
 
     #[test]
