@@ -13,6 +13,7 @@ mod offline;
 mod packs_lock;
 mod ranks;
 mod recipe;
+mod remaining;
 mod same_trained;
 mod scheduler_process;
 mod settings;

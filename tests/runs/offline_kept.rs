@@ -223,3 +223,17 @@ fn what_cannot_be_read_when_packs_are_written_is_in_none() {
         assert!(!other.exists(), "{command:?} leaves nothing behind");
     }
 }
+
+/// A run that was killed after its last checkpoint, before that was evaluated: its actors open the packs again.
+#[test]
+fn packs_that_were_removed_are_made_again_for_the_last_evaluation() {
+    let fixture = Fixture::new(Pictures::Some);
+    let words = with(&STEPS, &["data.val_size=8", "eval={every_steps: 5}"]);
+    done(&fixture, &["run"], &words);
+    let file = fixture.path().join("run/eval.jsonl");
+    fs::write(&file, "").unwrap();
+    fs::remove_dir_all(fixture.path().join("run/packs")).unwrap();
+    let text = done(&fixture, &["run"], &with(&words, &["--resume"]));
+    assert!(text.contains("making packs") && !text.contains("nothing to do"), "{text}");
+    assert!(!fs::read_to_string(&file).unwrap().is_empty() && !shards(&fixture).is_empty());
+}

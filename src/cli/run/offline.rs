@@ -2,6 +2,7 @@
 
 use super::args::RunArgs;
 use super::folder::expect_no_run;
+use super::remaining::needs_actors;
 use crate::cli::UsageError;
 use crate::cli::data::make_packs;
 use crate::run::compose::{Composition, Resume};
@@ -76,9 +77,9 @@ pub fn packed(
     composition.with_packs(packs).map_err(|error| UsageError::of(error).into())
 }
 
-/// Returns whether what is resumed has all steps: packs that were removed since are not needed.
+/// Returns whether what is resumed has all steps, and no actor has to evaluate it: packs that were removed since are not needed.
 fn is_done(composition: &Composition, resumed: &Resume, packs: &Packs) -> anyhow::Result<bool> {
     let mut config = composition.config().clone();
     settle_steps(&mut config, packs.stats.packs)?;
-    Ok(resumed.first_step.0 >= config.train.num_steps())
+    Ok(resumed.first_step.0 >= config.train.num_steps() && !needs_actors(&config, composition, resumed)?)
 }

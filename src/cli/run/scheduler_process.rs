@@ -7,21 +7,19 @@ use super::lock::RunLock;
 use super::meeting::{compose, fingerprint};
 use super::offline::{self, PacksOf};
 use super::packs_lock::expect_no_shares;
+use super::remaining::{Left, all_done};
 use crate::cli::part::Part;
 use crate::cli::{UsageError, exit};
-use crate::eval::report::EVAL;
-use crate::eval::samples::step_folder;
-use crate::eval::{after_run, held_out_sets};
-use crate::run::compose::{Composition, Resume, is_own};
+use crate::eval::after_run;
+use crate::run::compose::{Composition, Resume};
 use crate::run::poison_items;
 use crate::run::snapshots::Snapshots;
 use crate::run::uploads;
 use loongforge_actors::checkpoint::{Uploads, clean, restore};
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::{is_takeover, keeper};
-use loongforge_core::checkpoint::latest;
 use loongforge_core::config::{Device, Loaded, RunConfig};
-use loongforge_core::observe::{Console, read_evaluations};
+use loongforge_core::observe::Console;
 use loongforge_torch::device::settle;
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
@@ -192,60 +190,4 @@ impl SchedulerProcess<'_> {
         let opened = Snapshots::new();
         opened.inspect_err(|error| console.line(&format!("warning: checkpoint.snapshot_every: {error:#}"))).ok()
     }
-}
-
-/// The work that is left of a run whose steps are all done.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Left {
-    Nothing,
-    /// The evaluation that is made when the run's actors have ended.
-    AfterRun,
-    /// The evaluation after the last step, which its actors make.
-    Evaluation,
-}
-
-/// Returns the checkpoint of a run whose steps are all done, and what is left of it, unless its actors have to make that.
-///
-/// # Errors
-/// A file or folder of the run cannot be read.
-fn all_done<'a>(
-    config: &RunConfig,
-    composition: &Composition,
-    resumed: Option<&'a Resume>,
-) -> anyhow::Result<Option<(&'a Resume, Left)>> {
-    let steps = config.train.num_steps();
-    let Some(done) = resumed.filter(|resumed| resumed.first_step.0 >= steps) else { return Ok(None) };
-    let left = left_of(config, composition, done)?;
-    Ok((left != Left::Evaluation).then_some((done, left)))
-}
-
-/// Returns what is left of a run that has its last checkpoint, `done`, and may have been killed before that was evaluated.
-///
-/// # Errors
-/// A file or folder of the run cannot be read.
-fn left_of(config: &RunConfig, composition: &Composition, done: &Resume) -> anyhow::Result<Left> {
-    let (steps, dir) = (config.train.num_steps(), &config.run.dir);
-    if done.first_step.0 != steps || !is_own(&done.checkpoint, config) {
-        return Ok(Left::Nothing);
-    }
-    let during = held_out_sets::during(config, composition.folder());
-    let is_told = during.is_some() && config.log.jsonl;
-    let told = if is_told { read_evaluations(&dir.join(EVAL))? } else { Vec::new() };
-    let has = |name: &String| told.iter().any(|record| record.step == steps && record.set == *name);
-    let names = during.map(|eval| eval.set_names(&config.data)).unwrap_or_default();
-    if is_told && !names.iter().any(has) {
-        return Ok(Left::Evaluation);
-    }
-    if after_run::is_made(config)? {
-        return Ok(Left::Nothing);
-    }
-    let lacks_samples = config.sample.is_some() && !dir.join(step_folder(done.first_step)).is_dir();
-    if lacks_samples || !names.iter().all(has) {
-        return Ok(Left::Evaluation);
-    }
-    // The newest one is evaluated.
-    let newest = latest(&config.checkpoint.dir)?;
-    let is_newest = newest.is_some_and(|newest| newest.file_name() == done.checkpoint.file_name());
-    let is_evaluated = config.eval.is_some() || config.sample.is_some();
-    Ok(if is_newest && is_evaluated { Left::AfterRun } else { Left::Nothing })
 }
