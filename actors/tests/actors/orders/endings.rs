@@ -183,6 +183,23 @@ fn a_run_whose_last_encoder_dies_when_it_has_done_its_part_ends_in_order() {
 }
 
 #[test]
+fn a_run_without_encoders_that_is_stopped_keeps_the_checkpoint_that_is_being_written() {
+    let pools = pools(1, 1, 1);
+    let spec = CoordinatorSpec { encoders: rules(&pools, true, false), ..spec(&pools, STEPS) };
+    let mut world = World::new(spec, &Script { frozen: true, ..Script::default() }, 3);
+    world.publishes_late = true;
+    while world.log.published.is_empty() {
+        world.something();
+    }
+    world.kill(ActorId::encoder(0));
+    world.input(Input::StopRequested);
+    while world.result.is_none() {
+        world.something();
+    }
+    assert_eq!((world.result, world.lasting), (Some(Ok(Outcome::Preempted)), vec![StepId(2)]));
+}
+
+#[test]
 fn a_last_checkpoint_that_must_be_written_again_needs_an_encoder_within_the_grace_period() {
     for frozen in [false, true] {
         let mut world = written(frozen);

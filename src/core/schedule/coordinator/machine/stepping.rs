@@ -25,8 +25,10 @@ impl Coordinator {
         }
         self.advance_epochs()?;
         if self.encoders.is_paused() {
+            // A checkpoint that is being written is kept, unless it lacks an encoder's part.
+            let is_writing = !self.saves.is_empty() && !self.saves.lacks_writer();
             match self.needs_encoders() {
-                true if self.stop_requested => self.drain.begin(Outcome::Preempted),
+                true if self.stop_requested && !is_writing => self.drain.begin(Outcome::Preempted),
                 true => {}
                 false => self.finish(),
             }
