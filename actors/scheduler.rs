@@ -126,6 +126,16 @@ impl Scheduler {
         self.coordinator.alive()
     }
 
+    /// Returns the encoders that are to be removed, and the actors that were told to stop and have not ended.
+    pub fn leaving(&self) -> Vec<ActorId> {
+        let stopping = |effect| match effect {
+            Effect::Stopping(actor) => Some(actor),
+            _ => None,
+        };
+        let told = self.outstanding.left().into_iter().filter_map(stopping);
+        self.coordinator.leaving().into_iter().chain(told).collect()
+    }
+
     /// Records what another sender told an actor.
     pub fn told(&mut self, actor: ActorId, command: &Command) {
         if self.keeps_outstanding() {

@@ -318,6 +318,12 @@ impl Children {
         }
     }
 
+    /// Records that an encoder is to leave: nobody follows it in its place.
+    pub fn leaves(&self, actor: ActorId) {
+        let mut places = self.places.borrow_mut();
+        places.values_mut().filter(|place| place.holder == Some(actor)).for_each(|place| place.leaves = true);
+    }
+
     /// Ensures that this many actors of a pool are present or starting; surplus ones are returned, to be removed.
     pub fn scale(&self, pool: PoolName, encoders: u32, next_index: impl Fn(PoolName) -> u32) -> Vec<ActorId> {
         self.change(pool, encoders, false, next_index)

@@ -60,3 +60,15 @@ fn an_encoder_whose_process_cannot_be_started_is_replaced_like_one_that_has_died
     let (actor, in_order) = ends.try_recv().unwrap();
     assert_eq!((actor, children.give_up(actor, in_order)), (ActorId::encoder(7), Some(Replica::encoder(0))));
 }
+
+#[test]
+fn an_encoder_that_was_to_leave_when_another_scheduler_took_over_is_not_counted() {
+    let (children, next) = (Children::default(), std::cell::Cell::new(0));
+    let next_index = |_: PoolName| next.replace(next.get() + 1);
+    children.scale(PoolName::ENCODER, 3, next_index);
+    children.leaves(ActorId::encoder(2));
+    assert_eq!(children.encoders(), [0, 1].map(ActorId::encoder));
+    assert!(children.scale(PoolName::ENCODER, 3, next_index).is_empty());
+    assert_eq!(children.encoders(), [0, 1, 3].map(ActorId::encoder));
+    assert!(children.give_up(ActorId::encoder(2), false).is_none());
+}

@@ -168,6 +168,8 @@ fn take_over(successor: Successor, past: &RecoveredRun, journal: &RunJournal, wi
     let (scheduler, before, left) = successor;
     journal.write(&Record::Life(past.lives + 1));
     tracing::info!("taking over from a scheduler that died, with {} actors", before.len());
+    // The one before was asked for fewer encoders: nobody follows those that have not left yet.
+    scheduler.leaving().into_iter().for_each(|actor| wires.children.leaves(actor));
     // Given up by the one before, and maybe not ended.
     let is_out = |actor: &ActorId| past.members.contains_key(actor) && !before.contains_key(actor);
     for actor in wires.children.encoders().into_iter().filter(is_out) {

@@ -236,6 +236,11 @@ impl EncoderPool {
         self.retiring.insert(index);
     }
 
+    /// Returns the encoders whose removal was requested and is still to come.
+    pub fn retiring(&self) -> impl Iterator<Item = ActorId> + use<'_> {
+        self.retiring.iter().map(|&index| self.actor(index))
+    }
+
     /// Returns whether the removal of an encoder was requested and is still to come.
     pub fn is_to_release(&self) -> bool {
         !self.retiring.is_empty()
@@ -368,7 +373,7 @@ mod tests {
         let mut pool = pool_of(2, true);
         pool.retire(0);
         pool.keep(BTreeSet::from([0, 1]));
-        assert!(pool.is_to_release() && !pool.is_due(false));
+        assert!(pool.is_to_release() && pool.retiring().eq([ActorId::encoder(0)]) && !pool.is_due(false));
         pool.keep(BTreeSet::from([1]));
         assert!(pool.is_due(false));
         assert_eq!((pool.begin_epoch().retired, pool.members()), (vec![0], &[1][..]));

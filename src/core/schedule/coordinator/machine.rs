@@ -107,6 +107,12 @@ impl Coordinator {
         self.drain.alive().collect()
     }
 
+    /// Returns the encoders that are to be removed and have not ended.
+    pub fn leaving(&self) -> Vec<ActorId> {
+        let retiring = self.encoders.iter().flat_map(EncoderPool::retiring);
+        retiring.filter(|actor| !self.drain.has_ended(*actor)).collect()
+    }
+
     /// Returns the first step that not all engines have applied.
     pub fn current_step(&self) -> StepId {
         self.current
