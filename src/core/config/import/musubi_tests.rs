@@ -224,7 +224,7 @@ fn options_in_toml_arrive_alone_and_below_a_command() {
     let text = "dit = \"a.safetensors\"\ndataset_config = \"none.toml\"\nnetwork_module = \"networks.lora_wan\"\n\
                 learning_rate = 1e-3\nnetwork_args = [\"loraplus_lr_ratio=2\"]\n";
     let of = |imported: &Imported| {
-        let found = node(imported);
+        let found = json_of(imported);
         let ratio = found["model"]["foundation"]["lora"]["loraplus_lr_ratio"].as_f64();
         (imported.from, found["train"]["lr"].as_f64(), found["train"]["steps"].as_u64(), ratio)
     };

@@ -157,7 +157,7 @@ fn biases_of_routers_follow_the_load_by_the_same_step() {
         let text = format!("[model]\nname = \"{name}\"\nflavor = \"{flavor}\"\n{line}\n[training]\nsteps = 2\n");
         let imported = import(&text).unwrap();
         let is_told = imported.notes.iter().any(|note| note.contains("load_balance_coeff"));
-        (node(&imported)["model"]["moe"]["bias_update_rate"].as_f64(), is_told, missing(&imported).len())
+        (json_of(&imported)["model"]["moe"]["bias_update_rate"].as_f64(), is_told, missing(&imported).len())
     };
     let dense = of("llama3", "8B", "");
     assert_eq!((dense.0, dense.1), (None, false));
