@@ -6,13 +6,15 @@ use crate::data::error::DataError;
 use crate::data::file_kind::is_recording;
 
 /// Fields that name the recording, and fields that hold what is said in it: the first that a record has.
-const RECORDINGS: [&str; 3] = ["audio_filepath", "audio", "file_name"];
+const RECORDINGS: [&str; 4] = ["audio_filepath", "audio", "file_name", "path"];
 const TEXTS: [&str; 4] = ["text", "answer", "transcription", "sentence"];
 
-/// Returns whether the fields of a record are those of a recording with its transcript. A `file_name` may be that of another file.
+/// Returns whether the fields of a record are those of a recording with its transcript. A `file_name` or `path` may be
+/// that of another file.
 pub fn is_transcribed<'a>(value: impl Fn(&str) -> Option<&'a Json>) -> bool {
     let has = |key: &str| value(key).is_some_and(|value| !value.is_null());
-    let is_named = value("file_name").and_then(Json::as_str).is_some_and(is_recording);
+    let is_file = |key: &str| value(key).and_then(Json::as_str).is_some_and(is_recording);
+    let is_named = is_file("file_name") || is_file("path");
     has("audio_filepath") || (has("audio") || is_named) && TEXTS.iter().any(|key| has(key))
 }
 
@@ -38,8 +40,8 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     };
     let mut audio = json!({ "type": "audio", "audio": file });
     for (key, value) in [("offset", offset), ("duration", duration)] {
-        if let Some(value) = value {
-            audio[key] = value;
+        if let Some(seconds) = value.map(|value| seconds(key, value)).transpose()?.flatten() {
+            audio[key] = seconds;
         }
     }
     let mut asked = vec![audio];
@@ -50,6 +52,24 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     }
     let turns = json!([{ "role": "user", "content": asked }, { "role": "assistant", "content": text }]);
     Ok(Map::from_iter([("messages".to_owned(), turns)]))
+}
+
+/// The seconds of a field: a number, or text with one, as tables have it; `None`: the field is empty.
+///
+/// # Errors
+/// It is no number.
+fn seconds(key: &str, value: Json) -> Result<Option<Json>, DataError> {
+    if value.is_number() {
+        return Ok(Some(value));
+    }
+    let text = value.as_str().map(str::trim);
+    if text == Some("") {
+        return Ok(None);
+    }
+    match text.and_then(|text| text.parse::<f64>().ok()).filter(|seconds| seconds.is_finite()) {
+        Some(seconds) => Ok(Some(json!(seconds))),
+        None => Err(DataError::Line(format!("`{key}` must be a number of seconds, found {value}"))),
+    }
 }
 
 #[cfg(test)]
@@ -68,15 +88,24 @@ mod tests {
         let question = json!([{"type": "audio", "audio": "b.wav"}, {"type": "text", "text": "Who?"}]);
         assert_eq!((&turns[0]["content"], &turns[1]["content"]), (&question, &json!("I")));
         // As folders of sound have it in metadata.csv, and Common Voice.
-        let lines =
-            [json!({"file_name": "a.wav", "transcription": "yes"}), json!({"audio": "a.wav", "sentence": "yes"})];
+        let lines = [
+            json!({"file_name": "a.wav", "transcription": "yes"}),
+            json!({"audio": "a.wav", "sentence": "yes"}),
+            json!({"client_id": "b", "path": "a.wav", "sentence": "yes"}),
+        ];
         for line in lines {
             assert!(is_transcribed(|key| line.get(key)), "{line}");
             let turns = read(line).unwrap().remove("messages").unwrap();
             let expected = json!({"type": "audio", "audio": "a.wav"});
             assert_eq!((&turns[0]["content"][0], &turns[1]["content"]), (&expected, &json!("yes")));
         }
-        for line in [json!({"file_name": "a.png", "text": "a"}), json!({"audio": "a.wav"}), json!({"text": "a"})] {
+        let others = [
+            json!({"file_name": "a.png", "text": "a"}),
+            json!({"path": "a.png", "text": "a"}),
+            json!({"audio": "a.wav"}),
+            json!({"text": "a"}),
+        ];
+        for line in others {
             assert!(!is_transcribed(|key| line.get(key)), "{line}");
         }
         for (line, part) in [
@@ -84,8 +113,22 @@ mod tests {
             (json!({"audio": "a.wav"}), "`text`"),
             (json!({"audio": "a.wav", "text": 3}), "`text`"),
             (json!({"audio": "a.wav", "text": "a", "question": 3}), "`question`"),
+            (json!({"audio": "a.wav", "text": "a", "offset": "1s"}), "`offset` must be a number of seconds"),
+            (json!({"audio": "a.wav", "text": "a", "duration": "inf"}), "`duration` must be a number of seconds"),
+            (json!({"audio": "a.wav", "text": "a", "duration": [1]}), "`duration` must be a number of seconds"),
         ] {
             assert!(read(line).unwrap_err().to_string().contains(part), "{part}");
         }
+    }
+
+    #[test]
+    fn seconds_of_a_table_are_text() {
+        let row = json!({"audio_filepath": "a.wav", "offset": " 2", "duration": "1.5", "text": "yes"});
+        let turns = messages(row.as_object().unwrap().clone()).unwrap().remove("messages").unwrap();
+        let audio = json!({"type": "audio", "audio": "a.wav", "offset": 2.0, "duration": 1.5});
+        assert_eq!(turns[0]["content"], json!([audio]));
+        let row = json!({"audio_filepath": "a.wav", "offset": "", "text": "yes"});
+        let turns = messages(row.as_object().unwrap().clone()).unwrap().remove("messages").unwrap();
+        assert_eq!(turns[0]["content"], json!([{"type": "audio", "audio": "a.wav"}]));
     }
 }

@@ -169,6 +169,12 @@ fn separated_values_are_samples_of_any_layout() {
     let turns =
         folder.write("turns.csv", "id,messages\n7,\"[{\"\"role\"\":\"\"user\"\",\"\"content\"\":\"\"a\"\"}]\"\n");
     assert_eq!(shown(&of(turns), 0), "user:a");
+    let manifest = "audio_filepath,offset,duration,text\na.wav,0.5,1,yes\nb.wav,,,no\n";
+    let source = of(folder.write("manifest.csv", manifest));
+    let MediaSource::Audio(audio) = &conversation(&source, 0).media[0] else { panic!("a recording") };
+    assert_eq!(audio.segment, Segment::new(0.5, Some(1.5)).unwrap());
+    let MediaSource::Audio(audio) = &conversation(&source, 1).media[0] else { panic!("a recording") };
+    assert!(audio.segment.is_whole());
 }
 
 /// What `goldens/peers.py` wrote with datasets, pyarrow, webdataset and megatron-energon.
