@@ -38,6 +38,8 @@ const MAX_SOUND_BYTES: usize = 1 << 30;
 const MAX_SECONDS_PER_SECOND: f64 = 0.2;
 /// The same of sound that is before a segment.
 const MAX_SECONDS_PER_SKIPPED_SECOND: f64 = 0.02;
+/// Samples that an encoder of MP3 adds at both ends: other programs count them as part of the file, and they are not decoded.
+const MP3_PADDING: u64 = 2304;
 /// Packets from one look at the clock to the next.
 const PACKETS_PER_LOOK: u64 = 64;
 
@@ -96,6 +98,7 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segm
     let of_codec = |reason: String| format!("{codec}: {reason}");
     let is_exact = params.codec == CODEC_ID_FLAC || codec.starts_with("PCM");
     let mut sound = Mono::new(limits, segment);
+    sound.padding = if params.codec == CODEC_ID_MP3 { MP3_PADDING } else { 0 };
     if let Some(own) = params.sample_rate {
         let channels = params.channels.as_ref().map_or(1, |channels| channels.count());
         check_kind(own, channels).map_err(of_codec)?;
@@ -198,6 +201,8 @@ struct Mono<'a> {
     samples: Samples,
     /// Samples of each channel that were decoded, before the segment too.
     num_seen: u64,
+    /// Samples of each channel that a segment may end behind those that are decoded.
+    padding: u64,
     rate: Option<u32>,
     /// One packet, channel by channel.
     planes: Vec<Vec<f32>>,
@@ -205,7 +210,7 @@ struct Mono<'a> {
 
 impl<'a> Mono<'a> {
     fn new(limits: &'a AudioLimits, segment: Segment) -> Self {
-        Self { limits, segment, samples: Samples::empty(), num_seen: 0, rate: None, planes: Vec::new() }
+        Self { limits, segment, samples: Samples::empty(), num_seen: 0, padding: 0, rate: None, planes: Vec::new() }
     }
 
     /// The samples of the segment among all of a file of this rate.
@@ -231,7 +236,8 @@ impl<'a> Mono<'a> {
     fn check_end(&self, rate: u32) -> Result<(), String> {
         let seconds = self.num_seen as f64 / f64::from(rate);
         let Segment { start, end } = self.segment;
-        match end.filter(|end| *end > seconds + TOLERANCE) {
+        let padding = self.padding as f64 / f64::from(rate);
+        match end.filter(|end| *end > seconds + padding.max(TOLERANCE)) {
             Some(end) => Err(format!("lasts {seconds:.3} s, but its segment ends at {end} s")),
             None if self.samples.is_empty() && start > 0.0 => {
                 Err(format!("lasts {seconds:.3} s, but its segment begins at {start} s"))

@@ -279,6 +279,12 @@ fn a_segment_is_a_slice_of_the_whole() {
         let (start, end) = (0.2 * seconds, 0.6 * seconds);
         assert_eq!(of(start, Some(end))[..], whole[at(start)..at(end)]);
         assert_eq!(of(start, None)[..], whole[at(start)..]);
+        // Other programs count what an encoder of MP3 added.
+        let end = |more: f64| Segment::new(start, Some(seconds + more)).unwrap();
+        let decode = |more: f64| decode_sound(file, rate, &LIMITS, end(more));
+        let most = if read_header(file).unwrap().codec == "MP3" { (2304.0 / f64::from(rate)).max(0.1) } else { 0.1 };
+        assert_eq!(decode(most - 1e-3).unwrap()[..], whole[at(start)..]);
+        assert!(decode(most + 1e-3).unwrap_err().contains("but its segment ends at"));
     }
     let error = |start: f64, end: Option<f64>, max_seconds: f64| {
         let limits = AudioLimits { max_seconds, ..LIMITS };
