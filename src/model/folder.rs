@@ -100,6 +100,12 @@ impl ModelFolder {
                 folder.media_path = encoder;
             }
         }
+        if let Some(encoder) = model.audio_encoder.load.as_ref().filter(|_| !has_preprocessor(&folder.media_path)) {
+            let encoder = locate("model.audio_encoder.load", encoder)?;
+            if has_preprocessor(&encoder) {
+                folder.media_path = encoder;
+            }
+        }
         if let Some(source) = &model.text.tokenizer {
             folder.text_tokenizer = Some(locate("model.text.tokenizer", source)?.join(TOKENIZER));
         } else if let Some(source) = &model.text_encoder.load {
@@ -325,6 +331,27 @@ mod tests {
         config["audio_token_id"] = json!("seven");
         let told = error(&config).to_string();
         assert!(told.contains("audio_token_id") && !told.contains("set model.config"), "{told}");
+    }
+
+    #[test]
+    fn recordings_are_read_by_the_preprocessor_config_of_their_tower_where_the_model_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let [llm, tower] = ["llm", "tower"].map(|name| dir.path().join(name));
+        [&llm, &tower].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+        let llama = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures/llama3-seed1/config.json");
+        std::fs::copy(llama, llm.join("config.json")).unwrap();
+        let whisper = json!({"model_type": "whisper", "d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2,
+            "encoder_ffn_dim": 48, "num_mel_bins": 8, "max_source_positions": 10});
+        std::fs::write(tower.join("config.json"), whisper.to_string()).unwrap();
+        std::fs::write(tower.join("preprocessor_config.json"), "{}").unwrap();
+        let model: Model = serde_json::from_value(json!({"config": {"audio_token_id": 3},
+            "audio_encoder": {"load": tower}, "audio_projector": {"config": {"model_type": "linear"}},
+            "foundation": {"load": llm}}))
+        .unwrap();
+        let open = || ModelFolder::open(&model).unwrap();
+        assert_eq!((open().path, open().media_path), (llm.clone(), tower));
+        std::fs::write(llm.join("preprocessor_config.json"), "{}").unwrap();
+        assert_eq!(open().media_path, llm);
     }
 
     /// A transformer's folder, and the other networks where the user says they are.

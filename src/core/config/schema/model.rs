@@ -25,7 +25,8 @@ pub struct Model {
     /// Keys of the model's `config.json` to replace.
     pub overrides: JsonMap,
     /// Directory or hub id of tokenizer, chat template and preprocessor config; `null`: `model.load`, else `model.foundation.load`.
-    /// The preprocessor config comes from `model.image_encoder.load` if it has one.
+    /// The preprocessor config comes from `model.image_encoder.load` if it has one; if there is none at either, from
+    /// `model.audio_encoder.load`.
     pub tokenizer: Option<Source>,
     /// Enlarge the token embeddings if the tokenizer has more tokens.
     pub resize_embeddings: bool,

@@ -60,6 +60,11 @@ impl AudioSettings {
             return Self::parse(nested["feature_extractor"].clone(), both);
         }
         let path = model_dir.join("preprocessor_config.json");
+        if !path.exists() {
+            let reason = "is missing, which says how recordings become the input of the audio tower: copy that of the tower's \
+                          model, or name a folder that has it in `model.audio_encoder.load`";
+            return Err(DataError::file(&path, reason));
+        }
         Self::parse(read_json(&path)?, path)
     }
 
@@ -121,5 +126,13 @@ mod tests {
         }
         let own = serde_json::json!({"feature_size": 128, "chunk_length": 300, "min_pixels": 3, "return_attention_mask": true});
         assert_eq!(AudioSettings::parse(own, "a".into()).unwrap().chunk_samples(), 4_800_000);
+    }
+
+    #[test]
+    fn a_folder_without_settings_is_told_where_they_may_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = AudioSettings::read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("preprocessor_config.json: is missing"), "{error}");
+        assert!(error.contains("`model.audio_encoder.load`"), "{error}");
     }
 }
