@@ -113,9 +113,12 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
         files.push(("checkpoint of the lowest held-out loss", best));
     }
     if checkpoint.is_some() && config.saves_adapters_only() && !has_base(config) {
-        console.line(
-            "the base of these adapters has random weights that are not saved anywhere: checkpoint.merge_lora=true saves whole models",
-        );
+        let has_parts = config.model.parts().iter().any(|(_, part)| part.load.is_some());
+        let why = match has_parts {
+            true => "no folder has all weights that these adapters are added to",
+            false => "the base of these adapters has random weights that are not saved anywhere",
+        };
+        console.line(&format!("{why}: checkpoint.merge_lora=true saves whole models"));
     }
     console.line("");
     for (what, path) in &files {
@@ -184,7 +187,7 @@ pub fn after_stop(config: &RunConfig, console: &Console) {
 
 /// Returns whether there is a folder that adapters of a run can be added to.
 fn has_base(config: &RunConfig) -> bool {
-    config.model.load.is_some() || config.model.foundation.load.is_some()
+    config.model.adapter_base().is_some()
 }
 
 fn loss_curve(config: &RunConfig) -> Result<PathBuf> {

@@ -28,6 +28,11 @@ pub enum BaseError {
     )]
     Unnamed { folder: PathBuf },
     #[error(
+        "{folder} holds adapters of a model whose weights are in folders of its parts, so that no folder is their base: resume the run \
+         with checkpoint.merge_lora=true and more train.steps, so that it saves a whole model"
+    )]
+    Parts { folder: PathBuf },
+    #[error(
         "{folder} holds adapters of {base}, which is not a local folder: name it, with \
          `loongforge checkpoint export-hf {} OUT --base MODEL`",
         shell_word(folder)
@@ -95,7 +100,10 @@ impl ModelFolders {
         let is_given = base.is_some();
         let base = match base {
             Some(base) => base.to_owned(),
-            None => adapter_base(folder)?.ok_or_else(|| BaseError::Unnamed { folder: named() })?,
+            None => adapter_base(folder)?.ok_or_else(|| match is_of_parts(folder) {
+                true => BaseError::Parts { folder: named() },
+                false => BaseError::Unnamed { folder: named() },
+            })?,
         };
         let at_start = || start_of_run(folder).map(|start| start.join(&base)).filter(|base| base.is_dir());
         let weights = match is_given || Path::new(&base).is_dir() {
@@ -121,6 +129,13 @@ impl ModelFolders {
     pub fn may_grow(&self) -> bool {
         self.adapters.is_some() && self.config != self.weights
     }
+}
+
+/// Returns whether the run of a checkpoint took the weights of a part from a folder of its own.
+fn is_of_parts(checkpoint: &Path) -> bool {
+    let Ok(manifest) = Manifest::read(checkpoint) else { return false };
+    let model = manifest.config["model"].as_object();
+    model.is_some_and(|model| model.iter().any(|(key, part)| key != "reference" && part["load"].is_string()))
 }
 
 /// Returns the folder in which a checkpoint's run was started: what is left of the checkpoint's path before `run.dir`.
@@ -167,6 +182,24 @@ mod tests {
         for dir in ["runs/other", "/runs/my"] {
             let error = find(dir).unwrap_err().to_string();
             assert!(error.contains("base-of-adapters, which is not a local folder"), "{dir}: {error}");
+        }
+    }
+
+    #[test]
+    fn adapters_without_a_base_say_where_their_weights_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("adapter_config.json", r#"{"peft_type": "LORA", "base_model_name_or_path": null}"#);
+        write("adapter_model.safetensors", "");
+        let error = || ModelFolders::find(dir.path(), None).unwrap_err().to_string();
+        assert!(error().contains("does not name their base model"), "{}", error());
+        for (model, part) in [
+            (json!({"load": null, "reference": {"load": "a"}, "audio_encoder": {"load": null}}), "does not name"),
+            (json!({"audio_encoder": {"load": "whisper"}, "foundation": {"load": "llm"}}), "merge_lora=true"),
+        ] {
+            let of_run = Manifest { config: json!({"model": model}), ..Manifest::of_files(1, BTreeMap::new()) };
+            write(MANIFEST, &of_run.to_text());
+            assert!(error().contains(part), "{}", error());
         }
     }
 }

@@ -107,8 +107,7 @@ fn settings(config: &RunConfig) -> Result<AdapterSettings, EngineError> {
         settings.dropout = lora.dropout.or(there.as_ref().map(|there| there.dropout)).unwrap_or(0.0);
         settings.use_rslora = lora.use_rslora.or(there.map(|there| there.use_rslora)).unwrap_or(false);
     }
-    let base = model.load.as_ref().or(model.foundation.load.as_ref());
-    Ok(AdapterSettings { base: base.map(|base| AdapterBase::of(base.as_str())), ..settings })
+    Ok(AdapterSettings { base: model.adapter_base().map(|base| AdapterBase::of(base.as_str())), ..settings })
 }
 
 /// Every tensor of the folders to go on from is of a part that names its folder.

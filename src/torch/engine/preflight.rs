@@ -172,6 +172,23 @@ pub fn whole_beside_adapters(config: &RunConfig, model: &ModelConfig) -> Vec<Str
     keys.into_iter().map(said).collect()
 }
 
+/// Returns what to know of adapters whose checkpoints only the run can read: the weights that they are added to are in folders of parts.
+pub fn adapters_without_base(config: &RunConfig) -> Option<String> {
+    let model = &config.model;
+    if !config.saves_adapters_only() || model.adapter_base().is_some() {
+        return None;
+    }
+    let loaded: Vec<String> =
+        model.parts().iter().filter(|(_, part)| part.load.is_some()).map(|(key, _)| format!("{key}.load")).collect();
+    (!loaded.is_empty()).then(|| {
+        format!(
+            "warning: the adapters are added to weights in folders of parts ({}), and their checkpoints can name only one: they can be \
+             resumed, but not evaluated, generated with, served or exported; set checkpoint.merge_lora: true to save whole models",
+            loaded.join(", ")
+        )
+    })
+}
+
 /// Returns what is set of a pool of encoders and does nothing, as its towers are trained or it has no actors of its own.
 fn unused(config: &RunConfig, name: PoolName, pool: &EncoderPool, is_frozen: bool) -> Vec<String> {
     let default = EncoderPool::default();

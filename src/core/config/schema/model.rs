@@ -216,6 +216,20 @@ impl Model {
         self.reference.load.as_ref().or(self.load.as_ref()).or(self.foundation.load.as_ref())
     }
 
+    /// Returns the folder with all weights that adapters are added to; `None`: they are random, or some are in the folder of a part.
+    /// Only for a model that is settled.
+    pub fn adapter_base(&self) -> Option<&Source> {
+        let base = self.load.as_ref().or(self.foundation.load.as_ref());
+        // Adapters of a diffusion model are those of its transformer.
+        if self.vae.freeze.is_some() || self.is_foundation_alone() {
+            return base;
+        }
+        let is_kept =
+            |part: &Part| part.freeze == Some(true) || part.lora.is_some() || !part.freeze_patterns.is_empty();
+        let is_elsewhere = |part: &Part| part.load.is_some() && part.load.as_ref() != base && is_kept(part);
+        self.load.as_ref().filter(|_| !self.parts().iter().any(|(_, part)| is_elsewhere(part)))
+    }
+
     /// Returns whether the config sets any key of the reference model.
     pub fn names_reference(&self) -> bool {
         Part { freeze: self.reference.freeze.filter(|freeze| !freeze), ..self.reference.clone() } != Part::default()
@@ -326,5 +340,30 @@ mod tests {
         part.train_patterns = vec!["model.layers.1?.*".into()];
         assert!(part.trains("model.layers.12.mlp.up_proj.weight") && !part.trains("model.layers.1.mlp.up_proj.weight"));
         assert!(!part.is_frozen());
+    }
+
+    #[test]
+    fn adapters_of_parts_in_several_folders_have_no_base() {
+        let base = |edit: &dyn Fn(&mut Model)| {
+            let mut model = Model { load: Some(Source::new("whole")), ..Model::default() };
+            model.foundation.lora = Some(Lora::default());
+            edit(&mut model);
+            model.adapter_base().map(|base| base.as_str().to_owned())
+        };
+        assert_eq!(base(&|_| {}).as_deref(), Some("whole"));
+        let alone = |model: &mut Model| {
+            model.load = None;
+            model.foundation.load = Some(Source::new("llm"));
+        };
+        assert_eq!(base(&alone).as_deref(), Some("llm"));
+        let parts = |model: &mut Model| {
+            alone(model);
+            model.audio_encoder = Part { load: Some(Source::new("whisper")), freeze: Some(true), ..Part::default() };
+        };
+        assert_eq!(base(&parts), None);
+        // A tower that is trained as a whole is saved with the adapters, a frozen one is not.
+        let tower = |freeze| Part { load: Some(Source::new("tower")), freeze, ..Part::default() };
+        assert_eq!(base(&|model| model.image_encoder = tower(None)).as_deref(), Some("whole"));
+        assert_eq!(base(&|model| model.image_encoder = tower(Some(true))), None);
     }
 }
