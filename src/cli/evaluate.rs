@@ -57,6 +57,9 @@ pub struct EvaluateArgs {
     /// Renamed fields, as in `data.train`: messages=dialogue,images=picture
     #[arg(long, value_name = "FIELD=NAME", value_delimiter = ',')]
     columns: Vec<String>,
+    /// Folder that relative names of pictures, videos and recordings start at, as in `data.train` [default: the file's]
+    #[arg(long, value_name = "FOLDER")]
+    media_dir: Option<String>,
     /// Loss mask, as in `train.phase`: sft, midtrain or pretrain
     #[arg(long, value_name = "PHASE")]
     phase: Option<String>,
@@ -267,6 +270,7 @@ fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Learned
     let file = TrainFile {
         format: args.format.unwrap_or_default(),
         columns: columns.collect::<Result<_, _>>()?,
+        media_dir: args.media_dir.clone(),
         ..TrainFile::new(Paths(args.data.clone()))
     };
     run["data"]["train"] = json!([file]);

@@ -329,6 +329,10 @@ impl Rules<'_> {
         if let Some(eval) = &config.eval {
             eval.path.iter().for_each(|path| self.sample_files("eval.path", path));
             eval.sets.iter().for_each(|(name, path)| self.sample_files(&format!("eval.sets.{name}"), path));
+            let media = eval.media_dir.as_deref().filter(|dir| !dir.contains("://")).map(Path::new);
+            if let Some(dir) = media.filter(|dir| !dir.is_dir()) {
+                self.missing("eval.media_dir", dir, "no such directory");
+            }
         }
         let noise = config.data.audio.augment.as_ref().and_then(|augment| augment.noise.as_ref());
         if let Some(path) = noise.map(|noise| noise.path.as_path()).filter(|path| !path.is_dir()) {

@@ -28,6 +28,13 @@ impl Rules<'_> {
             let message = "`eval.episodes` requires `eval.path`, whose episodes it selects".to_owned();
             (message, "name the LeRobot data set in eval.path, or drop eval.episodes")
         });
+        let no_files = eval.path.is_none() && eval.sets.is_empty() && !names.is_empty();
+        let of_files = [("eval.columns", !eval.columns.is_empty()), ("eval.media_dir", eval.media_dir.is_some())];
+        for (key, _) in of_files.into_iter().filter(|(_, is_set)| *is_set && no_files) {
+            self.broken(true, code::COMBINATION, &[key], || {
+                (format!("`{key}` requires `eval.path` or `eval.sets`, whose samples it is about"), "drop it")
+            });
+        }
         self.held_episodes(config, eval);
         if let Some(key) = config.cannot_act() {
             let asks = eval.actions.is_some_and(|count| count > 0);
@@ -172,7 +179,8 @@ impl Eval {
         let is_first = name == Self::HELD_OUT;
         let path = if is_first { self.path.as_ref() } else { self.sets.get(name) };
         let episodes = self.episodes.clone().filter(|_| is_first);
-        Some(TrainFile { episodes, ..TrainFile::new(path?.as_path()) })
+        let (columns, media_dir) = (self.columns.clone(), self.media_dir.clone());
+        Some(TrainFile { columns, media_dir, episodes, ..TrainFile::new(path?.as_path()) })
     }
 
     /// The set of `eval.path`.

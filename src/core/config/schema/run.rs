@@ -170,6 +170,12 @@ pub struct Eval {
     /// More files or folders, by the names of their sets: `{ math: math.jsonl }`. `data.val_size` adds the set `val`.
     #[serde(default)]
     pub sets: BTreeMap<String, PathBuf>,
+    /// Field names that differ from those of the format in `path` and `sets`, as in `data.train[].columns`.
+    #[serde(default)]
+    pub columns: BTreeMap<String, String>,
+    /// Folder to which paths in the samples of `path` and `sets` are relative, as in `data.train[].media_dir`.
+    #[serde(default)]
+    pub media_dir: Option<String>,
     /// Evaluate every N steps and after the last one, on the run's own actors; 0: only after the run, from its last checkpoint.
     #[serde(default)]
     pub every_steps: u64,

@@ -120,6 +120,7 @@ fn one_mistake_at_a_time() {
         ),
         ("eval: { path: DATA, every_steps: 2, best: x }\n", &["LF0104", "no set `x`", "the sets are held_out"]),
         ("eval: { sets: { a: DATA }, episodes: [0-9] }\n", &["LF0111", "`eval.episodes` requires `eval.path`"]),
+        ("eval: { path: DATA, media_dir: gone }\n", &["LF0112", "`eval.media_dir`: no such directory"]),
         ("eval: { path: DATA, sets: { a/b: DATA } }\n", &["LF0104", "`a/b` is not a valid set name"]),
         ("eval: { path: DATA, sets: { held_out: DATA } }\n", &["LF0104", "`held_out` is already in use"]),
         ("eval: { path: DATA, expect: { a: { chance: 0.1 } } }\n", &["LF0104", "no set `a`", "the sets are held_out"]),

@@ -81,6 +81,15 @@ fn held_out_samples_are_named_as_those_for_training_are() {
         let eval = bench.load(&[&format!("eval={{path: '{path}', sets: {{b: '{path}'}}}}")]).config.eval.unwrap();
         assert_eq!(eval.file("b"), Some(TrainFile::new(path.as_str())));
     }
+    let sets = format!("path: '{folder}/tokens', sets: {{b: '{folder}/*.jsonl'}}");
+    let own = format!("eval={{{sets}, columns: {{audio: path}}, media_dir: '{folder}'}}");
+    let eval = bench.load(&[&own]).config.eval.unwrap();
+    for set in ["held_out", "b"] {
+        let TrainFile { columns, media_dir, .. } = eval.file(set).unwrap();
+        assert_eq!((&columns["audio"], media_dir.as_ref()), (&"path".to_owned(), Some(&folder)));
+    }
+    let idle = bench.errors(&["data.val_size=0.1", "eval={every_steps: 1, columns: {text: t}}"]);
+    assert!(idle.contains("`eval.columns` requires `eval.path` or `eval.sets`"), "{idle}");
     let gone = bench.errors(&["eval={path: gone/*.jsonl, sets: {b: gone}}"]);
     assert!(gone.contains("`eval.sets.b`: no such file: `gone`") && !gone.contains("`eval.path`"), "{gone}");
 }
