@@ -80,10 +80,16 @@ impl Choices {
             (true, _) => lines.push(
                 "  foundation: { lora: { r: 16, alpha: 32 } }    # all linear layers; target_modules: [q_proj, v_proj] for some".to_owned(),
             ),
-            (false, Kind::Multimodal) => {
-                lines.push("  # image_encoder: { freeze: true }    # train the projector and the language model only".to_owned());
-            }
             (false, _) => {}
+        }
+        if self.kind == Kind::Multimodal {
+            let why = match self.lora {
+                true => "also image_projector: else they are trained as a whole",
+                false => "train the projector and the language model only",
+            };
+            lines.push(format!(
+                "  # image_encoder: {{ freeze: true }}    # {why}; for sound audio_… instead of image_…"
+            ));
         }
         lines.push("data:".to_owned());
         lines.push(format!("  train: [{{ path: {} }}]", quoted(&self.data)));
@@ -206,6 +212,7 @@ mod tests {
                 };
                 assert_eq!((config.data.val_size, config.eval.is_some()), (val_size, num_samples != Some(1)), "{text}");
                 assert_eq!(config.model.foundation.lora.is_some(), lora);
+                assert_eq!(text.contains("# image_encoder: { freeze: true }"), kind == Kind::Multimodal, "{text}");
                 assert_eq!(config.train.phase == Phase::Pretrain, learns == Learns::Texts, "{text}");
                 let loss = config.train.preference.as_ref().map(|preference| preference.loss);
                 let expected = match learns {
