@@ -188,7 +188,7 @@ fn what_has_no_effect_is_said() {
     let said = |words: &[&str]| fixture.succeeds(&[&["check", "run.yaml"], words].concat()).out;
     let frozen = ["model.image_encoder.freeze=true", "model.image_projector.freeze=true"];
     let cached = said(&["pools.encoder.cache=1MiB"]);
-    assert!(cached.contains("pools.encoder.cache has no effect: the pool's towers are trained"), "{cached}");
+    assert!(cached.contains("pools.encoder.cache has no effect: its towers or projectors are trained"), "{cached}");
     assert!(!said(&[&frozen[..], &["pools.encoder.cache=1MiB"]].concat()).contains("no effect"));
     let spilt = said(&[&frozen[..], &["pools.encoder.spill=1MiB"]].concat());
     assert!(spilt.contains("pools.encoder.spill has no effect") && spilt.contains("`cache`, which is 0"), "{spilt}");

@@ -193,7 +193,7 @@ pub fn adapters_without_base(config: &RunConfig) -> Option<String> {
 fn unused(config: &RunConfig, name: PoolName, pool: &EncoderPool, is_frozen: bool) -> Vec<String> {
     let default = EncoderPool::default();
     let of_cache = [("cache", pool.cache.bytes() > 0 && !is_frozen), ("spill", pool.spill.bytes() > 0 && !is_frozen)];
-    let trained = "the pool's towers are trained, and their features change with every step";
+    let trained = "its towers or projectors are trained, and the features change with every step";
     let (spill, no_cache) = ("spill", "it is for features that do not fit into `cache`, which is 0");
     let of_spill = [(spill, is_frozen && pool.spill.bytes() > 0 && pool.cache.bytes() == 0)];
     let is_colocated = config.pools.placement == Placement::Colocated;
