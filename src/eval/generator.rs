@@ -5,7 +5,7 @@ use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
 use anyhow::{Context, Result};
 use loongforge_core::checkpoint::{MANIFEST, Manifest};
-use loongforge_core::config::{ImageLimits, JsonMap, VideoLimits};
+use loongforge_core::config::{AudioLimits, ImageLimits, JsonMap, VideoLimits};
 use loongforge_core::data::{
     Conversation, DataError, Locator, MediaDecoder, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn,
 };
@@ -15,6 +15,9 @@ use loongforge_torch::model::{Continued, Decoding, Prompt, Sampling};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tch::{Device, Kind};
+
+/// Seconds that a recording of a prompt may last, unless the model's run took longer ones.
+const MAX_PROMPT_SECONDS: f64 = 600.0;
 
 /// Answers many questions at a time.
 pub struct Reader {
@@ -145,13 +148,14 @@ impl Reader {
     }
 }
 
-/// Returns how the run whose checkpoint is in `folder` read its samples, but for limits on their length; as the model's files say where
-/// there was no run.
+/// Returns how the run whose checkpoint is in `folder` read its samples, but for limits on their tokens; as the model's files say where
+/// there was no run. Recordings may last at least [`MAX_PROMPT_SECONDS`].
 ///
 /// # Errors
 /// The manifest cannot be read, or has other settings than a run's.
 fn as_in_run(folder: &Path) -> Result<ProcessorOptions> {
-    let usual = ProcessorOptions::default();
+    let mut usual = ProcessorOptions::default();
+    usual.audio.max_seconds = MAX_PROMPT_SECONDS;
     let path = folder.join(MANIFEST);
     if !path.is_file() {
         return Ok(usual);
@@ -167,7 +171,15 @@ fn as_in_run(folder: &Path) -> Result<ProcessorOptions> {
     let template_kwargs = kwargs.with_context(|| named("template_kwargs"))?.unwrap_or_default();
     let system: Option<String> = serde_json::from_value(data["system"].clone()).with_context(|| named("system"))?;
     let (image, video) = (image.unwrap_or(usual.image), video.unwrap_or(usual.video));
-    Ok(ProcessorOptions { template_kwargs, system, image, video, ..usual })
+    let seconds = |key: &str| -> Result<Option<f64>> {
+        serde_json::from_value(data["audio"][key].clone()).with_context(|| named(&format!("audio.{key}")))
+    };
+    let audio = AudioLimits {
+        min_seconds: seconds("min_seconds")?.unwrap_or(usual.audio.min_seconds),
+        max_seconds: seconds("max_seconds")?.unwrap_or_default().max(MAX_PROMPT_SECONDS),
+        ..usual.audio
+    };
+    Ok(ProcessorOptions { template_kwargs, system, image, video, audio, ..usual })
 }
 
 #[cfg(test)]
@@ -186,16 +198,22 @@ mod tests {
         let usual = as_in_run(dir.path()).unwrap();
         let kwargs = json!({"enable_thinking": false});
         let data = json!({"image": {"max_pixels": 4096}, "video": {"fps": 2.0}, "template_kwargs": kwargs,
-            "pack": {"max_tokens": 64}, "system": "Be brief."});
+            "audio": {"min_seconds": 0.02, "max_seconds": 1800.0, "max_tokens": 9}, "pack": {"max_tokens": 64},
+            "system": "Be brief."});
         let own = with(json!({"data": data})).unwrap();
         assert_eq!((own.image.max_pixels, own.video.fps), (Some(4096), Some(2.0)));
         assert_eq!((own.image.max_side, own.max_tokens), (usual.image.max_side, usual.max_tokens));
         assert_eq!(own.template_kwargs["enable_thinking"], false);
         assert_eq!((own.system.as_deref(), usual.system), (Some("Be brief."), None));
+        assert_eq!(own.audio, AudioLimits { min_seconds: 0.02, max_seconds: 1800.0, max_tokens: None });
+        let short = with(json!({"data": {"audio": {"max_seconds": 30.0}}})).unwrap();
+        assert_eq!([short.audio.max_seconds, usual.audio.max_seconds], [600.0; 2]);
         // Nothing is known of a run that a test has made up.
         let unknown = with(json!(null)).unwrap();
         assert_eq!((unknown.image, unknown.video), (usual.image, usual.video));
         let error = format!("{:#}", with(json!({"data": {"video": {"fps": "two"}}})).unwrap_err());
         assert!(error.contains("config.data.video: invalid type"), "{error}");
+        let error = format!("{:#}", with(json!({"data": {"audio": {"max_seconds": "two"}}})).unwrap_err());
+        assert!(error.contains("config.data.audio.max_seconds: invalid type"), "{error}");
     }
 }
