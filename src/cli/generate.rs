@@ -35,7 +35,7 @@ pub struct GenerateArgs {
     /// Recording of the prompt; may be repeated
     #[arg(long, value_name = "FILE")]
     audio: Vec<PathBuf>,
-    /// Prompt; `-` reads it from standard input
+    /// Prompt; `-` reads it from standard input; `<image>` or `<audio>` in it is the place of the next file
     #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
     prompt: Option<String>,
     /// JSONL file of prompts

@@ -3,7 +3,7 @@
 use crate::eval::forward::ForwardModel;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::config::{AudioLimits, ImageLimits, JsonMap, VideoLimits};
 use loongforge_core::data::{
@@ -99,19 +99,17 @@ impl Reader {
         &self.processor
     }
 
-    /// Returns what `text` about these pictures and recordings becomes before an answer: pictures first, then recordings, as
-    /// Qwen's examples have them.
+    /// Returns what `text` about these pictures and recordings becomes before an answer. A written `<image>` or `<audio>` stands for the
+    /// next file of its kind, as in data; else pictures are first, then recordings, as Qwen's examples have them.
     ///
     /// # Errors
-    /// A file is missing or unusable, or the model takes none of its kind.
+    /// A file is missing or unusable, the model takes none of its kind, or the text has places for more or fewer.
     pub fn question(&self, text: &str, images: &[PathBuf], recordings: &[PathBuf]) -> Result<Sample> {
-        let mut turn = Turn::text("user", text);
-        let parts = images.iter().map(|_| Part::Image).chain(recordings.iter().map(|_| Part::Audio));
-        turn.parts.splice(0..0, parts);
         let file = |path: &PathBuf| Locator::File(path.display().to_string());
-        let pictures = images.iter().map(|path| MediaSource::Image(file(path)));
-        let media = pictures.chain(recordings.iter().map(|path| MediaSource::Audio(file(path).into()))).collect();
-        let conversation = Conversation { turns: vec![turn], media };
+        let pictures = images.iter().map(|path| (Part::Image, MediaSource::Image(file(path)))).collect();
+        let sounds = recordings.iter().map(|path| (Part::Audio, MediaSource::Audio(file(path).into()))).collect();
+        let (parts, media) = placed(text, [("<image>", pictures), ("<audio>", sounds)])?;
+        let conversation = Conversation { turns: vec![Turn::new("user", parts)], media };
         Ok(self.processor.prompt(SampleId(0), &conversation, Path::new(""))?)
     }
 
@@ -146,6 +144,52 @@ impl Reader {
         let decode = |ids: &Vec<i64>| self.processor.tokenizer().decode(ids).context("decoding an answer");
         answers.iter().map(decode).collect()
     }
+}
+
+/// Returns the parts of a prompt and its files in their order. A placeholder that is written stands for the next file of its kind; files of
+/// a kind without one are before the text.
+///
+/// # Errors
+/// The text has more or fewer placeholders than there are files of their kind.
+fn placed(text: &str, kinds: [(&str, Vec<(Part, MediaSource)>); 2]) -> Result<(Vec<Part>, Vec<MediaSource>)> {
+    let (mut parts, mut media, mut written) = (Vec::new(), Vec::new(), Vec::new());
+    for (placeholder, files) in kinds {
+        let places = text.matches(placeholder).count();
+        // Without files it is text.
+        if places > 0 && !files.is_empty() {
+            let num_files = files.len();
+            ensure!(
+                places == num_files,
+                "the prompt has {places} {placeholder}, but {num_files} files of this kind are given: write one for each, or none"
+            );
+            written.push((placeholder, files.into_iter()));
+            continue;
+        }
+        for (part, file) in files {
+            parts.push(part);
+            media.push(file);
+        }
+    }
+    let mut rest = text;
+    loop {
+        let places = written.iter_mut().filter_map(|(placeholder, files)| {
+            let placeholder: &str = placeholder;
+            Some((rest.find(placeholder)?, placeholder.len(), files))
+        });
+        let Some((at, len, files)) = places.min_by_key(|(at, ..)| *at) else { break };
+        if at > 0 {
+            parts.push(Part::Text { text: rest[..at].to_owned() });
+        }
+        if let Some((part, file)) = files.next() {
+            parts.push(part);
+            media.push(file);
+        }
+        rest = &rest[at + len..];
+    }
+    if !rest.is_empty() || written.is_empty() {
+        parts.push(Part::Text { text: rest.to_owned() });
+    }
+    Ok((parts, media))
 }
 
 /// Returns how the run whose checkpoint is in `folder` read its samples, but for limits on their tokens; as the model's files say where
@@ -186,6 +230,34 @@ fn as_in_run(folder: &Path) -> Result<ProcessorOptions> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn files_are_where_a_prompt_has_their_placeholders_else_before_it() {
+        let told = |text: &str, images: &[&str], recordings: &[&str]| {
+            let file = |name: &&str| Locator::File((*name).to_owned());
+            let images = images.iter().map(|name| (Part::Image, MediaSource::Image(file(name)))).collect();
+            let recordings =
+                recordings.iter().map(|name| (Part::Audio, MediaSource::Audio(file(name).into()))).collect();
+            let (parts, media) = placed(text, [("<image>", images), ("<audio>", recordings)])?;
+            let mut names = media.iter().map(MediaSource::name);
+            let shown = parts.iter().map(|part| match part {
+                Part::Text { text } => format!("[{text}]"),
+                _ => names.next().unwrap_or("?").to_owned(),
+            });
+            anyhow::Ok(shown.collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(told("Who?", &["a"], &["b", "c"]).unwrap(), "a b c [Who?]");
+        assert_eq!(told("", &[], &["b"]).unwrap(), "b []");
+        assert_eq!(told("<audio>Who?", &[], &["b"]).unwrap(), "b [Who?]");
+        assert_eq!(
+            told("First <audio>, <image> and <audio>", &["a"], &["b", "c"]).unwrap(),
+            "[First ] b [, ] a [ and ] c"
+        );
+        assert_eq!(told("Is <audio> in it?", &["a"], &["b"]).unwrap(), "a [Is ] b [ in it?]");
+        assert_eq!(told("What is <image>?", &[], &["b"]).unwrap(), "b [What is <image>?]");
+        let error = told("<audio> or <audio>?", &[], &["b"]).unwrap_err().to_string();
+        assert!(error.contains("the prompt has 2 <audio>, but 1 files of this kind are given"), "{error}");
+    }
 
     #[test]
     fn prompts_are_read_as_in_the_run_of_a_checkpoint() {
