@@ -35,8 +35,8 @@ pub struct GenerateArgs {
     /// Recording of the prompt; may be repeated
     #[arg(long, value_name = "FILE")]
     audio: Vec<PathBuf>,
-    /// Prompt; `-` reads it from standard input; `<image>` or `<audio>` in it is the place of the next file
-    #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
+    /// Prompt; `-` reads it from standard input; `<image>` or `<audio>` in it is the place of the next file [default with files: none]
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["prompts", "image", "audio"])]
     prompt: Option<String>,
     /// JSONL file of prompts
     #[arg(long, value_name = "FILE", requires = "out", conflicts_with_all = ["prompt", "image", "audio"])]
@@ -128,6 +128,7 @@ fn prompt_of(input: impl Read) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Command;
 
     #[test]
     fn a_prompt_on_standard_input_is_not_cut() {
@@ -135,5 +136,15 @@ mod tests {
         assert!(prompt_of(&b"\xff"[..]).unwrap_err().to_string().contains("standard input"));
         let error = prompt_of(std::io::repeat(b'x')).unwrap_err();
         assert!(error.is::<UsageError>() && error.to_string().contains("more than 16777216 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_recording_may_be_the_whole_prompt() {
+        let parse = |words: &[&str]| {
+            let command = GenerateArgs::augment_args(Command::new("generate"));
+            command.try_get_matches_from([&["generate", "run"], words].concat()).is_ok()
+        };
+        assert!(parse(&["--audio", "a.wav"]) && parse(&["--image", "a.png"]) && parse(&["--prompt", "a"]));
+        assert!(!parse(&[]) && !parse(&["--audio", "a.wav", "--prompts", "a.jsonl", "--out", "b.jsonl"]));
     }
 }
