@@ -9,10 +9,13 @@ use tokenizers::{NormalizedString, Normalizer};
 
 use crate::config::Normalize;
 
-/// Words of the text, normalized.
+/// Stands between the language and the transcript in an answer of Qwen3-ASR, `language English<asr_text>Hello.`
+const ASR_TEXT: &str = "<asr_text>";
+
+/// Words of the text, normalized; of Qwen3-ASR's answers those of the transcript, as its processor takes them.
 pub fn words(text: &str, how: Normalize) -> Vec<String> {
     let text = match how {
-        Normalize::Basic => Cow::Owned(basic(text)),
+        Normalize::Basic => Cow::Owned(basic(text.split_once(ASR_TEXT).map_or(text, |(_, transcript)| transcript))),
         Normalize::None => Cow::Borrowed(text),
     };
     text.split_whitespace().map(str::to_owned).collect()
@@ -45,7 +48,7 @@ fn regex(pattern: &str) -> Regex {
 mod tests {
     use super::*;
 
-    /// Right are the words of transformers 5.17's `BasicTextNormalizer`.
+    /// Right are the words of transformers 5.17's `BasicTextNormalizer`, and of Qwen3-ASR's processor before it.
     #[test]
     fn words_are_those_of_whisper() {
         for (text, expected) in [
@@ -55,10 +58,13 @@ mod tests {
             ),
             ("日本、語 <unk>ΟΔΟΣ $5.50 A_b", "日本 語 οδος 5 50 a b"),
             ("(open [half> ()", ""),
+            ("language English<asr_text>Hello, you.", "hello you"),
+            ("language None<asr_text>", ""),
         ] {
             assert_eq!(words(text, Normalize::Basic).join(" "), expected);
         }
         assert_eq!(words(" Hi,\tyou ", Normalize::None), ["Hi,", "you"]);
+        assert_eq!(words("language English<asr_text>Hi", Normalize::None), ["language", "English<asr_text>Hi"]);
         assert_eq!(characters(" A\n b.", Normalize::Basic), ['a', ' ', 'b']);
     }
 }

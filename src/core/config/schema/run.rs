@@ -222,7 +222,7 @@ pub struct Eval {
     #[serde(default)]
     pub scores: Vec<Score>,
     /// Normalization of answers before words and characters are compared (`wer`, `cer`, `words`): Whisper's basic rules (lower case,
-    /// no punctuation, nothing in brackets), or none.
+    /// no punctuation, nothing in brackets; of Qwen3-ASR's answers the transcript), or none.
     #[serde(default)]
     pub normalize: Normalize,
     /// Expected fraction of correct answers, by the name of the set: `{ math: { at_least: 0.9 } }`, or `at_most`, or `chance` for a
