@@ -8,7 +8,8 @@ use crate::data::error::DataError;
 use crate::data::file_kind::{FileKind, kind_of};
 
 /// The record in the layout of `messages`. `conversations` may also lie under `messages`, and turns may have `role` and
-/// `content`. `system` is the system's message of a conversation that has none.
+/// `content`. `system` is the system's message of a conversation that has none. Turns of NeMo's multimodal conversations have a `type`,
+/// and those of one role in a row are one message.
 ///
 /// # Errors
 /// No turns, a turn without text, a role that is not known, a `system` that is no text.
@@ -20,12 +21,13 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     };
     let system = beside::system(&mut record)?;
     let mut messages: Vec<Json> = Vec::with_capacity(turns.len() + 1);
+    let mut was_typed = false;
     for turn in turns {
         let Json::Object(mut turn) = turn else { return Err(wrong("a turn is not an object".to_owned())) };
         let role = turn.remove("from").or_else(|| turn.remove("role"));
         let Some(Json::String(role)) = role else { return Err(wrong("a turn has no `from`".to_owned())) };
         let content = turn.remove("value").or_else(|| turn.remove("content")).unwrap_or_default();
-        let (role, content) = match role.as_str() {
+        let (role, content) = match role.to_lowercase().as_str() {
             "human" | "user" => ("user", content),
             "gpt" | "assistant" | "bot" | "chatgpt" | "model" => ("assistant", content),
             "system" => ("system", content),
@@ -37,9 +39,9 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
                 }
                 None => ("assistant", content),
             },
-            other => {
+            _ => {
                 return Err(wrong(format!(
-                    "a turn has the unknown `from` {other:?}; supported: human, gpt, system, function_call and \
+                    "a turn has the unknown `from` {role:?}; supported: human, gpt, system, function_call and \
                      observation"
                 )));
             }
@@ -47,6 +49,18 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         if content.is_null() && !turn.contains_key("tool_calls") {
             return Err(wrong("a turn has no `value`".to_owned()));
         }
+        let typed = typed(&mut turn, &content);
+        if let (Some(part), true, Some(last)) = (&typed, was_typed, messages.last_mut())
+            && last["role"] == role
+        {
+            join(last, part.clone());
+            continue;
+        }
+        was_typed = typed.is_some();
+        let content = match typed {
+            Some(part) if part["type"] == "audio" => json!([part]),
+            _ => content,
+        };
         turn.insert("role".to_owned(), role.into());
         turn.insert("content".to_owned(), content);
         messages.push(Json::Object(turn));
@@ -58,6 +72,38 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     name_files(&mut record);
     record.insert("messages".to_owned(), Json::Array(messages));
     Ok(record)
+}
+
+/// The part that a turn of NeMo's multimodal conversations is, by its `type`: text, or a recording with its segment. `None`: it has no
+/// such type.
+fn typed(turn: &mut Map<String, Json>, content: &Json) -> Option<Json> {
+    let value = content.as_str()?;
+    let is_text = match turn.get("type")?.as_str()? {
+        "text" => true,
+        "audio" => false,
+        _ => return None,
+    };
+    turn.remove("type");
+    if is_text {
+        return Some(json!({ "type": "text", "text": value }));
+    }
+    let mut part = json!({ "type": "audio", "audio": value });
+    for key in ["offset", "duration"] {
+        if let Some(seconds) = turn.remove(key).filter(|seconds| !seconds.is_null()) {
+            part[key] = seconds;
+        }
+    }
+    Some(part)
+}
+
+/// Adds a part to the message of the turn before, with a space between them, as NeMo joins turns.
+fn join(message: &mut Json, part: Json) {
+    let parts = match message["content"].take() {
+        Json::Array(parts) => parts,
+        text => vec![json!({ "type": "text", "text": text })],
+    };
+    let space = json!({ "type": "text", "text": " " });
+    message["content"] = parts.into_iter().chain([space, part]).collect();
 }
 
 /// Returns whether a value is a turn of ShareGPT's kind, or a list with one.
@@ -172,8 +218,9 @@ pub fn take_members<'a>(record: &mut Map<String, Json>, members: impl Iterator<I
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::audio::Segment;
     use crate::data::source::locate::AsNamed;
-    use crate::data::source::messages::Conversation;
+    use crate::data::source::messages::{Conversation, MediaSource, Part};
 
     fn read(mut value: Json) -> Result<Conversation, DataError> {
         let record = messages(value.as_object_mut().unwrap().clone())?;
@@ -252,5 +299,27 @@ mod tests {
         assert_eq!(record["messages"][1]["content"], "<image>\n<image>\nWhat?");
         place_files(record);
         assert_eq!(record["messages"][1]["content"], "<image>\n<image>\nWhat?");
+    }
+
+    #[test]
+    fn turns_of_nemo_are_texts_and_recordings() {
+        let found = read(json!({"id": "c", "conversations": [
+            {"from": "User", "type": "text", "value": "Transcribe."},
+            {"from": "User", "type": "audio", "value": "a.wav", "offset": 1, "duration": 2.5},
+            {"from": "Assistant", "type": "text", "value": "yes"},
+            {"from": "User", "type": "audio", "value": "b.wav"},
+            {"from": "Assistant", "type": "text", "value": "no"}]}))
+        .unwrap();
+        let said: Vec<_> = found.turns.iter().map(|turn| (turn.role.as_str(), turn.joined_text())).collect();
+        let expected = [("user", "Transcribe. "), ("assistant", "yes"), ("user", ""), ("assistant", "no")];
+        assert_eq!(said, expected.map(|(role, text)| (role, text.to_owned())));
+        assert!([0, 2].into_iter().all(|turn| found.turns[turn].parts.last() == Some(&Part::Audio)), "{found:?}");
+        let segment = |source: &MediaSource| match source {
+            MediaSource::Audio(audio) => (audio.locator.name().to_owned(), audio.segment),
+            other => panic!("{other:?}"),
+        };
+        let segments: Vec<_> = found.media.iter().map(segment).collect();
+        let first = Segment::new(1.0, Some(3.5)).unwrap();
+        assert_eq!(segments, [("a.wav".to_owned(), first), ("b.wav".to_owned(), Segment::WHOLE)]);
     }
 }
