@@ -16,6 +16,9 @@ use crate::config::{Level, Log};
 /// The target of lines that a child process has printed: they are shown as they are, whatever `log.level` is.
 pub const CHILD: &str = "child";
 
+/// Keeps out what decoders of sound tell of every file; what is wrong with one is told of its sample.
+const QUIET: &str = "symphonia=error";
+
 /// Shows messages of `log.level` and above, or as `RUST_LOG` says, above the console's progress bar.
 /// A second call changes nothing but the form of lines: the first one holds for the process.
 ///
@@ -25,7 +28,7 @@ pub fn init_logging(log: &Log, console: &Console) -> Result<(), ObserveError> {
     console.set_format(log.format);
     let filter = match std::env::var("RUST_LOG") {
         Ok(directives) if !directives.is_empty() => filter(&directives)?,
-        _ => filter(level_name(log.level))?,
+        _ => filter(&usual(log.level))?,
     };
     let filter = filter.add_directive(format!("{CHILD}=info").parse().expect("a target and a level"));
     let _ = Registry::default().with(Lines(console.clone()).with_filter(filter)).try_init();
@@ -79,6 +82,11 @@ fn filter(directives: &str) -> Result<EnvFilter, ObserveError> {
     EnvFilter::try_new(directives).map_err(|error| ObserveError::Filter(format!("`{directives}`: {error}")))
 }
 
+/// Returns the directives of a level, where `RUST_LOG` has none.
+fn usual(level: Level) -> String {
+    format!("{},{QUIET}", level_name(level))
+}
+
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::Error => "error",
@@ -98,6 +106,21 @@ mod tests {
     #[test]
     fn a_wrong_directive_is_named() {
         assert!(filter("loongforge_core=shout").unwrap_err().to_string().contains("shout"));
+    }
+
+    #[test]
+    fn decoders_of_sound_are_not_heard_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let console = Console::stderr();
+        console.set_format(LogFormat::Text);
+        console.keep_log(&dir.path().join("log"));
+        let lines = Lines(console.clone()).with_filter(filter(&usual(Level::Info)).unwrap());
+        tracing::subscriber::with_default(Registry::default().with(lines), || {
+            tracing::info!(target: "symphonia_format_ogg::demuxer", "starting new physical stream");
+            tracing::info!("step 1");
+        });
+        let text = fs::read_to_string(dir.path().join("log.txt")).unwrap();
+        assert!(text.lines().count() == 1 && text.trim_end().ends_with("INFO  step 1"), "{text}");
     }
 
     #[test]
