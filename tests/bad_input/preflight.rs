@@ -235,6 +235,10 @@ fn a_model_of_parts_starts_with_a_random_projector() {
     fixture.fails(&[&["run", "run.yaml"], &parts[..], &unknown].concat(), 2, &words);
     let deeper = ["run.dir=other", "model.image_encoder.overrides.depth=3"];
     fixture.fails(&[&["check", "run.yaml"], &parts[..], &deeper].concat(), 2, &["missing", "image_encoder"]);
+    // A whole model has the weights of its tower.
+    let whole = format!("model.load={folder}");
+    let unused = ["check", "run.yaml", parts[0], whole.as_str(), "run.dir=other"];
+    fixture.fails(&unused, 2, &["model.image_encoder.load is set, but nothing of a "]);
 }
 
 #[test]

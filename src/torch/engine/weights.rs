@@ -21,14 +21,36 @@ pub(super) fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), 
 /// Compares the headers of all folders with the parameters of both pools, as [`initialize`] does before it loads.
 ///
 /// # Errors
-/// Every tensor of a pool that is missing or with another shape, in one table; or the file that is torn.
+/// Every tensor of a pool that is missing or with another shape, in one table; or the file that is torn, or that of a part from which
+/// nothing is loaded.
 pub fn check_weights(config: &RunConfig, model: &ModelConfig) -> Result<(), WeightsError> {
+    expect_parts_used(config, model)?;
     let foundations = model.foundations().map(|foundation| foundation.specs());
     for specs in [model.towers.specs()].into_iter().chain(foundations) {
         let origin = origin(config, || specs.iter().flat_map(names_of))?;
         compare_origin(&specs, &origin, &options(config))?;
     }
     Ok(())
+}
+
+/// Refuses the folder of a part that no parameter is loaded from: in models that are not put together from parts no name begins with one.
+fn expect_parts_used(config: &RunConfig, model: &ModelConfig) -> Result<(), WeightsError> {
+    let settings = &config.model;
+    if settings.is_foundation_alone() || model.has_network_folders() {
+        return Ok(());
+    }
+    let specs = model.specs();
+    let is_used = |key: &str| {
+        let prefix = format!("{}.", key.trim_start_matches("model."));
+        specs.iter().flat_map(names_of).any(|name| name.starts_with(&prefix))
+    };
+    match settings.parts().into_iter().find(|(key, part)| part.load.is_some() && !is_used(key)) {
+        None => Ok(()),
+        Some((key, _)) => {
+            let model_type = model.model_type.clone();
+            Err(WeightsError::UnusedPart { key: format!("{key}.load"), model_type })
+        }
+    }
 }
 
 /// The keys of the parts that no folder is for although weights are to be loaded: they start with random numbers.
