@@ -172,7 +172,7 @@ fn paths(sheet: &mut Sheet, sets: &[Set]) {
         PATHS.iter().for_each(|(name, _)| sheet.settled("another key of the set takes precedence", &[&own(name)]));
     }
     if found.len() > 1 {
-        sheet.equal_shares();
+        sheet.once_per_epoch();
     }
     if !found.is_empty() {
         sheet.set("data.train", found);
