@@ -2,10 +2,15 @@
 
 use super::{Hangups, StopSignals};
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// SIGUSR1: sent by Slurm and others before a job's end.
 const SAVE: SignalKind = SignalKind::user_defined1();
+
+/// How long another SIGTERM is the same request: `timeout` sends it to its child and then to the child's group, and a batch system to all
+/// processes of a job, of which a script hands it on.
+const ECHO: Duration = Duration::from_secs(1);
 
 /// Phase of this process with respect to signals.
 static PHASE: AtomicU8 = AtomicU8::new(0);
@@ -55,7 +60,8 @@ pub(crate) fn leave_to_the_scheduler() {
     let _ = signal(SAVE);
 }
 
-/// Who may ask a run to finish its step, save and end as preempted. A second request ends it at once.
+/// Who may ask a run to finish its step, save and end as preempted. A second request ends it at once; a second SIGTERM within a second is
+/// none.
 pub enum StopOn {
     Nothing,
     /// SIGINT, SIGTERM and SIGHUP, and SIGUSR1, which only requests a checkpoint. They then no longer end the process by themselves.
@@ -69,28 +75,37 @@ pub(super) enum Request {
     Save,
 }
 
+/// A signal that asks a run to stop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StopSignal {
+    Hangup,
+    Interrupt,
+    Terminate,
+}
+
 /// Which signals have asked a run to stop so far. SIGHUP is never a second request: a terminal that is closed sends it twice, and a
 /// system that shuts down sends SIGTERM as well.
 #[derive(Default)]
 struct Stops {
     is_hung_up: bool,
-    /// SIGINT or SIGTERM came.
-    is_asked: bool,
+    /// When SIGINT or SIGTERM came first.
+    asked: Option<Instant>,
 }
 
 impl Stops {
-    /// Returns what SIGHUP requests.
-    fn hung_up(&mut self) -> Option<Request> {
-        let is_first = !self.is_hung_up && !self.is_asked;
-        self.is_hung_up = true;
-        is_first.then_some(Request::Stop)
-    }
-
-    /// Returns what SIGINT or SIGTERM requests.
-    fn asked(&mut self) -> Option<Request> {
-        let repeats_hangup = self.is_hung_up && !self.is_asked;
-        self.is_asked = true;
-        (!repeats_hangup).then_some(Request::Stop)
+    /// Returns what a signal that comes now requests.
+    fn on(&mut self, signal: StopSignal, now: Instant) -> Option<Request> {
+        let is_new = match signal {
+            StopSignal::Hangup => !std::mem::replace(&mut self.is_hung_up, true) && self.asked.is_none(),
+            StopSignal::Interrupt | StopSignal::Terminate => {
+                let since = self.asked.map(|asked| now.saturating_duration_since(asked));
+                let is_echo = signal == StopSignal::Terminate && since.is_some_and(|since| since < ECHO);
+                let repeats_hangup = self.is_hung_up && self.asked.is_none();
+                self.asked.get_or_insert(now);
+                !is_echo && !repeats_hangup
+            }
+        };
+        is_new.then_some(Request::Stop)
     }
 }
 
@@ -134,10 +149,10 @@ impl StopOn {
                 let mut stops = Stops::default();
                 loop {
                     let request = tokio::select! {
-                        Some(()) = interrupt.recv() => stops.asked(),
-                        Some(()) = terminate.recv() => stops.asked(),
+                        Some(()) = interrupt.recv() => stops.on(StopSignal::Interrupt, Instant::now()),
+                        Some(()) = terminate.recv() => stops.on(StopSignal::Terminate, Instant::now()),
                         Some(()) = save.recv() => Some(Request::Save),
-                        () = hangups.next() => stops.hung_up(),
+                        () = hangups.next() => stops.on(StopSignal::Hangup, Instant::now()),
                     };
                     request.into_iter().for_each(&mut ask);
                 }
@@ -150,21 +165,38 @@ impl StopOn {
 mod tests {
     use super::*;
 
-    /// Returns which of these signals request something; `h`: SIGHUP, `t`: SIGTERM.
-    fn requests(signals: &str) -> Vec<bool> {
-        let mut stops = Stops::default();
-        let requested = signals.chars().map(|signal| match signal {
-            'h' => stops.hung_up().is_some(),
-            _ => stops.asked().is_some(),
+    /// Returns which of these signals request something; `h`: SIGHUP, `i`: SIGINT, `t`: SIGTERM, each so long after the one before.
+    fn requests(signals: &str, pause: Duration) -> Vec<bool> {
+        let (mut stops, mut now) = (Stops::default(), Instant::now());
+        let requested = signals.chars().map(|signal| {
+            let signal = match signal {
+                'h' => StopSignal::Hangup,
+                'i' => StopSignal::Interrupt,
+                _ => StopSignal::Terminate,
+            };
+            now += pause;
+            stops.on(signal, now).is_some()
         });
         requested.collect()
     }
 
     #[test]
     fn a_closed_terminal_is_one_request_however_often_it_is_told() {
-        assert_eq!(requests("hhh"), [true, false, false]);
-        assert_eq!(requests("htt"), [true, false, true]);
-        assert_eq!(requests("thht"), [true, false, false, true]);
-        assert_eq!(requests("tt"), [true, true]);
+        let later = |signals| requests(signals, ECHO);
+        assert_eq!(later("hhh"), [true, false, false]);
+        assert_eq!(later("htt"), [true, false, true]);
+        assert_eq!(later("thht"), [true, false, false, true]);
+        assert_eq!(later("tt"), [true, true]);
+    }
+
+    #[test]
+    fn a_signal_that_a_process_and_its_group_get_is_one_request() {
+        let at_once = |signals| requests(signals, Duration::from_millis(1));
+        assert_eq!(at_once("ttt"), [true, false, false]);
+        assert_eq!(at_once("it"), [true, false]);
+        assert_eq!(at_once("htt"), [true, false, false]);
+        // Who presses Ctrl-C twice means it.
+        assert_eq!(at_once("ii"), [true, true]);
+        assert_eq!(at_once("ti"), [true, true]);
     }
 }

@@ -200,7 +200,8 @@ fn a_checkpoint_can_be_asked_for_by_a_signal() {
     let saved = hashes(&checkpoints(&fixture, "asked"));
     let then = num_steps(&fixture, "asked");
     wait_until(&mut child, || num_steps(&fixture, "asked") > then);
-    signal(&child, rustix::process::Signal::TERM);
+    // As `timeout` does: to the child, and to the child's group.
+    (0..2).for_each(|_| signal(&child, rustix::process::Signal::TERM));
     let Output { status, stderr, .. } = child.wait_with_output().unwrap();
     assert_eq!(status.code(), Some(3), "{}", String::from_utf8_lossy(&stderr));
     let after = hashes(&checkpoints(&fixture, "asked"));
