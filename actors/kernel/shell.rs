@@ -85,6 +85,9 @@ impl Handler<Evict> for Shell {
 
 impl StreamHandler<Event> for Shell {
     fn handle(&mut self, event: Event, ctx: &mut Self::Context) {
+        if event == Event::Leaving {
+            tracing::info!("the process of {} is asked to stop", self.id);
+        }
         self.report(Input::Event(self.id, event), ctx);
     }
 

@@ -1,5 +1,6 @@
 //! Starts a run: topology, threads or processes, and what the caller gets back.
 
+mod asked;
 mod assignment;
 mod child;
 mod children;
@@ -25,6 +26,7 @@ mod topology;
 mod wanted;
 mod wires;
 
+pub use asked::is_asked_to_stop;
 pub use assignment::Assignment;
 pub use child::{beside, bind_to_parent, filled_place};
 pub use children::{Process, Start};

@@ -1,10 +1,11 @@
 //! The process of an engine: joins a run and serves it.
 
+use super::asked::asked_twice;
 use super::edges::{Carriers, Door, Edges, Inlet, Open, dial, rendezvous_at};
 use super::join::{Down, Joined, Line, Up, Welcome, hear, join, line, say, say_loose, say_out};
 use super::net::connect;
 use super::{Assignment, EdgeSpec, EngineFactory, Meeting, RunError, WantedActor};
-use crate::kernel::{Commands, Link, leave_to_the_scheduler, spawn};
+use crate::kernel::{Commands, Link, StopSignals, leave_to_the_scheduler, spawn};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Command, Event, Role};
 use loongforge_core::schedule::Failure;
@@ -20,7 +21,8 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// what is in it alone.
 const MAX_JOINING: usize = 1024;
 
-/// Joins a run as the actor `wanted` and serves it until it ends. The parent that started this process may have set its index.
+/// Joins a run as the actor `wanted` and serves it until it ends. The parent that started this process may have set its index. A signal that
+/// asks the process to stop removes an encoder from the run, if others are left in its pool, and otherwise stops the run with a checkpoint.
 ///
 /// # Errors
 /// Fails if the run could not be joined, or the engine failed or lost the scheduler.
@@ -64,6 +66,8 @@ async fn serve(
     let (sender, receiver, carrier) = line(raw(sender, receiver), recovery, &Line { number: welcome.wire, lease });
     tokio::spawn(carrier);
     let mut hearing = Hearing { receiver, early: VecDeque::new(), room: welcome.queue };
+    // From here on the run is to end in order: what comes before its engine is there is told then.
+    let signals = StopSignals::new().ok();
     let mailbox = mailbox(&welcome);
     let shared = Edges { me, security: meeting.security.clone(), mail: mailbox.sender(), lease };
     let begin = begin(welcome, listener, mailbox, &shared, meeting, make_engine);
@@ -101,7 +105,11 @@ async fn serve(
         }
     };
     let hearing = tokio::spawn(listen(hearing, link.commands, shared));
-    let last = tell_on(&link.events, &tell, &sender, lease).await;
+    let last = tokio::select! {
+        last = tell_on(&link.events, &tell, &sender, lease) => last,
+        // Without a farewell: the others go on as if it had died.
+        () = asked_twice(me, signals, &sender) => return Ok(()),
+    };
     let end = (link.end)();
     carriers.finish().await;
     let failed = |cause: String| RunError::Failed(Failure::new(me, cause));

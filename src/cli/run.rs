@@ -27,7 +27,8 @@ use crate::run::compose::Composition;
 use crate::run::engines;
 use loongforge_actors::launch::net::Party;
 use loongforge_actors::launch::{
-    LOCAL_RANKS, WantedActor, bind_to_parent, filled_place, is_takeover, keep, keeper, local_rank, stop_around,
+    LOCAL_RANKS, WantedActor, bind_to_parent, filled_place, is_asked_to_stop, is_takeover, keep, keeper, local_rank,
+    stop_around,
 };
 use loongforge_actors::{Phase, serve_role};
 use loongforge_core::checkpoint::MANIFEST;
@@ -169,6 +170,10 @@ fn serve_actor(
         );
     }
     serve_role(wanted, meeting, |assignment| engines::engine(recipe, assignment))?;
+    if is_asked_to_stop() {
+        // Asked twice, it may still compute.
+        exit_at_once(exit::PREEMPTED);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -196,3 +196,42 @@ fn a_killed_actor_ends_the_run_by_name() {
         child.wait().unwrap();
     }
 }
+
+#[test]
+fn an_encoder_that_is_asked_to_stop_leaves_and_a_foundation_stops_the_run_with_a_checkpoint() {
+    let fixture = Fixture::new(Pictures::All);
+    let socket = fixture.path().join("run.sock");
+    let start = |role: &str| -> Child {
+        let wide = ["train.steps=100000", "pools.encoder.replicas=2"];
+        let arguments = [&wide[..], &["--role", role, "--join", socket.to_str().unwrap()]].concat();
+        program(&fixture, "asked", &arguments).spawn().unwrap()
+    };
+    let scheduler = start("scheduler");
+    let [foundation, data, stays, leaves] = ["foundation", "data", "encoder", "encoder"].map(start);
+    let num_steps = || {
+        let metrics = std::fs::read_to_string(fixture.path().join("asked/metrics.jsonl"));
+        metrics.unwrap_or_default().lines().count()
+    };
+    let wait_for_steps = |num: usize| {
+        while num_steps() < num {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    let ask = |child: &Child| {
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    };
+    let code = |child: Child| child.wait_with_output().unwrap().status.code();
+    wait_for_steps(2);
+    ask(&leaves);
+    assert_eq!(code(leaves), Some(3));
+    wait_for_steps(num_steps() + 2);
+    ask(&foundation);
+    let Output { status, stderr, .. } = scheduler.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&stderr);
+    assert!(status.code() == Some(3) && text.contains("stopped on request; resume with --resume"), "{text}");
+    assert!(text.contains("released by the scheduler") && text.contains("asked to stop"), "{text}");
+    assert_eq!([foundation, data, stays].map(code), [Some(3), Some(0), Some(0)], "{text}");
+    let folder = fixture.path().join("asked");
+    assert!(!folder.join("killers.jsonl").exists() && folder.join("checkpoints").read_dir().unwrap().count() > 0);
+}

@@ -49,6 +49,12 @@ fn factory(assignment: Assignment, fault: String) -> EngineFactory {
             let me = rustix::process::getpid();
             rustix::process::kill_process(me, rustix::process::Signal::KILL)?;
         }
+        if fault == "asked" && assignment.me == ActorId::foundation(0) {
+            let me = rustix::process::getpid();
+            rustix::process::kill_process(me, rustix::process::Signal::TERM)?;
+            // The scheduler is told meanwhile.
+            std::thread::sleep(Duration::from_millis(500));
+        }
         if fault == "no weights" && assignment.me == ActorId::foundation(0) {
             return Err("model.safetensors is truncated".into());
         }
@@ -155,6 +161,12 @@ fn whatever_ends_a_process_is_named() {
         assert_eq!(error.to_string(), cause);
         assert!(matches!(&error, RunError::Failed(failure) if failure.is_loss() == lost), "{error:?}");
     }
+}
+
+#[test]
+fn an_actor_whose_process_is_asked_to_stop_stops_the_run_in_order() {
+    let (_, result) = run("asked");
+    assert_eq!(result.unwrap(), Outcome::Preempted);
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 use crate::cli::part::{Beside, Part};
 use crate::cli::{UsageError, exit};
+use loongforge_actors::StopSignals;
 use loongforge_actors::launch::WantedActor;
 use loongforge_core::schedule::PoolSizes;
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -12,7 +14,7 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Starts this command once for each of `count` ranks and waits for them. They are a gang: where one fails, the others
-/// are killed, and its exit code is this process's.
+/// are killed, and its exit code is this process's. What asks this process to stop is told to each rank.
 ///
 /// The pod or node `n` has the ranks from `n * count` on; see [`node_of`].
 pub fn run(count: u32, part: &Part, pools: &PoolSizes) -> anyhow::Result<ExitCode> {
@@ -35,19 +37,38 @@ pub fn run(count: u32, part: &Part, pools: &PoolSizes) -> anyhow::Result<ExitCod
         command.env_remove("JOB_COMPLETION_INDEX").env_remove("RANK").env_remove("WORLD_SIZE");
         ranks.start(command, Some(first + local))?;
     }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(ExitCode::from(runtime.block_on(wait(&mut ranks))?))
+}
+
+/// Waits for the ranks to end, and returns the exit code.
+async fn wait(ranks: &mut Beside) -> std::io::Result<u8> {
+    let (mut signals, mut is_asked) = (StopSignals::new()?, false);
     loop {
         let mut are_done = true;
         for rank in &mut ranks.0 {
             match rank.try_wait()? {
                 None => are_done = false,
                 Some(status) if status.success() => {}
-                Some(status) => return Ok(ExitCode::from(status.code().map_or(exit::LOST, |code| code as u8))),
+                // The run lets each go in its own time.
+                Some(status) if is_asked && exit::of_status(status) == exit::PREEMPTED => {}
+                Some(status) => return Ok(status.code().map_or(exit::LOST, |code| code as u8)),
             }
         }
         if are_done {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(if is_asked { exit::PREEMPTED } else { 0 });
         }
-        std::thread::sleep(INTERVAL);
+        tokio::select! {
+            () = tokio::time::sleep(INTERVAL) => {}
+            () = signals.next() => {
+                is_asked = true;
+                for rank in &mut ranks.0 {
+                    if rank.try_wait()?.is_none() {
+                        let _ = kill_process(Pid::from_child(rank), Signal::TERM);
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -97,6 +118,23 @@ mod tests {
         assert_eq!(of("SLURM_PROCID=1 SLURM_NTASKS=2", 2), 1);
         // Its processes are not those of the pool's nodes.
         assert_eq!([of("RANK=1 WORLD_SIZE=3", 2), of("RANK=1", 2), of("", 1)], [0; 3]);
+    }
+
+    #[test]
+    fn ranks_are_told_to_stop_and_waited_for() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let ended = runtime.block_on(async {
+            let _caught = StopSignals::new().unwrap();
+            let mut ranks = Beside::default();
+            // The second one does not catch the signal.
+            for script in ["trap 'exit 3' TERM; while :; do kill -TERM $PPID; sleep 0.05; done", "exec sleep 60"] {
+                let mut command = Command::new("sh");
+                command.args(["-c", script]);
+                ranks.start(command, None).unwrap();
+            }
+            wait(&mut ranks).await.unwrap()
+        });
+        assert_eq!(ended, exit::PREEMPTED);
     }
 
     #[test]

@@ -92,6 +92,9 @@ pub enum Event {
     Stopped,
     /// Trace data for observers; it affects no decision and may be lost.
     Trace(Trace),
+    /// The actor's process was asked to stop. It goes on until it is told to: an encoder that others can do without is removed,
+    /// otherwise the run stops.
+    Leaving,
 }
 
 /// A sample that is skipped, counted and listed.

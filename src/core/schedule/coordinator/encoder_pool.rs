@@ -246,6 +246,11 @@ impl EncoderPool {
         !self.retiring.is_empty()
     }
 
+    /// Returns whether an encoder that can compute is not to be removed.
+    pub fn has_stayers(&self) -> bool {
+        self.workers().iter().any(|index| !self.retiring.contains(index))
+    }
+
     /// Sets the encoders that have not answered a save. They are not removed, since their parts of checkpoints would be lost.
     pub fn keep(&mut self, writing: BTreeSet<u32>) {
         self.writing = writing;
@@ -356,10 +361,12 @@ mod tests {
             pool.begin_reducing();
             [1, 2].into_iter().for_each(|index| pool.retire(index));
             assert!(!pool.is_due(false), "not while they reduce");
+            assert!(pool.has_stayers());
             pool.lose(0);
             let new = pool.begin_epoch();
             assert_eq!((new.left, new.retired, pool.members()), (vec![0, 1], vec![1], &[2][..]));
             assert!(!pool.is_due(false), "it stays, and no epoch follows the other");
+            assert!(!pool.has_stayers());
             // Somebody else has come and has the parameters: now it may go.
             pool.ready(3);
             assert_eq!(pool.begin_epoch().joined, [3]);

@@ -213,6 +213,7 @@ fn lie() -> impl Strategy<Value = Event> {
         }),
         Just(Event::Failed { error: "so it goes".into(), lost: Some(ActorId::foundation(0)) }),
         Just(Event::Stopped),
+        Just(Event::Leaving),
         reduced,
     ]
 }
@@ -232,6 +233,14 @@ proptest! {
             seen.steps.iter().map(|(step, loss, _, ledger)| (*step, *loss, ledger.clone())).collect::<Vec<_>>()
         };
         prop_assert_eq!(without_norms(&seen), without_norms(&honest));
+    }
+}
+
+#[test]
+fn an_encoder_whose_process_is_asked_to_stop_is_let_go_and_the_run_goes_on() {
+    for at in 1..15 {
+        let seen = run(&[(at, Event::Leaving), (1, Event::Leaving)], 5);
+        assert_eq!((seen.evicted, seen.result), (vec![], Some(Ok(Outcome::Completed))));
     }
 }
 

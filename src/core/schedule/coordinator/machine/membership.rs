@@ -122,6 +122,20 @@ impl Coordinator {
         self.drain.lose(actor, format!("{reason}; no encoder{of_pool} is left, and none has joined"));
     }
 
+    /// Handles the request of an actor whose process is asked to stop. An encoder is removed, a frozen pool's last one when another has
+    /// joined; where its trained parameters would be lost, and for any other actor, the run stops.
+    pub(super) fn leaving(&mut self, actor: ActorId) -> Result<(), Broken> {
+        if self.encoders.is_elastic(actor) {
+            let pool = self.encoders.of(actor);
+            pool.retire(actor.index);
+            if !pool.is_trained() || pool.has_stayers() {
+                return Ok(());
+            }
+        }
+        // What a run is asked for twice by others than its own user ends it no sooner.
+        if self.stop_requested { Ok(()) } else { self.stop() }
+    }
+
     /// Handles an actor's report that it has lost its edge to `peer`.
     pub(super) fn lost_by(&mut self, actor: ActorId, peer: ActorId, reason: String) -> Result<(), Broken> {
         if self.drain.has_ended(peer) {
