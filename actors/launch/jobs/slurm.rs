@@ -6,6 +6,15 @@ use loongforge_core::message::{PoolName, Role};
 use loongforge_core::text::shell_word;
 use std::fmt::Write;
 
+/// What follows the scheduler's end.
+const END: &str = "\
+# 3: stopped with a checkpoint, 4: too few actors are left, 75: a transient error. All resume from the last checkpoint.
+case $code in 3) again=$warned;; 4|75) again=1;; *) again=;; esac
+[ -z \"$again\" ] || [ -n \"$canceled\" ] || scontrol requeue \"$SLURM_JOB_ID\"
+code_is_final $code || echo \"loongforge ended with $code\" >&2
+exit $code
+";
+
 /// Returns the batch script.
 ///
 /// # Errors
@@ -17,11 +26,11 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
     let mut text = format!(
         "#!/bin/bash\n\
          # loongforge: {} processes. Submit with: sbatch FILE\n\
-         # SIGTERM comes two minutes before the end: the run then writes a checkpoint and is queued again.\n\
+         # SIGUSR1 comes two minutes before the end: the run then writes a checkpoint and is queued again. scancel is final.\n\
          #SBATCH --job-name={}\n\
          #SBATCH --requeue\n\
          #SBATCH --open-mode=append\n\
-         #SBATCH --signal=B:TERM@120\n\
+         #SBATCH --signal=B:USR1@120\n\
          #SBATCH --output={}\n",
         job.processes(),
         shell_word(&job.name),
@@ -58,7 +67,9 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
          {} &\n\
          scheduler=$!\n\
          # A signal to this script is for the scheduler: it shuts the run down cleanly.\n\
-         trap 'signaled=1; kill -TERM $scheduler' TERM\n",
+         warned= canceled=\n\
+         trap 'signaled=1; warned=1; kill -TERM $scheduler' USR1\n\
+         trap 'signaled=1; canceled=1; kill -TERM $scheduler' TERM\n",
         job.cpus,
         job.port,
         job.command(Role::Scheduler, PoolName::SCHEDULER, join),
@@ -69,10 +80,11 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
     for (at, pool) in pools.iter().enumerate() {
         let group = if pools.len() > 1 { format!(" --het-group={at}") } else { String::new() };
         let command = job.command(pool.role, pool.name, "\"$0\"");
-        // An encoder that dies comes back alone, and Slurm must not end the others for it; the foundation is a gang.
+        // An encoder that dies comes back alone, and Slurm must not end the others for it; the foundation is a gang. What asks it to stop
+        // comes to its shell too, which waits for it.
         if pool.role == Role::Encoder {
             let again = format!(
-                "until {command}; do code=$?; case $code in 2|3|5) exit $code;; esac; \
+                "trap : TERM; until {command}; do code=$?; case $code in 2|3|5) exit $code;; esac; \
                  echo \"encoder ended with $code; it is started again\" >&2; sleep 5; done"
             );
             let _ = writeln!(text, "srun{group} --kill-on-bad-exit=0 bash -c {} {join} &", shell_word(&again));
@@ -81,9 +93,6 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
         }
     }
     text += WAIT;
-    text += "# 3: stopped with a checkpoint, 4: too few actors are left, 75: a transient error. All resume from the last checkpoint.\n\
-             case $code in 3|4|75) scontrol requeue \"$SLURM_JOB_ID\";; esac\n\
-             code_is_final $code || echo \"loongforge ended with $code\" >&2\n\
-             exit $code\n";
+    text += END;
     Ok(text)
 }

@@ -84,7 +84,7 @@ fn has_bash() -> bool {
 }
 
 #[test]
-fn a_slurm_job_starts_every_pool_and_is_queued_again_after_a_stop() {
+fn a_slurm_job_starts_every_pool_and_is_queued_again_after_a_loss() {
     if !has_bash() {
         return;
     }
@@ -104,7 +104,7 @@ fn a_slurm_job_starts_every_pool_and_is_queued_again_after_a_stop() {
     }
     let spaced = slurm(&JobSpec { name: "my run".into(), ..job() }).unwrap();
     assert!(spaced.contains("\n#SBATCH --job-name='my run'\n") && script.contains("\n#SBATCH --job-name=vlm\n"));
-    for (code, requeued) in [(0, false), (2, false), (3, true), (4, true), (75, true)] {
+    for (code, requeued) in [(0, false), (2, false), (3, false), (4, true), (75, true)] {
         let (lines, ended_with) = play(&script, code);
         assert_eq!(ended_with, i32::from(code));
         assert_eq!(lines.contains(&"scontrol requeue 7".to_owned()), requeued);
@@ -117,6 +117,38 @@ fn a_slurm_job_starts_every_pool_and_is_queued_again_after_a_stop() {
         assert_eq!(said(":6001 --tls certs"), 3);
         assert_eq!(said(":6001 --resume --tls certs"), 1);
         assert_eq!(lines.iter().filter(|line| line.starts_with("srun --het-group=")).count(), 2);
+    }
+}
+
+/// scancel signals all processes of a step, and a step is over when its first process is.
+#[test]
+fn the_shell_of_an_encoder_waits_for_it_when_both_are_asked_to_stop() {
+    if !has_bash() {
+        return;
+    }
+    let script = slurm(&job()).unwrap();
+    let shell = script.lines().find(|line| line.contains("--role encoder")).unwrap();
+    let (_, words) = shell.trim_end_matches(" &").split_once(" bash ").unwrap();
+    let stopped = "loongforge() { kill -TERM $$; sleep 0.3; return 3; }; loongforge run";
+    let words = words.replacen("loongforge run", stopped, 1);
+    let status = Command::new("bash").args(["-c", &format!("join=a; exec bash {words}")]).status().unwrap();
+    assert_eq!(status.code(), Some(3));
+}
+
+/// The system announces the end of a job's time by the one, and scancel sends the other.
+#[test]
+fn a_slurm_job_is_queued_again_when_its_time_ends_and_not_when_it_is_canceled() {
+    if !has_bash() {
+        return;
+    }
+    let script = slurm(&job()).unwrap();
+    for (signal, code, requeued) in [("USR1", 3, true), ("TERM", 3, false), ("TERM", 4, false), ("USR1", 0, false)] {
+        let sent = format!("\nsignaled=1\n(sleep 0.5; kill -{signal} $$) &\n");
+        let signaled = script.replacen("\nsignaled=1\n", &sent, 1);
+        assert_ne!(signaled, script);
+        let scheduler = format!("trap 'exit {code}' TERM; for i in {{1..400}}; do sleep 0.05; done");
+        let (lines, ended_with) = play_with(&signaled, &scheduler);
+        assert_eq!((ended_with, lines.contains(&"scontrol requeue 7".to_owned())), (code, requeued), "{signal}");
     }
 }
 
