@@ -101,8 +101,19 @@ impl Inlet {
         if meeting.shared_memory && meeting.address.is_local() {
             return Ok(Self::Slab(folder.join("edges")));
         }
-        let failed = |source| JoinError::Listen { address: meeting.address.to_string(), source };
-        let at = Address::Tcp { host: mine(host, *port).map_err(failed)?.to_string(), port: 0 };
+        let begin = Instant::now();
+        // As a scheduler that does not listen yet, one whose name is not known yet is waited for.
+        let own = loop {
+            match mine(host, *port) {
+                Ok(own) => break own.to_string(),
+                Err(error) if begin.elapsed() >= meeting.timeout => {
+                    let (address, seconds) = (meeting.address.to_string(), meeting.timeout.as_secs());
+                    return Err(JoinError::NoScheduler { address, seconds, cause: format!(" ({error})") });
+                }
+                Err(_) => sleep(4 * RETRY).await,
+            }
+        };
+        let at = Address::Tcp { host: own, port: 0 };
         Ok(Self::Stream(Listener::bind(&at, &meeting.security).await?))
     }
 
