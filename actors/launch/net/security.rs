@@ -67,7 +67,8 @@ impl Security {
         let authority = certificates(&file("ca.pem".into(), "ca.crt"))?;
         let path = file(format!("{party}.pem"), "tls.crt");
         let chain = certificates(&path)?;
-        let key = key(&file(format!("{party}.key"), "tls.key"))?;
+        let key_path = file(format!("{party}.key"), "tls.key");
+        let key = key(&key_path)?;
         let mine = Identity::of(&chain[0])?;
         mine.expect_run(run)?;
         if mine.party != party {
@@ -80,11 +81,15 @@ impl Security {
         let roots = Arc::new(roots);
         let provider = Arc::new(ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
-        let verifier = verifier.map_err(|error| NetError::Damaged { path, reason: error.to_string() })?;
+        let verifier = verifier.map_err(|error| NetError::Damaged { path: path.clone(), reason: error.to_string() })?;
         let server = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(chain.clone(), key.clone_key())?;
+            .with_single_cert(chain.clone(), key.clone_key())
+            .map_err(|error| {
+                let reason = format!("it cannot be used with {}: {error}", path.display());
+                NetError::Damaged { path: key_path, reason }
+            })?;
         let of_run = OfRun { run: run.into(), roots, provider: provider.clone() };
         let client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?

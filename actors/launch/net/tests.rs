@@ -312,6 +312,10 @@ fn keys_that_others_may_read_and_certificates_of_others_are_named() {
     assert!(load("a", data).unwrap().contains("for the role encoder"));
     std::fs::write(dir.path().join("data.pem"), "nothing").unwrap();
     assert!(load("a", data).unwrap().contains("data.pem: no usable certificate or key"));
+    copy("operator.key", "scheduler.key");
+    let mixed = load("a", SCHEDULER).unwrap();
+    let names = ["scheduler.key: no usable certificate or key: it cannot be used with ", "scheduler.pem: "];
+    assert!(names.iter().all(|name| mixed.contains(name)), "{mixed}");
     let open = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(dir.path().join("encoder.key"), open).unwrap();
     assert!(load("a", ENCODER).unwrap().contains("encoder.key is readable by others"));
