@@ -64,6 +64,12 @@ pub fn certs(args: CertsArgs) -> anyhow::Result<ExitCode> {
             format!("{out} already has an authority: `certs add --run {run} --out {out}` renews its certificates");
         return Err(UsageError(what).into());
     }
+    if !new && !made.out.join("ca.key").exists() {
+        let (out, run) = (made.out.display(), &made.run);
+        let what =
+            format!("{out} has no authority's key (ca.key): put it there, or make one with `certs new --run {run}`");
+        return Err(UsageError(what).into());
+    }
     if new {
         new_authority(&made.out, &made.run, valid).map_err(UsageError::of)?;
     }

@@ -1,6 +1,7 @@
 //! Certificates for a run: its own authority, and one certificate per role. For tests and for clusters without an authority; an
 //! existing authority signs certificates with the same names.
 
+use super::security::certificates;
 use super::{Identity, NetError, Party};
 use loongforge_core::clock::since_epoch;
 use loongforge_core::files;
@@ -11,7 +12,7 @@ use rcgen::{
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Clocks of two machines may differ by as much.
@@ -40,8 +41,9 @@ pub fn issue(dir: &Path, run: &str, party: Party, valid: Duration) -> Result<(),
 /// whenever this is interrupted, the two files are a pair.
 ///
 /// # Errors
-/// Fails if there is no authority or a file cannot be written.
+/// Fails if there is no authority, a file cannot be written, or the certificate that exists is another run's.
 pub fn renew(dir: &Path, run: &str, party: Party, valid: Duration) -> Result<(), NetError> {
+    expect_no_others(dir.join(format!("{party}.pem")), run)?;
     let identity = Identity { run: run.to_owned(), party };
     let path = dir.join(format!("{party}.key"));
     let kept = usable_key(&path);
@@ -52,6 +54,15 @@ pub fn renew(dir: &Path, run: &str, party: Party, valid: Duration) -> Result<(),
         replace(&path, &key.serialize_pem(), 0o600)?;
     }
     replace(&dir.join(format!("{party}.pem")), &certificate, 0o644)
+}
+
+/// Checks that a certificate that exists is not another run's. One that cannot be read is replaced.
+fn expect_no_others(path: PathBuf, run: &str) -> Result<(), NetError> {
+    let found = certificates(&path).ok().and_then(|chain| Identity::of(&chain[0]).ok());
+    match found.filter(|found| found.run != run) {
+        Some(found) => Err(NetError::OfOtherRun { path, theirs: found.run, ours: run.to_owned() }),
+        None => Ok(()),
+    }
 }
 
 /// Returns the key in a file; `None` if it is missing, damaged or readable by others, so that no process would take it.

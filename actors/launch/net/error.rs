@@ -21,6 +21,10 @@ pub enum NetError {
     Damaged { path: PathBuf, reason: String },
     #[error("{path} is readable by others: `chmod 600` it")]
     Open { path: PathBuf },
+    #[error(
+        "{path} is the certificate of run `{theirs}`, not of `{ours}`: write into another folder, or remove it first"
+    )]
+    OfOtherRun { path: PathBuf, theirs: String, ours: String },
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
     #[error("TLS: {0}")]

@@ -144,7 +144,7 @@ fn proxy() -> Option<SocketAddr> {
     std::env::var(PROXY).ok()?.parse().ok()
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, NetError> {
+pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, NetError> {
     let text =
         files::read(path, files::MAX_TEXT_BYTES).map_err(|source| NetError::File { path: path.to_owned(), source })?;
     let damaged = |reason: String| NetError::Damaged { path: path.to_owned(), reason };

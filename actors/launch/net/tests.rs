@@ -350,6 +350,9 @@ fn certificates_are_replaced_only_by_new_ones() {
     security("a", SCHEDULER, dir.path());
     let new = read();
     assert_ne!(old[1], new[1]);
+    let error = renew(dir.path(), "b", SCHEDULER, DAY).unwrap_err().to_string();
+    assert!(error.contains("scheduler.pem is the certificate of run `a`, not of `b`"), "{error}");
+    assert_eq!(read(), new);
     assert!(std::fs::read_dir(dir.path()).unwrap().all(|found| found.unwrap().path().extension().unwrap() != "part"));
     // The authority's key is kept elsewhere, as the examples advise.
     std::fs::rename(dir.path().join("ca.key"), dir.path().join("elsewhere")).unwrap();
