@@ -83,7 +83,9 @@ pub(super) fn socket_folder() -> io::Result<TempDir> {
 
 fn socket_folder_in(folder: &Path) -> io::Result<TempDir> {
     let fits = folder.as_os_str().len() + NAMES <= Address::MAX_PATH;
-    tempfile::Builder::new().prefix("loongforge-").tempdir_in(if fits { folder } else { Path::new("/tmp") })
+    let folder = if fits { folder } else { Path::new("/tmp") };
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{error}; TMPDIR names another folder for it"));
+    tempfile::Builder::new().prefix("loongforge-").tempdir_in(folder).map_err(named)
 }
 
 #[cfg(test)]
@@ -101,5 +103,7 @@ mod tests {
             assert_eq!(made.path().starts_with(folder), is_in_it);
             UnixListener::bind(made.path().join("scheduler.sock")).unwrap();
         }
+        let error = socket_folder_in(&dir.path().join("gone")).unwrap_err();
+        assert!(error.kind() == io::ErrorKind::NotFound && error.to_string().contains("TMPDIR"), "{error}");
     }
 }
