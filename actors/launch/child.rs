@@ -2,10 +2,10 @@
 
 use super::RunError;
 use loongforge_core::message::{ActorId, Replica};
-use loongforge_core::observe::CHILD;
+use loongforge_core::observe::{CHILD, takes_a_line};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Child;
@@ -19,6 +19,9 @@ const INDEX: &str = "LOONGFORGE_INDEX";
 const PLACE: &str = "LOONGFORGE_PLACE";
 /// Ends of one place in the pool are counted for so long.
 pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(600);
+
+/// How long a line of a child waits for who reads it: whoever starts children also hands on what asks them to stop.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How a process ended.
 #[derive(Clone, Serialize, Deserialize)]
@@ -93,9 +96,12 @@ pub(super) async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpi
     }
 }
 
-/// Writes a line to standard error: where that is closed, as a terminal may be, the child goes on nevertheless.
+/// Writes a line to standard error: where that is closed, as a terminal may be, or nobody reads it, the child goes on nevertheless.
 fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let mut stderr = io::stderr();
+    if stderr.is_terminal() || takes_a_line(&stderr, PATIENCE) {
+        let _ = writeln!(stderr, "{line}");
+    }
 }
 
 /// Returns the next line, whatever its bytes: a child whose output is not read any more could not write.

@@ -1,16 +1,22 @@
 //! Standard error and the run's log file, shared by the progress bar and all that has something to say.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressDrawTarget};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::Level;
 
 use super::log_file::LogFile;
 use super::log_line::LogLine;
 use super::terminal::has_color;
 use crate::config::LogFormat;
+
+/// How long the first line waits that nobody reads, such as in the pipe of a collector of logs that hangs. Those after it do not wait.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A cheap handle; clones draw on the same terminal. Lines written through it appear above the bar.
 #[derive(Clone)]
@@ -26,6 +32,8 @@ struct Shared {
     /// The process, where several write to one place.
     name: Option<String>,
     file: LogFile,
+    /// Lines that were left out because nobody read those before them.
+    num_left_out: usize,
 }
 
 impl Console {
@@ -93,18 +101,39 @@ impl Console {
         self.keep(line);
     }
 
-    /// A closed standard error is not worth ending a run for.
+    /// A standard error that is closed, or that nobody reads, is not worth holding up or ending a run for.
     fn show(&self, line: &LogLine<'_>) {
-        let text = self.shared(|shared| match shared.format {
+        let Some(mut text) = self.text_of(line) else { return };
+        let Some(num_left_out) = self.room(|limit| takes_a_line(&io::stderr(), limit)) else { return };
+        if num_left_out > 0 {
+            let told = format!("{num_left_out} lines before this one are left out here: nobody read them");
+            let told = self.text_of(&LogLine::new(Level::WARN, &told)).unwrap_or_default();
+            text = format!("{told}\n{text}");
+        }
+        self.suspend(|| {
+            let _ = writeln!(io::stderr(), "{text}");
+        });
+    }
+
+    /// Returns what is shown of a line; `None` for a blank one in the form of JSON.
+    fn text_of(&self, line: &LogLine<'_>) -> Option<String> {
+        self.shared(|shared| match shared.format {
             // A blank line is for the eye.
             LogFormat::Json => (!line.is_empty()).then(|| line.json(shared.name.as_deref())),
             LogFormat::Text => Some(line.shown(self.is_terminal && has_color(&io::stderr()))),
-        });
-        if let Some(text) = text {
-            self.suspend(|| {
-                let _ = writeln!(io::stderr(), "{text}");
-            });
+        })
+    }
+
+    /// Returns how many lines are left out before one that can be written now, or `None` if that is left out, too. `is_ready` waits for so
+    /// long; at a terminal everything waits for who looks at it.
+    fn room(&self, is_ready: impl FnOnce(Duration) -> bool) -> Option<usize> {
+        if self.is_terminal {
+            return Some(0);
         }
+        let before = self.shared(|shared| shared.num_left_out);
+        let is_ready = is_ready(if before == 0 { PATIENCE } else { Duration::ZERO });
+        self.shared(|shared| shared.num_left_out = if is_ready { 0 } else { before + 1 });
+        is_ready.then_some(before)
     }
 
     fn keep(&self, line: &LogLine<'_>) {
@@ -124,5 +153,52 @@ impl Console {
 
     pub(super) fn bars(&self) -> &MultiProgress {
         &self.bars
+    }
+}
+
+/// Returns whether a line can be written within so long without waiting for a reader.
+pub fn takes_a_line(file: &impl AsFd, limit: Duration) -> bool {
+    let mut asked = [PollFd::new(file, PollFlags::OUT)];
+    let limit = Timespec::try_from(limit).ok();
+    // What cannot be asked is written to.
+    !matches!(poll(&mut asked, limit.as_ref()), Ok(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn a_pipe_that_nobody_reads_takes_no_line_until_it_is_read() {
+        let (mut reader, mut writer) = io::pipe().unwrap();
+        let mut page = [0; 4096];
+        while takes_a_line(&writer, Duration::ZERO) {
+            writer.write_all(&page).unwrap();
+        }
+        assert!(!takes_a_line(&writer, Duration::from_millis(20)));
+        reader.read_exact(&mut page).unwrap();
+        assert!(takes_a_line(&writer, PATIENCE));
+        // Whoever writes then is told that it is closed.
+        drop(reader);
+        assert!(takes_a_line(&writer, PATIENCE));
+    }
+
+    #[test]
+    fn one_line_waits_for_a_reader_and_those_after_it_are_counted() {
+        let console = Console { is_terminal: false, ..Console::stderr() };
+        let room = |is_ready: bool| {
+            let mut waited = None;
+            let room = console.room(|limit| {
+                waited = Some(limit);
+                is_ready
+            });
+            (waited.unwrap(), room)
+        };
+        assert_eq!(room(true), (PATIENCE, Some(0)));
+        assert_eq!(room(false), (PATIENCE, None));
+        assert_eq!(room(false), (Duration::ZERO, None));
+        assert_eq!(room(true), (Duration::ZERO, Some(2)));
+        assert_eq!(room(true), (PATIENCE, Some(0)));
     }
 }
