@@ -112,15 +112,23 @@ async fn serve(
     };
     let end = (link.end)();
     carriers.finish().await;
-    let failed = |cause: String| RunError::Failed(Failure::new(me, cause));
-    let (result, last_words) = match last {
-        Some(Event::Stopped) => (Ok(()), None),
-        Some(Event::Failed { error, .. }) => (Err(failed(error)), None),
-        _ => (Err(failed(end.clone())), Some(Event::Failed { error: end, lost: None })),
-    };
+    let (result, last_words) = ended(me, last, end);
     leave(sender, last_words).await;
     hearing.abort();
     result
+}
+
+/// Returns how the process of `me` ends whose engine has said this last, and what the scheduler is still to be told. `end`: how the engine's
+/// thread ended.
+fn ended(me: ActorId, last: Option<Event>, end: String) -> (Result<(), RunError>, Option<Event>) {
+    let failed = |failure: Failure| Err(RunError::Failed(failure));
+    match last {
+        Some(Event::Stopped) => (Ok(()), None),
+        // Another's end is no fault of this one.
+        Some(Event::Failed { error, lost: Some(_) }) => (failed(Failure::loss(me, error)), None),
+        Some(Event::Failed { error, lost: None }) => (failed(Failure::new(me, error)), None),
+        _ => (failed(Failure::new(me, end.clone())), Some(Event::Failed { error: end, lost: None })),
+    }
 }
 
 /// Creates the mailbox of an actor.
@@ -399,6 +407,16 @@ mod tests {
         let (said, ended) = join_late(("127.0.0.1:1", LEASE), &[]);
         let Event::Failed { error, .. } = said else { panic!("{said:?}") };
         assert!(error.contains("127.0.0.1:1") && ended.is_err(), "{error}");
+    }
+
+    #[test]
+    fn an_actor_that_has_lost_another_has_no_fault_of_its_own() {
+        let me = ActorId::encoder(0);
+        let is_loss = |lost: Option<ActorId>| {
+            let (result, _) = ended(me, Some(Event::Failed { error: "a".into(), lost }), String::new());
+            matches!(result, Err(RunError::Failed(failure)) if failure.is_loss())
+        };
+        assert!(is_loss(Some(ActorId::data(0))) && is_loss(Some(me)) && !is_loss(None));
     }
 
     #[test]
