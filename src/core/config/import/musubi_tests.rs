@@ -113,7 +113,8 @@ fn data_sets_of_several_sizes_are_told() {
         assert!(told.contains(&key), "{key}: {told:?}");
     }
     assert!(told.contains(&"datasets.1.num_repeats"), "{told:?}");
-    for part in ["an equal share", "without enable_bucket", "bucket_no_upscale", "several pieces", "source_fps"] {
+    assert_eq!(found["data"]["mix"], json!("samples"));
+    for part in ["without enable_bucket", "bucket_no_upscale", "several pieces", "source_fps"] {
         assert!(imported.notes.iter().any(|note| note.contains(part)), "{part}: {:?}", imported.notes);
     }
     // A size that is none is told, and nothing is computed from it.
