@@ -231,7 +231,7 @@ impl Coordinator {
         let computes = is_member || actor.role == Role::Foundation;
         let epoch = self.encoders.get(actor.pool).map_or(Epoch(0), EncoderPool::epoch);
         match event {
-            Event::Leaving => self.leaving(actor),
+            Event::Leaving => self.asked_to_leave(actor),
             Event::Ready if self.joining.remove(&actor) => Ok(()),
             Event::Ready if actor.role == Role::Encoder && !is_member => {
                 self.encoders.of(actor).ready(actor.index);

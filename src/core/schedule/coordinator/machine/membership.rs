@@ -124,7 +124,7 @@ impl Coordinator {
 
     /// Handles the request of an actor whose process is asked to stop. An encoder is removed, a frozen pool's last one when another has
     /// joined; where its trained parameters would be lost, and for any other actor, the run stops.
-    pub(super) fn leaving(&mut self, actor: ActorId) -> Result<(), Broken> {
+    pub(super) fn asked_to_leave(&mut self, actor: ActorId) -> Result<(), Broken> {
         if self.encoders.is_elastic(actor) {
             let pool = self.encoders.of(actor);
             pool.retire(actor.index);
