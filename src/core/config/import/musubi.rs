@@ -69,7 +69,8 @@ pub(super) fn command(program: &str, before: &[Word], after: &[Word]) -> Option<
     let trains = has("dit") && has("dataset_config");
     let is_known = SCRIPTS.iter().any(|(known, _)| *known == name) && (trains || file.is_some());
     // The others are refused by name.
-    if !is_known && !(trains && name.contains("_train")) {
+    let is_another = trains && name.contains("_train");
+    if !(is_known || is_another) {
         return None;
     }
     let flags = match file {
