@@ -199,7 +199,7 @@ fn repeats(sheet: &mut Sheet, sets: &[Set]) -> f64 {
             true if sheet.get("max_train_epochs").is_some() => sheet.arrived(key, "train.epochs"),
             true => sheet.settled("train.steps counts steps", &[key]),
             false => {
-                let why = "set the `weight` of the data set to its number of samples times num_repeats";
+                let why = "set the `weight` of each data set to its num_repeats, which train.epochs does not count";
                 sheet.missing(why, &[key]);
             }
         }
