@@ -152,7 +152,8 @@ fn of_roles(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> 
         let render = || if asks { template.render_prompt(&others) } else { template.render(&others) };
         !others.is_empty() && render().is_ok_and(|other| other == text)
     };
-    let roles: BTreeSet<&str> = turns.iter().map(|turn| turn.role.as_str()).collect();
+    // Of a system message that is not the record's is told above.
+    let roles: BTreeSet<&str> = turns.iter().filter(|turn| !turn.is_default).map(|turn| turn.role.as_str()).collect();
     let unknown = roles.into_iter().filter(|role| !KNOWN_ROLES.contains(role) && !template.quotes(role));
     let note = |role: &str| {
         let shown: String = role.chars().take(MAX_ROLE).collect();
