@@ -30,7 +30,7 @@ only answers are printed; the exit code is 1 if a message was refused.")]
 pub struct ChatArgs {
     #[command(flatten)]
     model: AskedModel,
-    /// System message
+    /// System message [default: that of the run that trained the model, if any]
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// Maximum number of new tokens in an answer [default: 1024, or what the model's context leaves]

@@ -5,7 +5,7 @@ use std::io::{BufRead, Read};
 pub const HELP: &str = "\
 /image FILE    add a picture to the next message
 /audio FILE    add a recording to the next message
-/system TEXT   set the system message and start over; without TEXT there is none
+/system TEXT   set the system message and start over; without TEXT it is that of the model's run, if any
 /reset         start over
 /exit          end the chat (or Ctrl-D)
 /help          list the commands
