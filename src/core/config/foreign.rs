@@ -144,6 +144,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     ),
     (&["ema_decay", "use_ema"], "train.ema", "a number such as 0.999"),
     (&["resolution", "max_area", "max_pixels"], "data.image.area", "1024x1024, or a number of pixels"),
+    (&["bucket_reso_steps"], "data.image.bucket", "a number of pixels; without it pictures keep their shape"),
     (&["num_frames", "target_frames", "frame_buckets"], "data.video.frames", ""),
     (&["frame_extraction", "video_clip_mode"], "data.video.take", "head, middle, sliding, chunks, uniform or whole"),
     (&["sample_every", "sample_every_n_steps", "validation_steps"], "sample.every_steps", ""),

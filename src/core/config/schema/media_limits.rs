@@ -24,6 +24,10 @@ pub struct ImageLimits {
     /// Diffusion models: larger images are reduced to this size, `1024x1024` or a number of pixels; smaller ones keep their size.
     /// Sides are cropped to whole patches. `null`: no limit.
     pub area: Option<Area>,
+    /// Diffusion models: sides are cropped to multiples of this many pixels, so that images have few sizes (buckets). It must be
+    /// a multiple of a patch's side, which is 16 for Wan and Qwen-Image and 32 for TI2V-5B. `null`: whole patches.
+    #[schemars(range(min = 1, max = 4096))]
+    pub bucket: Option<usize>,
 }
 
 /// Frames of videos; `null`: from the model's video preprocessor config.
@@ -49,6 +53,9 @@ pub struct VideoLimits {
     pub sound: bool,
     /// Diffusion models: larger frames are reduced to this size, `480x832` or a number of pixels; `null`: no limit.
     pub area: Option<Area>,
+    /// Diffusion models: as `data.image.bucket`, for the frames of clips.
+    #[schemars(range(min = 1, max = 4096))]
+    pub bucket: Option<usize>,
     /// Diffusion models: maximum number of frames of a clip at `fps`, one more than a multiple of the frames that the autoencoder
     /// merges (4 for Wan: 17, 49, 81); `null`: all.
     #[schemars(range(min = 1))]
@@ -79,6 +86,13 @@ pub enum Take {
 
 impl Default for ImageLimits {
     fn default() -> Self {
-        Self { min_pixels: None, max_pixels: None, max_side: 16384, max_decoded_pixels: 1 << 26, area: None }
+        Self {
+            min_pixels: None,
+            max_pixels: None,
+            max_side: 16384,
+            max_decoded_pixels: 1 << 26,
+            area: None,
+            bucket: None,
+        }
     }
 }

@@ -135,7 +135,7 @@ impl Fit {
     /// picture is reduced first.
     ///
     /// # Errors
-    /// The reason: a side is shorter than one token.
+    /// The reason: a side is shorter than the unit.
     pub fn native((width, height): (usize, usize), area: Option<u64>, unit: [usize; 2]) -> Result<Self, String> {
         let pixels = (width * height) as f64;
         let scale = area.map_or(1.0, |area| (area as f64 / pixels).sqrt().min(1.0));
@@ -144,7 +144,7 @@ impl Fit {
         let kept = (whole(width, columns), whole(height, rows));
         if kept.0 == 0 || kept.1 == 0 {
             let of = if scale < 1.0 { ", reduced to its limit of pixels" } else { "" };
-            return Err(format!("is {width}×{height} pixels{of}, less than one token of {columns}×{rows}"));
+            return Err(format!("is {width}×{height} pixels{of}, less than {columns}×{rows}, the smallest size"));
         }
         match scale < 1.0 {
             true => Ok(Self::cover((width, height), kept)),
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(native((2000, 1000), Some(512 * 512)), Ok(Fit { resized: (720, 360), kept: (720, 352) }));
         assert_eq!(native((1024, 1024), Some(512 * 512)), Ok(Fit { resized: (512, 512), kept: (512, 512) }));
         let small = native((15, 400), None).unwrap_err();
-        assert_eq!(small, "is 15×400 pixels, less than one token of 16×16");
+        assert_eq!(small, "is 15×400 pixels, less than 16×16, the smallest size");
         assert!(native((4000, 30), Some(1024)).unwrap_err().contains("reduced to its limit of pixels"));
         assert_eq!(Fit::cover((10, 30), (20, 20)), Fit { resized: (20, 60), kept: (20, 20) });
     }

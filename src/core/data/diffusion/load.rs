@@ -27,6 +27,8 @@ pub struct Loader {
     space: LatentSpace,
     /// Limits of pixels of pictures, and of a clip's frames.
     areas: [Option<u64>; 2],
+    /// Sides are multiples of so many rows and columns of pixels: of pictures, and of a clip's frames.
+    units: [[usize; 2]; 2],
     /// Frames a second; infinite of a model that makes pictures only.
     rate: f64,
     max_frames: usize,
@@ -51,6 +53,7 @@ impl Loader {
             limits: Limits::from(&options.image),
             space,
             areas: [options.image.area, video.area].map(|area| area.map(|area| area.pixels())),
+            units: [options.image.bucket, video.bucket].map(|side| side.map_or(space.unit(), |side| [side; 2])),
             rate,
             max_frames: video.frames.unwrap_or(usize::MAX),
             take: video.take.unwrap_or_default(),
@@ -160,8 +163,8 @@ impl Loader {
 
     /// The size to which the frames of a source are brought.
     fn fit(&self, source: &MediaSource, (width, height): (u32, u32)) -> Result<Fit, String> {
-        let area = self.areas[usize::from(matches!(source, MediaSource::Video(_)))];
-        Fit::native((width as usize, height as usize), area, self.space.unit())
+        let at = usize::from(matches!(source, MediaSource::Video(_)));
+        Fit::native((width as usize, height as usize), self.areas[at], self.units[at])
     }
 
     /// The frames that a visit takes of a source: one, and multiples of `group` more.
@@ -210,16 +213,16 @@ impl Loader {
 
     /// Returns what the user should know of the pictures so far.
     pub fn notes(&self) -> Vec<String> {
-        let [rows, columns] = self.space.unit();
+        let [picture, clip] = self.units.map(|[rows, columns]| format!("{columns}×{rows}"));
+        let units = if picture == clip { picture } else { format!("{picture} (pictures) or {clip} (clips)") };
         let count = |count: &AtomicU64| Some(count.load(Ordering::Relaxed)).filter(|count| *count > 0);
         let reduced = count(&self.num_reduced);
         let cut = count(&self.num_cut);
         let reduced = reduced.map(|count| {
             format!("pictures and clips that were reduced to data.image.area or data.video.area: {count}")
         });
-        let cut = cut.map(|count| {
-            format!("pictures and clips whose sides were cut to multiples of {columns}×{rows} pixels: {count}")
-        });
+        let cut =
+            cut.map(|count| format!("pictures and clips whose sides were cut to multiples of {units} pixels: {count}"));
         let short = [&self.short, &self.still].map(Tally::line);
         reduced.into_iter().chain(cut).chain(short.into_iter().flatten()).collect()
     }

@@ -87,6 +87,7 @@ impl DiffusionMaker {
             )));
         }
         check_clips(&options.video, space, is_wan).map_err(wrong)?;
+        check_buckets([options.image.bucket, options.video.bucket], space).map_err(wrong)?;
         let rate = if config["expand_timesteps"] == true { 24.0 } else { 16.0 };
         let flow = options.flow.clone();
         Ok(Self {
@@ -260,6 +261,7 @@ impl DiffusionMaker {
 fn check_clips(video: &VideoLimits, space: LatentSpace, makes_clips: bool) -> Result<(), String> {
     let written = [
         ("area", video.area.is_some()),
+        ("bucket", video.bucket.is_some()),
         ("frames", video.frames.is_some()),
         ("fps", video.fps.is_some()),
         ("take", video.take.is_some()),
@@ -270,6 +272,18 @@ fn check_clips(video: &VideoLimits, space: LatentSpace, makes_clips: bool) -> Re
     video
         .frames
         .map_or(Ok(()), |frames| space.check_frames(frames).map_err(|reason| format!("data.video.frames {reason}")))
+}
+
+/// # Errors
+/// The reason: sides of pictures, or of a clip's frames, would not be whole tokens.
+fn check_buckets(buckets: [Option<usize>; 2], space: LatentSpace) -> Result<(), String> {
+    let [rows, columns] = space.unit();
+    for (key, bucket) in ["data.image.bucket", "data.video.bucket"].into_iter().zip(buckets) {
+        if let Some(side) = bucket.filter(|side| side % rows + side % columns > 0) {
+            return Err(format!("{key} is {side}, not a multiple of {rows}x{columns} pixels, the size of a token"));
+        }
+    }
+    Ok(())
 }
 
 fn no_target() -> DataError {

@@ -161,7 +161,9 @@ fn what_cannot_be_used_is_named() {
     assert!(bad(json!({"prompt": "x", "image": "1.png", "mask": "2.png"})).contains("set data.masks=true"));
     assert!(bad(json!({"prompt": "x", "video": ["1.png", "2.png"]})).contains("this model makes pictures"));
     RgbImage::new(1, 30).save(bench.path("thin.png")).unwrap();
-    assert!(bad(json!({"prompt": "x", "image": "thin.png"})).contains("is 1×30 pixels, less than one token of 2×2"));
+    assert!(
+        bad(json!({"prompt": "x", "image": "thin.png"})).contains("is 1×30 pixels, less than 2×2, the smallest size")
+    );
     let few = ProcessorOptions { max_tokens: 47, ..ProcessorOptions::default() };
     let long = bench.sample(bench.qwen(few), json!({"prompt": "x", "image": "1.png"})).unwrap_err();
     assert!(long.contains("48 tokens") && long.contains("data.pack.max_tokens = 47"), "{long}");

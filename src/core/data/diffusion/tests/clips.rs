@@ -35,6 +35,37 @@ fn numbers_of_frames_that_would_be_changed_are_refused() {
 }
 
 #[test]
+fn buckets_leave_few_sizes() {
+    let bench = Bench::new();
+    let options = |image, video| ProcessorOptions {
+        image: crate::config::ImageLimits { bucket: image, ..Default::default() },
+        video: VideoLimits { bucket: video, ..Default::default() },
+        ..ProcessorOptions::default()
+    };
+    // Of 9 rows and 25 columns, with tokens of 2×2.
+    let picture = json!({"image": "0.png", "caption": "up"});
+    let clip = json!({"video": ["0.png", "1.png"], "caption": "up"});
+    let grid = |image, video, line: &Json| {
+        let sample = bench.sample(bench.wan(options(image, video)), line.clone())?;
+        Ok::<_, String>(sample.meta.target.unwrap().grid)
+    };
+    assert_eq!(grid(Some(6), None, &picture), Ok(Grid { t: 1, h: 3, w: 12 }));
+    assert_eq!(grid(Some(6), None, &clip), Ok(Grid { t: 2, h: 4, w: 12 }));
+    assert_eq!(grid(None, Some(6), &clip), Ok(Grid { t: 2, h: 3, w: 12 }));
+    let small = grid(Some(10), None, &picture).unwrap_err();
+    assert!(small.contains("is 25×9 pixels, less than 10×10, the smallest size"), "{small}");
+
+    let open = |class: &str, image, video| {
+        let transformer = json!({"_class_name": class, "in_channels": 1, "out_channels": 1});
+        bench.maker(transformer, options(image, video)).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    assert!(open(WAN, Some(3), None).contains("data.image.bucket is 3, not a multiple of 2x2 pixels"));
+    assert!(open(WAN, None, Some(5)).contains("data.video.bucket is 5, not a multiple of 2x2 pixels"));
+    assert!(open(QWEN, None, Some(4)).contains("data.video.bucket applies to clips"));
+    assert_eq!(open(QWEN, Some(4), None), "");
+}
+
+#[test]
 fn short_clips_and_empty_captions_are_counted() {
     let bench = Bench::new();
     let frames = |count: usize| (0..count).map(|at| format!("{at}.png")).collect::<Vec<_>>();
