@@ -19,8 +19,9 @@ use loongforge_core::checkpoint::StoredCheckpoints;
 use loongforge_core::config::{Device, KindError, ModelKind, Placement, RunConfig, Shift};
 use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
+use loongforge_core::message::PoolName;
 use loongforge_core::schedule::SigmaSpec;
-use loongforge_core::store::StoreError;
+use loongforge_core::store::{StoreError, list_folders};
 use loongforge_torch::device::{CUBLAS_WORKSPACE, adds_in_order};
 use loongforge_torch::engine::{
     adapters_without_base, check_engines, find_device, note_on_carried_parts, random_parts, whole_beside_adapters,
@@ -76,6 +77,8 @@ pub enum PreflightError {
     Sampling(#[from] SampleError),
     #[error("checkpoint.upload")]
     Upload(#[source] StoreError),
+    #[error("pools.{0}.cache_store")]
+    CacheStore(PoolName, #[source] StoreError),
     #[error(transparent)]
     Eval(anyhow::Error),
 }
@@ -164,6 +167,14 @@ impl Preflight<'_> {
                 Err(error) if asked.weights => return Err(PreflightError::Upload(error)),
                 // What is resumed may be here, and the store there again when the next checkpoint is.
                 Err(error) => lines.push(format!("warning: checkpoint.upload: {error}")),
+            }
+        }
+        for (name, pool, _) in config.pools.encoders(model.towers.set()) {
+            match pool.cache_store.as_deref().map(list_folders) {
+                Some(Err(error)) if asked.weights => return Err(PreflightError::CacheStore(name, error)),
+                // What is only there is encoded again.
+                Some(Err(error)) => lines.push(format!("warning: pools.{name}.cache_store: {error}")),
+                _ => {}
             }
         }
         let (num_samples, said) = self.data(asked.weights)?;

@@ -38,6 +38,7 @@ mod stages;
 mod suggest;
 mod units;
 mod validate;
+mod validate_cache;
 mod validate_checkpoint;
 mod validate_data;
 mod validate_eval;

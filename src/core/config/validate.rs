@@ -204,6 +204,7 @@ impl Rules<'_> {
             let message = format!("`{replicas}` is 0 without `{dir}`: there is no folder to read features from");
             (message, "set `cache_dir` to the folder that `loongforge data encode` has filled")
         });
+        self.feature_folders(name, pool);
         let is_split = pool.tensor_parallel > 1;
         self.broken(pool.reads() && is_split, code::COMBINATION, &[&replicas, &parallel], || {
             (format!("`{parallel}` is {} without encoders", pool.tensor_parallel), "drop `tensor_parallel`")

@@ -35,8 +35,8 @@ pub(super) fn cache_folders(
     let open = |it: &ModelTower| {
         let names = params.names().filter(|name| is_of(&own.towers, it, name)).collect();
         let name = CacheName::new(it, params.flat().kind(), how, names, |name| Ok(params.value(params.id(name))))?;
-        let folder =
-            CacheFolder::open(dir, &name.to_string()).map_err(|error| format!("{key}: {}: {error}", dir.display()))?;
+        let folder = CacheFolder::open(dir, &name.to_string(), own.pool.cache_store.as_deref())
+            .map_err(|error| format!("{key}: {}: {error}", dir.display()))?;
         Ok((it.tower, folder))
     };
     own.towers.iter().map(open).collect()
@@ -109,7 +109,7 @@ pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<Encod
     };
     let names = own.towers.iter().map(name).collect::<Result<Vec<_>, EngineError>>()?;
     let params = Rc::new(ParamStore::new(Vec::new(), stored.kind(), tch::Device::Cpu));
-    let reader = FeatureReader::open(own.name, dir, names, stored)?;
+    let reader = FeatureReader::open(own.name, (dir, own.pool.cache_store.as_deref()), names, stored)?;
     let mut state = TrainState::new(params, Mesh::single().data, Lanes::PerReplica, None)?;
     let replica = Replica::new(own.name, spec.me.index);
     let actors = own.pool.num_actors() as u32;

@@ -66,11 +66,20 @@ impl FeatureCache {
         Tower::ALL.into_iter().for_each(|tower| self.write(tower, CacheFolder::flush));
     }
 
-    /// Gives up a folder that cannot be written to: the run goes on without it, and says so.
+    /// Gives up a folder that cannot be written to: the run goes on without it, and says so. A store that does not take its files
+    /// is asked again with the next ones.
     fn write(&mut self, tower: Tower, write: impl FnOnce(&mut CacheFolder) -> io::Result<()>) {
-        if let Some(Err(error)) = self.folders.get_mut(&tower).map(write) {
-            tracing::warn!("features of the {tower} tower are no longer kept in cache_dir: {error}");
-            self.folders.remove(&tower);
+        let Some(folder) = self.folders.get_mut(&tower) else { return };
+        match write(folder) {
+            Ok(()) => {
+                if let Err(error) = folder.send() {
+                    tracing::warn!("features of the {tower} tower are not copied to cache_store: {error}");
+                }
+            }
+            Err(error) => {
+                tracing::warn!("features of the {tower} tower are no longer kept in cache_dir: {error}");
+                self.folders.remove(&tower);
+            }
         }
     }
 

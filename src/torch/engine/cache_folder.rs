@@ -6,6 +6,7 @@
 //! under another name and then renamed; nobody changes one afterwards.
 
 use super::cache_key::Key;
+use super::cache_store::{CacheStore, is_file_of_features};
 use crate::native::bytes;
 use crate::train::hf::{self, TensorFile, TensorInfo};
 use std::collections::{HashMap, HashSet};
@@ -28,6 +29,10 @@ pub(super) struct CacheFolder {
     /// Features that are not written yet, on the CPU.
     pending: HashMap<Key, Vec<Tensor>>,
     num_pending_bytes: usize,
+    /// Where files are copied to and fetched from.
+    store: Option<CacheStore>,
+    /// True if all files that were written here were sent there, or that was tried.
+    is_sent: bool,
 }
 
 /// Describes where one level of an item's features lies.
@@ -38,16 +43,24 @@ struct Stored {
 }
 
 impl CacheFolder {
-    /// The folder `tower` in `root`, which is made where it is missing.
+    /// The folder `tower` in `root`, which is made where it is missing, and filled from the folder `store` of an object store.
     ///
     /// # Errors
     /// It cannot be made, or a file in it is torn or cannot be read.
-    pub fn open(root: &Path, tower: &str) -> io::Result<Self> {
+    pub fn open(root: &Path, tower: &str, store: Option<&str>) -> io::Result<Self> {
         let dir = root.join(tower);
         fs::create_dir_all(&dir)?;
-        let (files, seen, stored) = (Vec::new(), HashSet::new(), HashMap::new());
-        let mut folder = Self { dir, files, seen, stored, pending: HashMap::new(), num_pending_bytes: 0 };
-        folder.look()?;
+        let mut folder = Self {
+            dir,
+            files: Vec::new(),
+            seen: HashSet::new(),
+            stored: HashMap::new(),
+            pending: HashMap::new(),
+            num_pending_bytes: 0,
+            store: store.map(|store| CacheStore::new(store, tower)),
+            is_sent: false,
+        };
+        folder.renew()?;
         Ok(folder)
     }
 
@@ -102,7 +115,35 @@ impl CacheFolder {
         self.look()
     }
 
-    fn write(&self, pending: HashMap<Key, Vec<Tensor>>) -> io::Result<()> {
+    /// Copies files that the object store lacks, if there is one and something was written since the last call.
+    ///
+    /// # Errors
+    /// The store does not take them. The next call after something is written tries again.
+    pub fn send(&mut self) -> io::Result<()> {
+        match &self.store {
+            Some(store) if !self.is_sent => {
+                self.is_sent = true;
+                store.send(&self.dir)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fetches what the object store has and the folder lacks, and looks for what others have written. A store that does not answer
+    /// costs time alone: what is only there is encoded again.
+    ///
+    /// # Errors
+    /// As [`CacheFolder::look`].
+    pub fn renew(&mut self) -> io::Result<()> {
+        if let Some(store) = &self.store
+            && let Err(error) = store.fetch(&self.dir)
+        {
+            tracing::warn!("features cannot be fetched from cache_store: {error}");
+        }
+        self.look()
+    }
+
+    fn write(&mut self, pending: HashMap<Key, Vec<Tensor>>) -> io::Result<()> {
         let named = |(key, levels): (Key, Vec<Tensor>)| {
             levels.into_iter().enumerate().map(move |(level, tensor)| (format!("{key}.{level}"), tensor))
         };
@@ -111,17 +152,19 @@ impl CacheFolder {
         let writing = tempfile::Builder::new().prefix("features-").tempdir_in(&self.dir)?;
         let name = "features.safetensors";
         hf::write_tensor_file(&tensors, &[], writing.path(), name).map_err(io::Error::other)?;
-        fs::rename(writing.path().join(name), writing.path().with_added_extension("safetensors"))
+        fs::rename(writing.path().join(name), writing.path().with_added_extension("safetensors"))?;
+        self.is_sent = false;
+        Ok(())
     }
 
     /// Reads the headers of files that were not seen.
     ///
     /// # Errors
     /// A file is torn or cannot be read.
-    pub fn look(&mut self) -> io::Result<()> {
+    fn look(&mut self) -> io::Result<()> {
         let mut names: Vec<OsString> =
             fs::read_dir(&self.dir)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<_>>()?;
-        names.retain(|name| Path::new(name).extension().is_some_and(|kind| kind == "safetensors"));
+        names.retain(|name| is_file_of_features(Path::new(name)));
         names.sort();
         for name in names {
             if self.seen.insert(name.clone()) {
@@ -156,7 +199,7 @@ impl CacheFolder {
 impl Drop for CacheFolder {
     /// Writes what waits; where that fails it is encoded again by who needs it.
     fn drop(&mut self) {
-        let _ = self.flush();
+        let _ = self.flush().and_then(|()| self.send());
     }
 }
 
@@ -174,35 +217,61 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let level = Tensor::from_slice(&[1.0_f32, -2.5, 3.0, f32::MIN_POSITIVE]).view([2, 2]).tr();
         let half = Tensor::from_slice(&[0.5_f32, 7.0]).to_kind(Kind::BFloat16);
-        let mut reader = CacheFolder::open(root.path(), "vision-a").unwrap();
-        let mut writer = CacheFolder::open(root.path(), "vision-a").unwrap();
+        let mut reader = CacheFolder::open(root.path(), "vision-a", None).unwrap();
+        let mut writer = CacheFolder::open(root.path(), "vision-a", None).unwrap();
         writer.insert(key(1.0), &[level.shallow_clone(), half.shallow_clone()]).unwrap();
         assert!(writer.get(&key(1.0)).is_some() && reader.get(&key(1.0)).is_none());
         drop(writer);
         reader.insert(key(2.0), &[half.shallow_clone()]).unwrap();
         reader.flush().unwrap();
-        for folder in [&reader, &CacheFolder::open(root.path(), "vision-a").unwrap()] {
+        for folder in [&reader, &CacheFolder::open(root.path(), "vision-a", None).unwrap()] {
             let kept = folder.get(&key(1.0)).unwrap();
             assert!(kept[0].equal(&level) && kept[1].equal(&half));
             assert_eq!((kept.len(), kept[1].kind()), (2, Kind::BFloat16));
             assert!(folder.get(&key(2.0)).unwrap()[0].equal(&half) && folder.get(&key(3.0)).is_none());
         }
         // A tower with other weights.
-        assert!(CacheFolder::open(root.path(), "vision-b").unwrap().get(&key(1.0)).is_none());
+        assert!(CacheFolder::open(root.path(), "vision-b", None).unwrap().get(&key(1.0)).is_none());
         assert_eq!(fs::read_dir(root.path().join("vision-a")).unwrap().count(), 2, "nothing is left behind");
+    }
+
+    /// Two machines with a folder each, and a store between them.
+    #[test]
+    fn folders_meet_in_an_object_store() {
+        let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let open = |at: usize| CacheFolder::open(dirs[at].path(), "vision-a", Some("memory:///features/")).unwrap();
+        let features = |first: f32| [Tensor::from_slice(&[first, -2.5]), Tensor::from_slice(&[0.25_f32])];
+        let (mut first, mut second) = (open(0), open(1));
+        first.insert(key(1.0), &features(1.0)).unwrap();
+        first.flush().unwrap();
+        second.renew().unwrap();
+        assert!(!second.has(&key(1.0)), "nothing was sent yet");
+        first.send().unwrap();
+        second.renew().unwrap();
+        let kept = second.get(&key(1.0)).unwrap();
+        assert!(kept.len() == 2 && kept.iter().zip(features(1.0)).all(|(found, sent)| found.equal(&sent)));
+        // What is there is not sent again, and a folder that ends leaves nothing behind.
+        second.insert(key(2.0), &features(2.0)).unwrap();
+        drop(second);
+        drop(first);
+        let third = open(2);
+        assert!(third.has(&key(1.0)) && third.has(&key(2.0)));
+        assert_eq!(fs::read_dir(dirs[2].path().join("vision-a")).unwrap().count(), 2);
+        let other = CacheFolder::open(dirs[2].path(), "vision-b", Some("memory:///features")).unwrap();
+        assert!(!other.has(&key(1.0)));
     }
 
     #[test]
     fn torn_files_are_named() {
         let root = tempfile::tempdir().unwrap();
-        let mut folder = CacheFolder::open(root.path(), "vae-a").unwrap();
+        let mut folder = CacheFolder::open(root.path(), "vae-a", None).unwrap();
         folder.insert(key(1.0), &[Tensor::from_slice(&[4.0_f32; 5])]).unwrap();
         folder.flush().unwrap();
         let path = fs::read_dir(root.path().join("vae-a")).unwrap().next().unwrap().unwrap().path();
         let whole = fs::read(&path).unwrap();
         for bytes in [&whole[..whole.len() - 1], &whole[..20], &[255; 64], b"{}"] {
             fs::write(&path, bytes).unwrap();
-            let error = CacheFolder::open(root.path(), "vae-a").err().expect("it is torn").to_string();
+            let error = CacheFolder::open(root.path(), "vae-a", None).err().expect("it is torn").to_string();
             assert!(error.contains("delete it") && error.matches(".safetensors").count() == 1, "{error}");
         }
     }

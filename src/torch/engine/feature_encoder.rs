@@ -60,12 +60,16 @@ impl FeatureEncoder {
         Ok(Some(num_bytes))
     }
 
-    /// Writes what waits to be written, and looks for what others have written.
+    /// Writes what waits to be written, looks for what others have written, and copies files to the pool's object store.
     ///
     /// # Errors
-    /// A file cannot be written, or one in the folder is torn.
+    /// A file cannot be written or copied, or one in the folder is torn.
     pub fn flush(&mut self) -> Result<(), EngineError> {
-        Ok(self.folders.values_mut().try_for_each(CacheFolder::flush).map_err(unwritten)?)
+        for folder in self.folders.values_mut() {
+            folder.flush().map_err(unwritten)?;
+            folder.send().map_err(|error| format!("cannot copy features to cache_store: {error}"))?;
+        }
+        Ok(())
     }
 
     /// The folder of each tower.

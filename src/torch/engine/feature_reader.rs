@@ -8,7 +8,9 @@ use super::stored_towers::StoredTowers;
 use loongforge_core::engine::EngineError;
 use loongforge_core::files::if_there;
 use loongforge_core::message::{PoolName, SampleId, Tower, UnitItem};
+use loongforge_core::store::list_folders;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
@@ -31,29 +33,34 @@ pub(super) struct Missing {
 }
 
 impl FeatureReader {
-    /// The reader of a pool whose `cache_dir` is `dir`; `names` are those of its towers' folders.
+    /// The reader of a pool whose `cache_dir` is `dir`, and its `cache_store` `store`; `names` are those of its towers' folders.
     ///
     /// # Errors
-    /// A file in a folder is torn or cannot be read.
+    /// A file in a folder is torn or cannot be read, or the store does not answer.
     pub fn open(
         pool: PoolName,
-        dir: &Path,
+        (dir, store): (&Path, Option<&str>),
         names: Vec<(Tower, CacheName)>,
         towers: StoredTowers,
     ) -> Result<Self, EngineError> {
-        let wrong = |error| format!("pools.{pool}.cache_dir: {}: {error}", dir.display());
+        let wrong = |error: io::Error| format!("pools.{pool}.cache_dir: {}: {error}", dir.display());
         let mut found: Vec<String> = Vec::new();
         // What is missing is said when it is asked for.
         let entries = if_there(std::fs::read_dir(dir)).map_err(wrong)?;
         for entry in entries.into_iter().flatten() {
             found.extend(entry.map_err(wrong)?.file_name().into_string());
         }
+        if let Some(url) = store {
+            found.extend(list_folders(url).map_err(|error| format!("pools.{pool}.cache_store: {error}"))?);
+            found.sort();
+            found.dedup();
+        }
         let mut folders = BTreeMap::new();
         for (tower, name) in names {
             let mut own: Vec<&String> = found.iter().filter(|folder| name.is_of_same_tower(folder)).collect();
             let expected = name.to_string();
             own.sort_by_key(|folder| (**folder != expected, (*folder).clone()));
-            let open = |folder: &String| CacheFolder::open(dir, folder).map_err(wrong);
+            let open = |folder: &String| CacheFolder::open(dir, folder, store).map_err(wrong);
             folders.insert(tower, own.into_iter().map(open).collect::<Result<Vec<_>, _>>()?);
         }
         let kind = towers.kind();
@@ -74,7 +81,7 @@ impl FeatureReader {
             let mut features = folders.iter().find_map(|folder| folder.get(&key));
             if features.is_none() {
                 // Somebody may have encoded it since; a folder that cannot be read lacks it.
-                folders.iter_mut().for_each(|folder| drop(folder.look()));
+                folders.iter_mut().for_each(|folder| drop(folder.renew()));
                 features = folders.iter().find_map(|folder| folder.get(&key));
             }
             let Some(features) = features else { return Err(self.missing(tower, item.id.sample)) };

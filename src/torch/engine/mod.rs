@@ -13,6 +13,7 @@ mod cache;
 mod cache_folder;
 mod cache_key;
 mod cache_name;
+mod cache_store;
 mod carried;
 #[cfg(test)]
 mod context_tests;

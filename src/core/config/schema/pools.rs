@@ -75,6 +75,9 @@ pub struct EncoderPool {
     /// Folder of features of frozen towers, kept after the run and shared between runs; `null`: none. It may be much larger than
     /// `cache`, and works without it.
     pub cache_dir: Option<PathBuf>,
+    /// Also copy the features in `cache_dir` to this folder of an object store, `s3://BUCKET/FOLDER`, and fetch what other machines
+    /// have copied there when an encoder starts. `null`: none.
+    pub cache_store: Option<String>,
     /// Encoders may die, join and be removed during the run; not if they are tensor-parallel or use ZeRO.
     pub elastic: bool,
     /// How long to wait for a replacement when the last encoder has died; frozen encoders only, as what trained encoders have
@@ -292,6 +295,7 @@ impl Default for EncoderPool {
             cache: Size::from_mib(0),
             spill: Size::from_mib(0),
             cache_dir: None,
+            cache_store: None,
             elastic: true,
             grace: TimeSpan::from_secs(300),
         }
