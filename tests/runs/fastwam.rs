@@ -132,20 +132,25 @@ fn a_world_action_model_learns_the_same_with_any_number_of_encoders_resumes_and_
     assert!(policy.act(&blind, Moment::default()).unwrap_err().contains("which FastWAM needs"));
 }
 
-/// A run whose process is killed between two checkpoints, and that goes on from the last, ends with the bits of one that was left alone.
 #[test]
 fn a_killed_run_goes_on_to_the_same_bits() {
     let dir = made();
-    let path = dir.path().join("fastwam.yaml");
-    fs::write(&path, text(dir.path())).unwrap();
+    a_kill_changes_no_bit(dir.path(), &text(dir.path()), &SHORT);
+}
+
+/// A run whose process is killed between two checkpoints, and that goes on from the last, ends with the bits of one that was left alone.
+/// `text` is its config, and `own` are overrides.
+pub fn a_kill_changes_no_bit(dir: &Path, text: &str, own: &[&str]) {
+    let path = dir.join("run.yaml");
+    fs::write(&path, text).unwrap();
     let program = |to: &str, more: &[&str]| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_loongforge"));
-        program.arg("run").arg(&path).args(SHORT).args(["train.steps=12", "checkpoint.every_steps=4"]).args(more);
-        program.arg("security.sandbox=off").arg(format!("run.dir={}/{to}", dir.path().display()));
+        program.arg("run").arg(&path).args(own).args(["train.steps=12", "checkpoint.every_steps=4"]).args(more);
+        program.arg("security.sandbox=off").arg(format!("run.dir={}/{to}", dir.display()));
         program.stderr(std::process::Stdio::null());
         program
     };
-    let checkpoint = |to: &str, step: u64| dir.path().join(format!("{to}/checkpoints/step-{step:08}"));
+    let checkpoint = |to: &str, step: u64| dir.join(format!("{to}/checkpoints/step-{step:08}"));
     assert!(program("whole", &[]).status().unwrap().success());
     // It goes on until it is killed.
     let slow = "foundation/0@before_commit:5-12=slow";

@@ -1,5 +1,6 @@
 //! The task Pads: a policy learns it from a LeRobot set, the same whoever encodes, and is judged in a closed loop.
 
+use crate::fastwam::a_kill_changes_no_bit;
 use crate::fixture::{loss_bits, run};
 use crate::soak::{self, Cell};
 use loongforge::core::config;
@@ -110,6 +111,14 @@ fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     assert!(policy.act(&whole, Moment::default()).unwrap_err().contains("fewer than 8"));
     // Untrained, it is about the mean action away from where the data is.
     assert!(actions.values.iter().all(|value| value.abs() < 1.0), "{actions:?}");
+}
+
+#[test]
+fn a_killed_policy_goes_on_to_the_same_bits() {
+    let dir = made(1, 12);
+    let text = include_str!("../../configs/pads_policy.yaml");
+    let text = text.replace("runs/pads_policy/data", &dir.path().join("data").display().to_string());
+    a_kill_changes_no_bit(dir.path(), &text, &[&SHORT[..], &["run.deterministic=true"]].concat());
 }
 
 /// Held-out episodes: their loss while the run goes on, and behind it the error of actions beside what needs no policy.
