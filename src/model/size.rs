@@ -195,6 +195,29 @@ mod tests {
         assert_eq!(adapters(&two), 2 * adapters(&one));
     }
 
+    /// As the classes of diffusers count. FLOPs are those of the tokens of pictures, without what rows of text and noise levels meet.
+    #[test]
+    fn diffusion_transformers_have_the_published_sizes() {
+        for (name, transformer) in [
+            ("wan2_1_t2v_1_3b", 1_418_996_800),
+            ("wan2_1_t2v_14b", 14_288_491_584),
+            ("wan2_1_i2v_14b", 16_394_878_784),
+            ("wan2_2_ti2v_5b", 4_999_787_712),
+            ("qwen_image", 20_430_401_088),
+        ] {
+            let of = size(name);
+            assert_eq!(of.parameters - of.encoder, transformer, "{name}");
+        }
+        // 81 frames of 480×832: a block has six maps of d × d and two of d × f for these tokens, and patches have 64 numbers.
+        let (d, f, tokens) = (5120.0, 13_824.0, 32_760);
+        let multiplied = 40.0 * (6.0 * d * d + 2.0 * d * f) + 2.0 * 64.0 * d;
+        let expected = 6.0 * multiplied + 12.0 * tokens as f64 * 40.0 * d;
+        assert_eq!(size("wan2_1_t2v_14b").flops_per_token(tokens), expected);
+        let d = 3072.0;
+        let multiplied = 60.0 * 12.0 * d * d + 2.0 * 64.0 * d;
+        assert_eq!(size("qwen_image").flops_per_token(4096), 6.0 * multiplied + 12.0 * 4096.0 * 60.0 * d);
+    }
+
     #[test]
     fn flops_and_memory_follow_from_the_sizes() {
         let llama = size("llama3_8b");
