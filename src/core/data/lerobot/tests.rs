@@ -1,5 +1,6 @@
 //! On sets that lerobot wrote, against what its own reader makes of them, and on sets that are written here.
 
+mod version_2_0;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
