@@ -57,6 +57,12 @@ impl Rules<'_> {
             let message = format!("`train.sigma.min` {} is not below `train.sigma.max` {}", sigma.min, sigma.max);
             (message, "noise levels are drawn between them")
         });
+        let one = config.model.experts.is_some_and(|experts| experts != super::Experts::Both);
+        let is_whole = sigma.min == 0.0 && sigma.max == 1.0 && !one;
+        self.broken(sigma.squeeze && is_whole, code::COMBINATION, &["train.sigma.squeeze"], || {
+            let message = "`train.sigma.squeeze` has no effect: all noise levels are trained".to_owned();
+            (message, "set `train.sigma.min` or `train.sigma.max`, or drop it")
+        });
     }
 
     fn loss(&mut self, config: &RunConfig) {

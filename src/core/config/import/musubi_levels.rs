@@ -126,11 +126,8 @@ fn limits(sheet: &mut Sheet, model: Option<&Named>, sampling: &str) {
         let why = "with timestep_sampling: sigma they count from the highest level: set train.sigma.min and max";
         return sheet.missing(why, &BOUNDS);
     }
-    if is_bounded && !is_kept {
-        sheet.note(
-            "without preserve_distribution_shape musubi-tuner squeezes the distribution of noise levels between \
-             min_timestep and max_timestep; here it is truncated and keeps its shape",
-        );
+    if bounds(sheet) != [0.0, 1000.0] && !is_kept {
+        sheet.set("train.sigma.squeeze", true);
     }
     for (theirs, ours) in [(BOUNDS[0], "train.sigma.min"), (BOUNDS[1], "train.sigma.max")] {
         let level = sheet.number(theirs).filter(|level| (0.0..=1000.0).contains(level));

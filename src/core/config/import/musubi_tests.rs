@@ -158,9 +158,11 @@ fn noise_levels_of_musubi_tuner_arrive() {
     assert_eq!(json_of(&of("--weighting_scheme cosmap"))["train"]["loss"], json!({ "weight": "cosmap" }));
     let squeezed = |options: &str| {
         let imported = of(&format!("--timestep_sampling shift --max_timestep 900 {options}"));
-        imported.notes.iter().any(|note| note.contains("squeezes"))
+        json_of(&imported)["train"]["sigma"]["squeeze"] == true
     };
     assert!(squeezed("") && !squeezed("--preserve_distribution_shape"));
+    let whole = json_of(&of("--timestep_sampling shift --max_timestep 1000"));
+    assert!(whole["train"]["sigma"]["squeeze"].is_null(), "{whole}");
 }
 
 #[test]

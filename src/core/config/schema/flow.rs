@@ -30,12 +30,14 @@ pub struct NoiseLevels {
     /// The shift s maps a level σ to s·σ / (1 + (s − 1)·σ): above 1 there is more noise. `auto`: depends on the number of tokens of
     /// the picture, as the model's scheduler config says, else as in Qwen-Image.
     pub shift: Shift,
-    /// Lowest level. The distribution is truncated there and keeps its shape.
+    /// Lowest level. The distribution is truncated there and keeps its shape, unless it is squeezed.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub min: f64,
     /// Highest level.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub max: f64,
+    /// Squeeze the whole distribution into the range from `min` to `max` instead of truncating it: σ becomes min + (max − min)·σ.
+    pub squeeze: bool,
     /// Spread the levels of a step evenly over the distribution: each of B samples draws from its own of B equally likely ranges.
     pub stratify: bool,
 }
@@ -135,6 +137,7 @@ impl Default for NoiseLevels {
             shift: Shift::By(1.0),
             min: 0.0,
             max: 1.0,
+            squeeze: false,
             stratify: true,
         }
     }

@@ -249,6 +249,7 @@ fn one_mistake_at_a_time() {
             "$ +train.sigma={min: 0.8, max: 0.2}",
             &["LF0111", "`train.sigma.min` 0.8 is not below `train.sigma.max` 0.2"],
         ),
+        ("$ +train.sigma={squeeze: true}", &["LF0111", "`train.sigma.squeeze` has no effect"]),
         (
             "$ +train.loss={weight: bell, gamma: 5}",
             &["LF0111", "`train.loss.gamma` requires `train.loss.weight`: min_snr"],

@@ -71,6 +71,8 @@ struct Levels {
     quantiles: (f64, f64),
     /// Both as they are.
     ends: (Sigma, Sigma),
+    /// The levels of the density lie between the ends, as the whole density does between 0 and 1.
+    is_squeezed: bool,
 }
 
 impl SigmaSpec {
@@ -114,7 +116,7 @@ impl SigmaSpec {
     pub fn mass_above(&self, sigma: f64, num_tokens: usize) -> f64 {
         let levels = self.levels_of(num_tokens);
         let (from, to) = levels.quantiles;
-        let at = quantile_of(&levels.density, Sigma::new(sigma as f32), false).clamp(from, to);
+        let at = quantile_of(&levels.density, Sigma::new(levels.of_density(sigma) as f32), false).clamp(from, to);
         if to > from { (to - at) / (to - from) } else { 0.0 }
     }
 
@@ -160,9 +162,12 @@ impl SigmaSpec {
         };
         let density = TimeSampler::of(&self.levels).shifted(shift);
         let (low, high) = self.ends();
+        if self.levels.squeeze {
+            return Levels { density, quantiles: (0.0, 1.0), ends: (low, high), is_squeezed: true };
+        }
         let from = if low == Sigma::new(0.0) { 0.0 } else { quantile_of(&density, low, false) };
         let to = if high == Sigma::new(1.0) { 1.0 } else { quantile_of(&density, high, true) };
-        Levels { density, quantiles: (from, to), ends: (low, high) }
+        Levels { density, quantiles: (from, to), ends: (low, high), is_squeezed: false }
     }
 }
 
@@ -171,8 +176,16 @@ impl Levels {
     fn at(&self, u: f64) -> Sigma {
         let (from, to) = self.quantiles;
         let sigma = self.density.at((from + u * (to - from)).clamp(f64::MIN_POSITIVE, 1.0 - f64::EPSILON / 2.0));
+        let (low, high) = self.ends;
+        let sigma = if self.is_squeezed { low.get() + sigma * (high.get() - low.get()) } else { sigma };
         // The ends are exact, however the quantile is rounded.
-        Sigma::new(sigma as f32).clamp(self.ends.0, self.ends.1)
+        Sigma::new(sigma as f32).clamp(low, high)
+    }
+
+    /// The level of the density that became this one.
+    fn of_density(&self, sigma: f64) -> f64 {
+        let (low, high) = (self.ends.0.get(), self.ends.1.get());
+        if self.is_squeezed && high > low { ((sigma - low) / (high - low)).clamp(0.0, 1.0) } else { sigma }
     }
 }
 

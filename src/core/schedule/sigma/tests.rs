@@ -69,7 +69,7 @@ fn levels_have_their_density() {
     let binomial = |x: f64| 1.0 - (1.0 - x).powi(6) - 6.0 * x * (1.0 - x).powi(5);
     let mode = |u: f64| 1.0 - u - 1.29 * ((std::f64::consts::FRAC_PI_2 * u).cos().powi(2) - 1.0 + u);
     type Distribution<'a> = Box<dyn Fn(f64) -> f64 + 'a>;
-    let cases: [(NoiseLevels, Distribution<'_>); 9] = [
+    let cases: [(NoiseLevels, Distribution<'_>); 10] = [
         (of(Density::Uniform), Box::new(|x| x)),
         (NoiseLevels { shift: Shift::By(5.0), ..of(Density::Uniform) }, Box::new(|x| unshift(5.0, x))),
         (of(Density::LogitNormal), Box::new(|x| phi(logit(x)))),
@@ -88,6 +88,10 @@ fn levels_have_their_density() {
             NoiseLevels { min: 0.2, max: 0.7, ..of(Density::LogitNormal) },
             Box::new(|x| (phi(logit(x)) - phi(logit(0.2))) / (phi(logit(0.7)) - phi(logit(0.2)))),
         ),
+        (
+            NoiseLevels { min: 0.2, max: 0.7, squeeze: true, ..of(Density::LogitNormal) },
+            Box::new(|x| phi(logit((x - 0.2) / 0.5))),
+        ),
         // Below a level of the grid lie those before it: half a level is the step's own height.
         (of(Density::Discrete), Box::new(|x| x - 0.0005)),
     ];
@@ -104,6 +108,20 @@ fn levels_have_their_density() {
         let apart = distance(all(levels), &distribution);
         assert!(apart < far / 5.0, "{levels:?} stratified: {apart}");
     }
+}
+
+#[test]
+fn squeezed_levels_are_counted_where_they_are() {
+    let levels = NoiseLevels { density: Density::Uniform, min: 0.2, max: 0.6, squeeze: true, ..NoiseLevels::default() };
+    for (sigma, above) in [(0.1, 1.0), (0.3, 0.75), (0.4, 0.5), (0.7, 0.0)] {
+        let found = spec(levels).mass_above(sigma, 256);
+        assert!((found - above).abs() < 1e-6, "{sigma}: {found}");
+    }
+    // One transformer of two has the whole density between its own ends.
+    let shape = FlowShape { boundary: Some(0.9), auto_shift: AutoShift::QWEN };
+    let low = SigmaSpec { shape, experts: Experts::Low, ..spec(NoiseLevels { min: 0.0, max: 1.0, ..levels }) };
+    assert!((low.mass_above(0.45, 256) - 0.5).abs() < 1e-6);
+    assert!(planned(&low, 5, 50).iter().flatten().all(|sample| sample.route == LOW_NOISE));
 }
 
 #[test]
