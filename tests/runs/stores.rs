@@ -197,3 +197,44 @@ fn unmodified_clients_of_s3_hold_checkpoints_and_data() {
     assert!(said.contains("of another run") && said.contains("s3://shelf/runs/apart/step-00000002"), "{said}");
     assert!(!fixture.path().join("third/checkpoints/step-00000002").exists());
 }
+
+/// What one machine has encoded, another one does not encode again.
+#[test]
+fn unmodified_clients_of_s3_hold_features() {
+    let Some(store) = Store::begin() else { return };
+    let fixture = Fixture::new(Pictures::All);
+    let frozen = [
+        "run.yaml",
+        "model.image_encoder.freeze=true",
+        "model.image_projector.freeze=true",
+        "train.steps=4",
+        "train.warmup_steps=1",
+        "train.schedule=constant",
+    ];
+    let lost = ["pools.encoder.cache_dir=here", "pools.encoder.cache_store=s3://no-such-bucket/features"];
+    let said = store.expect(&fixture, 2, &[&["check"][..], &frozen, &lost].concat());
+    assert!(said.contains("pools.encoder.cache_store") && said.contains("no-such-bucket"), "{said}");
+
+    let url = format!("pools.encoder.cache_store=s3://{BUCKET}/features");
+    let run = |machine: &str| {
+        let own = [
+            format!("pools.encoder.cache_dir={machine}"),
+            format!("run.dir={machine}-run"),
+            format!("checkpoint.dir={machine}-run/checkpoints"),
+        ];
+        let own: Vec<&str> = own.iter().map(String::as_str).chain([url.as_str()]).collect();
+        store.expect(&fixture, 0, &[&["run"][..], &frozen, &own].concat());
+        let tower = fs::read_dir(fixture.path().join(machine)).unwrap().next().unwrap().unwrap();
+        let folder = format!("features/{}", tower.file_name().to_string_lossy());
+        let files = fs::read_dir(tower.path()).unwrap().map(|file| file.unwrap().file_name());
+        let mut names: Vec<String> = files.map(|name| format!("{folder}/{}", name.to_string_lossy())).collect();
+        names.sort();
+        names
+    };
+    let stored = || store.objects().into_keys().collect::<Vec<String>>();
+    let first = run("here");
+    assert!(!first.is_empty());
+    assert_eq!(stored(), first);
+    assert_eq!(run("there"), first);
+    assert_eq!(stored(), first);
+}
