@@ -1,7 +1,8 @@
 //! Averages of what a run trains (`train.ema`), in the optimizer's files of its checkpoint.
 
 use super::error::AdapterError;
-use super::forms::{SECOND, TEXT};
+use super::files::SECOND;
+use super::forms::TEXT;
 use super::keys::NETWORK;
 use super::names::PREFIX;
 use crate::params::ADAPTER_PARTS;

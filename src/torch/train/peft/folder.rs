@@ -3,6 +3,7 @@
 use super::averages::{Averages, parameter_of};
 use super::config::{AdapterConfig, CONFIG, read_adapter_config, understand};
 use super::error::AdapterError;
+use super::files::Files;
 use super::forms::{self, DIFFUSERS_LORA_FILE, METADATA, Written};
 use super::keys::{ALPHA, Keys};
 use super::names::{AdapterPlace, PREFIX, places};
@@ -10,6 +11,7 @@ use super::whole::{WholePiece, whole_pieces};
 use crate::model::TreeNames;
 use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec};
 use crate::train::hf::{ADAPTER_FILE, TensorFile, TensorInfo};
+use loongforge_core::config::lora_files_of_two;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,7 +23,7 @@ const TIED: &str = "the model's head is its embedding (tie_word_embeddings)";
 /// A folder of PEFT's, or a file of adapters in another form.
 pub struct AdapterFolder {
     pub config: AdapterConfig,
-    file: TensorFile,
+    files: Files,
     /// Taken in place of what the file holds.
     averages: Option<Averages>,
     keys: Keys,
@@ -57,7 +59,8 @@ pub struct Contents {
 }
 
 impl AdapterFolder {
-    /// Opens a folder of PEFT's, the folder of an adapter that Diffusers has saved, or one file.
+    /// Opens a folder of PEFT's, the folder of an adapter that Diffusers has saved, one file, or a folder with a file for each of
+    /// two transformers.
     ///
     /// # Errors
     /// As [`read_adapter_config`], or the file of tensors is missing or torn.
@@ -69,9 +72,12 @@ impl AdapterFolder {
         if file.is_file() && !path.join(CONFIG).is_file() {
             return Self::open_file(&file);
         }
+        if let Some([high, low]) = lora_files_of_two(path).filter(|_| !path.join(CONFIG).is_file()) {
+            return Self::of_files(&high, Files::two(TensorFile::open(&high)?, TensorFile::open(&low)?));
+        }
         let config = read_adapter_config(path)?;
-        let file = TensorFile::open(&path.join(ADAPTER_FILE))?;
-        Ok(Self { config, file, averages: None, keys: Keys::default(), has_settings: true })
+        let files = Files::one(TensorFile::open(&path.join(ADAPTER_FILE))?);
+        Ok(Self { config, files, averages: None, keys: Keys::default(), has_settings: true })
     }
 
     /// The same with the averages of `train.ema` that the checkpoint `folder` has in place of the adapters.
@@ -83,19 +89,21 @@ impl AdapterFolder {
     }
 
     fn open_file(path: &Path) -> Result<Self, AdapterError> {
-        let file = TensorFile::open(path)?;
+        Self::of_files(path, Files::one(TensorFile::open(path)?))
+    }
+
+    fn of_files(path: &Path, files: Files) -> Result<Self, AdapterError> {
         let wrong = |problem| AdapterError::Mismatch { path: path.to_owned(), problems: vec![problem] };
-        let keys = Keys::of(file.tensors().keys()).map_err(wrong)?;
-        let note = file.note(METADATA).and_then(forms::settings);
-        let has = |end: &str| file.tensors().keys().any(|name| name.ends_with(end));
+        let keys = Keys::of(files.names()).map_err(wrong)?;
+        let note = files.note(METADATA).and_then(forms::settings);
+        let has = |end: &str| files.names().any(|name| name.ends_with(end));
         let settings = note.clone().unwrap_or_else(|| json!({"r": 1, "use_dora": has(ADAPTER_PARTS[2])}));
         let config = understand(path, &settings)?;
-        Ok(Self { config, file, averages: None, keys, has_settings: note.is_some() })
+        Ok(Self { config, files, averages: None, keys, has_settings: note.is_some() })
     }
 
     fn info(&self, name: &str) -> Option<(&str, &TensorInfo)> {
-        let (name, info) = self.file.tensors().get_key_value(self.keys.find(name)?)?;
-        Some((name, info))
+        self.files.info(self.keys.find(name)?)
     }
 
     fn has(&self, name: &str) -> bool {
@@ -147,7 +155,7 @@ impl AdapterFolder {
             let scale = self.lora_of(&at, &path, rank, &mut used)?.scale();
             maps.push(Written { path, a, b, scale });
         }
-        let extra = self.file.tensors().keys().filter(|name| !used.contains(*name));
+        let extra = self.files.names().filter(|name| !used.contains(*name));
         let problems: Vec<String> = extra
             .map(|name| format!("{name} is not the A or B of an adapter: only a PEFT folder can hold it"))
             .collect();
@@ -159,8 +167,7 @@ impl AdapterFolder {
         if !self.config.target_parameters.is_empty() {
             return Err(self.mismatch(vec!["it has adapters of stacked parameters".to_owned()]));
         }
-        let names: Vec<&str> =
-            self.keys.names().unwrap_or_else(|| self.file.tensors().keys().map(String::as_str).collect());
+        let names: Vec<&str> = self.keys.names().unwrap_or_else(|| self.files.names().map(String::as_str).collect());
         if names.is_empty() {
             return Err(self
                 .mismatch(vec!["it has no usable names: convert the file that it was made from instead".to_owned()]));
@@ -264,7 +271,7 @@ impl AdapterFolder {
 
     /// Makes the error of tensors that do not fit the model.
     pub(super) fn mismatch(&self, problems: Vec<String>) -> AdapterError {
-        AdapterError::Mismatch { path: self.file.path().to_owned(), problems }
+        AdapterError::Mismatch { path: self.files.path().to_owned(), problems }
     }
 
     /// Refuses tensors that belong to none of `contents`.
@@ -281,14 +288,14 @@ impl AdapterFolder {
             true => format!("{name} matches no parameter: {TIED}, and adapters of the head alone have no place"),
             false => format!("{name} matches no parameter"),
         };
-        let extra = self.file.tensors().keys().filter(|name| !used.contains(name));
+        let extra = self.files.names().filter(|name| !used.contains(name));
         let problems: Vec<String> = extra.map(problem).collect();
         if problems.is_empty() { Ok(()) } else { Err(self.mismatch(problems)) }
     }
 
     /// Returns whether every tensor belongs to `contents`.
     pub fn is_all(&self, contents: &Contents) -> bool {
-        contents.tensors.len() == self.file.tensors().len()
+        contents.tensors.len() == self.files.num_tensors()
     }
 
     /// The rank of the adapter of a whole map from those of its parts: parts with the same A are one.
@@ -311,7 +318,7 @@ impl AdapterFolder {
 
     fn read(&self, name: &str) -> Result<Tensor, AdapterError> {
         let in_file = self.keys.find(name).expect("its shape was found");
-        let own = self.file.read(in_file)?.expect("its shape was found");
+        let own = self.files.read(in_file)?.expect("its shape was found");
         match &self.averages {
             Some(averages) => averages.of_trained(&parameter_of(name), &own),
             None => Ok(own),

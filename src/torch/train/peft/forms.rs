@@ -1,5 +1,6 @@
 //! Adapters of a diffusion transformer in the single files that other programs load.
 
+use super::files::SECOND;
 use super::keys::{ALPHA, COMFY, KOHYA, NETWORK};
 use super::names::PREFIX;
 use crate::model::Naming;
@@ -14,8 +15,6 @@ pub const DIFFUSERS_LORA_FILE: &str = "pytorch_lora_weights.safetensors";
 /// The note in which Diffusers keeps PEFT's settings.
 pub(super) const METADATA: &str = "lora_adapter_metadata";
 
-/// What names begin with of the second transformer, which has the low noise levels.
-pub(super) const SECOND: &str = "transformer_2.";
 /// What names begin with of a text tower.
 pub(super) const TEXT: &str = "text_encoder.";
 

@@ -166,6 +166,15 @@ fn two_transformers_have_two_files() {
     let files = write_lora(&folder, LoraForm::ComfyUi, &dir.path().join("x.safetensors")).unwrap();
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, ["x_high_noise.safetensors", "x_low_noise.safetensors"]);
+    for form in [LoraForm::ComfyUi, LoraForm::Kohya] {
+        let apart = tempfile::tempdir().unwrap();
+        write_lora(&folder, form, &apart.path().join("x.safetensors")).unwrap();
+        for (found, want) in read(&paths, apart.path()).unwrap().iter().zip(&want) {
+            assert!(found.allclose(want, 1e-5, 1e-6, false), "{form:?}");
+        }
+        std::fs::remove_file(apart.path().join("x_low_noise.safetensors")).unwrap();
+        assert!(read(&paths, apart.path()).is_err(), "one of two is no folder of adapters");
+    }
     let path = dir.path().join(DIFFUSERS_LORA_FILE);
     write_lora(&folder, LoraForm::Diffusers, &path).unwrap();
     // Diffusers saves it without a folder of PEFT's.

@@ -3,6 +3,7 @@
 //! kohya's (`lora_unet_PATH.lora_down.weight` with `_` for every dot, and `.alpha`); DiffSynth-Studio's begin with the transformer's
 //! blocks (`blocks.0.self_attn.q.lora_A.default.weight`). One table tells them apart.
 
+use super::files::SECOND;
 use super::names::PREFIX;
 use crate::model::{COMFY_PREFIX, Naming};
 use crate::params::ADAPTER_PARTS;
@@ -20,7 +21,7 @@ const BEGINNINGS: [(&str, &str); 7] = [
     (PREFIX, ""),
     (COMFY_PREFIX, ""),
     (COMFY, ""),
-    ("transformer_2.", "transformer_2."),
+    (SECOND, SECOND),
     ("text_encoder.", "text_encoder."),
     (NETWORK, ""),
 ];
@@ -92,7 +93,10 @@ impl Keys {
         }
         let end = ADAPTER_PARTS.into_iter().chain([ALPHA]).find(|end| name.ends_with(end))?;
         let path = name.strip_prefix(PREFIX)?.strip_suffix(end)?;
-        let original = Naming::Wan.from_diffusers(path);
+        let original = match path.strip_prefix(SECOND) {
+            Some(inner) => Naming::Wan.from_diffusers(inner).map(|inner| format!("{SECOND}{inner}")),
+            None => Naming::Wan.from_diffusers(path),
+        };
         let paths = [Some(path), original.as_deref()].into_iter().flatten();
         paths.into_iter().find_map(|path| flat.get(&format!("{}{end}", path.replace('.', "_")))).map(String::as_str)
     }

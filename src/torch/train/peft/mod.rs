@@ -5,6 +5,7 @@ mod averages;
 mod config;
 mod error;
 mod file;
+mod files;
 mod folder;
 mod forms;
 mod forms_write;

@@ -1,0 +1,94 @@
+//! The tensors of one file of adapters, or of the two files that ComfyUI and kohya's scripts have of two transformers.
+
+use super::keys::{COMFY, KOHYA, NETWORK};
+use super::names::PREFIX;
+use crate::model::COMFY_PREFIX;
+use crate::train::hf::{TensorFile, TensorFileError, TensorInfo};
+use std::collections::BTreeMap;
+use std::path::Path;
+use tch::Tensor;
+
+/// What names begin with of the second transformer, which has the low noise levels.
+pub(super) const SECOND: &str = "transformer_2.";
+
+/// Beginnings of names of a single transformer's tensors, the longest first of those that begin alike.
+const BEGINNINGS: [&str; 5] = ["base_model.model.transformer.", PREFIX, COMFY_PREFIX, COMFY, NETWORK];
+
+/// Tensors by name; those of a file for low noise have the names that one file for both would have.
+pub(super) struct Files {
+    files: Vec<TensorFile>,
+    tensors: BTreeMap<String, Held>,
+}
+
+struct Held {
+    file: usize,
+    /// In its file.
+    name: String,
+    info: TensorInfo,
+}
+
+impl Files {
+    /// Holds the tensors of one file.
+    pub fn one(file: TensorFile) -> Self {
+        let held = |(name, info): (&String, &TensorInfo)| {
+            (name.clone(), Held { file: 0, name: name.clone(), info: info.clone() })
+        };
+        let tensors = file.tensors().iter().map(held).collect();
+        Self { files: vec![file], tensors }
+    }
+
+    /// Holds the tensors of two transformers' files.
+    pub fn two(high: TensorFile, low: TensorFile) -> Self {
+        let mut both = Self::one(high);
+        for (name, info) in low.tensors() {
+            both.tensors.insert(of_second(name), Held { file: 1, name: name.clone(), info: info.clone() });
+        }
+        both.files.push(low);
+        both
+    }
+
+    /// All names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.tensors.keys()
+    }
+
+    /// The number of tensors.
+    pub fn num_tensors(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// A name as it is here, and what it names.
+    pub fn info(&self, name: &str) -> Option<(&str, &TensorInfo)> {
+        self.tensors.get_key_value(name).map(|(name, held)| (name.as_str(), &held.info))
+    }
+
+    /// Reads a tensor; `None`: there is none of this name.
+    ///
+    /// # Errors
+    /// As [`TensorFile::read`].
+    pub fn read(&self, name: &str) -> Result<Option<Tensor>, TensorFileError> {
+        match self.tensors.get(name) {
+            Some(held) => self.files[held.file].read(&held.name),
+            None => Ok(None),
+        }
+    }
+
+    /// The path of the first file.
+    pub fn path(&self) -> &Path {
+        self.files[0].path()
+    }
+
+    /// A note of the first file.
+    pub fn note(&self, key: &str) -> Option<&str> {
+        self.files[0].note(key)
+    }
+}
+
+/// The name of a tensor of the second transformer in a file of both.
+fn of_second(name: &str) -> String {
+    if let Some(rest) = name.strip_prefix(KOHYA) {
+        return format!("{KOHYA}{}{rest}", SECOND.replace('.', "_"));
+    }
+    let inner = BEGINNINGS.iter().find_map(|begin| name.strip_prefix(begin)).unwrap_or(name);
+    format!("{SECOND}{inner}")
+}
