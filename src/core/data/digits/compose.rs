@@ -150,7 +150,7 @@ fn stamp_scan(canvas: &mut GrayImage, scan: &Scan, left: u32, top: u32) {
     };
     for y in 0..(SIDE * SCALE) as i32 {
         for x in 0..(SIDE * SCALE) as i32 {
-            // Centres of pixels at scale 2 lie a quarter of a value from the nearest and three from the next.
+            // Centers of pixels at scale 2 lie a quarter of a value from the nearest and three from the next.
             let (row, column) = (y / 2, x / 2);
             let (row2, column2) = (row + (y % 2) * 2 - 1, column + (x % 2) * 2 - 1);
             let sum = 9 * value(row, column) + 3 * (value(row2, column) + value(row, column2)) + value(row2, column2);

@@ -17,10 +17,10 @@ static constexpr int64_t BLOCK = 64; // rows
 
 // Rows are (token, head); x may be strided over both. `weight` null: no norm. `cos` null: no rotation; its rows and
 // those of `sin` belong to tokens and turn the first `turning` channels of every `part` of a row. A pair is channels i and
-// i + turning / 2, or `neighbours` 2i and 2i + 1, which come out half-split.
+// i + turning / 2, or `neighbors` 2i and 2i + 1, which come out half-split.
 struct Rows {
   int64_t tokens, heads, width, part, turning, token_stride, head_stride;
-  bool neighbours;
+  bool neighbors;
   double eps;
   const float *weight, *cos, *sin;
   template <typename T> const T* at(const T* x, int64_t row) const {
@@ -54,7 +54,7 @@ LF_BODY void norm_rope_forward(const Rows& r, const T* x, float* rstd, T* y, flo
     for (const float* from = scratch; from < scratch + r.width; from += r.part, out += r.part) {
 #pragma omp simd
       for (int64_t i = r.turning; i < r.part; i++) store(out[i], from[i]);
-      if (r.neighbours) {
+      if (r.neighbors) {
 #pragma omp simd
         for (int64_t i = 0; i < half; i++) {
           const float a = from[2 * i], b = from[2 * i + 1];
@@ -89,7 +89,7 @@ LF_BODY void norm_rope_backward(const Rows& r, const T* x, const float* rstd, co
     if (r.cos) {
       const float *c = r.cos + row / r.heads * r.turning, *s = r.sin + row / r.heads * r.turning;
       for (float* to = scratch; to < scratch + r.width; to += r.part, dn += r.part) {
-        if (r.neighbours) {
+        if (r.neighbors) {
 #pragma omp simd
           for (int64_t i = 0; i < half; i++) {
             const float a = load(dn[i]), b = load(dn[i + half]);
@@ -190,18 +190,18 @@ template <typename T> static T* changing(const Tensor& t) { return static_cast<T
 template <typename F> static void by_kind(const Tensor& x, F body) { x.scalar_type() == at::kBFloat16 ? body(bf16()) : body(float()); }
 
 static const float* data_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
-static Rows rows_of(const Tensor& x, const Tensor& weight, const Tensor& cos, const Tensor& sin, int64_t parts, bool neighbours, double eps) {
+static Rows rows_of(const Tensor& x, const Tensor& weight, const Tensor& cos, const Tensor& sin, int64_t parts, bool neighbors, double eps) {
   const int64_t turning = cos.defined() ? cos.size(1) : 0;
-  return {x.size(0), x.size(1), x.size(2), x.size(2) / parts, turning, x.stride(0), x.stride(1), neighbours, eps, data_or_null(weight), data_or_null(cos), data_or_null(sin)};
+  return {x.size(0), x.size(1), x.size(2), x.size(2) / parts, turning, x.stride(0), x.stride(1), neighbors, eps, data_or_null(weight), data_or_null(cos), data_or_null(sin)};
 }
 
 struct NormRope : torch::autograd::Function<NormRope> {
   static Tensor forward(AutogradContext* ctx, Tensor x, std::optional<Tensor> norm_weight, std::optional<Tensor> cosines,
-                        std::optional<Tensor> sines, int64_t parts, bool neighbours, double eps) {
+                        std::optional<Tensor> sines, int64_t parts, bool neighbors, double eps) {
     const auto leaf = norm_weight.value_or(Tensor()), cos = cosines.value_or(Tensor()), sin = sines.value_or(Tensor());
     const auto weight = leaf.defined() ? leaf.to(at::kFloat) : leaf;
     if (x.stride(2) != 1) x = x.contiguous();
-    const auto r = rows_of(x, weight, cos, sin, parts, neighbours, eps);
+    const auto r = rows_of(x, weight, cos, sin, parts, neighbors, eps);
     const int64_t n = r.tokens * r.heads;
     auto y = at::empty({r.tokens, r.heads, r.width}, x.options());
     auto rstd = at::empty({r.weight ? n : 0}, x.options().dtype(at::kFloat));
@@ -218,7 +218,7 @@ struct NormRope : torch::autograd::Function<NormRope> {
     ctx->save_for_backward({r.weight ? x : Tensor(), leaf, cos, sin, rstd});
     ctx->saved_data["eps"] = eps;
     ctx->saved_data["parts"] = parts;
-    ctx->saved_data["neighbours"] = neighbours;
+    ctx->saved_data["neighbors"] = neighbors;
     return y;
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -226,7 +226,7 @@ struct NormRope : torch::autograd::Function<NormRope> {
     const auto dy = grads[0].contiguous();
     const Tensor &x = saved[0].defined() ? saved[0] : dy, &leaf = saved[1], &rstd = saved[4];
     const auto weight = leaf.defined() ? leaf.to(at::kFloat) : leaf;
-    const auto r = rows_of(x, weight, saved[2], saved[3], ctx->saved_data["parts"].toInt(), ctx->saved_data["neighbours"].toBool(), ctx->saved_data["eps"].toDouble());
+    const auto r = rows_of(x, weight, saved[2], saved[3], ctx->saved_data["parts"].toInt(), ctx->saved_data["neighbors"].toBool(), ctx->saved_data["eps"].toDouble());
     const int64_t n = r.tokens * r.heads, blocks = (n + BLOCK - 1) / BLOCK;
     auto dx = at::empty({r.tokens, r.heads, r.width}, dy.options());
     auto partial = at::zeros({r.weight ? blocks : 0, r.width}, dy.options().dtype(at::kFloat));
@@ -311,11 +311,11 @@ struct GeluTanh : torch::autograd::Function<GeluTanh> {
 
 // x [T, H, C], float32 or bfloat16 on the CPU; weight [C] of the same kind or null; cos and sin [T, R], float32 and
 // contiguous, R <= C / parts, or null: each of `parts` of a row is turned. Null on failure.
-LF_API void* lf_norm_rope(Tensor* x, Tensor* weight, Tensor* cos, Tensor* sin, int64_t parts, bool neighbours, double eps) {
+LF_API void* lf_norm_rope(Tensor* x, Tensor* weight, Tensor* cos, Tensor* sin, int64_t parts, bool neighbors, double eps) {
   LF_RECORD("norm_rope");
   return lf_guard<void*>(nullptr, [&] {
     auto or_none = [](Tensor* t) { return t ? std::optional<Tensor>(*t) : std::nullopt; };
-    return new Tensor(NormRope::apply(*x, or_none(weight), or_none(cos), or_none(sin), parts, neighbours, eps));
+    return new Tensor(NormRope::apply(*x, or_none(weight), or_none(cos), or_none(sin), parts, neighbors, eps));
   });
 }
 // silu(gate) · up, of one shape and kind, float32 or bfloat16 on the CPU. Null on failure.

@@ -1,7 +1,7 @@
 // Products of matrices by AVX-512 or AVX2, of float32 or of bfloat16 summed in float32. Every element is one sum in the order of
 // the inner dimension, so its bits depend neither on the number of threads nor on how many rows there are beside it.
 //
-// A matrix is packed in words of four bytes. AVX-512 has products of pairs of bfloat16: a word is a float32 or a pair of neighbouring
+// A matrix is packed in words of four bytes. AVX-512 has products of pairs of bfloat16: a word is a float32 or a pair of neighboring
 // inner indices, and both kinds take the same way and differ in one instruction. For AVX2 every element becomes a float32.
 #pragma once
 #include "transpose.h"
