@@ -283,6 +283,16 @@ mod tests {
     }
 
     #[test]
+    fn a_balance_over_sequences_that_is_not_computed_is_told() {
+        let text = |seq_aux: bool| json!({"model_type": "deepseek_v3", "seq_aux": seq_aux});
+        let told = ignored(&text(true));
+        assert!(told.len() == 1 && told[0].contains("seq_aux: true, which is not implemented"), "{told:?}");
+        // So it is in a model that has the language model as a part.
+        assert_eq!(ignored(&json!({"model_type": "kimi_k25", "text_config": text(true)})), told);
+        assert!(ignored(&text(false)).is_empty() && ignored(&json!({"model_type": "qwen3"})).is_empty());
+    }
+
+    #[test]
     fn a_language_model_ties_as_the_model_that_it_is_taken_from() {
         let tied = |folder: Value| of_part("foundation", folder)["tie_word_embeddings"].clone();
         let folder = |model_type: &str, whole: Value| {
