@@ -261,6 +261,31 @@ fn two_transformers_are_of_the_gang() {
 }
 
 #[test]
+fn an_encoder_pool_of_its_own_name_is_a_part_of_every_job() {
+    let mut pools = PoolSizes::of_roles(1, 4, 8);
+    pools.encoders.insert(0, PoolSize { name: "audio".parse().unwrap(), actors: 4 });
+    let job = JobSpec { pools, ..job() };
+    let (script, remote) = (slurm(&job).unwrap(), ssh(&job).unwrap());
+    // The foundation's component is the first, and each encoder pool has one.
+    assert_eq!(script.matches("#SBATCH hetjob\n").count(), 2, "{script}");
+    for (text, count) in [(&script, 1), (&remote, 4)] {
+        assert_eq!(text.matches(" --role encoder --pool audio --join ").count(), count, "{text}");
+        assert_eq!(text.matches(" --role encoder --join ").count(), count, "{text}");
+        assert!(!text.contains("--pool encoder"), "{text}");
+    }
+    let text = jobset(&job).unwrap();
+    let (_, set) = text.split_once("\n---\n").unwrap();
+    let manifest: serde_json::Value = serde_saphyr::from_str(set).unwrap_or_else(|error| panic!("{error}\n{set}"));
+    let jobs = manifest["spec"]["replicatedJobs"].as_array().unwrap();
+    let names: Vec<&str> = jobs.iter().map(|job| job["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["scheduler", "data", "foundation", "audio", "encoder"]);
+    let container = &jobs[3]["template"]["spec"]["template"]["spec"]["containers"][0];
+    let command = container["command"].as_array().unwrap();
+    assert_eq!(command[3..7], ["--role", "encoder", "--pool", "audio"]);
+    assert_eq!(container["env"][1], serde_json::json!({ "name": "LOONGFORGE_POOL", "value": "audio" }));
+}
+
+#[test]
 fn what_cannot_be_placed_is_refused() {
     let uneven = JobSpec { pools: PoolSizes::of_roles(1, 2, 6), ..job() };
     for uneven in [slurm(&uneven), jobset(&uneven)] {
