@@ -205,6 +205,31 @@ fn towers_in_pools_of_their_own_are_bit_equal() {
     assert_ne!(loss_bits(&slow[..3]), loss_bits(&full[..3]));
 }
 
+/// A pool for each tower, stopped after any step and resumed with other numbers of actors; and where one is frozen and serves
+/// later epochs from its cache.
+#[test]
+fn towers_in_pools_of_their_own_go_on_from_every_step() {
+    let fixture = omni();
+    let folder = |name: &str| fixture.path().join(name);
+    let run = |to: &str, own: &[&str], from: Option<(&str, usize)>| {
+        let dir = format!("checkpoint.dir={}", folder(to).display());
+        let resumed = from.map(|(whole, step)| resume(folder(whole).join(format!("step-{step:08}"))));
+        let common = ["run.deterministic=true", "train.steps=6", "data.pack.max_tokens=160", "pools.audio.threads=1"];
+        let saves = ["checkpoint.every_steps=1", "checkpoint.keep_last=10", &dir];
+        let steps = fixture.run(&[&common[..], own, &saves].concat(), resumed);
+        (loss_bits(&steps), hashes(&folder(to).join("step-00000006")))
+    };
+    let (one, others) = (["pools.audio.replicas=1"], ["pools.encoder.replicas=2", "pools.audio.replicas=3"]);
+    let cached = [&FROZEN[..], &["pools.audio.cache=1MiB", "data.train.0.max_samples=16"]].concat();
+    for (name, own, splits) in [("trained", &[][..], 1..6), ("cached", &cached[..], 3..5)] {
+        let (losses, weights) = run(name, &[own, &one].concat(), None);
+        for step in splits {
+            let (rest, found) = run(&format!("{name}-{step}"), &[own, &others].concat(), Some((name, step)));
+            assert_eq!((&rest[..], &found), (&losses[step..], &weights), "{name}, after step {step}");
+        }
+    }
+}
+
 /// A committed config, shortened, with the data below `dir`.
 fn shortened(dir: &Path, name: &str, own: &[&str]) -> Loaded {
     let data = dir.join("data");
