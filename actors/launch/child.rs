@@ -56,6 +56,9 @@ pub fn beside(command: &mut std::process::Command, index: Option<u32>) {
 }
 
 /// In a child: makes it die with its parent, and returns the index that it was started for. Elsewhere: does nothing.
+///
+/// # Errors
+/// The system refuses, or the parent is gone already.
 pub fn bind_to_parent() -> Result<Option<u32>, RunError> {
     let Some(parent) = number(PARENT) else { return Ok(None) };
     let failed = |source: io::Error| RunError::Start { what: "a process that dies with its parent".into(), source };

@@ -96,6 +96,9 @@ pub(super) fn rendezvous_at(path: &Path, scheduler: &Address) -> Option<io::Resu
 
 impl Inlet {
     /// Must be called inside a runtime. `folder`: of this process alone.
+    ///
+    /// # Errors
+    /// This host has no address of the scheduler's family, or cannot listen.
     pub async fn new(meeting: &Meeting, folder: &Path) -> Result<Self, JoinError> {
         let Address::Tcp { host, port } = &meeting.address else { return Ok(Self::Slab(folder.join("edges"))) };
         if meeting.shared_memory && meeting.address.is_local() {
@@ -151,6 +154,9 @@ impl Edges {
     }
 
     /// An edge to whoever has said that it listens at `path`, and what carries it, between hosts.
+    ///
+    /// # Errors
+    /// `path` is no address, or nobody there accepts the edge within a lease.
     pub async fn connect(&self, path: &Path, edge: EdgeSpec) -> Result<(Box<dyn Edge>, Option<Carrier>), String> {
         let address: Address = path.to_string_lossy().parse()?;
         if let Address::Unix(path) = &address {
@@ -166,6 +172,9 @@ impl Edges {
 
     /// Works like [`Edges::connect`] for an encoder that has joined, which may be gone again: nobody waits for it. Between hosts the
     /// carrier connects, and the mailbox is told that it is gone where it cannot be reached.
+    ///
+    /// # Errors
+    /// `path` is no address, or on this host nobody there accepts the edge.
     pub fn connect_later(&self, path: &Path, edge: EdgeSpec) -> Result<(Box<dyn Edge>, Option<Carrier>), String> {
         let address: Address = path.to_string_lossy().parse()?;
         match &address {
@@ -245,6 +254,9 @@ impl Carriers {
     }
 
     /// Waits until all `producers` have connected.
+    ///
+    /// # Errors
+    /// One of them has not connected within `patience`, or the listener fails.
     pub async fn accept(&mut self, door: &Door, producers: &[ActorId], patience: Duration) -> Result<(), String> {
         let deadline = tokio::time::Instant::now() + patience;
         let mut missing = producers.to_vec();

@@ -21,6 +21,9 @@ pub(super) enum Door {
 
 impl Door {
     /// Listens where only this machine can connect.
+    ///
+    /// # Errors
+    /// The address is in use, cannot be bound, or could be reached from other machines.
     pub async fn open(at: &Address) -> io::Result<Self> {
         match at {
             Address::Tcp { host, port } if at.is_local() => Ok(Self::Tcp(TcpListener::bind((&**host, *port)).await?)),
@@ -39,6 +42,9 @@ impl Door {
     }
 
     /// Returns where it is: the port is known once it listens.
+    ///
+    /// # Errors
+    /// The socket has no address any more.
     pub fn address(&self) -> io::Result<Address> {
         match self {
             Self::Tcp(listener) => {

@@ -165,6 +165,9 @@ fn own_hash(text: &[u8], hash: &str) -> String {
 }
 
 /// Lower-case hexadecimal SHA-256 of a file.
+///
+/// # Errors
+/// The file cannot be read.
 pub fn sha256(path: &Path) -> io::Result<String> {
     let (mut file, mut hash) = (std::fs::File::open(path)?, Sha256::new());
     let mut buffer = vec![0; 1 << 20];

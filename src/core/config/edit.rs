@@ -22,6 +22,9 @@ pub(super) struct Edit {
 
 impl Edit {
     /// Changes the tree.
+    ///
+    /// # Errors
+    /// The tree has no place for the value: the problem names the path and what is there.
     pub fn apply(self, root: &mut Node) -> Result<(), Problem> {
         let mut node = root;
         let mut at = String::new();

@@ -97,6 +97,9 @@ impl Stages {
     }
 
     /// Removes the word `stage=NAME` from `edits` and returns that stage; `None` if the file has no stages.
+    ///
+    /// # Errors
+    /// No stage has this name, the file has no stages, or it has some and the word is missing.
     pub fn choose(mut self, edits: &mut Vec<Edit>) -> Result<Option<Chosen>, Problem> {
         let mut word = None;
         edits.retain(|edit| {
@@ -170,6 +173,9 @@ impl Chosen {
 
     /// Names the run and its folders after the stage. This comes last, since the command line may have changed these keys. Returns
     /// whether `model.load` is now a folder of checkpoints whose last one the stage starts from.
+    ///
+    /// # Errors
+    /// The stage would start from adapters alone, or a key that it sets has no place in the tree.
     pub fn settle(self, tree: &mut Node, start: StageStart) -> Result<bool, Problem> {
         let text = |tree: &Node, path: &str| match tree.get(path).map(|node| &node.kind) {
             Some(Kind::Text(text)) => Some(text.clone()),

@@ -53,6 +53,9 @@ impl BadSampleList {
     }
 
     /// Counts the sample, also where it cannot be written.
+    ///
+    /// # Errors
+    /// The list cannot be written.
     pub fn append(&mut self, sample: &SkippedSample) -> Result<(), DataError> {
         self.len += 1;
         let mut line = serde_json::to_vec(sample).expect("a bad sample is strings and a number");

@@ -34,6 +34,9 @@ pub struct Dataset {
 
 impl Dataset {
     /// Opens and indexes the files of `data.train`, without what `data.val_size` sets aside.
+    ///
+    /// # Errors
+    /// A file cannot be read or has no samples for `maker`, or `data.val_size` sets aside too many or none.
     pub fn open(data: &Data, maker: impl Into<Box<dyn SampleMaker>>, seed: u64) -> Result<Self, DataError> {
         let mut dataset = Self::open_held(data, maker)?;
         let (sources, split) = (&dataset.sources, &dataset.split);
@@ -80,6 +83,9 @@ impl Dataset {
     }
 
     /// Works like [`Dataset::open`] for the samples that `data.val_size` sets aside.
+    ///
+    /// # Errors
+    /// As [`Dataset::open`].
     pub fn open_held(data: &Data, maker: impl Into<Box<dyn SampleMaker>>) -> Result<Self, DataError> {
         let maker = maker.into();
         let num_tokens = |text: &str| maker.num_tokens(text);
@@ -194,6 +200,9 @@ impl Dataset {
     }
 
     /// The sample at a position, counted over all epochs.
+    ///
+    /// # Errors
+    /// The sample cannot be used, or is too long: it is named by its place.
     pub fn sample(&self, position: u64) -> Result<Sample, BadSample> {
         let (content, base) = self.content(position)?;
         let sample = self.maker.make(SampleId(position), &content, base);

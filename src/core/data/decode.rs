@@ -113,6 +113,9 @@ pub fn decode_rgb(bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
 }
 
 /// [`decode_rgb`], straight into `room` where the pixels need no further work and fit.
+///
+/// # Errors
+/// The reason: as [`decode_rgb`].
 pub fn decode_rgb_into(bytes: &[u8], limits: &Limits, room: &mut [u8]) -> Result<Decoded, String> {
     if bytes.is_empty() {
         return Err(EMPTY.to_owned());

@@ -55,11 +55,17 @@ pub fn open_rgb(path: &Path, limits: &Limits) -> Result<RgbImage, DataError> {
 }
 
 /// [`open_rgb`] of a file relative to `base`, or of bytes.
+///
+/// # Errors
+/// The file cannot be read, or is no picture within `limits`.
 pub fn read_rgb(locator: &Locator, base: &Path, limits: &Limits) -> Result<RgbImage, DataError> {
     read_rgb_with(&InProcess, locator, base, limits)
 }
 
 /// [`read_rgb`], decoded by `decoder`.
+///
+/// # Errors
+/// As [`read_rgb`].
 pub fn read_rgb_with(
     decoder: &dyn MediaDecoder,
     locator: &Locator,

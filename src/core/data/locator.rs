@@ -118,6 +118,9 @@ pub fn is_remote(path: &str) -> bool {
 }
 
 /// A picture or clip file as it is.
+///
+/// # Errors
+/// It is no regular file, is too large, or cannot be read.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, DataError> {
     files::read(path, MAX_FILE_BYTES).map_err(|error| DataError::image(path, error))
 }

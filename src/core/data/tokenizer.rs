@@ -189,11 +189,17 @@ impl Tokenizer {
     }
 
     /// Special tokens in the text count as such; none are added.
+    ///
+    /// # Errors
+    /// The tokenizer fails on the text.
     pub fn encode(&self, text: &str) -> Result<Vec<Token>, DataError> {
         self.run(text, false)
     }
 
     /// Works like [`Tokenizer::encode`] with what the tokenizer puts around a document: often a token that begins it.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
     pub fn encode_document(&self, text: &str) -> Result<Vec<Token>, DataError> {
         self.run(text, true)
     }
@@ -212,6 +218,9 @@ impl Tokenizer {
 
     /// The text of ids, without special tokens, except those around calls of tools; of a model whose answers hold special tokens,
     /// without those around them.
+    ///
+    /// # Errors
+    /// The tokenizer fails on the ids.
     pub fn decode(&self, ids: &[i64]) -> Result<String, DataError> {
         let without = |is_left_out: &dyn Fn(&i64) -> bool| {
             let written: Vec<i64> = ids.iter().copied().filter(|id| !is_left_out(id)).collect();
@@ -225,6 +234,9 @@ impl Tokenizer {
     }
 
     /// The text of ids, special tokens as they are written.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::decode`].
     pub fn decode_all(&self, ids: &[i64]) -> Result<String, DataError> {
         self.text(ids, false)
     }

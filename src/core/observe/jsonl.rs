@@ -22,6 +22,9 @@ pub struct MetricsFile(AppendFile);
 impl MetricsFile {
     /// Keeps the lines of steps before `first_step`, which the run is about to compute, and drops the others:
     /// those of a run that got further before it was stopped, and half a line at the end.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
     pub fn open(path: &Path, first_step: u64) -> Result<Self, ObserveError> {
         let write = |error| ObserveError::write(path, error);
         let read = |source| ObserveError::Read { path: path.to_path_buf(), source };
@@ -55,6 +58,9 @@ impl MetricsFile {
 
 /// The steps in a metrics file, in order, without the loads of experts, which would take most of the memory; lines that are not
 /// metrics are left out.
+///
+/// # Errors
+/// The file cannot be read.
 pub fn read_metrics(path: &Path) -> Result<Vec<StepMetrics>, ObserveError> {
     let mut steps = Vec::new();
     let read = File::open(path).and_then(|file| {

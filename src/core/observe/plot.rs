@@ -42,6 +42,9 @@ pub struct Curve<'a> {
 }
 
 /// Draws at most [`MAX_CURVES`] curves over the same axes; the others are left out.
+///
+/// # Errors
+/// The picture cannot be written.
 pub fn plot(path: &Path, title: &str, x_label: &str, curves: &[Curve<'_>]) -> Result<(), ObserveError> {
     save_png(&draw(title, x_label, curves).0, path)
 }

@@ -31,6 +31,9 @@ pub struct Reading {
 }
 
 /// Green where it was read correctly; red with the truth where not.
+///
+/// # Errors
+/// The picture cannot be written.
 pub fn sheet(path: &Path, title: &str, readings: &[Reading]) -> Result<(), ObserveError> {
     save_png(&draw(title, readings).0, path)
 }

@@ -16,6 +16,9 @@ pub struct TensorBoard(AppendFile);
 impl TensorBoard {
     /// A new file in `dir`. TensorBoard joins the files of a folder, and drops what earlier ones hold from
     /// `first_step` on.
+    ///
+    /// # Errors
+    /// The folder or the file cannot be written.
     pub fn create(dir: &Path, first_step: u64) -> Result<Self, ObserveError> {
         fs::create_dir_all(dir).map_err(|error| ObserveError::write(dir, error))?;
         let now = since_epoch().as_secs_f64();
@@ -33,6 +36,9 @@ impl TensorBoard {
     }
 
     /// All curves of a step.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn step(&mut self, metrics: &StepMetrics) -> Result<(), ObserveError> {
         self.summary(metrics.step, |summary| {
             for (tag, value) in metrics.scalars() {
@@ -50,6 +56,9 @@ impl TensorBoard {
     }
 
     /// Shown as Markdown.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn text(&mut self, step: u64, tag: &str, text: &str) -> Result<(), ObserveError> {
         self.summary(step, |summary| {
             message(summary, 1, |value| {
@@ -65,6 +74,9 @@ impl TensorBoard {
     }
 
     /// `png`: an encoded picture of these sizes.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn image(&mut self, step: u64, tag: &str, width: u32, height: u32, png: &[u8]) -> Result<(), ObserveError> {
         self.summary(step, |summary| {
             message(summary, 1, |value| {

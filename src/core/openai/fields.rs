@@ -84,6 +84,9 @@ impl Fields {
     }
 
     /// One string or a list of at most `most`.
+    ///
+    /// # Errors
+    /// It is neither, or has too many.
     pub fn texts(&mut self, name: &str, most: usize) -> Result<Vec<String>, ApiError> {
         let wrong = || ApiError::bad(name, format!("`{name}` must be a string or a list of at most {most} strings"));
         match self.take(name) {
@@ -98,6 +101,9 @@ impl Fields {
     }
 
     /// Takes a field that may only say what holds anyway.
+    ///
+    /// # Errors
+    /// It says something else.
     pub fn only(&mut self, name: &str, holds: impl Fn(&Json) -> bool, hint: &str) -> Result<(), ApiError> {
         match self.take(name) {
             Some(value) if !holds(&value) => Err(ApiError::unsupported(name, hint)),

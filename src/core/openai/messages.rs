@@ -11,6 +11,9 @@ const KNOWN: [&str; 6] = ["role", "content", "name", "tool_calls", "tool_call_id
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// Takes `messages`, `tools`, `tool_choice` and `chat_template_kwargs`.
+///
+/// # Errors
+/// A field is missing, or not what it must be.
 pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
     let Some(Json::Array(mut messages)) = fields.take("messages") else {
         return Err(ApiError::bad("messages", "`messages` must be a list of messages"));

@@ -201,6 +201,9 @@ impl MailSender {
     ///
     /// # Panics
     /// The queue is full: somebody sent without credit, which is a bug of ours.
+    ///
+    /// # Errors
+    /// The receiver is gone: the mail comes back.
     #[allow(clippy::result_large_err, reason = "the mail itself comes back")]
     pub fn send(&self, mail: Mail) -> Result<(), Mail> {
         if self.shared.is_urgent(&mail) {

@@ -26,6 +26,9 @@ pub enum CudaError {
 /// Loads `libtorch_cuda.so` and checks for a GPU; where cuBLAS has a work space of a fixed size, operators add in a fixed order from
 /// now on. Call it before anything asks whether CUDA is there: libtorch
 /// remembers the first answer.
+///
+/// # Errors
+/// The library is not there or cannot be loaded, or there is no GPU.
 pub fn load_cuda() -> Result<(), CudaError> {
     let folder = library_folder().unwrap_or_default();
     let path = folder.join("libtorch_cuda.so");

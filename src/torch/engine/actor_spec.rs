@@ -196,6 +196,9 @@ pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
 
 /// Works like [`open_device`], of the process that is `number` on its host: of `cuda` without a number each takes the
 /// next GPU, in turns.
+///
+/// # Errors
+/// As [`open_device`].
 pub fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
     let found = find_device(device, number)?;
     if let tch::Device::Cuda(index) = found {

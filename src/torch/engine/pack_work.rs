@@ -152,6 +152,9 @@ impl PackWork {
     }
 
     /// Returns the features' gradients to those who sent them, keeps them in `returned`, and frees the features.
+    ///
+    /// # Errors
+    /// The model has no input from a unit's tower, or a gradient is none that an edge can carry.
     pub fn give_back(
         &mut self,
         inputs: &[FeatureInput],
@@ -210,6 +213,9 @@ pub(super) struct Return {
 
 impl Return {
     /// Returns the gradients of a unit's features to the encoder of `pool` that has sent them.
+    ///
+    /// # Errors
+    /// The gradient is none that the edge can carry; an encoder that is gone is no error.
     pub fn give_back(
         &self,
         id: UnitId,

@@ -132,6 +132,9 @@ impl<'a> Keys<'a> {
     }
 
     /// A positive integer.
+    ///
+    /// # Errors
+    /// The key is missing, or no integer above 0.
     pub fn size(&self, key: &str) -> Result<i64> {
         self.size_or(key)?.ok_or_else(|| self.missing(key))
     }
@@ -151,6 +154,9 @@ impl<'a> Keys<'a> {
     }
 
     /// Works like `size_or`, with the default of a key for which null has a meaning of its own.
+    ///
+    /// # Errors
+    /// The key is there, and no integer above 0.
     pub fn size_or_null(&self, key: &str, default: i64) -> Result<Option<i64>> {
         if self.has(key) { self.size_or(key) } else { Ok(Some(default)) }
     }
@@ -202,6 +208,9 @@ impl<'a> Keys<'a> {
     }
 
     /// An activation function's name.
+    ///
+    /// # Errors
+    /// The key is no text, or names a function that is not implemented.
     pub fn activation_or(&self, key: &str) -> Result<Option<Activation>> {
         let Some(name) = self.text_or(key)? else { return Ok(None) };
         let known = Activation::NAMES.map(|name| json!(name));
@@ -209,6 +218,9 @@ impl<'a> Keys<'a> {
     }
 
     /// Integers of at least 0.
+    ///
+    /// # Errors
+    /// The key is missing, or no list of such integers.
     pub fn indices(&self, key: &str) -> Result<Vec<i64>> {
         let value = self.value(key).ok_or_else(|| self.missing(key))?;
         let integer = |value: &Value| value.as_i64().filter(|index| *index >= 0);
@@ -227,6 +239,9 @@ impl<'a> Keys<'a> {
     }
 
     /// Refuses a key that has a value other than those the model implements.
+    ///
+    /// # Errors
+    /// It has another value: the error names the supported ones.
     pub fn only(&self, key: &str, supported: &[Value]) -> Result<()> {
         match self.value(key) {
             Some(value) if !supported.contains(value) => Err(self.unsupported(key, value, supported)),
@@ -235,6 +250,9 @@ impl<'a> Keys<'a> {
     }
 
     /// Refuses a rate of dropout.
+    ///
+    /// # Errors
+    /// The rate is not 0, or no number.
     pub fn no_dropout(&self, key: &str) -> Result<()> {
         let Some(rate) = self.number_or(key)?.filter(|rate| *rate != 0.0) else { return Ok(()) };
         let place = self.path(key);
@@ -243,11 +261,17 @@ impl<'a> Keys<'a> {
     }
 
     /// Refuses keys that are not among these.
+    ///
+    /// # Errors
+    /// There is another key: the error names it.
     pub fn only_keys(&self, known: &[&str]) -> Result<()> {
         self.no_others(known, || format!("only {} are supported here", known.join(" and ")))
     }
 
     /// Works like `only_keys`, and says why by `must`.
+    ///
+    /// # Errors
+    /// There is another key: the error names it.
     pub fn no_others(&self, known: &[&str], must: impl Fn() -> String) -> Result<()> {
         match self.object.as_object().and_then(|object| object.iter().find(|(key, _)| !known.contains(&key.as_str()))) {
             Some((key, value)) => Err(self.inconsistent(key, value, must())),

@@ -70,6 +70,9 @@ pub(super) const MAX_EXPERTS: i64 = 1 << 18;
 
 impl ModelConfig {
     /// Reads a parsed `config.json`, as transformers 4 and 5 write it.
+    ///
+    /// # Errors
+    /// No family has its `model_type`, or a key is missing, wrong or not implemented: the error names it.
     pub fn from_hf(config: &Value) -> Result<ModelConfig, ModelConfigError> {
         let model = ModelConfig::read(config)?;
         let (experts, most) = (model.decoder().map_or(0, DecoderConfig::num_all_experts), MAX_EXPERTS);

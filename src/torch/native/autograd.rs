@@ -7,6 +7,9 @@ use super::ffi::{self, raw};
 
 /// Gradients of `inputs` when `outputs` have the gradients `grads` (same shapes and kinds), `None` for an input that
 /// does not take part. Frees the graph; touches no `.grad`. Every input must require a gradient.
+///
+/// # Errors
+/// A shape does not fit, or a backward fails.
 pub fn grad(outputs: &[&Tensor], grads: &[&Tensor], inputs: &[&Tensor]) -> Result<Vec<Option<Tensor>>, NativeError> {
     let inputs: Vec<_> = inputs.iter().map(|input| (*input, None)).collect();
     grad_into(outputs, grads, &inputs)
@@ -14,6 +17,9 @@ pub fn grad(outputs: &[&Tensor], grads: &[&Tensor], inputs: &[&Tensor]) -> Resul
 
 /// As [`grad`], where an input may come with a sum of its gradients, float32 of its shape: operators that can add to it
 /// in place do, and what is found is the rest, which the caller adds.
+///
+/// # Errors
+/// As [`grad`].
 pub fn grad_into(
     outputs: &[&Tensor],
     grads: &[&Tensor],

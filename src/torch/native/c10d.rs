@@ -50,6 +50,9 @@ unsafe impl Send for Group {}
 impl Group {
     /// Over Gloo, for tensors in host memory. Waits until all ranks have named the same file and group, at most `timeout`, which later bounds each collective
     /// too. `host` is this machine's address as the other ranks reach it.
+    ///
+    /// # Errors
+    /// A rank did not come in time, or cannot be reached.
     pub fn gloo(
         path: &Path,
         name: &str,
@@ -100,24 +103,36 @@ impl Group {
     }
 
     /// In place: the sum over ranks.
+    ///
+    /// # Errors
+    /// The collective cannot begin; a rank that is gone is an error of waiting for it.
     pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Pending, NativeError> {
         // SAFETY: the group and the tensor are alive; the shim holds the tensor until the collective was waited for.
         self.begin("all_reduce", unsafe { ffi::lf_all_reduce_sum(self.group, raw(tensor)) })
     }
 
     /// In place: the greatest over ranks.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce_sum`].
     pub fn all_reduce_max(&self, tensor: &Tensor) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("all_reduce", unsafe { ffi::lf_all_reduce_max(self.group, raw(tensor)) })
     }
 
     /// `output` takes the ranks' inputs one after the other: `world` times the elements of `input`.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce_sum`].
     pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("all_gather", unsafe { ffi::lf_all_gather(self.group, raw(output), raw(input)) })
     }
 
     /// `output` takes this rank's part of the sum of the ranks' inputs: `input` has `world` times its elements.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce_sum`].
     pub fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("reduce_scatter", unsafe { ffi::lf_reduce_scatter_sum(self.group, raw(output), raw(input)) })
@@ -125,6 +140,9 @@ impl Group {
 
     /// `sent[r]` rows of `input` go to rank `r`, and `taken[r]` rows of `output` come from it, in the order of the ranks.
     /// Panics where there is not one count a rank.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce_sum`].
     pub fn all_to_all(
         &self,
         output: &Tensor,
@@ -141,24 +159,36 @@ impl Group {
     }
 
     /// In place: the values of rank `root`.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce_sum`].
     pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("broadcast", unsafe { ffi::lf_broadcast(self.group, raw(tensor), root as i32) })
     }
 
     /// To one rank, which receives it under the same tag.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce_sum`].
     pub fn send(&self, tensor: &Tensor, to: usize, tag: i32) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("send", unsafe { ffi::lf_send(self.group, raw(tensor), to as i32, tag) })
     }
 
     /// In place: what rank `from` sends under this tag, of the same size and kind.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce_sum`].
     pub fn recv(&self, tensor: &Tensor, from: usize, tag: i32) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("recv", unsafe { ffi::lf_recv(self.group, raw(tensor), from as i32, tag) })
     }
 
     /// Begins a barrier, which ends when all ranks have begun it.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce_sum`].
     pub fn barrier(&self) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("barrier", unsafe { ffi::lf_barrier(self.group) })

@@ -35,6 +35,9 @@ unsafe impl Sync for Op {}
 
 impl Op {
     /// Finds `name`, for example `aten::_fused_adamw_`, and its overload, empty for the plain one.
+    ///
+    /// # Errors
+    /// libtorch has no such operator.
     pub fn find(name: &str, overload: &str) -> Result<Op, NativeError> {
         let c_name = CString::new(name).map_err(|_| NativeError::Nul { what: "an operator's name" })?;
         let c_overload = CString::new(overload).map_err(|_| NativeError::Nul { what: "an operator's overload" })?;
@@ -48,6 +51,9 @@ impl Op {
 
     /// Calls the operator; trailing arguments that are left out take the schema's defaults. Returns its tensors, a
     /// list flattened; an in-place operator returns the tensors that it changed.
+    ///
+    /// # Errors
+    /// The arguments do not fit the schema, or the operator fails.
     pub fn call(&self, args: &[Arg<'_>]) -> Result<Vec<Tensor>, NativeError> {
         let lists: Vec<Vec<_>> = args
             .iter()

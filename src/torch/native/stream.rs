@@ -39,6 +39,9 @@ pub fn pinned(x: &Tensor) -> Tensor {
 
 impl CopyStream {
     /// Makes a new stream the current one of this thread on `device`, for good; does nothing on a CPU.
+    ///
+    /// # Errors
+    /// The device failed.
     pub fn enter(device: Device) -> Result<CopyStream, NativeError> {
         let like = Tensor::empty([0], (Kind::Uint8, device));
         // SAFETY: the tensor is alive.
@@ -47,12 +50,18 @@ impl CopyStream {
     }
 
     /// Copies from now on come after what the other thread did before its mark.
+    ///
+    /// # Errors
+    /// The device failed.
     pub fn wait_for(&self, mark: &Mark) -> Result<(), NativeError> {
         // SAFETY: both are alive.
         check(unsafe { ffi::lf_stream_await(mark.mark, raw(&self.like)) })
     }
 
     /// Returns when all copies are done.
+    ///
+    /// # Errors
+    /// The device, or one of the copies, failed.
     pub fn synchronize(&self) -> Result<(), NativeError> {
         // SAFETY: the tensor is alive.
         check(unsafe { ffi::lf_stream_synchronize(raw(&self.like)) })
@@ -61,6 +70,9 @@ impl CopyStream {
 
 impl Mark {
     /// The end of what this thread has given to the device of `like`.
+    ///
+    /// # Errors
+    /// The device failed.
     pub fn of(like: &Tensor) -> Result<Mark, NativeError> {
         // SAFETY: the tensor is alive; null on failure.
         let mark = unsafe { ffi::lf_stream_mark(raw(like)) };

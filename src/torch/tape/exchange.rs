@@ -68,12 +68,18 @@ impl ExpertExchange {
     }
 
     /// Rows sorted by expert to where the experts are, sorted so again. `[N, D]` to `[rows taken, D]`.
+    ///
+    /// # Errors
+    /// A rank is gone, or an operator failed.
     pub fn to_experts(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Moving, NativeError> {
         let (rows, started) = group.start_all_to_all(rows, &self.sent, &self.taken)?;
         Ok(Moving { rows, started, order: Some(self.order.shallow_clone()) })
     }
 
     /// Back to where the rows came from, in their order there. `[rows taken, D]` to `[N, D]`.
+    ///
+    /// # Errors
+    /// A rank is gone, or an operator failed.
     pub fn back(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Moving, NativeError> {
         let rows = rows.index_select(0, &self.places);
         let (rows, started) = group.start_all_to_all(&rows, &self.taken, &self.sent)?;

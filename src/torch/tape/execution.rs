@@ -292,6 +292,9 @@ impl Execution {
     }
 
     /// Runs the backward of every operation that has not had it.
+    ///
+    /// # Errors
+    /// An operator or a collective failed.
     pub fn backward(&mut self, mut grads: Option<&mut GradBuffer>) -> Result<(), NativeError> {
         while self.backward_step(grads.as_deref_mut())? {}
         Ok(())

@@ -107,6 +107,9 @@ impl Held {
     }
 
     /// Begins to move everything to the host.
+    ///
+    /// # Errors
+    /// The device failed, or the host has no memory.
     pub fn leave(&mut self, transfers: &Transfers) -> Result<(), NativeError> {
         let _guard = tch::no_grad_guard();
         for block in &mut self.blocks {
@@ -128,6 +131,9 @@ impl Held {
     }
 
     /// Waits until all that is leaving has left, and frees its memory on the device.
+    ///
+    /// # Errors
+    /// The device failed.
     pub fn wait_left(&mut self) -> Result<(), NativeError> {
         for block in &mut self.blocks {
             block.place = match std::mem::replace(&mut block.place, Place::Here) {
@@ -139,6 +145,9 @@ impl Held {
     }
 
     /// Begins to bring back what has left.
+    ///
+    /// # Errors
+    /// The device failed, or has no memory.
     pub fn come_back(&mut self, transfers: &Transfers) -> Result<(), NativeError> {
         for block in &mut self.blocks {
             block.place = match std::mem::replace(&mut block.place, Place::Here) {
@@ -150,6 +159,9 @@ impl Held {
     }
 
     /// Waits until all is back, and puts it where it was.
+    ///
+    /// # Errors
+    /// The device failed.
     pub fn wait_back(&mut self, transfers: &Transfers) -> Result<(), NativeError> {
         let _guard = tch::no_grad_guard();
         for block in &mut self.blocks {

@@ -109,6 +109,9 @@ impl Memory {
     }
 
     /// Waits until there is room for what operation `index`, which reads `reads`, will hold. Tensors may have any shape.
+    ///
+    /// # Errors
+    /// A transfer failed.
     pub fn prepare(&mut self, index: usize, reads: &[Tensor]) -> Result<(), NativeError> {
         let expected = match &self.course {
             Course::Planned(plan) => self.choices[index].bytes(&plan.operations[index]),
@@ -118,6 +121,9 @@ impl Memory {
     }
 
     /// Takes what operation `index` holds; tensors that lie in the memory of `slots` are its own. Tensors may have any shape.
+    ///
+    /// # Errors
+    /// A transfer failed.
     pub fn hold(&mut self, index: usize, source: Source, slots: &[Tensor]) -> Result<(), NativeError> {
         let held = Held::new(source, &addresses(slots));
         let bytes = held.bytes();
@@ -146,6 +152,9 @@ impl Memory {
     }
 
     /// Begins to bring back what the plan wants back before the backward of operation `index`.
+    ///
+    /// # Errors
+    /// A transfer failed.
     pub fn fetch(&mut self, index: usize) -> Result<(), NativeError> {
         let due: Vec<usize> = match &self.course {
             Course::Planned(plan) => {
@@ -169,6 +178,9 @@ impl Memory {
     }
 
     /// Gives back what operation `index` holds; it counts until [`Memory::release`].
+    ///
+    /// # Errors
+    /// A transfer failed.
     pub fn take(&mut self, index: usize) -> Result<Option<Source>, NativeError> {
         let Some(mut held) = self.held[index].take() else { return Ok(None) };
         if self.choices[index].is_moved() {
@@ -190,6 +202,9 @@ impl Memory {
     }
 
     /// Waits until there is room to compute operation `index` again.
+    ///
+    /// # Errors
+    /// A transfer failed.
     pub fn prepare_again(&mut self, index: usize) -> Result<(), NativeError> {
         let more = match &self.course {
             Course::Planned(plan) => plan.operations[index].kept.saturating_sub(plan.operations[index].inputs),
@@ -205,6 +220,9 @@ impl Memory {
     }
 
     /// Operation `index` has no backward to run: what it holds is dropped, wherever it is.
+    ///
+    /// # Errors
+    /// A transfer failed.
     pub fn drop_held(&mut self, index: usize) -> Result<(), NativeError> {
         self.wait_left(index)?;
         self.held[index] = None;

@@ -17,6 +17,9 @@ pub struct Composed {
 }
 
 /// Writes file `number` of a part, and returns its name.
+///
+/// # Errors
+/// The file or its folder cannot be written.
 pub fn write_file(dir: &Path, part: &str, number: usize, extension: &str, bytes: &[u8]) -> std::io::Result<String> {
     let folder = format!("{part}/{:03}", number / PER_FOLDER);
     fs::create_dir_all(dir.join(&folder))?;
@@ -26,6 +29,9 @@ pub fn write_file(dir: &Path, part: &str, number: usize, extension: &str, bytes:
 }
 
 /// Writes one object a line.
+///
+/// # Errors
+/// The file cannot be written.
 pub fn write_lines(path: &Path, lines: impl Iterator<Item = Json>) -> std::io::Result<()> {
     let mut file = BufWriter::new(fs::File::create(path)?);
     for line in lines {

@@ -53,6 +53,9 @@ pub fn wan() -> Json {
 
 /// Writes the config of a model with this transformer, and its tokenizer. Each word is one token, with and without a space
 /// before it; all else is bytes.
+///
+/// # Errors
+/// A file cannot be written.
 pub fn write_model(
     dir: &Path,
     transformer: &Json,

@@ -81,11 +81,17 @@ const SPECIAL_TOKENS: [&str; 8] = [
 ];
 
 /// Writes configuration, tokenizer and processor files into `dir`; files that are there are overwritten. A byte is a token.
+///
+/// # Errors
+/// A file cannot be written.
 pub fn write_model(dir: &Path, size: &ModelSize) -> Result<(), DataError> {
     write_model_with(dir, size, &[])
 }
 
 /// [`write_model`] with a tokenizer of these merges, in the letters of [`byte_letters`].
+///
+/// # Errors
+/// A file cannot be written.
 pub fn write_model_with(dir: &Path, size: &ModelSize, merges: &[[String; 2]]) -> Result<(), DataError> {
     let tokens = Tokens { merges, special: &SPECIAL_TOKENS };
     let files = [

@@ -131,6 +131,9 @@ pub fn cut(settings: &Settings, patch_size: usize) -> Result<Cut, DataError> {
 }
 
 /// A picture whose sides are multiples of what is merged, within a range of pixels.
+///
+/// # Errors
+/// The reason: one side is too long beside the other, or the picture cannot be resized.
 pub fn smart_image(picture: &RgbImage, cut: &Cut, (min, max): (usize, usize)) -> Result<Expansion, String> {
     let (merge, factor) = (cut.merge_size, cut.patch_size * cut.merge_size);
     let (height, width) = smart_resize(picture.height() as usize, picture.width() as usize, factor, min, max)?;
@@ -141,6 +144,9 @@ pub fn smart_image(picture: &RgbImage, cut: &Cut, (min, max): (usize, usize)) ->
 }
 
 /// Returns the number of features that [`smart_image`] makes.
+///
+/// # Errors
+/// The reason: one side is too long beside the other.
 pub fn smart_features((width, height): (usize, usize), cut: &Cut, pixels: (usize, usize)) -> Result<usize, String> {
     let factor = cut.patch_size * cut.merge_size;
     let (height, width) = smart_resize(height, width, factor, pixels.0, pixels.1)?;

@@ -11,17 +11,26 @@ use super::settings::Filter;
 
 /// Bicubic with anti-aliasing, as torchvision does for bytes: widths first. Returns [height, width, 3]: the picture itself where it
 /// has that size.
+///
+/// # Errors
+/// The reason: the resizer does not take these sizes.
 pub fn resize_bicubic(picture: &RgbImage, width: usize, height: usize) -> Result<Cow<'_, [u8]>, String> {
     resize(picture, width, height, FilterType::CatmullRom)
 }
 
 /// Works like [`resize_bicubic`] with another filter.
+///
+/// # Errors
+/// As [`resize_bicubic`].
 pub fn resize_bilinear(picture: &RgbImage, width: usize, height: usize) -> Result<Cow<'_, [u8]>, String> {
     resize(picture, width, height, FilterType::Bilinear)
 }
 
 /// Resizes with anti-aliasing as Pillow 13 does. Heights come first where they lose more than twice as many pixels as widths do; up
 /// to Pillow 12 never.
+///
+/// # Errors
+/// As [`resize_bicubic`].
 pub fn resize_as_pillow(
     picture: &RgbImage,
     width: usize,
@@ -67,6 +76,9 @@ fn resize(picture: &RgbImage, width: usize, height: usize, filter: FilterType) -
 }
 
 /// All frames resized to one size.
+///
+/// # Errors
+/// As [`resize_bicubic`].
 pub fn resize_all(frames: &[RgbImage], width: usize, height: usize) -> Result<Vec<Cow<'_, [u8]>>, String> {
     frames.iter().map(|frame| resize_bicubic(frame, width, height)).collect()
 }

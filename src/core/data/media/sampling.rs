@@ -53,6 +53,9 @@ impl Sampling {
     }
 
     /// From a processor's file and the run's own limits, which come first.
+    ///
+    /// # Errors
+    /// The rate is not above 0, or the numbers of frames contradict each other.
     pub fn new(
         settings: &Settings,
         limits: &VideoLimits,

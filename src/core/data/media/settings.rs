@@ -239,6 +239,9 @@ impl Settings {
     }
 
     /// The range of pixels; `limits` are the run's, which come first.
+    ///
+    /// # Errors
+    /// The smaller number is 0, or larger than the other.
     pub fn pixels(
         &self,
         limits: (Option<usize>, Option<usize>),
@@ -254,6 +257,9 @@ impl Settings {
     }
 
     /// The side of a square to which everything is resized.
+    ///
+    /// # Errors
+    /// The file asks for a rectangle that is no square.
     pub fn side(&self) -> Result<Option<usize>, DataError> {
         match (&self.size, self.sides()) {
             (Some(Size::Side(side)), _) => Ok(Some(*side)),
@@ -337,6 +343,9 @@ impl Settings {
     }
 
     /// A key that must be above 0.
+    ///
+    /// # Errors
+    /// It is 0.
     pub fn positive(&self, key: &str, value: Option<usize>, default: usize) -> Result<usize, DataError> {
         match value.unwrap_or(default) {
             0 => Err(self.wrong(format!("{key} must be above 0"))),

@@ -105,6 +105,9 @@ fn pictures(
 }
 
 /// The pictures of a folder in the order of their names, numbers by value.
+///
+/// # Errors
+/// The folder cannot be read.
 pub fn in_folder(folder: &Path) -> Result<Vec<Locator>, DataError> {
     let read = |error: std::io::Error| DataError::image(folder, error);
     let mut files = Vec::new();

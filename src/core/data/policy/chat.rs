@@ -41,6 +41,9 @@ impl Chat {
     }
 
     /// The chat of a task and what is seen; nothing counts in a loss of tokens.
+    ///
+    /// # Errors
+    /// A picture cannot be framed, or the sample does not fit the processor.
     pub fn sample(&self, id: SampleId, task: &str, pictures: &[&RgbImage]) -> Result<Sample, DataError> {
         let pictures: Vec<RgbImage> = pictures
             .iter()

@@ -33,6 +33,9 @@ pub(super) fn trained(id: SampleId) -> Option<SampleId> {
 impl Processor {
     /// A training sample of a conversation. Files are relative to `base`. In `sft` the assistant's turns count in the
     /// loss, from behind a turn's header to its closing token; else everything but pictures and videos.
+    ///
+    /// # Errors
+    /// The conversation or one of its files cannot be used, nothing in it counts in the loss, or it is too long.
     pub fn training_sample(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
         guarded(|| self.learn(id, conversation, base))
     }
@@ -112,6 +115,9 @@ impl Processor {
     }
 
     /// The turns up to where the assistant is to speak: what generation starts from; nothing counts in the loss.
+    ///
+    /// # Errors
+    /// The conversation or one of its files cannot be used.
     pub fn prompt(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
         guarded(|| self.ask(id, conversation, base))
     }
@@ -128,6 +134,9 @@ impl Processor {
     }
 
     /// A text to be continued as it is.
+    ///
+    /// # Errors
+    /// The text has no tokens, or cannot be made a sample.
     pub fn text_prompt(&self, id: SampleId, text: &str) -> Result<Sample, DataError> {
         let tokens = self.tokenizer.encode_document(text)?;
         if tokens.is_empty() {

@@ -82,6 +82,9 @@ impl Blob {
     }
 
     /// [`Blob::read_at`] for bytes of which the next ones will be asked soon.
+    ///
+    /// # Errors
+    /// As [`Blob::read_at`].
     pub fn scan_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         match self {
             #[cfg(feature = "cloud")]
@@ -98,6 +101,9 @@ impl Blob {
     }
 
     /// Returns what a `.gz` or `.zst` file holds, in memory.
+    ///
+    /// # Errors
+    /// It cannot be read or decompressed, or is larger than what may be held in memory.
     pub fn unpacked(self, name: &str) -> io::Result<Self> {
         let blob = Arc::new(self);
         let mut bytes = Vec::new();

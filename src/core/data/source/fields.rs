@@ -13,6 +13,9 @@ use crate::data::file_kind::{FileKind, kind_of};
 pub type FieldMap = BTreeMap<String, String>;
 
 /// A crude sample: `texts` are messages; `name` lists members; `images`, `videos` and `audios` go before it.
+///
+/// # Errors
+/// A field is missing, or not what it must be.
 pub fn crude(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
     let texts = record.remove("texts").or_else(|| record.remove("messages")).unwrap_or_default();
     let Json::Array(texts) = texts else {
@@ -64,6 +67,9 @@ pub fn is_known(map: &FieldMap) -> bool {
 }
 
 /// A captioning sample (`image`, `caption`), a question (`image`, `context`, `answers`) or a text, by its map.
+///
+/// # Errors
+/// A field is not where the map says.
 pub fn mapped(record: &Record, map: &FieldMap) -> Result<Map<String, Json>, DataError> {
     let find = |field: &str| map.get(field).and_then(|place| value(record, place));
     let text = |field: &str| {

@@ -100,6 +100,9 @@ pub fn index_of(path: &Path) -> Option<String> {
 
 impl Documents {
     /// Documents of each block of an index.
+    ///
+    /// # Errors
+    /// The reason: the index cannot be read, or is damaged.
     pub fn lens(index: &Blob) -> Result<Vec<u64>, String> {
         let documents = Head::read(index)?.documents;
         let blocks = documents.div_ceil(BLOCK);

@@ -29,6 +29,9 @@ enum Kind {
 
 impl Lines {
     /// JSON lines, or an array if the first letter is `[`.
+    ///
+    /// # Errors
+    /// The reason: the file cannot be read, or is neither.
     pub fn json(blob: Arc<Blob>) -> Result<Self, String> {
         let start = start(&blob)?;
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&start);
@@ -39,6 +42,9 @@ impl Lines {
     }
 
     /// A text a line.
+    ///
+    /// # Errors
+    /// The reason: the file cannot be read, or is no text.
     pub fn plain(blob: Arc<Blob>) -> Result<Self, String> {
         start(&blob)?;
         Self::by_line(blob, Kind::Plain)

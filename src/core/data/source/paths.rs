@@ -239,6 +239,9 @@ fn has_glob(text: &str) -> bool {
 }
 
 /// `a-{00..02}.tar` and `{a,b}.tar` written out, as a shell does.
+///
+/// # Errors
+/// The reason: a range cannot be read, or there would be too many names.
 pub fn braces(text: &str) -> Result<Vec<String>, String> {
     let group = text.find('{').and_then(|open| Some((open, open + matching(&text[open..])?)));
     let Some((open, close)) = group else { return Ok(vec![text.to_owned()]) };

@@ -39,6 +39,9 @@ impl Object {
     }
 
     /// These bytes and no others. The range lies within the object.
+    ///
+    /// # Errors
+    /// The store does not answer, or refuses.
     pub fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let (store, path, range) = (self.store.clone(), self.path.clone(), offset..offset + len as u64);
         let bytes = wait(async move { store.get_range(&path, range).await });
@@ -50,6 +53,9 @@ impl Object {
     }
 
     /// The same through the chunks that are held: for headers, and what is read from one end to the other.
+    ///
+    /// # Errors
+    /// As [`Object::read_at`].
     pub fn scan_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let (mut bytes, mut at, end) = (Vec::with_capacity(len), offset, offset + len as u64);
         while at < end {
@@ -88,11 +94,17 @@ pub fn stat(url: &str) -> Result<Shard, String> {
 }
 
 /// A whole object of at most `max` bytes, which is seen before they are fetched.
+///
+/// # Errors
+/// The reason: there is no such object, it is larger, or the store does not answer.
 pub fn get(url: &str, max: u64) -> Result<Vec<u8>, String> {
     store::get(url, max).map_err(|error| unread(&error.reason))?.ok_or_else(|| unread("there is no such object"))
 }
 
 /// All objects under a folder, which ends in a slash.
+///
+/// # Errors
+/// The reason: the store does not answer, or refuses.
 pub fn list(folder: &str) -> Result<Vec<Shard>, String> {
     let listed = store::list(folder).map_err(|error| unread(&error.reason))?;
     let shard = |object: store::StoredObject| Shard {

@@ -54,6 +54,9 @@ impl ChunkReader for Chunks {
 
 impl Table {
     /// Rows of each row group.
+    ///
+    /// # Errors
+    /// The reason: the file is torn, or a row group has more rows than are allowed.
     pub fn lens(blob: &Arc<Blob>) -> Result<Vec<u64>, String> {
         guarded(|| {
             let reader = SerializedFileReader::new(Chunks(blob.clone())).map_err(|error| error.to_string())?;

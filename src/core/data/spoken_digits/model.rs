@@ -19,6 +19,9 @@ const POSITIONS: usize = 50;
 
 /// Writes configuration, tokenizer and processor files into `dir`; files that are there are overwritten. A recording lasts
 /// `seconds` at most; the tokens are bytes and what `merges` make of them.
+///
+/// # Errors
+/// A file cannot be written.
 pub fn write_model(dir: &Path, seconds: usize, merges: &[[String; 2]]) -> Result<(), DataError> {
     let tokens = Tokens { merges, special: &SPECIAL_TOKENS };
     let files = [

@@ -81,6 +81,9 @@ impl Rendering {
 
 impl ChatTemplate {
     /// The special tokens of `tokenizer_config` are the template's variables of the same names.
+    ///
+    /// # Errors
+    /// The template has a syntax that is not Jinja's.
     pub fn new(source: &str, tokenizer_config: &Json) -> Result<Self, DataError> {
         let (environment, variables) = environment(source)?;
         let extra = tokenizer_config["extra_special_tokens"].as_object().into_iter().flatten();
@@ -171,6 +174,9 @@ impl ChatTemplate {
 
     /// The template in a model folder, or `None`: `chat_template.jinja`, `chat_template.json` or the key
     /// `chat_template` of `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// A file cannot be read, or does not have the template as a text.
     pub fn find(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<String>, DataError> {
         if let Some(source) = text_of(&model_dir.join("chat_template.jinja"))? {
             return Ok(Some(source));
@@ -228,11 +234,17 @@ impl ChatTemplate {
     }
 
     /// The conversation as one string.
+    ///
+    /// # Errors
+    /// The template raises, or fails on these turns.
     pub fn render(&self, turns: &[Turn]) -> Result<String, DataError> {
         self.render_marked(turns).map(|(text, _)| text)
     }
 
     /// The conversation as one string that ends where the assistant is to speak.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
     pub fn render_prompt(&self, turns: &[Turn]) -> Result<String, DataError> {
         let rendering = Rendering { prompts: true, ..Rendering::WHOLE };
         self.render_with(turns, rendering).map(|(text, _)| text)
@@ -248,6 +260,9 @@ impl ChatTemplate {
 
     /// The conversation as one string, and where the template says that the assistant speaks: `{% generation %}`, from which
     /// transformers' `return_assistant_tokens_mask` is made.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
     pub fn render_marked(&self, turns: &[Turn]) -> Result<Marked, DataError> {
         self.render_with(turns, Rendering::WHOLE)
     }

@@ -104,6 +104,9 @@ pub fn num_samples(inputs: &Inputs, how: &Convert, share: Share) -> u64 {
 }
 
 /// Joins the parts of a job that several processes wrote.
+///
+/// # Errors
+/// The folder has no job, a part is missing, or a file cannot be written.
 pub fn merge(out: &Path) -> Result<Done, DataError> {
     Job::open(out)?.merge(out)
 }

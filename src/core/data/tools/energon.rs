@@ -13,6 +13,9 @@ use super::shard::write_whole;
 use crate::data::error::DataError;
 
 /// Writes `.nv-meta`; everything is for training.
+///
+/// # Errors
+/// A file cannot be written.
 pub fn write(out: &Path, shards: &[WrittenShard], sample_type: &str) -> Result<(), DataError> {
     let folder = out.join(".nv-meta");
     fs::create_dir_all(&folder).map_err(|error| DataError::write(&folder, error))?;

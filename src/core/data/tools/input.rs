@@ -76,6 +76,9 @@ impl Inputs {
     }
 
     /// Sample `index` of all, and what its files are relative to.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged: it is named by its place.
     pub fn read(&self, index: u64) -> Result<(Content, &Path), BadSample> {
         let (source, index) = self.place(index);
         Ok((source.read(index)?, source.base()))

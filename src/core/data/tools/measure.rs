@@ -29,6 +29,9 @@ pub type Measured = Result<SampleMeta, BadSample>;
 
 impl Measure {
     /// Says in the folder what is measured, or sees that it is the same.
+    ///
+    /// # Errors
+    /// The folder has packs of something else, or cannot be written.
     pub fn begin(&self, out: &Path) -> Result<(), DataError> {
         let home = out.join(HOME);
         fs::create_dir_all(&home).map_err(|error| DataError::write(out, error))?;
@@ -57,6 +60,9 @@ impl Measure {
     }
 
     /// Measures the blocks of a share that are not there yet.
+    ///
+    /// # Errors
+    /// A block cannot be read or written.
     pub fn run(
         &self,
         out: &Path,
@@ -84,6 +90,9 @@ impl Measure {
     }
 
     /// Blocks that are missing.
+    ///
+    /// # Errors
+    /// A block cannot be read.
     pub fn num_missing(&self, out: &Path) -> Result<u64, DataError> {
         let mut missing = 0;
         for block in 0..self.num_blocks() {

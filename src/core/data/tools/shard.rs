@@ -52,6 +52,9 @@ impl ShardWriter {
 
     /// # Panics
     /// A name is longer than a header holds: keys and member names are ours.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn append(&mut self, key: &str, members: &[Member]) -> Result<(), DataError> {
         self.starts.push(self.offset);
         for (name, bytes) in members {
@@ -79,6 +82,9 @@ impl ShardWriter {
     }
 
     /// Ends the shard and gives it its name; bytes of the file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn finish(mut self) -> Result<u64, DataError> {
         let write = |error| DataError::write(&self.part, error);
         self.file.write_all(&[0; 2 * BLOCK]).map_err(write)?;

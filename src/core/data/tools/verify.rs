@@ -22,6 +22,9 @@ const CLIP_FRAMES: usize = 16;
 
 /// Calls `take` after each sample, in order, with the sample where it cannot be used or is too long. With a maker
 /// samples are made as a run makes them: template, tokens, lengths and pictures; without one, pictures are decoded.
+///
+/// # Errors
+/// Whatever `take` returns.
 pub fn verify<E>(
     inputs: &Inputs,
     maker: Option<&dyn SampleMaker>,

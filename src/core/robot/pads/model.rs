@@ -20,6 +20,9 @@ const BOS: &str = "<bos>";
 const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_end|>", BOS];
 
 /// Writes config and tokenizer.
+///
+/// # Errors
+/// A file cannot be written.
 pub fn write_model(dir: &Path) -> Result<(), DataError> {
     let words = [&["go", "to", "the", "pad"][..], &COLORS].concat();
     let merges = merges(&words);

@@ -116,6 +116,9 @@ impl Drain {
     }
 
     /// Returns how the run ended, once all actors have.
+    ///
+    /// # Errors
+    /// An actor failed: the first cause is told.
     pub fn finished(&self) -> Option<Result<Outcome, Failure>> {
         let result = self.result?;
         self.alive.is_empty().then(|| result.map_err(|first| self.first_cause(first)))

@@ -33,6 +33,9 @@ pub struct LentMemory {
 
 impl LentMemory {
     /// Creates the memory; the file descriptor is for the child.
+    ///
+    /// # Errors
+    /// The system has no memory for it, or no more file descriptors.
     pub fn create(name: &str, sizes: LentSizes) -> io::Result<(Self, OwnedFd)> {
         let sizes = sizes.whole();
         let memory = Memory::create(name, sizes.sum())?;

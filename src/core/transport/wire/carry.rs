@@ -31,6 +31,9 @@ pub struct End<'a> {
 }
 
 /// Sends a greeting to the connecting end: the wire's number, what was received, and the life.
+///
+/// # Errors
+/// The connection is broken.
 pub async fn greet(raw: &mut Raw, key: u128, received: u64, life: u64) -> Result<(), WireError> {
     let mut contents = BytesMut::with_capacity(GREETING);
     contents.put_u128_le(key);
@@ -41,6 +44,9 @@ pub async fn greet(raw: &mut Raw, key: u128, received: u64, life: u64) -> Result
 }
 
 /// Reads the other end's greeting: the wire's number, what was received there, and its life.
+///
+/// # Errors
+/// The connection is broken, or the first packet is no greeting.
 pub async fn greeted(raw: &mut Raw) -> Result<(u128, u64, u64), WireError> {
     let mut bytes = [0; HEADER];
     raw.reader.read_exact(&mut bytes).await.map_err(broken)?;

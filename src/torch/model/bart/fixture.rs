@@ -55,6 +55,9 @@ struct Summary {
 
 impl Fixture {
     /// Reads a fixture's folder; parameters have this `kind`.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or does not fit the config.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let folder = FixtureFolder::read(path, "make_florence.py", &[], &["loss"])?;
         let model = folder.model()?;

@@ -59,6 +59,9 @@ struct Sample {
 
 impl Fixture {
     /// Reads a fixture's folder; parameters have this `kind`.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or does not fit the config.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let mut inputs =
             vec!["input_ids", "position_ids", "actions", "weights", "state", "embodiment", "noise", "time"];

@@ -67,6 +67,9 @@ struct Summary {
 
 impl Fixture {
     /// Reads a fixture's folder; parameters have this `kind`.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or does not fit the config.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let inputs = ["images", "tokens", "actions", "noise", "time", "start"];
         let folder = FixtureFolder::read(path, "make_policies.py", &inputs, &["loss", "of_samples", "sampled"])?;

@@ -53,6 +53,9 @@ struct Sample {
 
 impl Fixture {
     /// Reads a fixture's folder; parameters have this `kind`.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or does not fit the config.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let folder =
             FixtureFolder::read(path, "make_pi0_fast.py", &["images", "tokens", "answers"], &["loss", "written"])?;

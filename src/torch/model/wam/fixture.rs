@@ -61,6 +61,9 @@ pub(in crate::model) enum Shows {
 
 impl Fixture {
     /// Reads a fixture's folder; parameters have this `kind`.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or does not fit the config.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let mut inputs = vec!["text", "latents", "actions", "video_noise", "action_noise", "video_time", "action_time"];
         inputs.push("start");

@@ -55,6 +55,9 @@ struct Sample {
 
 impl Fixture {
     /// Reads a fixture's folder; parameters have this `kind`.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or does not fit the config.
     pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
         let inputs = ["images", "tokens", "actions", "domain", "noise", "time", "start"];
         let folder = FixtureFolder::read(path, "make_xvla.py", &inputs, &["loss", "of_samples", "sampled"])?;

@@ -341,6 +341,9 @@ impl<'a> Writer<'a> {
 
     /// # Panics
     /// Not all tensors were written.
+    ///
+    /// # Errors
+    /// The file cannot be written, or not made durable.
     pub fn finish(self) -> Result<SavedFile, WeightsError> {
         assert_eq!(self.written, self.end, "bytes of {}", self.saved.name);
         match self.sink {

@@ -120,6 +120,9 @@ impl Fixture {
     }
 
     /// A tensor of the reference.
+    ///
+    /// # Errors
+    /// The fixture has no such tensor.
     pub fn expect(&self, key: &str) -> Result<&Tensor, FixtureError> {
         let missing = || FixtureError::Missing { file: "expected.safetensors", key: key.to_owned() };
         self.expected.get(key).ok_or_else(missing)

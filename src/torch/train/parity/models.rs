@@ -178,6 +178,9 @@ impl Models {
     }
 
     /// The loss, and all gradients into the pools' buffers.
+    ///
+    /// # Errors
+    /// An operator failed, or a document does not fit the model.
     pub fn step(&mut self, documents: &[&Document], scale: f64) -> Result<Loss, ParityError> {
         self.text.grads.zero();
         self.towers.iter_mut().for_each(|(_, tower)| tower.grads.zero());
@@ -219,6 +222,9 @@ impl Models {
     }
 
     /// One of the fixture's steps of AdamW, with the norm clipped over both pools: the loss and the norm before it.
+    ///
+    /// # Errors
+    /// As [`Models::step`].
     pub fn update(&mut self, fixture: &Fixture, documents: &[&Document]) -> Result<(f64, f64), ParityError> {
         let loss = self.step(documents, 1.0 / fixture.num_targets() as f64)?.total;
         let squares = self.pools().map(|(_, grads)| grads.flat().square().sum(Kind::Double).double_value(&[]));

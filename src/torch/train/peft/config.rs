@@ -21,6 +21,9 @@ pub struct AdapterConfig {
 
 impl AdapterConfig {
     /// The adapter of rank `r` beside the module at this path of the module tree, or beside this parameter.
+    ///
+    /// # Errors
+    /// A pattern cannot be read as a regular expression.
     pub fn lora_of(&self, path: &str, r: i64) -> Result<LoraConfig, AdapterError> {
         let alpha = self.alpha_pattern.get(path)?.unwrap_or(self.lora.alpha);
         Ok(LoraConfig { r, alpha, ..self.lora.clone() })

@@ -53,6 +53,9 @@ impl Listed<'_> {
     }
 
     /// A content string as parts.
+    ///
+    /// # Errors
+    /// It has more placeholders than files are listed, or a file's entry is wrong.
     pub fn split(&mut self, text: &str) -> Result<Vec<Part>, DataError> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -128,6 +131,9 @@ impl Listed<'_> {
     }
 
     /// Nothing that is listed may be left.
+    ///
+    /// # Errors
+    /// A list has more files than the messages have placeholders.
     pub fn finish(self) -> Result<Vec<MediaSource>, DataError> {
         let used = |kind: MediaKind| self.media.iter().filter(|source| source.kind() == kind).count();
         let unused = [self.images.len(), self.videos.len(), self.audios.len(), self.contexts.len()];

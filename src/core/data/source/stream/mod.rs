@@ -178,6 +178,9 @@ impl Source {
     }
 
     /// Sample `index` in the order of the files.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged: it is named by its place.
     pub fn read(&self, index: usize) -> Result<Content, BadSample> {
         let (unit, within) = self.unit(index as u64);
         let read = || {

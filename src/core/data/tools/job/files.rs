@@ -12,6 +12,9 @@ use crate::files::if_there;
 pub(in crate::data::tools) const HOME: &str = ".loongforge";
 
 /// One bad sample a line; no file where there is none.
+///
+/// # Errors
+/// The file cannot be written.
 pub fn list_bad(path: &Path, bad: &[BadSample]) -> Result<(), DataError> {
     if bad.is_empty() {
         return if_there(fs::remove_file(path)).map(drop).map_err(|error| DataError::write(path, error));

@@ -86,6 +86,9 @@ impl Job {
     }
 
     /// The job of a folder.
+    ///
+    /// # Errors
+    /// The folder has no job, or its description cannot be read.
     pub fn open(out: &Path) -> Result<Self, DataError> {
         let none = || DataError::file(out, "no shards of `data convert` or `data pack` (no .loongforge/job.json)");
         read_json(&out.join(HOME).join("job.json"))?.ok_or_else(none)
@@ -93,6 +96,9 @@ impl Job {
 
     /// Writes the groups of a share that are not done yet. `work` makes the members of a sample, on `jobs` threads;
     /// `progress` is told of every sample, in order. A bad sample is listed and left out.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
     pub fn write<M: Into<Made> + Send>(
         &self,
         out: &Path,
