@@ -30,6 +30,9 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
         &["pools.foundation.tensor_parallel=3"],
         &[pool, "num_attention_heads is 2", "tensor_parallel=3"],
     );
+    // Of a run with processes one of them says it, once.
+    let said = fixture.start(&["run", "run.yaml", "--processes", "pools.foundation.tensor_parallel=3"]);
+    assert_eq!((said.code, said.err.matches("num_attention_heads is 2").count()), (2, 1), "{}", said.err);
     refused_too(&fixture, &["pools.encoder.tensor_parallel=3"], &["pools.encoder", "tensor_parallel=3"]);
     refused_too(
         &fixture,
