@@ -111,14 +111,14 @@ fn export_adapters(path: &Path, out: &Path, format: Format, averages: bool) -> R
 }
 
 /// Says where the tensors of one network go and what they are called there.
-struct Place {
+struct NetworkFiles {
     naming: Naming,
     prefix: &'static str,
     stem: String,
     max_size: u64,
 }
 
-impl Place {
+impl NetworkFiles {
     fn of(&self, name: &str) -> Option<String> {
         Some(format!("{}{}", self.prefix, self.naming.from_diffusers(name)?))
     }
@@ -126,7 +126,7 @@ impl Place {
 
 impl Format {
     /// Returns where a network goes; `None`: it is left out.
-    fn naming(self, network: Component, checkpoint: &Checkpoint) -> Result<Option<Place>, ExportError> {
+    fn naming(self, network: Component, checkpoint: &Checkpoint) -> Result<Option<NetworkFiles>, ExportError> {
         let has = |name: &str| checkpoint.get(&format!("{}.{name}", network.name)).is_some();
         let is_transformer = network.name.starts_with("transformer");
         let original = match () {
@@ -145,17 +145,17 @@ impl Format {
         Ok(match self {
             Self::Diffusers => {
                 let stem = FilesOf::Network(network).stem();
-                Some(Place { naming: Naming::Diffusers, prefix: "", stem, max_size: MAX_SHARD_SIZE })
+                Some(NetworkFiles { naming: Naming::Diffusers, prefix: "", stem, max_size: MAX_SHARD_SIZE })
             }
             Self::ComfyUi => {
                 let stem = noise.map_or(network.name.to_owned(), |noise| format!("transformer_{noise}"));
                 let prefix = if is_transformer { COMFY_PREFIX } else { "" };
-                Some(Place { naming: original, prefix, stem, max_size: u64::MAX })
+                Some(NetworkFiles { naming: original, prefix, stem, max_size: u64::MAX })
             }
             Self::Original if original == Naming::Wan => {
                 let dir = noise.map_or(String::new(), |noise| format!("{noise}_model/"));
                 let stem = format!("{dir}{}", network.stem);
-                Some(Place { naming: original, prefix: "", stem, max_size: MAX_SHARD_SIZE })
+                Some(NetworkFiles { naming: original, prefix: "", stem, max_size: MAX_SHARD_SIZE })
             }
             Self::Original if is_transformer => {
                 let reason = "only Wan has an original format of its own; that of Qwen-Image is Diffusers'".to_owned();

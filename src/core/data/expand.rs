@@ -6,14 +6,14 @@ use crate::message::Tower;
 
 /// A marker in a rendered text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MarkerSpan {
     pub start: usize,
     pub end: usize,
     pub kind: MediaKind,
 }
 
 /// The markers in a text, in order.
-pub fn find(text: &str, markers: &Markers) -> Vec<Place> {
+pub fn find(text: &str, markers: &Markers) -> Vec<MarkerSpan> {
     let mut places = Vec::new();
     let mut at = 0;
     while let Some(place) = next(text, at, markers) {
@@ -23,12 +23,12 @@ pub fn find(text: &str, markers: &Markers) -> Vec<Place> {
     places
 }
 
-fn next(text: &str, from: usize, markers: &Markers) -> Option<Place> {
+fn next(text: &str, from: usize, markers: &Markers) -> Option<MarkerSpan> {
     let candidates = |kind: MediaKind| {
         let words = &markers.of(kind).words;
         words.iter().filter(|word| !word.is_empty()).filter_map(move |word| {
             let start = from + text[from..].find(word.as_str())?;
-            Some(Place { start, end: start + word.len(), kind })
+            Some(MarkerSpan { start, end: start + word.len(), kind })
         })
     };
     // The longest of those that begin first.
@@ -39,7 +39,7 @@ fn next(text: &str, from: usize, markers: &Markers) -> Option<Place> {
 ///
 /// # Errors
 /// It has others: the template lost one, or a text forged one.
-pub fn check(places: &[Place], expected: impl Iterator<Item = MediaKind> + Clone) -> Result<(), DataError> {
+pub fn check(places: &[MarkerSpan], expected: impl Iterator<Item = MediaKind> + Clone) -> Result<(), DataError> {
     if places.iter().map(|place| place.kind).eq(expected.clone()) {
         return Ok(());
     }
@@ -76,7 +76,7 @@ impl Expanded {
     /// `placeholder` is the token, as text, that features of a tower replace.
     pub fn new<'a>(
         text: &str,
-        places: &[Place],
+        places: &[MarkerSpan],
         expansions: &[Expansion],
         placeholder: impl Fn(Tower) -> &'a str,
     ) -> Self {

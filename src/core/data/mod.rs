@@ -95,8 +95,8 @@ pub use sentencepiece::{PieceKind, SentencePiece, sentence_pieces};
 pub use source::fingerprint;
 pub use source::strict::parse as parse_strictly;
 pub use source::{
-    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, Labeled, MediaSource, Mixture, Part, Place,
-    Question, Source, TextPiece, Turn, Written,
+    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, Labeled, MediaSource, Mixture, Part, Question,
+    SampleLocation, Source, TextPiece, Turn, Written,
 };
 pub use source::{HUB_CARD, HubListing, HubPath, choose_hub_files, hub_cache, hub_snapshot, is_plain_hub_name};
 pub use template::{ChatTemplate, NAMED_TEMPLATES, built_in};

@@ -15,11 +15,11 @@ pub(super) struct Spill {
     file: File,
     capacity: u64,
     len: u64,
-    entries: HashMap<Key, Vec<Place>>,
+    entries: HashMap<Key, Vec<SpilledLevel>>,
 }
 
 /// Describes where one level of an item's features lies.
-struct Place {
+struct SpilledLevel {
     offset: u64,
     shape: Vec<i64>,
     kind: Kind,
@@ -37,7 +37,7 @@ impl Spill {
 
     /// All levels of an item's features. `None` also where the disk fails: the item is encoded again.
     pub fn get(&self, key: &Key) -> Option<Vec<Tensor>> {
-        let read = |place: &Place| {
+        let read = |place: &SpilledLevel| {
             let numel = place.shape.iter().product::<i64>() as usize;
             let mut content = vec![0; numel * place.kind.elt_size_in_bytes()];
             self.file.read_exact_at(&mut content, place.offset).ok()?;
@@ -61,7 +61,7 @@ impl Spill {
                 self.capacity = 0;
                 return;
             }
-            places.push(Place { offset: self.len, shape: tensor.size(), kind: tensor.kind() });
+            places.push(SpilledLevel { offset: self.len, shape: tensor.size(), kind: tensor.kind() });
             self.len += content.len() as u64;
         }
         self.entries.insert(key, places);

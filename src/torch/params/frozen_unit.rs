@@ -19,11 +19,11 @@ pub struct FrozenUnit {
     /// What belongs to rounded values, on the device: float32 scales or maxima, and maxima that are rounded themselves.
     scales: Tensor,
     codes: Tensor,
-    weights: Vec<Place>,
+    weights: Vec<WeightInUnit>,
 }
 
 /// Where a weight lies in its unit.
-struct Place {
+struct WeightInUnit {
     start: i64,
     shape: Vec<i64>,
     /// The start of what was made of it, and its size.
@@ -32,7 +32,7 @@ struct Place {
     matrices: Vec<RowRange>,
 }
 
-impl Place {
+impl WeightInUnit {
     fn of(&self, flat: &Tensor) -> Tensor {
         flat.narrow(0, self.start, self.shape.iter().product()).view(self.shape.as_slice())
     }
@@ -79,7 +79,7 @@ impl FrozenUnit {
         for spec in specs {
             let matrices = matrices(spec);
             let sizes = held.rounding.sizes(&spec.shape, &matrices);
-            weights.push(Place { start: end, shape: spec.shape.clone(), at, sizes, matrices });
+            weights.push(WeightInUnit { start: end, shape: spec.shape.clone(), at, sizes, matrices });
             end += padded(spec.num_elements());
             at.values += padded(sizes.values);
             at.scales += sizes.scales;
@@ -138,7 +138,7 @@ impl FrozenUnit {
     }
 
     /// Fills `into` with the weight at `place` of rounded `values`.
-    fn fill_one(&self, place: &Place, into: &Tensor, values: &Tensor) {
+    fn fill_one(&self, place: &WeightInUnit, into: &Tensor, values: &Tensor) {
         let codes = (place.sizes.codes > 0).then(|| place.codes_of(&self.codes));
         let rounded = Rounded { values: place.values_of(values), scales: place.scales_of(&self.scales), codes };
         fill(self.held.rounding, into, &rounded, &place.matrices);

@@ -21,7 +21,7 @@ struct Block {
     bytes: i64,
     device: Device,
     views: Vec<View>,
-    place: Place,
+    place: BlockLocation,
 }
 
 impl Block {
@@ -32,7 +32,7 @@ impl Block {
     }
 }
 
-enum Place {
+enum BlockLocation {
     Here,
     Leaving(Transfer),
     There(Tensor),
@@ -89,7 +89,7 @@ impl Held {
                 Some((_, _, block)) => block.views.push(view),
                 None => {
                     let device = tensor.device();
-                    let block = Block { bytes: memory.bytes, device, views: vec![view], place: Place::Here };
+                    let block = Block { bytes: memory.bytes, device, views: vec![view], place: BlockLocation::Here };
                     found.push((memory.address, memory.users, block));
                 }
             }
@@ -117,7 +117,7 @@ impl Held {
             let width = first.kind().elt_size_in_bytes() as i64;
             let flat = first.as_strided([block.bytes / width], [1], Some(0)).view_dtype(Kind::Uint8);
             block.views.iter().for_each(|view| self.source.set(view.index, None));
-            block.place = Place::Leaving(transfers.to_host(flat, block.has_integers())?);
+            block.place = BlockLocation::Leaving(transfers.to_host(flat, block.has_integers())?);
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Held {
     /// Returns whether all that is leaving has left.
     pub fn has_left(&self) -> bool {
         self.blocks.iter().all(|block| match &block.place {
-            Place::Leaving(transfer) => transfer.is_done(),
+            BlockLocation::Leaving(transfer) => transfer.is_done(),
             _ => true,
         })
     }
@@ -136,8 +136,8 @@ impl Held {
     /// The device failed.
     pub fn wait_left(&mut self) -> Result<(), NativeError> {
         for block in &mut self.blocks {
-            block.place = match std::mem::replace(&mut block.place, Place::Here) {
-                Place::Leaving(transfer) => Place::There(transfer.wait()?.1),
+            block.place = match std::mem::replace(&mut block.place, BlockLocation::Here) {
+                BlockLocation::Leaving(transfer) => BlockLocation::There(transfer.wait()?.1),
                 other => other,
             };
         }
@@ -150,8 +150,10 @@ impl Held {
     /// The device failed, or has no memory.
     pub fn come_back(&mut self, transfers: &Transfers) -> Result<(), NativeError> {
         for block in &mut self.blocks {
-            block.place = match std::mem::replace(&mut block.place, Place::Here) {
-                Place::There(host) => Place::Returning(transfers.to_device(host, block.has_integers())?),
+            block.place = match std::mem::replace(&mut block.place, BlockLocation::Here) {
+                BlockLocation::There(host) => {
+                    BlockLocation::Returning(transfers.to_device(host, block.has_integers())?)
+                }
                 other => other,
             };
         }
@@ -165,8 +167,8 @@ impl Held {
     pub fn wait_back(&mut self, transfers: &Transfers) -> Result<(), NativeError> {
         let _guard = tch::no_grad_guard();
         for block in &mut self.blocks {
-            match std::mem::replace(&mut block.place, Place::Here) {
-                Place::Returning(transfer) => {
+            match std::mem::replace(&mut block.place, BlockLocation::Here) {
+                BlockLocation::Returning(transfer) => {
                     let (host, flat) = transfer.wait()?;
                     debug_assert_eq!(flat.device(), block.device);
                     transfers.give_back(host);
@@ -184,7 +186,7 @@ impl Held {
 
     /// The tensors. Panics where some are away.
     pub fn into_source(self) -> Source {
-        assert!(self.blocks.iter().all(|block| matches!(block.place, Place::Here)), "tensors are away");
+        assert!(self.blocks.iter().all(|block| matches!(block.place, BlockLocation::Here)), "tensors are away");
         self.source
     }
 }

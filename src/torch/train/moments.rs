@@ -16,7 +16,7 @@ pub(super) struct Moments {
     /// Muon's, float32.
     momentum: StateTensor,
     /// Of each trained parameter, in the store's order.
-    places: Vec<Place>,
+    places: Vec<StateOffset>,
 }
 
 /// A moment in bytes of all parameters that have it.
@@ -27,7 +27,7 @@ struct Bytes {
 
 /// Where the state of this rank's part of a parameter begins among the tensors of its rule.
 #[derive(Clone, Copy)]
-struct Place {
+struct StateOffset {
     rule: Rule,
     at: i64,
 }
@@ -57,9 +57,9 @@ impl Moments {
             };
             let start = *end;
             *end += if rule == Rule::AdamW8bit { num_blocks(len) * MOMENT_BLOCK } else { len };
-            Place { rule, at: if method == OptimizerMethod::AdamW { at } else { start } }
+            StateOffset { rule, at: if method == OptimizerMethod::AdamW { at } else { start } }
         };
-        let places: Vec<Place> = params.trained_ids().enumerate().map(place).collect();
+        let places: Vec<StateOffset> = params.trained_ids().enumerate().map(place).collect();
         if where_to.num_away == places.len() {
             away = [adamw, bytes, muon];
         }
@@ -95,7 +95,7 @@ impl Moments {
 
     /// The state of the trained parameter of this index by what its tensors are called in files.
     pub fn of(&self, index: usize) -> Vec<(&'static str, StateSlice<'_>)> {
-        let Place { rule, at } = self.places[index];
+        let StateOffset { rule, at } = self.places[index];
         let maxima = |number: usize| self.bytes[number].maxima.slice(at / MOMENT_BLOCK, MOMENT_BLOCK);
         let [mean, square] = &self.bytes;
         match rule {

@@ -8,7 +8,7 @@ use super::room::Features;
 use crate::config::TooLong;
 use crate::data::decode::header_size;
 use crate::data::error::DataError;
-use crate::data::expand::{Expanded, Place, check, find};
+use crate::data::expand::{Expanded, MarkerSpan, check, find};
 use crate::data::media::{Expansion, MediaKind};
 use crate::data::source::{Conversation, MediaSource, Part, Turn};
 use crate::message::SampleId;
@@ -111,7 +111,7 @@ impl Processor {
     fn check_images(
         &self,
         text: &str,
-        places: &[Place],
+        places: &[MarkerSpan],
         conversation: &Conversation,
         base: &Path,
     ) -> Result<(), DataError> {

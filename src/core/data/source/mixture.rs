@@ -31,7 +31,7 @@ struct Source {
 
 /// Describes where a sample is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SampleLocation {
     pub source: usize,
     /// Tells how many times the source was gone through before.
     pub epoch: u64,
@@ -81,7 +81,7 @@ impl Mixture {
     }
 
     /// Returns the data set and the index in it of a position. Each set has its share of every block of positions.
-    pub fn place(&self, position: u64) -> Place {
+    pub fn place(&self, position: u64) -> SampleLocation {
         let (block, within) = (position / self.block.len() as u64, position % self.block.len() as u64);
         let (source, rank) = self.block[within as usize];
         let Source { order, per_block } = &self.sources[source as usize];
@@ -89,7 +89,7 @@ impl Mixture {
         let (epoch, index) = (draw / order.len(), draw % order.len());
         let key = [self.seed, u64::from(source), epoch];
         let index = if self.shuffle { order.index(index, &key) } else { index };
-        Place { source: source as usize, epoch, index }
+        SampleLocation { source: source as usize, epoch, index }
     }
 }
 

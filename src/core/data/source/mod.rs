@@ -74,7 +74,7 @@ pub use hub::{HUB_CARD, HubListing, HubPath, choose_hub_files, files_below};
 pub use hub_commit::{hub_cache, hub_snapshot, is_plain_hub_name};
 pub use labeled::Labeled;
 pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
-pub use mixture::{Mixture, Place};
+pub use mixture::{Mixture, SampleLocation};
 pub use pairs::Pair;
 pub use question::Question;
 pub use stream::Source;

@@ -26,7 +26,7 @@ mod wan;
 pub use family::{DitFamily, TransformerConfig};
 pub(super) use maps::outer_map;
 pub use qwen_image::QwenImageConfig;
-pub(super) use rope::{Place, places, rotation};
+pub(super) use rope::{TokenPosition, places, rotation};
 pub(super) use segments::Segments;
 pub(super) use time::{TimeEmbedder, exact_sinusoids};
 pub(super) use wan::{FeedForward, Head, Patches, PromptAttention, SelfAttention, Tables, Time, TwoMaps, block_specs};

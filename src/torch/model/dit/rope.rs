@@ -10,10 +10,10 @@ use crate::model::tower_blocks::{AxialOrder, Rotation};
 const THETA: f64 = 10_000.0;
 
 /// A token's place: frame, row, column.
-pub(in crate::model) type Place = [i64; 3];
+pub(in crate::model) type TokenPosition = [i64; 3];
 
 /// Turns heads of tokens at `places`; `widths` are the channels of each axis, even numbers whose sum is C.
-pub(in crate::model) fn rotation(places: &[Place], widths: [i64; 3], device: Device) -> Rotation {
+pub(in crate::model) fn rotation(places: &[TokenPosition], widths: [i64; 3], device: Device) -> Rotation {
     let flat: Vec<i64> = places.iter().flatten().copied().collect();
     let places_T3 = Tensor::from_slice(&flat).view([-1, 3]).to_kind(Kind::Double);
     let of_axis = |(axis, width): (i64, i64)| {
@@ -26,7 +26,7 @@ pub(in crate::model) fn rotation(places: &[Place], widths: [i64; 3], device: Dev
 }
 
 /// The places of a grid's tokens, frames first: the first at `first`.
-pub(in crate::model) fn places(grid: Grid, first: Place) -> impl Iterator<Item = Place> {
+pub(in crate::model) fn places(grid: Grid, first: TokenPosition) -> impl Iterator<Item = TokenPosition> {
     let [t, h, w] = [grid.t, grid.h, grid.w].map(i64::from);
     let token = move |at: i64| [first[0] + at / (h * w), first[1] + at / w % h, first[2] + at % w];
     (0..t * h * w).map(token)

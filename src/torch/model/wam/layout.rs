@@ -8,7 +8,7 @@ use loongforge_core::message::Grid;
 use tch::{Device, Tensor};
 
 use super::config::{LATENT_ID, Of, RULES, TEXT_ID, WamConfig};
-use crate::model::dit::{Place, Segments, Tables, places, rotation};
+use crate::model::dit::{Segments, Tables, TokenPosition, places, rotation};
 use crate::nn::{CrossAttention, DocumentKeys, Segment, SegmentAttention};
 
 /// Where the places and texts of samples are among those of all.
@@ -139,7 +139,7 @@ fn modulated(frames: &[[i64; 2]]) -> Vec<(i64, i64)> {
     (1..).zip(frames).flat_map(|(row, [first, others])| [(*first, 0), (*others, row)]).collect()
 }
 
-fn turned(config: &WamConfig, samples: &Samples) -> Vec<Place> {
+fn turned(config: &WamConfig, samples: &Samples) -> Vec<TokenPosition> {
     let [rows, columns] = config.frame;
     let grid = |latents: &Range<i64>| {
         let t = (latents.end - latents.start) / config.frame_rows();
@@ -149,7 +149,7 @@ fn turned(config: &WamConfig, samples: &Samples) -> Vec<Place> {
 }
 
 /// Actions turn by their number alone.
-fn actions_turned(count: i64, horizon: i64) -> Vec<Place> {
+fn actions_turned(count: i64, horizon: i64) -> Vec<TokenPosition> {
     (0..count).flat_map(|_| (0..horizon).map(|step| [step, 0, 0])).collect()
 }
 

@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 use super::block::Context;
 use super::config::QwenImageConfig;
 use crate::model::dit::network::Work;
-use crate::model::dit::rope::{Place, places, rotation};
+use crate::model::dit::rope::{TokenPosition, places, rotation};
 use crate::model::dit::sample::Sample;
 use crate::model::dit::segments::Segments;
 use crate::model::dit::share::{Samples, Share, of_tokens};
@@ -40,7 +40,7 @@ struct Rows {
     /// For each row of the attention its row among those of text and, behind them, pictures.
     order: Vec<i64>,
     /// The places of rows of text and of pictures.
-    turned: [Vec<Place>; 2],
+    turned: [Vec<TokenPosition>; 2],
     /// Segments `(tokens, row)` of pictures, of text, and of targets alone.
     pictures: Vec<(i64, i64)>,
     text: Vec<(i64, i64)>,
@@ -110,7 +110,7 @@ impl Rows {
         let next = |is_text: bool| if is_text { text.next() } else { pictures.next() };
         let order = is_text.map(next).map(|row| row.expect("as many rows")).collect();
         let is_target = |(_, row): &(i64, &i64)| self.targets.binary_search(row).is_ok();
-        let taken = |places: &[Place], rows: &[i64]| rows.iter().map(|row| places[*row as usize]).collect();
+        let taken = |places: &[TokenPosition], rows: &[i64]| rows.iter().map(|row| places[*row as usize]).collect();
         Rows {
             num_text,
             num_pictures: own.pictures.len() as i64,
@@ -184,7 +184,7 @@ fn len(rows: &Range<i64>) -> i64 {
 }
 
 /// The places of a sample's rows: of text on all axes alike, behind those of pictures, which are counted from their middle.
-fn turns(sample: &Sample) -> Vec<Place> {
+fn turns(sample: &Sample) -> Vec<TokenPosition> {
     let pictures: Vec<Grid> =
         std::iter::once(sample.grid).chain(sample.conditions.iter().map(|(grid, _)| *grid)).collect();
     let half = |side: u32| i64::from(side / 2);
