@@ -304,7 +304,7 @@ impl LoadedTower {
         self.input.tower
     }
 
-    /// The tower's outputs for all its items of the samples; none without such.
+    /// The tower's outputs for all its items of the samples; none without such. Each level is `[features, D]`.
     pub fn features(&self, samples: &[&Sample]) -> Vec<Tensor> {
         let (model, params) = (&self.model, &self.params);
         let media = samples.iter().flat_map(|sample| &sample.media).filter(|item| item.tower == self.input.tower);

@@ -62,6 +62,7 @@ impl TorchBuffer {
     }
 
     /// The tensor of a received buffer, on `device`. On the CPU it is a view of what was received.
+    /// It has the shape that was sent.
     pub fn into_tensor(buffer: Box<dyn Buffer>, device: Device) -> Tensor {
         if buffer.bytes().is_none() {
             let any = buffer.into_any().downcast::<TorchBuffer>();

@@ -55,7 +55,7 @@ impl FeatureCache {
         spilled.or_else(|| self.folders.get(&tower)?.get(key))
     }
 
-    /// Keeps what a tower has made of an item, in its folder too.
+    /// Keeps what a tower has made of an item, in its folder too. Each level is `[features, D]`.
     pub fn keep(&mut self, tower: Tower, key: Key, features: &[Tensor]) {
         self.insert(key, features);
         self.write(tower, |folder| folder.insert(key, features));

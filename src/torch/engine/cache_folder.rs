@@ -65,6 +65,7 @@ impl CacheFolder {
     }
 
     /// All levels of an item's features. `None` also where the disk fails: the item is encoded again.
+    /// Each level is `[features, D]`.
     pub fn get(&self, key: &Key) -> Option<Vec<Tensor>> {
         if let Some(levels) = self.pending.get(key) {
             return Some(levels.iter().map(Tensor::shallow_clone).collect());
@@ -87,7 +88,7 @@ impl CacheFolder {
         &self.dir
     }
 
-    /// Keeps an item's features, to be written with others.
+    /// Keeps an item's features, to be written with others. Each level is `[features, D]`.
     ///
     /// # Errors
     /// A file cannot be written: see [`CacheFolder::flush`].

@@ -68,6 +68,7 @@ impl FeatureReader {
     }
 
     /// Features of a tower's items, level by level, whose values are the rows of `pixels`.
+    /// Each level is `[features, D]`.
     ///
     /// # Errors
     /// The first item that has none.

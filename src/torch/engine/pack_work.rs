@@ -68,7 +68,7 @@ impl PackUnit {
         self.features.is_none() && !self.is_skipped
     }
 
-    /// The rows of a level of its features; zeros for who has none.
+    /// The rows of a level of its features; zeros for who has none. They are `[features, D]`.
     pub fn level(&self, index: usize, zeros: impl FnOnce(i64) -> Tensor) -> Tensor {
         match self.features.as_ref().filter(|_| !self.is_skipped) {
             Some((_, features)) => features.tensors[index].shallow_clone(),
@@ -152,6 +152,7 @@ impl PackWork {
     }
 
     /// Returns the features' gradients to those who sent them, keeps them in `returned`, and frees the features.
+    /// Gradients are `[features, D]` a level, as the features.
     ///
     /// # Errors
     /// The model has no input from a unit's tower, or a gradient is none that an edge can carry.
@@ -213,6 +214,7 @@ pub(super) struct Return {
 
 impl Return {
     /// Returns the gradients of a unit's features to the encoder of `pool` that has sent them.
+    /// Each level is `[features, D]`.
     ///
     /// # Errors
     /// The gradient is none that the edge can carry; an encoder that is gone is no error.

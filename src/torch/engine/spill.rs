@@ -36,6 +36,7 @@ impl Spill {
     }
 
     /// All levels of an item's features. `None` also where the disk fails: the item is encoded again.
+    /// Each level is `[features, D]`.
     pub fn get(&self, key: &Key) -> Option<Vec<Tensor>> {
         let read = |place: &SpilledLevel| {
             let numel = place.shape.iter().product::<i64>() as usize;
@@ -47,6 +48,7 @@ impl Spill {
     }
 
     /// Writes an item's features, on the CPU, if there is room. Once the disk has failed there is none.
+    /// Each level is `[features, D]`.
     pub fn insert(&mut self, key: Key, features: &[Tensor]) {
         let size = |tensor: &Tensor| tensor.numel() * tensor.kind().elt_size_in_bytes();
         let added: usize = features.iter().map(size).sum();

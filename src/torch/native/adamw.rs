@@ -27,7 +27,7 @@ pub fn adamw(params: &Tensor, rounded: Option<&Tensor>, grad: &Tensor, moments: 
 }
 
 /// Returns the sum of squares of `x`, contiguous float32 on the CPU; summed in float64, in blocks, the same for any number
-/// of threads.
+/// of threads. `x` may have any shape.
 pub fn sum_of_squares(x: &Tensor) -> f64 {
     assert!(is_flat(x) && x.kind() == Kind::Float, "sum_of_squares of {x:?}");
     // SAFETY: the tensor is alive, and kind, layout and device were checked.

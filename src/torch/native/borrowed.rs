@@ -53,6 +53,7 @@ extern "C" fn release<T>(owner: *mut c_void) {
 
 /// Gives a tensor whose memory is borrowed memory of its own with the same contents, under its views and under graphs that
 /// saved them. Returns the number of bytes that were copied: 0 of a tensor that owns its memory.
+/// The tensor may have any shape.
 pub fn own(tensor: &Tensor) -> u64 {
     // SAFETY: the tensor is alive; nobody reads the storage at the same time, since a `Tensor` is not `Sync`.
     let bytes = unsafe { ffi::lf_own(raw(tensor)) };

@@ -3,6 +3,7 @@
 use tch::{Device, Tensor};
 
 /// The elements of a contiguous CPU tensor, in native order, which is little-endian on all our machines.
+/// The tensor may have any shape.
 ///
 /// While the slice lives, nothing may use another handle of the same memory: the rule of libtorch's in-place operators.
 ///
@@ -18,7 +19,7 @@ pub fn bytes_mut(tensor: &mut Tensor) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), len) }
 }
 
-/// As [`bytes_mut`], to read.
+/// As [`bytes_mut`], to read. The tensor may have any shape.
 ///
 /// # Panics
 /// As [`bytes_mut`].

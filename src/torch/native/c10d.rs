@@ -102,7 +102,7 @@ impl Group {
         if group.is_null() { Err(failed(last_error())) } else { Ok(Group { name: name.into(), rank, world, group }) }
     }
 
-    /// In place: the sum over ranks.
+    /// In place: the sum over ranks. The tensor may have any shape.
     ///
     /// # Errors
     /// The collective cannot begin; a rank that is gone is an error of waiting for it.
@@ -111,7 +111,7 @@ impl Group {
         self.begin("all_reduce", unsafe { ffi::lf_all_reduce_sum(self.group, raw(tensor)) })
     }
 
-    /// In place: the greatest over ranks.
+    /// In place: the greatest over ranks. The tensor may have any shape.
     ///
     /// # Errors
     /// As [`Group::all_reduce_sum`].
@@ -121,6 +121,7 @@ impl Group {
     }
 
     /// `output` takes the ranks' inputs one after the other: `world` times the elements of `input`.
+    /// Both may have any shape.
     ///
     /// # Errors
     /// As [`Group::all_reduce_sum`].
@@ -130,6 +131,7 @@ impl Group {
     }
 
     /// `output` takes this rank's part of the sum of the ranks' inputs: `input` has `world` times its elements.
+    /// Both may have any shape.
     ///
     /// # Errors
     /// As [`Group::all_reduce_sum`].
@@ -139,7 +141,7 @@ impl Group {
     }
 
     /// `sent[r]` rows of `input` go to rank `r`, and `taken[r]` rows of `output` come from it, in the order of the ranks.
-    /// Panics where there is not one count a rank.
+    /// Panics where there is not one count a rank. Both are `[rows, …]` with rows of one size.
     ///
     /// # Errors
     /// As [`Group::all_reduce_sum`].
@@ -158,7 +160,7 @@ impl Group {
         })
     }
 
-    /// In place: the values of rank `root`.
+    /// In place: the values of rank `root`. The tensor may have any shape.
     ///
     /// # Errors
     /// As [`Group::all_reduce_sum`].
@@ -167,7 +169,7 @@ impl Group {
         self.begin("broadcast", unsafe { ffi::lf_broadcast(self.group, raw(tensor), root as i32) })
     }
 
-    /// To one rank, which receives it under the same tag.
+    /// To one rank, which receives it under the same tag. The tensor may have any shape.
     ///
     /// # Errors
     /// As [`Group::all_reduce_sum`].
@@ -176,7 +178,7 @@ impl Group {
         self.begin("send", unsafe { ffi::lf_send(self.group, raw(tensor), to as i32, tag) })
     }
 
-    /// In place: what rank `from` sends under this tag, of the same size and kind.
+    /// In place: what rank `from` sends under this tag, of the same size and kind. The tensor may have any shape.
     ///
     /// # Errors
     /// As [`Group::all_reduce_sum`].

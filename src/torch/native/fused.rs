@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor};
 use super::error::last_error;
 use super::ffi::{self, raw};
 
-/// Returns whether these operators take the tensor.
+/// Returns whether these operators take the tensor. Its shape does not count.
 pub fn can_fuse(x: &Tensor) -> bool {
     matches!(x.kind(), Kind::Float | Kind::BFloat16) && x.device() == Device::Cpu
 }
@@ -52,7 +52,7 @@ pub fn norm_rope_parts(x: &Tensor, norm: Option<(&Tensor, f64)>, turn: Option<Tu
     unsafe { Tensor::from_ptr(y) }
 }
 
-/// The GELU of `x` by a tanh. Panics where `can_fuse` is false.
+/// The GELU of `x` by a tanh. Panics where `can_fuse` is false. `x` may have any shape.
 pub fn gelu_tanh(x: &Tensor) -> Tensor {
     assert!(can_fuse(x), "gelu_tanh of {x:?}");
     // SAFETY: the tensor is alive, and its kind and device were checked; the result is new and nobody else's.

@@ -6,12 +6,12 @@ use super::error::last_error;
 use super::ffi::{self, raw};
 
 /// Frees the memory of `tensor`, which begins its storage. Views of it, and graphs that saved them, stay as they are and
-/// are not to be read until [`allocate`].
+/// are not to be read until [`allocate`]. It may have any shape.
 pub fn release(tensor: &Tensor) {
     resize(tensor, 0);
 }
 
-/// Gives `tensor` and its views new memory, with nothing meaningful in it.
+/// Gives `tensor` and its views new memory, with nothing meaningful in it. It may have any shape.
 pub fn allocate(tensor: &Tensor) {
     resize(tensor, (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64);
 }

@@ -24,18 +24,18 @@ pub(super) struct GradUnit {
 }
 
 impl GradBuffer {
-    /// Adds to a parameter's gradient.
+    /// Adds to a parameter's gradient. The gradient has the parameter's shape.
     pub fn add(&mut self, id: ParamId, grad: &Tensor) {
         let _ = self.view(id).shallow_clone().g_add_(grad);
     }
 
-    /// Panics where it is shared out and not being computed.
+    /// Panics where it is shared out and not being computed. It has the parameter's shape.
     pub fn view(&self, id: ParamId) -> &Tensor {
         assert!(self.units.is_empty() || self.units[self.unit_of[id.index()]].is_open, "a gradient is elsewhere");
         &self.views[id.index()]
     }
 
-    /// All sums, or this rank's slices of them.
+    /// All sums, or this rank's slices of them. It is `[len]`.
     pub fn flat(&self) -> &Tensor {
         &self.flat
     }
@@ -65,7 +65,7 @@ impl GradBuffer {
         &self.units[unit].whole
     }
 
-    /// Adds `sum` to this rank's slice `at`, and frees the unit.
+    /// Adds `sum` to this rank's slice `at`, and frees the unit. `sum` is `[len]` of the slice.
     pub fn close(&mut self, unit: usize, at: i64, sum: &Tensor) {
         let _ = self.flat.narrow(0, at, sum.numel() as i64).g_add_(sum);
         let unit = &mut self.units[unit];

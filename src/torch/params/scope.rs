@@ -23,7 +23,7 @@ impl<'a> Scope<'a> {
         Scope { store, prefix: prefix.into(), taken: RefCell::default() }
     }
 
-    /// The leaf of `prefix + name`.
+    /// The leaf of `prefix + name`. It has the shape of its spec.
     pub fn take(&self, name: &str) -> Tensor {
         let id = self.store.id(&format!("{}{name}", self.prefix));
         self.taken.borrow_mut().push(id);

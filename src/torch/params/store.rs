@@ -133,6 +133,7 @@ impl ParamStore {
     }
 
     /// The leaf of parameter `name`, whose values may not be here: see [`ParamStore::value`]. Panics where the model did not declare it.
+    /// It has the shape of its spec.
     pub fn get(&self, name: &str) -> Tensor {
         self.leaf(self.id(name)).shallow_clone()
     }
@@ -168,11 +169,12 @@ impl ParamStore {
     }
 
     /// Returns the tensor that models read: a view of the flat buffer, which autograd takes for a leaf.
+    /// It has the shape of its spec.
     pub fn leaf(&self, id: ParamId) -> &Tensor {
         &self.params[id.0 as usize].leaf
     }
 
-    /// The values of a parameter that is here or in a frozen unit, without a gradient.
+    /// The values of a parameter that is here or in a frozen unit, without a gradient. It has the shape of its spec.
     pub fn value(&self, id: ParamId) -> Tensor {
         let param = &self.params[id.index()];
         param.frozen.map_or_else(|| param.leaf.detach(), |(unit, at)| self.frozen[unit].weight(at))
@@ -185,7 +187,7 @@ impl ParamStore {
         (param.offset, param.len)
     }
 
-    /// All that this rank always has: the buffer, or where replicas share parameters out its slices.
+    /// All that this rank always has: the buffer, or where replicas share parameters out its slices. It is `[len]`.
     pub fn flat(&self) -> &Tensor {
         &self.flat
     }

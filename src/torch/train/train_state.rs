@@ -250,6 +250,7 @@ impl TrainState {
     }
 
     /// In place: the sum over the pool's replicas of a contiguous tensor, which each of them gives.
+    /// The tensor may have any shape.
     ///
     /// # Errors
     /// A replica is gone or did not come in time.

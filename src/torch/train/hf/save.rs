@@ -307,7 +307,7 @@ impl<'a> Writer<'a> {
         &self.order
     }
 
-    /// Writes the next tensor.
+    /// Writes the next tensor. It may have any shape.
     ///
     /// # Errors
     /// The file cannot be written.

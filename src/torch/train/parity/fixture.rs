@@ -119,7 +119,7 @@ impl Fixture {
         })
     }
 
-    /// A tensor of the reference.
+    /// A tensor of the reference. It has the reference's shape.
     ///
     /// # Errors
     /// The fixture has no such tensor.

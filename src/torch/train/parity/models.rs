@@ -111,7 +111,7 @@ impl Models {
         Some((execution, made.outputs))
     }
 
-    /// By tower, its outputs for the documents' items; none without items.
+    /// By tower, its outputs for the documents' items; none without items. Each level is `[features, D]`.
     pub fn features(&self, documents: &[&Document]) -> Vec<Vec<Tensor>> {
         values(&self.encode(documents, false))
     }
