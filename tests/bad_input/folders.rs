@@ -68,7 +68,7 @@ fn resume_goes_on_with_what_was_trained_last() {
     let inspected = fixture.succeeds(&["checkpoint", "inspect", "run"]).out;
     assert!(inspected.contains("after 3 steps"), "{inspected}");
     let said = run(&["train.steps=5", "train.lr=1e-3", "--resume"]);
-    let goes_on = "goes on from run/checkpoints/step-00000003 and leaves step-00000004 in";
+    let goes_on = "continues from run/checkpoints/step-00000003 and leaves step-00000004 in";
     assert!(said.contains(goes_on), "{said}");
     assert_eq!(fixture.read("run/metrics.jsonl").lines().count(), 5);
     // All of what was left is passed.

@@ -29,7 +29,7 @@ pub fn beginning(config: &RunConfig, console: &Console) -> anyhow::Result<Option
         }
         let what = format!(
             "--resume: the run was last resumed from {path}, which is not there any more, and has saved nothing since; name the \
-             checkpoint to go on from with --resume=PATH{}",
+             checkpoint to continue from with --resume=PATH{}",
             listed(&left).map_or(String::new(), |names| format!(" ({} has {names})", dir.display()))
         );
         return Err(UsageError(what).into());
@@ -46,7 +46,7 @@ pub fn tell(checkpoint: &Path, num_steps: u64, config: &RunConfig, console: &Con
     if let Some(names) = listed(&left_by(checkpoint, num_steps, config, false)?) {
         let (checkpoint, dir) = (checkpoint.display(), config.checkpoint.dir.display());
         console.line(&format!(
-            "warning: the run goes on from {checkpoint} and leaves {names} in {dir} aside: --resume without a path continues from \
+            "warning: the run continues from {checkpoint} and leaves {names} in {dir} aside: --resume without a path continues from \
              what this run saves, and --resume=PATH from one of those"
         ));
     }
