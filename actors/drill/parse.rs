@@ -219,6 +219,12 @@ mod tests {
             (&duplicate.verb, duplicate.span),
             (&Fault::Duplicate { rate: Rate::Share(0.1) }, Some(Span::Steps(3)))
         );
+        let audio: PoolName = "audio".parse().unwrap();
+        let of_audio = Target::Process(Pattern { pool: Some(audio), index: Some(1) });
+        assert_eq!(one("audio/1: kill at step 5").target, of_audio);
+        let line = one("audio/* <-> foundation/0: partition at step 5 for 2s").target;
+        assert!(line.covers(ActorId::foundation(0), ActorId::encoder_of(audio, 3)));
+        assert!(!line.covers(ActorId::foundation(0), ActorId::encoder(3)));
         assert!(!one("encoder/* -> foundation/0: flip").target.covers(ActorId::foundation(0), ActorId::encoder(0)));
         assert_eq!(
             one("*->*: delay 10ms..1s").verb,

@@ -35,7 +35,7 @@ fn escape(label: &str) -> String {
 mod tests {
     use super::super::board::tests::{SECOND, board};
     use crate::config::read_yaml;
-    use crate::message::MemoryReport;
+    use crate::message::{ActorId, MemoryReport, Timings};
     use crate::observe::StepMetrics;
     use crate::observe::watch::{Board, News};
     use regex::Regex;
@@ -95,6 +95,16 @@ mod tests {
             let time = rule["for"].as_str().unwrap_or("0m");
             assert!(time.trim_end_matches(['s', 'm', 'h']).parse::<u64>().is_ok(), "{rule}");
         }
+    }
+
+    #[test]
+    fn an_actor_has_the_label_of_its_own_pool() {
+        let mut board = board();
+        let audio = ActorId::encoder_of("audio".parse().unwrap(), 1);
+        board.actors.get(audio).timings = Timings { busy: 0.5, idle: 0.5, ..Timings::default() };
+        let text = board.prometheus(None);
+        let line = "loongforge_actor_busy_ratio{run=\"a \\\"b\\\"\",actor=\"audio/1\",pool=\"audio\"} 0.5";
+        assert!(text.lines().any(|found| found == line), "{text}");
     }
 
     #[test]

@@ -219,6 +219,14 @@ mod tests {
     }
 
     #[test]
+    fn an_actor_has_the_name_of_its_own_pool() {
+        let mut board = board();
+        board.actors.get(ActorId::encoder_of("audio".parse().unwrap(), 1)).state = "waits".into();
+        let text = describe_run(&board.status(), &board.history(), View::PLAIN);
+        assert!(text.lines().any(|line| line.starts_with("audio/1 ") && line.ends_with("  waits")), "{text}");
+    }
+
+    #[test]
     fn lines_fit_and_no_word_is_broken() {
         let mut board = board();
         let edges =
