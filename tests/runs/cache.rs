@@ -3,6 +3,7 @@
 use crate::fixture::{Fixture, Pictures, loss_bits};
 use crate::processes::{losses, num_steps, program, wait_until};
 use crate::resume::{hashes, resume};
+use crate::sound::omni;
 use loongforge::compose::Composition;
 use loongforge::core::config::Loaded;
 use loongforge::core::data::tools::Share;
@@ -147,6 +148,36 @@ fn a_pool_loses_its_encoders_while_the_run_goes_on_and_gets_others() {
     let output = run.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("encoder/1 joins"), "{said}");
+    assert!(program(&fixture, "twin", &common).output().unwrap().status.success());
+    assert_eq!(losses(&fixture, "scaled"), losses(&fixture, "twin"));
+}
+
+/// Beside a pool that is trained.
+#[test]
+fn a_pool_with_a_name_of_its_own_loses_its_encoders_too() {
+    let fixture = omni();
+    let shared = format!("pools.audio.cache_dir={}", fixture.path().join("features").display());
+    let common: [&str; 8] = [
+        "model.audio_encoder.freeze=true",
+        "model.audio_projector.freeze=true",
+        "pools.audio.replicas=1",
+        "pools.audio.threads=1",
+        "data.pack.max_tokens=160",
+        "run.deterministic=true",
+        "train.steps=10",
+        &shared,
+    ];
+    encode(fixture.load(&common), Share::WHOLE);
+    let mut run = program(&fixture, "scaled", &[&common[..], &["--processes"]].concat());
+    let mut run = run.env("LOONGFORGE_FAULTS", "foundation/0@before_commit:1-9999=slow").spawn().unwrap();
+    wait_until(&mut run, || num_steps(&fixture, "scaled") >= 2);
+    let mut scale = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+    scale.args(["scale", "--pool", "audio", "0", "--run"]).arg(fixture.path().join("scaled"));
+    let said = String::from_utf8(scale.output().unwrap().stdout).unwrap();
+    assert_eq!(said, "1 → 0 encoders of the pool audio\n");
+    let output = run.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
     assert!(program(&fixture, "twin", &common).output().unwrap().status.success());
     assert_eq!(losses(&fixture, "scaled"), losses(&fixture, "twin"));
 }
