@@ -34,6 +34,8 @@ PLAIN = {family.config["model_type"]: family.model for family in FAMILIES.values
 # What fixtures hold for us alone, where a model takes its pictures in another form.
 OURS = ("vision_patches", "vision_sizes")
 ALIASES = {"mimo": "Qwen2ForCausalLM"}  # its trunk
+# transformers and PEFT put experts together by the type's name, and know these models by another one.
+TYPES = {"kimi_k2": "deepseek_v3"}
 
 
 def of_prediction_head(name: str, config: dict) -> bool:
@@ -58,8 +60,11 @@ def load(folder: Path):
         tied = {"lm_head.weight", "output.weight"} if config.get("tie_word_embeddings") else set()
         return model, set(left.missing_keys) - tied, set(left.unexpected_keys)
     name = ALIASES.get(kind) or config["architectures"][0]
-    model, info = getattr(transformers, name).from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    cls = getattr(transformers, name)
+    settings = cls.config_class.from_pretrained(folder)
+    settings.model_type = TYPES.get(kind, settings.model_type)
+    model, info = cls.from_pretrained(
+        folder, config=settings, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     unexpected = {key for key in info["unexpected_keys"] if not of_prediction_head(key, config)}
     return model, set(info["missing_keys"]) | {str(key) for key in info["mismatched_keys"]}, unexpected
 

@@ -83,6 +83,8 @@ const QWEN2_MOE_TYPES: &[&str] = &[
     "glm4_moe",
     "glm4_moe_lite",
     "glm_moe_dsa",
+    // DeepSeek-V3, which is what transformers computes it with.
+    "kimi_k2",
     "olmoe",
     "qwen3_moe",
     "qwen3_next",
@@ -247,6 +249,13 @@ mod tests {
         for (model_type, ours, theirs) in cases {
             assert_eq!(TreeNames::of(&json!({ "model_type": model_type })).name(ours), theirs);
         }
+    }
+
+    #[test]
+    fn a_model_under_another_name_has_the_names_of_its_class() {
+        let names = |model_type: &str| TreeNames::of(&json!({ "model_type": model_type }));
+        assert_eq!(names("kimi_k2"), names("deepseek_v3"));
+        assert_ne!(names("kimi_k2"), TreeNames::default());
     }
 
     #[test]
