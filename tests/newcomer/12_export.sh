@@ -8,4 +8,8 @@ loongforge checkpoint export-hf runs/lora_text merged
 loongforge checkpoint verify merged
 loongforge checkpoint diff runs/sft_text/checkpoints/step-00000040 merged | sed -n 1,12p || true
 loongforge checkpoint inspect merged | sed -n 1,12p
-loongforge checkpoint export-gguf merged merged.gguf --dtype q8_0 || true
+# llama.cpp knows the tokenizers of published models; that of the samples is none: a tiny Qwen2 has one.
+cp -r "$SOURCES/src/checkpoint/gguf/goldens/qwen2" published
+loongforge run configs/sft_text.yaml run.name=qwen2 model.load=published model.weights=load '~model.config' '~model.tokenizer' \
+  train.steps=4 train.warmup_steps=1 > /dev/null 2>&1
+loongforge checkpoint export-gguf runs/qwen2 qwen2.gguf --dtype q8_0

@@ -13,3 +13,7 @@ def losses(name):
 print("equal losses:", losses("whole") == losses("killed"), len(losses("whole")))
 PY
 loongforge checkpoint diff runs/whole/checkpoints/step-00000040 runs/killed/checkpoints/step-00000040
+# An encoder of two is killed: the same run with and without it.
+loongforge data digits --out runs/quickstart/data > /dev/null
+loongforge drill configs/quickstart.yaml --faults "encoder/0: kill at step 3" pools.encoder.replicas=2 train.steps=8 train.warmup_steps=2 2>&1 |
+  sed -n '/^injected/,$p'

@@ -1,5 +1,8 @@
 # Documentation, community files
 cd "$SOURCES"
 ls CONTRIBUTING.md CHANGELOG.md CITATION.cff LICENSE .github .github/*
-ls docs docs/tutorials | wc -l
+grep -i 'code of conduct\|contributor covenant' CONTRIBUTING.md
+# The sections of the site, and how many pages each has besides those of evidence.
+awk '/^## /{title=$0} /^- /{count[title]++} END{for (title in count) print title ": " count[title]}' docs/SUMMARY.md | sort
+# Error codes that a section explains.
 grep -c '^## LF' docs/errors.md
