@@ -341,6 +341,20 @@ fn limits_of_data_sets_and_system_messages_arrive() {
 }
 
 #[test]
+fn llama_factorys_training_on_prompts_arrives_in_its_stage() {
+    let of = |stage: &str, is_on: bool| {
+        let lines = format!("model_name_or_path: a/b\nstage: {stage}\ndataset: a\ntrain_on_prompt: {is_on}\n");
+        let imported = import(&lines).unwrap();
+        assert!(missing(&imported).is_empty(), "{:?}", imported.keys);
+        let is_settled = settled(&imported).contains(&"train_on_prompt");
+        (json_of(&imported)["train"]["phase"].clone(), is_settled)
+    };
+    assert_eq!(of("sft", true), (json!("pretrain"), false));
+    assert_eq!(of("sft", false), (json!(null), true));
+    assert_eq!(of("dpo", true), (json!(null), true));
+}
+
+#[test]
 fn llama_factorys_patience_arrives() {
     let of = import(&format!("{FACTORY}eval_strategy: steps\neval_steps: 5\nearly_stopping_steps: 3\n")).unwrap();
     assert_eq!((&json_of(&of)["eval"], missing(&of)), (&json!({ "every_steps": 5, "patience": 3 }), vec![]));

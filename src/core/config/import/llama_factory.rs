@@ -181,9 +181,7 @@ fn data(sheet: &mut Sheet) {
     sheet.copy("cutoff_len", "data.pack.max_tokens");
     rendering(sheet);
     sheet.held_out("val_size");
-    let mask = sheet.is_true("mask_history");
-    sheet.with("mask_history", "train.learn", |_| Ok(if mask { "last" } else { "all" }.into()));
-    sheet.missing("only answers count in the loss of train.phase sft", &["train_on_prompt"]);
+    learned(sheet);
     if sheet.get("max_samples").is_some() && sheet.has_set("eval.path") {
         sheet.note("max_samples limits eval_dataset as well; here eval.max_samples limits evaluations during the run");
     }
@@ -193,6 +191,16 @@ fn data(sheet: &mut Sheet) {
         &["preprocessing_num_workers", "dataloader_num_workers", "overwrite_cache", "streaming", "buffer_size"],
     );
     mixture(sheet);
+}
+
+/// Translates the keys that say which tokens count in the loss.
+fn learned(sheet: &mut Sheet) {
+    let mask = sheet.is_true("mask_history");
+    sheet.with("mask_history", "train.learn", |_| Ok(if mask { "last" } else { "all" }.into()));
+    if sheet.is_true("train_on_prompt") && sheet.get("stage").is_none_or(|stage| stage == "sft") {
+        sheet.with("train_on_prompt", "train.phase", |_| Ok("pretrain".into()));
+    }
+    sheet.settled("it is off, or applies only to stage: sft", &["train_on_prompt"]);
 }
 
 /// Translates the keys that say how conversations are written.
