@@ -1,4 +1,5 @@
-# Images of loongforge.
+# Images of loongforge. CI runs their script, xtask/image.sh, on the tests' build in an empty folder; the images themselves have
+# not been built yet.
 #
 #   docker build -t loongforge .                 GPUs: the CUDA build of libtorch beside the program
 #   docker build -t loongforge --target cpu .    without CUDA
@@ -10,7 +11,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends g++ nasm python
 # The program finds libtorch by the path that it was linked at: it stays the same in the images below.
 WORKDIR /opt/loongforge
 COPY . .
-RUN cargo xtask setup && cargo build --release --features loongforge-core/av1-asm && cp target/release/loongforge . && strip loongforge && rm -rf target
+RUN sh xtask/image.sh && rm -rf target
 
 FROM debian:bookworm-slim AS cpu
 COPY --from=build /opt/loongforge/.libtorch /opt/loongforge/.libtorch

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::tasks::{self, Profile, cargo, quiet_openmp, run};
 use crate::venv::venv;
-use crate::{book, gpu, release, setup, soak, tools, wheel};
+use crate::{book, gpu, image, release, setup, soak, tools, wheel};
 
 /// Seconds of fuzzing, over all targets.
 const FUZZ_SECONDS: &str = "60";
@@ -19,7 +19,7 @@ const CLIENT_TESTS: [&str; 2] = ["a_policy_learns_pads", "unmodified_clients"];
 type Step = (&'static str, fn(&Path) -> Result<ExitCode>);
 
 /// Cheapest and most telling first. The whole must stay within 90 minutes from an empty target folder on two cores.
-pub const STEPS: [Step; 13] = [
+pub const STEPS: [Step; 14] = [
     ("formatting", |root| plain(cargo(root).args(["fmt", "--all", "--check"]))),
     ("dependencies", deny),
     ("tests", |root| tasks::test(root, &[])),
@@ -31,6 +31,7 @@ pub const STEPS: [Step; 13] = [
     ("wheel", |root| wheel::try_wheel(root, Profile::Dev)),
     ("Kubernetes manifests", kubernetes),
     ("release archive", release::try_release),
+    ("image script", image::try_image),
     ("documentation", |root| book::book(root, false)),
     ("robot policies", policies),
     ("soaks", soak::slices),

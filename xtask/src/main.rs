@@ -9,6 +9,7 @@ mod ci;
 mod fetch;
 mod gpu;
 mod house;
+mod image;
 mod libtorch;
 mod modules;
 mod pages;
