@@ -3,14 +3,17 @@
 
 use crate::fixture::Fixture;
 use crate::readme::words;
+use crate::soak::{self, Cell};
 use clap::Parser;
 use clap::error::ErrorKind;
 use loongforge::cli::{Cli, dotted};
 use loongforge::core::config::load_elsewhere;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// What a block that is not run may need: a device, machines, other people's servers and programs, time, or the reader's own files.
 const NEEDS: [&str; 7] = ["gpu", "cluster", "network", "minutes", "yours", "prometheus", "python"];
@@ -178,7 +181,7 @@ fn run(block: &Block, fixture: &Fixture) {
 #[test]
 fn every_block_of_the_documentation_holds() {
     let fixture = Fixture::empty();
-    std::os::unix::fs::symlink(root().join("configs"), fixture.path("configs")).unwrap();
+    symlink(root().join("configs"), fixture.path("configs")).unwrap();
     let (mut counts, mut options, mut wrong) = (BTreeMap::new(), 0, Vec::new());
     for block in blocks() {
         match catch_unwind(AssertUnwindSafe(|| holds(&block, &fixture))) {
@@ -235,4 +238,48 @@ fn holds(block: &Block, fixture: &Fixture) -> (String, usize) {
         }
     };
     (what, options)
+}
+
+/// The commands of blocks, as one script without those that build or never end.
+fn script(blocks: &[Block]) -> String {
+    let is_run = |line: &String| !["cargo xtask", "loongforge serve"].iter().any(|begin| line.starts_with(begin));
+    let plain = |line: String| line.replace('…', "").replace("cargo run --example three_pools --", "three_pools");
+    blocks.iter().flat_map(Block::commands).filter(is_run).map(plain).collect::<Vec<_>>().join("\n")
+}
+
+/// Runs a script in a folder like the repository's root, where the data of the quick start are there.
+fn runs(script: &str) -> Result<Cell, String> {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["configs", "examples", "src"] {
+        symlink(root().join(name), dir.path().join(name)).unwrap();
+    }
+    let programs = Path::new(env!("CARGO_BIN_EXE_loongforge")).parent().unwrap();
+    let others = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{}:{others}", programs.display(), programs.join("examples").display());
+    let whole = format!("set -euo pipefail\nloongforge data digits --out runs/quickstart/data\n{script}\n");
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &whole]).current_dir(dir.path()).env("PATH", path).stdin(Stdio::null());
+    let output = bash.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = said.lines().collect();
+    match output.status.success() {
+        true => Ok(Cell::Passed(format!("{} commands", script.lines().count()))),
+        false => Err(lines[lines.len().saturating_sub(5)..].join(" ")),
+    }
+}
+
+/// The blocks that need nothing but minutes, a page after the other. Those of what a newcomer types are scripts of `tests/newcomer`.
+#[test]
+#[ignore = "soak"]
+fn soak_blocks() {
+    let mut pages = BTreeMap::<PathBuf, Vec<Block>>::new();
+    for block in blocks() {
+        let is_long = block.mark.as_ref().is_some_and(|(word, value)| word == "needs" && value == "minutes");
+        if is_long && block.file != Path::new("docs/evidence/newcomer.md") {
+            pages.entry(block.file.clone()).or_default().push(block);
+        }
+    }
+    let cells = pages.into_iter().map(|(page, blocks)| (page.display().to_string(), script(&blocks)));
+    let cells: Vec<(String, String)> = cells.filter(|(_, script)| !script.is_empty()).collect();
+    soak::run("blocks", &cells, |script| runs(script));
 }
