@@ -19,11 +19,12 @@ const CLIENT_TESTS: [&str; 2] = ["a_policy_learns_pads", "unmodified_clients"];
 type Step = (&'static str, fn(&Path) -> Result<ExitCode>);
 
 /// Cheapest and most telling first. The whole must stay within 90 minutes from an empty target folder on two cores.
-pub const STEPS: [Step; 14] = [
+pub const STEPS: [Step; 15] = [
     ("formatting", |root| plain(cargo(root).args(["fmt", "--all", "--check"]))),
     ("dependencies", deny),
     ("tests", |root| tasks::test(root, &[])),
     ("lints", |root| plain(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))),
+    ("API examples", |root| plain(cargo(root).args(["test", "--quiet", "--workspace", "--doc"]))),
     ("quick start", |root| {
         tasks::quickstart(root, Profile::Dev, &["train.steps=20".into(), "train.warmup_steps=2".into()])
     }),

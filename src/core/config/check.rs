@@ -279,6 +279,13 @@ fn key_with_word(word: &str, properties: &Map<String, Value>, path: &str) -> Opt
 
 /// Returns the key that another trainer calls `name`, or whose last part is `name`: the one that shares most of its path with the
 /// section `near`, then the first of the least nested ones, of parts and pools that of the foundation.
+///
+/// ```
+/// use loongforge_core::config::key_called;
+///
+/// assert_eq!(key_called("learning_rate", "").as_deref(), Some("train.lr"));
+/// assert_eq!(key_called("frobnicate", ""), None);
+/// ```
 pub fn key_called(name: &str, near: &str) -> Option<String> {
     if let Some((ours, _)) = foreign::ours(name) {
         return Some(ours.to_owned());

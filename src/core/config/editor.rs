@@ -8,6 +8,11 @@ use super::shape::{SCHEMA, short_key};
 ///
 /// No key is required, since other files of the `defaults` list and the command line may set it, and `${…}` may stand for any
 /// value.
+///
+/// ```
+/// let schema = loongforge_core::config::editor_schema();
+/// assert_eq!(schema["$defs"]["Train"]["properties"]["steps"]["anyOf"][1]["type"], "string");
+/// ```
 pub fn editor_schema() -> Value {
     let mut schema = SCHEMA.clone();
     schema["title"] = json!("A config of loongforge");

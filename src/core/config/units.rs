@@ -13,6 +13,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::Address;
 
 /// A number of bytes, written `64MiB`, `1.5GiB`, `500kB` or `100B`.
+///
+/// ```
+/// use loongforge_core::config::Size;
+///
+/// assert_eq!("64MiB".parse::<Size>(), Ok(Size::from_mib(64)));
+/// assert!("64".parse::<Size>().is_err());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(u64);
 

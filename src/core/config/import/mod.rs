@@ -105,6 +105,13 @@ pub enum ImportError {
 /// Translates a config or a launch script. Of what it names only configs are read: those of DeepSpeed, a model's `config.json`,
 /// LLaMA-Factory's `dataset_info.json`, and those that commands of LLaMA-Factory, ms-swift, VeOmni, torchtitan and musubi-tuner name.
 ///
+/// ```
+/// let text = "model_name_or_path: org/model\nstage: sft\ndataset: a\nlearning_rate: 1e-4\n";
+/// let imported = loongforge_core::config::import(text).unwrap();
+/// assert_eq!((imported.from, imported.keys.len()), ("LLaMA-Factory", 4));
+/// assert!(imported.yaml.contains("load: org/model"));
+/// ```
+///
 /// # Errors
 /// It is neither, or of no trainer that is known here.
 pub fn import(text: &str) -> Result<Imported, ImportError> {
