@@ -219,6 +219,24 @@ fn check_shows_where_values_come_from() {
 }
 
 #[test]
+fn shells_man_pages_and_editors_know_every_command_and_key() {
+    let fixture = Fixture::empty();
+    for shell in ["bash", "zsh", "fish"] {
+        let said = fixture.succeeds(&["completions", shell]);
+        assert!(["serve-policy", "export-gguf"].iter().all(|command| said.out.contains(command)), "{shell}");
+    }
+    fixture.succeeds(&["completions", "--man", "man"]);
+    for page in ["loongforge.1", "loongforge-run.1", "loongforge-data-pack.1"] {
+        assert!(fixture.read(&format!("man/{page}")).contains("Examples:"), "{page}");
+    }
+    fixture.fails(&["completions"], 2, &["name a shell", "--man"]);
+    let schema: serde_json::Value = serde_json::from_str(&fixture.succeeds(&["schema"]).out).unwrap();
+    assert!(schema["properties"]["train"].is_object() && schema["$defs"]["Lora"].is_object(), "{schema}");
+    // What other trainers call it.
+    assert_eq!(fixture.succeeds(&["train", "--help"]).out, fixture.succeeds(&["run", "--help"]).out);
+}
+
+#[test]
 fn what_check_prints_is_a_config() {
     let fixture = Fixture::new();
     let yaml = fixture.succeeds(&["check", "run.yaml", "train.lr=1e-4", "--format", "yaml"]).out;
