@@ -54,11 +54,13 @@ pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
     }
     let cameras = &policy.spec().cameras;
     let image = |(name, path): &(String, PathBuf)| {
-        let is_named = |camera: &&String| *camera == name || camera.rsplit('.').next() == Some(name);
-        let camera = cameras.iter().find(is_named);
-        let camera = camera.with_context(|| {
-            format!("--image {name}: the policy has no such camera; its cameras are {}", cameras.join(", "))
-        })?;
+        let is_alike = |camera: &&String| camera.rsplit('.').next() == Some(name.as_str());
+        let whole = cameras.iter().find(|camera| *camera == name);
+        let alike: Vec<&String> = whole.map_or_else(|| cameras.iter().filter(is_alike).collect(), |one| vec![one]);
+        let &[camera] = alike.as_slice() else {
+            let many = if alike.is_empty() { "no such camera" } else { "several such cameras" };
+            anyhow::bail!("--image {name}: the policy has {many}; its cameras are {}", cameras.join(", "));
+        };
         let picture = read_rgb(&Locator::File(path.display().to_string()), Path::new(""), &Limits::NONE)?;
         Ok((camera.clone(), picture))
     };

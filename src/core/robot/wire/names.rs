@@ -172,14 +172,16 @@ impl Names {
         }
     }
 
-    /// What a field is by its name alone.
+    /// What a field is by its name alone: a camera by the whole of its name, or by a last part that no other camera has.
     fn usual(&self, path: &str) -> Option<Part> {
         // `instructions/0` is the first of a list of one.
         let name = short(path.strip_suffix("/0").unwrap_or(path));
-        let mut cameras = self.spec.cameras.iter().enumerate();
-        let named = cameras.find(|(_, camera)| *camera == path || short(camera) == name);
+        let cameras = &self.spec.cameras;
+        let whole = cameras.iter().position(|camera| camera == path);
+        let mut alike = (0..cameras.len()).filter(|&number| short(&cameras[number]) == name);
+        let named = whole.or_else(|| alike.next().filter(|_| alike.next().is_none()));
         match named {
-            Some((number, _)) => Some(Part::Camera(number)),
+            Some(number) => Some(Part::Camera(number)),
             None if name == "state" => Some(Part::State),
             None if PROMPTS.contains(&name) => Some(Part::Prompt),
             None if name == BEGUN => Some(Part::Begun),

@@ -164,6 +164,22 @@ fn rules_say_what_fields_are() {
     assert!(names("a").contains("FIELD=PART"));
 }
 
+#[test]
+fn cameras_whose_names_end_alike_go_by_their_whole_names() {
+    let cameras = ["observation.images.left.rgb", "observation.images.right.rgb"].map(str::to_owned);
+    let spec = crate::robot::PolicySpec { cameras: cameras.to_vec(), ..pads::spec("test") };
+    let names = Names::new(&spec, &[], &cameras[..1], None).unwrap();
+    let heard = |field: &'static str| {
+        let message = observation(|all| all[0].0 = Value::Text(field));
+        let value = read(&message).unwrap();
+        let given = super::fields::fields(&value, Keys::Bytes).unwrap();
+        names.observation(&given)
+    };
+    assert_eq!(heard("observation.images.right.rgb").unwrap().images[0].0, cameras[1]);
+    let error = heard("images/rgb").unwrap_err();
+    assert!(error.contains("images/rgb: unknown field"), "{error}");
+}
+
 fn vla_eval(kind: &str, payload: Value<'_>, seq: i128) -> Vec<u8> {
     write(&map([
         ("type", Value::Text(kind)),
