@@ -3,7 +3,7 @@
 use super::UsageError;
 use crate::model::hub_data::fetch_paths;
 use crate::policy::judge::judge_pads;
-use crate::policy::open_loop::open_loop;
+use crate::policy::open_loop::{expect_cameras, open_loop};
 use crate::policy::{Choice, Purpose, Wanted, open};
 use clap::Args;
 use loongforge_core::data::lerobot::Set;
@@ -64,6 +64,7 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
         let [count, every] = [args.num_episodes, args.every].map(|count| count.map(|count| count as usize));
         fetch_paths(set.to_str()).map_err(UsageError::of)?;
         let set = Arc::new(Set::open(set).map_err(UsageError::of)?);
+        expect_cameras(policy.spec(), &set, &args.camera).map_err(UsageError)?;
         let found = open_loop(policy, &set, count.unwrap_or(NUM_EPISODES), every, &args.camera);
         let found = found.map_err(UsageError::of_any)?;
         println!("{}", found.text());

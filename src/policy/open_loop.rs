@@ -4,7 +4,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use loongforge_core::data::lerobot::{Set, Step};
 use loongforge_core::data::{InProcess, Limits};
 use loongforge_core::observe::{Curve, plot};
-use loongforge_core::robot::{ACTION, Moment, Observation, Policy, STATE};
+use loongforge_core::robot::{ACTION, Moment, Observation, Policy, PolicySpec, STATE};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -98,18 +98,48 @@ pub fn open_loop(
     Ok(found)
 }
 
+/// Sees to it that pairs of [`open_loop`] name cameras of the set and of the policy, each once.
+///
+/// # Errors
+/// The reason, with the pair.
+pub fn expect_cameras(spec: &PolicySpec, set: &Set, cameras: &[(String, String)]) -> Result<(), String> {
+    let known: Vec<&str> = set.info().cameras().map(|feature| feature.key.as_str()).collect();
+    for (at, (key, name)) in cameras.iter().enumerate() {
+        let refused = |reason: String| Err(format!("--camera {key}={name}: {reason}"));
+        if !known.contains(&key.as_str()) {
+            return refused(format!("the data set has no camera {key}; its cameras are {}", known.join(", ")));
+        }
+        if !spec.cameras.contains(name) {
+            return refused(format!("the policy has no camera {name}; its cameras are {}", spec.cameras.join(", ")));
+        }
+        if let Some((key, name)) = cameras[..at].iter().find(|(other, taken)| other == key || taken == name) {
+            return refused(format!("another option already maps {key} to {name}"));
+        }
+    }
+    Ok(())
+}
+
+/// The set's camera that is a camera of the policy: the one that is mapped to it, of those that the set has, or the one of its name,
+/// unless that is mapped to another.
+fn key_of<'a>(set: &Set, camera: &'a str, cameras: &'a [(String, String)]) -> Option<&'a str> {
+    let is_there = |key: &str| set.info().cameras().any(|feature| feature.key == key);
+    let mapped = cameras.iter().find(|(key, name)| name == camera && is_there(key));
+    let is_another = cameras.iter().any(|(key, _)| key == camera);
+    match mapped {
+        Some((key, _)) => Some(key.as_str()),
+        None => (!is_another && is_there(camera)).then_some(camera),
+    }
+}
+
 fn observe(step: &Step, names: &[String], state_width: usize, cameras: &[(String, String)]) -> Result<Observation> {
-    let key = |camera: &String| {
-        let mapped = cameras.iter().find(|(_, name)| name == camera).map(|(key, _)| key);
-        mapped.unwrap_or(camera).clone()
-    };
-    let picture = |camera: &String| {
-        let frames = step.pictures(&key(camera), &[0], &InProcess, &Limits::NONE)?;
-        Ok((camera.clone(), frames.into_iter().next().context("a frame")?))
-    };
+    let mut images = Vec::new();
     // A camera that the set lacks is masked, as it was in training.
-    let there = |camera: &&String| step.set().info().feature(&key(camera)).is_some();
-    let images = names.iter().filter(there).map(picture).collect::<Result<_>>()?;
+    for camera in names {
+        if let Some(key) = key_of(step.set(), camera, cameras) {
+            let frames = step.pictures(key, &[0], &InProcess, &Limits::NONE)?;
+            images.push((camera.clone(), frames.into_iter().next().context("a frame")?));
+        }
+    }
     let state = if state_width > 0 { step.numbers(STATE)? } else { Vec::new() };
     Ok(Observation { images, state, prompt: step.task()?.to_owned(), begun: Vec::new() })
 }
@@ -170,5 +200,67 @@ impl OpenLoop {
             plot(&folder.join(format!("{plain}.png")), &format!("{ACTION} {name}, first episode"), "frame", &curves)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use image::RgbImage;
+    use loongforge_core::data::lerobot::{Feature, SetWriter, Value};
+    use loongforge_core::robot::pads;
+
+    use super::*;
+
+    /// A set of one frame with these cameras.
+    fn set(folder: &Path, cameras: &[&str]) -> Set {
+        let mut features: Vec<Feature> = cameras.iter().map(|key| Feature::images(key, 2, 2)).collect();
+        features.push(Feature::vector(ACTION, &["x"]));
+        let mut writer = SetWriter::create(folder, 10, "arm", features).unwrap();
+        let picture = RgbImage::new(2, 2);
+        let mut values: Vec<(&str, Value<'_>)> = cameras.iter().map(|&key| (key, Value::Picture(&picture))).collect();
+        values.push((ACTION, Value::Numbers(&[0.5])));
+        writer.add_frame(&values).unwrap();
+        writer.end_episode("go").unwrap();
+        writer.finish().unwrap();
+        Set::open(folder).unwrap()
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|&(key, name)| (key.to_owned(), name.to_owned())).collect()
+    }
+
+    /// As in training, where several sets have cameras of other names.
+    #[test]
+    fn cameras_are_those_that_the_set_has() {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let (mapped, own) = (set(folders[0].path(), &["top", "wrist"]), set(folders[1].path(), &["base"]));
+        let cameras = pairs(&[("side", "base"), ("top", "base"), ("wrist", "left")]);
+        for (set, camera, expected) in [
+            (&mapped, "base", Some("top")),
+            (&own, "base", Some("base")),
+            (&mapped, "left", Some("wrist")),
+            (&mapped, "wrist", None),
+            (&own, "left", None),
+        ] {
+            assert_eq!(key_of(set, camera, &cameras), expected, "{camera}");
+        }
+    }
+
+    #[test]
+    fn pairs_that_name_no_camera_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let set = set(folder.path(), &["top", "wrist"]);
+        let spec = PolicySpec { cameras: vec!["base".to_owned(), "left".to_owned()], ..pads::spec("test") };
+        assert_eq!(expect_cameras(&spec, &set, &pairs(&[("top", "base"), ("wrist", "left")])), Ok(()));
+        let cases: [(&[(&str, &str)], &str); 4] = [
+            (&[("side", "base")], "--camera side=base: the data set has no camera side; its cameras are top, wrist"),
+            (&[("top", "bse")], "--camera top=bse: the policy has no camera bse; its cameras are base, left"),
+            (&[("top", "base"), ("wrist", "base")], "--camera wrist=base: another option already maps top to base"),
+            (&[("top", "base"), ("top", "left")], "--camera top=left: another option already maps top to base"),
+        ];
+        for (given, part) in cases {
+            let error = expect_cameras(&spec, &set, &pairs(given)).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
     }
 }
