@@ -41,7 +41,7 @@ impl Videos {
             self.forget(&cell);
         }
         video
-            .and_then(|video| video.frames(seconds, TOLERANCE, decoder, limits))
+            .and_then(|video| video.frames(seconds, tolerance(seconds), decoder, limits))
             .map_err(|reason| DataError::image(path, reason))
     }
 
@@ -61,5 +61,29 @@ impl Videos {
             open.pop_front();
         }
         cell
+    }
+}
+
+/// Seconds by which frames may be off these times. Sets have times in float32, which rounds those of an episode of half an hour by more
+/// than is allowed of others.
+fn tolerance(seconds: &[f64]) -> f64 {
+    TOLERANCE + seconds.iter().copied().fold(0.0, f64::max) * f64::from(f32::EPSILON) / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounded_times_of_long_episodes_are_within_the_tolerance() {
+        // Of 50 minutes at 30 frames per second.
+        let off = |frame: u32| {
+            let time = f64::from(frame) / 30.0;
+            let stored = f64::from(time as f32);
+            ((stored - time).abs(), tolerance(&[0.0, stored]))
+        };
+        assert!((0..90_000).all(|frame| off(frame).0 < off(frame).1));
+        assert!((0..90_000).any(|frame| off(frame).0 > TOLERANCE));
+        assert!(tolerance(&[10.0]) < 1.01 * TOLERANCE);
     }
 }
