@@ -57,6 +57,7 @@ fn compare(key: &str, theirs: &Value, ours: &Value, differences: &mut Vec<String
                     "use_relative_actions",
                     "relative_exclude_joints",
                     "action_feature_names",
+                    "action_decode_transform",
                 ];
                 key.is_empty() && names.contains(&name.as_str())
             };

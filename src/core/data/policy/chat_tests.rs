@@ -284,6 +284,7 @@ fn what_is_not_implemented_is_named() {
         (&|it| it["sizes"]["max_num_embodiments"] = 10.into(), "the number 10, but `max_num_embodiments` is 10"),
         (&|it| it["sizes"]["image_crop_size"] = json!([224, 224]), "`image_crop_size`"),
         (&|it| it["action_decode_transform"] = "libero".into(), "`action_decode_transform`"),
+        (&|it| it["embodiment_tag"] = "libero_sim".into(), "set `action_decode_transform` to null"),
         (&|it| it["input_features"] = json!({ "observation.state": { "type": "STATE", "shape": [3] } }), "no camera"),
         (
             &|it| it["sizes"]["backbone_config"]["vision_config"]["patch_size"] = 16.into(),

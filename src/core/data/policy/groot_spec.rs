@@ -19,6 +19,11 @@ use crate::message::Tower;
 /// Keys of random changes of training pictures, which are of no use to a policy that acts.
 const CHANGES: [&str; 3] = ["random_rotation_angle", "color_jitter_params", "extra_augmentation_config"];
 
+/// The key of what lerobot does with actions behind the policy, and the embodiment for which it does something where the key is absent
+/// or `auto`.
+const DECODING: &str = "action_decode_transform";
+const SIMULATED: &str = "libero_sim";
+
 /// # Errors
 /// The reason: a key that is missing, wrong or not implemented.
 pub fn read(config: &Json) -> Result<SampleSpec, String> {
@@ -26,7 +31,7 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
     let keys = groot_keys(config);
     let relative = flag(config, "use_relative_actions")? || flag(keys, "use_relative_action")?;
     // Actions that a simulator has other signs for.
-    only(config, "action_decode_transform", &[Json::Null, "auto".into()])?;
+    only(config, DECODING, &[Json::Null, "auto".into()])?;
     let groot = Groot { version: GrootVersion::of(config).unwrap_or(GrootVersion::N1_7) };
     let framing = Framing::of(groot.version, keys)?;
     only(keys, "use_mean_std", &[Json::Null, false.into()])?;
@@ -46,6 +51,14 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         Json::Null => NEW,
         tag => tag.as_str().ok_or_else(|| format!("`embodiment_tag` is {tag}, not a name"))?,
     };
+    // lerobot's default turns the gripper of this one around.
+    let is_auto = config.get(DECODING).is_none_or(|own| own == "auto");
+    if groot.version == GrootVersion::N1_7 && tag == SIMULATED && is_auto {
+        return Err(format!(
+            "`embodiment_tag` is {SIMULATED:?}, whose gripper lerobot turns around unless `{DECODING}` is null; that \
+             is not implemented: set `{DECODING}` to null"
+        ));
+    }
     let spec = SampleSpec {
         family: Family::Groot,
         horizon: size(keys, "action_horizon", horizon)?,
@@ -100,6 +113,14 @@ pub fn read_with(config: &Json, options: &PolicyOptions) -> Result<SampleSpec, S
     read(&config)
 }
 
+/// Puts the embodiment into `config`, and into one of lerobot's that nothing is done with its actions which is not done here.
+pub fn put_embodiment(tag: &str, config: &mut Json) {
+    config["embodiment_tag"] = tag.into();
+    if tag == SIMULATED && !config["type"].is_null() {
+        config[DECODING] = Json::Null;
+    }
+}
+
 /// Puts cameras that `config` does not name into it.
 pub fn put_cameras(spec: &SampleSpec, config: &mut Json) {
     let [rows, columns] = spec.pictures.resolution;
@@ -135,5 +156,24 @@ pub fn numbered(spec: SampleSpec, groot: Groot, name: &str, number: i64) -> Resu
         false => {
             Err(format!("embodiment {name:?} has the number {number}, but `max_num_embodiments` is {num_embodiments}"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lerobot_leaves_actions_of_a_trained_policy_alone() {
+        let put = |tag: &str, mut config: Json| {
+            put_embodiment(tag, &mut config);
+            config
+        };
+        let expected = json!({ "type": "groot", "embodiment_tag": SIMULATED, DECODING: null });
+        assert_eq!(put(SIMULATED, json!({ "type": "groot", DECODING: "auto" })), expected);
+        assert_eq!(put(SIMULATED, json!({ "type": "groot" })), expected);
+        assert_eq!(put(NEW, json!({ "type": "groot" })), json!({ "type": "groot", "embodiment_tag": NEW }));
+        // NVIDIA's has no such key.
+        assert_eq!(put(SIMULATED, json!({})), json!({ "embodiment_tag": SIMULATED }));
     }
 }

@@ -355,7 +355,7 @@ impl PolicyMaker {
             Some((tag, _)) => {
                 config["normalization_mapping"] =
                     serde_json::json!({ "VISUAL": "IDENTITY", "STATE": "IDENTITY", "ACTION": "IDENTITY" });
-                config["embodiment_tag"] = tag.clone().into();
+                groot_spec::put_embodiment(tag, config);
                 if let Some(keys) = config.as_object_mut().filter(|keys| keys.contains_key("type")) {
                     keys.shift_remove("dtype");
                 }
