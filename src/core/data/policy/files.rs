@@ -17,6 +17,8 @@ use crate::files;
 
 const BEFORE: &str = "policy_preprocessor";
 const AFTER: &str = "policy_postprocessor";
+/// FastWAM's step that makes signs of numbers of actions, which its `config.json` names as well.
+const TOGGLE: &str = "fastwam_action_toggle_processor";
 /// Bytes of a file of statistics.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -113,11 +115,17 @@ impl Saved {
 
     fn take_normalizer(&mut self, path: &Path, step: &Json) -> Result<(), DataError> {
         let wrong = |reason: String| DataError::file(path, reason);
+        check_normalizer(&step["config"]).map_err(wrong)?;
+        let modes = &step["config"]["norm_map"];
         for (kind, mode) in [("STATE", &mut self.state), ("ACTION", &mut self.action)] {
-            let name = step["config"]["norm_map"][kind].as_str();
-            *mode = name
-                .map(|it| named(it).ok_or_else(|| wrong(format!("norm_map.{kind} is {it:?}, which is not supported"))))
-                .transpose()?;
+            *mode = match &modes[kind] {
+                // lerobot leaves a kind as it is that the map lacks.
+                Json::Null => modes.is_object().then_some(Normalization::Identity),
+                name => {
+                    let found = name.as_str().and_then(named);
+                    Some(found.ok_or_else(|| wrong(format!("norm_map.{kind} is {name}, which is not supported")))?)
+                }
+            };
         }
         // lerobot writes no file where there are no statistics.
         let needs = [self.state, self.action].iter().flatten().any(|mode| *mode != Normalization::Identity);
@@ -149,6 +157,27 @@ impl Saved {
     }
 }
 
+/// # Errors
+/// The reason: a normalizer does what is not implemented.
+fn check_normalizer(config: &Json) -> Result<(), String> {
+    let (eps, keys, pictures) = (&config["eps"], &config["normalize_observation_keys"], &config["norm_map"]["VISUAL"]);
+    if !eps.is_null() && *eps != 1e-8 {
+        return Err(format!("normalizer_processor: eps is {eps}, but only 1e-8 is implemented"));
+    }
+    if !pictures.is_null() && pictures != "IDENTITY" {
+        return Err(format!("normalizer_processor: norm_map.VISUAL is {pictures}, but only IDENTITY is implemented"));
+    }
+    let has_state = keys.as_array().is_some_and(|keys| keys.iter().any(|key| key == "observation.state"));
+    match keys.is_null() || has_state {
+        true => Ok(()),
+        false => Err(format!(
+            "normalizer_processor: normalize_observation_keys is {:.200}, but a state that is not normalized is \
+             implemented only as norm_map.STATE: IDENTITY",
+            keys.to_string()
+        )),
+    }
+}
+
 /// Sees to it that what a model in `folder` does behind its policy is what is done here.
 ///
 /// # Errors
@@ -160,13 +189,17 @@ pub fn check_after(folder: &Path) -> Result<(), DataError> {
     }
     let bytes = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(&path, error))?;
     let json: Json = serde_json::from_slice(&bytes).map_err(|error| DataError::file(&path, error))?;
-    let known = ["unnormalizer_processor", "absolute_actions_processor", "device_processor"];
-    let names = json["steps"].as_array().into_iter().flatten();
-    let mut names = names.map(|step| step["registry_name"].as_str().unwrap_or_default());
-    match names.find(|name| !known.contains(name)) {
-        Some(other) => Err(DataError::file(&path, format!("has the step {other:?}, which is not implemented"))),
-        None => Ok(()),
+    let wrong = |reason: String| DataError::file(&path, reason);
+    for step in json["steps"].as_array().into_iter().flatten() {
+        match step["registry_name"].as_str().unwrap_or_default() {
+            name @ (groot_files::UNPACK | groot_files::DECODE) => {
+                groot_files::check_restored(name, &step["config"]).map_err(wrong)?;
+            }
+            "unnormalizer_processor" | "absolute_actions_processor" | "device_processor" | TOGGLE => {}
+            other => return Err(wrong(format!("has the step {other:?}, which is not implemented"))),
+        }
     }
+    Ok(())
 }
 
 /// Reads the statistics in `file`, which is in the folder of the preprocessor at `path`.
@@ -296,8 +329,7 @@ fn after(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Vec<Json> {
     };
     let absolute = has_step.then_some(absolute);
     let toggled = spec.frames.as_ref().map(|frames| &frames.toggled).filter(|toggled| !toggled.is_empty());
-    let toggle =
-        toggled.map(|toggled| step("fastwam_action_toggle_processor", json!({ "toggle_dimensions": toggled })));
+    let toggle = toggled.map(|toggled| step(TOGGLE, json!({ "toggle_dimensions": toggled })));
     std::iter::once(restore).chain(absolute).chain(toggle).chain([device("cpu")]).collect()
 }
 

@@ -10,8 +10,8 @@ use crate::data::lerobot::Stats;
 
 pub const PACK: &str = "groot_n1_7_pack_inputs_v1";
 pub const ENCODE: &str = "groot_n1_7_vlm_encode_v1";
-const DECODE: &str = "groot_n1_7_action_decode_v1";
-const UNPACK: &str = "groot_action_unpack_unnormalize_v2";
+pub const DECODE: &str = "groot_n1_7_action_decode_v1";
+pub const UNPACK: &str = "groot_action_unpack_unnormalize_v2";
 /// Those with statistics in a file beside them.
 pub const HAVE_STATS: [&str; 2] = [PACK, UNPACK];
 
@@ -101,6 +101,18 @@ pub fn check_encode(config: &Json) -> Result<(), String> {
     same("crop_fraction", Json::Null)?;
     same("use_albumentations", json!(false))?;
     same("letter_box_transform", json!(false))
+}
+
+/// Of a step that restores actions, [`UNPACK`] or [`DECODE`].
+///
+/// # Errors
+/// The reason: the step does what is not implemented.
+pub fn check_restored(step: &str, config: &Json) -> Result<(), String> {
+    let same = |key: &str, value: Json| expect(step, config, key, &value);
+    same("normalize_min_max", json!(true))?;
+    same("clip_normalized_action", json!(true))?;
+    same("libero_gripper_action", json!(false))?;
+    same("action_decode_transform", Json::Null)
 }
 
 /// Absent is as `value`.

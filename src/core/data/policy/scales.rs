@@ -53,6 +53,7 @@ pub fn find(
     kept: Option<&Kept>,
 ) -> Result<Scales, DataError> {
     let saved = files::read(folder)?;
+    files::check_after(folder)?;
     if let Some((relative, exclude, names)) = saved.as_ref().and_then(|saved| saved.relative.clone()) {
         (spec.relative, spec.exclude) = (relative, exclude);
         spec.action_names = if names.is_empty() { std::mem::take(&mut spec.action_names) } else { names };
@@ -192,7 +193,6 @@ fn of_xvla(
     relative: bool,
 ) -> Result<Rules, DataError> {
     let wrong = |reason: String| DataError::file(folder, reason);
-    files::check_after(folder)?;
     if relative {
         return Err(wrong("X-VLA does not support actions relative to the state (policy.relative_actions)".to_owned()));
     }

@@ -51,3 +51,47 @@ fn what_does_not_fit_is_named() {
         "{notes:?}"
     );
 }
+
+/// What lerobot's processors can do, and what is not done here.
+#[test]
+fn processor_files_that_do_something_else_are_named() {
+    let bench = Bench::new();
+    for (name, contents) in bench.maker(&config(), Policy::default()).files() {
+        std::fs::write(bench.folder.path().join(name), contents).unwrap();
+    }
+    let with = |file: &str, pointer: &str, value: Json| {
+        let path = bench.folder.path().join(file);
+        let before = std::fs::read(&path).unwrap();
+        let mut json: Json = serde_json::from_slice(&before).unwrap();
+        *json.pointer_mut(pointer).unwrap() = value;
+        std::fs::write(&path, json.to_string()).unwrap();
+        let opened = bench.open(&config(), &ProcessorOptions::default());
+        std::fs::write(&path, before).unwrap();
+        opened
+    };
+    let gripper = json!({
+        "registry_name": "groot_action_unpack_unnormalize_v2", "config": { "libero_gripper_action": true },
+    });
+    for (file, pointer, value, part) in [
+        ("policy_preprocessor.json", "/steps/3/config/eps", json!(1e-6), "eps is 1e-6, but only 1e-8"),
+        ("policy_preprocessor.json", "/steps/3/config/norm_map/VISUAL", json!("MEAN_STD"), "norm_map.VISUAL is"),
+        ("policy_preprocessor.json", "/steps/3/config/norm_map/STATE", json!(3), "norm_map.STATE is 3, which"),
+        (
+            "policy_preprocessor.json",
+            "/steps/3/config",
+            json!({ "normalize_observation_keys": ["a"] }),
+            "normalize_observation_keys is [\"a\"]",
+        ),
+        ("policy_postprocessor.json", "/steps/0/registry_name", json!("flip"), "the step \"flip\", which is not"),
+        ("policy_postprocessor.json", "/steps/0", gripper, "libero_gripper_action is true, but only false"),
+    ] {
+        let error = with(file, pointer, value).err().unwrap_or_default();
+        assert!(error.contains(file) && error.contains(part), "{pointer}: {error}");
+    }
+    // A kind that is not in the map stays as it is.
+    let modes = json!({ "ACTION": "QUANTILES" });
+    let maker = with("policy_preprocessor.json", "/steps/3/config/norm_map", modes).unwrap();
+    let spec = &maker.spec;
+    let expected = (Normalization::Identity, Normalization::Quantiles);
+    assert_eq!((spec.state_normalization, spec.action_normalization), expected);
+}
