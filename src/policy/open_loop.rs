@@ -5,6 +5,7 @@ use loongforge_core::data::lerobot::{Set, Step};
 use loongforge_core::data::{InProcess, Limits};
 use loongforge_core::observe::{Curve, plot};
 use loongforge_core::robot::{ACTION, Moment, Observation, Policy, PolicySpec, STATE};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -183,23 +184,35 @@ impl OpenLoop {
         self.ways.iter().map(|(way, errors)| ((*way).to_owned(), errors.absolute.iter().sum::<f64>() / count)).collect()
     }
 
-    /// Draws recorded and predicted actions of the first episode, a file `NAME.png` a dimension.
+    /// Draws recorded and predicted actions of the first episode, a file `NAME.png` a dimension, or `NUMBER_NAME.png` where two would
+    /// have the same name.
     ///
     /// # Errors
     /// The folder cannot be written.
     pub fn draw(&self, folder: &Path) -> Result<()> {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-        for (at, name) in self.names.iter().enumerate() {
+        for ((at, name), file) in self.names.iter().enumerate().zip(file_names(&self.names)) {
             let points = |trace: &[Vec<f32>]| -> Vec<(f64, f64)> {
                 trace.iter().enumerate().map(|(frame, values)| (frame as f64, values[at].into())).collect()
             };
             let [recorded, predicted] = [points(&self.trace[0]), points(&self.trace[1])];
             let curves =
                 [Curve { label: "recorded", points: &recorded }, Curve { label: "predicted", points: &predicted }];
-            let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-            plot(&folder.join(format!("{plain}.png")), &format!("{ACTION} {name}, first episode"), "frame", &curves)?;
+            plot(&folder.join(format!("{file}.png")), &format!("{ACTION} {name}, first episode"), "frame", &curves)?;
         }
         Ok(())
+    }
+}
+
+/// Names of files, without characters that such may not have: those of the dimensions, with their numbers where two are alike.
+fn file_names(names: &[String]) -> Vec<String> {
+    let plain = |name: &String| name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let files: Vec<String> = names.iter().map(plain).collect();
+    // Some file systems do not tell capitals from small letters.
+    let distinct: BTreeSet<String> = files.iter().map(|file| file.to_ascii_lowercase()).collect();
+    match distinct.len() == files.len() {
+        true => files,
+        false => files.iter().enumerate().map(|(at, file)| format!("{at}_{file}")).collect(),
     }
 }
 
@@ -262,5 +275,13 @@ mod tests {
             let error = expect_cameras(&spec, &set, &pairs(given)).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn files_of_plots_have_names_of_their_own() {
+        let names = |names: &[&str]| file_names(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+        assert_eq!(names(&["joint 1.pos", "gripper"]), ["joint_1_pos", "gripper"]);
+        assert_eq!(names(&["x-", "x+", "Y"]), ["0_x_", "1_x_", "2_Y"]);
+        assert_eq!(names(&["x", "X"]), ["0_x", "1_X"]);
     }
 }
