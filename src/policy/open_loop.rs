@@ -76,8 +76,8 @@ pub fn open_loop(
             let step = open.step(begin + frame as u64);
             let seen = observe(&step, &spec.cameras, spec.state_width, cameras)?;
             let moment = Moment { episode: episode as u64, request: request as u64 };
-            let actions =
-                policy.act(&seen, moment).map_err(|reason| anyhow!("episode {episode}, frame {frame}: {reason}"))?;
+            let actions = policy.act_as_recorded(&seen, moment);
+            let actions = actions.map_err(|reason| anyhow!("episode {episode}, frame {frame}: {reason}"))?;
             actions.check().map_err(|reason| anyhow!("{reason}"))?;
             let ahead: Vec<i64> = (0..actions.num_steps() as i64).collect();
             let recorded = step.window(ACTION, &ahead)?;
@@ -220,7 +220,7 @@ fn file_names(names: &[String]) -> Vec<String> {
 mod tests {
     use image::RgbImage;
     use loongforge_core::data::lerobot::{Feature, SetWriter, Value};
-    use loongforge_core::robot::pads;
+    use loongforge_core::robot::{Actions, pads};
 
     use super::*;
 
@@ -257,6 +257,35 @@ mod tests {
         ] {
             assert_eq!(key_of(set, camera, &cameras), expected, "{camera}");
         }
+    }
+
+    /// A policy whose robot takes other numbers than the data has.
+    struct Toggled(PolicySpec);
+
+    impl Policy for Toggled {
+        fn spec(&self) -> &PolicySpec {
+            &self.0
+        }
+
+        fn execute(&mut self, _: usize) {}
+
+        fn act(&mut self, _: &Observation, _: Moment) -> Result<Actions, String> {
+            Ok(Actions { width: 1, values: vec![-1.0] })
+        }
+
+        fn act_as_recorded(&mut self, _: &Observation, _: Moment) -> Result<Actions, String> {
+            Ok(Actions { width: 1, values: vec![0.5] })
+        }
+    }
+
+    #[test]
+    fn actions_are_compared_as_the_data_has_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let set = Arc::new(set(folder.path(), &["top"]));
+        let sizes =
+            PolicySpec { state_width: 0, action_width: 1, chunk_size: 1, num_executed: 1, ..pads::spec("test") };
+        let found = open_loop(&mut Toggled(sizes), &set, 1, None, &[]).unwrap();
+        assert_eq!(found.absolute_errors()[0], ("the policy".to_owned(), 0.0));
     }
 
     #[test]

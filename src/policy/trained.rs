@@ -127,6 +127,20 @@ impl Policy for Trained {
     }
 
     fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
+        self.chunk(observation, moment, PolicyMaker::actions)
+    }
+
+    fn act_as_recorded(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
+        self.chunk(observation, moment, PolicyMaker::actions_as_recorded)
+    }
+}
+
+/// Makes actions of normalized ones, in a state.
+type Restore = fn(&PolicyMaker, &[f32], &[f32]) -> Result<Vec<f32>, DataError>;
+
+impl Trained {
+    /// A chunk of actions, which `restore` makes of normalized ones.
+    fn chunk(&mut self, observation: &Observation, moment: Moment, restore: Restore) -> Result<Actions, String> {
         let sample = self.maker.observe(observation).map_err(reason)?;
         self.warn_of_cut();
         if let Some((stop, most)) = self.maker.writes() {
@@ -144,7 +158,7 @@ impl Policy for Trained {
                     eprintln!("warning: {flaw}: {effect} ({so_far} such chunks so far)");
                 }
             }
-            let values = self.maker.actions(&normalized, &observation.state).map_err(|error| error.to_string())?;
+            let values = restore(&self.maker, &normalized, &observation.state).map_err(|error| error.to_string())?;
             return Ok(Actions { width: self.spec.action_width, values });
         }
         let begun = self.maker.begun(&observation.begun, &observation.state).map_err(reason)?;
@@ -152,7 +166,7 @@ impl Policy for Trained {
         let noise = self.noise.clone().unwrap_or_else(drawn);
         let normalized = self.model.act_after(&sample, &noise, self.model.chunk().num_steps as usize, &begun);
         let normalized = normalized.map_err(|error| error.to_string())?;
-        let mut values = self.maker.actions(&normalized, &observation.state).map_err(|error| error.to_string())?;
+        let mut values = restore(&self.maker, &normalized, &observation.state).map_err(|error| error.to_string())?;
         // What was given is given back, without the rounding of scales.
         values[..observation.begun.len()].copy_from_slice(&observation.begun);
         Ok(Actions { width: self.spec.action_width, values })

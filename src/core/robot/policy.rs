@@ -88,4 +88,12 @@ pub trait Policy {
     /// # Errors
     /// The reason why it cannot act on this observation.
     fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String>;
+
+    /// Works like [`Policy::act`] with actions as the data has them, which may be others than those that the robot takes.
+    ///
+    /// # Errors
+    /// As there.
+    fn act_as_recorded(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
+        self.act(observation, moment)
+    }
 }

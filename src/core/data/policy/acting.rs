@@ -30,6 +30,14 @@ impl PolicyMaker {
         Ok(actions)
     }
 
+    /// Works like [`PolicyMaker::actions`], but numbers that become signs for the robot are what they are in the data.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn actions_as_recorded(&self, normalized: &[f32], state: &[f32]) -> Result<Vec<f32>, DataError> {
+        Self::restored(self.robot().map_err(DataError::Line)?, normalized, state)
+    }
+
     /// Actions as the robot takes them as the policy predicts them, in `state`: the first ones of a chunk, so many times
     /// `max_action_dim` numbers.
     ///
