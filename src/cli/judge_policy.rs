@@ -3,7 +3,7 @@
 use super::UsageError;
 use crate::model::hub_data::fetch_paths;
 use crate::policy::judge::judge_pads;
-use crate::policy::open_loop::{expect_cameras, open_loop};
+use crate::policy::open_loop::{expect_cameras, missing_cameras, open_loop};
 use crate::policy::{Choice, Purpose, Wanted, open};
 use clap::Args;
 use loongforge_core::data::lerobot::Set;
@@ -65,6 +65,10 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
         fetch_paths(set.to_str()).map_err(UsageError::of)?;
         let set = Arc::new(Set::open(set).map_err(UsageError::of)?);
         expect_cameras(policy.spec(), &set, &args.camera).map_err(UsageError)?;
+        for camera in missing_cameras(policy.spec(), &set, &args.camera) {
+            let place = set.folder().display();
+            eprintln!("note: {place} has no camera {camera}, which is masked: map one with --camera FEATURE={camera}");
+        }
         let found = open_loop(policy, &set, count.unwrap_or(NUM_EPISODES), every, &args.camera);
         let found = found.map_err(UsageError::of_any)?;
         println!("{}", found.text());

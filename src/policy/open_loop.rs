@@ -120,6 +120,12 @@ pub fn expect_cameras(spec: &PolicySpec, set: &Set, cameras: &[(String, String)]
     Ok(())
 }
 
+/// The policy's cameras of which the set has no pictures.
+pub fn missing_cameras<'a>(spec: &'a PolicySpec, set: &Set, cameras: &[(String, String)]) -> Vec<&'a str> {
+    let is_missing = |camera: &&String| key_of(set, camera, cameras).is_none();
+    spec.cameras.iter().filter(is_missing).map(String::as_str).collect()
+}
+
 /// The set's camera that is a camera of the policy: the one that is mapped to it, of those that the set has, or the one of its name,
 /// unless that is mapped to another.
 fn key_of<'a>(set: &Set, camera: &'a str, cameras: &'a [(String, String)]) -> Option<&'a str> {
@@ -257,6 +263,9 @@ mod tests {
         ] {
             assert_eq!(key_of(set, camera, &cameras), expected, "{camera}");
         }
+        let spec = PolicySpec { cameras: vec!["base".to_owned(), "left".to_owned()], ..pads::spec("test") };
+        assert!(missing_cameras(&spec, &mapped, &cameras).is_empty());
+        assert_eq!(missing_cameras(&spec, &own, &cameras), ["left"]);
     }
 
     /// A policy whose robot takes other numbers than the data has.
