@@ -63,6 +63,10 @@ fn special<'a>(map: &Value<'a>, keys: Keys) -> Result<Option<Field<'a>>, String>
     }
     let entry = |name: &str| map.entry(&keys.key(name));
     if entry("__npgeneric__").is_some() {
+        // A rule can ignore it, as one that is no scalar of NumPy's.
+        if let Some(Value::Bool(_)) = entry("data") {
+            return Ok(Some(Field::Other("true or false")));
+        }
         let number = entry("data").and_then(Value::number).ok_or("scalar is not a number")?;
         return Ok(Some(Field::Numbers(vec![number])));
     }

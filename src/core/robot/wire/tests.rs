@@ -156,6 +156,13 @@ fn rules_say_what_fields_are() {
     assert!(error_of(&replied(hear(&[], &wrist))).contains("observation/image: unknown field"));
     let (seen, _) = asked(hear(&["wrist=top", "observation/image=-"], &wrist));
     assert_eq!(seen.images.len(), 1);
+    let done = observation(|all| {
+        let scalar =
+            [("__npgeneric__", Value::Bool(true)), ("data", Value::Bool(false)), ("dtype", Value::Text("|b1"))];
+        let scalar = scalar.map(|(key, value)| (Keys::Bytes.key(key), value));
+        all.push((Value::Text("done"), Value::Map(scalar.into())));
+    });
+    asked(hear(&["done=-"], &done));
     let blind = observation(|all| drop(all.remove(0)));
     let (seen, _) = asked(Protocol::OpenPi.begin(offer(&[], &["top"])).hear(&blind, 0.0));
     assert!(seen.images.is_empty());
