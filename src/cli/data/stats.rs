@@ -44,8 +44,11 @@ pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
         args.input.fetch()?;
         for path in args.input.paths() {
             let set = Arc::new(Set::open(path)?);
-            let keys = lerobot::write_stats(&set)?;
+            let lerobot::Computed { keys, left_out } = lerobot::write_stats(&set)?;
             println!("{}: statistics of {} over {} frames", path.display(), keys.join(", "), set.info().num_frames);
+            for reason in left_out {
+                eprintln!("note: {}: {reason}, so no statistics of it are computed", path.display());
+            }
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -37,7 +37,7 @@ pub use info::{Info, Version, is_set};
 pub use modality::{Group, MODALITY, Modality};
 pub(super) use names::{FOLDERS, INFO};
 pub use open::OpenBlock;
-pub use rewrite::{rewrite, write_stats};
+pub use rewrite::{Computed, rewrite, write_stats};
 pub use running::Running;
 pub use set::{Block, Set};
 pub use stats::{FeatureStats, Stats, command};

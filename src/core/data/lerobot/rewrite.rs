@@ -18,17 +18,34 @@ use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::limits::Limits;
 
-/// Computes the statistics of all features of numbers over all frames and writes them into `meta/stats.json`; those of pictures
-/// stay as they are. Returns the keys of these features.
+/// Tells of which features there are statistics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Computed {
+    /// Keys of the features whose statistics were computed.
+    pub keys: Vec<String>,
+    /// Says of each other feature of numbers which of them is not finite.
+    pub left_out: Vec<String>,
+}
+
+/// Computes the statistics of all features of numbers over all frames and writes them into `meta/stats.json`; those of pictures, and of
+/// features with numbers that are not finite, stay as they are.
 ///
 /// # Errors
 /// Named by the file: it cannot be read or written; there are statistics that cannot be read.
-pub fn write_stats(set: &Arc<Set>) -> Result<Vec<String>, DataError> {
+pub fn write_stats(set: &Arc<Set>) -> Result<Computed, DataError> {
     let features: Vec<&Feature> = set.info().features.iter().filter(|feature| feature.is_numbers()).collect();
-    let mut running: Vec<Running> = features.iter().map(|feature| Running::new(feature.width())).collect();
+    let mut running: Vec<Result<Running, String>> = features.iter().map(|it| Ok(Running::new(it.width()))).collect();
     for_each_step(set, |step| {
         for (feature, running) in features.iter().zip(&mut running) {
-            running.add(&step.numbers(&feature.key)?);
+            let Ok(sums) = running else { continue };
+            let numbers = step.numbers(&feature.key)?;
+            match numbers.iter().find(|number| !number.is_finite()) {
+                None => sums.add(&numbers),
+                Some(number) => {
+                    let (key, frame, episode) = (&feature.key, step.frame(), step.episode());
+                    *running = Err(format!("{key} has {number} in frame {frame} of episode {episode}"));
+                }
+            }
         }
         Ok(())
     })?;
@@ -42,11 +59,18 @@ pub fn write_stats(set: &Arc<Set>) -> Result<Vec<String>, DataError> {
         Err(error) if set.folder().join(STATS).exists() => return Err(error),
         Err(_) => {}
     }
-    for (feature, running) in features.iter().zip(&running) {
-        all.extend(running.finish().map(|stats| (feature.key.clone(), of_feature(&stats, false))));
+    let mut computed = Computed::default();
+    for (feature, running) in features.iter().zip(running) {
+        match running {
+            Ok(running) => {
+                all.extend(running.finish().map(|stats| (feature.key.clone(), of_feature(&stats, false))));
+                computed.keys.push(feature.key.clone());
+            }
+            Err(reason) => computed.left_out.push(reason),
+        }
     }
     write_json(&set.folder().join(STATS), &Json::Object(all))?;
-    Ok(features.into_iter().map(|feature| feature.key.clone()).collect())
+    Ok(computed)
 }
 
 /// Writes a set as one of version 3.0 into `folder`, with pictures as PNG or as H.264. `progress` is told of every frame.
@@ -210,4 +234,46 @@ fn for_each_step(set: &Arc<Set>, mut take: impl FnMut(&Step) -> Result<(), DataE
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::{Cells, TableWriter};
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_not_finite_have_no_statistics() {
+        let folder = tempfile::tempdir().unwrap();
+        let features = ["action", "observation.state"].map(|key| Feature::vector(key, &["x", "y"]));
+        let mut writer = SetWriter::create(folder.path(), 10, "arm", features.to_vec()).unwrap();
+        for at in [0.0, 1.0, 2.0] {
+            let numbers = [at, 0.5];
+            let values = ["action", "observation.state"].map(|key| (key, Value::Numbers(&numbers)));
+            writer.add_frame(&values).unwrap();
+        }
+        writer.end_episode("go").unwrap();
+        writer.finish().unwrap();
+        // Other programs write what the writer refuses.
+        let whole = |values: [i64; 3]| Cells::Integers(values.to_vec());
+        let columns = [
+            ("action", Cells::FloatLists(2, vec![0.0, 0.5, f32::NAN, 0.5, 2.0, 0.5])),
+            ("observation.state", Cells::FloatLists(2, vec![4.0, 0.5, 5.0, 0.5, 6.0, 0.5])),
+            ("timestamp", Cells::Floats(vec![0.0, 0.1, 0.2])),
+            ("frame_index", whole([0, 1, 2])),
+            ("episode_index", whole([0; 3])),
+            ("index", whole([0, 1, 2])),
+            ("task_index", whole([0; 3])),
+        ];
+        let columns = columns.map(|(name, cells)| (name.to_owned(), cells));
+        let path = folder.path().join("data/chunk-000/file-000.parquet");
+        let mut table = TableWriter::create(&path, &columns, &[]).unwrap();
+        table.add(&columns).unwrap();
+        table.finish().unwrap();
+        let set = Arc::new(Set::open(folder.path()).unwrap());
+        let Computed { keys, left_out } = write_stats(&set).unwrap();
+        assert_eq!(keys, ["observation.state"]);
+        assert_eq!(left_out, ["action has NaN in frame 1 of episode 0"]);
+        let mean = |key: &str| set.stats().unwrap().get(key, "mean").unwrap().to_vec();
+        assert_eq!((mean("observation.state"), mean("action")), (vec![5.0, 0.5], vec![1.0, 0.5]));
+    }
 }
