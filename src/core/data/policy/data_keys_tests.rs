@@ -174,3 +174,24 @@ fn several_sets_have_statistics_of_all() {
         assert!((one - two).abs() < 1e-5, "{one} {two}");
     }
 }
+
+#[test]
+fn of_several_sets_the_one_that_lacks_statistics_is_named() {
+    let bench = Bench::new();
+    let folder = tempfile::tempdir().unwrap();
+    changed(folder.path(), "chunks_size", 1000.into());
+    let error = |lacking: &str| {
+        let stats = std::fs::read(goldens().join("image/meta/stats.json")).unwrap();
+        let mut stats: Json = serde_json::from_slice(&stats).unwrap();
+        stats["action"].as_object_mut().unwrap().remove(lacking);
+        std::fs::write(folder.path().join("meta/stats.json"), stats.to_string()).unwrap();
+        let both = [&*goldens().join("image"), folder.path()];
+        bench.open(&config(), &Bench::options(&both, Policy::default())).err().unwrap()
+    };
+    // Sets of version 2.0 have no counts, by which sets are weighted.
+    for lacking in ["q01", "count"] {
+        let found = error(lacking);
+        let expected = format!("{}: statistics of action: has no {lacking}", folder.path().display());
+        assert!(found.contains(&expected), "{found}");
+    }
+}

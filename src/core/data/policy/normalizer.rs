@@ -26,7 +26,7 @@ impl Normalizer {
     /// # Errors
     /// The reason: a statistic is missing, of another width or not finite, or a range or deviation is below 0.
     pub fn new(mode: Normalization, stats: Option<&FeatureStats>, width: usize) -> Result<Self, String> {
-        let Some([low, high]) = names(mode) else {
+        let Some([low, high]) = needed(mode) else {
             return Ok(Self { mode, low: Vec::new(), high: Vec::new(), bounded: false });
         };
         let stat = |name: &str| {
@@ -118,7 +118,7 @@ fn range(low: f32, high: f32) -> f32 {
 }
 
 /// The statistics that a normalization needs.
-fn names(mode: Normalization) -> Option<[&'static str; 2]> {
+pub fn needed(mode: Normalization) -> Option<[&'static str; 2]> {
     Some(match mode {
         Normalization::Identity => return None,
         Normalization::MeanStd => ["mean", "std"],

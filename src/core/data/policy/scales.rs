@@ -7,7 +7,7 @@ use super::files;
 use super::groot_groups;
 use super::kept::Kept;
 use super::modality;
-use super::normalizer::Normalizer;
+use super::normalizer::{Normalizer, needed};
 use super::relative;
 use super::spec::{ACTION, Family, STATE, SampleSpec};
 use super::xvla::Rules;
@@ -263,6 +263,7 @@ fn of_sets(spec: &mut SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
                     DataError::file(set.folder(), format!("has no statistics of {own}: {}", command(set.folder())))
                 })?,
             };
+            expect_stats(set, own, &stats, mode, sets.len() > 1)?;
             part.0.insert(name.to_owned(), stats);
         }
         parts.push(part);
@@ -279,6 +280,28 @@ fn of_sets(spec: &mut SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
         let folder = sets[0].folder();
         DataError::file(folder, format!("{reason}: {}", command(folder)))
     })
+}
+
+/// Sees to it that a set has the statistics of a feature that a normalization needs, and those by which sets are joined.
+///
+/// # Errors
+/// Named by the set: it lacks one.
+fn expect_stats(
+    set: &Set,
+    key: &str,
+    stats: &FeatureStats,
+    mode: Normalization,
+    is_joined: bool,
+) -> Result<(), DataError> {
+    let joined = if is_joined { &["mean", "std", "min", "max", "count"][..] } else { &[] };
+    let mut all = needed(mode).into_iter().flatten().chain(joined.iter().copied());
+    match all.find(|name| !stats.contains_key(*name)) {
+        None => Ok(()),
+        Some(name) => {
+            let reason = format!("statistics of {key}: has no {name}: {}", command(set.folder()));
+            Err(DataError::file(set.folder(), reason))
+        }
+    }
 }
 
 /// The policy's name of a camera of the data.
