@@ -1,10 +1,9 @@
 //! Averages of what a run trains (`train.ema`), in the optimizer's files of its checkpoint.
 
 use super::error::AdapterError;
-use super::files::SECOND;
 use super::forms::TEXT;
 use super::keys::NETWORK;
-use super::names::PREFIX;
+use super::names::{PREFIX, SECOND};
 use crate::params::ADAPTER_PARTS;
 use crate::train::hf::TensorFile;
 use crate::train::state_files::state_files;

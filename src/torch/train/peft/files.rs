@@ -1,15 +1,12 @@
 //! The tensors of one file of adapters, or of the two files that ComfyUI and kohya's scripts have of two transformers.
 
 use super::keys::{COMFY, KOHYA, NETWORK};
-use super::names::PREFIX;
+use super::names::{PREFIX, SECOND};
 use crate::model::COMFY_PREFIX;
 use crate::train::hf::{TensorFile, TensorFileError, TensorInfo};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tch::Tensor;
-
-/// What names begin with of the second transformer, which has the low noise levels.
-pub(super) const SECOND: &str = "transformer_2.";
 
 /// Beginnings of names of a single transformer's tensors, the longest first of those that begin alike.
 const BEGINNINGS: [&str; 5] = ["base_model.model.transformer.", PREFIX, COMFY_PREFIX, COMFY, NETWORK];

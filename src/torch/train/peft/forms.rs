@@ -1,8 +1,7 @@
 //! Adapters of a diffusion transformer in the single files that other programs load.
 
-use super::files::SECOND;
 use super::keys::{ALPHA, COMFY, KOHYA, NETWORK};
-use super::names::PREFIX;
+use super::names::{PREFIX, SECOND};
 use crate::model::Naming;
 use crate::params::ADAPTER_PARTS;
 use serde_json::{Map, Value, json};

@@ -1,9 +1,9 @@
 //! Writes adapters in the single files that other programs load.
 
 use super::error::AdapterError;
-use super::files::SECOND;
 use super::folder::AdapterFolder;
 use super::forms::{LoraForm, METADATA, Written};
+use super::names::SECOND;
 use crate::train::hf::write_tensor_file;
 use loongforge_core::message::SavedFile;
 use std::path::Path;

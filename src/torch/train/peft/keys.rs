@@ -3,8 +3,7 @@
 //! kohya's (`lora_unet_PATH.lora_down.weight` with `_` for every dot, and `.alpha`); DiffSynth-Studio's begin with the transformer's
 //! blocks (`blocks.0.self_attn.q.lora_A.default.weight`). One table tells them apart.
 
-use super::files::SECOND;
-use super::names::PREFIX;
+use super::names::{PREFIX, SECOND};
 use crate::model::{COMFY_PREFIX, Naming};
 use crate::params::ADAPTER_PARTS;
 use std::collections::BTreeMap;

@@ -6,6 +6,9 @@ use crate::model::TreeNames;
 use crate::params::LinearModule;
 use std::collections::BTreeMap;
 
+/// What names begin with of the second transformer, which has the low noise levels.
+pub(super) const SECOND: &str = "transformer_2.";
+
 pub const PREFIX: &str = "base_model.model.";
 
 /// Describes where the adapter of a linear map, or of some of its rows, is in a file.
