@@ -5,7 +5,7 @@
 //! the repository's top folder, and of a repository of Diffusers those of its folders. Never pickles, never code.
 
 use super::hub_check::{Unchecked, compare_left};
-use super::hub_files::{is_unread, is_wanted, is_wanted_part, missing};
+use super::hub_files::{is_unread, is_wanted, is_wanted_part, missing, shards_of};
 use super::hub_lock::wait_for_others;
 use super::stored::{Extent, fetch_model};
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
@@ -202,12 +202,16 @@ impl Hub {
         let is_weight = |name: &&String| name.ends_with(".safetensors");
         let is_pipeline = names.iter().any(|name| name == MODEL_INDEX);
         let wanted = names.iter().filter(|name| is_wanted(name) || (is_pipeline && is_wanted_part(name)));
-        let wanted = wanted.filter(|name| !is_unread(name, &names));
         let (heavy, light): (Vec<_>, Vec<_>) = wanted.partition(is_weight);
-        for name in light.into_iter().chain(heavy.into_iter().filter(|_| extent == Extent::Whole)) {
-            if !folder.join(name).exists() {
-                self.download(&api, &repo, id, name)?;
-            }
+        let get = |name: &str, shards: &[String]| match is_unread(name, &names, shards) || folder.join(name).exists() {
+            true => Ok(()),
+            false => self.download(&api, &repo, id, name),
+        };
+        light.into_iter().try_for_each(|name| get(name, &[]))?;
+        if extent == Extent::Whole {
+            // The index is here by now.
+            let shards = shards_of(&folder).unwrap_or_default();
+            heavy.into_iter().try_for_each(|name| get(name, &shards))?;
         }
         self.note_commit(id, revision, &info.sha);
         Ok(folder)

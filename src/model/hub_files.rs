@@ -34,15 +34,19 @@ pub(super) fn missing(folder: &Path, extent: Extent) -> Option<String> {
     if !lacks(SINGLE_FILE) {
         return None;
     }
-    let index = match files::read(&folder.join(INDEX_FILE), files::MAX_TEXT_BYTES) {
-        Ok(text) => serde_json::from_slice(&text).unwrap_or(Value::Null),
-        Err(_) => return Some(SINGLE_FILE.to_owned()),
-    };
-    let files = index["weight_map"].as_object().into_iter().flatten().filter_map(|(_, file)| file.as_str());
-    let mut files: Vec<&str> = files.collect();
-    files.sort_unstable();
-    files.dedup();
-    files.into_iter().find(|file| lacks(file)).map(str::to_owned)
+    let Some(shards) = shards_of(folder) else { return Some(SINGLE_FILE.to_owned()) };
+    shards.into_iter().find(|file| lacks(file))
+}
+
+/// Returns the names of the shards in the index of a snapshot, each once; `None`: it has no index.
+pub(super) fn shards_of(folder: &Path) -> Option<Vec<String>> {
+    let text = files::read(&folder.join(INDEX_FILE), files::MAX_TEXT_BYTES).ok()?;
+    let index: Value = serde_json::from_slice(&text).unwrap_or(Value::Null);
+    let shards = index["weight_map"].as_object().into_iter().flatten().filter_map(|(_, file)| file.as_str());
+    let mut shards: Vec<String> = shards.map(str::to_owned).collect();
+    shards.sort_unstable();
+    shards.dedup();
+    Some(shards)
 }
 
 /// Returns whether a file of a repository's listing is fetched: one of the top folder of a kind that is read, or a named chat template.
@@ -55,14 +59,18 @@ pub(super) fn is_wanted(name: &str) -> bool {
 }
 
 /// Returns whether a file of a repository with these `names` is one of weights that nothing reads, as the same weights are there in
-/// another form: shards beside the one file; Mistral's own file, or a variant such as `model.fp16.safetensors`, beside either.
-pub(super) fn is_unread(name: &str, names: &[String]) -> bool {
+/// another form: shards beside the one file; Mistral's own file, or a variant such as `model.fp16.safetensors`, beside either. `shards`
+/// are those in the index, which are read where there is an index alone: some publishers call them `model.safetensors-00001-of-…`.
+pub(super) fn is_unread(name: &str, names: &[String], shards: &[String]) -> bool {
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     let is_tensors = name.ends_with(".safetensors");
     let is_of_shards = is_tensors && name.starts_with("model-") && name.contains("-of-") || name == INDEX_FILE;
     let is_other =
         is_tensors && name != SINGLE_FILE && ["consolidated", "model."].iter().any(|it| name.starts_with(it));
-    has(SINGLE_FILE) && (is_of_shards || is_other) || has(INDEX_FILE) && is_other
+    match has(SINGLE_FILE) {
+        true => is_of_shards || is_other,
+        false => has(INDEX_FILE) && is_other && shards.iter().all(|shard| shard != name),
+    }
 }
 
 /// Returns whether a file in a folder of a repository of Diffusers is fetched: one copy of the weights, and no variant.
@@ -113,11 +121,28 @@ mod tests {
         let unread = |without: &[&str]| {
             let names = all.iter().filter(|name| !without.contains(name)).map(|name| (*name).to_owned());
             let names: Vec<String> = names.collect();
-            names.iter().filter(|name| is_unread(name, &names)).cloned().collect::<Vec<_>>()
+            names.iter().filter(|name| is_unread(name, &names, &[])).cloned().collect::<Vec<_>>()
         };
         assert_eq!(unread(&[]), [INDEX_FILE, shard, mistrals, variant]);
         assert_eq!(unread(&[SINGLE_FILE]), [mistrals, variant]);
         assert!(unread(&[SINGLE_FILE, INDEX_FILE]).is_empty());
+    }
+
+    /// Qwen3.5's are called as the first one here.
+    #[test]
+    fn shards_of_an_index_are_fetched_whatever_they_are_called() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(shards_of(folder.path()), None);
+        let shards = ["model.safetensors-00001-of-00002.safetensors", "model.visual.safetensors"];
+        let index = serde_json::json!({"weight_map": {"a": shards[1], "b": shards[0], "c": shards[0]}});
+        fs::write(folder.path().join(INDEX_FILE), index.to_string()).unwrap();
+        fs::write(folder.path().join("config.json"), "{}").unwrap();
+        assert_eq!(missing(folder.path(), Extent::Whole).as_deref(), Some(shards[0]));
+        let listed = shards_of(folder.path()).unwrap();
+        assert_eq!(listed, shards);
+        let names = [INDEX_FILE, shards[0], shards[1], "model.fp16.safetensors"].map(str::to_owned);
+        let is_unread = |name: &&String| is_unread(name, &names, &listed);
+        assert_eq!(names.iter().filter(is_unread).collect::<Vec<_>>(), ["model.fp16.safetensors"]);
     }
 
     #[test]
