@@ -29,8 +29,8 @@ pub struct Planned {
 pub struct Plan(Vec<Planned>);
 
 impl Plan {
-    /// `adapters` are those that are added to the checkpoint; `heads`: those of queries and keys where their channels lie in another order; `frequencies`: what divides those of rotary
-    /// embeddings; `kind`: the type of matrices.
+    /// `adapters` are those that are added to the checkpoint; `heads`: those of queries and keys where their channels lie in another
+    /// order; `frequencies`: what divides those of rotary embeddings; `kind`: the type of matrices.
     ///
     /// # Errors
     /// A tensor has no place in llama.cpp's architecture, or an expert is missing.
