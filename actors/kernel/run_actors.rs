@@ -71,6 +71,8 @@ pub async fn run_actors(
         }
     };
     let drafts = publishing.drafts();
+    // Where it takes over: those that the one before has let go.
+    let let_go = scheduler.leaving().into_iter().collect();
     let address = SchedulerActor::create(|ctx| {
         ctx.set_mailbox_capacity(queue.max(links.len()));
         let me = ctx.address().recipient();
@@ -83,7 +85,7 @@ pub async fn run_actors(
             grace,
             queue,
             left,
-            let_go: BTreeSet::new(),
+            let_go,
             done: Some(done),
         }
     });
