@@ -14,15 +14,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// peers end in any order.
 pub fn host<E: Engine>(build: impl FnOnce() -> Result<E, EngineError>, mailbox: Mailbox, mut ports: Ports) {
     interrupt::watch(&mailbox, ports.me().pool);
-    let result = build().and_then(|engine| {
+    let mut was_stopped = None;
+    let result = build().and_then(|mut engine| {
         ports.emit(Event::Ready);
-        run(engine, &mailbox, &mut ports)
+        let result = run(&mut engine, &mailbox, &mut ports);
+        // Before the engine is dropped: others notice that, and may have the run ended for it.
+        was_stopped = Some(mailbox.is_told_to_stop());
+        result
     });
     ports.emit_trace();
     match result {
         Ok(()) => ports.emit(Event::Stopped),
         // What it was at is of no use any more, and others may have stopped before.
-        Err(error) if mailbox.is_told_to_stop() => {
+        Err(error) if was_stopped.unwrap_or_else(|| mailbox.is_told_to_stop()) => {
             tracing::info!("{} was told to stop, and failed meanwhile: {}", ports.me(), error_chain(&*error));
             ports.emit(Event::Stopped);
         }
@@ -34,10 +38,10 @@ pub fn host<E: Engine>(build: impl FnOnce() -> Result<E, EngineError>, mailbox: 
     }
 }
 
-fn run(mut engine: impl Engine, mailbox: &Mailbox, ports: &mut Ports) -> Result<(), EngineError> {
+fn run(engine: &mut impl Engine, mailbox: &Mailbox, ports: &mut Ports) -> Result<(), EngineError> {
     loop {
         while let Some(mail) = mailbox.try_recv() {
-            if deliver(&mut engine, mail, ports)?.is_break() {
+            if deliver(engine, mail, ports)?.is_break() {
                 return Ok(());
             }
         }
@@ -56,7 +60,7 @@ fn run(mut engine: impl Engine, mailbox: &Mailbox, ports: &mut Ports) -> Result<
             ports.timings.idle += start.elapsed().as_secs_f64();
             ports.trace.span(Activity::WaitMail, None, start);
             if let Some(mail) = mail
-                && deliver(&mut engine, mail, ports)?.is_break()
+                && deliver(engine, mail, ports)?.is_break()
             {
                 return Ok(());
             }
@@ -121,11 +125,17 @@ fn points(command: &Command) -> (Option<&'static str>, Option<&'static str>) {
 mod tests {
     use super::*;
     use crate::message::{ActorId, Epoch, StepId};
-    use crate::transport::Parcel;
+    use crate::transport::{MailSender, Parcel};
     use std::collections::BTreeMap;
 
-    /// Fails at every command: at `Abort` for want of another rank.
-    struct Failing;
+    /// Fails at every command: at `Abort` for want of another rank. If it has a sender, whoever notices its end has it told to stop.
+    struct Failing(Option<MailSender>);
+
+    impl Drop for Failing {
+        fn drop(&mut self) {
+            self.0.iter().for_each(|sender| drop(sender.send(Mail::Command(Command::Stop))));
+        }
+    }
 
     impl Engine for Failing {
         fn command(&mut self, command: Command, _: &mut Ports) -> Result<(), EngineError> {
@@ -144,24 +154,31 @@ mod tests {
         }
     }
 
-    fn last_words(commands: &[Command]) -> Event {
+    fn last_words(commands: &[Command], is_noticed: bool) -> Event {
         let mailbox = Mailbox::new(0, 8);
         commands.iter().for_each(|command| mailbox.sender().send(Mail::Command(command.clone())).unwrap());
         let (events, told) = flume::bounded(8);
-        host(|| Ok(Failing), mailbox, Ports::new(ActorId::foundation(0), events, BTreeMap::new()));
+        let sender = is_noticed.then(|| mailbox.sender());
+        host(|| Ok(Failing(sender)), mailbox, Ports::new(ActorId::foundation(0), events, BTreeMap::new()));
         told.drain().last().unwrap()
     }
 
     #[test]
     fn an_engine_that_fails_when_it_was_told_to_stop_has_stopped() {
         let abort = Command::Abort { step: StepId(0) };
-        assert!(matches!(last_words(std::slice::from_ref(&abort)), Event::Failed { .. }));
-        assert!(matches!(last_words(&[abort, Command::Stop]), Event::Stopped));
+        assert!(matches!(last_words(std::slice::from_ref(&abort), false), Event::Failed { .. }));
+        assert!(matches!(last_words(&[abort, Command::Stop], false), Event::Stopped));
+    }
+
+    #[test]
+    fn an_engine_that_is_told_to_stop_because_it_has_failed_says_why_it_has() {
+        let (step, epoch) = (StepId(0), Epoch(0));
+        assert!(matches!(last_words(&[Command::Reduce { step, epoch }], true), Event::Failed { .. }));
     }
 
     #[test]
     fn an_engine_whose_collective_failed_says_that_it_lacks_a_rank() {
-        let lost = |command| match last_words(&[command]) {
+        let lost = |command| match last_words(&[command], false) {
             Event::Failed { lost, .. } => lost,
             other => panic!("its last words are {other:?}"),
         };
