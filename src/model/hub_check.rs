@@ -67,8 +67,12 @@ pub(super) fn compare_left(cache: &Path, folder: &str, id: &str) -> io::Result<(
     for entry in fs::read_dir(locks_of(cache, folder)).into_iter().flatten() {
         let name = entry?.file_name();
         let Some(tag) = name.to_str().and_then(|name| name.strip_suffix(ENDING)) else { continue };
-        let _alone = wait_for_others(cache, folder, tag, &format!("a file of {id}"));
-        Unchecked::of(cache, folder, tag).compare()?;
+        let unchecked = Unchecked::of(cache, folder, tag);
+        // One that another process is still downloading may take long: that process compares it.
+        if unchecked.blob.exists() {
+            let _alone = wait_for_others(cache, folder, tag, &format!("a file of {id}"));
+            unchecked.compare()?;
+        }
     }
     Ok(())
 }
@@ -99,6 +103,12 @@ mod tests {
         unchecked.note().unwrap();
         assert!(unchecked.compare().unwrap() && !unchecked.note.exists());
         compare_left(cache.path(), "models--org--other", "org/other").unwrap();
+        // Another process is downloading it.
+        let other = wait_for_others(cache.path(), folder, &tag, "weights of org/name").unwrap();
+        unchecked.note().unwrap();
+        compare_left(cache.path(), folder, "org/name").unwrap();
+        assert!(unchecked.note.exists());
+        drop(other);
         // A tag that is no hash says nothing.
         let other = Unchecked::of(cache.path(), folder, "abc");
         other.note().unwrap();
