@@ -278,7 +278,10 @@ impl Children {
         while let Ok((actor, in_order)) = ends.recv_async().await {
             let Some(number) = self.give_up(actor, in_order) else { continue };
             tokio::time::sleep(RESTART_DELAY).await;
-            self.begin(number, ActorId::encoder_of(number.pool, next_index(number.pool)));
+            // Meanwhile fewer may be wanted.
+            if self.places.borrow().get(&number).is_some_and(|place| place.holder.is_none()) {
+                self.begin(number, ActorId::encoder_of(number.pool, next_index(number.pool)));
+            }
         }
     }
 
@@ -338,18 +341,31 @@ impl Children {
         let stays = |(place, slot): &(&Replica, &PoolSlot)| place.pool == pool && !slot.leaves;
         let here = self.places.borrow().iter().filter(stays).count() as u32;
         let of_pool: Vec<ActorId> = self.encoders().into_iter().filter(|actor| actor.pool == pool).collect();
-        let num_over = if anew { of_pool.len() } else { here.saturating_sub(actors) as usize };
+        // A vacant place is filled soon, by an actor that is new in any case, unless there are enough without it.
+        let vacant = here - of_pool.len() as u32;
+        let num_filled = vacant.min(if anew { actors } else { actors.saturating_sub(of_pool.len() as u32) });
+        self.drop_vacant(pool, (vacant - num_filled) as usize);
+        let num_over = if anew { of_pool.len() } else { of_pool.len().saturating_sub(actors as usize) };
+        let num_staying = (of_pool.len() - num_over) as u32 + num_filled;
         let leaving: Vec<ActorId> = of_pool.into_iter().rev().take(num_over).collect();
         for place in self.places.borrow_mut().values_mut() {
             place.leaves |= place.holder.is_some_and(|holder| leaving.contains(&holder));
         }
-        // A vacant place is filled soon, by an actor that is new in any case.
-        let num_staying = if anew { here - num_over as u32 } else { here };
         for _ in num_staying..actors {
             let place = self.free_place(pool);
             self.begin(place, ActorId::encoder_of(pool, next_index(pool)));
         }
         leaving
+    }
+
+    /// Gives up so many of the places of a pool that are to be filled again, the last ones.
+    fn drop_vacant(&self, pool: PoolName, count: usize) {
+        let mut places = self.places.borrow_mut();
+        let is_vacant =
+            |(place, slot): &(&Replica, &PoolSlot)| place.pool == pool && slot.holder.is_none() && !slot.leaves;
+        let vacant = places.iter().filter(is_vacant).map(|(&place, _)| place);
+        let dropped: Vec<Replica> = vacant.rev().take(count).collect();
+        places.retain(|place, _| !dropped.contains(place));
     }
 
     /// The first place of a pool that nobody has, or that its actor is leaving: actors take their GPUs by their places.

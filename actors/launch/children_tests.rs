@@ -50,6 +50,23 @@ fn a_pool_that_is_renewed_while_a_place_is_vacant_gets_no_more_actors_than_asked
 }
 
 #[test]
+fn vacant_places_beyond_what_is_asked_for_are_not_filled_again() {
+    for anew in [false, true] {
+        let (children, next) = (Children::default(), std::cell::Cell::new(0));
+        let next_index = |_: PoolName| next.replace(next.get() + 1);
+        children.scale(PoolName::ENCODER, 3, next_index);
+        let vacant = [1, 2].map(|index| children.give_up(ActorId::encoder(index), false).unwrap());
+        let leaving = children.change(PoolName::ENCODER, 1, anew, next_index);
+        let places = children.places.borrow();
+        // The one that is there goes on, or the first vacant place is filled by an actor of the other kind.
+        let (expected, kept) = if anew { (vec![ActorId::encoder(0)], vec![vacant[0]]) } else { (vec![], vec![]) };
+        let is_vacant = |(place, slot): (&Replica, &PoolSlot)| slot.holder.is_none().then_some(*place);
+        assert_eq!((leaving, places.iter().filter_map(is_vacant).collect::<Vec<_>>()), (expected, kept));
+        assert_eq!(next.get(), 3, "nobody else is started");
+    }
+}
+
+#[test]
 fn an_encoder_whose_process_cannot_be_started_is_replaced_like_one_that_has_died() {
     let (ended, ends) = flume::bounded(4);
     let start: Start = Box::new(|_, _| std::process::Command::new("/nobody/gone"));
