@@ -134,6 +134,25 @@ fn a_model_is_fetched_once_and_serves_without_network() {
     fails(&fixture, "org/tiny", &offline, &["model-00002-of-00002.safetensors is missing"]);
 }
 
+/// As Qwen3.5's are.
+#[test]
+fn shards_with_other_names_are_fetched_and_variants_are_not() {
+    let fixture = Fixture::trained();
+    let mut other = shelf(&fixture);
+    let named = |text: &str| text.replace("model-0", "model.safetensors-0");
+    other.files = other.files.into_iter().map(|(name, contents)| (named(&name), contents)).collect();
+    let index = "model.safetensors.index.json";
+    let text = named(std::str::from_utf8(&other.files[index]).unwrap());
+    other.files.insert(index.to_owned(), text.into_bytes());
+    other.files.insert("model.fp16.safetensors".to_owned(), b"never fetched".to_vec());
+    let (endpoint, shelf) = serve(other);
+    let said = inspect(&fixture, "org/tiny", &[("HF_ENDPOINT", endpoint.as_str())]);
+    assert!(said.code == 0 && said.out.contains("qwen3_vl"), "{}", said.err);
+    let asked = shelf.asked.lock().unwrap().clone();
+    let is_asked_for = |part: &str| asked.iter().any(|request| request.contains(part));
+    assert!(is_asked_for("model.safetensors-00002-of-00002.safetensors") && !is_asked_for("fp16"), "{asked:?}");
+}
+
 #[track_caller]
 fn fails(fixture: &Fixture, id: &str, environment: &[(&str, &str)], words: &[&str]) {
     let said = inspect(fixture, id, environment);
