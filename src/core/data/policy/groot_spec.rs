@@ -51,8 +51,8 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         Json::Null => NEW,
         tag => tag.as_str().ok_or_else(|| format!("`embodiment_tag` is {tag}, not a name"))?,
     };
-    // lerobot's default turns the gripper of this one around.
-    let is_auto = config.get(DECODING).is_none_or(|own| own == "auto");
+    // lerobot's default turns the gripper of this one around; NVIDIA's config has no such key, and its tag from a run.
+    let is_auto = !config["type"].is_null() && config.get(DECODING).is_none_or(|own| own == "auto");
     if groot.version == GrootVersion::N1_7 && tag == SIMULATED && is_auto {
         return Err(format!(
             "`embodiment_tag` is {SIMULATED:?}, whose gripper lerobot turns around unless `{DECODING}` is null; that \
@@ -173,7 +173,11 @@ mod tests {
         assert_eq!(put(SIMULATED, json!({ "type": "groot", DECODING: "auto" })), expected);
         assert_eq!(put(SIMULATED, json!({ "type": "groot" })), expected);
         assert_eq!(put(NEW, json!({ "type": "groot" })), json!({ "type": "groot", "embodiment_tag": NEW }));
-        // NVIDIA's has no such key.
+        // NVIDIA's has no such key, and the checkpoint of a run on it is read.
         assert_eq!(put(SIMULATED, json!({})), json!({ "embodiment_tag": SIMULATED }));
+        let camera = json!({ "type": "VISUAL", "shape": [3, 200, 300] });
+        let published = json!({ "model_type": "Gr00tN1d7", "input_features": { "observation.images.front": camera } });
+        let spec = read(&put(SIMULATED, published)).unwrap();
+        assert_eq!(spec.embodiment, Some((SIMULATED.to_owned(), 2)));
     }
 }
