@@ -75,14 +75,18 @@ impl Files {
         self.files[0].path()
     }
 
-    /// A note of the first file.
-    pub fn note(&self, key: &str) -> Option<&str> {
-        self.files[0].note(key)
+    /// The note of each file under this key.
+    pub fn notes(&self, key: &str) -> Vec<Option<&str>> {
+        self.files.iter().map(|file| file.note(key)).collect()
     }
 }
 
 /// The name of a tensor of the second transformer in a file of both.
 fn of_second(name: &str) -> String {
+    // Diffusers' file of this transformer alone.
+    if name.starts_with(SECOND) {
+        return name.to_owned();
+    }
     if let Some(rest) = name.strip_prefix(KOHYA) {
         return format!("{KOHYA}{}{rest}", SECOND.replace('.', "_"));
     }

@@ -95,7 +95,7 @@ impl AdapterFolder {
     fn of_files(path: &Path, files: Files) -> Result<Self, AdapterError> {
         let wrong = |problem| AdapterError::Mismatch { path: path.to_owned(), problems: vec![problem] };
         let keys = Keys::of(files.names()).map_err(wrong)?;
-        let note = files.note(METADATA).and_then(forms::settings);
+        let note = forms::settings_of(&files.notes(METADATA)).map_err(wrong)?;
         let has = |end: &str| files.names().any(|name| name.ends_with(end));
         let settings = note.clone().unwrap_or_else(|| json!({"r": 1, "use_dora": has(ADAPTER_PARTS[2])}));
         let config = understand(path, &settings)?;

@@ -129,9 +129,36 @@ fn metadata(maps: &[Written]) -> Value {
     Value::Object(json)
 }
 
+/// The settings in the notes of one file, or of the files of two transformers, of which the second may call its own as the first.
+///
+/// # Errors
+/// Only one of two files has a note: the other one's factors would be taken from it.
+pub(super) fn settings_of(notes: &[Option<&str>]) -> Result<Option<Value>, String> {
+    match notes {
+        [Some(one)] => Ok(settings(one)),
+        [Some(high), Some(low)] => Ok(joined(high, low).and_then(|note| settings(&note))),
+        _ if notes.iter().all(Option::is_none) => Ok(None),
+        _ => Err(format!(
+            "of the two files in this folder, only one has the settings of its adapters ({METADATA}): name one file \
+             with both transformers instead"
+        )),
+    }
+}
+
+/// One note for the notes of two transformers' files.
+fn joined(high: &str, low: &str) -> Option<String> {
+    let Ok(Value::Object(mut all)) = serde_json::from_str(high) else { return None };
+    let Ok(Value::Object(own)) = serde_json::from_str(low) else { return None };
+    for (key, value) in own {
+        let of_second = key.strip_prefix(NETWORK).map(|inner| format!("{SECOND}{inner}"));
+        all.insert(of_second.unwrap_or(key), value);
+    }
+    Some(Value::Object(all).to_string())
+}
+
 /// The settings in Diffusers' note, as PEFT has them for one model: those of the transformer, and the alphas of other networks by
 /// patterns.
-pub(super) fn settings(note: &str) -> Option<Value> {
+fn settings(note: &str) -> Option<Value> {
     let Ok(Value::Object(all)) = serde_json::from_str(note) else { return None };
     let mut networks: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     for (key, value) in &all {

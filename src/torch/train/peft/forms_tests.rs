@@ -185,6 +185,44 @@ fn two_transformers_have_two_files() {
 }
 
 #[test]
+fn each_of_two_files_has_settings_of_its_own() {
+    let (dir, apart) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // Of ranks 2, 3, 2 and 3.
+    let paths = ["transformer", "transformer", "transformer_2", "transformer_2"];
+    let maps = ["blocks.0.attn1.to_q", "blocks.0.attn1.to_k", "blocks.0.attn1.to_v", "blocks.0.attn2.to_q"];
+    let paths: Vec<String> = paths.iter().zip(maps).map(|(network, map)| format!("{network}.{map}")).collect();
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let want = peft(&paths, dir.path());
+    let path = dir.path().join("both.safetensors");
+    write_lora(&AdapterFolder::open(dir.path()).unwrap(), LoraForm::Diffusers, &path).unwrap();
+    let both = TensorFile::open(&path).unwrap();
+    let write = |network: &str, file: &str, note: Option<&str>| {
+        let mut tensors = Vec::new();
+        for name in both.tensors().keys() {
+            if let Some(inner) = name.strip_prefix(network) {
+                tensors.push((format!("transformer.{inner}"), both.read(name).unwrap().unwrap()));
+            }
+        }
+        let notes: Vec<(&str, &str)> = note.iter().map(|&note| (METADATA, note)).collect();
+        write_tensor_file(&tensors, &notes, apart.path(), file).unwrap();
+    };
+    // Diffusers' names of the ranks, which are the alphas, and of a map with another.
+    let note = |map: &str| {
+        let others = json!({ (map): 3 });
+        json!({ "transformer.r": 2, "transformer.lora_alpha": 2, "transformer.alpha_pattern": others }).to_string()
+    };
+    write("transformer.", "x_high_noise.safetensors", Some(note("^blocks.0.attn1.to_k").as_str()));
+    write("transformer_2.", "x_low_noise.safetensors", Some(note("^blocks.0.attn2.to_q").as_str()));
+    for (found, want) in read(&paths, apart.path()).unwrap().iter().zip(&want) {
+        assert!(found.allclose(want, 1e-5, 1e-6, false));
+    }
+    std::fs::remove_file(apart.path().join("x_low_noise.safetensors")).unwrap();
+    write("transformer_2.", "x_low_noise.safetensors", None);
+    let error = read(&paths, apart.path()).unwrap_err().to_string();
+    assert!(error.contains("only one has the settings") && error.contains(METADATA), "{error}");
+}
+
+#[test]
 fn what_has_no_place_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.safetensors");
