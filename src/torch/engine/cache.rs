@@ -66,13 +66,13 @@ impl FeatureCache {
         Tower::ALL.into_iter().for_each(|tower| self.write(tower, CacheFolder::flush));
     }
 
-    /// Gives up a folder that cannot be written to: the run goes on without it, and says so. A store that does not take its files
-    /// is asked again with the next ones.
+    /// Gives up a folder that cannot be written to: the run goes on without it, and says so. Files are copied to a store while it goes
+    /// on; one that does not take them is asked again with the next ones.
     fn write(&mut self, tower: Tower, write: impl FnOnce(&mut CacheFolder) -> io::Result<()>) {
         let Some(folder) = self.folders.get_mut(&tower) else { return };
         match write(folder) {
             Ok(()) => {
-                if let Err(error) = folder.send() {
+                if let Err(error) = folder.begin_sending() {
                     tracing::warn!("features of the {tower} tower are not copied to cache_store: {error}");
                 }
             }

@@ -116,18 +116,41 @@ impl CacheFolder {
         self.look()
     }
 
-    /// Copies files that the object store lacks, if there is one and something was written since the last call.
+    /// Copies files that the object store lacks, if there is one and something was written since it was last asked, and waits until
+    /// they are there.
     ///
     /// # Errors
     /// The store does not take them. The next call after something is written tries again.
     pub fn send(&mut self) -> io::Result<()> {
-        match &self.store {
-            Some(store) if !self.is_sent => {
-                self.is_sent = true;
-                store.send(&self.dir)
-            }
-            _ => Ok(()),
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let begun = store.wait();
+        if self.is_sent {
+            return begun;
         }
+        self.is_sent = true;
+        store.send(&self.dir)
+    }
+
+    /// Begins to copy as [`CacheFolder::send`] does, and waits for nothing: a store that is slow or down delays no step. Files that
+    /// are written while others are copied wait for a later call.
+    ///
+    /// # Errors
+    /// The store did not take what an earlier call began to copy.
+    pub fn begin_sending(&mut self) -> io::Result<()> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        if self.is_sent || store.is_sending() {
+            return Ok(());
+        }
+        let begun = store.wait();
+        store.begin(&self.dir)?;
+        self.is_sent = true;
+        begun
+    }
+
+    /// The same for one who only reads: nothing is copied to the store.
+    pub fn only_read(mut self) -> Self {
+        self.is_sent = true;
+        self
     }
 
     /// Fetches what the object store has and the folder lacks, and looks for what others have written. A store that does not answer
@@ -198,9 +221,12 @@ impl CacheFolder {
 }
 
 impl Drop for CacheFolder {
-    /// Writes what waits; where that fails it is encoded again by who needs it.
+    /// Writes what waits, and copies it to the store; where that fails it is encoded again by who needs it.
     fn drop(&mut self) {
-        let _ = self.flush().and_then(|()| self.send());
+        let _ = self.flush();
+        if let Err(error) = self.send() {
+            tracing::warn!("features are not copied to cache_store: {error}");
+        }
     }
 }
 
@@ -260,6 +286,38 @@ mod tests {
         assert_eq!(fs::read_dir(dirs[2].path().join("vision-a")).unwrap().count(), 2);
         let other = CacheFolder::open(dirs[2].path(), "vision-b", Some("memory:///features")).unwrap();
         assert!(!other.has(&key(1.0)));
+    }
+
+    #[test]
+    fn files_are_copied_while_a_run_goes_on() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let open = |at: usize, tower: &str| {
+            CacheFolder::open(dirs[at].path(), tower, Some("memory:///beside")).unwrap().only_read()
+        };
+        let mut first = open(0, "vision-a");
+        for value in [1.0, 2.0, 3.0] {
+            first.insert(key(value), &[Tensor::from_slice(&[value])]).unwrap();
+            first.flush().unwrap();
+            first.begin_sending().unwrap();
+        }
+        // The end waits for what was begun, and copies the rest.
+        drop(first);
+        let second = open(1, "vision-a");
+        assert!([1.0, 2.0, 3.0].into_iter().all(|value| second.has(&key(value))));
+
+        // What somebody else has written is not copied by one who only reads.
+        let mut apart = CacheFolder::open(dirs[0].path(), "vision-b", None).unwrap();
+        apart.insert(key(4.0), &[Tensor::from_slice(&[4.0_f32])]).unwrap();
+        drop(apart);
+        drop(open(0, "vision-b"));
+        assert!(!open(1, "vision-b").has(&key(4.0)));
+
+        // A failure is told by a later call, once.
+        let mut lost = CacheFolder::open(dirs[0].path(), "vision-a", Some("nowhere:///beside")).unwrap();
+        lost.begin_sending().unwrap();
+        let error = lost.send().unwrap_err().to_string();
+        assert!(error.contains("nowhere:///beside/vision-a"), "{error}");
+        lost.send().unwrap();
     }
 
     #[test]

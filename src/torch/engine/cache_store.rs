@@ -6,17 +6,20 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
+use std::thread::{self, JoinHandle};
 
 /// Says where the features of one tower are in an object store.
 pub(super) struct CacheStore {
     /// Without a slash at its end.
     url: String,
+    /// Sends files while a run computes.
+    sending: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl CacheStore {
     /// The folder `tower` in the folder `root` of a store, which need not be there.
     pub fn new(root: &str, tower: &str) -> Self {
-        Self { url: format!("{}/{tower}", root.trim_end_matches('/')) }
+        Self { url: format!("{}/{tower}", root.trim_end_matches('/')), sending: None }
     }
 
     /// Fetches the files that `dir` lacks.
@@ -24,46 +27,77 @@ impl CacheStore {
     /// # Errors
     /// The store does not answer, or the folder cannot be written to.
     pub fn fetch(&self, dir: &Path) -> io::Result<()> {
-        for StoredObject { name, bytes, .. } in self.objects()? {
+        for StoredObject { name, bytes, .. } in objects(&self.url)? {
             if dir.join(&name).exists() {
                 continue;
             }
             let writing = tempfile::Builder::new().prefix("fetching-").tempdir_in(dir)?;
             let path = writing.path().join(&name);
             let mut file = File::create(&path)?;
-            store::fetch(&self.of(&name), bytes, &mut |part| file.write_all(part)).map_err(io::Error::other)?;
+            store::fetch(&of(&self.url, &name), bytes, &mut |part| file.write_all(part)).map_err(io::Error::other)?;
             fs::rename(&path, dir.join(&name))?;
         }
         Ok(())
     }
 
-    /// Sends the files of `dir` that the store lacks.
+    /// Sends the files of `dir` that the store lacks, and waits until they are there.
     ///
     /// # Errors
     /// The store does not take them, or the folder cannot be read.
     pub fn send(&self, dir: &Path) -> io::Result<()> {
-        let stored: BTreeSet<String> = self.objects()?.into_iter().map(|object| object.name).collect();
-        for entry in fs::read_dir(dir)? {
-            // What is written has a name of letters.
-            let Ok(name) = entry?.file_name().into_string() else { continue };
-            if is_file_of_features(Path::new(&name)) && !stored.contains(&name) {
-                let mut file = File::open(dir.join(&name))?;
-                let bytes = file.metadata()?.len();
-                store::send(&self.of(&name), &mut file, bytes).map_err(io::Error::other)?;
-            }
-        }
+        send(&self.url, dir)
+    }
+
+    /// Begins to send the files of `dir` that the store lacks, on a thread that nobody waits for before [`CacheStore::wait`].
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn begin(&mut self, dir: &Path) -> io::Result<()> {
+        let (url, dir) = (self.url.clone(), dir.to_owned());
+        let thread = thread::Builder::new().name("features to store".into());
+        self.sending = Some(thread.spawn(move || send(&url, &dir))?);
         Ok(())
     }
 
-    fn objects(&self) -> io::Result<Vec<StoredObject>> {
-        let mut objects = store::list(&self.url).map_err(io::Error::other)?;
-        objects.retain(|object| !object.name.contains('/') && is_file_of_features(Path::new(&object.name)));
-        Ok(objects)
+    /// Returns whether the thread that was begun is still sending.
+    pub fn is_sending(&self) -> bool {
+        self.sending.as_ref().is_some_and(|sending| !sending.is_finished())
     }
 
-    fn of(&self, name: &str) -> String {
-        format!("{}/{name}", self.url)
+    /// Waits until what was begun is sent.
+    ///
+    /// # Errors
+    /// As [`CacheStore::send`].
+    pub fn wait(&mut self) -> io::Result<()> {
+        let Some(sending) = self.sending.take() else { return Ok(()) };
+        let panicked = |_| Err(io::Error::other("copying features panicked, which is a bug of loongforge"));
+        sending.join().unwrap_or_else(panicked)
     }
+}
+
+fn send(url: &str, dir: &Path) -> io::Result<()> {
+    let stored: BTreeSet<String> = objects(url)?.into_iter().map(|object| object.name).collect();
+    for entry in fs::read_dir(dir)? {
+        // What is written has a name of letters.
+        let Ok(name) = entry?.file_name().into_string() else { continue };
+        if is_file_of_features(Path::new(&name)) && !stored.contains(&name) {
+            let mut file = File::open(dir.join(&name))?;
+            let bytes = file.metadata()?.len();
+            store::send(&of(url, &name), &mut file, bytes).map_err(io::Error::other)?;
+        }
+    }
+    Ok(())
+}
+
+fn objects(url: &str) -> io::Result<Vec<StoredObject>> {
+    let mut objects = store::list(url).map_err(io::Error::other)?;
+    objects.retain(|object| !object.name.contains('/') && is_file_of_features(Path::new(&object.name)));
+    Ok(objects)
+}
+
+/// The URL of a file in the folder.
+fn of(url: &str, name: &str) -> String {
+    format!("{url}/{name}")
 }
 
 /// Returns whether a file has features, by its name.

@@ -60,7 +60,8 @@ impl FeatureReader {
             let mut own: Vec<&String> = found.iter().filter(|folder| name.is_of_same_tower(folder)).collect();
             let expected = name.to_string();
             own.sort_by_key(|folder| (**folder != expected, (*folder).clone()));
-            let open = |folder: &String| CacheFolder::open(dir, folder, store).map_err(wrong);
+            let open =
+                |folder: &String| CacheFolder::open(dir, folder, store).map(CacheFolder::only_read).map_err(wrong);
             folders.insert(tower, own.into_iter().map(open).collect::<Result<Vec<_>, _>>()?);
         }
         let kind = towers.kind();
