@@ -376,6 +376,9 @@ fn without_later(data: &mut Value) {
     let of_data = [("mix", json!("sets")), ("system", Value::Null)];
     let of_set = [("max_samples", Value::Null), ("select", json!("first")), ("system", Value::Null)];
     leave_out(data, &of_data);
+    for of_media in ["image", "video"] {
+        leave_out(&mut data[of_media], &[("bucket", Value::Null)]);
+    }
     data["train"].as_array_mut().into_iter().flatten().for_each(|set| leave_out(set, &of_set));
 }
 
@@ -404,6 +407,10 @@ mod tests {
         let [all, set] = [&usual, &usual["train"][0]].map(|keys| keys.as_object().unwrap());
         assert!(["mix", "system"].iter().all(|key| !all.contains_key(*key)) && all.contains_key("shuffle"));
         assert!(["max_samples", "select", "system"].iter().all(|key| !set.contains_key(*key)));
+        for (media, older) in [("image", "max_side"), ("video", "sound")] {
+            let keys = all[media].as_object().unwrap();
+            assert!(!keys.contains_key("bucket") && keys.contains_key(older), "{media}");
+        }
         (data.mix, data.train[0].max_samples) = (Mix::Samples, Some(5));
         let other = hashed(&data);
         assert_eq!((&other["mix"], &other["train"][0]["max_samples"]), (&json!("samples"), &json!(5)));
