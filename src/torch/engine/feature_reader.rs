@@ -36,7 +36,7 @@ impl FeatureReader {
     /// The reader of a pool whose `cache_dir` is `dir`, and its `cache_store` `store`; `names` are those of its towers' folders.
     ///
     /// # Errors
-    /// A file in a folder is torn or cannot be read, or the store does not answer.
+    /// A file in a folder is torn or cannot be read.
     pub fn open(
         pool: PoolName,
         (dir, store): (&Path, Option<&str>),
@@ -51,7 +51,7 @@ impl FeatureReader {
             found.extend(entry.map_err(wrong)?.file_name().into_string());
         }
         if let Some(url) = store {
-            found.extend(list_folders(url).map_err(|error| format!("pools.{pool}.cache_store: {error}"))?);
+            found.extend(folders_in_store(pool, url));
             found.sort();
             found.dedup();
         }
@@ -108,5 +108,23 @@ impl FeatureReader {
              0): {why} {dir}; `loongforge data encode CONFIG` computes what is missing"
         );
         Missing { sample, error }
+    }
+}
+
+/// Names of the folders in a pool's store. Of one that does not answer there are none: all features may be in `cache_dir`.
+fn folders_in_store(pool: PoolName, url: &str) -> Vec<String> {
+    list_folders(url).unwrap_or_else(|error| {
+        tracing::warn!("features are only read from cache_dir: pools.{pool}.cache_store: {error}");
+        Vec::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_does_not_answer_leaves_the_features_that_are_here() {
+        assert!(folders_in_store(PoolName::ENCODER, "nowhere:///features").is_empty());
     }
 }
