@@ -14,10 +14,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
 
 /// Bytes of features that wait in memory before they are written: a file has about so many.
 const SHARD_BYTES: usize = 64 << 20;
+
+/// How long the end of a run waits for a tower's last files to be copied. An engine that has not stopped after 30 seconds is given up.
+const PARTING: Duration = Duration::from_secs(8);
 
 /// The features of one tower in the folder.
 pub(super) struct CacheFolder {
@@ -123,7 +127,7 @@ impl CacheFolder {
     /// The store does not take them. The next call after something is written tries again.
     pub fn send(&mut self) -> io::Result<()> {
         let Some(store) = &mut self.store else { return Ok(()) };
-        let begun = store.wait();
+        let begun = store.wait(None);
         if self.is_sent {
             return begun;
         }
@@ -141,10 +145,25 @@ impl CacheFolder {
         if self.is_sent || store.is_sending() {
             return Ok(());
         }
-        let begun = store.wait();
+        let begun = store.wait(None);
         store.begin(&self.dir)?;
         self.is_sent = true;
         begun
+    }
+
+    /// Copies what was not copied yet, if that takes no longer than until `deadline`: a run that ends is not held up.
+    ///
+    /// # Errors
+    /// The store does not take it, or not in time.
+    fn send_until(&mut self, deadline: Instant) -> io::Result<()> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        store.wait(Some(deadline))?;
+        if self.is_sent {
+            return Ok(());
+        }
+        self.is_sent = true;
+        store.begin(&self.dir)?;
+        store.wait(Some(deadline))
     }
 
     /// The same for one who only reads: nothing is copied to the store.
@@ -224,7 +243,7 @@ impl Drop for CacheFolder {
     /// Writes what waits, and copies it to the store; where that fails it is encoded again by who needs it.
     fn drop(&mut self) {
         let _ = self.flush();
-        if let Err(error) = self.send() {
+        if let Err(error) = self.send_until(Instant::now() + PARTING) {
             tracing::warn!("features are not copied to cache_store: {error}");
         }
     }
@@ -318,6 +337,11 @@ mod tests {
         let error = lost.send().unwrap_err().to_string();
         assert!(error.contains("nowhere:///beside/vision-a"), "{error}");
         lost.send().unwrap();
+
+        // An end that has time copies all.
+        let mut late = CacheFolder::open(dirs[0].path(), "vision-b", Some("memory:///beside")).unwrap();
+        late.send_until(Instant::now() + PARTING).unwrap();
+        assert!(open(1, "vision-b").has(&key(4.0)));
     }
 
     #[test]

@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
-use std::thread::{self, JoinHandle};
+use std::thread;
+use std::time::Instant;
 
 /// Says where the features of one tower are in an object store.
 pub(super) struct CacheStore {
     /// Without a slash at its end.
     url: String,
-    /// Sends files while a run computes.
-    sending: Option<JoinHandle<io::Result<()>>>,
+    /// Gives the end of the thread that sends files while a run computes.
+    sending: Option<flume::Receiver<io::Result<()>>>,
 }
 
 impl CacheStore {
@@ -54,24 +55,35 @@ impl CacheStore {
     /// The system gives no thread.
     pub fn begin(&mut self, dir: &Path) -> io::Result<()> {
         let (url, dir) = (self.url.clone(), dir.to_owned());
-        let thread = thread::Builder::new().name("features to store".into());
-        self.sending = Some(thread.spawn(move || send(&url, &dir))?);
+        let (end, sending) = flume::bounded(1);
+        // Who has not waited for the end does not hear of it.
+        let work = move || drop(end.send(send(&url, &dir)));
+        thread::Builder::new().name("features to store".into()).spawn(work)?;
+        self.sending = Some(sending);
         Ok(())
     }
 
     /// Returns whether the thread that was begun is still sending.
     pub fn is_sending(&self) -> bool {
-        self.sending.as_ref().is_some_and(|sending| !sending.is_finished())
+        self.sending.as_ref().is_some_and(|end| end.is_empty() && !end.is_disconnected())
     }
 
-    /// Waits until what was begun is sent.
+    /// Waits until what was begun is sent, but not beyond the `deadline`.
     ///
     /// # Errors
-    /// As [`CacheStore::send`].
-    pub fn wait(&mut self) -> io::Result<()> {
+    /// As [`CacheStore::send`], or it takes longer.
+    pub fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         let Some(sending) = self.sending.take() else { return Ok(()) };
-        let panicked = |_| Err(io::Error::other("copying features panicked, which is a bug of loongforge"));
-        sending.join().unwrap_or_else(panicked)
+        let end = match deadline {
+            Some(deadline) => sending.recv_deadline(deadline),
+            None => sending.recv().map_err(flume::RecvTimeoutError::from),
+        };
+        let lost = |what: &str| Err(io::Error::other(what));
+        match end {
+            Ok(sent) => sent,
+            Err(flume::RecvTimeoutError::Timeout) => lost("the store is too slow; the next run copies the rest"),
+            Err(flume::RecvTimeoutError::Disconnected) => lost("copying panicked, which is a bug of loongforge"),
+        }
     }
 }
 
