@@ -2,10 +2,11 @@
 
 use super::RunError;
 use loongforge_core::message::{ActorId, Replica};
-use loongforge_core::observe::{CHILD, takes_a_line};
+use loongforge_core::observe::{CHILD, print_line_within};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
-use std::io::{self, IsTerminal, Write};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Child;
@@ -20,7 +21,7 @@ const PLACE: &str = "LOONGFORGE_PLACE";
 /// Ends of one place in the pool are counted for so long.
 pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(600);
 
-/// How long a line of a child waits for who reads it: whoever starts children also hands on what asks them to stop.
+/// How long the first line of a child waits that nobody reads: whoever starts children also hands on what asks them to stop.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How a process ended.
@@ -101,9 +102,20 @@ pub(super) async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpi
 
 /// Writes a line to standard error: where that is closed, as a terminal may be, or nobody reads it, the child goes on nevertheless.
 fn say(line: &str) {
-    let mut stderr = io::stderr();
-    if stderr.is_terminal() || takes_a_line(&stderr, PATIENCE) {
-        let _ = writeln!(stderr, "{line}");
+    static NUM_LEFT_OUT: AtomicUsize = AtomicUsize::new(0);
+    let limit = if NUM_LEFT_OUT.load(Relaxed) == 0 { PATIENCE } else { Duration::ZERO };
+    if !print_line_within(line, limit) {
+        NUM_LEFT_OUT.fetch_add(1, Relaxed);
+        return;
+    }
+    let num_left_out = NUM_LEFT_OUT.swap(0, Relaxed);
+    if num_left_out > 0 {
+        let told = format!("{num_left_out} lines of processes before the last one are left out here: nobody read them");
+        if tracing::dispatcher::has_been_set() {
+            tracing::warn!("{told}");
+        } else {
+            print_line_within(&told, PATIENCE);
+        }
     }
 }
 

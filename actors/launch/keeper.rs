@@ -6,11 +6,12 @@ use super::child::{CRASH_WINDOW, End, pass_on, wait};
 use super::in_process::socket_folder;
 use super::signals::{Signals, hand_on, spawn};
 use loongforge_core::message::{ActorId, Replica};
+use loongforge_core::observe::print_line;
 use loongforge_core::transport::{LinkReceiver, LinkSender, link};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -140,7 +141,7 @@ impl<'a> Keeper<'a> {
                     if has_stopped || lives == MAX_LIVES {
                         return Ok(status);
                     }
-                    let _ = writeln!(io::stderr(), "the scheduler's process ended: {status}; a new one takes over");
+                    print_line(&format!("the scheduler's process ended: {status}; a new one takes over"));
                     (lives, hearing, saying, is_owed) = (lives + 1, None, None, told_to_stop.is_some());
                     scheduler = self.scheduler(command(), true)?;
                 }

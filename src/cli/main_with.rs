@@ -4,10 +4,10 @@ use super::open_files::expect_open_files;
 use super::{dotted, exit, version};
 use crate::run::families::Families;
 use loongforge_core::engine::error_chain;
+use loongforge_core::observe::print_line;
 use loongforge_torch::device::missing_variables;
 use loongforge_torch::native::{exit_at_once, keep_freed_memory};
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// The whole command line of `loongforge` with families of one's own beside the built-in ones: the `main` of a program that
@@ -47,7 +47,7 @@ pub fn main_with(families: Families) -> ExitCode {
             // Mistakes in a config say so themselves, with their codes.
             let begin = if text.starts_with("error[") { "" } else { "error: " };
             // The exit code counts, whether anyone reads the error or not.
-            let _ = writeln!(std::io::stderr(), "{begin}{text}");
+            print_line(&format!("{begin}{text}"));
             ExitCode::from(exit::of(&error))
         }
     }

@@ -35,11 +35,10 @@ use loongforge_core::checkpoint::MANIFEST;
 use loongforge_core::config::{self, Address, Device, Loaded, LogFormat};
 use loongforge_core::engine::error_chain;
 use loongforge_core::message::Role;
-use loongforge_core::observe::{Console, init_logging};
+use loongforge_core::observe::{Console, init_logging, print_line};
 use loongforge_core::schedule::PoolSizes;
 use loongforge_torch::native::exit_at_once;
 use scheduler_process::SchedulerProcess;
-use std::io::{Write, stderr};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -63,7 +62,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
         Ok(loaded) => loaded,
         Err(report) => {
-            eprintln!("{report}");
+            print_line(&report.to_string());
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
@@ -125,7 +124,7 @@ fn heed_signals(args: &RunArgs) -> anyhow::Result<()> {
                 _ => "stopped on request before the run was under way; start it again with the same command",
             };
             // It has to end also where nobody can read that, as after a terminal was closed.
-            let _ = writeln!(stderr(), "{what}");
+            print_line(what);
             // Nothing waits for this: threads of libtorch may compute.
             exit_at_once(exit::PREEMPTED);
         })?;

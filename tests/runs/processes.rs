@@ -1,9 +1,12 @@
 //! The same program as processes: the same bits as in one process, and clear words where somebody is missing.
 
 use crate::fixture::{Fixture, Pictures};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{PipeReader, PipeWriter, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 pub fn program(fixture: &Fixture, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
@@ -235,4 +238,45 @@ fn an_encoder_that_is_asked_to_stop_leaves_and_a_foundation_stops_the_run_with_a
     assert_eq!([foundation, data, stays].map(code), [Some(3), Some(0), Some(0)], "{text}");
     let folder = fixture.path().join("asked");
     assert!(!folder.join("killers.jsonl").exists() && folder.join("checkpoints").read_dir().unwrap().count() > 0);
+}
+
+/// Returns a pipe without room, whose reader is there and reads nothing.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    while poll(&mut [PollFd::new(&writer, PollFlags::OUT)], Some(&at_once)).unwrap() > 0 {
+        writer.write_all(&[b'.'; 4096]).unwrap();
+    }
+    (reader, writer)
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_holds_up_neither_a_run_nor_its_last_words() {
+    let fixture = Fixture::new(Pictures::None);
+    let (_reader, writer) = full_pipe();
+    let start = |name: &str, arguments: &[&str]| {
+        let mut command = program(&fixture, name, arguments);
+        Killed(command.stdout(Stdio::null()).stderr(writer.try_clone().unwrap()).spawn().unwrap())
+    };
+    let ends_with = |Killed(child): &mut Killed, code: i32| {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(60) {
+            if let Some(status) = child.try_wait().unwrap() {
+                return assert_eq!(status.code(), Some(code));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("it waits for a reader, and should end with {code}");
+    };
+    // A mistake in the config, and one in the command.
+    ends_with(&mut start("mistaken", &["train.no_such_key=1"]), 2);
+    ends_with(&mut start("unknown", &["--role", "cook", "--join", "s"]), 2);
+    for (name, how) in [("threads", None), ("apart", Some("--processes"))] {
+        let arguments = [&["train.steps=100000", "checkpoint.every_steps=0"][..], how.as_slice()].concat();
+        let mut child = start(name, &arguments);
+        wait_until(&mut child.0, || num_steps(&fixture, name) >= 1);
+        let pid = rustix::process::Pid::from_child(&child.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        ends_with(&mut child, 3);
+    }
 }

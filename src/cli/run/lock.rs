@@ -8,7 +8,7 @@
 use super::holder::{Holder, Life};
 use crate::cli::{UsageError, exit};
 use loongforge_core::files::if_there;
-use loongforge_core::observe::Console;
+use loongforge_core::observe::{Console, print_line};
 use loongforge_torch::native::exit_at_once;
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -176,10 +176,10 @@ fn beat(path: &Path, me: &Holder) {
             let _ = File::options().write(true).open(path).and_then(touch);
         }
         Ok(Some(other)) => {
-            eprintln!(
-                "error: {} was taken over by {other}, which considered this run dead; this run stops",
-                path.display()
-            );
+            let path = path.display();
+            print_line(&format!(
+                "error: {path} was taken over by {other}, which considered this run dead; this run stops"
+            ));
             exit_at_once(exit::FAILED);
         }
         Ok(None) => drop(create(path, me)),

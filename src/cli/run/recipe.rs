@@ -6,7 +6,7 @@ use crate::cli::check::{Against, Checked, stages_of};
 use crate::cli::{UsageError, exit};
 use loongforge_actors::launch::run_to_end;
 use loongforge_core::config::{RunConfig, StageStart};
-use std::io::{Write, stderr};
+use loongforge_core::observe::print_line;
 use std::process::{Command, ExitCode};
 
 /// Runs all stages; `None` where the file has none or one of them is chosen.
@@ -44,13 +44,13 @@ pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
     }
     let program = std::env::current_exe()?;
     for (number, stage) in stages.iter().enumerate() {
-        eprintln!("stage `{}`, {} of {}", stage.name, number + 1, stages.len());
+        print_line(&format!("stage `{}`, {} of {}", stage.name, number + 1, stages.len()));
         let mut command = Command::new(&program);
         command.args(std::env::args_os().skip(1)).arg(&stage.word);
         let status = run_to_end(command)?;
         if !status.success() {
             // The exit code counts, also where a terminal is closed.
-            let _ = writeln!(stderr(), "stage `{}` failed: {status}; `--resume` continues with it", stage.name);
+            print_line(&format!("stage `{}` failed: {status}; `--resume` continues with it", stage.name));
             return Ok(Some(ExitCode::from(exit::of_status(status))));
         }
     }

@@ -4,10 +4,11 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressDrawTarget};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use tracing::Level;
 
 use super::log_file::LogFile;
@@ -17,6 +18,8 @@ use crate::config::LogFormat;
 
 /// How long the first line waits that nobody reads, such as in the pipe of a collector of logs that hangs. Those after it do not wait.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes that a pipe takes at once if it takes any.
+const ROOM: usize = 4096;
 
 /// A cheap handle; clones draw on the same terminal. Lines written through it appear above the bar.
 #[derive(Clone)]
@@ -103,16 +106,17 @@ impl Console {
 
     /// A standard error that is closed, or that nobody reads, is not worth holding up or ending a run for.
     fn show(&self, line: &LogLine<'_>) {
-        let Some(mut text) = self.text_of(line) else { return };
-        let Some(num_left_out) = self.room(|limit| takes_a_line(&io::stderr(), limit)) else { return };
-        if num_left_out > 0 {
-            let told = format!("{num_left_out} lines before this one are left out here: nobody read them");
-            let told = self.text_of(&LogLine::new(Level::WARN, &told)).unwrap_or_default();
-            text = format!("{told}\n{text}");
+        let Some(text) = self.text_of(line) else { return };
+        if self.is_terminal {
+            // Everything waits for who looks at it.
+            self.suspend(|| {
+                let _ = writeln!(io::stderr(), "{text}");
+            });
+            return;
         }
-        self.suspend(|| {
-            let _ = writeln!(io::stderr(), "{text}");
-        });
+        // No other thread takes the room that one has found.
+        let mut stderr = io::stderr().lock();
+        self.unless_full(|limit, num_left_out| write_line(&mut stderr, &self.behind_gap(text, num_left_out), limit));
     }
 
     /// Returns what is shown of a line; `None` for a blank one in the form of JSON.
@@ -124,16 +128,22 @@ impl Console {
         })
     }
 
-    /// Returns how many lines are left out before one that can be written now, or `None` if that is left out, too. `is_ready` waits for so
-    /// long; at a terminal everything waits for who looks at it.
-    fn room(&self, is_ready: impl FnOnce(Duration) -> bool) -> Option<usize> {
-        if self.is_terminal {
-            return Some(0);
+    /// Returns the text of a line, with a line before it where others are left out.
+    fn behind_gap(&self, text: String, num_left_out: usize) -> String {
+        if num_left_out == 0 {
+            return text;
         }
+        let told = format!("{num_left_out} lines before this one are left out here: nobody read them");
+        let told = self.text_of(&LogLine::new(Level::WARN, &told)).unwrap_or_default();
+        format!("{told}\n{text}")
+    }
+
+    /// Writes a line by `write`, which waits for a reader for so long, behind so many that are left out, and returns whether there was room.
+    /// Without room the line is left out, too.
+    fn unless_full(&self, write: impl FnOnce(Duration, usize) -> bool) {
         let before = self.shared(|shared| shared.num_left_out);
-        let is_ready = is_ready(if before == 0 { PATIENCE } else { Duration::ZERO });
-        self.shared(|shared| shared.num_left_out = if is_ready { 0 } else { before + 1 });
-        is_ready.then_some(before)
+        let is_written = write(if before == 0 { PATIENCE } else { Duration::ZERO }, before);
+        self.shared(|shared| shared.num_left_out = if is_written { 0 } else { before + 1 });
     }
 
     fn keep(&self, line: &LogLine<'_>) {
@@ -156,12 +166,52 @@ impl Console {
     }
 }
 
-/// Returns whether a line can be written within so long without waiting for a reader.
-pub fn takes_a_line(file: &impl AsFd, limit: Duration) -> bool {
-    let mut asked = [PollFd::new(file, PollFlags::OUT)];
-    let limit = Timespec::try_from(limit).ok();
-    // What cannot be asked is written to.
-    !matches!(poll(&mut asked, limit.as_ref()), Ok(0))
+/// Writes a line to standard error, and gives it up where nobody reads there, unless that is a terminal: the last words of a process do
+/// not hold up its end.
+pub fn print_line(line: &str) {
+    print_line_within(line, PATIENCE);
+}
+
+/// Works like [`print_line`], and waits for a reader for so long. Returns false if the line was given up.
+pub fn print_line_within(line: &str, limit: Duration) -> bool {
+    let mut stderr = io::stderr().lock();
+    if stderr.is_terminal() {
+        let _ = writeln!(stderr, "{line}");
+        return true;
+    }
+    write_line(&mut stderr, line, limit)
+}
+
+/// Writes a line, and waits no longer than this for a reader of each part of it. Returns false if nobody read; an output that is closed
+/// takes everything.
+fn write_line(out: &mut (impl Write + AsFd), line: &str, limit: Duration) -> bool {
+    let line = format!("{line}\n");
+    for part in line.as_bytes().chunks(ROOM) {
+        if !has_room(out, limit) {
+            return false;
+        }
+        let _ = out.write_all(part);
+    }
+    true
+}
+
+/// Returns whether [`ROOM`] bytes can be written within so long without waiting for a reader.
+fn has_room(out: &impl AsFd, limit: Duration) -> bool {
+    let mut asked = [PollFd::new(out, PollFlags::OUT)];
+    is_ready(limit, |limit| poll(&mut asked, limit))
+}
+
+/// Returns whether `poll` finds something ready within so long. A signal, such as one that asks the process to stop, ends its wait early.
+fn is_ready(limit: Duration, mut poll: impl FnMut(Option<&Timespec>) -> Result<usize, Errno>) -> bool {
+    let begin = Instant::now();
+    loop {
+        let left = Timespec::try_from(limit.saturating_sub(begin.elapsed())).ok();
+        match poll(left.as_ref()) {
+            Err(Errno::INTR) => {}
+            // What cannot be asked is written to.
+            result => return result != Ok(0),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -172,33 +222,55 @@ mod tests {
     #[test]
     fn a_pipe_that_nobody_reads_takes_no_line_until_it_is_read() {
         let (mut reader, mut writer) = io::pipe().unwrap();
-        let mut page = [0; 4096];
-        while takes_a_line(&writer, Duration::ZERO) {
+        let mut page = [0; ROOM];
+        while has_room(&writer, Duration::ZERO) {
             writer.write_all(&page).unwrap();
         }
-        assert!(!takes_a_line(&writer, Duration::from_millis(20)));
+        assert!(!write_line(&mut writer, "a", Duration::from_millis(20)));
         reader.read_exact(&mut page).unwrap();
-        assert!(takes_a_line(&writer, PATIENCE));
+        assert!(write_line(&mut writer, "a", PATIENCE));
         // Whoever writes then is told that it is closed.
         drop(reader);
-        assert!(takes_a_line(&writer, PATIENCE));
+        assert!(write_line(&mut writer, "a", PATIENCE));
+    }
+
+    #[test]
+    fn a_line_that_is_longer_than_a_pipe_is_given_up_where_nobody_reads() {
+        let (mut reader, mut writer) = io::pipe().unwrap();
+        let short = "a".repeat(2 * ROOM);
+        assert!(write_line(&mut writer, &short, PATIENCE));
+        assert!(!write_line(&mut writer, &"b".repeat(1 << 21), Duration::from_millis(20)));
+        drop(writer);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with(&(short + "\nb")), "{} bytes", text.len());
+    }
+
+    #[test]
+    fn a_signal_makes_no_room() {
+        let mut answers = [Err(Errno::INTR), Err(Errno::INTR), Ok(0)].into_iter();
+        assert!(!is_ready(PATIENCE, |_| answers.next().unwrap()));
+        assert!(is_ready(PATIENCE, |_| Ok(1)) && is_ready(PATIENCE, |_| Err(Errno::INVAL)));
     }
 
     #[test]
     fn one_line_waits_for_a_reader_and_those_after_it_are_counted() {
         let console = Console { is_terminal: false, ..Console::stderr() };
-        let room = |is_ready: bool| {
-            let mut waited = None;
-            let room = console.room(|limit| {
-                waited = Some(limit);
-                is_ready
+        let seen = |is_written: bool| {
+            let mut seen = None;
+            console.unless_full(|limit, num_left_out| {
+                seen = Some((limit, num_left_out));
+                is_written
             });
-            (waited.unwrap(), room)
+            seen.unwrap()
         };
-        assert_eq!(room(true), (PATIENCE, Some(0)));
-        assert_eq!(room(false), (PATIENCE, None));
-        assert_eq!(room(false), (Duration::ZERO, None));
-        assert_eq!(room(true), (Duration::ZERO, Some(2)));
-        assert_eq!(room(true), (PATIENCE, Some(0)));
+        assert_eq!(seen(true), (PATIENCE, 0));
+        assert_eq!(seen(false), (PATIENCE, 0));
+        assert_eq!(seen(false), (Duration::ZERO, 1));
+        assert_eq!(seen(true), (Duration::ZERO, 2));
+        assert_eq!(seen(true), (PATIENCE, 0));
+        let text = console.behind_gap("last".into(), 2);
+        assert!(text.contains("2 lines before this one") && text.ends_with("\nlast"), "{text}");
+        assert_eq!(console.behind_gap("alone".into(), 0), "alone");
     }
 }

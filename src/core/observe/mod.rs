@@ -34,7 +34,7 @@ mod watch;
 pub use bar::Bar;
 pub use calendar::Utc;
 pub use clip::Clip;
-pub use console::{Console, takes_a_line};
+pub use console::{Console, print_line, print_line_within};
 pub use episode_sheet::{Strip, Track, episode_sheet};
 pub use error::ObserveError;
 pub use error_rate::ErrorRate;
