@@ -254,6 +254,9 @@ fn runs(script: &str) -> Result<Cell, String> {
         symlink(root().join(name), dir.path().join(name)).unwrap();
     }
     let programs = Path::new(env!("CARGO_BIN_EXE_loongforge")).parent().unwrap();
+    if script.contains("three_pools ") && !programs.join("examples/three_pools").is_file() {
+        return Ok(Cell::NotRun("`cargo build --example three_pools` comes first".into()));
+    }
     let others = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{}:{others}", programs.display(), programs.join("examples").display());
     let whole = format!("set -euo pipefail\nloongforge data digits --out runs/quickstart/data\n{script}\n");
