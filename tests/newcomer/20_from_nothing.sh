@@ -1,7 +1,7 @@
 # From an empty environment to a chat with an exported model, with the seconds of each step
 # `cargo xtask wheel` makes the wheel; pip takes torch from the package registry.
 wheel=$(ls "$SOURCES"/target/wheel/loongforge-*.whl 2>/dev/null) || { echo "no wheel: run \`cargo xtask wheel\` first"; exit 77; }
-step() { printf '\n%% %s\n' "$*"; local begin=$SECONDS; "$@"; echo "[$((SECONDS - begin)) s]"; }
+step() { printf '\n%% %s\n' "$*"; local begin=$SECONDS; "$@" || return; echo "[$((SECONDS - begin)) s]"; }
 step python3 -m venv venv
 step venv/bin/pip install --quiet "$wheel" || { echo "pip cannot install torch here"; exit 77; }
 export PATH=$PWD/venv/bin:$PATH
