@@ -199,6 +199,27 @@ fn a_run_without_encoders_that_is_stopped_keeps_the_checkpoint_that_is_being_wri
     assert_eq!((world.result, world.lasting), (Some(Ok(Outcome::Preempted)), vec![StepId(2)]));
 }
 
+/// A batch system asks all processes of a job: the scheduler's is not always the first.
+#[test]
+fn a_run_whose_actors_are_asked_to_stop_before_its_user_asks_ends_in_order() {
+    let asked_by = |num_times: usize| {
+        let mut world = World::new(spec(&pools(1, 1, 1), STEPS), &Script::default(), 3);
+        while world.log.published.is_empty() {
+            world.something();
+        }
+        world.input(Input::Event(ActorId::data(0), Event::Leaving));
+        world.input(Input::Event(ActorId::foundation(0), Event::Leaving));
+        (0..num_times).for_each(|_| world.input(Input::StopRequested));
+        while world.result.is_none() {
+            world.something();
+        }
+        world.result.unwrap()
+    };
+    assert_eq!(asked_by(0), Ok(Outcome::Preempted));
+    assert_eq!(asked_by(1), Ok(Outcome::Preempted));
+    assert!(asked_by(2).unwrap_err().to_string().contains("on a second request"));
+}
+
 #[test]
 fn a_last_checkpoint_that_must_be_written_again_needs_an_encoder_within_the_grace_period() {
     for frozen in [false, true] {

@@ -46,7 +46,10 @@ pub struct Coordinator {
     next_plan: StepId,
     /// The run ends before this step.
     end: StepId,
+    /// The run ends after the step in progress, with a checkpoint.
     stop_requested: bool,
+    /// The run's user has asked for that, and not only an actor whose process is asked to stop.
+    user_has_asked: bool,
     in_flight: BTreeMap<StepId, InFlight>,
     nonfinite: NonFiniteSteps,
     /// Position of the stream after the last applied step; fitted costs are stored separately.
@@ -88,6 +91,7 @@ impl Coordinator {
             next_plan: spec.first_step,
             end: StepId(end),
             stop_requested: false,
+            user_has_asked: false,
             in_flight: BTreeMap::new(),
             nonfinite: NonFiniteSteps::since(begun_with.map(|last| (StepId(last), spec.state.clone()))),
             stream: spec.state.clone(),
@@ -183,7 +187,7 @@ impl Coordinator {
                 Ok(())
             }
             Input::Doubted(doubt) => self.doubted(doubt),
-            Input::StopRequested => self.stop(),
+            Input::StopRequested => self.asked_by_user(),
             Input::SaveRequested => {
                 self.saves.want();
                 Ok(())
@@ -231,7 +235,10 @@ impl Coordinator {
         let computes = is_member || actor.role == Role::Foundation;
         let epoch = self.encoders.get(actor.pool).map_or(Epoch(0), EncoderPool::epoch);
         match event {
-            Event::Leaving => self.asked_to_leave(actor),
+            Event::Leaving => {
+                self.asked_to_leave(actor);
+                Ok(())
+            }
             Event::Ready if self.joining.remove(&actor) => Ok(()),
             Event::Ready if actor.role == Role::Encoder && !is_member => {
                 self.encoders.of(actor).ready(actor.index);
@@ -315,16 +322,25 @@ impl Coordinator {
         self.current.0 += 1;
     }
 
-    fn stop(&mut self) -> Result<(), Broken> {
+    /// Handles a request of the run's user, whose second one ends the run at once.
+    ///
+    /// # Errors
+    /// It is the second one.
+    fn asked_by_user(&mut self) -> Result<(), Broken> {
         if self.drain.has_begun() {
             return Ok(());
         }
-        if self.stop_requested {
+        if std::mem::replace(&mut self.user_has_asked, true) {
             return Err((ActorId::SCHEDULER, "stopped at once, on a second request; no checkpoint was written".into()));
         }
-        self.stop_requested = true;
-        if self.is_probing() {
-            return Ok(());
+        self.stop();
+        Ok(())
+    }
+
+    /// Ends the run after the step in progress, unless it is to end already.
+    fn stop(&mut self) {
+        if self.drain.has_begun() || std::mem::replace(&mut self.stop_requested, true) || self.is_probing() {
+            return;
         }
         // After a step that is decided but not saved, its successor may have begun on the engines: that is in progress.
         let decided = self.in_flight.get(&self.current).is_some_and(InFlight::ends_step);
@@ -332,7 +348,6 @@ impl Coordinator {
         let in_progress = self.current.0 + u64::from(decided && !saved);
         let is_planned = self.next_plan.0 > in_progress;
         self.end = self.end.min(StepId(in_progress + u64::from(is_planned)));
-        Ok(())
     }
 
     /// Returns the encoders that are members, pool by pool in order of rank, and foundations.
