@@ -126,6 +126,11 @@ impl Scheduler {
         self.coordinator.alive()
     }
 
+    /// Returns whether the run's user has asked it to stop: another scheduler, where this one has taken over.
+    pub fn user_has_asked(&self) -> bool {
+        self.coordinator.user_has_asked()
+    }
+
     /// Returns the encoders that are to be removed, and the actors that were told to stop and have not ended.
     pub fn leaving(&self) -> Vec<ActorId> {
         let stopping = |effect| match effect {

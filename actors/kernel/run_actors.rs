@@ -73,6 +73,7 @@ pub async fn run_actors(
     let drafts = publishing.drafts();
     // Where it takes over: those that the one before has let go.
     let let_go = scheduler.leaving().into_iter().collect();
+    let mut is_known = scheduler.user_has_asked();
     let address = SchedulerActor::create(|ctx| {
         ctx.set_mailbox_capacity(queue.max(links.len()));
         let me = ctx.address().recipient();
@@ -92,11 +93,9 @@ pub async fn run_actors(
     let (to_change, to_publish) = (address.clone(), address.clone());
     // A full queue drops the request; whoever asked can ask again.
     let request = move |request| {
-        let input = match request {
-            Request::Stop => Input::StopRequested,
-            Request::Save => Input::SaveRequested,
-        };
-        drop(address.try_send(Report(input)));
+        if let Some(input) = input_of(request, &mut is_known) {
+            drop(address.try_send(Report(input)));
+        }
     };
     let watch = tokio::task::spawn_local(stop.watch(request));
     let changing = tokio::task::spawn_local(async move {
@@ -123,6 +122,15 @@ pub async fn run_actors(
         let cause = "the scheduler panicked, which is a bug of loongforge".into();
         Err(Failure::new(ActorId::SCHEDULER, cause))
     })
+}
+
+/// Returns the scheduler's input for a request. A stop that the scheduler before this one was asked for (`is_known`) may be told again to
+/// this one, which is no second request.
+fn input_of(request: Request, is_known: &mut bool) -> Option<Input> {
+    match request {
+        Request::Save => Some(Input::SaveRequested),
+        Request::Stop => (!std::mem::take(is_known)).then_some(Input::StopRequested),
+    }
 }
 
 struct SchedulerActor {
@@ -264,6 +272,15 @@ impl SchedulerActor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stop_that_the_scheduler_before_has_heard_of_is_no_second_one_of_the_next() {
+        let stops = |mut is_known: bool| {
+            assert!(matches!(input_of(Request::Save, &mut is_known), Some(Input::SaveRequested)));
+            [(); 2].map(|()| matches!(input_of(Request::Stop, &mut is_known), Some(Input::StopRequested)))
+        };
+        assert_eq!([stops(false), stops(true)], [[true, true], [false, true]]);
+    }
 
     #[test]
     fn encoders_that_are_leaving_are_not_counted_when_a_pool_is_scaled_again() {

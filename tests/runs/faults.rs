@@ -207,22 +207,25 @@ fn a_scheduler_that_is_killed_among_its_processes_is_followed_by_another() {
 #[test]
 fn a_scheduler_that_is_killed_while_it_stops_is_followed_by_one_that_stops() {
     let fixture = Fixture::new(Pictures::All);
-    let mut command = program(&fixture, "stopped", &["train.steps=40", "--processes"]);
-    // It goes on until it is told to stop.
-    let mut run = command.env("LOONGFORGE_FAULTS", "foundation/0@before_commit:3-40=slow").spawn().unwrap();
-    wait_until(&mut run, || num_steps(&fixture, "stopped") >= 2);
-    let scheduler = &children(&run)[0];
-    // It never heeds what it is told.
-    kill("-STOP", scheduler);
-    kill("-TERM", &run.id().to_string());
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    kill("-9", scheduler);
-    let output = run.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{text}");
-    assert!(text.contains("a new one takes over"), "{text}");
-    assert!(losses(&fixture, "stopped").len() < 40, "{text}");
-    assert!(text.contains("stopped on request; resume with --resume"), "{text}");
+    for (name, has_heard) in [("unheard", false), ("heard", true)] {
+        let mut command = program(&fixture, name, &["train.steps=40", "--processes"]);
+        // It goes on until it is told to stop.
+        let mut run = command.env("LOONGFORGE_FAULTS", "foundation/0@before_commit:3-40=slow").spawn().unwrap();
+        wait_until(&mut run, || num_steps(&fixture, name) >= 2);
+        let scheduler = &children(&run)[0];
+        if !has_heard {
+            kill("-STOP", scheduler);
+        }
+        kill("-TERM", &run.id().to_string());
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        kill("-9", scheduler);
+        let output = run.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{name}: {text}");
+        assert!(text.contains("a new one takes over"), "{name}: {text}");
+        assert!(losses(&fixture, name).len() < 40, "{name}: {text}");
+        assert!(text.contains("stopped on request; resume with --resume"), "{name}: {text}");
+    }
 }
 
 #[test]

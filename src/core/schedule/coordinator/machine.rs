@@ -111,6 +111,11 @@ impl Coordinator {
         self.drain.alive().collect()
     }
 
+    /// Returns whether the run's user has asked it to stop.
+    pub fn user_has_asked(&self) -> bool {
+        self.user_has_asked
+    }
+
     /// Returns the encoders that are to be removed and have not ended.
     pub fn leaving(&self) -> Vec<ActorId> {
         let retiring = self.encoders.iter().flat_map(EncoderPool::retiring);
