@@ -190,6 +190,8 @@ impl Handler<Change> for SchedulerActor {
             }
             Change::Retire(actor) => self.handle(Report(Input::Retire(actor)), ctx),
             Change::LetGo { pool, encoders, answer } => {
+                // Those whose processes are asked to stop, too.
+                self.let_go.extend(self.scheduler.leaving());
                 let (answered, leaving) = choose(&self.scheduler.alive(), &mut self.let_go, pool, encoders);
                 // Who asked may have left.
                 drop(answer.send(answered));
