@@ -1,6 +1,7 @@
 //! Signals that ask a program to stop, among them SIGHUP, which the system sends where the terminal or connection is closed that the
 //! program was started from.
 
+use super::StopSignal;
 use rustix::process::Signal;
 use std::{fs, io};
 use tokio::signal::unix::{self, SignalKind, signal};
@@ -52,10 +53,17 @@ impl StopSignals {
 
     /// Waits for the next one. Dropping the future loses none.
     pub async fn next(&mut self) {
+        self.which().await;
+    }
+
+    /// Works like [`Self::next`]; returns which one it is. Of several that are there, Ctrl-C is the first: a parent that gets it, too, hands
+    /// it on as SIGTERM.
+    pub(crate) async fn which(&mut self) -> StopSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            () = self.hangups.next() => {}
+            biased;
+            _ = self.interrupt.recv() => StopSignal::Interrupt,
+            _ = self.terminate.recv() => StopSignal::Terminate,
+            () = self.hangups.next() => StopSignal::Hangup,
         }
     }
 }
@@ -71,6 +79,19 @@ fn ignores_hangups(status: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_several_signals_that_are_there_ctrl_c_comes_first() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut signals = StopSignals::new().unwrap();
+            for signal in [Signal::TERM, Signal::INT] {
+                rustix::process::kill_process(rustix::process::getpid(), signal).unwrap();
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            assert!(signals.which().await == StopSignal::Interrupt && signals.which().await == StopSignal::Terminate);
+        });
+    }
 
     #[test]
     fn ignored_signals_are_read_from_the_status_of_a_process() {

@@ -70,14 +70,14 @@ pub enum StopOn {
 }
 
 /// What is requested.
-pub(super) enum Request {
+pub(crate) enum Request {
     Stop,
     Save,
 }
 
 /// A signal that asks a run to stop.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum StopSignal {
+pub(crate) enum StopSignal {
     Hangup,
     Interrupt,
     Terminate,
@@ -86,7 +86,7 @@ enum StopSignal {
 /// Which signals have asked a run to stop so far. SIGHUP is never a second request: a terminal that is closed sends it twice, and a
 /// system that shuts down sends SIGTERM as well.
 #[derive(Default)]
-struct Stops {
+pub(crate) struct Stops {
     is_hung_up: bool,
     /// When SIGINT or SIGTERM came first.
     asked: Option<Instant>,
@@ -94,7 +94,7 @@ struct Stops {
 
 impl Stops {
     /// Returns what a signal that comes now requests.
-    fn on(&mut self, signal: StopSignal, now: Instant) -> Option<Request> {
+    pub(crate) fn on(&mut self, signal: StopSignal, now: Instant) -> Option<Request> {
         let is_new = match signal {
             StopSignal::Hangup => !std::mem::replace(&mut self.is_hung_up, true) && self.asked.is_none(),
             StopSignal::Interrupt | StopSignal::Terminate => {
@@ -149,6 +149,7 @@ impl StopOn {
                 let mut stops = Stops::default();
                 loop {
                     let request = tokio::select! {
+                        biased;
                         Some(()) = interrupt.recv() => stops.on(StopSignal::Interrupt, Instant::now()),
                         Some(()) = terminate.recv() => stops.on(StopSignal::Terminate, Instant::now()),
                         Some(()) = save.recv() => Some(Request::Save),

@@ -1,14 +1,11 @@
 //! Signals that ask the process of one actor to stop: it tells the scheduler, and goes on until the run lets it go.
 
 use super::join::{Up, say};
-use crate::kernel::StopSignals;
+use crate::kernel::{StopSignals, Stops};
 use loongforge_core::message::{ActorId, Event};
 use loongforge_core::transport::WireSender;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
-
-/// How long another signal is the same request: batch systems and launchers may send several.
-const ECHO: Duration = Duration::from_secs(1);
+use std::time::Instant;
 
 /// Whether this process was asked to stop.
 static ASKED: AtomicBool = AtomicBool::new(false);
@@ -21,18 +18,12 @@ pub fn is_asked_to_stop() -> bool {
 /// Tells the scheduler when the process of `me` is asked to stop, and returns when it is asked again. Without signals it never does.
 pub(super) async fn asked_twice(me: ActorId, signals: Option<StopSignals>, scheduler: &WireSender) {
     let Some(mut signals) = signals else { return std::future::pending().await };
-    signals.next().await;
-    let asked = Instant::now();
+    let mut stops = Stops::default();
+    stops.on(signals.which().await, Instant::now());
     ASKED.store(true, SeqCst);
     tracing::info!("{me} is asked to stop, and tells the scheduler; a second request ends it at once");
-    let again = async {
-        loop {
-            signals.next().await;
-            if asked.elapsed() >= ECHO {
-                return;
-            }
-        }
-    };
+    // A signal that repeats the first one, as of batch systems and of terminals that are closed, is none, as for the scheduler.
+    let again = async { while stops.on(signals.which().await, Instant::now()).is_none() {} };
     tokio::pin!(again);
     tokio::select! {
         () = &mut again => return,
