@@ -229,8 +229,11 @@ fn samples_of_two_transformers_are_made_while_they_are_trained() {
     assert_eq!(samples.iter().sum::<u64>(), 8, "{last}");
 
     // Ranks that share a transformer take the samples over together; before the first step they are those of one rank.
-    let shared =
-        ["pools.foundation_high={tensor_parallel: 2, threads: 1}", "pools.foundation_low={pipeline_parallel: 2}"];
+    let shared = [
+        "~pools.foundation",
+        "pools.foundation_high={tensor_parallel: 2, threads: 1}",
+        "pools.foundation_low={pipeline_parallel: 2, threads: 1}",
+    ];
     captioned.run("of-ranks", &[&[FROZEN, &sample, &dir("ranks")][..], &shared].concat(), None);
     let pixels = |png: &Vec<u8>| image::load_from_memory(png).unwrap().into_rgb8().into_raw();
     for (found, expected) in made("ranks")[..2].iter().zip(&threads) {

@@ -270,7 +270,10 @@ fn one_mistake_at_a_time() {
         ("eval: { path: DATA, reader: { load: MODEL } }\n", &["LF0111", "`eval.reader` has no samples"]),
         ("$ pools.encoder.cache_dir=s3://b/f", &["LF0104", "`pools.encoder.cache_dir` is the URL of an object store"]),
         ("$ pools.encoder.cache_store=s3://b/f", &["LF0111", "without `pools.encoder.cache_dir`"]),
-        ("$ pools.encoder.cache_store=/mnt/f", &["LF0104", "`pools.encoder.cache_store` is not the URL"]),
+        (
+            "$ pools.encoder.cache_dir=f pools.encoder.cache_store=/mnt/f",
+            &["LF0104", "`pools.encoder.cache_store` is not the URL"],
+        ),
         ("$ pools.encoder.replicas=0", &["LF0111", "`pools.encoder.replicas` is 0 without `pools.encoder.cache_dir`"]),
         // files
         ("$ data.train.0.path=nowhere/x.json", &["LF0112", "no such file: `nowhere/x.json`", "no directory `nowhere`"]),
