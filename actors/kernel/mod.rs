@@ -14,8 +14,8 @@ mod thread;
 
 pub use link::{Commands, Confirm, Link};
 pub use run_actors::{Change, RunActors, in_system, run_actors};
-pub(crate) use signals::Hangups;
 pub use signals::StopSignals;
+pub(crate) use signals::{Hangups, StopSignal};
 pub use stop::{Heeding, Phase, StopOn};
-pub(crate) use stop::{StopSignal, Stops, leave_to_the_scheduler};
+pub(crate) use stop::{Stops, leave_to_the_scheduler};
 pub use thread::spawn;

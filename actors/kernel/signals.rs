@@ -1,7 +1,6 @@
 //! Signals that ask a program to stop, among them SIGHUP, which the system sends where the terminal or connection is closed that the
 //! program was started from.
 
-use super::StopSignal;
 use rustix::process::Signal;
 use std::{fs, io};
 use tokio::signal::unix::{self, SignalKind, signal};
@@ -32,6 +31,14 @@ impl Hangups {
         }
         std::future::pending().await
     }
+}
+
+/// A signal that asks a run to stop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopSignal {
+    Hangup,
+    Interrupt,
+    Terminate,
 }
 
 /// SIGINT, SIGTERM and SIGHUP, for a program that does the same on each of them.

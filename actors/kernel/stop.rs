@@ -1,6 +1,6 @@
 //! Requests to stop a run normally, or to save: their sources and signals.
 
-use super::{Hangups, StopSignals};
+use super::{Hangups, StopSignal, StopSignals};
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
@@ -73,14 +73,6 @@ pub enum StopOn {
 pub(crate) enum Request {
     Stop,
     Save,
-}
-
-/// A signal that asks a run to stop.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StopSignal {
-    Hangup,
-    Interrupt,
-    Terminate,
 }
 
 /// Which signals have asked a run to stop so far. SIGHUP is never a second request: a terminal that is closed sends it twice, and a

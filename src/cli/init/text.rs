@@ -84,12 +84,10 @@ impl Choices {
         }
         if self.kind == Kind::Multimodal {
             let why = match self.lora {
-                true => "also image_projector: else they are trained as a whole",
+                true => "also image_projector; else they train whole",
                 false => "train the projector and the language model only",
             };
-            lines.push(format!(
-                "  # image_encoder: {{ freeze: true }}    # {why}; for sound audio_… instead of image_…"
-            ));
+            lines.push(format!("  # image_encoder: {{ freeze: true }}    # {why}; audio_encoder for sound"));
         }
         lines.push("data:".to_owned());
         lines.push(format!("  train: [{{ path: {} }}]", quoted(&self.data)));

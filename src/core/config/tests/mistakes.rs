@@ -271,7 +271,7 @@ fn one_mistake_at_a_time() {
         ("$ pools.encoder.cache_dir=s3://b/f", &["LF0104", "`pools.encoder.cache_dir` is the URL of an object store"]),
         ("$ pools.encoder.cache_store=s3://b/f", &["LF0111", "without `pools.encoder.cache_dir`"]),
         (
-            "$ pools.encoder.cache_dir=f pools.encoder.cache_store=/mnt/f",
+            "pools: { encoder: { cache_dir: f, cache_store: /mnt/f } }\n",
             &["LF0104", "`pools.encoder.cache_store` is not the URL"],
         ),
         ("$ pools.encoder.replicas=0", &["LF0111", "`pools.encoder.replicas` is 0 without `pools.encoder.cache_dir`"]),
