@@ -33,10 +33,11 @@ pub fn check_weights(config: &RunConfig, model: &ModelConfig) -> Result<(), Weig
     Ok(())
 }
 
-/// Refuses the folder of a part that no parameter is loaded from: in models that are not put together from parts no name begins with one.
+/// Refuses the folder of a part beside `model.load` that no parameter is loaded from: in models that are not composed of parts no name
+/// begins with one.
 fn expect_parts_used(config: &RunConfig, model: &ModelConfig) -> Result<(), WeightsError> {
     let settings = &config.model;
-    if settings.is_foundation_alone() || model.has_network_folders() {
+    if settings.load.is_none() || settings.is_foundation_alone() || model.has_network_folders() {
         return Ok(());
     }
     let specs = model.specs();

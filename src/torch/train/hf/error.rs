@@ -39,7 +39,7 @@ pub enum WeightsError {
     OtherHead { folder: PathBuf, head: String, embedding: String },
     #[error(
         "{key} is set, but nothing of a {model_type} model is loaded from there: all its weights are those of model.load; leave {key} \
-         out, or put the model together from parts, without model.load"
+         out, or compose the model of parts, without model.load"
     )]
     UnusedPart { key: String, model_type: String },
     #[error("{name} has values outside the range from 0 to {below} (exclusive)")]
