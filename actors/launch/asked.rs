@@ -7,7 +7,7 @@ use loongforge_core::transport::WireSender;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
-/// Whether this process was asked to stop.
+/// True when this process was asked to stop.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether a signal has asked this process to stop while it was an actor of a run.

@@ -21,7 +21,7 @@ const PLACE: &str = "LOONGFORGE_PLACE";
 /// Ends of one place in the pool are counted for so long.
 pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(600);
 
-/// How long the first line of a child waits that nobody reads: whoever starts children also hands on what asks them to stop.
+/// The time for which the first line of a child waits that nobody reads: whoever starts children also hands on what asks them to stop.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How a process ended.

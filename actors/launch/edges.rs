@@ -29,7 +29,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How long to wait before a peer that could not be reached is tried again.
 const RETRY: Duration = Duration::from_millis(50);
-/// How often to look for connections over shared memory.
+/// The pause between two looks for connections over shared memory.
 const POLL: Duration = Duration::from_millis(5);
 
 /// Where edges come in, before the actor is known.

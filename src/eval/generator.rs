@@ -39,7 +39,7 @@ impl Reader {
     /// Works like [`Reader::open`], with weights of this kind in memory.
     ///
     /// # Errors
-    /// As [`Reader::open`].
+    /// Fails as [`Reader::open`] does.
     pub fn open_as(folder: &Path, kind: Kind, device: Device) -> Result<Self> {
         Self::of(ForwardModel::load(&ModelFolders::find(folder, None)?, Some(kind), device)?)
     }

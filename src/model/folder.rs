@@ -193,7 +193,7 @@ impl ModelFolder {
     /// Returns what makes samples for this model, which predicts tokens.
     ///
     /// # Errors
-    /// As [`Processor::open`].
+    /// Fails as [`Processor::open`] does.
     pub fn processor(&self, options: &ProcessorOptions) -> Result<Processor, DataError> {
         let folders =
             ProcessorFolders { model: &self.path, media: &self.media_path, text: self.text_tokenizer.as_deref() };

@@ -61,7 +61,7 @@ impl Unchecked {
 /// their tags say are removed, and are downloaded again. `id` is the repository to a person.
 ///
 /// # Errors
-/// As [`Unchecked::compare`].
+/// Fails as [`Unchecked::compare`] does.
 pub(super) fn compare_left(cache: &Path, folder: &str, id: &str) -> io::Result<()> {
     // Without notes, or without a folder of locks, nothing was left.
     for entry in fs::read_dir(locks_of(cache, folder)).into_iter().flatten() {

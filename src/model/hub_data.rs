@@ -30,7 +30,7 @@ pub fn fetch_paths<'a>(paths: impl IntoIterator<Item = &'a str>) -> Result<(), H
 /// Fetches what `data.train` and `eval` of a run name.
 ///
 /// # Errors
-/// As [`fetch_paths`].
+/// Fails as [`fetch_paths`] does.
 pub fn fetch_data(config: &RunConfig) -> Result<(), HubError> {
     fetch_paths(train(&config.data).chain(held(config)))
 }
@@ -39,7 +39,7 @@ pub fn fetch_data(config: &RunConfig) -> Result<(), HubError> {
 /// than the command's.
 ///
 /// # Errors
-/// As [`fetch_paths`].
+/// Fails as [`fetch_paths`] does.
 pub fn fetch_missing(config: &RunConfig, reads_train: bool, reads_held: bool) -> Result<(), HubError> {
     let hub = Hub::of(RepoType::Dataset);
     let is_missing = |text: &&str| match HubPath::parse(text) {

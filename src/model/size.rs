@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(adapters(&two), 2 * adapters(&one));
     }
 
-    /// As the classes of diffusers count. FLOPs are those of the tokens of pictures, without what rows of text and noise levels meet.
+    /// Counts as the classes of diffusers do. FLOPs are those of the tokens of pictures, without what rows of text and noise levels meet.
     #[test]
     fn diffusion_transformers_have_the_published_sizes() {
         for (name, transformer) in [

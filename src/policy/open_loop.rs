@@ -248,7 +248,7 @@ mod tests {
         pairs.iter().map(|&(key, name)| (key.to_owned(), name.to_owned())).collect()
     }
 
-    /// As in training, where several sets have cameras of other names.
+    /// Works as in training, where several sets have cameras of other names.
     #[test]
     fn cameras_are_those_that_the_set_has() {
         let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());

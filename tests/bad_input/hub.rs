@@ -134,7 +134,7 @@ fn a_model_is_fetched_once_and_serves_without_network() {
     fails(&fixture, "org/tiny", &offline, &["model-00002-of-00002.safetensors is missing"]);
 }
 
-/// As Qwen3.5's are.
+/// Names them as Qwen3.5's are named.
 #[test]
 fn shards_with_other_names_are_fetched_and_variants_are_not() {
     let fixture = Fixture::trained();

@@ -135,7 +135,7 @@ impl Manifest {
     /// Works like [`Manifest::verify`], of the files of which `is_wanted`.
     ///
     /// # Errors
-    /// As [`Manifest::verify`].
+    /// Fails as [`Manifest::verify`] does.
     pub fn verify_some(&self, dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<(), CheckpointError> {
         let files: Vec<_> = self.files.iter().filter(|(name, _)| is_wanted(name)).collect();
         let next = AtomicUsize::new(0);

@@ -72,7 +72,7 @@ impl StoredCheckpoints {
     /// Works like [`StoredCheckpoints::newest`], among those of which `is_wanted`, by steps and the manifest's text.
     ///
     /// # Errors
-    /// As [`StoredCheckpoints::newest`].
+    /// Fails as [`StoredCheckpoints::newest`] does.
     pub fn newest_of(&self, is_wanted: impl Fn(u64, &[u8]) -> bool) -> Result<Option<u64>, StoreError> {
         for num_steps in self.steps()?.into_iter().rev() {
             if self.manifest(num_steps)?.is_some_and(|text| is_wanted(num_steps, &text)) {
@@ -86,7 +86,7 @@ impl StoredCheckpoints {
     /// one.
     ///
     /// # Errors
-    /// As [`StoredCheckpoints::newest`], or the record of what is left aside is damaged.
+    /// Fails as [`StoredCheckpoints::newest`] does, or where the record of what is left aside is damaged.
     pub fn newest_kept(&self) -> Result<Option<u64>, StoredError> {
         let left = self.left_aside()?.map(|text| LeftAside::parse(&text)).transpose();
         let left = left.map_err(CheckpointError::read(Path::new(&self.url)))?;

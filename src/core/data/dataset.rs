@@ -85,7 +85,7 @@ impl Dataset {
     /// Works like [`Dataset::open`] for the samples that `data.val_size` sets aside.
     ///
     /// # Errors
-    /// As [`Dataset::open`].
+    /// Fails as [`Dataset::open`] does.
     pub fn open_held(data: &Data, maker: impl Into<Box<dyn SampleMaker>>) -> Result<Self, DataError> {
         let maker = maker.into();
         let num_tokens = |text: &str| maker.num_tokens(text);

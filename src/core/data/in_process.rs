@@ -65,7 +65,7 @@ pub fn read_rgb(locator: &Locator, base: &Path, limits: &Limits) -> Result<RgbIm
 /// [`read_rgb`], decoded by `decoder`.
 ///
 /// # Errors
-/// As [`read_rgb`].
+/// Fails as [`read_rgb`] does.
 pub fn read_rgb_with(
     decoder: &dyn MediaDecoder,
     locator: &Locator,

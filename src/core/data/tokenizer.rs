@@ -199,7 +199,7 @@ impl Tokenizer {
     /// Works like [`Tokenizer::encode`] with what the tokenizer puts around a document: often a token that begins it.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// Fails as [`Tokenizer::encode`] does.
     pub fn encode_document(&self, text: &str) -> Result<Vec<Token>, DataError> {
         self.run(text, true)
     }
@@ -236,7 +236,7 @@ impl Tokenizer {
     /// The text of ids, special tokens as they are written.
     ///
     /// # Errors
-    /// As [`Tokenizer::decode`].
+    /// Fails as [`Tokenizer::decode`] does.
     pub fn decode_all(&self, ids: &[i64]) -> Result<String, DataError> {
         self.text(ids, false)
     }

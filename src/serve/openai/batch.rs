@@ -8,7 +8,7 @@ use loongforge_core::openai::{ApiError, Call, CallStream, Finish, Likely, Said};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-/// What a request hears of its answer.
+/// Tells what a request hears of its answer.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// There is none, or no more.

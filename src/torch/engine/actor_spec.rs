@@ -198,7 +198,7 @@ pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
 /// next GPU, in turns.
 ///
 /// # Errors
-/// As [`open_device`].
+/// Fails as [`open_device`] does.
 pub fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
     let found = find_device(device, number)?;
     if let tch::Device::Cuda(index) = found {

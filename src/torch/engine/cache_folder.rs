@@ -20,7 +20,7 @@ use tch::{Device, Kind, Tensor};
 /// Bytes of features that wait in memory before they are written: a file has about so many.
 const SHARD_BYTES: usize = 64 << 20;
 
-/// How long the end of a run waits for a tower's last files to be copied. An engine that has not stopped after 30 seconds is given up.
+/// The time for which the end of a run waits for a tower's last files to be copied. An engine that has not stopped after 30 seconds is given up.
 const PARTING: Duration = Duration::from_secs(8);
 
 /// The features of one tower in the folder.
@@ -33,7 +33,7 @@ pub(super) struct CacheFolder {
     /// Features that are not written yet, on the CPU.
     pending: HashMap<Key, Vec<Tensor>>,
     num_pending_bytes: usize,
-    /// Where files are copied to and fetched from.
+    /// The store that files are copied to and fetched from.
     store: Option<CacheStore>,
     /// True if all files that were written here were sent there, or that was tried.
     is_sent: bool,
@@ -176,7 +176,7 @@ impl CacheFolder {
     /// costs time alone: what is only there is encoded again.
     ///
     /// # Errors
-    /// As [`CacheFolder::look`].
+    /// Fails as [`CacheFolder::look`] does.
     pub fn renew(&mut self) -> io::Result<()> {
         if let Some(store) = &self.store
             && let Err(error) = store.fetch(&self.dir)

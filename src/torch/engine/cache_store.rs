@@ -71,7 +71,7 @@ impl CacheStore {
     /// Waits until what was begun is sent, but not beyond the `deadline`.
     ///
     /// # Errors
-    /// As [`CacheStore::send`], or it takes longer.
+    /// Fails as [`CacheStore::send`] does, or if it takes longer.
     pub fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         let Some(sending) = self.sending.take() else { return Ok(()) };
         let end = match deadline {

@@ -30,7 +30,7 @@ pub struct SampleSpec {
 pub type WriteClip = Arc<dyn Fn(StepId, SampleId, &Clip) -> Result<String, ObserveError> + Send + Sync>;
 
 impl SampleSpec {
-    /// How the actors of a foundation pool make samples. The first rank of a replica decodes them, in float32, with the weights that
+    /// Says how the actors of a foundation pool make samples. The first rank of a replica decodes them, in float32, with the weights that
     /// the run begins with: the autoencoder is not trained.
     ///
     /// # Errors

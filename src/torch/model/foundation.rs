@@ -239,9 +239,9 @@ pub struct VelocityTape {
     pub features: Vec<Vec<Slot>>,
     pub inbound: Vec<Boundary>,
     pub outbound: Vec<Boundary>,
-    /// Of the last stage: the velocity `[T, P]` of this rank's tokens, in a kept slot.
+    /// The velocity `[T, P]` of this rank's tokens, in a kept slot; only the last stage has it.
     pub velocity: Option<Slot>,
-    /// Which of all samples' tokens these are, ascending; `None`: all of them.
+    /// Tells which of all samples' tokens these are, ascending; `None`: all of them.
     pub own: Option<Vec<i64>>,
 }
 

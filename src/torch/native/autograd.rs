@@ -19,7 +19,7 @@ pub fn grad(outputs: &[&Tensor], grads: &[&Tensor], inputs: &[&Tensor]) -> Resul
 /// in place do, and what is found is the rest, which the caller adds.
 ///
 /// # Errors
-/// As [`grad`].
+/// Fails as [`grad`] does.
 pub fn grad_into(
     outputs: &[&Tensor],
     grads: &[&Tensor],

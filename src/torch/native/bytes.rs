@@ -19,7 +19,7 @@ pub fn bytes_mut(tensor: &mut Tensor) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), len) }
 }
 
-/// As [`bytes_mut`], to read. The tensor may have any shape.
+/// Works like [`bytes_mut`], to read. The tensor may have any shape.
 ///
 /// # Panics
 /// As [`bytes_mut`].

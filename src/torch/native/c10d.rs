@@ -114,7 +114,7 @@ impl Group {
     /// In place: the greatest over ranks. The tensor may have any shape.
     ///
     /// # Errors
-    /// As [`Group::all_reduce_sum`].
+    /// Fails as [`Group::all_reduce_sum`] does.
     pub fn all_reduce_max(&self, tensor: &Tensor) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("all_reduce", unsafe { ffi::lf_all_reduce_max(self.group, raw(tensor)) })
@@ -124,7 +124,7 @@ impl Group {
     /// Both may have any shape.
     ///
     /// # Errors
-    /// As [`Group::all_reduce_sum`].
+    /// Fails as [`Group::all_reduce_sum`] does.
     pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("all_gather", unsafe { ffi::lf_all_gather(self.group, raw(output), raw(input)) })
@@ -134,7 +134,7 @@ impl Group {
     /// Both may have any shape.
     ///
     /// # Errors
-    /// As [`Group::all_reduce_sum`].
+    /// Fails as [`Group::all_reduce_sum`] does.
     pub fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("reduce_scatter", unsafe { ffi::lf_reduce_scatter_sum(self.group, raw(output), raw(input)) })
@@ -144,7 +144,7 @@ impl Group {
     /// Panics where there is not one count a rank. Both are `[rows, …]` with rows of one size.
     ///
     /// # Errors
-    /// As [`Group::all_reduce_sum`].
+    /// Fails as [`Group::all_reduce_sum`] does.
     pub fn all_to_all(
         &self,
         output: &Tensor,
@@ -163,7 +163,7 @@ impl Group {
     /// In place: the values of rank `root`. The tensor may have any shape.
     ///
     /// # Errors
-    /// As [`Group::all_reduce_sum`].
+    /// Fails as [`Group::all_reduce_sum`] does.
     pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("broadcast", unsafe { ffi::lf_broadcast(self.group, raw(tensor), root as i32) })
@@ -172,7 +172,7 @@ impl Group {
     /// To one rank, which receives it under the same tag. The tensor may have any shape.
     ///
     /// # Errors
-    /// As [`Group::all_reduce_sum`].
+    /// Fails as [`Group::all_reduce_sum`] does.
     pub fn send(&self, tensor: &Tensor, to: usize, tag: i32) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("send", unsafe { ffi::lf_send(self.group, raw(tensor), to as i32, tag) })
@@ -181,7 +181,7 @@ impl Group {
     /// In place: what rank `from` sends under this tag, of the same size and kind. The tensor may have any shape.
     ///
     /// # Errors
-    /// As [`Group::all_reduce_sum`].
+    /// Fails as [`Group::all_reduce_sum`] does.
     pub fn recv(&self, tensor: &Tensor, from: usize, tag: i32) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("recv", unsafe { ffi::lf_recv(self.group, raw(tensor), from as i32, tag) })
@@ -190,7 +190,7 @@ impl Group {
     /// Begins a barrier, which ends when all ranks have begun it.
     ///
     /// # Errors
-    /// As [`Group::all_reduce_sum`].
+    /// Fails as [`Group::all_reduce_sum`] does.
     pub fn barrier(&self) -> Result<Pending, NativeError> {
         // SAFETY: as above.
         self.begin("barrier", unsafe { ffi::lf_barrier(self.group) })

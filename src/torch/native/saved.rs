@@ -88,7 +88,7 @@ pub struct Storage {
     pub offset: i64,
 }
 
-/// Where `tensor` lies. It must be dense. It may have any shape.
+/// Returns where `tensor` lies. It must be dense. It may have any shape.
 pub fn storage(tensor: &Tensor) -> Storage {
     let mut found = Storage { address: 0, bytes: 0, users: 0, offset: 0 };
     let Storage { address, bytes, users, offset } = &mut found;

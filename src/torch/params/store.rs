@@ -327,7 +327,7 @@ pub trait Unsharder {
     /// A tape has ended: nothing is in use.
     ///
     /// # Errors
-    /// As [`Unsharder::enter`].
+    /// Fails as [`Unsharder::enter`] does.
     fn leave(&self, params: &ParamStore, grads: Option<&mut GradBuffer>) -> Result<(), NativeError>;
 }
 

@@ -199,7 +199,7 @@ impl Execution {
     /// Runs the operations that are left.
     ///
     /// # Errors
-    /// As [`Execution::forward_step`].
+    /// Fails as [`Execution::forward_step`] does.
     pub fn forward(&mut self) -> Result<(), NativeError> {
         while self.forward_step()? {}
         Ok(())

@@ -272,7 +272,7 @@ fn read_switch(key: &str, value: &mut Value) {
     *value = Value::Bool(switch);
 }
 
-/// What is said of a number of samples that a data set may not have.
+/// Says what is told of a number of samples that a data set may not have.
 pub(super) const REPEATED: &str =
     "the original repeats samples of a data set that has fewer than it is to take; here each is read once per epoch";
 

@@ -24,7 +24,7 @@ pub(super) const OVERLAP: &str = "communication overlaps automatically";
 /// The answer to float16.
 pub(super) const NO_FP16: &str = "use bf16, which needs no loss scaling";
 
-/// What saves activation memory.
+/// Says what saves activation memory.
 pub(super) const SAVES_MEMORY: &str =
     "model.foundation.recompute: all or memory.activation_budget saves activation memory";
 

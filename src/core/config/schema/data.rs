@@ -79,7 +79,7 @@ pub struct Data {
     pub val_size: f64,
 }
 
-/// What the weights of data sets mean.
+/// Says what the weights of data sets mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

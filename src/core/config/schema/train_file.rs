@@ -55,7 +55,7 @@ pub struct TrainFile {
     pub select: Select,
 }
 
-/// Which samples of a set are used if their number is limited.
+/// Says which samples of a set are used if their number is limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

@@ -138,7 +138,7 @@ impl Step {
     /// The values of a feature of numbers in this frame.
     ///
     /// # Errors
-    /// As [`Step::window`].
+    /// Fails as [`Step::window`] does.
     pub fn numbers(&self, key: &str) -> Result<Vec<f32>, DataError> {
         Ok(self.window(key, &[0])?.values)
     }
@@ -146,7 +146,7 @@ impl Step {
     /// The values of a feature of whole numbers in this frame, each as it is.
     ///
     /// # Errors
-    /// As [`Step::window`].
+    /// Fails as [`Step::window`] does.
     pub fn whole(&self, feature: &Feature) -> Result<Vec<i64>, DataError> {
         Ok(self.rows.whole(feature)?[self.row(self.frame) * feature.width()..][..feature.width()].to_vec())
     }
@@ -154,7 +154,7 @@ impl Step {
     /// The values of a feature of float64 in this frame, each as it is.
     ///
     /// # Errors
-    /// As [`Step::window`].
+    /// Fails as [`Step::window`] does.
     pub fn reals(&self, feature: &Feature) -> Result<Vec<f64>, DataError> {
         Ok(self.rows.reals(feature)?[self.row(self.frame) * feature.width()..][..feature.width()].to_vec())
     }
@@ -162,7 +162,7 @@ impl Step {
     /// The text of a feature of texts in this frame.
     ///
     /// # Errors
-    /// As [`Step::window`].
+    /// Fails as [`Step::window`] does.
     pub fn text(&self, key: &str) -> Result<String, DataError> {
         let feature = self.feature(key)?;
         if feature.dtype != Dtype::String {

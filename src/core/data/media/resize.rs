@@ -21,7 +21,7 @@ pub fn resize_bicubic(picture: &RgbImage, width: usize, height: usize) -> Result
 /// Works like [`resize_bicubic`] with another filter.
 ///
 /// # Errors
-/// As [`resize_bicubic`].
+/// Fails as [`resize_bicubic`] does.
 pub fn resize_bilinear(picture: &RgbImage, width: usize, height: usize) -> Result<Cow<'_, [u8]>, String> {
     resize(picture, width, height, FilterType::Bilinear)
 }
@@ -30,7 +30,7 @@ pub fn resize_bilinear(picture: &RgbImage, width: usize, height: usize) -> Resul
 /// to Pillow 12 never.
 ///
 /// # Errors
-/// As [`resize_bicubic`].
+/// Fails as [`resize_bicubic`] does.
 pub fn resize_as_pillow(
     picture: &RgbImage,
     width: usize,
@@ -78,7 +78,7 @@ fn resize(picture: &RgbImage, width: usize, height: usize, filter: FilterType) -
 /// All frames resized to one size.
 ///
 /// # Errors
-/// As [`resize_bicubic`].
+/// Fails as [`resize_bicubic`] does.
 pub fn resize_all(frames: &[RgbImage], width: usize, height: usize) -> Result<Vec<Cow<'_, [u8]>>, String> {
     frames.iter().map(|frame| resize_bicubic(frame, width, height)).collect()
 }

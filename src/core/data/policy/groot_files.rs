@@ -103,7 +103,7 @@ pub fn check_encode(config: &Json) -> Result<(), String> {
     same("letter_box_transform", json!(false))
 }
 
-/// Of a step that restores actions, [`UNPACK`] or [`DECODE`].
+/// Names the settings of a step that restores actions, [`UNPACK`] or [`DECODE`].
 ///
 /// # Errors
 /// The reason: the step does what is not implemented.

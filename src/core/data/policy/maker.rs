@@ -213,7 +213,7 @@ impl PolicyMaker {
     /// A sample of a step that asks for actions.
     ///
     /// # Errors
-    /// As [`PolicyMaker::learn`].
+    /// Fails as [`PolicyMaker::learn`] does.
     pub(in crate::data) fn ask(&self, id: SampleId, step: &Step) -> Result<Sample, DataError> {
         guarded(|| {
             let robot = self.robot_of(step.set()).map_err(DataError::Line)?;

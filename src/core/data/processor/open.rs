@@ -66,7 +66,7 @@ impl Processor {
     /// Works like [`Processor::open`], with files of other folders.
     ///
     /// # Errors
-    /// As [`Processor::open`].
+    /// Fails as [`Processor::open`] does.
     pub fn open_from(
         folders: ProcessorFolders<'_>,
         config: &Json,

@@ -84,7 +84,7 @@ impl Blob {
     /// [`Blob::read_at`] for bytes of which the next ones will be asked soon.
     ///
     /// # Errors
-    /// As [`Blob::read_at`].
+    /// Fails as [`Blob::read_at`] does.
     pub fn scan_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         match self {
             #[cfg(feature = "cloud")]

@@ -38,7 +38,7 @@ impl Chosen {
         begin + Rng::new(&[0x6368_6f73, self.of, self.count, number]).below(end - begin)
     }
 
-    /// Where one of as many parts as there are chosen samples begins.
+    /// Returns where one of as many parts as there are chosen samples begins.
     fn begin(self, part: u64) -> u64 {
         (u128::from(part) * u128::from(self.of) / u128::from(self.count)) as u64
     }

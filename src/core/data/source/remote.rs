@@ -55,7 +55,7 @@ impl Object {
     /// The same through the chunks that are held: for headers, and what is read from one end to the other.
     ///
     /// # Errors
-    /// As [`Object::read_at`].
+    /// Fails as [`Object::read_at`] does.
     pub fn scan_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let (mut bytes, mut at, end) = (Vec::with_capacity(len), offset, offset + len as u64);
         while at < end {

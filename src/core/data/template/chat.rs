@@ -244,7 +244,7 @@ impl ChatTemplate {
     /// The conversation as one string that ends where the assistant is to speak.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`].
+    /// Fails as [`ChatTemplate::render`] does.
     pub fn render_prompt(&self, turns: &[Turn]) -> Result<String, DataError> {
         let rendering = Rendering { prompts: true, ..Rendering::WHOLE };
         self.render_with(turns, rendering).map(|(text, _)| text)
@@ -262,7 +262,7 @@ impl ChatTemplate {
     /// transformers' `return_assistant_tokens_mask` is made.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`].
+    /// Fails as [`ChatTemplate::render`] does.
     pub fn render_marked(&self, turns: &[Turn]) -> Result<Marked, DataError> {
         self.render_with(turns, Rendering::WHOLE)
     }

@@ -33,7 +33,7 @@ impl Inputs {
     /// counts.
     ///
     /// # Errors
-    /// As [`Inputs::open`].
+    /// Fails as [`Inputs::open`] does.
     pub fn open_cut(
         files: Vec<TrainFile>,
         max_tokens: usize,

@@ -32,7 +32,7 @@ struct Told {
 
 /// A block of a stream, and what it reads beside the stream's rows.
 struct Side<'a> {
-    /// What the names of its segments begin with.
+    /// The beginning of the names of its segments.
     name: String,
     block: &'a Block,
     told: &'a Told,

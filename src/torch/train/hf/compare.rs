@@ -86,7 +86,7 @@ pub fn compare_weights(
 /// much in them cannot be known.
 ///
 /// # Errors
-/// As [`compare_weights`].
+/// Fails as [`compare_weights`] does.
 pub fn compare_origin(specs: &[ParamSpec], origin: &Origin, options: &LoadOptions) -> Result<(), WeightsError> {
     let find = |name: &str| origin.find(name).map(|(_, stored)| stored);
     let pieces: Vec<StoredTensor> = specs.iter().flat_map(|spec| pieces_in(spec, &find)).collect();

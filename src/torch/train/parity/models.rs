@@ -224,7 +224,7 @@ impl Models {
     /// One of the fixture's steps of AdamW, with the norm clipped over both pools: the loss and the norm before it.
     ///
     /// # Errors
-    /// As [`Models::step`].
+    /// Fails as [`Models::step`] does.
     pub fn update(&mut self, fixture: &Fixture, documents: &[&Document]) -> Result<(f64, f64), ParityError> {
         let loss = self.step(documents, 1.0 / fixture.num_targets() as f64)?.total;
         let squares = self.pools().map(|(_, grads)| grads.flat().square().sum(Kind::Double).double_value(&[]));

@@ -62,7 +62,7 @@ impl Files {
     /// Reads a tensor; `None`: there is none of this name.
     ///
     /// # Errors
-    /// As [`TensorFile::read`].
+    /// Fails as [`TensorFile::read`] does.
     pub fn read(&self, name: &str) -> Result<Option<Tensor>, TensorFileError> {
         match self.tensors.get(name) {
             Some(held) => self.files[held.file].read(&held.name),

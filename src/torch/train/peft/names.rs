@@ -6,7 +6,7 @@ use crate::model::TreeNames;
 use crate::params::LinearModule;
 use std::collections::BTreeMap;
 
-/// What names begin with of the second transformer, which has the low noise levels.
+/// The beginning of names of the second transformer, which has the low noise levels.
 pub(super) const SECOND: &str = "transformer_2.";
 
 pub const PREFIX: &str = "base_model.model.";

@@ -52,7 +52,7 @@ fn what_does_not_fit_is_named() {
     );
 }
 
-/// What lerobot's processors can do, and what is not done here.
+/// Lists what lerobot's processors can do and what is not done here.
 #[test]
 fn processor_files_that_do_something_else_are_named() {
     let bench = Bench::new();
