@@ -8,8 +8,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// SIGUSR1: sent by Slurm and others before a job's end.
 const SAVE: SignalKind = SignalKind::user_defined1();
 
-/// The time for which another SIGTERM is the same request: `timeout` sends it to its child and then to the child's group, and a batch system to all
-/// processes of a job, of which a script hands it on.
+/// The time for which another SIGTERM is the same request: `timeout` sends it to its child and then to the child's group, and a batch
+/// system to all processes of a job, of which a script hands it on.
 const ECHO: Duration = Duration::from_secs(1);
 
 /// Phase of this process with respect to signals.
@@ -60,8 +60,8 @@ pub(crate) fn leave_to_the_scheduler() {
     let _ = signal(SAVE);
 }
 
-/// Says who may ask a run to finish its step, save and end as preempted. A second request ends it at once; a second SIGTERM within a second is
-/// none.
+/// Says who may ask a run to finish its step, save and end as preempted. A second request ends it at once; a second SIGTERM within a
+/// second is none.
 pub enum StopOn {
     Nothing,
     /// SIGINT, SIGTERM and SIGHUP, and SIGUSR1, which only requests a checkpoint. They then no longer end the process by themselves.

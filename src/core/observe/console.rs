@@ -16,7 +16,8 @@ use super::log_line::LogLine;
 use super::terminal::has_color;
 use crate::config::LogFormat;
 
-/// The time for which the first line waits that nobody reads, such as in the pipe of a collector of logs that hangs. Those after it do not wait.
+/// The time for which the first line waits that nobody reads, such as in the pipe of a collector of logs that hangs. Those after it do
+/// not wait.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes that a pipe takes at once if it takes any.
 const ROOM: usize = 4096;

@@ -2,8 +2,8 @@
 //! again.
 //!
 //! A tower's folder is named by all that its features depend on beside the item ([`CacheName`]). An item's name is the
-//! hash of its contents. So nothing in a folder can be stale, and it does not matter who wrote it. Features lie in safetensors files, `HASH.LEVEL`, each written
-//! under another name and then renamed; nobody changes one afterwards.
+//! hash of its contents. So nothing in a folder can be stale, and it does not matter who wrote it. Features lie in safetensors files,
+//! `HASH.LEVEL`, each written under another name and then renamed; nobody changes one afterwards.
 
 use super::cache_key::Key;
 use super::cache_store::{CacheStore, is_file_of_features};
@@ -20,7 +20,8 @@ use tch::{Device, Kind, Tensor};
 /// Bytes of features that wait in memory before they are written: a file has about so many.
 const SHARD_BYTES: usize = 64 << 20;
 
-/// The time for which the end of a run waits for a tower's last files to be copied. An engine that has not stopped after 30 seconds is given up.
+/// The time for which the end of a run waits for a tower's last files to be copied. An engine that has not stopped after 30 seconds is
+/// given up.
 const PARTING: Duration = Duration::from_secs(8);
 
 /// The features of one tower in the folder.

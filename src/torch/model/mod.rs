@@ -1,8 +1,8 @@
 //! Models: single-device code, cut into the segments of a tape. No communicator comes in here.
 //!
 //! `family/` has one short file a family, which reads its `config.json`; `decoder/` is what all language models share,
-//! `policy/` what robot policies of two streams are and what all offer, `vision/` what all vision towers and projectors do, `audio/` what all audio towers do, `tower_blocks/` what both kinds have,
-//! `text/` what makes a language model or an encoder of text a tower.
+//! `policy/` what robot policies of two streams are and what all offer, `vision/` what all vision towers and projectors do, `audio/` what
+//! all audio towers do, `tower_blocks/` what both kinds have, `text/` what makes a language model or an encoder of text a tower.
 
 mod alike;
 mod audio;

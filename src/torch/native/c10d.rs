@@ -48,8 +48,8 @@ pub struct Group {
 unsafe impl Send for Group {}
 
 impl Group {
-    /// Over Gloo, for tensors in host memory. Waits until all ranks have named the same file and group, at most `timeout`, which later bounds each collective
-    /// too. `host` is this machine's address as the other ranks reach it.
+    /// Over Gloo, for tensors in host memory. Waits until all ranks have named the same file and group, at most `timeout`, which later
+    /// bounds each collective too. `host` is this machine's address as the other ranks reach it.
     ///
     /// # Errors
     /// A rank did not come in time, or cannot be reached.
