@@ -19,7 +19,7 @@ loongforge init my.yaml --model model --data train.jsonl --method full
 cat my.yaml
 loongforge check my.yaml
 loongforge data inspect train.jsonl --model model --samples 1
-loongforge run my.yaml train.epochs=5 train.lr=4e-3 train.warmup_steps=10 eval.path=held_out.jsonl
+loongforge run my.yaml train.epochs=5 train.lr=4e-3 train.warmup_ratio=0.1 eval.path=held_out.jsonl
 loongforge evaluate runs/my held_out.jsonl
 loongforge generate runs/my --prompt "Say red twice."
 echo "Say blue twice." | loongforge chat runs/my
