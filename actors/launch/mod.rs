@@ -7,6 +7,7 @@ mod children;
 mod edges;
 mod environment;
 mod in_process;
+mod inlet;
 pub mod jobs;
 pub mod join;
 mod keeper;

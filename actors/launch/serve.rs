@@ -1,7 +1,8 @@
 //! The process of an engine: joins a run and serves it.
 
 use super::asked::asked_twice;
-use super::edges::{Carriers, Door, Edges, Inlet, Open, dial, rendezvous_at};
+use super::edges::{Carriers, Edges, Open, dial};
+use super::inlet::{Door, Inlet, rendezvous_at};
 use super::join::{Down, Joined, Line, Up, Welcome, hear, join, line, say, say_loose, say_out};
 use super::net::connect;
 use super::{Assignment, EdgeSpec, EngineFactory, Meeting, RunError, WantedActor};

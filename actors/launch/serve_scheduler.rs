@@ -1,7 +1,7 @@
 //! The scheduler's process: gathers the run's actors, or takes over, and runs it.
 
 use super::children::{Children, Start};
-use super::edges::at_port;
+use super::inlet::at_port;
 use super::join::{JoinError, JoinServer, ReconnectRegistry, Roster, gather};
 use super::net::Listener;
 use super::requests::{Requests, place};

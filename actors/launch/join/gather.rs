@@ -241,14 +241,10 @@ async fn welcome(members: &mut BTreeMap<ActorId, Member>, roster: &Roster) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::net::UnixStream;
-    use tokio::time::sleep;
-
-    #[test]
-    fn who_is_gone_before_the_run_begins_may_come_again() {
-        let roster = Roster {
+impl Roster {
+    /// A roster of one actor of each role, of whom nobody has come yet.
+    pub fn of_three() -> Self {
+        Self {
             address: "here".into(),
             config: "abc".into(),
             pools: PoolSizes::of_roles(1, 1, 1),
@@ -262,7 +258,19 @@ mod tests {
             cached: BTreeSet::new(),
             reading: RefCell::default(),
             returns: None,
-        };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UnixStream;
+    use tokio::time::sleep;
+
+    #[test]
+    fn who_is_gone_before_the_run_begins_may_come_again() {
+        let roster = Roster::of_three();
         let (connect, connected) = flume::bounded::<UnixStream>(10);
         let accept = async || -> io::Result<UnixStream> { Ok(connected.recv_async().await.expect("it is open")) };
         let joining = async |me: ActorId| {

@@ -206,11 +206,7 @@ fn known(names: &[String]) -> String {
 mod tests {
     use super::super::gather;
     use super::*;
-    use loongforge_core::config::Products;
-    use loongforge_core::schedule::{EdgeCredits, PoolSizes};
     use loongforge_core::transport::{PROTOCOL_VERSION, frame};
-    use std::cell::RefCell;
-    use std::collections::BTreeSet;
     use tokio::io::AsyncWriteExt;
     use tokio::net::UnixStream;
 
@@ -231,21 +227,7 @@ mod tests {
 
     #[test]
     fn a_process_of_another_version_is_told_so_before_and_after_the_run_has_begun() {
-        let roster = Roster {
-            address: "here".into(),
-            config: "abc".into(),
-            pools: PoolSizes::of_roles(1, 1, 1),
-            credits: EdgeCredits { pixels: 1, tokens: 1, features: 1 },
-            resume: None,
-            rendezvous: PathBuf::new(),
-            products: Products::default(),
-            queue: 1,
-            timeout: Duration::from_secs(60),
-            lease: Duration::from_secs(60),
-            cached: BTreeSet::new(),
-            reading: RefCell::default(),
-            returns: None,
-        };
+        let roster = Roster::of_three();
         let (connect, connected) = flume::bounded::<UnixStream>(10);
         let accept = async || -> io::Result<UnixStream> { Ok(connected.recv_async().await.expect("it is open")) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
