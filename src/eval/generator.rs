@@ -47,7 +47,7 @@ impl Reader {
     /// Works like [`Reader::open_as`] on as many ranks as there are `devices`; see [`ForwardModel::load_among`].
     ///
     /// # Errors
-    /// As there.
+    /// Fails as that function does.
     pub fn open_among(folder: &Path, kind: Kind, devices: &[Device]) -> Result<Self> {
         Self::of(ForwardModel::load_among(&ModelFolders::find(folder, None)?, kind, devices)?)
     }
@@ -55,7 +55,7 @@ impl Reader {
     /// Works like [`Reader::open_as`] in as many stages as there are `devices`; see [`ForwardModel::load_staged`].
     ///
     /// # Errors
-    /// As there.
+    /// Fails as that function does.
     pub fn open_staged(folder: &Path, kind: Kind, devices: &[Device]) -> Result<Self> {
         Self::of(ForwardModel::load_staged(&ModelFolders::find(folder, None)?, Some(kind), devices)?)
     }

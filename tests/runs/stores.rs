@@ -198,7 +198,7 @@ fn unmodified_clients_of_s3_hold_checkpoints_and_data() {
     assert!(!fixture.path().join("third/checkpoints/step-00000002").exists());
 }
 
-/// What one machine has encoded, another one does not encode again.
+/// A machine does not encode what another one has encoded.
 #[test]
 fn unmodified_clients_of_s3_hold_features() {
     let Some(store) = Store::begin() else { return };

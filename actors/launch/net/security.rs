@@ -103,7 +103,7 @@ impl Security {
     /// Works like [`Security::with_certificates`], for whatever run the certificate is for.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as that function does.
     pub fn of_party(party: Party, dir: &Path) -> Result<Self, NetError> {
         let theirs = dir.join("tls.crt");
         let path = if theirs.exists() { theirs } else { dir.join(format!("{party}.pem")) };

@@ -92,7 +92,7 @@ pub trait Policy {
     /// Works like [`Policy::act`] with actions as the data has them, which may be others than those that the robot takes.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as that function does.
     fn act_as_recorded(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
         self.act(observation, moment)
     }

@@ -164,7 +164,7 @@ impl ParamStore {
     /// Has the parameters `now` brought here: see [`Unsharder::enter`].
     ///
     /// # Errors
-    /// As there.
+    /// Fails as that function does.
     pub fn enter(&self, now: &[ParamId], next: &[ParamId], grads: Option<&mut GradBuffer>) -> Result<(), NativeError> {
         let unsharder = |of: &RefCell<Option<Rc<dyn Unsharder>>>| of.borrow().clone();
         unsharder(&self.frozen_unsharder).map_or(Ok(()), |frozen| frozen.enter(self, now, next, None))?;
@@ -174,7 +174,7 @@ impl ParamStore {
     /// Says that a tape has ended: see [`Unsharder::leave`].
     ///
     /// # Errors
-    /// As there.
+    /// Fails as that function does.
     pub fn leave(&self, grads: Option<&mut GradBuffer>) -> Result<(), NativeError> {
         let unsharder = |of: &RefCell<Option<Rc<dyn Unsharder>>>| of.borrow().clone();
         unsharder(&self.frozen_unsharder).map_or(Ok(()), |frozen| frozen.leave(self, None))?;

@@ -64,7 +64,7 @@ impl TrainState {
     /// Works like [`TrainState::gather_state`] for a slice that lies anywhere; of blocks, a flat tensor of all of them.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as that function does.
     pub fn gather_slice(&self, id: ParamId, own: &StateSlice<'_>) -> Result<Tensor, NativeError> {
         let (spec, (part, _)) = (self.params.spec(id), self.params.owned_range(id));
         let part = own.range(&part);

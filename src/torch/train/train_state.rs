@@ -74,10 +74,10 @@ impl TrainState {
     /// ([`OptimizerMethod::sharding`](super::OptimizerMethod::sharding)).
     ///
     /// # Errors
-    /// As there.
+    /// Fails as that function does.
     ///
     /// # Panics
-    /// As there.
+    /// Panics as that function does.
     pub fn with(
         params: Rc<ParamStore>,
         group: impl Into<Rc<ProcessGroup>>,

@@ -14,8 +14,9 @@ pub struct Data {
     /// Files of training samples, mixed by weight: `my.jsonl`, or `[{ path: my.jsonl, weight: 2 }, other.parquet]`.
     #[schemars(length(min = 1))]
     pub train: Vec<TrainFile>,
-    /// What `weight` of a data set means. `sets`: the share of the set in the samples that are read, whatever its size; `samples`: how
-    /// often each of its samples is read, relative to those of other sets, so that with equal weights every sample is read once per epoch.
+    /// Sets the meaning of `weight` of a data set. `sets`: the share of the set in the samples that are read, whatever its size;
+    /// `samples`: how often each of its samples is read, relative to those of other sets, so that with equal weights every sample is
+    /// read once per epoch.
     #[serde(default)]
     pub mix: Mix,
     /// Read samples in random order, a new order each epoch.

@@ -110,7 +110,7 @@ impl Loader {
     /// taken.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as that function does.
     pub fn given(
         &self,
         source: &MediaSource,

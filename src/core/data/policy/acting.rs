@@ -33,7 +33,7 @@ impl PolicyMaker {
     /// Works like [`PolicyMaker::actions`], but numbers that become signs for the robot are what they are in the data.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as that function does.
     pub fn actions_as_recorded(&self, normalized: &[f32], state: &[f32]) -> Result<Vec<f32>, DataError> {
         Self::restored(self.robot().map_err(DataError::Line)?, normalized, state)
     }
