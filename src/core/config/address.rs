@@ -1,4 +1,4 @@
-//! Where a process listens or connects: the path of a Unix socket, or host and port.
+//! The address at which a process listens or to which it connects: the path of a Unix socket, or host and port.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

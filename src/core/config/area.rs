@@ -21,7 +21,7 @@ pub struct Area(u64);
 /// A number above 0, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shift {
-    /// By the number of the picture's tokens.
+    /// The shift follows from the number of the picture's tokens.
     Auto,
     By(f64),
 }

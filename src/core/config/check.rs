@@ -22,10 +22,10 @@ const CODE_KEYS: [&str; 4] = ["_target_", "_args_", "_partial_", "_convert_"];
 /// Keys of earlier versions, and what they are called now.
 const MOVED: [(&str, &str); 1] = [("model.path", "model.load")];
 
-/// After this many mistakes no more suggestions are made.
+/// The number of mistakes after which no more suggestions are made.
 const MAX_SUGGESTED: usize = 200;
 
-/// How many keys a help line lists.
+/// The number of keys that a help line lists.
 const LISTED: usize = 24;
 
 pub(super) struct Checker<'a> {

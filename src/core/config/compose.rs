@@ -19,7 +19,7 @@ use super::overrides::Choice;
 use super::read::{parse, read};
 use super::suggest;
 
-/// Files included from files included ...
+/// The largest depth of files that include files.
 const MAX_DEPTH: usize = 16;
 /// Files of one run.
 const MAX_FILES: usize = 200;
@@ -29,7 +29,7 @@ pub(super) struct Composer<'a> {
     dir: PathBuf,
     sources: &'a mut Sources,
     problems: &'a mut Vec<Problem>,
-    /// From the command line, then from `override` entries; the first that fits wins.
+    /// Choices from the command line, then from `override` entries; the first that fits wins.
     choices: Vec<Choice>,
     /// Groups met so far, for suggestions.
     groups: Vec<String>,

@@ -43,7 +43,7 @@ const SHOWN: usize = 20;
 /// The widest source line shown around a mistake, in characters.
 const WIDTH: usize = 100;
 
-/// Where text of the config came from.
+/// The source of a text of the config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     File(PathBuf),

@@ -29,7 +29,7 @@ struct Resolver<'a> {
     suggested: usize,
 }
 
-/// What went wrong, and how to fix it.
+/// A failure, and the way to fix it.
 struct Failure {
     code: &'static str,
     message: String,

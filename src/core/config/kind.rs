@@ -17,7 +17,7 @@ pub enum ModelKind {
     Policy,
 }
 
-/// Why the keys of a config do not fit the kind of its model.
+/// The reason why the keys of a config do not fit the kind of its model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KindError {
     /// Keys that are set although the model does not use them.

@@ -124,14 +124,14 @@ pub fn load_text_with(text: &str, overrides: &[String]) -> Result<Loaded, Report
     load_root(given, root, sources, Mode { files: Files::Here, start: StageStart::Checkpoint })
 }
 
-/// Whether the files that a config names must exist.
+/// The choice whether the files that a config names must exist.
 #[derive(Clone, Copy, PartialEq)]
 enum Files {
     Here,
     Elsewhere,
 }
 
-/// How a config is loaded.
+/// The mode in which a config is loaded.
 #[derive(Clone, Copy)]
 struct Mode {
     files: Files,
@@ -167,7 +167,7 @@ struct Assembled {
     tree: Node,
     /// False if files are missing.
     is_whole: bool,
-    /// Whether `model.load` is a folder of checkpoints whose last one is meant.
+    /// True if `model.load` is a folder of checkpoints, whose last one is meant.
     loads_last_checkpoint: bool,
 }
 

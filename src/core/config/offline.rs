@@ -1,4 +1,4 @@
-//! Which data a run reads if it packs all samples before the first step (`data.pack.mode: offline`).
+//! The data that a run reads if it packs all samples before the first step (`data.pack.mode: offline`).
 
 use std::borrow::Cow;
 use std::path::PathBuf;

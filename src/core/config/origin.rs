@@ -1,4 +1,4 @@
-//! Where each value of a config comes from, and which values it replaced.
+//! The origin of each value of a config, and the values that it replaced.
 
 use super::error::{Origin, Sources};
 use super::node::{Node, Pos, float, join};

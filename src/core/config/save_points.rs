@@ -1,5 +1,5 @@
-//! When a run writes checkpoints without being asked. The config rules, the scheduler, and messages about a finished run all use
-//! it.
+//! The steps after which a run writes checkpoints without being asked. The config rules, the scheduler, and messages about a finished run
+//! all use it.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use super::{Checkpoint, RunConfig};
 pub struct SavePoints {
     /// Every N steps; 0: only at the end.
     pub every_steps: u64,
-    /// After the last step, whatever its number.
+    /// True if the run saves after the last step, whatever its number.
     pub at_end: bool,
 }
 

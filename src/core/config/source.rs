@@ -1,4 +1,4 @@
-//! Where a model comes from: a directory, or a repository on the Hugging Face hub.
+//! The source of a model: a directory, or a repository on the Hugging Face hub.
 
 use std::fmt;
 use std::path::Path;

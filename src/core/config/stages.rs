@@ -24,7 +24,7 @@ const IN_THE_CHECKPOINT: [&str; 2] = ["load", "config"];
 /// A folder of adapters has this file.
 const ADAPTER: &str = "adapter_config.json";
 
-/// Which model a stage other than the first starts from, if its own keys name none.
+/// The model that a stage other than the first starts from, if its own keys name none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageStart {
     /// The last checkpoint of the previous stage.
@@ -37,7 +37,7 @@ pub enum StageStart {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedStage {
     pub name: String,
-    /// Whether it starts from the last checkpoint of the previous stage.
+    /// True if it starts from the last checkpoint of the previous stage.
     pub follows: bool,
 }
 

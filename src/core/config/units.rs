@@ -27,7 +27,7 @@ pub struct Size(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimeSpan(Duration);
 
-/// Where tensors live: `cpu`, `cuda` (each actor takes the next GPU) or `cuda:N`.
+/// The device that tensors live on: `cpu`, `cuda` (each actor takes the next GPU) or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
     /// CUDA where it can be used, else the CPU.

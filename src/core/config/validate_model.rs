@@ -18,7 +18,7 @@ impl Rules<'_> {
         self.directories(config);
     }
 
-    /// There is a model, its weights and its tokenizer have a source.
+    /// Checks that there is a model, and that its weights and its tokenizer have a source.
     fn named(&mut self, config: &RunConfig) {
         let model = &config.model;
         let foundation = &model.foundation;

@@ -5,7 +5,7 @@ use super::validate::Rules;
 use super::{Address, RunConfig};
 use std::time::Duration;
 
-/// More often, and a run would do little else.
+/// The shortest interval of exports; with a shorter one a run would do little else.
 const MIN_EXPORT: Duration = Duration::from_secs(1);
 /// The longest name that W&B takes for a project.
 const MAX_PROJECT: usize = 128;

@@ -63,7 +63,7 @@ pub(super) fn ignored<'a>(names: impl Iterator<Item = &'a String>, is_read: impl
     names.filter(is_other).filter_map(|name| line(name)).collect()
 }
 
-/// What is said of a variable; `None`: Kubernetes has set it, for a service with the program's name.
+/// Returns the warning about a variable; `None`: Kubernetes has set it, for a service with the program's name.
 fn line(name: &str) -> Option<String> {
     let meant = match (key_of(name), name.contains("_SERVICE_") || name.ends_with("_PORT") || name.contains("_PORT_")) {
         (Some(key), _) => format!("did you mean `{key}`?"),

@@ -11,7 +11,7 @@ use serde_saphyr::{DuplicateKeyPolicy, Location, Spanned};
 
 use super::node::{Entry, Kind, Node, Pos};
 
-/// Why a text is not YAML; the place is `None` when the library gives none.
+/// The reason why a text is not YAML; the place is `None` when the library gives none.
 #[derive(Debug)]
 pub(super) struct YamlError {
     pub pos: Option<Pos>,

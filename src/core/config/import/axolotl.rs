@@ -201,7 +201,7 @@ fn lr_ratios(groups: &Value, rate: Option<f64>) -> Result<Value, &'static str> {
     Ok(ratios.into())
 }
 
-/// With `sample_packing` a batch is one of packs, unless answers are compared.
+/// Counts a batch in packs with `sample_packing`, unless answers are compared.
 fn packing(sheet: &mut Sheet) {
     if sheet.is_true("sample_packing") && !sheet.has_set("train.preference") {
         sheet.packs("sample_packing");

@@ -31,7 +31,7 @@ pub(super) const METHODS: [&str; 23] = [
     "xpo",
 ];
 const NO_COMMAND: &str = "it contains no training command";
-/// Which commands are read.
+/// Says which commands are read.
 pub(super) const NEITHER: &str = "expected `trl METHOD …`, `swift sft …`, `llamafactory-cli train …` or \
                                   `lerobot-train …` with options, or a script with torchtitan's, VeOmni's, \
                                   DiffSynth-Studio's, musubi-tuner's or Megatron's options";
@@ -46,7 +46,7 @@ const OPENPI: [&str; 2] = ["train.py", "train_pytorch.py"];
 /// Ends of the names of musubi-tuner's scripts that encode data.
 const CACHES: [&str; 2] = ["_cache_latents", "_cache_text_encoder_outputs"];
 
-/// What lerobot's program that trains is called: its command, its file and its module, of old versions too.
+/// The names of lerobot's program that trains: its command, its file and its module, of old versions too.
 const LEROBOT: [&str; 5] = [
     "lerobot-train",
     "lerobot_train.py",

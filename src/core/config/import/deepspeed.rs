@@ -12,7 +12,7 @@ const OFFLOAD: &str = "train.optimizer.offload";
 const FSDP_OFFLOAD: &str =
     "FSDP's offload of trained weights has no counterpart: train.optimizer.offload offloads the optimizer's state";
 
-/// What the importer reads of such a config.
+/// The settings that the importer reads of such a config.
 #[derive(Default)]
 struct Found {
     /// The stage of ZeRO.

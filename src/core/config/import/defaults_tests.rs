@@ -130,7 +130,7 @@ fn adapters_are_on_the_modules_that_have_them_there() {
     assert_eq!(of(axolotl + "lora_target_modules: [lm_head]\n"), json!(["all-linear", "lm_head"]));
 }
 
-/// What shuffles a data set before a run says nothing of the order in a run, in which a sampler draws.
+/// A key that shuffles a data set before a run does not set the order in a run, which a sampler draws.
 #[test]
 fn samples_have_the_order_that_they_have_there() {
     let of = |text: String| {

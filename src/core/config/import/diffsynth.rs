@@ -10,7 +10,7 @@ const LORA: &str = "model.foundation.lora";
 /// The answer to keys of outputs that are kept.
 pub(super) const ENCODED: &str = "`loongforge data encode` and pools.NAME.cache_dir cache the outputs of frozen towers";
 
-/// What a model may be given beside the prompt.
+/// The inputs that a model may be given beside the prompt.
 const INPUTS: [&str; 3] = ["input_image", "end_image", "edit_image"];
 
 /// The words of a list with commas.

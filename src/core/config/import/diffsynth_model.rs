@@ -97,10 +97,10 @@ impl Named {
     }
 }
 
-/// What the transformer of a command is called.
+/// The transformer that a command names.
 pub(super) enum Found {
     Known(Named),
-    /// By this hub id, which is none of those that are implemented.
+    /// This hub id, which is none of those that are implemented.
     Other(String),
     /// Files of this machine, whose names do not tell.
     Nameless,

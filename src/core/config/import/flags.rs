@@ -16,11 +16,11 @@ const NO_OPTION: &str = "it is not an option";
 /// The options of a command.
 #[derive(Default)]
 pub(super) struct Flags {
-    /// By their names with underscores.
+    /// The values, by their names with underscores.
     pub fields: Map<String, Value>,
-    /// How each is written.
+    /// The spelling of each name in the command.
     written: BTreeMap<String, String>,
-    /// What is to be told beside the keys that are read.
+    /// The options that are reported beside those that are read.
     told: Vec<KeyFate>,
 }
 

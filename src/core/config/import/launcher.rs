@@ -1,4 +1,4 @@
-//! What a launcher's options say, accelerate's and torchrun's: how many processes there are, and how they share the model.
+//! The options of a launcher, accelerate's or torchrun's: how many processes there are, and how they share the model.
 
 use serde_json::Value;
 

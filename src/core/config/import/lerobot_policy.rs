@@ -20,7 +20,8 @@ pub(super) enum Kind {
     Xvla,
 }
 
-/// What lerobot calls them, and parts of names by which a folder or hub id shows one; of two that begin alike the longer comes first.
+/// The kinds with their names in lerobot, and parts of names by which a folder or hub id shows one; of two that begin alike the longer
+/// comes first.
 const KINDS: [(Kind, &str, &[&str]); 7] = [
     (Kind::Smolvla, "smolvla", &["smolvla"]),
     (Kind::Pi0Fast, "pi0_fast", &["pi0_fast", "pi0fast", "pi0-fast"]),
@@ -111,7 +112,7 @@ pub(super) fn kind(sheet: &Sheet) -> Option<Kind> {
     KINDS.iter().find(|(_, known, _)| *known == name).map(|(kind, ..)| *kind)
 }
 
-/// What a command, the `config.json` of a folder that is here, or the name of one says of the kind.
+/// Returns the name of the kind that a command, the `config.json` of a folder that is here, or the name of a folder gives.
 fn kind_of(fields: &Map<String, Value>) -> Option<String> {
     let text = |key: &str| fields.get(key).and_then(Value::as_str);
     if let Some(kind) = text("policy.type").filter(|kind| !kind.is_empty()) {

@@ -15,7 +15,7 @@ const SCHEDULER: [&str; 5] = [
     "policy.max_steps",
 ];
 
-/// What a policy's config has by default.
+/// The defaults of a policy's config.
 struct Preset {
     lr: f64,
     betas: [f64; 2],

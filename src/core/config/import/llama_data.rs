@@ -40,18 +40,18 @@ const ONLINE: &str = "ONLINE";
 /// The begin of a `dataset_dir` whose `dataset_info.json` is in a data set of the hub.
 const REMOTE: &str = "REMOTE:";
 
-/// What is known of the data sets in a folder.
+/// The data sets in a folder, with their descriptions where they are known.
 pub(super) struct DatasetInfo {
     /// The path of `dataset_dir`.
     folder: String,
-    /// What the folder's `dataset_info.json` says, by name; `None`: it is not here.
+    /// The entries of the folder's `dataset_info.json`, by name; `None`: the file is not here.
     sets: Option<Map<String, Value>>,
     /// Every token of a sample is learned.
     is_pretraining: bool,
 }
 
 impl DatasetInfo {
-    /// Of the folder under `dataset_dir`.
+    /// Reads the description of the folder under `dataset_dir`.
     pub fn of(sheet: &Sheet) -> Self {
         let folder = sheet.get("dataset_dir").and_then(Value::as_str).unwrap_or("data").to_owned();
         let info = Self { folder, sets: None, is_pretraining: sheet.is("stage", "pt") };

@@ -219,7 +219,7 @@ fn rendering(sheet: &mut Sheet) {
     sheet.default_system("default_system");
 }
 
-/// In which shares data sets are read.
+/// Translates the shares in which data sets are read.
 fn mixture(sheet: &mut Sheet) {
     sheet.probabilities("interleave_probs");
     if sheet.is("mix_strategy", "concat") {

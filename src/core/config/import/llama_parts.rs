@@ -1,4 +1,4 @@
-//! Which parts of a model LLaMA-Factory trains: `finetuning_type: freeze`, and the towers of vision-language models, which it freezes
+//! The parts of a model that LLaMA-Factory trains: `finetuning_type: freeze`, and the towers of vision-language models, which it freezes
 //! unless told otherwise.
 
 use std::path::Path;

@@ -68,7 +68,7 @@ use flags::Flags;
 use sheet::Sheet;
 pub use sheet::{Fate, KeyFate};
 
-/// What was written for another trainer, translated.
+/// The translation of a config or a launch script of another trainer.
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The trainer that it was written for.
@@ -77,11 +77,11 @@ pub struct Imported {
     pub yaml: String,
     /// Each key of theirs, and what became of it; in the order of their names.
     pub keys: Vec<KeyFate>,
-    /// What no key says and its user should know, a sentence each.
+    /// Facts that no key shows and that the user should know, a sentence each.
     pub notes: Vec<&'static str>,
 }
 
-/// Why a text is not translated.
+/// The reason why a text is not translated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
     #[error("not valid YAML: {0}")]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::sheet::Sheet;
 use super::trainer::{SAVES_MEMORY, TRACKERS};
 
-/// Why keys of an evaluation say nothing.
+/// The reason why keys of an evaluation have no effect.
 pub(super) const NO_EVALUATION: &str = "nothing is evaluated during the run";
 
 /// Translates the keys of training.

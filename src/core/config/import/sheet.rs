@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// What became of a key.
+/// The result of a key's translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is this key, or these keys, of ours.
     Arrived(String),
-    /// Nothing has to be said of it here, and why.
+    /// The key needs no counterpart, for this reason.
     Settled(&'static str),
-    /// There is no counterpart, and what to do about it.
+    /// The key has no counterpart; the text says why, or what to do about it.
     Missing(&'static str),
 }
 
@@ -48,7 +48,7 @@ impl Sheet {
         Self { fields, no_numbers, unsaid, config: json!({}), keys: Vec::new(), notes: Vec::new() }
     }
 
-    /// With keys that a script has with a value that it does not say, or under a condition that is not known.
+    /// Adds the keys that a script gives a value that it does not say, or gives under a condition that is not known.
     pub fn unsaid(self, unsaid: BTreeSet<String>) -> Self {
         Self { unsaid, ..self }
     }
@@ -216,7 +216,7 @@ impl Sheet {
         }
     }
 
-    /// Nothing has to be said of these.
+    /// Reports that these keys need no counterpart, for the reason `why`.
     pub fn settled(&mut self, why: &'static str, keys: &[&str]) {
         for key in keys {
             if let Some(value) = self.take(key) {
@@ -225,7 +225,7 @@ impl Sheet {
         }
     }
 
-    /// Nothing has to be said of the keys that begin so.
+    /// Reports that the keys that begin so need no counterpart, for the reason `why`.
     pub fn settled_all(&mut self, why: &'static str, begins: &[&str]) {
         let keys: Vec<String> = begins.iter().flat_map(|begin| self.begin_with(begin)).collect();
         self.settled(why, &keys.iter().map(String::as_str).collect::<Vec<_>>());

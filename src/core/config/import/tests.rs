@@ -174,7 +174,7 @@ fn when_a_trainer_saves_arrives_or_is_named() {
     }
 }
 
-/// What an imported config says of frozen weights, and which keys have no counterpart.
+/// Returns the precision of frozen weights in an imported config, and the keys that have no counterpart.
 fn frozen(text: &str) -> (Value, Vec<String>) {
     let imported = import(text).unwrap();
     let node = json_of(&imported);

@@ -7,18 +7,18 @@ use super::sheet::{Sheet, schedule};
 /// The precision of frozen weights.
 pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
 
-/// Why PEFT's regular expressions over modules have no counterpart.
+/// The reason why PEFT's regular expressions over modules have no counterpart.
 pub(super) const REGULAR_EXPRESSION: &str =
     "it is a regular expression: lora.target_modules takes endings of names, or whole names with `*`";
 
 /// The answer to rules for the end of an epoch of interleaved data sets.
 pub(super) const EPOCH: &str = "an epoch has as many samples as all data sets together: set train.steps instead";
 
-/// Which trackers a run has here.
+/// Says which trackers are supported.
 pub(super) const TRACKERS: &str =
     "only metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a web page are supported";
 
-/// Why keys of transfers that run beside the work have no counterpart.
+/// The reason why keys of transfers that run beside the computation have no counterpart.
 pub(super) const OVERLAP: &str = "communication overlaps automatically";
 
 /// The answer to float16.
@@ -28,13 +28,13 @@ pub(super) const NO_FP16: &str = "use bf16, which needs no loss scaling";
 pub(super) const SAVES_MEMORY: &str =
     "model.foundation.recompute: all or memory.activation_budget saves activation memory";
 
-/// Why keys of W&B need none of ours.
+/// The reason why keys of W&B need no counterpart.
 pub(super) const NO_WANDB: &str = "nothing is written for W&B unless log.wandb is set";
 
-/// Why keys of what loads data have no counterpart.
+/// The reason why keys of the loader of data have no counterpart.
 pub(super) const READ_AHEAD: &str = "data actors read ahead; pools.data.replicas sets their number";
 
-/// What a checkpoint has beside the model.
+/// Says what a checkpoint contains beside the model.
 pub(super) const WHOLE: &str =
     "a checkpoint also contains the optimizer's state; `loongforge checkpoint export-hf` writes only the model";
 
@@ -294,7 +294,7 @@ impl Sheet {
         self.settled(WHOLE, &["save_only_model"]);
     }
 
-    /// Which checkpoint is the best one. Theirs is loaded after the last step, which this program needs no key for.
+    /// Translates the choice of the best checkpoint. The Trainer loads it after the last step, for which no key is needed here.
     fn best_model(&mut self) {
         if self.get("metric_for_best_model").and_then(Value::as_str).is_none_or(|name| name.ends_with("loss")) {
             let keys = ["metric_for_best_model", "greater_is_better"];
@@ -329,7 +329,8 @@ impl Sheet {
         }
     }
 
-    /// When something is done: every so many `steps`, which is `why` other strategies have no counterpart and the steps no meaning.
+    /// Translates a key that says when something is done. Only the strategy `steps` has a counterpart, for the reason `why`; with another
+    /// strategy the key `steps` has no effect.
     fn strategy(&mut self, strategy: &str, steps: &str, why: &'static str) {
         match self.get(strategy).is_none_or(|it| it == "steps") {
             true => self.settled(why, &[strategy]),
@@ -340,7 +341,7 @@ impl Sheet {
         }
     }
 
-    /// When a Trainer saves beside the end; by default every `save_steps`.
+    /// Translates the times at which a Trainer saves before the end; the default is every `save_steps`.
     fn save_strategy(&mut self) {
         // Python's YAML reads `no` without quotes as false, and so writes it again.
         if self.is("save_strategy", "no") || self.get("save_strategy") == Some(&Value::Bool(false)) {

@@ -139,7 +139,7 @@ fn moments_have_the_bits_that_were_asked_for() {
     }
 }
 
-/// Nothing within a data set is left out without a word.
+/// Every key of a data set is translated or reported.
 #[test]
 fn keys_of_axolotls_sets_arrive_or_are_named() {
     let sets = "base_model: a/b

@@ -103,7 +103,7 @@ impl Data {
     }
 }
 
-/// What to do if the data files are not those that a resumed run started with.
+/// The treatment of data files that are not those that a resumed run started with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

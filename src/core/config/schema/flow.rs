@@ -105,7 +105,7 @@ pub enum LossWeight {
     MinSnr,
 }
 
-/// What the loss is averaged over.
+/// The unit that the loss is averaged over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -115,7 +115,7 @@ pub enum Per {
     Token,
 }
 
-/// Which of two transformers, for high and for low noise, are trained.
+/// The transformers that are trained, of two: one for high and one for low noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

@@ -70,7 +70,7 @@ pub struct VideoLimits {
     pub first_frame: Option<f64>,
 }
 
-/// Which frames of a longer video are used.
+/// The frames of a longer video that are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

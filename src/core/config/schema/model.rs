@@ -1,4 +1,4 @@
-//! Which model is trained, from which weights, and which parts of it.
+//! The keys of `model`: the model that is trained, its initial weights, and the parts of it that are trained.
 //!
 //! File readers elsewhere resolve the keys to one `config.json` and one folder per part.
 
@@ -175,7 +175,7 @@ pub struct Indexer {
     pub warm_up: bool,
 }
 
-/// Where the initial weights come from.
+/// The source of the initial weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -185,7 +185,7 @@ pub enum Weights {
     Random,
 }
 
-/// Which segments are recomputed in the backward pass.
+/// The segments that are recomputed in the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

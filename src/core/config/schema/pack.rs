@@ -32,7 +32,7 @@ pub struct Pack {
     pub max_visual_tokens: Option<usize>,
 }
 
-/// What to do with a sample that is longer than a pack.
+/// The treatment of a sample that is longer than a pack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -46,7 +46,7 @@ pub enum TooLong {
     Error,
 }
 
-/// What packs are made from.
+/// The samples that packs are made from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

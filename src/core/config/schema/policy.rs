@@ -76,7 +76,7 @@ pub struct Embodiment {
     pub sets: Vec<PathBuf>,
 }
 
-/// Which data the statistics for a robot's normalization come from.
+/// The data that the statistics for a robot's normalization come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]

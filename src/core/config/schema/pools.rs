@@ -215,7 +215,7 @@ impl FoundationPool {
     }
 }
 
-/// Where encoders and foundation run.
+/// The choice whether encoders and foundation share actors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

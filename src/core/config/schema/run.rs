@@ -96,7 +96,7 @@ pub struct Run {
     pub max_restarts: usize,
 }
 
-/// How matrix products are computed on CPUs.
+/// The computation of matrix products on CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]

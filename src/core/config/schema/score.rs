@@ -1,4 +1,4 @@
-//! How generated answers are scored, and which scores are expected.
+//! The keys of the scores of generated answers, and of the scores that are expected.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

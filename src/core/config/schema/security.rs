@@ -12,7 +12,7 @@ pub struct Security {
     pub sandbox: SandboxMode,
 }
 
-/// Whether decoders run in processes of their own.
+/// The choice whether decoders run in processes of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]

@@ -137,7 +137,7 @@ pub struct OptimizerOffload {
     pub fraction: f64,
 }
 
-/// Where offloaded optimizer state is kept.
+/// The place of offloaded optimizer state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -170,7 +170,7 @@ pub struct Muon {
     pub lr_ratio: f64,
 }
 
-/// How Muon's learning rate depends on the shape of a matrix.
+/// The dependence of Muon's learning rate on the shape of a matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -190,7 +190,7 @@ pub struct NonFinite {
     pub max_consecutive: usize,
 }
 
-/// Which tokens a run is trained on.
+/// The tokens that a run is trained on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -204,7 +204,7 @@ pub enum Phase {
     Sft,
 }
 
-/// Which answers of a conversation are trained on.
+/// The answers of a conversation that are trained on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -216,7 +216,7 @@ pub enum Learn {
     Last,
 }
 
-/// How the loss weights the targets of a sample.
+/// The weights of a sample's targets in the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

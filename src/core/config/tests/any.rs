@@ -1,4 +1,4 @@
-//! Whatever a file or an override says.
+//! Property tests: any file and any override gives a config or an error.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What is suggested for keys and values that are not ours.
+//! Tests of the suggestions for keys and values that this program does not have.
 
 use super::*;
 

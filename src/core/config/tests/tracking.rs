@@ -1,4 +1,4 @@
-//! What a user reads of `log.wandb`, `log.mlflow` and `watch.otlp`.
+//! Tests of the keys `log.wandb`, `log.mlflow` and `watch.otlp`.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Which model: a Hugging Face folder, or the sizes that the options give.
+//! Translates the options of the model: a Hugging Face folder, or the sizes that the options give.
 
 use serde_json::{Value, json};
 

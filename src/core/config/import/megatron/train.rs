@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::config::import::sheet::Sheet;
 use crate::config::import::trainer::NO_FP16;
 
-/// Why a number of samples has no counterpart.
+/// The reason why a number of samples has no counterpart.
 const NO_STEPS: &str = "set the number of steps: these samples / train.global_batch_size, of which one is not known";
 
 /// Translates the options of steps, rates, the optimizer and precision.

@@ -2,7 +2,7 @@
 
 use super::value::Word;
 
-/// What a command comes to, as a condition; `None`: that is not known here. A variable that the script does not set is empty.
+/// Returns the result of a command that is a condition; `None`: it is not known here. A variable that the script does not set is empty.
 pub(super) fn holds(words: &[Word]) -> Option<bool> {
     if words.iter().any(|word| word.unknown) {
         return None;

@@ -258,7 +258,7 @@ impl Lexer<'_> {
         Ok(RawWord(parts))
     }
 
-    /// Up to the quote that ends a text in double quotes.
+    /// Reads up to the quote that ends a text in double quotes.
     fn double(&mut self, parts: &mut Vec<Part>, depth: usize) -> Result<(), String> {
         loop {
             match self.peek(0) {
@@ -371,8 +371,8 @@ impl Lexer<'_> {
     }
 }
 
-/// What a command in the place of a word stands for: `$(which lerobot-train)` for the program itself, whatever its folder; else nobody
-/// knows.
+/// Returns the part that a command in the place of a word stands for: for `$(which lerobot-train)` the program itself, whatever its
+/// folder; the result of any other command is unknown.
 fn command(text: &str, quoted: bool) -> Part {
     let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     match text.split_whitespace().collect::<Vec<_>>()[..] {

@@ -5,7 +5,7 @@ use super::lex::{Part, RawWord, Token, tokens};
 use super::value::{Variables, Word};
 use crate::config::import::variables;
 
-/// What a script would run.
+/// The commands that a script would run.
 #[derive(Default)]
 pub struct Script {
     /// The words of every command, variables in their place.
@@ -22,7 +22,7 @@ pub struct Conditional {
     pub is_off: bool,
 }
 
-/// How the commands of a block are taken.
+/// The treatment of the commands of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Runs,
@@ -34,9 +34,9 @@ enum State {
 struct Block {
     word: &'static str,
     state: State,
-    /// Of `if`: what its conditions have come to so far.
+    /// The result of the conditions of an `if` so far.
     taken: Option<bool>,
-    /// Its commands are conditions.
+    /// True while its commands are conditions.
     asks: bool,
 }
 
@@ -70,7 +70,7 @@ struct Reader {
     script: Script,
     variables: Variables,
     blocks: Vec<Block>,
-    /// Whether the last command has succeeded, where that is known.
+    /// The success of the last command, where it is known.
     last: Option<bool>,
 }
 

@@ -115,7 +115,7 @@ impl Variables {
         }
     }
 
-    /// What an expansion stands for.
+    /// Returns the words that an expansion stands for.
     fn values(&self, part: &Part, depth: usize) -> Result<Vec<Word>, String> {
         if depth > MAX_DEPTH {
             return Err("its defaults are nested too deeply".to_owned());
