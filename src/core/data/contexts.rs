@@ -32,7 +32,7 @@ pub struct ContextProcessor {
 /// Texts as a model's text tower takes them.
 pub struct TextProcessor {
     tokenizer: Tokenizer,
-    /// Before and behind a text.
+    /// The texts before and behind a prompt.
     around: (String, String),
     max_tokens: usize,
     drop_tokens: usize,

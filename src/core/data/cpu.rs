@@ -8,7 +8,7 @@ const SMALL: u64 = 1 << 20;
 
 /// The clock of one piece of work on this thread.
 pub struct CpuClock {
-    /// Nothing where the system does not tell.
+    /// The time at the start; `None` where the system does not tell.
     begin: Option<f64>,
 }
 

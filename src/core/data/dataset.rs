@@ -164,7 +164,7 @@ impl Dataset {
         (&self.sources[set], index as usize)
     }
 
-    /// Always false: empty files are refused.
+    /// Returns false always: empty files are refused.
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()
     }

@@ -96,7 +96,7 @@ fn size_in_header(mut file: impl Read + Seek, limits: &Limits) -> Result<(u32, u
 
 /// Says where the pixels of a picture are.
 pub enum Decoded {
-    /// At the beginning of the room that was given, rows of RGB.
+    /// The pixels are at the beginning of the room that was given, rows of RGB.
     InRoom {
         width: u32,
         height: u32,

@@ -8,7 +8,7 @@ const INCOMPLETE: char = '\u{fffd}';
 
 /// Turns tokens into text as they come. Together the pieces are the text of all tokens; none ends within a character.
 ///
-/// What a token adds may depend on the token before it (a space between words), so each is decoded behind those of the last
+/// The text that a token adds may depend on the token before it (a space between words), so each is decoded behind those of the last
 /// piece, as text-generation-inference and vLLM do it.
 #[derive(Debug, Default)]
 pub struct TextStream {
@@ -35,7 +35,7 @@ impl TextStream {
         Ok(if piece.ends_with(INCOMPLETE) { String::new() } else { self.give(piece) })
     }
 
-    /// What is left when no token follows: characters that stayed incomplete.
+    /// Returns the rest of the text when no token follows: characters that stayed incomplete.
     ///
     /// # Errors
     /// The tokenizer cannot decode it.
@@ -82,7 +82,7 @@ impl StopStrings {
         self.has_stopped
     }
 
-    /// What of the text so far is certain to come before any stop string, and was not given out yet.
+    /// Returns the part of the text so far that is certain to come before any stop string and was not returned before.
     pub fn push(&mut self, piece: &str) -> String {
         if self.has_stopped {
             return String::new();
@@ -103,7 +103,7 @@ impl StopStrings {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// What was held back, when no text follows.
+    /// Returns the text that was held back, when no text follows.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

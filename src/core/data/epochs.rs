@@ -25,7 +25,7 @@ pub struct Epochs {
     pub most: Option<u64>,
 }
 
-/// Why epochs are no number of steps.
+/// The reason why epochs give no number of steps.
 #[derive(Debug, thiserror::Error)]
 pub enum EpochsError {
     #[error(transparent)]

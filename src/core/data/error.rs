@@ -72,7 +72,7 @@ fn of_files(num_image_tokens: usize, num_audio_tokens: usize) -> String {
 }
 
 impl DataError {
-    /// What a program's own maker of samples has to say of a record or of a file.
+    /// Creates the error of a program's own maker of samples about a record or a file.
     pub fn own(reason: impl Into<String>) -> Self {
         Self::Own(reason.into())
     }

@@ -68,7 +68,7 @@ pub struct Expanded {
     pub begins: Vec<usize>,
     /// The runs in order, one for each placeholder token.
     pub runs: Vec<Run>,
-    /// For each marker: where it ended in the old text, and where what replaced it ends in the new one.
+    /// Holds for each marker where it ended in the old text, and where its replacement ends in the new one.
     ends: Vec<(usize, usize)>,
 }
 

@@ -14,7 +14,7 @@ pub enum MediaKind {
 
 /// Holds what a kind is called.
 struct Names {
-    /// In the plural, for messages.
+    /// The plural, for messages.
     plural: &'static str,
     /// Stands for a file in the text of a record.
     placeholder: &'static str,
@@ -23,7 +23,7 @@ struct Names {
     tower: Tower,
 }
 
-/// By kind, in the order of [`MediaKind::ALL`].
+/// The names by kind, in the order of [`MediaKind::ALL`].
 const NAMES: [Names; 4] = [
     Names { plural: "pictures", placeholder: "<image>", key: "images", tower: Tower::Vision },
     Names { plural: "videos", placeholder: "<video>", key: "videos", tower: Tower::Vision },
@@ -34,7 +34,7 @@ const NAMES: [Names; 4] = [
 impl MediaKind {
     pub const ALL: [Self; 4] = [Self::Image, Self::Video, Self::Audio, Self::Context];
 
-    /// In the plural.
+    /// Returns the plural.
     pub fn name(self) -> &'static str {
         NAMES[self as usize].plural
     }

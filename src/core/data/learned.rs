@@ -131,7 +131,7 @@ impl Conversation {
     }
 }
 
-/// For each token of `text` whether it is the assistant's. `place` says where a byte of the rendered text is in `text`.
+/// Returns for each token of `text` whether it is the assistant's. `place` says where a byte of the rendered text is in `text`.
 ///
 /// # Errors
 /// `is_whole`, and of an answer nothing is there but its end.
@@ -186,7 +186,8 @@ mod tests {
     use crate::data::tokenizer::Tokenizer;
     use crate::data::tokenizer_file::read_json;
 
-    /// As in gpt-oss and Phi-3: the last answer ends in another way, and no config names the token that ends the others.
+    /// Tests templates such as those of gpt-oss and Phi-3: the last answer ends in another way, and no config names the token that ends
+    /// the others.
     #[test]
     fn an_answer_ends_before_the_header_of_the_next_turn() {
         let folder = tempfile::tempdir().unwrap();

@@ -21,7 +21,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// For pictures that were made here.
+    /// The limits of pictures that were made here.
     pub const NONE: Self = Self { max_side: usize::MAX, max_pixels: usize::MAX };
 
     /// # Errors

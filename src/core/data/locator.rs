@@ -25,7 +25,7 @@ pub enum Locator {
     /// They are here: a member of an archive, a cell of a Parquet file, a `data:` URI. `name` is for messages and
     /// tells a file's kind by its extension; it is never opened.
     Bytes { name: String, bytes: Arc<[u8]> },
-    /// In an object store or behind HTTP; a source turns it into bytes before a processor sees it.
+    /// The bytes are in an object store or behind HTTP; a source turns them into `Bytes` before a processor sees them.
     Url(String),
 }
 

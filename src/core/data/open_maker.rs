@@ -19,7 +19,7 @@ use crate::config::ModelKind;
 /// maker of that model, which it may change or leave.
 pub type OpenMaker = dyn Fn(&Json, &dyn Fn() -> Opened) -> Opened + Send + Sync;
 
-/// What opening a maker comes to.
+/// The result of opening a maker.
 pub type Opened = Result<Box<dyn SampleMaker>, DataError>;
 
 static OWN: OnceLock<BTreeMap<String, Box<OpenMaker>>> = OnceLock::new();

@@ -63,7 +63,7 @@ pub enum PackedKind {
     },
     /// A text for a text tower.
     Context,
-    /// With the rate of its frames where that was said.
+    /// A video, with the rate of its frames where the sample gives it.
     Video {
         fps: Option<f64>,
     },

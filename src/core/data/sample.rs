@@ -40,7 +40,7 @@ pub struct Media {
 }
 
 impl Sample {
-    /// Without sources.
+    /// Creates a sample without sources.
     pub(super) fn new(
         id: SampleId,
         input_ids: Vec<i64>,
@@ -75,7 +75,7 @@ impl Sample {
         self
     }
 
-    /// Its columns in the order in which they are sent: `input_ids [T]`, `position_ids [3, T]` and `targets [T]`, then the
+    /// Returns its columns in the order in which they are sent: `input_ids [T]`, `position_ids [3, T]` and `targets [T]`, then the
     /// others.
     pub fn all_columns(&self) -> impl Iterator<Item = ColumnView<'_>> {
         let rows = self.input_ids.len();

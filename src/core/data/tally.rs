@@ -22,7 +22,7 @@ impl Tally {
         }
     }
 
-    /// How many so far.
+    /// Returns the count so far.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }

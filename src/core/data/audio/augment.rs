@@ -48,7 +48,7 @@ pub struct SoundChanges {
 #[derive(Clone, Copy)]
 pub struct SoundChange<'a> {
     of: &'a SoundChanges,
-    /// What its numbers belong to.
+    /// The key of its random numbers.
     key: [u64; 4],
 }
 

@@ -19,7 +19,7 @@ fn power(samples: &[f32]) -> f64 {
     samples.iter().map(|sample| f64::from(*sample).powi(2)).sum::<f64>() / samples.len() as f64
 }
 
-/// How often a recording passes 0 upward in a second.
+/// Counts how often a recording passes 0 upward in a second.
 fn pitch(samples: &[f32]) -> f64 {
     let ups = samples.windows(2).filter(|pair| pair[0] < 0.0 && pair[1] >= 0.0).count();
     ups as f64 * f64::from(RATE) / samples.len() as f64

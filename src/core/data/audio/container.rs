@@ -1,4 +1,4 @@
-//! What stands around the sound in a file and is put right before the file is read.
+//! Mends the parts of a file around its sound before the file is read.
 
 use std::borrow::Cow;
 

@@ -195,7 +195,7 @@ fn files_equal_other_decoders() {
     assert!(error.contains("Opus is not supported") && error.contains("ffmpeg"), "{error}");
 }
 
-/// Of HE-AAC the lower half of the frequencies is decoded: it is enough where no more is asked for.
+/// The lower half of the frequencies of HE-AAC is decoded, which is enough where no more is asked for.
 #[test]
 fn upper_frequencies_that_are_not_decoded_are_refused_where_they_are_missed() {
     let clip = include_bytes!("goldens/clip.mp4");

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-/// How samples of such a model are made. A sample is its prompt and then the tokens before those of its answer; where these begin,
+/// The rules of samples of such a model. A sample is its prompt and then the tokens before those of its answer; where these begin,
 /// positions restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncoderDecoder {

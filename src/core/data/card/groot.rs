@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 /// lerobot's `type`.
 const LEROBOT_GROOT: &str = "groot";
 
-/// Which of NVIDIA's policies it is.
+/// The version of NVIDIA's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrootVersion {
     /// Eagle 3 (SigLIP 2 and Qwen3) before the actions.

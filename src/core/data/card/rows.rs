@@ -73,7 +73,7 @@ impl Row {
 
 const CLIP: VisionCut = VisionCut::Crop { patch_size: 32, of_tower: true };
 
-/// By the `model_type` of the whole model. Those of its parts have an ending more.
+/// The rows by the `model_type` of the whole model. Those of its parts have one more ending.
 const ROWS: &[Row] = &[
     sees("DFNRope_vision_transformer", VisionCut::Ernie),
     sees("clip", CLIP),

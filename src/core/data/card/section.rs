@@ -1,4 +1,4 @@
-//! Where a `config.json` has the parts of a model: families and models put together from parts lay it out differently.
+//! The places of a model's parts in its `config.json`: families, and models put together from parts, lay it out differently.
 
 use serde_json::Value as Json;
 

@@ -7,7 +7,7 @@ const QWEN_IMAGE: &str = "<|im_start|>system\nDescribe the image by detailing th
     spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n";
 /// Tokens of it before the text, with the tokenizer of Qwen2.5-VL.
 const QWEN_IMAGE_DROPPED: usize = 34;
-/// That of the pipelines that edit pictures.
+/// The template of the pipelines that edit pictures.
 const EDIT: &str = "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, background), \
     then explain how the user's text instruction should alter or modify the image. Generate a new image that meets the user's \
     requirements while maintaining consistency with the original input where appropriate.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n\
@@ -34,7 +34,7 @@ pub(super) fn of_pipeline(config: &Json) -> Option<Json> {
     is_qwen.then(|| json!({"template": template, "drop_tokens": dropped, "max_tokens": dropped + rows}))
 }
 
-/// How the text tower of a diffusion model is shown the pictures that are edited.
+/// The form in which the text tower of a diffusion model is shown the pictures that are edited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edits {
     /// One picture, as large as the autoencoder's (`QwenImageEditPipeline`).

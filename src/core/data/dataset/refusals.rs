@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::data::error::{BadSample, DataError};
 use crate::data::source::Source;
 
-/// Why packs are not made of a data set that holds packs.
+/// The reason why packs are not made of a data set that holds packs.
 pub const PACKED_ALREADY: &str =
     "is already packed, but packs are made of samples: leave it out, or train on it as it is with data.pack.mode step";
 

@@ -21,7 +21,7 @@ const PURPOSE: u64 = 0x0063_6170_7469_6f6e;
 /// Makes items of captions.
 pub struct Captions {
     text: TextProcessor,
-    /// How pictures stand in a prompt; `None` of a text tower that sees none.
+    /// The form of pictures in a prompt; `None` of a text tower that sees none.
     pictures: Option<PromptPictures>,
     /// The caption in place of one that is dropped.
     null: String,
@@ -91,7 +91,7 @@ impl Captions {
         .map_err(reason)
     }
 
-    /// How pictures that are edited stand in a prompt; `None` of a text tower that sees none.
+    /// Returns the form of edited pictures in a prompt; `None` of a text tower that sees none.
     pub fn pictures(&self) -> Option<&PromptPictures> {
         self.pictures.as_ref()
     }

@@ -1,8 +1,8 @@
 //! Cleans prompts as Wan's pipeline does, which calls ftfy and Python's `html.unescape`: mended text, straight quotes, entities
 //! written out, single spaces.
 //!
-//! Of what those two do, left out are: texts of other alphabets that were read in the wrong encoding, bytes that were lost on the way,
-//! composition of accents (NFC), and entities that are not in Latin-1 or common punctuation.
+//! These parts of what those two do are left out: texts of other alphabets that were read in the wrong encoding, bytes that were lost on
+//! the way, composition of accents (NFC), and entities that are not in Latin-1 or common punctuation.
 
 use super::mojibake::{mended, of_windows};
 
@@ -106,7 +106,7 @@ fn letter_of(entity: &str) -> Option<char> {
 mod tests {
     use super::*;
 
-    /// What ftfy 6.3 and `html.unescape` make of them.
+    /// The expected texts are what ftfy 6.3 and `html.unescape` make of them.
     #[test]
     fn texts_are_cleaned_as_by_the_pipeline() {
         for (text, want) in [

@@ -22,7 +22,7 @@ const SHOWN_AREA: u64 = 384 * 384;
 /// Sides are multiples of so many pixels.
 const UNIT: f64 = 32.0;
 
-/// How a model is shown the pictures that it edits.
+/// The pictures that a model edits, as its text tower is shown them in the prompt.
 pub struct PromptPictures {
     edits: Edits,
     processor: Box<dyn MediaProcessor>,
@@ -34,8 +34,8 @@ pub struct PromptPictures {
 }
 
 impl PromptPictures {
-    /// As the pipeline of `config` shows them, with the preprocessor config in `media_dir` and the tokenizer of `text`; `None` of a
-    /// model whose text tower sees no pictures.
+    /// Opens them as the pipeline of `config` shows them, with the preprocessor config in `media_dir` and the tokenizer of `text`; `None`
+    /// of a model whose text tower sees no pictures.
     ///
     /// # Errors
     /// The preprocessor config is missing or wrong, or the tokenizer has no token for pictures.

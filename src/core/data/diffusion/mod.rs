@@ -54,7 +54,7 @@ pub struct DiffusionMaker {
 }
 
 impl DiffusionMaker {
-    /// From the `config.json` of a diffusion model and the tokenizer of its text tower.
+    /// Opens the maker from the `config.json` of a diffusion model and the tokenizer of its text tower.
     ///
     /// # Errors
     /// The config lacks a key or has an unknown autoencoder, the model takes what is not made here, or as

@@ -27,8 +27,8 @@ const STEP: i64 = 2;
 const DELAY: u32 = 10;
 /// The last place of a digit along an axis: there is a wall.
 const WALL: i64 = FRAME - SIDE as i64;
-/// Where a digit begins along rows and along columns: between the walls, where every word leads elsewhere, and on the grid of the
-/// model's patches. Off that grid a tiny model takes several times as long to learn the same motion.
+/// The place where a digit begins along rows and along columns: between the walls, where every word leads elsewhere, and on the grid of
+/// the model's patches. Off that grid a tiny model takes several times as long to learn the same motion.
 const START: i64 = STEP;
 
 /// Describes the samples to make. The same values give the same bytes.

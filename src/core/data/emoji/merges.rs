@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::data::tiktoken::byte_letters;
 
-/// At most `count` merges in their order, in the letters of byte-level tokenizers; of pairs met equally often the one of the
-/// older symbols goes first. Pairs that are met once stay apart, and words: a space begins one.
+/// Returns at most `count` merges in their order, in the letters of byte-level tokenizers; of pairs met equally often the one of the
+/// older symbols goes first. Pairs that are met once are not merged, and no merge crosses words: a space begins one.
 pub fn learn_merges<'a>(texts: impl Iterator<Item = &'a str>, count: usize) -> Vec<[String; 2]> {
     let mut spelling: Vec<String> = byte_letters().map(String::from).into();
     let mut counts: BTreeMap<Vec<u32>, u64> = BTreeMap::new();

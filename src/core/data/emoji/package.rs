@@ -31,7 +31,7 @@ pub(super) struct Emoji {
     pub short_name: String,
     pub image: String,
     pub category: String,
-    /// By the code of a skin tone, or of two.
+    /// The variants, by the code of a skin tone, or of two.
     #[serde(default)]
     pub skin_variations: BTreeMap<String, Variation>,
 }

@@ -101,7 +101,7 @@ impl Clips {
         }
     }
 
-    /// Without an encoder there is no feature that is a video.
+    /// Fails always: without an encoder no feature can be a video.
     #[cfg(not(feature = "mp4"))]
     pub fn add(&mut self, _frame: &RgbImage, _is_first: bool) -> Result<(), DataError> {
         Err(DataError::file(

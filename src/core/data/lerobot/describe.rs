@@ -16,7 +16,7 @@ use crate::files::replace_shared;
 /// Files of a folder.
 const CHUNK: u64 = 1000;
 
-/// Where an episode is in the videos of a camera.
+/// The place of an episode in the videos of a camera.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Placed {
     pub file: u64,
@@ -29,7 +29,7 @@ pub struct Placed {
 pub struct Row {
     pub length: usize,
     pub task: String,
-    /// Its first row in the whole set.
+    /// The number of its first row in the whole set.
     pub first: i64,
     /// The number of its file of rows.
     pub file: u64,

@@ -18,15 +18,15 @@ const MAX_EPISODES: usize = 1 << 24;
 pub struct Episode {
     /// Frames of it.
     pub length: usize,
-    /// Its file of rows, by its place in [`Episodes::files`].
+    /// The file of its rows, by its place in [`Episodes::files`].
     pub file: usize,
-    /// Its first row in that file.
+    /// The number of its first row in that file.
     pub row: usize,
-    /// Where it is in the video of each feature that is one, in the order of the info.
+    /// The place of the episode in the video of each feature that is one, in the order of the info.
     pub clips: Vec<VideoPlace>,
 }
 
-/// Where an episode is in a video.
+/// The place of an episode in a video.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VideoPlace {
     /// The file, by its place in [`Episodes::videos`].

@@ -20,10 +20,10 @@ pub enum Dtype {
     Other(String),
 }
 
-/// What every frame has under a key.
+/// The values that every frame has under a key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feature {
-    /// For example `observation.state`, `action`, `observation.images.front`.
+    /// The name, for example `observation.state`, `action`, `observation.images.front`.
     pub key: String,
     pub dtype: Dtype,
     /// Sizes of the axes; of pictures and videos rows, columns, channels.

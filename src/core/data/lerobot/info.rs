@@ -29,7 +29,7 @@ pub enum Version {
     V30,
 }
 
-/// What `meta/info.json` says.
+/// The contents of `meta/info.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Info {
     pub version: Version,
@@ -63,7 +63,7 @@ pub fn is_set(folder: &Path) -> bool {
     place(folder).is_ok_and(|folder| folder.join(INFO).is_file())
 }
 
-/// Where a set is: one of the hub in the cache, another at its path.
+/// Returns the folder of a set: that of the cache for one of the hub, the path itself for another.
 ///
 /// # Errors
 /// Named by the path: it is not one of the hub, or the cache lacks it or a part of it.
@@ -77,7 +77,7 @@ pub fn place(path: &Path) -> Result<Cow<'_, Path>, DataError> {
 }
 
 impl Info {
-    /// Of the set in `folder`, or which a path of the hub names.
+    /// Reads the file of the set in `folder`, or of the set that a path of the hub names.
     ///
     /// # Errors
     /// Named by the file: missing, wrong, or of a version that is not read.

@@ -12,7 +12,7 @@ use crate::files;
 
 pub const MODALITY: &str = "meta/modality.json";
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Modality {
     /// Groups of states, and those of actions, by their places.
@@ -29,7 +29,7 @@ pub struct Group {
     /// The feature that has them, such as `observation.state`.
     pub key: String,
     pub at: Range<usize>,
-    /// How they say a rotation, where the file says that they do; they are read as they are.
+    /// The form in which they give a rotation, where the file says that they do; they are read as they are.
     pub rotation: Option<String>,
     /// False where the set's actions are differences already.
     pub is_absolute: bool,

@@ -16,7 +16,7 @@ pub struct OpenBlock {
     episodes: Range<usize>,
     /// Samples before each of its episodes, and all of them.
     before: Vec<u64>,
-    /// By their numbers, those with samples.
+    /// The files with samples, by their numbers.
     files: BTreeMap<usize, Arc<Rows>>,
 }
 

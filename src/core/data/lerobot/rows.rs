@@ -90,7 +90,7 @@ impl Rows {
     }
 }
 
-/// What is held under a key, made when it is first asked for; meanwhile others wait for it and for nothing else.
+/// Returns the value that is held under a key, made when it is first asked for; meanwhile others wait for it and for nothing else.
 fn held<T>(
     held: &Mutex<BTreeMap<String, Cell<T>>>,
     key: &str,

@@ -14,7 +14,7 @@ pub struct Running {
     numbers: Vec<Number>,
 }
 
-/// Of one number of the vectors.
+/// The statistics of one number of the vectors.
 #[derive(Clone)]
 struct Number {
     min: f64,

@@ -28,9 +28,9 @@ pub struct Set {
     tasks: Tasks,
     modality: Option<Modality>,
     pub(super) episodes: Episodes,
-    /// Its blocks: whole files of rows, as few as have enough frames.
+    /// The blocks of the set: whole files of rows, as few as have enough frames.
     pub(super) blocks: Vec<Extent>,
-    /// Which episodes begin samples, where not all do.
+    /// True for the episodes that begin samples, where not all do.
     chosen: Option<Vec<bool>>,
     videos: Videos,
 }
@@ -119,7 +119,7 @@ impl Set {
         &self.tasks
     }
 
-    /// What GR00T's `meta/modality.json` says, where the set has it.
+    /// Returns the contents of GR00T's `meta/modality.json`, where the set has it.
     pub fn modality(&self) -> Option<&Modality> {
         self.modality.as_ref()
     }
@@ -161,7 +161,7 @@ impl Set {
         named.map(|name| self.folder.join(name)).collect()
     }
 
-    /// Its blocks, in order, where the last `dropped` frames of an episode begin no sample.
+    /// Returns its blocks, in order, where the last `dropped` frames of an episode begin no sample.
     pub fn blocks(&self, dropped: usize) -> Vec<Block> {
         let of = |extent: &Extent| Block {
             episodes: extent.episodes.clone(),

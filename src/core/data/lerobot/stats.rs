@@ -23,7 +23,7 @@ pub type FeatureStats = BTreeMap<String, Vec<f64>>;
 pub struct Stats(pub BTreeMap<String, FeatureStats>);
 
 impl Stats {
-    /// Those of the set in `folder`. Of a set of version 2.1 they are made of those of its episodes.
+    /// Reads the statistics of the set in `folder`. Those of a set of version 2.1 are made of those of its episodes.
     ///
     /// # Errors
     /// Named by the file: wrong, or missing.

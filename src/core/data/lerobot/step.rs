@@ -33,7 +33,7 @@ pub struct Step {
 pub struct Window {
     /// `[steps, width]`, row-major.
     pub values: Vec<f32>,
-    /// By step, whether it lies outside of the episode, whose first or last frame stands for it.
+    /// True for each step that lies outside of the episode, whose first or last frame stands for it.
     pub is_pad: Vec<bool>,
 }
 
@@ -71,7 +71,7 @@ impl Step {
         self.episode
     }
 
-    /// Its number in the episode.
+    /// Returns its number in the episode.
     pub fn frame(&self) -> usize {
         self.frame
     }
@@ -103,7 +103,7 @@ impl Step {
         }
     }
 
-    /// What the robot was told.
+    /// Returns the instruction to the robot.
     ///
     /// # Errors
     /// The number of its task has no text.

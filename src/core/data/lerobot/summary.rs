@@ -18,7 +18,7 @@ pub enum Summary {
     Pictures(Shades),
 }
 
-/// How often each of 256 values comes, by channel.
+/// The counts of the 256 values of a byte, by channel.
 pub struct Shades {
     counts: Box<[[u64; 256]; 3]>,
     num_pictures: u64,

@@ -1,4 +1,4 @@
-//! On sets that lerobot wrote, against what its own reader makes of them, and on sets that are written here.
+//! Tests on sets that lerobot wrote, against what its own reader makes of them, and on sets that are written here.
 
 mod version_2_0;
 use std::path::{Path, PathBuf};

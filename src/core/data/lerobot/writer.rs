@@ -29,7 +29,7 @@ pub struct SetWriter {
     num_frames: usize,
     /// Statistics of the current episode and of the whole set.
     summaries: Vec<[Summary; 2]>,
-    /// Those of the features that every set has.
+    /// Statistics of the features that every set has.
     places: Vec<Summary>,
     rows: Vec<Row>,
     tasks: Vec<String>,

@@ -20,10 +20,9 @@ pub struct Clock {
 /// The order of the runs of a video with sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunOrder {
-    /// Of every so many positions first the frames, then the sound. The markers of video and sound share positions
-    /// (Qwen2.5-Omni).
+    /// The frames of every so many positions come first, then their sound. The markers of video and sound share positions (Qwen2.5-Omni).
     Chunks(i64),
-    /// By position, frames before sound (Qwen3-Omni).
+    /// The runs are sorted by position, frames before sound (Qwen3-Omni).
     Merged,
 }
 
@@ -141,7 +140,7 @@ impl Part {
 }
 
 impl Frames {
-    /// Those of the runs of frames among `pieces`.
+    /// Collects the runs of frames among `pieces`.
     fn of(pieces: &[Piece]) -> Self {
         let mut frames = Self { times: Vec::new(), h: 1, w: 1 };
         for piece in pieces {

@@ -1,8 +1,8 @@
-//! How many features a picture has behind DaViT's convolutions: Florence-2's tower, which X-VLA has as well.
+//! The number of features that a picture has behind DaViT's convolutions: Florence-2's tower, which X-VLA has as well.
 
 use serde_json::Value as Json;
 
-/// What the convolutions between the stages are where the config does not say.
+/// The convolutions between the stages where the config does not give them.
 const KERNELS: [u64; 4] = [7, 3, 3, 3];
 const STRIDES: [u64; 4] = [4, 2, 2, 2];
 const PADDINGS: [u64; 4] = [3, 1, 1, 1];
@@ -15,7 +15,7 @@ pub(in crate::data) struct Convolutions {
 }
 
 impl Convolutions {
-    /// Those of `vision`, which a `config.json` has at `place`.
+    /// Reads the convolutions of `vision`, which a `config.json` has at `place`.
     ///
     /// # Errors
     /// The reason: a key that is wrong.

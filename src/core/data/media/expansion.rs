@@ -30,7 +30,7 @@ pub struct Run {
     pub interval: i64,
     /// The tower whose features replace them, which has a placeholder of its own.
     pub tower: Tower,
-    /// Its place in a group of runs that share a timeline; `None` for a run that begins where the text before it ends.
+    /// The place of the run in a group of runs that share a timeline; `None` for a run that begins where the text before it ends.
     pub timed: Option<Timed>,
 }
 
@@ -41,7 +41,7 @@ pub struct Timed {
     pub offset: [f32; 3],
     /// True for the first run of a group.
     pub begins: bool,
-    /// For the last run of a group: positions from the group's begin to the text that follows.
+    /// The positions from the group's begin to the text that follows, for the last run of a group.
     pub ends: Option<f32>,
     /// Two tokens before the group share a position, and so do two behind it.
     pub twin_markers: bool,

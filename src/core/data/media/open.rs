@@ -110,8 +110,8 @@ pub fn open(
     Ok(Some(processor))
 }
 
-/// What the image tower `vision` of a diffusion model reads of a picture, its class token included; by the preprocessor config
-/// in `media_dir`, or as it was published where there is none.
+/// Opens the processor that makes the input of a diffusion model's image tower `vision` of a picture, its class token included; by the
+/// preprocessor config in `media_dir`, or as it was published where there is none.
 ///
 /// # Errors
 /// The file is wrong, or the tower is of an unknown family.

@@ -16,7 +16,7 @@ pub struct Cut {
     pub merge_size: usize,
     /// True if the channels of a place are side by side within a patch, not planes one after another. Such a patch is of one frame.
     channels_last: bool,
-    /// By channel, what each of the 256 values of a byte becomes.
+    /// The value that each of the 256 values of a byte becomes, by channel.
     table: Box<[[f32; 256]; CHANNELS]>,
 }
 

@@ -37,9 +37,9 @@ pub struct Qwen {
 /// Says how a video's time is told to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
-    /// By the distance of positions (Qwen2.5-VL): so many a second; `None` (Qwen2-VL): one from patch to patch.
+    /// The distance of positions tells the time (Qwen2.5-VL): so many a second; `None` (Qwen2-VL): one from patch to patch.
     Positions(Option<i64>),
-    /// By text between the frames (Qwen3-VL).
+    /// Text between the frames tells the time (Qwen3-VL).
     Text,
 }
 

@@ -28,7 +28,7 @@ pub enum Spread {
     Fractional,
     /// The same (Kimi), or the middle frame of each part (InternVL).
     Whole { middle: bool },
-    /// From the first frame to the last (Qwen3-VL).
+    /// Frames at equal distances from the first to the last (Qwen3-VL).
     Ends,
     /// The first frame of each second; of a longer video `max_frames` of those that begin a tenth of a second (MiniCPM-V).
     Seconds,
@@ -46,13 +46,13 @@ pub struct Defaults {
 }
 
 impl Sampling {
-    /// So many frames from the first to the last, or all where there are fewer.
+    /// Samples so many frames from the first to the last, or all where there are fewer.
     pub fn evenly(num_frames: usize) -> Self {
         let (fps, spread) = (1.0, Spread::Ends);
         Self { fps, num_frames: Some(num_frames), min_frames: 1, max_frames: num_frames, spread }
     }
 
-    /// From a processor's file and the run's own limits, which come first.
+    /// Reads the sampling from a processor's file and the run's own limits, which come first.
     ///
     /// # Errors
     /// The rate is not above 0, or the numbers of frames contradict each other.

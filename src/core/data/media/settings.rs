@@ -92,7 +92,7 @@ pub struct Settings {
     pub scale_resolution: Option<usize>,
     pub slice_mode: Option<bool>,
     pub downsample_mode: Option<String>,
-    /// Whether pictures are numbered in the text.
+    /// True if pictures are numbered in the text.
     pub use_image_id: Option<bool>,
     /// Frames of a second that are one picture.
     pub stack_frames: Option<usize>,
@@ -119,7 +119,7 @@ struct Sides {
 }
 
 impl Settings {
-    /// Those of pictures and those of videos, which are the pictures' where a folder has no others.
+    /// Reads the settings of pictures and those of videos, which are the pictures' where a folder has no others.
     ///
     /// # Errors
     /// A file is missing or of another form, or asks for what is not known.
@@ -204,17 +204,17 @@ impl Settings {
         }
     }
 
-    /// With the bilinear filter where the file has none.
+    /// Sets the bilinear filter where the file has none.
     pub fn or_bilinear(self) -> Self {
         Self { default_filter: Some(BILINEAR), ..self }
     }
 
-    /// With the family's colors where the file has none.
+    /// Sets the family's colors where the file has none.
     pub fn or_color(self, color: ([f32; 3], [f32; 3])) -> Self {
         Self { default_color: Some(color), ..self }
     }
 
-    /// With this range of pixels where the folder says none of videos themselves.
+    /// Sets this range of pixels where the folder gives none for videos themselves.
     pub fn or_pixels(self, (min, max): (usize, usize)) -> Self {
         let says = self.size.is_some() || self.min_pixels.is_some() || self.max_pixels.is_some();
         match says && !self.of_pictures {

@@ -148,7 +148,7 @@ impl TileSplit {
         self.features_side.pow(2)
     }
 
-    /// What stands in the text for a picture of so many columns and rows of tiles.
+    /// Returns the pieces of text that stand for a picture of so many columns and rows of tiles.
     fn pieces(&self, columns: usize, rows: usize) -> Vec<Piece> {
         let run = || Piece::Run(Run::new(1, self.features_side, self.features_side));
         let fake = &self.fake;

@@ -8,7 +8,7 @@ pub const FEWER: &str = "lower data.video.max_frames or data.video.fps";
 /// Frames of one size, sampled.
 #[derive(Clone, Debug)]
 pub struct Video {
-    /// At least one.
+    /// The frames, at least one.
     pub frames: Vec<RgbImage>,
     /// The time of each frame, in seconds.
     pub times: Vec<f64>,

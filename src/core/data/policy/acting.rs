@@ -6,7 +6,7 @@ use super::robots::Robot;
 use crate::data::error::DataError;
 use crate::data::lerobot::{Step, Window};
 
-/// What a policy's actions at a step are compared with.
+/// The values that a policy's actions at a step are compared with.
 pub struct Compared {
     /// `[H, action_dim]`.
     pub actions: Vec<f32>,

@@ -2,11 +2,11 @@
 
 use serde_json::Value as Json;
 
-/// How each number of an action counts in the loss, and which of them are grippers.
+/// The weight of each number of an action in the loss, and the numbers that are grippers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActionSpace {
-    /// How often each of the model's numbers counts in the loss of a step, beside the mean over those that count at all; 0:
-    /// the number is there for the model's sake.
+    /// The weight of each of the model's numbers in the loss of a step, beside the mean over those that count at all; 0: the number is
+    /// there only because the model has it.
     pub weights: Vec<f32>,
     /// Numbers that are learned by cross-entropy: the model predicts the logit of what lies between 0 and 1.
     pub logits: Vec<usize>,

@@ -16,39 +16,39 @@ use crate::data::error::DataError;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizer_file::token_text;
 
-/// What stands before action tokens.
+/// The text before action tokens.
 const BEGIN: &str = "Action: ";
-/// What ends them.
+/// The text that ends them.
 const BAR: &str = "|";
 
-/// Which tokens of the language model stand for actions, and what stands around them.
+/// The tokens of the language model that stand for actions, and the tokens around them.
 pub struct ActionTokens {
-    /// By the numbers of an action, for robots have more or fewer.
+    /// The tokenizers, by the number of an action's numbers, since robots have more or fewer.
     fast: BTreeMap<usize, FastTokenizer>,
     /// The id of the first of FAST's tokens; that of another is less by it.
     first: i64,
     /// The id of the last one, which is the least.
     last: i64,
     begin: Vec<i64>,
-    /// Of the policy that writes them, before `begin`.
+    /// The token before `begin`, of a policy that writes actions.
     bos: Option<i64>,
     end: [i64; 2],
     max_tokens: usize,
 }
 
-/// What is learned behind a prompt.
+/// The tokens that are learned behind a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WrittenActions {
     pub ids: Vec<i64>,
-    /// Its first token is given, not predicted.
+    /// True if its first token is given, not predicted.
     pub is_begun: bool,
     pub was_cut: bool,
     pub num_clipped: usize,
 }
 
 impl ActionTokens {
-    /// Of the policy in `folder`; `None` where it learns none. `spec` is that of any robot, and `widths` are the numbers that
-    /// actions of all robots have.
+    /// Opens the tokens of the policy in `folder`; `None` where it learns none. `spec` is that of any robot, and `widths` are the numbers
+    /// that actions of all robots have.
     ///
     /// # Errors
     /// The folder of the FAST tokenizer is missing or wrong, or its tokens have no place in the vocabulary.
@@ -121,8 +121,8 @@ impl ActionTokens {
         self.end[0]
     }
 
-    /// What follows the prompt of a sample with these normalized actions `[H, width]`, and a text to write before them. Panics where no
-    /// robot has this width.
+    /// Returns the tokens that follow the prompt of a sample with these normalized actions `[H, width]`, and a text to write before them.
+    /// Panics where no robot has this width.
     ///
     /// # Errors
     /// The actions have no tokens, or the text no ids or the one that ends actions.
@@ -175,8 +175,8 @@ impl ActionTokens {
         found
     }
 
-    /// What is written, from the first `Action: ` on where other tokens than those of actions are before it
-    /// (`policy.text_target`).
+    /// Returns the tokens of `written` from the first `Action: ` on if tokens other than those of actions precede it
+    /// (`policy.text_target`), else all.
     fn without_text<'a>(&self, written: &'a [i64]) -> &'a [i64] {
         let at = written.windows(self.begin.len()).position(|ids| ids == self.begin.as_slice());
         let is_action = |id: &i64| (self.last..=self.first).contains(id);

@@ -174,7 +174,8 @@ mod tests {
         assert_ne!(of(&augment, "top", 3), augmented(picture(), &augment, "top", [2, 3]));
     }
 
-    /// By the definition: a half of both sides, at the left edge and the lower one, without a turn; then a quarter turn of a square.
+    /// The expected pictures follow the definition: a half of both sides, at the left edge and the lower one, without a turn; then a
+    /// quarter turn of a square.
     #[test]
     fn parts_are_enlarged_and_turned_about_the_middle() {
         let still = Change { crop: 1.0, place: [0.0; 2], turn: 0.0, color: [1.0; 3], hue: 0.0 };
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(gray, [(0.299f32 * 120.0 + 0.587 * 120.0 + 0.114 * 90.0).round() as u8; 3]);
     }
 
-    /// As Python's `colorsys` turns them; a third of the circle makes red of blue, and gray stays.
+    /// The expected colors are those of Python's `colorsys`; a third of the circle makes red of blue, and gray stays.
     #[test]
     fn hues_are_turned() {
         let turned = |color: [f32; 3], part: f32| {

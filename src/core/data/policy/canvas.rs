@@ -15,7 +15,7 @@ pub fn cut(canvas: &[f32], [rows, columns]: [usize; 2], patch: usize) -> Vec<f32
     pixels
 }
 
-/// For each new place the two old ones that it lies between, and the weight of the second.
+/// Returns for each new place the two old ones that it lies between, and the weight of the second.
 pub fn taps(old: usize, new: usize) -> Vec<(usize, usize, f32)> {
     let scale = old as f32 / new as f32;
     let tap = |at: usize| {

@@ -1,5 +1,5 @@
-//! Against what lerobot's processor makes of the same samples (`tests/oracle/make_groot_samples.py`), and for N1.6 what NVIDIA's does
-//! (`tests/oracle/make_groot_n1_6_samples.py`).
+//! Tests against the samples that lerobot's processor makes (`tests/oracle/make_groot_samples.py`), and for N1.6 against those of
+//! NVIDIA's (`tests/oracle/make_groot_n1_6_samples.py`).
 
 use std::path::Path;
 use std::sync::Arc;

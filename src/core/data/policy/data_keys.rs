@@ -58,7 +58,7 @@ pub fn expect(spec: &SampleSpec, folder: &Path, settings: &Policy, sets: &[Arc<S
     Ok(())
 }
 
-/// What the user may not expect of cameras and robots, set by set.
+/// Returns facts about cameras and robots that the user may not expect, set by set.
 pub fn notes(spec: &SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Vec<String> {
     let mut notes = Vec::new();
     let trains = !sets.is_empty();

@@ -126,7 +126,7 @@ fn a_chunk_that_no_episode_has_is_said() {
     assert!(!notes.iter().any(|note| note.contains("a chunk has")), "{notes:?}");
 }
 
-/// What a run says before its first step, which an author of data would not expect.
+/// Tests what a run reports before its first step and an author of data would not expect.
 #[test]
 fn cameras_and_robots_that_count_for_nothing_are_said() {
     let bench = Bench::new();

@@ -14,7 +14,7 @@ const N1_6_EMBODIMENTS: [(&str, i64); 9] = [
     ("oxe_droid", 16),
     (NEW, 10),
 ];
-/// Those of N1.7 (`N1_7_EMBODIMENT_MAPPING` of lerobot 0.6.1).
+/// The numbers of embodiments of N1.7 (`N1_7_EMBODIMENT_MAPPING` of lerobot 0.6.1).
 const N1_7_EMBODIMENTS: [(&str, i64); 13] = [
     ("oxe_droid_relative_eef_relative_joint", 24),
     ("xdof_relative_eef_relative_joint", 27),
@@ -33,7 +33,7 @@ const N1_7_EMBODIMENTS: [(&str, i64); 13] = [
 /// A robot that the published policy does not know.
 pub const NEW: &str = "new_embodiment";
 
-/// What GR00T's samples have of their own.
+/// The properties that samples of GR00T alone have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Groot {
     pub version: GrootVersion,

@@ -17,7 +17,7 @@ use crate::data::error::DataError;
 use crate::data::tokenizer_file::{read_json, read_tokenizer};
 use crate::files;
 
-/// Where a model folder has its tokenizer of actions.
+/// The folder in a model folder that has its tokenizer of actions.
 pub const FOLDER: &str = "action_tokenizer";
 const CONFIG: &str = "processor_config.json";
 const TOKENIZER: &str = "tokenizer.json";
@@ -64,7 +64,7 @@ pub struct DecodedActions {
 }
 
 impl FastTokenizer {
-    /// Of a folder, for chunks of `steps` actions of `width` numbers.
+    /// Opens the tokenizer of a folder, for chunks of `steps` actions of `width` numbers.
     ///
     /// # Errors
     /// A file is missing or wrong, has a key that is not implemented, or is for other chunks; or chunks are too large.

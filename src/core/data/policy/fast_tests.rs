@@ -1,5 +1,5 @@
-//! On a tiny tokenizer that `tests/oracle/make_fast.py` trains, against what its definition makes of chunks. `LOONGFORGE_FAST` names
-//! another such folder.
+//! Tests on a tiny tokenizer that `tests/oracle/make_fast.py` trains, against the tokens that its definition gives for chunks.
+//! `LOONGFORGE_FAST` names another such folder.
 
 use std::path::{Path, PathBuf};
 

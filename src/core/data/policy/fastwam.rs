@@ -1,4 +1,4 @@
-//! What FastWAM does otherwise: it learns frames beside actions, of all cameras side by side, and its text is a text tower's.
+//! Samples of FastWAM: it learns frames beside actions, of all cameras side by side, and a text tower reads its text.
 
 use image::RgbImage;
 use serde_json::Value as Json;
@@ -16,7 +16,7 @@ use crate::message::{Grid, SampleId, Tower};
 pub const IDS: [i64; 3] = [0, 1, 2];
 const CHANNELS: usize = 3;
 
-/// What a `config.json` of FastWAM says of samples beside what all policies say.
+/// The description of samples in a `config.json` of FastWAM, beside the keys that all policies have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frames {
     space: LatentSpace,

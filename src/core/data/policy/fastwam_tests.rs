@@ -141,7 +141,7 @@ fn a_frame_of_the_latent_counts_where_one_of_its_pixels_frames_does() {
     assert_eq!(of(1, false), ColumnValues::F32(vec![1.0, 1.0]));
 }
 
-/// What lerobot's `FastWAMActionToggleProcessorStep` makes of these, and the step in the processor files.
+/// The expected actions are those of lerobot's `FastWAMActionToggleProcessorStep`, and so is the step in the processor files.
 #[test]
 fn toggled_numbers_are_signs() {
     let mut config = config();

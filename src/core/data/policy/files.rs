@@ -22,15 +22,15 @@ const TOGGLE: &str = "fastwam_action_toggle_processor";
 /// Bytes of a file of statistics.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// What the processor files of a model folder say.
+/// The contents of the processor files of a model folder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Saved {
     pub stats: Stats,
     pub state: Option<Normalization>,
     pub action: Option<Normalization>,
-    /// Whether actions are relative, the words of names that stay absolute, and the names.
+    /// Three values: true if actions are relative, the words of names that stay absolute, and the names.
     pub relative: Option<(bool, Vec<String>, Vec<String>)>,
-    /// Which numbers of an action are relative to the state, where groups of numbers say it (GR00T).
+    /// True for the numbers of an action that are relative to the state, where groups of numbers say it (GR00T).
     pub mask: Option<Vec<bool>>,
     /// The policy's names of the data's features.
     pub renamed: Vec<(String, String)>,

@@ -12,7 +12,7 @@ pub const PACK: &str = "groot_n1_7_pack_inputs_v1";
 pub const ENCODE: &str = "groot_n1_7_vlm_encode_v1";
 pub const DECODE: &str = "groot_n1_7_action_decode_v1";
 pub const UNPACK: &str = "groot_action_unpack_unnormalize_v2";
-/// Those with statistics in a file beside them.
+/// The steps with statistics in a file beside them.
 pub const HAVE_STATS: [&str; 2] = [PACK, UNPACK];
 
 /// A step of lerobot's processors.

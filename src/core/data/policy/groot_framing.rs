@@ -1,5 +1,5 @@
-//! How a camera's picture is cut for GR00T before the processor of its vision-language model sees it: as when the reference evaluates,
-//! the middle of it, in training as well.
+//! The part of a camera's picture that GR00T is given, before the processor of its vision-language model reads it: the middle, in
+//! training as well, as the reference does when it evaluates.
 
 use std::path::Path;
 
@@ -19,22 +19,22 @@ pub const CROP: usize = 230;
 const MAX_EDGE: u64 = 1024;
 /// NVIDIA's file of samples, which goes before the model's config.
 const PROCESSOR: &str = "processor_config.json";
-/// Its keys, and those of the config, that tell how pictures are cut.
+/// The keys, there and in the model's config, that say how pictures are cut.
 const KEYS: [&str; 5] =
     ["image_target_size", "image_crop_size", "shortest_image_edge", "crop_fraction", "letter_box_transform"];
 
-/// How pictures are cut.
+/// The way in which pictures are cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Framing {
     /// Made square whatever its sides are; its middle, as large again (N1.7).
     Square,
-    /// Its shorter side has so many pixels, `fraction` of each side is kept, and the shorter side has as many again (N1.6, OpenCV's
+    /// The shorter side has so many pixels, `fraction` of each side is kept, and the shorter side has as many again (N1.6, OpenCV's
     /// `INTER_AREA`).
     Edge { edge: usize, fraction: f64 },
 }
 
 impl Framing {
-    /// By the keys of NVIDIA's config.
+    /// Reads the framing from the keys of NVIDIA's config.
     ///
     /// # Errors
     /// The reason: a key that is wrong or not implemented.

@@ -23,7 +23,7 @@ struct Group {
     is_relative: bool,
 }
 
-/// Those that the data names; else each number that stays absolute is a group, and so are those between two of them.
+/// Returns the groups that the data names; else each number that stays absolute is a group, and so are those between two of them.
 fn groups(spec: &SampleSpec, mask: &[bool]) -> Vec<Group> {
     if !spec.groups.is_empty() {
         let group = |(key, at): &(String, Range<usize>)| Group {
@@ -128,7 +128,7 @@ pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> [Json; 2] {
     [json!({ "state": of_state, "action": of_action, "relative_action": of_relative }), modality]
 }
 
-/// What is read of groups: which numbers of an action are relative, and bounds of actions, `[steps, width]` each.
+/// The contents of groups: which numbers of an action are relative, and bounds of actions, `[steps, width]` each.
 type Read = (Vec<bool>, [Vec<f64>; 2]);
 
 /// Reads the groups of a step's config; `None`: it has none.

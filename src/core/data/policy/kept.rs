@@ -46,7 +46,7 @@ pub fn write(robots: &[Kept]) -> Result<Vec<u8>, String> {
     serde_json::to_vec_pretty(&json!({ "embodiments": all })).map_err(|error| error.to_string())
 }
 
-/// As scales take them, in float32, so that what is read again is equal.
+/// Rounds statistics to float32, as scales take them, so that what is read again is equal.
 fn rounded(stats: &Stats) -> BTreeMap<&String, BTreeMap<&String, Vec<f64>>> {
     let of = |values: &Vec<f64>| values.iter().map(|&value| f64::from(value as f32)).collect();
     stats.0.iter().map(|(key, own)| (key, own.iter().map(|(name, values)| (name, of(values))).collect())).collect()

@@ -31,16 +31,16 @@ use crate::message::SampleId;
 
 /// Makes samples for one policy, and actions of what it predicts.
 pub struct PolicyMaker {
-    /// What all samples have in common, and what is the chosen robot's.
+    /// The properties that all samples have in common, and those of the chosen robot.
     pub(super) spec: SampleSpec,
     robots: Vec<Robot>,
-    /// Which of them acts; `None`: nobody has said which of several.
+    /// The index of the robot that acts; `None`: there are several, and none was chosen.
     chosen: Option<usize>,
     /// Writes pictures and task as a chat, of a policy that is told so.
     pub(super) chat: Option<Chat>,
     /// Makes items of prompts, of a policy with a text tower.
     pub(super) texts: Option<TextProcessor>,
-    /// Of a policy that learns actions as tokens.
+    /// The tokens of actions, of a policy that learns actions as tokens.
     pub(super) tokens: Option<ActionTokens>,
     pub(super) settings: Policy,
     /// The most actions that it has learned to be given of a chunk, where the model's folder says so.
@@ -57,8 +57,8 @@ pub struct PolicyMaker {
 }
 
 impl PolicyMaker {
-    /// From the `config.json` of a policy and its tokenizer. Statistics are those of the sets that `options.policy` names; where
-    /// it names none, those of the processor files in the model's folder.
+    /// Opens the maker from the `config.json` of a policy and its tokenizer. Statistics are those of the sets that `options.policy`
+    /// names; where it names none, those of the processor files in the model's folder.
     ///
     /// # Errors
     /// A file is missing or wrong, the config has a key that is not implemented, the data lacks all cameras, or statistics are
@@ -269,7 +269,7 @@ impl PolicyMaker {
         self.robots.iter().flat_map(Robot::notes).collect()
     }
 
-    /// How many prompts so far were cut off behind the tokens that the policy reads, and that number of tokens.
+    /// Returns how many prompts so far were cut off behind the tokens that the policy reads, and that number of tokens.
     pub fn cut_prompts(&self) -> (u64, usize) {
         (self.cut.count(), self.spec.prompt.max_tokens)
     }
@@ -285,7 +285,7 @@ impl PolicyMaker {
         })
     }
 
-    /// Of a policy that writes actions: the token that ends them, and how many it may write.
+    /// Returns the token that ends actions, and how many a policy may write; `None` of one that writes no actions.
     pub fn writes(&self) -> Option<(i64, usize)> {
         let tokens = self.tokens.as_ref().filter(|tokens| tokens.bos().is_some())?;
         Some((tokens.bar(), self.spec.action_tokens.max_written))
@@ -378,7 +378,7 @@ impl PolicyMaker {
         self.seen(step, images)
     }
 
-    /// What the step shows, with these pictures.
+    /// Returns the observation that the step shows, with these pictures.
     fn seen(&self, step: &Step, images: Vec<(String, RgbImage)>) -> Result<Observation, DataError> {
         let state = step.numbers(&self.settings.state)?;
         Ok(Observation { images, state, prompt: step.task()?.to_owned(), begun: Vec::new() })

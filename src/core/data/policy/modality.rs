@@ -10,7 +10,7 @@ use crate::config::Policy;
 use crate::data::error::DataError;
 use crate::data::lerobot::{Group, MODALITY, Set};
 
-/// Which numbers of an action are relative to the state: those that neither their own name nor that of their group excludes.
+/// Returns which numbers of an action are relative to the state: those that neither their own name nor that of their group excludes.
 pub fn mask(spec: &SampleSpec) -> Vec<bool> {
     let width = spec.action_dim;
     let mut of_groups = vec![String::new(); width];

@@ -21,7 +21,8 @@ pub struct Normalizer {
 }
 
 impl Normalizer {
-    /// By the statistics of a feature of `width` numbers; those of a chunk of several steps may differ from step to step.
+    /// Creates the normalizer from the statistics of a feature of `width` numbers; those of a chunk of several steps may differ from step
+    /// to step.
     ///
     /// # Errors
     /// The reason: a statistic is missing, of another width or not finite, or a range or deviation is below 0.

@@ -1,4 +1,4 @@
-//! What a robot knows when it asks what to do, and what it is taught.
+//! The observation from which a robot's policy predicts actions, and the actions that it learns.
 
 use image::RgbImage;
 
@@ -11,7 +11,7 @@ pub struct Observation {
     pub images: Vec<(String, RgbImage)>,
     /// The robot's state as it is measured, not normalized.
     pub state: Vec<f32>,
-    /// What it is told to do.
+    /// The instruction to the robot.
     pub prompt: String,
     /// The first actions of the chunk that is asked for, one after the other: those that will be executed before it is there. Empty:
     /// none is begun.
@@ -22,16 +22,16 @@ pub struct Observation {
 pub struct CameraClip {
     /// The policy's name of the camera.
     pub camera: String,
-    /// At least one.
+    /// The pictures, at least one.
     pub pictures: Vec<RgbImage>,
 }
 
-/// What a sample is learned by.
+/// The targets of a sample.
 pub struct LearnedActions {
     pub actions: Window,
-    /// Of a policy that learns frames: those of each camera, from the step on, and which of them lie outside of the episode.
+    /// The frames of each camera from the step on, of a policy that learns frames, and which of them lie outside of the episode.
     pub clips: (Vec<CameraClip>, Vec<bool>),
-    /// What the language model is to write before action tokens.
+    /// The text that the language model is to write before action tokens.
     pub text: Option<String>,
 }
 

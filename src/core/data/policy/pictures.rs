@@ -8,7 +8,7 @@ use crate::message::{Grid, Tower};
 
 const CHANNELS: usize = 3;
 
-/// How the pictures of a policy are laid out.
+/// The layout of a policy's pictures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PictureSpec {
     /// Rows and columns.

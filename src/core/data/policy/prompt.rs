@@ -3,12 +3,12 @@
 /// Bins of a state's digits: 256 of equal width from -1 to 1.
 const BINS: usize = 256;
 
-/// How prompts become tokens.
+/// The way in which prompts become tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptSpec {
     /// Tokens of a prompt at most; more are cut off.
     pub max_tokens: usize,
-    /// What lerobot's processors pad prompts to, and the tokenizer that they take; nothing where they have no such step.
+    /// The length to which lerobot's processors pad prompts, and the tokenizer that they take; empty where they have no such step.
     pub padding: String,
     pub tokenizer: String,
 }
@@ -19,7 +19,7 @@ pub fn with_digits(task: &str, state: &[f32]) -> String {
     format!("Task: {}, State: {};\nAction: ", cleaned(task), digits.join(" "))
 }
 
-/// That of Pi0-FAST, behind which actions are written.
+/// The prompt of Pi0-FAST, behind which actions are written.
 pub fn with_digits_line(task: &str, state: &[f32]) -> String {
     let prompt = with_digits(task, state);
     prompt.strip_suffix("Action: ").unwrap_or(&prompt).to_owned()

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::data::error::DataError;
 use crate::data::lerobot::{FeatureStats, Running, Set};
 
-/// Which numbers of an action are relative: those whose name has none of `exclude` in it, in small letters; all where the data
-/// has no names.
+/// Returns which numbers of an action are relative: those whose name contains none of `exclude`, in small letters; all where the data has
+/// no names.
 pub fn mask(width: usize, names: &[String], exclude: &[String]) -> Vec<bool> {
     let exclude: Vec<String> = exclude.iter().filter(|it| !it.is_empty()).map(|it| it.to_lowercase()).collect();
     let is_relative = |at: usize| match names.get(at) {

@@ -22,7 +22,7 @@ pub struct Robot {
 }
 
 impl Robot {
-    /// What a checkpoint keeps of it.
+    /// Returns the part of it that a checkpoint keeps.
     pub fn kept(&self) -> Kept {
         let Self { name, spec, scales } = self;
         let domain = spec.xvla.as_ref().map(|rules| rules.domain);
@@ -37,7 +37,7 @@ impl Robot {
         }
     }
 
-    /// What the user should know of its data.
+    /// Returns what the user should know of its data.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let of = if self.name.is_empty() { String::new() } else { format!("{}: ", self.name) };
         self.scales.notes.iter().map(move |note| format!("{of}{note}"))
@@ -114,7 +114,7 @@ fn of_kept(spec: &SampleSpec, folder: &Path, settings: &Policy, own: &Kept) -> R
     Ok(Robot { name: own.name.clone(), spec, scales })
 }
 
-/// What samples of a robot look like, and the settings of it alone.
+/// Returns the description of a robot's samples, and the settings of it alone.
 fn with_number(
     spec: &SampleSpec,
     settings: &Policy,

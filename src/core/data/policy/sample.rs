@@ -169,8 +169,8 @@ impl PolicyMaker {
         }
     }
 
-    /// What the language model learns behind the prompt. `actions` `[H, max_action_dim]` are normalized; steps behind the end of the
-    /// episode, which repeat its last action, are among them.
+    /// Returns the tokens that the language model learns behind the prompt. `actions` `[H, max_action_dim]` are normalized; steps behind
+    /// the end of the episode, which repeat its last action, are among them.
     fn answer(
         &self,
         tokens: &ActionTokens,

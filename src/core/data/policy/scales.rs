@@ -15,15 +15,15 @@ use crate::config::{Normalization, Policy};
 use crate::data::error::DataError;
 use crate::data::lerobot::{Dtype, Feature, FeatureStats, Set, Stats, command};
 
-/// How states and actions are normalized.
+/// The normalization of states and actions.
 pub struct Scales {
     pub state: Normalizer,
     pub action: Normalizer,
-    /// Which numbers of an action are relative to the state; empty: none.
+    /// True for the numbers of an action that are relative to the state; empty: none.
     pub mask: Vec<bool>,
     /// Statistics under lerobot's names, which go into checkpoints.
     pub stats: Stats,
-    /// What the user should know.
+    /// Facts about the data that the user should know.
     pub notes: Vec<String>,
 }
 
@@ -181,7 +181,7 @@ fn of_folder(spec: &mut SampleSpec, saved: Option<files::Saved>, of_groups: Opti
     stats
 }
 
-/// What X-VLA's processor files and the settings say of its domain.
+/// Returns the rules with the domain that X-VLA's processor files and the settings give.
 ///
 /// # Errors
 /// Named by the folder: a step of the processor is missing or not implemented, or a setting is not the policy's.

@@ -1,4 +1,4 @@
-//! What the `config.json` of a policy says of its samples: lerobot's keys.
+//! The description of a policy's samples that its `config.json` gives with lerobot's keys.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ const SMOL_MERGE: usize = 4;
 pub const STATE: &str = "observation.state";
 pub const ACTION: &str = "action";
 
-/// Which policy it is.
+/// The kind of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     FastWam,
@@ -35,7 +35,7 @@ pub enum Family {
     Xvla,
 }
 
-/// What a policy has where its config does not say it.
+/// The values of a policy where its config does not give them.
 struct Published {
     /// The key of a picture's sides, and the side.
     sides: &'static str,
@@ -96,7 +96,7 @@ pub struct ActionTokenSpec {
     pub max_written: usize,
 }
 
-/// What samples of a policy look like.
+/// The description of a policy's samples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleSpec {
     pub family: Family,
@@ -127,13 +127,13 @@ pub struct SampleSpec {
     pub state_token: bool,
     /// The id that stands for a feature of a picture.
     pub placeholder: i64,
-    /// Nothing where it learns no action tokens.
+    /// The tokens of actions; empty where it learns none.
     pub action_tokens: ActionTokenSpec,
-    /// What X-VLA does otherwise.
+    /// The rules of X-VLA alone.
     pub xvla: Option<Rules>,
-    /// What FastWAM does otherwise.
+    /// The rules of FastWAM alone.
     pub frames: Option<Frames>,
-    /// What samples of GR00T have of their own.
+    /// The properties that samples of GR00T alone have.
     pub groot: Option<Groot>,
     /// The embodiment of all samples, of a policy that has several: the name that lerobot has for it, and its number.
     pub embodiment: Option<(String, i64)>,

@@ -1,4 +1,4 @@
-//! On a set that lerobot wrote, against what its own processors make of a frame.
+//! Tests on a set that lerobot wrote, against the samples that its own processors make of a frame.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What X-VLA does otherwise: pictures normalized as ImageNet's before they are resized, prompts that are filled up, and the domain.
+//! Samples of X-VLA: pictures normalized as ImageNet's before they are resized, prompts that are padded, and the domain.
 
 use image::RgbImage;
 use serde_json::Value as Json;
@@ -15,7 +15,7 @@ use crate::message::{Grid, Tower};
 /// ImageNet's mean and deviation of red, green and blue.
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 const STD: [f32; 3] = [0.229, 0.224, 0.225];
-/// What a `config.json` of X-VLA says of samples beside what all policies say.
+/// The description of samples in a `config.json` of X-VLA, beside the keys that all policies have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
     pub space: ActionSpace,
@@ -157,7 +157,7 @@ fn resolution(config: &Json) -> Result<([usize; 2], bool), String> {
     Ok((checked(key, [&first["shape"][1], &first["shape"][2]])?, false))
 }
 
-/// What of training is not done.
+/// Says which parts of the original's training are left out.
 fn note(vision: &Json, text: &Json) -> Option<String> {
     let of_config = dropped(vision, text).map_or_else(String::new, |rates| format!(", nor {rates} of florence_config"));
     Some(format!("X-VLA is trained without the dropout of its transformer (0.1 in lerobot){of_config}"))

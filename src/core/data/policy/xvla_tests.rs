@@ -1,4 +1,4 @@
-//! Against what lerobot's processors of X-VLA make of a frame, as `tests/oracle/make_xvla_samples.py` writes it.
+//! Tests against the samples that lerobot's processors of X-VLA make of a frame, as `tests/oracle/make_xvla_samples.py` writes them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

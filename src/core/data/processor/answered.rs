@@ -7,8 +7,8 @@ use crate::data::sample::IGNORE_INDEX;
 /// Tokens, positions `[3, tokens]` and targets of a sample.
 pub(super) type Rows = (Vec<i64>, Vec<f32>, Vec<i64>);
 
-/// What is asked, up to the first of `ids` that counts, and then the tokens before the others: positions restart there. Where nothing
-/// counts all is asked.
+/// Returns the rows of a sample: the prompt, up to the first of `ids` that counts, and then the tokens before the others, where positions
+/// restart. Where nothing counts, all tokens are the prompt.
 ///
 /// # Errors
 /// There are more tokens on a side than positions.

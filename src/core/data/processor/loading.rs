@@ -91,7 +91,7 @@ impl MediaLoader {
         self.decoder.sound(bytes, audio.rate(), audio.limits(), segment)
     }
 
-    /// What the model hears of samples, with all changes but that of the speed.
+    /// Returns the input that the model gets for samples, with all changes but that of the speed.
     fn heard(
         &self,
         mut samples: Samples,

@@ -37,7 +37,7 @@ pub struct Processor {
     pub(super) positions: PositionKind,
     /// Prompts see all of themselves: pictures come before what is learned.
     pub(super) has_prefixes: bool,
-    /// How samples are made where an encoder reads the prompt; `None`: one decoder reads all.
+    /// The rules of samples of a model whose encoder reads the prompt; `None`: one decoder reads all.
     pub(super) encoder_decoder: Option<EncoderDecoder>,
     pub(super) phase: Phase,
     pub(super) learn: Learn,
@@ -53,9 +53,9 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// From the files of a model folder: the tokenizer, `tokenizer_config.json`, the chat template and, where `config`
-    /// has a vision or an audio tower, `preprocessor_config.json` and `video_preprocessor_config.json`. `config` is the
-    /// model's `config.json`.
+    /// Opens the processor from the files of a model folder: the tokenizer, `tokenizer_config.json`, the chat template and, where
+    /// `config` has a vision or an audio tower, `preprocessor_config.json` and `video_preprocessor_config.json`. `config` is the model's
+    /// `config.json`.
     ///
     /// # Errors
     /// A file is missing, wrong or of another model; for `sft`, also the chat template.
@@ -167,7 +167,8 @@ impl Processor {
         self.towers.vision.as_deref()
     }
 
-    /// How samples are made where an encoder reads the prompt and a decoder writes the answer; `None`: one decoder does both.
+    /// Returns the rules of samples of a model whose encoder reads the prompt and whose decoder writes the answer; `None`: one decoder
+    /// does both.
     pub fn encoder_decoder(&self) -> Option<&EncoderDecoder> {
         self.encoder_decoder.as_ref()
     }

@@ -49,7 +49,7 @@ pub struct ProcessorOptions {
     pub learned: Learned,
     /// Samples are weighed by their targets, which packs made ahead of time do not tell apart.
     pub weighs_samples: bool,
-    /// What is made of pairs of answers.
+    /// The kind of samples that pairs of answers make.
     pub pairs: Pairs,
     /// Read by the maker of a diffusion model's samples alone.
     pub flow: FlowOptions,

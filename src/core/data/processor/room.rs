@@ -8,12 +8,12 @@ use crate::message::Tower;
 /// Features of a sample, by tower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Features {
-    /// Those of pictures and videos.
+    /// Features of pictures and videos.
     pub images: usize,
     pub audio: usize,
-    /// Those of texts for a text tower.
+    /// Features of texts for a text tower.
     pub texts: usize,
-    /// Those of latents.
+    /// Features of latents.
     pub latents: usize,
 }
 

@@ -13,7 +13,8 @@ use crate::data::source::{Conversation, TextPiece, TokenPiece, Turn};
 use crate::data::tokenizer::Token;
 use crate::message::SampleId;
 
-/// Why a conversation has nothing that counts in the loss. Roles of other formats are named: nobody is an `assistant` there.
+/// Returns the reason why a conversation has nothing that counts in the loss. Roles of other formats are named: nobody is an `assistant`
+/// there.
 fn nothing_to_learn(conversation: &Conversation) -> String {
     let reason = "no assistant message to learn from, or none that counts in the loss";
     let mut roles: Vec<&str> = conversation.turns.iter().map(|turn| turn.role.as_str()).collect();

@@ -88,7 +88,7 @@ fn the_first_tokens_of_a_text_are_kept() {
     assert_eq!(long.text_sample(SampleId(0), &piece).unwrap().input_ids, [104, 101, 108, 108]);
 }
 
-/// In the order of the text: a picture of 1 feature, one of 6, a video of 2.
+/// A conversation with media, in the order of the text: a picture of 1 feature, one of 6, a video of 2.
 const MEDIA: &str = r#"{"messages":[{"role":"user","content":"a<image>b"},{"role":"assistant","content":"cd"},
     {"role":"user","content":"<image>"},{"role":"assistant","content":"e"},
     {"role":"user","content":"<video>f"},{"role":"assistant","content":"gh"}],

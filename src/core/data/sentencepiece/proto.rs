@@ -26,7 +26,7 @@ pub struct SentencePiece {
     pub kind: PieceKind,
 }
 
-/// What a piece stands for.
+/// The kind of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceKind {
     Normal,

@@ -41,7 +41,7 @@ fn texts_have_the_ids_of_the_python_package() {
     assert!(wrong.is_empty() && count > 100, "{count} texts: {}", wrong.join("\n"));
 }
 
-/// As transformers has a folder of LLaMA-2's kind: special tokens, and the token that begins a document.
+/// Tests a folder of LLaMA-2's kind as transformers reads it: special tokens, and the token that begins a document.
 #[test]
 fn special_tokens_are_those_of_transformers() {
     let goldens = goldens();
@@ -71,7 +71,8 @@ fn added_tokens_take_the_rows_that_they_name() {
     assert!(of_bytes(&bytes, &Json::Null, &rising).unwrap_err().contains(&format!("has {rows} pieces")));
 }
 
-/// As in Gemma's models: blanks are kept, none is put before a text, and runs of them are pieces that the user defined.
+/// Tests a file such as that of Gemma's models: blanks are kept, none is put before a text, and runs of them are pieces that the user
+/// defined.
 #[test]
 fn user_defined_pieces_of_blanks_are_found() {
     // An unknown piece (2), a letter, a blank, and two blanks that the user defined (4).

@@ -23,7 +23,7 @@ const MAX_NAME_BYTES: u64 = 64 << 10;
 pub struct Archive {
     blob: Arc<Blob>,
     samples: Vec<Sample>,
-    /// Why the last sample, which stands for all that are lost, cannot be read.
+    /// The reason why the last sample, which stands for all that are lost, cannot be read.
     torn: Option<String>,
 }
 

@@ -42,13 +42,13 @@ struct Message {
     num_rows: u64,
 }
 
-/// Where everything is in a file.
+/// The places of all parts of a file.
 struct Contents {
     schema: Arc<Schema>,
     version: MetadataVersion,
     dictionaries: Vec<Message>,
     batches: Vec<Message>,
-    /// Why the file ends before it should: a row behind the last batch, which is bad, stands for what is missing.
+    /// The reason why the file ends before it should: a row behind the last batch, which is bad, stands for what is missing.
     torn: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a record has beside its turns: the system's message, tools, and what ms-swift fills into messages.
+//! The fields that a record has beside its turns: the system's message, tools, and what ms-swift fills into messages.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -64,7 +64,7 @@ pub fn wrap_tools(record: &mut Map<String, Json>) {
     }
 }
 
-/// What stands for a name and for a box of `objects` in ms-swift's messages.
+/// The placeholders of a name and of a box of `objects` in ms-swift's messages.
 const OF_OBJECTS: [&str; 2] = ["<ref-object>", "<bbox>"];
 
 /// Refuses `messages` in which names and boxes of a record's `objects` are to be filled in: their placeholders would be learned.

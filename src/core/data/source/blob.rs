@@ -95,7 +95,7 @@ impl Blob {
         }
     }
 
-    /// From `offset` on, in chunks.
+    /// Returns a reader of the bytes from `offset` on, in chunks.
     pub fn reader(self: &Arc<Self>, offset: u64) -> Reader {
         Reader { blob: self.clone(), at: offset, chunk: Vec::new(), begin: offset }
     }

@@ -28,7 +28,7 @@ const MASK: &str = "mask";
 pub struct Captioned {
     /// The picture or clip; `None`: a prompt alone.
     pub target: Option<MediaSource>,
-    /// At least one; a visit takes one of them.
+    /// The captions, at least one; a visit takes one of them.
     pub captions: Vec<String>,
     /// Pictures and clips that the result is made from, in order.
     pub references: Vec<MediaSource>,
@@ -99,7 +99,7 @@ pub(super) fn caption(record: &mut Record, columns: &BTreeMap<String, String>, c
 }
 
 impl Captioned {
-    /// From the fields of a record, and from what lies beside them in an archive.
+    /// Makes the sample from the fields of a record, and from the members beside them in an archive.
     ///
     /// # Errors
     /// There is no caption, a field is of another type, or a file is not there.

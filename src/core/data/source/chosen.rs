@@ -4,7 +4,7 @@
 use crate::config::Select;
 use crate::rng::Rng;
 
-/// So many samples of a data set, in its order.
+/// The samples of a data set that are used, in its order.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen {
     count: u64,

@@ -1,4 +1,4 @@
-//! What a sample is made from, and bringing its files here.
+//! The content that a sample is made from, and reading its files.
 
 use super::captioned::Captioned;
 use super::cut::{TextPiece, TokenPiece};

@@ -23,7 +23,7 @@ pub struct Fingerprint {
     /// `max_samples` of the data sets that have it, with what `select` says, by their numbers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<usize, String>,
-    /// What decides the packs that were made before the first step; `None`: there are none.
+    /// The settings and files that decide the packs that were made before the first step; `None`: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packs: Option<String>,
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::config::hub_data_set;
 use crate::data::file_kind::{FileKind, kind_of};
 
-/// Why a file cannot be read, by its name; `None` for those that are read, or that nothing is known of.
+/// Returns the reason why a file cannot be read, by its name; `None` for files that are read, or of which nothing is known.
 pub fn file(path: &Path) -> Option<String> {
     let what = match kind_of(&path.to_string_lossy()).filter(|_| path.is_file()) {
         Some(FileKind::Picture) => "picture: name its folder, with captions as .txt beside it, or",

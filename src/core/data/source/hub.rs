@@ -33,7 +33,7 @@ pub struct HubPath {
     /// `ORG/NAME`
     pub repo: String,
     pub revision: Option<String>,
-    /// What stands behind: a pattern, a configuration, a split, or nothing.
+    /// The rest of the path: a pattern, a configuration, a split, or nothing.
     pub inner: String,
 }
 
@@ -79,7 +79,7 @@ impl HubPath {
         hub.join(format!("datasets--{}", self.repo.replace('/', "--")))
     }
 
-    /// Where the names of a commit's files are kept.
+    /// Returns the path of the file that keeps the names of a commit's files.
     pub fn listing(&self, hub: &Path, commit: &str) -> PathBuf {
         self.folder(hub).join("loongforge").join(format!("{commit}.json"))
     }
@@ -128,7 +128,7 @@ impl HubPath {
     }
 }
 
-/// Which of a repository's files `inner` means; `card` is its `README.md`.
+/// Returns those of a repository's files that `inner` means; `card` is its `README.md`.
 ///
 /// # Errors
 /// The reason: none, or it may mean several sets.

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 pub struct Configuration {
     pub name: String,
     pub is_default: bool,
-    /// What patterns are relative to; empty: the repository.
+    /// The folder that patterns are relative to; empty: the repository.
     pub folder: String,
     /// Patterns of each split, in order; empty: names of files tell.
     pub splits: Vec<(String, Vec<String>)>,

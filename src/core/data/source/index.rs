@@ -27,7 +27,7 @@ struct Entry {
 }
 
 impl Index {
-    /// In `dir`, or in the user's cache folder if the set is large.
+    /// Opens the index in `dir`, or in the user's cache folder if the set is large.
     pub fn open(dir: Option<&Path>, shards: &[Shard]) -> Self {
         let is_large = shards.iter().map(|shard| shard.size).sum::<u64>() >= MIN_BYTES;
         let dir = dir.map(Path::to_owned).or_else(|| is_large.then(cache_dir)?);

@@ -67,7 +67,7 @@ impl Type {
     }
 }
 
-/// Where the parts of an index are.
+/// The header of an index.
 struct Head {
     kind: Type,
     sequences: u64,
@@ -78,7 +78,7 @@ struct Head {
 pub struct Documents {
     ids: Arc<Blob>,
     kind: Type,
-    /// Where the ids of each document begin, in bytes, and how many they are.
+    /// The place where the ids of each document begin, in bytes, and their number.
     places: Vec<(u64, u64)>,
     /// The number of the first document, from 1.
     first: u64,

@@ -16,7 +16,7 @@ pub struct Lines {
     kind: Kind,
     /// Tells where each record begins, and the end of the last.
     begins: Vec<u64>,
-    /// Before which records how many lines were blank, in order; empty for an array.
+    /// Holds the records that follow blank lines, each with the number of all blank lines before it, in order; empty for an array.
     blanks: Vec<(u64, u64)>,
 }
 

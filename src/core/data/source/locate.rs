@@ -30,7 +30,7 @@ impl Locate for AsNamed {
 /// The files of one record, and what others are relative to.
 pub struct Files<'a> {
     pub record: &'a Record,
-    /// With a slash at the end, or empty.
+    /// The folder, with a slash at the end, or empty.
     pub folder: &'a str,
 }
 
@@ -78,7 +78,8 @@ impl Locate for Files<'_> {
         })
     }
 
-    /// In an archive, also the members whose names begin with `name` and a dot, numbers by value.
+    /// Finds the files of a video. In an archive they may be the members whose names begin with `name` and a dot, ordered by their
+    /// numbers.
     fn video(&self, name: &str) -> Result<Vec<Locator>, DataError> {
         let prefix = format!("{name}.");
         let frames = self.record.members.iter().map(|(member, _)| member.as_str());

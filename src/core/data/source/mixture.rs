@@ -19,7 +19,7 @@ pub struct Mixture {
     seed: u64,
     shuffle: bool,
     sources: Vec<Source>,
-    /// For each place in a block its source and how many of that source stand before it in the block.
+    /// Holds for each place in a block its source and how many samples of that source precede it in the block.
     block: Vec<(u32, u32)>,
 }
 

@@ -1,6 +1,5 @@
-//! In which order the samples of one data set are visited. Blocks follow in a random order, another one each epoch;
-//! samples are mixed within a window of blocks. So every sample is visited once an epoch and only a window's blocks are
-//! open at a time.
+//! The order in which the samples of one data set are visited. Blocks follow in a random order, another one each epoch; samples are mixed
+//! within a window of blocks. So every sample is visited once an epoch and only a window's blocks are open at a time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

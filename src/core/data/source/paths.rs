@@ -130,7 +130,7 @@ pub fn left_out(path: &str, format: Format) -> Vec<String> {
     }
 }
 
-/// How deep folders within a folder are looked for.
+/// The depth to which folders within a folder are searched.
 const DEEP: usize = 3;
 
 /// A sentence of the folders in a folder that have files like those that are read.

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How long to wait before each further try.
+/// The pauses before each further try.
 const PAUSES: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(500), Duration::from_secs(2)];
 /// The system reports these errors where the cause may pass: too many open files, too little memory, a disk or a server that does not
 /// answer.

@@ -9,11 +9,11 @@ use super::layout::{RecordLayout, Whole};
 use super::messages::Conversation;
 use crate::data::error::DataError;
 
-/// What is to be continued.
+/// The text or conversation that a model is to continue.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
     Chat(Conversation),
-    /// As it is, without a chat template.
+    /// A text that is given as it is, without a chat template.
     Text(String),
 }
 

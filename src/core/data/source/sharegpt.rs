@@ -168,7 +168,7 @@ fn calls(content: &Json) -> Option<(String, Json)> {
     Some((thought, list.into_iter().map(call).collect::<Option<Json>>()?))
 }
 
-/// Where no turn says where the files stand, they stand before the first user's words.
+/// Puts files for which no turn has a placeholder before the first user's words.
 pub fn place_files(record: &mut Map<String, Json>) {
     let count = |record: &Map<String, Json>, key: &str| match &record.get(key) {
         Some(Json::Array(list)) => list.len(),

@@ -80,7 +80,7 @@ impl Block for OpenBlock {
         self.num_samples()
     }
 
-    /// Nothing of it is cut.
+    /// Returns 0, since a step is never cut.
     fn num_bytes(&self, _index: u64) -> u64 {
         0
     }

@@ -21,7 +21,7 @@ pub struct Table {
     num_rows: u64,
     /// The number of the first row in its file, from 1.
     first: u64,
-    /// Why rows are missing.
+    /// The reason why rows are missing.
     reason: String,
 }
 

@@ -14,7 +14,7 @@ pub fn qwen_with_sound() -> String {
     QWEN.replacen(text, &format!("{sound}{text}"), 1)
 }
 
-/// What transformers' processor of Florence-2 makes of a prompt, and its answer.
+/// The template of the prompt that transformers' processor of Florence-2 makes, and of its answer.
 pub const FLORENCE2: &str = include_str!("../templates/florence2.jinja");
 
 /// The source of a built-in template, without any default system prompt; `None` for the model's own.

@@ -70,7 +70,7 @@ enum Content<'a> {
 struct Rendering {
     /// It ends where the assistant is to speak: the template's `add_generation_prompt`.
     prompts: bool,
-    /// With the variables that the user and the turns set.
+    /// True if it gets the variables that the user and the turns set.
     with_kwargs: bool,
 }
 

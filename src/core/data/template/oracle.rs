@@ -193,7 +193,7 @@ const CHATS: [&str; 6] = [
         "chat_template_kwargs":{"enable_thinking":true}}"#,
 ];
 
-/// Even where no token is known that ends an answer.
+/// The masks are right even where no token is known that ends an answer.
 #[test]
 fn what_others_say_is_never_learned() {
     let oracle = golden();

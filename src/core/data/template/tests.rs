@@ -147,7 +147,8 @@ fn built_in_templates_render_tools_calls_and_reasoning() {
     }
 }
 
-/// What transformers' `apply_chat_template` renders, and where its `return_assistant_tokens_mask` begins and ends.
+/// Compares texts with those that transformers' `apply_chat_template` renders, and the begins and ends of its
+/// `return_assistant_tokens_mask`.
 fn equals_transformers(cases: &str) {
     #[derive(serde::Deserialize)]
     struct Case {
@@ -188,7 +189,7 @@ fn other_templates() {
     equals_transformers(&std::fs::read_to_string(path).unwrap());
 }
 
-/// What must end soon, in an error or in a text.
+/// Every hostile template must end soon, in an error or in a text.
 #[test]
 fn hostile_templates_end() {
     let deep = |open: &str, close: &str, n: usize| format!("{}x{}", open.repeat(n), close.repeat(n));
@@ -244,7 +245,7 @@ fn content_goes_as_the_template_expects_it() {
     assert_eq!(template.render(&[Turn::text("user", "hi")]).unwrap(), "hi");
 }
 
-/// What `Florence2Processor` of transformers 5.17 makes of prompts.
+/// Compares prompts with those that `Florence2Processor` of transformers 5.17 makes.
 fn florence2(turns: &[Turn]) {
     let florence = ChatTemplate::new(FLORENCE2, &Json::Null).unwrap();
     let ask = |text: &str| Turn::new("user", vec![Part::Text { text: text.to_owned() }, Part::Image]);
@@ -282,7 +283,7 @@ fn florence2(turns: &[Turn]) {
     }
 }
 
-/// As Hermes 2 Pro and Command R have it, and as transformers chooses.
+/// The folder has templates as Hermes 2 Pro and Command R have them; the one that transformers would choose is taken.
 #[test]
 fn a_template_for_tools_renders_conversations_with_tools() {
     let body = "{% for m in messages %}{{ m.content }}{% endfor %}";

@@ -65,7 +65,7 @@ impl Inputs {
         self.before[self.before.len() - 1]
     }
 
-    /// Always false: empty files are refused.
+    /// Returns false always: empty files are refused.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

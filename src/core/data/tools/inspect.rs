@@ -89,7 +89,7 @@ pub fn describe(inputs: &Inputs) -> Vec<FileInfo> {
     inputs.files().zip(inputs.formats()).map(describe).collect()
 }
 
-/// Nothing where the file is none of those that have fields.
+/// Returns the fields of a file, or none where the file is none of those that have fields.
 fn fields(path: &Path) -> Vec<Field> {
     if lerobot::is_set(path) {
         return features(path).unwrap_or_default();

@@ -65,10 +65,10 @@ pub enum Packed {
 /// Says what a caller is told while it runs.
 #[derive(Clone, Copy, Debug)]
 pub enum PackProgress<'a> {
-    /// So many samples will be measured.
+    /// The number of samples that will be measured.
     Measures(u64),
     Measured(Option<&'a BadSample>),
-    /// So many packs will be written.
+    /// The number of packs that will be written.
     Writes(u64),
     Written(Option<&'a BadSample>),
 }

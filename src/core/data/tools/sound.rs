@@ -12,7 +12,7 @@ use crate::text::plural;
 
 /// Samples a second that recordings are decoded to: what every model so far takes.
 const RATE: u32 = 16_000;
-/// Without a model a recording of any length that can be decoded is good.
+/// The limits without a model: a recording of any length that can be decoded is good.
 const LIMITS: AudioLimits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0, max_tokens: None };
 
 /// Decodes a recording, or the part of it that is meant, and returns its length in seconds.

@@ -93,7 +93,7 @@ pub struct SampleStats {
     pub bad: Vec<BadSample>,
     /// Samples that are longer than the processor takes; they are in no histogram.
     pub too_long: u64,
-    /// By name, in the order in which they are shown; those of tokens only with a model.
+    /// The histograms, by name, in the order in which they are shown; those of tokens only with a model.
     pub histograms: Vec<(&'static str, Histogram)>,
 }
 

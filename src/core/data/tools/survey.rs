@@ -24,9 +24,9 @@ pub struct Survey {
     pub len: u64,
     /// Samples that were looked at.
     pub seen: u64,
-    /// Those of them that cannot be used.
+    /// Samples that were looked at and cannot be used.
     pub bad: Vec<BadSample>,
-    /// Those of them that are longer than a pack.
+    /// Samples that were looked at and are longer than a pack.
     pub too_long: Vec<BadSample>,
     /// Bytes of the largest picture, frame sequence or recording that was looked at, as an encoder takes it.
     pub item_bytes: usize,

@@ -298,7 +298,7 @@ fn a_video_is_packed_with_the_frames_that_are_shown() {
     assert_eq!(ours, online);
 }
 
-/// Of a sample that is cut before its second picture.
+/// The sample is cut before its second picture.
 #[test]
 fn a_truncated_sample_is_packed_and_counted_as_a_run_has_it() {
     let fixture = Fixture::new();
@@ -406,7 +406,7 @@ fn everything_that_cannot_be_used_is_found() {
     assert_eq!((all, long), (Ok(()), 18));
 }
 
-/// As a run cuts them.
+/// The texts are cut as a run cuts them.
 #[test]
 fn texts_are_cut_where_lengths_are_asked_for() {
     let fixture = Fixture::new();

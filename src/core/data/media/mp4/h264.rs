@@ -202,8 +202,8 @@ impl Bits {
         Some((blocks(width)?, blocks(height)?, progressive, plain))
     }
 
-    /// Whether all values of a byte are used, from behind what [`Bits::sequence_set`] reads of frames that are not interlaced;
-    /// `None`: it is not said.
+    /// Reads whether all values of a byte are used, from behind what [`Bits::sequence_set`] reads of frames that are not interlaced;
+    /// `None`: the stream does not say.
     #[cfg(feature = "mp4")]
     fn full_range(&mut self) -> Option<bool> {
         self.bit()?;

@@ -12,7 +12,7 @@ pub struct Stretch {
     pub(super) codec: Codec,
     /// Bytes of each coded frame, in decoding order.
     pub(super) lens: Vec<u32>,
-    /// Which frames are wanted, in the order in which they are shown; ascending.
+    /// The numbers of the frames that are wanted, in the order in which they are shown; ascending.
     pub(super) taken: Vec<usize>,
 }
 
@@ -22,7 +22,7 @@ impl Stretch {
         self.taken.len()
     }
 
-    /// Where each coded frame is.
+    /// Returns the place of each coded frame in the bytes.
     ///
     /// # Errors
     /// They have another number of bytes together.

@@ -1,4 +1,4 @@
-//! On a clip whose frames PyAV decoded too.
+//! Tests on a clip whose frames PyAV decoded too.
 
 use proptest::prelude::*;
 

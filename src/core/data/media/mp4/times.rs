@@ -1,4 +1,4 @@
-//! When the frames of a track are shown, and at which of them decoding can begin. ISO/IEC 14496-12 §8.6.
+//! The times at which the frames of a track are shown, and the frames at which decoding can begin. ISO/IEC 14496-12 §8.6.
 
 use super::boxes::{Boxes, Fields};
 use super::track::{WRONG, video};
@@ -6,7 +6,7 @@ use super::track::{WRONG, video};
 /// The frames of a track by the time at which they are shown.
 #[derive(Debug, PartialEq)]
 pub struct Times {
-    /// When each coded frame is shown, in decoding order, in ticks.
+    /// The time at which each coded frame is shown, in decoding order, in ticks.
     ticks: Vec<i64>,
     per_second: f64,
     /// Numbers of coded frames in the order in which they are shown.
@@ -23,7 +23,7 @@ pub struct FrameSpan {
 }
 
 impl Times {
-    /// Of the first video track of a box `moov`, with so many coded frames.
+    /// Reads the times of the first video track of a box `moov`, with so many coded frames.
     ///
     /// # Errors
     /// The reason: tables that lie, or an edit list of several parts.

@@ -187,7 +187,7 @@ impl VideoWriter {
     }
 }
 
-/// What comes before the frames, which take so many bytes.
+/// Writes the boxes before the frames, which take so many bytes.
 fn head(file: &mut impl Write, num_bytes: u64) -> io::Result<()> {
     file.write_all(&boxed(b"ftyp", b"isom\0\0\x02\0isomiso2avc1mp41"))?;
     file.write_all(&1u32.to_be_bytes())?;

@@ -11,7 +11,8 @@ fn of_tokens(family: &str) -> (Json, Policy) {
     (config, Policy { action_tokenizer, token_weight, ..Policy::default() })
 }
 
-/// As lerobot's `ActionTokenizerProcessorStep` for Pi0-FAST; the last token of a prompt of Pi0.5 predicts the first.
+/// The expected tokens are those of lerobot's `ActionTokenizerProcessorStep` for Pi0-FAST; the last token of a prompt of Pi0.5 predicts
+/// the first.
 #[test]
 fn action_tokens_follow_the_prompt() {
     let bench = Bench::new();

@@ -130,7 +130,7 @@ impl Listed<'_> {
         }
     }
 
-    /// Nothing that is listed may be left.
+    /// Returns the files, after checking that every listed one has been used.
     ///
     /// # Errors
     /// A list has more files than the messages have placeholders.

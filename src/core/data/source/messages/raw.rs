@@ -82,7 +82,7 @@ pub(super) struct RawPart {
     pub fps: Option<f64>,
     #[serde(flatten)]
     pub cut: RawCut,
-    /// What is none of these.
+    /// The keys that are none of these.
     #[serde(flatten)]
     others: Map<String, Json>,
 }
@@ -96,7 +96,7 @@ impl RawPart {
     }
 }
 
-/// Which part of a recording is meant, in seconds.
+/// The part of a recording that is meant, in seconds.
 #[derive(Clone, Copy, Default, Deserialize)]
 pub(super) struct RawCut {
     start: Option<f64>,
@@ -148,7 +148,7 @@ pub(super) enum RawAudio {
 }
 
 impl RawAudio {
-    /// Its file and segment; `cut` is what is said beside it.
+    /// Returns its file and segment; `cut` is the part that is given beside it.
     ///
     /// # Errors
     /// Fails as [`RawCut::segment`] does.

@@ -32,7 +32,7 @@ pub struct Source {
     limit: (Option<u64>, Select),
     layout: RecordLayout,
     columns: BTreeMap<String, String>,
-    /// Where relative names of files start, with a slash at the end; `None`: in the folder of each shard.
+    /// The folder that relative names of files start from, with a slash at the end; `None`: the folder of each shard.
     media_dir: Option<String>,
     /// The caption of pictures and clips that have none.
     caption: Option<String>,
@@ -113,7 +113,7 @@ impl Source {
         Chosen::new(most, select, self.before[self.units.len()])
     }
 
-    /// Always false: what is empty is refused.
+    /// Returns false always: an empty data set is refused.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

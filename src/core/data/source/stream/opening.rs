@@ -35,7 +35,7 @@ impl Source {
         Self::open_with(file, phase, max_tokens, &num_tokens, WINDOW, None)
     }
 
-    /// With `window` blocks open at a time; counts of samples are kept in `index_dir`.
+    /// Opens a data set with `window` blocks open at a time; counts of samples are kept in `index_dir`.
     ///
     /// # Errors
     /// Nothing is there or it has no samples, its weight is none, its layout cannot be told or does not go with the phase.

@@ -142,7 +142,7 @@ fn counts_are_remembered() {
     assert_eq!(count(), 6, "the file is another now");
 }
 
-/// Nothing is remembered of texts that could not be read, which may have been so for a moment.
+/// A count of texts that could not be read is not kept, since the cause may have passed.
 #[test]
 fn texts_that_cannot_be_read_are_measured_again() {
     let folder = Folder::new();

@@ -177,7 +177,7 @@ fn separated_values_are_samples_of_any_layout() {
     assert!(audio.segment.is_whole());
 }
 
-/// What `goldens/peers.py` wrote with datasets, pyarrow, webdataset and megatron-energon.
+/// Reads the files that `goldens/peers.py` wrote with datasets, pyarrow, webdataset and megatron-energon.
 #[test]
 fn sets_of_other_libraries_are_read() {
     let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/peers");

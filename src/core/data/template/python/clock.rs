@@ -21,7 +21,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// In UTC.
+/// Formats the present time in UTC.
 pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
     strftime(format, since_epoch().as_secs())
 }
