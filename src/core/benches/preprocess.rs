@@ -11,7 +11,7 @@ use loongforge_core::data::digits::{MODEL, write_model};
 use loongforge_core::data::{Limits, Processor, ProcessorOptions, open_rgb};
 use serde_json::{Value, json};
 
-/// How long a rate is measured; next to nothing with `LOONGFORGE_QUICK=1`, to see that it runs.
+/// Returns the time for which a rate is measured; with `LOONGFORGE_QUICK=1` next to nothing, to see that it runs.
 fn spell() -> Duration {
     Duration::from_millis(if std::env::var_os("LOONGFORGE_QUICK").is_some() { 20 } else { 2000 })
 }

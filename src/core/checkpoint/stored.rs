@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Why a checkpoint did not get into a store, or out of it.
+/// The reason why a checkpoint did not get into a store, or out of it.
 #[derive(Debug, thiserror::Error)]
 pub enum StoredError {
     #[error(transparent)]
@@ -27,7 +27,7 @@ pub enum StoredError {
 /// The folder of a run's checkpoints in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCheckpoints {
-    /// Without a slash at the end.
+    /// The URL without a slash at the end.
     url: String,
 }
 

@@ -33,7 +33,7 @@ pub trait SampleSource {
 pub struct DataEngine {
     index: u32,
     num_data: u32,
-    /// Where encoders run; if colocated, encoder `i` is in the actor `foundation/i`.
+    /// The placement of encoders; if colocated, encoder `i` is in the actor `foundation/i`.
     placement: Placement,
     /// Number of consecutively numbered actors per encoder of each pool; all of them receive its pixels.
     encoder_ranks: BTreeMap<PoolName, u32>,
@@ -53,7 +53,7 @@ pub struct DataEngine {
 /// A sample that is measured but not planned.
 enum Held {
     Whole(Box<Sample>),
-    /// Its content did not fit in memory.
+    /// The sample without its content, which did not fit in memory.
     Measured(SampleMeta),
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The environment variable.
 pub const FAULTS: &str = "LOONGFORGE_FAULTS";
 
-/// How long a slow engine is delayed.
+/// The delay of a slow engine.
 const SLOW: Duration = Duration::from_millis(700);
 
 /// Points of a checkpoint written in the background: of an engine's files, and of the scheduler's publication. The action `full` is

@@ -5,7 +5,7 @@ use crate::message::{Activity, Command, Event, Role};
 use crate::transport::{Mail, Mailbox, ParcelKind};
 use std::time::{Duration, Instant};
 
-/// How long an idle engine sleeps before it checks again; only a safety net, since every cause of work sends mail.
+/// The time that an idle engine sleeps before it checks again; only a safety net, since every cause of work sends mail.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the engine that `build` makes on this thread until `Command::Stop` or an error.

@@ -5,7 +5,7 @@ use crate::message::{Activity, EdgeLoad, StepId, Trace, TraceSpan};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How often spans are sent.
+/// The interval at which spans are sent.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum number of spans between two sends.
 const MAX_SPANS: usize = 2048;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub enum Appended {
     /// Behind what was there.
     Further,
-    /// At the beginning of a new file: the one before was removed, moved or replaced by somebody else.
+    /// The bytes are at the beginning of a new file: the one before was removed, moved or replaced by somebody else.
     Anew,
 }
 
@@ -19,7 +19,7 @@ pub enum Appended {
 pub struct AppendFile {
     path: PathBuf,
     file: Option<File>,
-    /// What was there is gone, and nobody was told.
+    /// True if the file was removed or replaced, and no caller has been told.
     is_lost: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a rank spends its time on.
+//! The activities that a rank spends its time on.
 
 use serde::{Deserialize, Serialize};
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub enum Command {
     /// To data engines: read and measure your share of the positions `from..until`; answered by [`Event::Measured`].
     Read { from: SampleId, until: SampleId },
-    /// To data engines: as `Read`, for positions that an earlier process read but did not use; ascending. Answered in the same way.
+    /// To data engines: read and measure positions that an earlier process read but did not use, ascending; answered as `Read` is.
     ReadAgain { positions: Vec<SampleId> },
     /// A step to compute. Steps are planned in order, and may be planned ahead.
     Plan(Arc<StepPlan>),
@@ -115,7 +115,7 @@ impl std::fmt::Display for SkippedSample {
     }
 }
 
-/// What one engine did in a step.
+/// The report of one engine about a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     pub step: StepId,
@@ -180,7 +180,7 @@ pub struct PairReport {
     /// The number of chosen and of rejected answers.
     pub chosen: f64,
     pub rejected: f64,
-    /// For single answers, the divergence from the reference model that each was compared with.
+    /// The divergence of each single answer from the reference model that it was compared with.
     pub divergence: f64,
 }
 
@@ -228,7 +228,7 @@ impl PairReport {
     }
 }
 
-/// What the routers of a mixture of experts, and the indexers of sparse attention, did in a step.
+/// The losses and loads of the routers of a mixture of experts, and of the indexers of sparse attention, in a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoutingReport {
     /// Load-balancing loss, unweighted: this replica's share of the mean over the step's targets. `None` if it is not computed.
@@ -280,7 +280,7 @@ impl MemoryReport {
     }
 }
 
-/// How an engine spent its time in a step, in seconds, what its cache saved, and its peak memory.
+/// The times that an engine spent in a step, in seconds, what its cache saved, and its peak memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
     /// Computing.

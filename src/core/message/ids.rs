@@ -148,7 +148,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// There is no role with this name.
+/// The error for a name that no role has.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown role `{0}`; a role is one of scheduler, data, encoder, foundation")]
 pub struct UnknownRole(pub String);

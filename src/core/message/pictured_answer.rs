@@ -5,8 +5,8 @@
 //! pictures │ tokens │ frames rows columns of each picture │ ids │ positions by frame, by row, by column │ targets │ patches │ zeros
 //! ```
 //!
-//! Its grid is as many frames as the values take × as many rows as there are tokens × 1: who has no values knows the tokens, too.
-//! Zeros fill the last frame.
+//! Its grid is as many frames as the values take × as many rows as there are tokens × 1, so that a reader without the values knows the
+//! number of tokens, too. Zeros fill the last frame.
 
 use super::Grid;
 use super::pictured_text::{NoPicturedText, PicturedText, count};

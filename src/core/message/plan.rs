@@ -22,7 +22,7 @@ impl Grid {
     }
 }
 
-/// What the scheduler knows about a media item.
+/// The properties of a media item that the scheduler knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ItemMeta {
     /// The tower that encodes it.
@@ -59,7 +59,7 @@ impl Sigma {
     }
 }
 
-/// What the scheduler knows about a sample.
+/// The properties of a sample that the scheduler knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleMeta {
     pub id: SampleId,
@@ -193,7 +193,7 @@ impl Unit {
     }
 }
 
-/// What the packs of a plan are computed for.
+/// The purpose that the packs of a plan are computed for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     /// Forward and backward; the step ends with a commit, or an abort.
@@ -248,9 +248,9 @@ pub struct StepPlan {
     pub num_targets: u64,
     /// Number of actors per replica of each foundation pool. The first one leads: it receives tokens and features.
     pub replica_ranks: BTreeMap<PoolName, u32>,
-    /// In the order in which replicas compute them.
+    /// The packs in the order in which replicas compute them.
     pub packs: Vec<Pack>,
-    /// In deadline order: units used by earlier micro-batches come first.
+    /// The units in deadline order: units used by earlier micro-batches come first.
     pub units: Vec<Unit>,
 }
 

@@ -21,7 +21,7 @@ impl Utc {
         Self { millisecond: since.subsec_millis(), ..Self::of(since.as_secs()) }
     }
 
-    /// Of seconds since 1970.
+    /// Returns the time of so many seconds since 1970.
     pub fn of(seconds: u64) -> Self {
         let (mut days, second) = (seconds / 86_400, seconds % 86_400);
         let is_leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);

@@ -98,7 +98,7 @@ fn curve(canvas: &mut Canvas, values: &[f32], top: u32) {
     }
 }
 
-/// As large as it fits into a cell of this width.
+/// Returns the picture as large as it fits into a cell of this width.
 fn fitted(picture: &RgbImage, width: u32) -> RgbImage {
     let (own_width, own_height) = (f64::from(picture.width().max(1)), f64::from(picture.height().max(1)));
     let scale = (f64::from(width) / own_width).min(f64::from(FRAME_HEIGHT) / own_height);

@@ -20,7 +20,7 @@ pub enum ObserveError {
 }
 
 impl ObserveError {
-    /// What became of an attempt to append to a file.
+    /// Turns the result of an attempt to append to a file into an error where it failed or the file was replaced.
     pub(super) fn of_append(path: &Path, appended: std::io::Result<Appended>) -> Result<(), Self> {
         match appended {
             Ok(Appended::Further) => Ok(()),

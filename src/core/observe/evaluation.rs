@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
-/// What counts in a loss that prefers answers to others.
+/// The targets of a loss that prefers answers to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judged {
@@ -37,7 +37,7 @@ pub struct EvalRecord {
     pub accuracy: Option<f64>,
     /// Tokens, samples of a diffusion model, values of a policy's actions, or what is `judged`, that count in the loss.
     pub targets: u64,
-    /// What targets are where a preference is learned: the loss has no perplexity.
+    /// The kind of targets where a preference is learned: the loss has no perplexity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judged: Option<Judged>,
     /// Targets are values of actions: the loss has no perplexity.

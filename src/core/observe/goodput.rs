@@ -9,18 +9,18 @@ use std::path::Path;
 /// Bytes at the end of a metrics file in which its last line is looked for.
 const TAIL: u64 = 1 << 20;
 
-/// What goodput is computed from, in seconds.
+/// The times that goodput is computed from, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Goodput {
     /// Spent on steps that were applied and are part of the run: steps that were computed again count once.
     useful: f64,
-    /// From each start of the run to the last step that it computed: building engines, evaluations, checkpoints that the run waited for,
-    /// steps that were skipped or computed again. Not the time between a run's end and its next start.
+    /// The time from each start of the run to the last step that it computed: building engines, evaluations, checkpoints that the run
+    /// waited for, steps that were skipped or computed again. The time between a run's end and its next start does not count.
     active: f64,
 }
 
 impl Goodput {
-    /// Of the steps of a run, as `metrics.jsonl` has them.
+    /// Adds up the steps of a run, as `metrics.jsonl` has them.
     pub fn of(steps: &[StepMetrics]) -> Self {
         let mut goodput = Self::default();
         steps.iter().for_each(|step| goodput.add(step));

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use tracing::Level;
 
-/// What lines begin with, and the level that they have then.
+/// The beginnings of lines that set a level.
 const BEGINNINGS: [(&str, Level); 5] = [
     ("error: ", Level::ERROR),
     ("ALARM: ", Level::ERROR),
@@ -18,9 +18,9 @@ const BEGINNINGS: [(&str, Level); 5] = [
 #[derive(Clone, Debug)]
 pub(super) struct LogLine<'a> {
     level: Level,
-    /// What a terminal shows before the message.
+    /// The text that a terminal shows before the message.
     begin: &'static str,
-    /// Without the level.
+    /// The text without the level.
     message: Cow<'a, str>,
     /// Named values beside the message.
     fields: Map<String, Value>,
@@ -45,7 +45,7 @@ impl<'a> LogLine<'a> {
         Self { fields, ..self }
     }
 
-    /// As a terminal shows it: `warning: text`, in color where there is some.
+    /// Returns the line for a terminal: `warning: text`, in color where there is some.
     pub fn shown(&self, color: bool) -> String {
         let begin = self.begin;
         let code = match self.level {
@@ -59,7 +59,8 @@ impl<'a> LogLine<'a> {
         }
     }
 
-    /// As a file has it: `2026-11-25T08:13:02.123Z WARN  text`, each line of the text behind its own time. Empty text is no line.
+    /// Returns the line for a file: `2026-11-25T08:13:02.123Z WARN text`, each line of the text behind its own time. Empty text gives no
+    /// line.
     pub fn kept(&self) -> String {
         let time = Utc::now().milliseconds();
         let text = plain(&self.message) + &self.named();
@@ -67,7 +68,7 @@ impl<'a> LogLine<'a> {
         lines.map(|line| format!("{time} {:5} {line}\n", self.level)).collect()
     }
 
-    /// As one JSON object, without a line end; `process` has said it.
+    /// Returns the line as one JSON object, without a line end; `process` is the process that said it.
     pub fn json(&self, process: Option<&str>) -> String {
         let mut object = Map::new();
         object.insert("time".into(), Utc::now().milliseconds().into());

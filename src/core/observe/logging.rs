@@ -50,7 +50,7 @@ impl<S: Subscriber> Layer<S> for Lines {
     }
 }
 
-/// What an event says.
+/// The message and the fields of an event.
 #[derive(Default)]
 struct Said {
     message: String,

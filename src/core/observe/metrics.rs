@@ -12,10 +12,10 @@ pub struct PoolMetrics {
     pub actors: usize,
     /// Share of the step in which its engines computed, 0 to 1, the mean over the pool.
     pub busy: f64,
-    /// As `encoder_cost`.
+    /// The fitted costs, as in `encoder_cost`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<[f64; 3]>,
-    /// As `encoder_memory`.
+    /// The memory, as in `encoder_memory`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryReport>,
 }
@@ -24,7 +24,7 @@ pub struct PoolMetrics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExpertMetrics {
-    /// With none its model stays as it is in this step.
+    /// The number of its samples. With none its model stays as it is in this step.
     pub samples: u64,
     /// Mean over its own targets; `None` where there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,8 +34,7 @@ pub struct ExpertMetrics {
     pub grad_norm: f64,
 }
 
-/// What the answers of a step came to that are pairs or have labels: means over them. What there are no answers of is not a
-/// number, and not written.
+/// The means over a step's answers that are pairs or have labels. A mean of no answers is not a number, and is not written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PairMetrics {
     /// Rewards of the chosen and of the rejected answers.
@@ -51,7 +50,7 @@ pub struct PairMetrics {
     pub chosen_logp: f64,
     #[serde(skip_serializing_if = "is_nan", default = "nan", deserialize_with = "number")]
     pub rejected_logp: f64,
-    /// Of single answers the divergence from the reference model; 0 of pairs.
+    /// The divergence of single answers from the reference model; 0 of pairs.
     #[serde(default, deserialize_with = "number")]
     pub divergence: f64,
 }
@@ -83,7 +82,7 @@ impl PairMetrics {
         })
     }
 
-    /// By how much the chosen answer's reward is above the other's.
+    /// Returns the difference between the rewards of the chosen answers and of the others.
     pub fn margin(&self) -> f64 {
         self.chosen_reward - self.rejected_reward
     }
@@ -148,7 +147,7 @@ pub struct StepMetrics {
     /// layers; unweighted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub indexer_loss: Option<f64>,
-    /// What pairs of answers came to, where the run learns from such.
+    /// The means over pairs of answers, where the run learns from such.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pairs: Option<PairMetrics>,
     /// Tokens of each expert, layer by layer.

@@ -14,11 +14,11 @@ const ORDERS: usize = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bleu {
-    /// From 0 to 1.
+    /// The score, from 0 to 1.
     pub score: f64,
-    /// For runs of 1, 2, 3 and 4 words how many of the answers' are expected ones; none counts more often than it is expected.
+    /// The number of the answers' runs of 1, 2, 3 and 4 words that are expected ones; none counts more often than it is expected.
     pub common: [u64; ORDERS],
-    /// How many there are in the answers.
+    /// The number of the answers' runs.
     pub runs: [u64; ORDERS],
     /// Words of the answers, and those that are expected.
     pub words: u64,
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// By hand from the definition.
+    /// The expected counts were made by hand from the definition.
     #[test]
     fn bleu_counts_runs_of_all_answers() {
         let (expected, cut) = ("the cat sat on the mat today", "the cat sat on");

@@ -20,7 +20,7 @@ const LAST_STEPS: usize = 20;
 /// Steps whose metrics are shown.
 const HISTORY: usize = 1_000_000;
 
-/// What a run has left in its folder.
+/// The metrics and the config that a run has left in its folder.
 #[derive(Clone, Debug)]
 pub struct PastRun {
     pub dir: PathBuf,
@@ -39,7 +39,7 @@ pub struct Figures {
     pub steps: u64,
     /// Mean training loss of the last 20 steps.
     pub loss: Option<f64>,
-    /// By set of held-out samples.
+    /// Evaluations, by set of held-out samples.
     pub held_out: BTreeMap<String, HeldOut>,
     pub tokens: u64,
     /// Tokens over the time of the steps.
@@ -57,7 +57,7 @@ pub struct Figures {
     pub too_long: u64,
 }
 
-/// What evaluations of a set came to.
+/// The results of a set's evaluations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct HeldOut {
     /// The last loss, and after how many steps.

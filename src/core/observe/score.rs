@@ -30,7 +30,7 @@ pub struct Scoring {
 }
 
 impl Scoring {
-    /// As a run's config says of the set of this name.
+    /// Reads the scoring that a run's config sets for the set of this name.
     pub fn of(eval: &Eval, set: &str) -> Self {
         Self { scores: eval.scores.clone(), normalize: eval.normalize, expect: eval.expect.get(set).copied() }
     }
@@ -51,7 +51,7 @@ pub struct Scores {
     /// Tells how `wer`, `cer` and `words` read texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<Normalize>,
-    /// For each place of expected words how many answers have the correct one there, and how many have to.
+    /// Counts for each place of expected words how many answers have the correct one there, and how many have to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ impl Scores {
     }
 }
 
-/// For each place how many answers have the expected word there, of those that are expected to have one.
+/// Counts for each place how many answers have the expected word there, and how many are expected to have one.
 fn places(answers: &[ScoredAnswer], how: Normalize) -> Vec<[u64; 2]> {
     let mut places: Vec<[u64; 2]> = Vec::new();
     for answer in answers {

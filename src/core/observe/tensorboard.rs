@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::text::hex;
 
-    /// As `tensorboard.compat.proto` 2.21 serializes the same event.
+    /// The expected bytes are those of `tensorboard.compat.proto` 2.21 for the same event.
     #[test]
     fn a_scalar_has_the_bytes_of_protobuf() {
         let event =
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(hex(event), GOLDEN_EVENT);
     }
 
-    /// As `tensorboard.summary.writer.record_writer` 2.21 frames the same bytes.
+    /// The expected record is that of `tensorboard.summary.writer.record_writer` 2.21 for the same bytes.
     #[test]
     fn a_record_has_the_checksums_of_tfrecord() {
         assert_eq!(hex(frame(b"loongforge")), GOLDEN_RECORD);

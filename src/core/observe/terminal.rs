@@ -7,7 +7,7 @@ use image::{GrayImage, RgbImage};
 
 /// Gray levels of the 256-color palette: 232 (black) to 255 (white).
 const NUM_GRAYS: u32 = 24;
-/// From paper to ink.
+/// The characters from the lightest to the darkest.
 const RAMP: &[u8] = b" .:-=+*#%@";
 
 /// Says how pictures are drawn.
@@ -20,7 +20,7 @@ pub enum Style {
 }
 
 impl Style {
-    /// For this stream: ASCII where it is not a terminal, or `NO_COLOR` is set, or the terminal is `dumb`.
+    /// Returns the style for this stream: ASCII where it is not a terminal, or `NO_COLOR` is set, or the terminal is `dumb`.
     pub fn of(stream: &impl IsTerminal) -> Self {
         if has_color(stream) { Style::Blocks } else { Style::Ascii }
     }

@@ -118,7 +118,7 @@ enum Tagged {
     Call(Call, usize),
     /// No call, up to the closing tag's end, which is so many bytes away.
     Text(usize),
-    /// That is not known yet.
+    /// The text so far does not tell which of the two it is.
     Unfinished,
 }
 

@@ -1,4 +1,4 @@
-//! Why a request is refused, in the form that OpenAI's clients read.
+//! The reason why a request is refused, in the form that OpenAI's clients read.
 
 use serde_json::{Value as Json, json};
 
@@ -8,7 +8,7 @@ use crate::data::DataError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// Of HTTP.
+    /// The status of HTTP.
     pub status: u16,
     pub message: String,
     /// The field that is meant.

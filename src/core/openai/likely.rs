@@ -12,7 +12,7 @@ const INCOMPLETE: char = '\u{fffd}';
 /// A token and the natural logarithm of its probability.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprob {
-    /// Its text; of a part of a character U+FFFD.
+    /// The text of the token; U+FFFD for a part of a character.
     pub token: String,
     pub logprob: f64,
 }

@@ -1,4 +1,4 @@
-//! Which files a request may name: its own bytes, and those below one folder.
+//! The files that a request may name: its own bytes, and those below one folder.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What is sent back for a request.
+//! The JSON that is sent back for a request.
 
 use serde_json::{Value as Json, json};
 
@@ -6,7 +6,7 @@ use super::calls::Call;
 use super::likely::{Likely, logprobs};
 use super::request::Endpoint;
 
-/// Why an answer has ended.
+/// The reason why an answer has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// The model ended it, or a stop string did.
@@ -33,7 +33,7 @@ impl Finish {
 pub struct Answer {
     pub text: String,
     pub calls: Vec<Call>,
-    /// Its tokens, where that is asked for.
+    /// The probabilities of its tokens, where they are asked for.
     pub likely: Vec<Likely>,
     pub finish: Finish,
 }
@@ -53,7 +53,7 @@ impl Usage {
     }
 }
 
-/// What all that is said of the answers to one request has in common.
+/// The properties that all answers to one request have in common.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub endpoint: Endpoint,
@@ -124,7 +124,7 @@ impl Reply {
         self.chunk(index, json!({}), "", likely, Some(finish))
     }
 
-    /// What comes after the last piece, where the numbers of tokens are asked for.
+    /// Returns the piece after the last one, where the numbers of tokens are asked for.
     pub fn usage(&self, usage: Usage) -> Json {
         self.json(self.chunk_object(), json!([]), Some(usage))
     }

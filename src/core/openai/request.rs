@@ -17,7 +17,7 @@ const MAX_TOP: i64 = 20;
 /// No model's context is longer.
 const MAX_TOKENS: i64 = 1 << 24;
 
-/// Which of the interfaces is asked.
+/// The interface that is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// `/v1/chat/completions`.
@@ -26,7 +26,7 @@ pub enum Endpoint {
     Completions,
 }
 
-/// How tokens are chosen, as the request says it.
+/// The settings by which tokens are chosen, as the request gives them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chance {
     /// 0: the most likely token.

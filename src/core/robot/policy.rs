@@ -1,4 +1,4 @@
-//! What a policy is: observations in, chunks of actions out.
+//! Policies: observations in, chunks of actions out.
 
 pub use crate::data::policy::Observation;
 
@@ -40,10 +40,10 @@ impl Actions {
     }
 }
 
-/// What a policy reads and makes.
+/// The inputs and outputs of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySpec {
-    /// Its kind, and the folder it comes from where it has one.
+    /// The kind of the policy, and the folder it comes from where it has one.
     pub name: String,
     /// Names of the cameras that it reads, such as `observation.images.top`.
     pub cameras: Vec<String>,

@@ -1,4 +1,4 @@
-//! Why a step cannot be planned. Always about the configuration or the samples: the operands name them.
+//! The reasons why a step cannot be planned. Each is about the configuration or the samples: the operands name them.
 
 use super::TooLarge;
 use crate::message::{ActorId, SampleId, StepId};

@@ -158,9 +158,9 @@ mod tests {
 
     use super::{Pass, Pipeline, Task};
 
-    /// What a simulated run of a schedule comes to.
+    /// The result of a simulated run of a schedule.
     struct Course {
-        /// With forwards of time 1 and backwards of 2, on every rank.
+        /// The time with forwards of time 1 and backwards of 2, on every rank.
         time: u64,
         busy: Vec<u64>,
         /// The most micro-batches that each rank has begun and not ended.

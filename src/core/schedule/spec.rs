@@ -1,4 +1,4 @@
-//! What planning needs to know about a run.
+//! The properties of a run that planning needs to know.
 
 use super::{CostModel, FlowShape, HIGH_NOISE, LOW_NOISE, LearningRate, PackLimits, SigmaSpec};
 use crate::config::{EncoderPool, FoundationPool, Placement, RunConfig};
@@ -19,7 +19,7 @@ pub struct PlanSpec {
     pub foundations: Vec<FoundationPlanSpec>,
     /// The encoder pools, in the order of their names. Empty only if the model has no tower.
     pub encoders: Vec<EncoderPlanSpec>,
-    /// Whether encoder `i` runs in the actor `foundation/i`; there is then only one foundation pool.
+    /// True if encoder `i` runs in the actor `foundation/i`; there is then only one foundation pool.
     pub colocated: bool,
     pub shape: ModelShape,
     /// Noise levels of training; `None` for a model that predicts tokens.
@@ -27,7 +27,7 @@ pub struct PlanSpec {
     pub credits: EdgeCredits,
 }
 
-/// What planning needs to know about a foundation pool. Each pool has its own model; a step trains all of them.
+/// The properties of a foundation pool that planning needs to know. Each pool has its own model; a step trains all of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoundationPlanSpec {
     pub pool: PoolName,
@@ -47,7 +47,7 @@ impl FoundationPlanSpec {
     }
 }
 
-/// What planning needs to know about an encoder pool.
+/// The properties of an encoder pool that planning needs to know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EncoderPlanSpec {
     pub pool: PoolName,

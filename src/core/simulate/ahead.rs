@@ -31,8 +31,8 @@ struct Planned {
 }
 
 impl Ahead {
-    /// With a planner that has the plans of `spec` made by threads of `scope`, by the same function of the same arguments.
-    /// Where the coordinator plans by other numbers than it began with, or they met an error, it plans as the coordinator
+    /// Starts threads of `scope` that make the plans of `spec`, by the same function of the same arguments, and returns the planner that
+    /// takes them. Where the coordinator plans by other numbers than it began with, or they met an error, it plans as the coordinator
     /// does.
     pub fn new<'scope>(
         scope: &'scope Scope<'scope, '_>,
@@ -118,7 +118,7 @@ fn form_all(spec: &CoordinatorSpec, samples: &dyn Samples, planners: Vec<SyncSen
     }
 }
 
-/// Until something is wrong or nobody wants more.
+/// Plans steps until an error is met or the receiver is gone.
 fn plan_all(
     spec: &PlanSpec,
     sizes: &Sizes,

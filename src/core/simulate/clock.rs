@@ -10,7 +10,7 @@ const NUMBER: u32 = u64::BITS - WHAT;
 /// Stretches of time that are looked at one after the other, and happenings that one of them holds, about.
 const STRETCHES: usize = 512;
 const PER_STRETCH: usize = 16;
-/// So many near ones are too many: time is cut anew.
+/// The number of near happenings above which the stretches are set anew.
 const MAX_NEAR: usize = 512;
 
 /// Time, number and what happens in one word. Seconds from 0 on as bits: those of non-negative floats order as the floats
@@ -22,7 +22,7 @@ type Entry = u128;
 pub(super) struct Clock {
     now: f64,
     num_scheduled: u64,
-    /// Those of the stretches before `next`.
+    /// Happenings of the stretches before `next`.
     near: BinaryHeap<Reverse<Entry>>,
     /// More than those are cut anew.
     max_near: usize,
@@ -32,7 +32,7 @@ pub(super) struct Clock {
     /// The time at which the first stretch begins, and how long one is.
     start: f64,
     width: f64,
-    /// After the last stretch.
+    /// Happenings after the last stretch.
     late: Vec<Entry>,
 }
 

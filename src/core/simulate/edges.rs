@@ -65,7 +65,7 @@ impl Load {
 pub(super) struct Edges {
     /// Parcels without credit, by kind and ranks.
     waiting: BTreeMap<(CargoKind, u32, u32), VecDeque<Parcel>>,
-    /// By kind.
+    /// The credit of an edge, by kind.
     credits: [u64; 4],
     /// Seconds that parcels waited for credit, by kind.
     pub waited: [f64; 4],

@@ -182,7 +182,7 @@ mod tests {
         assert!(left < 1e-3);
     }
 
-    /// What is simulated of frozen encoders is the forward's share of the costs.
+    /// The costs that the fit finds are those of forward and backward; frozen encoders are simulated with the forward's share.
     #[test]
     fn costs_of_frozen_encoders_are_those_of_both_ways() {
         let made = [2e-9, 3e-6, 4e-4, 1e-3];

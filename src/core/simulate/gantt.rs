@@ -34,7 +34,7 @@ pub struct Span {
 
 /// Collects spans while a simulation runs.
 pub(super) struct Recorder {
-    /// By rank.
+    /// The row of each rank.
     rows: Vec<Option<u32>>,
     steps: std::ops::Range<u64>,
     /// A compute rank is in one of the steps.

@@ -2,11 +2,11 @@
 
 use super::edges::Parcel;
 
-/// By the time at which they are there. Read from the beginning of one small piece of memory, over and over.
+/// Parcels by the time of their arrival. They are read from the beginning of one small piece of memory, which is used again.
 #[derive(Default)]
 pub(super) struct Inbox {
     parcels: Vec<Parcel>,
-    /// So many of them were read.
+    /// The number of parcels, the first ones, that were read.
     num_read: usize,
 }
 

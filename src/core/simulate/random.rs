@@ -14,7 +14,7 @@ impl Random {
         Self(Rng::salted(SALT, key))
     }
 
-    /// From 0 on, below 1.
+    /// Draws a number from 0 on, below 1.
     pub fn uniform(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }

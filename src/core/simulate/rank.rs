@@ -25,7 +25,7 @@ pub(super) enum Job {
 /// One device, or one thread of an actor: a data actor, an encoder, a stage of a foundation replica; a colocated
 /// encoder shares the rank of its replica's first stage.
 ///
-/// There are thousands: what an event touches lies together, in the order of the fields.
+/// There are thousands of ranks: the fields that one event uses are next to each other in memory.
 #[repr(C, align(64))]
 pub(super) struct Rank {
     /// Tells when it is woken to look at its parcels.
@@ -53,7 +53,7 @@ pub(super) struct Rank {
     pub inbox: Inbox,
     /// Parcels that wait for credit, by their step.
     pub unsent: Vec<(u64, u32)>,
-    /// By kind, what is in flight to it.
+    /// The parcels in flight to it, by kind.
     pub loads: [Load; 4],
     pub times: Times,
     pub actor: ActorId,
@@ -133,7 +133,7 @@ impl Rank {
         !self.unsent.is_empty()
     }
 
-    /// Its times, what it does now included.
+    /// Returns its times, including that of its present activity.
     pub fn times_until(&self, now: f64) -> Times {
         let mut times = self.times;
         times[self.doing as usize] += now - self.since;

@@ -95,7 +95,7 @@ impl PoolReport {
 pub(super) struct Ledger {
     first_step: u64,
     last_step: u64,
-    /// At the end of the steps that are left out, and at the end of the last.
+    /// The figures at the end of the steps that are left out, and at the end of the last.
     begin: Snapshot,
     end: Snapshot,
     ends: Vec<f64>,

@@ -65,7 +65,7 @@ pub(super) struct Simulation<'a> {
     pub steps: Steps,
     /// Events of the present, to the scheduler.
     pub outbox: Vec<Input>,
-    /// On their way, in the order in which they are there: all take equally long.
+    /// Inputs on their way, in the order of their arrival: all take equally long.
     inputs: VecDeque<Vec<Input>>,
     outputs: VecDeque<Vec<(ActorId, Command)>>,
     pub noise: Noise,

@@ -12,7 +12,7 @@ pub struct SimSpec {
     pub coordinator: CoordinatorSpec,
     pub costs: Costs,
     pub cluster: Cluster,
-    /// Where encoders are colocated: their weights are trained. Of pools the coordinator's spec says it.
+    /// True if the weights of colocated encoders are trained. Of pools the coordinator's spec says it.
     pub colocated_trained: bool,
     /// First steps that the report leaves out: the pipeline fills.
     pub warm_up: u64,
@@ -138,7 +138,7 @@ impl SimSpec {
     }
 }
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
     /// The run ended as a real one would have.

@@ -80,7 +80,7 @@ pub(super) struct PackState {
     /// The number of both that have not been sent, and when the last of the others is there.
     pub to_be_sent: u32,
     pub last_arrival: f64,
-    /// Its units: they follow one another.
+    /// The first of its units, which follow one another.
     pub first_unit: u32,
     pub num_units: u32,
 }

@@ -10,7 +10,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// Nothing is in flight; `first` is planned next.
+    /// Begins with no step in flight; `first` is planned next.
     pub fn new(first: u64) -> Self {
         Self { first, in_flight: VecDeque::new() }
     }

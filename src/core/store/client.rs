@@ -101,8 +101,8 @@ pub(crate) fn failed(url: &str, error: &object_store::Error) -> StoreError {
     StoreError { is_outage: is_outage(error), ..StoreError::new(url, what) }
 }
 
-/// What is no answer to the request itself; a bucket that is not there is one, which has no kind of its own. Without credentials
-/// those of a virtual machine are asked for, where there may be none.
+/// Returns whether an error is no answer to the request itself. A missing bucket is an answer, for which the library has no kind of its
+/// own. Without credentials the library asks for those of a virtual machine, where there may be none, which is no outage either.
 fn is_outage(error: &object_store::Error) -> bool {
     const REFUSALS: [&str; 5] = [
         "NoSuchBucket",

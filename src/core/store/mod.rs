@@ -30,12 +30,12 @@ pub struct StoredObject {
     pub tag: String,
 }
 
-/// Why a store did not do what was asked.
+/// The reason why a store did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{url}: {reason}")]
 pub struct StoreError {
     pub url: String,
-    /// What the store or the network answered, without values of credentials.
+    /// The answer of the store or the network, without values of credentials.
     pub reason: String,
     /// True if the store did not answer, or answered that it cannot now: the same may go well later.
     pub is_outage: bool,

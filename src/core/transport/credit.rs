@@ -14,7 +14,7 @@ struct State {
     capacity: usize,
     bytes: AtomicUsize,
     parcels: AtomicUsize,
-    /// Whether the sender was refused and waits to be woken.
+    /// True if the sender was refused and waits to be woken.
     starved: AtomicBool,
     sender: MailSender,
 }

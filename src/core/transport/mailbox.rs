@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a sleeping engine checks that its peers are alive.
+/// The interval at which a sleeping engine checks that its peers are alive.
 const PULSE: Duration = Duration::from_millis(100);
 
-/// What wakes an engine.
+/// The events that wake an engine.
 pub enum Mail {
     Command(Command),
     Parcel {
@@ -57,7 +57,7 @@ impl fmt::Debug for Mail {
 pub struct Mailbox {
     receiver: flume::Receiver<Mail>,
     sender: MailSender,
-    /// When the peers were last checked.
+    /// The time at which the peers were last checked.
     checked: Cell<Instant>,
     watch: Watch,
 }
@@ -86,7 +86,7 @@ struct Sources {
     all: Vec<Box<dyn Source>>,
     /// The source to check first, so that all get their turn.
     next: usize,
-    /// Whether the mailbox is gone.
+    /// True if the mailbox is gone.
     closed: bool,
 }
 

@@ -9,7 +9,7 @@ pub const LAWS: [&str; 3] = ["sft", "vlm", "longtail"];
 pub struct Draw(pub u64);
 
 impl Draw {
-    /// In (0, 1).
+    /// Draws a number in (0, 1).
     pub fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(STEP);
         ((mix(self.0) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64

@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(names, ["eval/a b/loss", "_/x", "a/_/b_c"]);
     }
 
-    /// Such as a pattern of modules among the keys of a config.
+    /// The names are as long as a pattern of modules among the keys of a config.
     #[test]
     fn long_names_are_shortened_and_differ() {
         let names = ["a|", "ä|", "aa"].map(|begin| format!("x/{}", begin.repeat(150)));

@@ -1,11 +1,11 @@
-//! What a tracker is: a place that a run is written to, and what it is told.
+//! Trackers: a tracker writes a run to a place, such as the files of W&B.
 
 use crate::observe::error::ObserveError;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// What is noted of a run at its beginning.
+/// The description of a run that is written at its beginning.
 pub struct TrackedRun<'a> {
     pub name: &'a str,
     /// The run's folder.
@@ -20,7 +20,7 @@ pub struct TrackedRun<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     Completed,
-    /// On request: it may go on.
+    /// The run was stopped on request and may go on.
     Stopped,
     Failed,
 }

@@ -1,4 +1,4 @@
-//! What is known of a run's actors, of which not all are kept.
+//! The figures of a run's actors; those of actors that have left are not all kept.
 
 use super::clocks::Offset;
 use crate::message::{ActorId, EdgeLoad, Timings, Trace, TraceSpan};
@@ -12,7 +12,7 @@ pub(super) const MAX_GONE: usize = 16;
 /// The actors of a run, with the timeline of its last steps.
 pub(super) struct Actors {
     pub seen: BTreeMap<ActorId, Seen>,
-    /// Those of them that have left, in this order.
+    /// The actors that have left, in this order.
     gone: VecDeque<ActorId>,
     trace_steps: u64,
 }

@@ -26,7 +26,7 @@ pub struct Board {
     pub(super) ended: Option<String>,
 }
 
-/// Over the whole run of this process.
+/// The counts over the whole run of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub applied: u64,
@@ -145,7 +145,7 @@ impl Board {
         self.steps.push_back(metrics);
     }
 
-    /// As [`Goodput`] defines it.
+    /// Returns the goodput as [`Goodput`] defines it.
     pub(super) fn goodput(&self) -> Option<f64> {
         self.goodput.share()
     }

@@ -8,7 +8,7 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Offset {
     least: Option<i64>,
-    /// When the last message was heard.
+    /// The time at which the last message was heard.
     heard: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What is exported of a board, as families of samples: Prometheus and OpenTelemetry write the same ones.
+//! The figures of a board that are exported, as families of samples: Prometheus and OpenTelemetry write the same ones.
 
 use super::Board;
 use super::actors::Actors;
@@ -8,7 +8,7 @@ use crate::observe::StepMetrics;
 
 /// The samples of one name.
 pub(super) struct Family {
-    /// Without `loongforge_`.
+    /// The name without `loongforge_`.
     pub name: &'static str,
     /// It only grows; else it is what it is now.
     pub is_counter: bool,

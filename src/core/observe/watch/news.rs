@@ -35,7 +35,7 @@ pub enum News {
         step: u64,
         png: Vec<u8>,
     },
-    /// How an actor is, in words; none where there is nothing to say.
+    /// The state of an actor, in words; empty where there is nothing to say.
     Actor(ActorId, String),
     /// An actor left or was given up, in words.
     Left(ActorId, String),

@@ -24,7 +24,7 @@ const INTERNAL: u8 = 1;
 pub struct Told(BTreeMap<ActorId, u64>);
 
 impl Board {
-    /// What `/metrics` has. `begun` and `now`: when the process began, and now, in nanoseconds since 1970.
+    /// Returns the figures of `/metrics`. `begun` and `now`: when the process began, and now, in nanoseconds since 1970.
     pub fn otlp_metrics(&self, resident: Option<u64>, begun: u64, now: u64) -> Value {
         let metric = |family: Family| {
             let points: Vec<Value> = family.samples.iter().map(|sample| point(sample, begun, now)).collect();

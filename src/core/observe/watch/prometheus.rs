@@ -82,7 +82,7 @@ mod tests {
         assert!(forgotten.is_empty(), "{forgotten:?}");
     }
 
-    /// As `promtool check rules` asks it.
+    /// The rules have the form that `promtool check rules` asks for.
     #[test]
     fn alerts_have_the_shape_of_rules() {
         let rules = read_yaml(ALERTS).unwrap();

@@ -107,7 +107,7 @@ impl Board {
         json!({ "pool": name, "role": role, "actors": seen.len(), "busy": (whole > 0.0).then(|| busy / whole) })
     }
 
-    /// Over the last 20 steps.
+    /// Returns the mean over the last 20 steps.
     fn recent_mean(&self, value: fn(&StepMetrics) -> f64) -> Option<f64> {
         finite_mean(self.steps.iter().rev().take(20).map(value))
     }

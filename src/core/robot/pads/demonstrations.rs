@@ -1,4 +1,4 @@
-//! What is learned from: the expert goes to the named pad, and in every second episode it is pushed about meanwhile.
+//! Episodes to learn from: the expert goes to the named pad, and in every second episode it is pushed about meanwhile.
 
 use super::picture::picture;
 use super::scene::{MAX_STEP, Part, Point, Scene, SceneLayout, instruction, toward};

@@ -5,7 +5,7 @@ use super::players::CAMERA;
 use super::scene::{Part, Scene, SceneLayout, instruction};
 use crate::robot::policy::{Moment, Observation, Policy};
 
-/// What a policy is told and shown.
+/// The variant of an episode: what a policy is told and shown in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
     Plain,
@@ -15,7 +15,7 @@ pub enum Trial {
     Blanked,
 }
 
-/// How often pads were reached.
+/// The counts of pads that were reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub num_layouts: usize,

@@ -1,5 +1,5 @@
-//! What the camera above the table sees: 32 × 32 pixels with smooth edges. Additions, products and roots only, which every machine
-//! rounds in the same way, so that the bytes are the same everywhere, and in Python.
+//! The picture of the camera above the table: 32 × 32 pixels with smooth edges. It uses only additions, products and roots, which every
+//! machine rounds in the same way, so that the bytes are the same everywhere, and in Python.
 
 use super::scene::{AGENT_RADIUS, PAD_RADIUS, Point, Scene, distance};
 use image::{Rgb, RgbImage};
@@ -7,10 +7,10 @@ use image::{Rgb, RgbImage};
 /// Rows and columns of a picture.
 pub const SIDE: u32 = 32;
 const TABLE: [f64; 3] = [235.0, 235.0, 235.0];
-/// In the order of the colors' names.
+/// The colors of the pads, in the order of the colors' names.
 pub const PAD_COLORS: [[f64; 3]; 3] = [[214.0, 48.0, 49.0], [46.0, 160.0, 67.0], [52.0, 101.0, 220.0]];
 const AGENT: [f64; 3] = [20.0, 20.0, 20.0];
-/// What a camera sees that is covered.
+/// The value of every pixel of a camera that is covered.
 const BLANK: u8 = 128;
 
 /// Returns the table as the camera sees it.

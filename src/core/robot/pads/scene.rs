@@ -31,7 +31,7 @@ pub enum Part {
     HeldOut,
 }
 
-/// Where things are at the beginning, and which pad is named.
+/// The places of things at the beginning, and the pad that is named.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SceneLayout {
     /// Centers, in the order of [`COLORS`].
@@ -93,7 +93,7 @@ impl Scene {
         self.reached[named] || self.num_steps >= MAX_STEPS
     }
 
-    /// What the robot knows of itself: the place of the agent.
+    /// Returns the state that the robot knows of itself: the place of the agent.
     pub fn state(&self) -> Vec<f32> {
         self.agent.map(|value| value as f32).into()
     }

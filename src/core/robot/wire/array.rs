@@ -8,9 +8,9 @@ pub const MAX_AXES: usize = 4;
 /// Says how a client writes the keys of an array's map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// As `openpi-client` does.
+    /// Bytes, as `openpi-client` writes them.
     Bytes,
-    /// As `vla-eval` does.
+    /// Text, as `vla-eval` writes them.
     Text,
 }
 
@@ -86,7 +86,7 @@ impl DType {
 pub struct Array<'a> {
     pub dtype: DType,
     pub shape: Vec<usize>,
-    /// As many as type and shape say.
+    /// The bytes, as many as type and shape say.
     pub data: &'a [u8],
 }
 
@@ -120,7 +120,7 @@ impl<'a> Array<'a> {
         Ok(Some(Self { dtype, shape, data }))
     }
 
-    /// Its values.
+    /// Returns its values.
     ///
     /// # Errors
     /// The reason: a value is not finite.

@@ -15,7 +15,7 @@ pub enum Frame {
     Text(String),
 }
 
-/// What is said to the client.
+/// An answer to the client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
     pub frame: Option<Frame>,
@@ -23,7 +23,7 @@ pub struct Reply {
     pub ends: bool,
 }
 
-/// What a message asks for.
+/// The request that a message makes.
 #[derive(Clone, Debug)]
 pub enum Heard {
     /// An answer that needs no policy.
@@ -35,13 +35,13 @@ pub enum Heard {
 /// Milliseconds that an answer took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timing {
-    /// Of the policy.
+    /// The time of the policy.
     pub infer: f64,
-    /// From the message before this one to its answer, the policy included.
+    /// The time from the message before this one to its answer, the policy included.
     pub before: Option<f64>,
 }
 
-/// What every connection of a server knows.
+/// The description of the policy that every connection of a server has.
 #[derive(Clone, Debug)]
 pub struct Offer {
     pub spec: PolicySpec,
@@ -50,7 +50,7 @@ pub struct Offer {
 
 /// A protocol, as one connection speaks it.
 pub trait Dialogue: Send {
-    /// What the server says first.
+    /// Returns the message that the server sends first.
     fn greeting(&self) -> Option<Vec<u8>>;
 
     /// Hears a message; `now` is in seconds since 1970.

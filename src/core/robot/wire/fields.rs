@@ -3,7 +3,7 @@
 use super::array::{Array, Keys};
 use super::msgpack::Value;
 
-/// What a field holds.
+/// The contents of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Field<'a> {
     Array(Array<'a>),
@@ -11,7 +11,7 @@ pub enum Field<'a> {
     Encoded(&'a [u8]),
     Numbers(Vec<f64>),
     Text(&'a str),
-    /// Nothing that a policy reads, with what it is.
+    /// A value that no policy reads, with the name of its type.
     Other(&'static str),
 }
 

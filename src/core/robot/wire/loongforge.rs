@@ -23,7 +23,7 @@ pub struct LoongForge {
     asked: Asked,
 }
 
-/// How the request is answered that waits for its actions.
+/// The form of the answer to the request that waits for its actions.
 #[derive(Clone, Debug, Default)]
 struct Asked {
     id: String,

@@ -16,7 +16,7 @@ pub enum Value<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
     List(Vec<Value<'a>>),
-    /// In the message's order, without a key twice.
+    /// A map in the message's order, without a key twice.
     Map(Vec<(Value<'a>, Value<'a>)>),
 }
 

@@ -1,5 +1,5 @@
-//! Which field of a client is which part of an observation. Nothing is left out without a word: a field that no rule knows is an
-//! error that names it.
+//! Finds which field of a client is which part of an observation. No field is ignored silently: one that no rule knows is an error that
+//! names it.
 
 use super::fields::Field;
 use super::picture::picture;
@@ -16,7 +16,7 @@ const BEGUN: &str = "action_prefix";
 /// A part of an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
-    /// By its number among the policy's cameras.
+    /// A camera, by its number among the policy's cameras.
     Camera(usize),
     State,
     Prompt,
@@ -137,7 +137,7 @@ impl Names {
         fields.iter().any(|(path, _)| self.part_of(path).1 == Some(Part::Begun))
     }
 
-    /// What a field is, and the number of the rule that says so.
+    /// Returns the number of the rule for a field, and the part of an observation that the field is.
     fn part_of(&self, path: &str) -> (Option<usize>, Option<Part>) {
         let rule = self.rules.iter().position(|(name, _)| name == path);
         (rule, rule.map(|rule| self.rules[rule].1.clone()).or_else(|| self.usual(path)))

@@ -44,7 +44,7 @@ impl Protocol {
         }
     }
 
-    /// What a path of the same port says over HTTP, with its type; `None`: there is no such path.
+    /// Returns the type and the text that a path of the same port has over HTTP; `None`: there is no such path.
     pub fn page(self, path: &str) -> Option<(&'static str, &'static str)> {
         const JSON: &str = "application/json";
         match (self, path) {

@@ -8,7 +8,7 @@ use crate::robot::{Actions, Moment, Observation};
 use std::sync::Arc;
 
 const STATE: [f32; 2] = [0.25, 0.75];
-/// Its bytes.
+/// The bytes of the state.
 const STATE_BYTES: [u8; 8] = [0, 0, 0x80, 0x3e, 0, 0, 0x40, 0x3f];
 const PICTURE: [u8; 24] = [9; 24];
 

@@ -13,7 +13,7 @@ const PROTOCOL_VERSION: i128 = 1;
 pub struct VlaEval {
     offer: Arc<Offer>,
     cached: Cached,
-    /// Of the next chunk.
+    /// The moment of the next chunk.
     moment: Moment,
     /// Episodes that have begun.
     num_episodes: u64,

@@ -14,11 +14,11 @@ pub struct Operation {
     pub forward: f64,
     /// Time of the backward without recomputation, in seconds.
     pub backward: f64,
-    /// Whether everything it keeps must stay in place.
+    /// True if everything it keeps must stay in place.
     pub fixed: bool,
 }
 
-/// What happens to the tensors that an operation's backward reads.
+/// The treatment of the tensors that an operation's backward reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Choice {
     /// Keep them on the device.
@@ -43,8 +43,8 @@ pub struct Link {
 /// The result of the choices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Course {
-    /// For each operation, the operation before whose backward its tensors are fetched: itself, or a later one. Itself if nothing
-    /// is fetched.
+    /// Holds for each operation the operation before whose backward its tensors are fetched: itself, or a later one. It is the operation
+    /// itself if nothing is fetched.
     pub fetch_before: Vec<usize>,
     /// Peak of bytes in memory.
     pub peak: u64,
@@ -81,7 +81,7 @@ impl Link {
 /// The clock of computation, the queue of transfers, and the memory of both.
 struct Clock {
     now: f64,
-    /// When the queue will have finished all requested transfers.
+    /// The time at which the queue will have finished all requested transfers.
     queue_free: f64,
     waited: f64,
     /// Copies to the host that still occupy device memory: until when, and how many bytes.

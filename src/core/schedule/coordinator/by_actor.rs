@@ -9,7 +9,7 @@ type OfPool<T> = ((Role, PoolName), Vec<Option<T>>);
 /// A map from actors, in the order of their roles, pools and numbers. The numbers are those of a run's actors: small.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ByActor<T> {
-    /// By pool, in their order: a run has few. Then by number.
+    /// The pools in their order, since a run has few, each with its values by number.
     pools: Vec<OfPool<T>>,
     len: usize,
 }

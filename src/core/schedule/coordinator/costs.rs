@@ -101,7 +101,7 @@ fn encoder_work(spec: &PlanSpec, plan: &StepPlan) -> BTreeMap<Replica, Work> {
     work
 }
 
-/// How evenly a step's work is distributed over the replicas of the pools.
+/// The balance of a step's work over the replicas of the pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepBalance {
     /// Tokens of the packs divided by their capacity.

@@ -7,7 +7,7 @@ use crate::message::ActorId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which actors have ended, and why the run ends.
+/// The actors that have ended, and the reason why the run ends.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Drain {
     /// Set when everyone is told to stop: how the run ends, or who failed first.

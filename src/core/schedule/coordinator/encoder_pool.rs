@@ -20,13 +20,13 @@ pub(super) struct EncoderPool {
     pub speeds: Speeds,
     /// Encoders that have left without the others being told yet, with the reason.
     pub lost: Vec<(ActorId, String)>,
-    /// Whether `Output::Paused` was sent.
+    /// The epoch whose `Output::Paused` was sent, while the pool has no encoders.
     pub paused: Option<Epoch>,
-    /// Whether members may join and leave.
+    /// True if members may join and leave.
     elastic: bool,
-    /// Whether the encoders' parameters change, so that a new member needs those of an old one.
+    /// True if the encoders' parameters change, so that a new member needs those of an old one.
     trained: bool,
-    /// Whether members may only read features.
+    /// True if members may only read features.
     cached: bool,
     epoch: Epoch,
     /// Indices in order of rank.
@@ -41,7 +41,7 @@ pub(super) struct EncoderPool {
     writing: BTreeSet<u32>,
     /// Encoders that are gone, without the others being told yet.
     left: Vec<u32>,
-    /// Whether the members were told to reduce the current step.
+    /// True if the members were told to reduce the current step.
     reducing: bool,
     /// Members that could not reduce.
     broken: BTreeSet<u32>,

@@ -14,11 +14,11 @@ pub struct EvaluationSpec {
     pub sets: Vec<EvaluationSet>,
     /// The set whose loss determines the best step, if any set is scored.
     pub decisive: Option<usize>,
-    /// Whether the best step is saved even if no checkpoint is due.
+    /// True if the best step is saved even if no checkpoint is due.
     pub save_best: bool,
     /// Number of evaluations without progress after which the run ends.
     pub patience: Option<u64>,
-    /// How much lower than at the last progress the loss must be to count as progress; 0: any lower loss counts.
+    /// The least decrease of the loss since the last progress that counts as progress; 0: any lower loss counts.
     pub min_delta: f64,
     /// Samples per plan.
     pub batch_size: usize,
@@ -29,7 +29,7 @@ pub struct EvaluationSet {
     pub name: String,
     /// Number of steps between evaluations; there is always one after the last step, also where patience ends the run.
     pub every: u64,
-    /// Whether there is one before the first step.
+    /// True if there is one before the first step.
     pub at_start: bool,
     pub passes: Vec<EvaluationPass>,
 }
@@ -144,7 +144,7 @@ impl SetResult {
     }
 }
 
-/// Which evaluation is due or in progress.
+/// The evaluation that is due or in progress.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Evaluations {
     spec: Option<EvaluationSpec>,
@@ -166,11 +166,11 @@ struct Round {
     taken: u64,
     /// Number of samples requested from data actors.
     asked: Option<Vec<SampleId>>,
-    /// Whether a plan is in flight.
+    /// True if a plan is in flight.
     open: bool,
-    /// Which sets are due.
+    /// True for the sets that are due.
     due: Vec<bool>,
-    /// Which of them are evaluated now: first all of them, then those that are due because the run ends.
+    /// True for the sets that are evaluated now: first all of them, then those that are due because the run ends.
     present: Vec<bool>,
     results: Vec<SetResult>,
 }

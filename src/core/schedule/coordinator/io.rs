@@ -73,7 +73,7 @@ pub enum Output {
     SaveFailed(FailedSave),
     /// The engines wait with this step, whose state is to be saved, until an earlier checkpoint is published.
     SaveWaits(StepId),
-    /// Why the run is about to end: steps are not finite.
+    /// The run is about to end because steps are not finite.
     NonFinite(NonFinite),
     /// Every actor has ended. Nothing follows.
     Finished(Result<Outcome, Failure>),
@@ -112,7 +112,7 @@ pub struct StepSummary {
     pub step: StepId,
     /// Mean over the step's target tokens.
     pub loss: f64,
-    /// Over all pools, before clipping.
+    /// The gradient norm over all pools, before clipping.
     pub grad_norm: f64,
     /// The foundation pools, if there are several.
     pub experts: Vec<ExpertStep>,
@@ -129,7 +129,7 @@ pub struct StepSummary {
     pub num_packs: usize,
     /// False: loss or gradient was not finite, and the parameters are unchanged.
     pub applied: bool,
-    /// What was skipped, if the step was not applied.
+    /// The samples that were skipped, if the step was not applied.
     pub skipped: Vec<SampleId>,
     /// Timings of every encoder and foundation engine, in that order.
     pub timings: Vec<(ActorId, Timings)>,
@@ -142,7 +142,7 @@ pub struct StepSummary {
     pub stragglers: Vec<Straggler>,
 }
 
-/// How a run ended without a failure.
+/// The way in which a run ended without a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Completed,

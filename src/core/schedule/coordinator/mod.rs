@@ -31,9 +31,9 @@
 //! failed); events of an older epoch, and of actors that are not members, are dropped; steps are decided one by one without a gap; a
 //! sample is planned once; a run that has ended has no outputs.
 //!
-//! Where to read: `machine.rs` takes an input and calls the rest, and `machine/stepping.rs` drives a step. A file such as `save.rs`
-//! holds the state of one topic, and `machine/saving.rs` is what the machine does about it; likewise `probe.rs` and
-//! `machine/probing.rs`, `evaluations.rs` and `machine/evaluating.rs`, `encoder_pool.rs` and `machine/membership.rs`.
+//! The files: `machine.rs` takes an input and calls the rest, and `machine/stepping.rs` drives a step. A file such as `save.rs` holds the
+//! state of one topic, and `machine/saving.rs` is what the machine does about it; likewise `probe.rs` and `machine/probing.rs`,
+//! `evaluations.rs` and `machine/evaluating.rs`, `encoder_pool.rs` and `machine/membership.rs`.
 
 mod batches;
 mod by_actor;

@@ -40,7 +40,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What is known about the steps because of which a run ends.
+/// The findings about the steps because of which a run ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NonFinite {
     /// The last skipped step.
@@ -72,7 +72,7 @@ pub(super) struct NonFiniteSteps {
 }
 
 impl NonFiniteSteps {
-    /// None yet, in a run that can go back to `good`.
+    /// Begins without such steps, in a run that can go back to `good`.
     pub fn since(good: Option<(StepId, SchedulerState)>) -> Self {
         Self { good, ..Self::default() }
     }

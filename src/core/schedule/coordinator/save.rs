@@ -22,9 +22,9 @@ pub(super) struct Saves {
     /// Number of consecutive failures.
     num_failures: usize,
     max_failures: usize,
-    /// Whether the next step is saved, whatever its number.
+    /// True if the next step is saved, whatever its number.
     wanted: bool,
-    /// Whether a save has failed: `wanted` is set when the caller says so.
+    /// True if a failed save is to be retried: `wanted` is set when the caller says so.
     waits: bool,
     /// The last step that was held back because too many checkpoints were not published.
     held: Option<StepId>,
@@ -63,12 +63,12 @@ pub(super) enum Ended {
 pub struct FailedSave {
     pub step: StepId,
     pub to: SaveTo,
-    /// To be removed.
+    /// The folder of the failed save, to be removed.
     pub dir: PathBuf,
     pub error: String,
     /// Number of consecutive failures of checkpoints on disk; 0: the writer was lost, which says nothing about the disk.
     pub num_failures: usize,
-    /// Whether to retry later: the caller answers [`Input::RetrySave`](super::Input::RetrySave).
+    /// True if it is tried again later: the caller answers [`Input::RetrySave`](super::Input::RetrySave).
     pub retries: bool,
 }
 

@@ -124,17 +124,17 @@ impl PoolSizes {
     }
 }
 
-/// What the coordinator needs to know about an encoder pool.
+/// The properties of an encoder pool that the coordinator needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderPoolSpec {
     pub name: PoolName,
-    /// Whether encoders may join and leave during the run.
+    /// True if encoders may join and leave during the run.
     pub elastic: bool,
-    /// Whether the encoders' parameters change.
+    /// True if the encoders' parameters change.
     pub trained: bool,
-    /// Whether features are cached in a folder, from which an actor without towers may read them.
+    /// True if features are cached in a folder, from which an actor without towers may read them.
     pub cached: bool,
-    /// Whether the run begins without encoders in the pool: its one actor reads features.
+    /// True if the run begins without encoders in the pool: its one actor reads features.
     pub reads: bool,
 }
 
@@ -146,7 +146,7 @@ pub struct CoordinatorSpec {
     pub first_step: StepId,
     /// State with which the run begins: empty unless resumed.
     pub state: SchedulerState,
-    /// Whether the checkpoint that the run is resumed from lies in `checkpoint_dir`, and not in memory or in another folder.
+    /// True if the checkpoint that the run is resumed from lies in `checkpoint_dir`, and not in memory or in another folder.
     pub is_kept: bool,
     /// Number of steps of the whole run, including those before `first_step`.
     pub steps: u64,
@@ -154,7 +154,7 @@ pub struct CoordinatorSpec {
     pub global_batch_size: usize,
     /// Number of samples that a stream packer chooses from; `None`: samples are packed within their step.
     pub look_ahead: Option<usize>,
-    /// Whether plans use costs fitted to the engines' times.
+    /// True if plans use costs fitted to the engines' times.
     pub fitted: bool,
     /// Number of steps planned ahead of the current one.
     pub prefetch_steps: usize,
@@ -172,7 +172,7 @@ pub struct CoordinatorSpec {
     pub snapshots: Option<(PathBuf, u64)>,
     /// Rules of the pools of `pools.encoders`, in the same order.
     pub encoders: Vec<EncoderPoolSpec>,
-    /// Whether the plan fixes the number of lanes, whatever the number of encoders.
+    /// True if the plan fixes the number of lanes, whatever the number of encoders.
     pub fixed_lanes: bool,
     /// Held-out samples that are evaluated during the run; `None`: there are none.
     pub evaluation: Option<EvaluationSpec>,

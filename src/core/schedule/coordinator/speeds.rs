@@ -25,7 +25,7 @@ const FINER: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Straggler {
     pub actor: ActorId,
-    /// How many times longer it takes for the same work than the median encoder.
+    /// The time that it takes for the same work, as a multiple of that of the median encoder.
     pub times_slower: f64,
 }
 
@@ -42,7 +42,7 @@ struct Speed {
     /// Number of consecutive slow steps.
     slow_steps: u32,
     is_straggler: bool,
-    /// What it was given so far, in its own seconds, beyond what the first to be free was.
+    /// The work that it was given so far, in its own seconds, beyond that of the encoder that is free first.
     ahead: f64,
 }
 

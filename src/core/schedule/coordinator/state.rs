@@ -18,13 +18,13 @@ pub struct SchedulerState {
     pub held: Vec<SampleId>,
     /// The ledger of the steps so far.
     pub ledger: Ledger,
-    /// With `scheduler.balance: fitted`.
+    /// The fitted costs, with `scheduler.balance: fitted`.
     pub costs: Option<FittedCosts>,
     /// Items that encoders died on in earlier lives of the run. Not stored in a checkpoint: what is before it is not read again.
     pub poison_items: Vec<PoisonItem>,
     /// Results of evaluations.
     pub evaluated: Evaluated,
-    /// How every actor of the run computes matrix products; `auto`: each as its processor does it faster.
+    /// The way in which every actor of the run computes matrix products; `auto`: each as its processor does it faster.
     pub products: Products,
 }
 

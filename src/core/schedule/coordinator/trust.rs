@@ -28,14 +28,14 @@ impl Trust {
     }
 }
 
-/// What the messages of an encoder are compared with.
+/// The state that the messages of an encoder are compared with.
 pub(super) struct Told<'a> {
     pub actor: ActorId,
     pub pool: &'a EncoderPool,
     pub in_flight: &'a BTreeMap<StepId, InFlight>,
-    /// Whether it was expected from the beginning and is not ready.
+    /// True if it was expected from the beginning and is not ready.
     pub is_joining: bool,
-    /// Whether it reduces gradients in the current step.
+    /// True if it reduces gradients in the current step.
     pub is_trained: bool,
     pub current: StepId,
     pub next_plan: StepId,

@@ -12,7 +12,8 @@ const MOST: u128 = 1 << 56;
 
 /// Cost of `n` sequences of `l` tokens each: `a · Σ l · min(l, window) + b · Σ l + c · n`.
 ///
-/// In relative units if derived from a model's shape, in picoseconds if fitted: costs of two models are not comparable.
+/// The coefficients are in relative units if derived from a model's shape, and in picoseconds if fitted: costs of two models are not
+/// comparable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostModel {
     a: u64,

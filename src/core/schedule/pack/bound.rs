@@ -4,8 +4,8 @@
 /// Martello and Toth ("Knapsack Problems", 1990, section 8.3.2), which is never below `⌈Σ length / capacity⌉` and at least two
 /// thirds of the best packing.
 ///
-/// For every threshold k up to half of a pack: samples longer than `capacity − k` lie alone, those longer than half a pack
-/// in a pack each, and what they leave must hold the samples from `k` to half a pack.
+/// The bound is the maximum over every threshold k up to half of a pack: samples longer than `capacity − k` lie alone, those longer than
+/// half a pack in a pack each, and the room that they leave must hold the samples from `k` to half a pack.
 ///
 /// # Panics
 /// Some sample is longer than a pack.

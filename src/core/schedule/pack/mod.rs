@@ -1,7 +1,7 @@
 //! Packing: concatenates samples into as few rows as possible, without splitting or losing any.
 //!
-//! By what is known: `pack` gets one global batch and makes packs of equal cost; [`StreamPacker`] sees a window of a stream;
-//! [`pack_offline`] knows every length.
+//! There are three kinds, by what is known of the samples: `pack` gets one global batch and makes packs of equal cost; [`StreamPacker`]
+//! sees a window of a stream; [`pack_offline`] knows every length.
 
 mod best_fit;
 mod bound;

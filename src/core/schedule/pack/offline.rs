@@ -90,7 +90,7 @@ fn hand_out(mut pack_of: Vec<u32>, found: &BestFit) -> OfflinePacks {
     OfflinePacks { pack_of, num_tokens, too_large }
 }
 
-/// Where the next sample of a kind goes.
+/// The place where the next sample of a kind goes.
 struct Cursor {
     pack: u32,
     /// Samples that this pack still takes.

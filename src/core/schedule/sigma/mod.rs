@@ -27,7 +27,7 @@ const HALVINGS: u32 = 60;
 pub const HIGH_NOISE: u32 = 0;
 pub const LOW_NOISE: u32 = 1;
 
-/// What planning needs to know about a diffusion model.
+/// The properties of a diffusion model that planning needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowShape {
     /// Noise level from which on the high-noise transformer computes, if the model has two.
@@ -54,13 +54,13 @@ impl AutoShift {
     }
 }
 
-/// How the noise levels of a run are drawn.
+/// The distribution from which the noise levels of a run are drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SigmaSpec {
     pub seed: u64,
     pub levels: NoiseLevels,
     pub shape: FlowShape,
-    /// Which transformers are trained, if there are two.
+    /// The transformers that are trained, if there are two.
     pub experts: Experts,
 }
 

@@ -54,8 +54,8 @@ pub(super) struct Hello {
     pub(super) credit: u64,
 }
 
-/// How long a producer that has connected may take to say hello, however soon the wait for a connection ends: on a
-/// busy machine it may not run at once.
+/// The time that a producer that has connected may take to say hello, however soon the wait for a connection ends: on a busy machine it
+/// may not run at once.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The socket that an engine's producers connect to.

@@ -41,7 +41,7 @@ struct Lease {
 /// A tensor in the slot where the producer wrote it. Keeps the slot, and the mapping, alive.
 pub struct SlotTensor {
     meta: TensorMeta,
-    /// In the arena.
+    /// The place of its bytes in the arena.
     place: Range<usize>,
     lease: Arc<Lease>,
 }
@@ -104,7 +104,7 @@ pub(super) struct Receiver {
     received: u32,
     /// Bytes of each slot whose page faults were taken.
     touched: Box<[usize; SLOTS]>,
-    /// Whether the producer left or was lost; what it sent before is still delivered.
+    /// True if the producer left or was lost; what it sent before is still delivered.
     ended: bool,
     over: bool,
 }

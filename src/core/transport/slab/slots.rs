@@ -12,7 +12,7 @@ use std::ops::Range;
 pub(super) struct Slots {
     credit: usize,
     slots: [Slot; SLOTS],
-    /// In the order in which they came back.
+    /// The slots that came back, in this order.
     free: Vec<usize>,
     bytes: usize,
     /// Bytes of all slots that have pages.

@@ -34,7 +34,7 @@ pub struct StreamSpec {
     pub number: Option<u128>,
     /// A connection that is silent for this long is considered broken.
     pub quiet: Duration,
-    /// How long to wait for a new connection.
+    /// The time to wait for a new connection.
     pub patience: Duration,
 }
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, interval};
 
-/// How often to check whether there is something to acknowledge.
+/// The interval of checks whether there is something to acknowledge.
 const PULSE: Duration = Duration::from_millis(100);
 /// Contents that are copied behind their header, rather than written by themselves.
 const SMALL: usize = 64 << 10;

@@ -13,7 +13,7 @@ pub const HEADER: usize = 4 + 2 + 1 + 8 + 8 + 8 + 4 + 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PacketKind {
-    /// Nothing but that the end lives, what it has received, and the number of its last message.
+    /// A packet without contents: the end lives, what it has received, and the number of its last message.
     Pulse = 0,
     /// A message that may be lost.
     Loose = 1,
@@ -49,7 +49,7 @@ impl Packet {
         Self { kind, number, contents, checksum }
     }
 
-    /// Its header on the wire `key`.
+    /// Returns its header on the wire `key`.
     pub fn header(&self, acknowledged: u64, key: u128) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[..4].copy_from_slice(&MAGIC);

@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// How often to retry to reach a peer that is not there.
+/// The pause between two attempts to reach a peer that is not there.
 const RETRY: Duration = Duration::from_millis(50);
-/// How long a greeting may take.
+/// The time that a greeting may take.
 const GREETING: Duration = Duration::from_secs(2);
-/// How long a peer that only has to receive the farewell may take to return.
+/// The time that a peer that only has to receive the farewell may take to return.
 const LAST: Duration = Duration::from_secs(1);
 
 /// Runs until both ends have sent a farewell, or one is gone.

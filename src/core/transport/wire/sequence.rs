@@ -10,7 +10,7 @@ pub struct Outbox {
     /// Number of the last message; the first one has 1.
     last: u64,
     kept: VecDeque<Packet>,
-    /// So many of them, the first ones, were written on this connection.
+    /// The number of messages, the first ones, that were written on this connection.
     num_written: usize,
 }
 
@@ -70,7 +70,7 @@ impl Outbox {
     }
 }
 
-/// What is to be done with a message that came.
+/// The decision about a message that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     New,

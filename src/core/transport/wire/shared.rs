@@ -36,7 +36,7 @@ pub struct State {
     pub has_left: bool,
     /// The receiver is gone.
     pub is_deaf: bool,
-    /// Why there is no wire any more.
+    /// The reason why there is no wire any more.
     pub error: Option<WireError>,
 }
 

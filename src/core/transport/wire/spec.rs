@@ -31,7 +31,7 @@ pub struct Returned {
 /// `InvalidData` says that the wire is over.
 pub type Reconnect = Box<dyn FnMut(u128, u64, u64) -> Pin<Box<dyn Future<Output = io::Result<Raw>> + Send>> + Send>;
 
-/// What follows a broken connection.
+/// The action after a broken connection.
 pub enum Recovery {
     /// The end.
     None,
@@ -46,7 +46,7 @@ pub enum Recovery {
 pub struct WireSpec {
     /// Drawn by the accepting end; the other end may not know it yet.
     pub number: Option<u128>,
-    /// Whether this end accepts connections.
+    /// True if this end accepts connections.
     pub accepts: bool,
     /// Messages of who had this end before.
     pub sent: u64,
@@ -61,7 +61,7 @@ pub struct WireSpec {
     pub confirms: bool,
     /// A connection that is silent for this long is considered broken.
     pub quiet: Duration,
-    /// How long to wait for a new connection.
+    /// The time to wait for a new connection.
     pub patience: Duration,
     /// The same where the peer's side has ended the former one: most likely it has died.
     pub patience_ended: Duration,
@@ -72,10 +72,10 @@ pub struct WireSpec {
 /// Something to be sent.
 pub(super) enum Out {
     Message(Bytes),
-    /// To be told of when it is written.
+    /// A message whose sender is told when it is written.
     Told(Bytes, oneshot::Sender<()>),
     Loose(Bytes),
 }
 
-/// What has come: a message with its number, or a loose one.
+/// A message that has come, with its number, or a loose one.
 pub(super) type In = (Option<u64>, Vec<u8>);

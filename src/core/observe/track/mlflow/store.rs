@@ -59,7 +59,7 @@ pub(super) enum Status {
     Killed = 5,
 }
 
-/// What a run's `meta.yaml` says.
+/// The contents of a run's `meta.yaml`.
 pub(super) struct RunMeta {
     path: PathBuf,
     /// All but the end and the status.

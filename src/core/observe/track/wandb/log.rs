@@ -181,7 +181,7 @@ mod tests {
     use crate::text::hex;
     use std::fs;
 
-    /// As `wandb.sdk.internal.datastore` of wandb 0.19.11 writes the same record into a new file.
+    /// The expected bytes are those that `wandb.sdk.internal.datastore` of wandb 0.19.11 writes for the same record into a new file.
     #[test]
     fn a_record_has_the_bytes_of_wandb() {
         let folder = tempfile::tempdir().unwrap();

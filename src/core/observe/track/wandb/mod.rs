@@ -40,7 +40,7 @@ pub(super) struct WandbRun {
     log: LogFile,
     folder: PathBuf,
     num_records: u64,
-    /// What is known of the step that is not written yet.
+    /// The values of the step that is not written yet, as far as they are known.
     open: Option<OpenStep>,
     /// True if that is also in the file [`OPEN_STEP`].
     is_kept: bool,

@@ -14,12 +14,12 @@ const STATS: u64 = 7;
 const RUN: u64 = 17;
 const EXIT: u64 = 18;
 const HEADER: u64 = 21;
-/// In items of history, summary, config and figures of the system: the name in parts, and the value as JSON.
+/// The fields of items of history, summary, config and figures of the system: the name in parts, and the value as JSON.
 const KEY: u64 = 1;
 const NESTED_KEY: u64 = 2;
 const VALUE: u64 = 16;
 
-/// What W&B shows of a run besides its numbers.
+/// The description of a run that W&B shows besides its numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunRecord<'a> {
     pub id: &'a str,
@@ -145,7 +145,7 @@ fn record(number: u64, field: u64, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     record
 }
 
-/// What a record is, as far as a run that goes on asks.
+/// The kind of a record, as far as a run that goes on needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     History {
@@ -199,7 +199,7 @@ mod tests {
     use crate::text::hex;
     use serde_json::json;
 
-    /// As `wandb.proto.wandb_internal_pb2` of wandb 0.31.0 serializes the same records.
+    /// The expected bytes are those of `wandb.proto.wandb_internal_pb2` of wandb 0.31.0 for the same records.
     #[test]
     fn records_have_the_bytes_of_wandb() {
         let at = UNIX_EPOCH + Duration::new(1_700_000_000, 5);

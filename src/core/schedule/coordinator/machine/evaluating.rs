@@ -1,5 +1,5 @@
-//! How the machine runs an evaluation ([`Evaluations`](super::Evaluations)): held-out samples are measured, planned and computed
-//! between two steps, with nothing else in flight.
+//! The part of the machine that runs an evaluation ([`Evaluations`](super::Evaluations)): held-out samples are measured, planned and
+//! computed between two steps, with nothing else in flight.
 
 use super::{Broken, Coordinator, InFlight, Output};
 use crate::message::{ActorId, SampleMeta, SaveTo, SkippedSample, StepId, StepPlan};

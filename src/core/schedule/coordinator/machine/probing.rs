@@ -1,5 +1,5 @@
-//! How the machine handles too many consecutive steps that are not finite ([`NonFiniteSteps`](super::NonFiniteSteps)), until the
-//! run ends.
+//! The part of the machine that handles too many consecutive steps that are not finite ([`NonFiniteSteps`](super::NonFiniteSteps)), until
+//! the run ends.
 
 use super::{Broken, Coordinator, Output};
 use crate::message::{ActorId, SaveTo, UnitId};

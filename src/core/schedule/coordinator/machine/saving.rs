@@ -1,4 +1,4 @@
-//! How the machine handles checkpoints ([`Saves`](super::Saves)).
+//! The part of the machine that handles checkpoints ([`Saves`](super::Saves)).
 
 use super::{Broken, Coordinator, InFlight, Output, SchedulerState};
 use crate::message::{ActorId, Command, Event, SaveTo, StepId};

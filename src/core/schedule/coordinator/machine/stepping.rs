@@ -1,4 +1,5 @@
-//! How the machine advances: everything that has become possible after an input, from planning a step to deciding it.
+//! The part of the machine that advances the run: it does everything that has become possible after an input, from planning a step to
+//! deciding it.
 
 use super::{Broken, Coordinator, InFlight, Outcome, Output};
 use crate::message::{ActorId, Command, SaveTo, StepId, StepPlan, Unit};

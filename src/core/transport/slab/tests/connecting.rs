@@ -1,4 +1,4 @@
-//! Who may connect, and when a producer has to say hello.
+//! Tests which processes may connect, and when a producer has to say hello.
 
 use super::*;
 use crate::transport::frame::frame;
