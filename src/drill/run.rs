@@ -124,7 +124,7 @@ fn pools(config: &RunConfig) -> Vec<PoolName> {
         .collect()
 }
 
-/// Until the run ends: tells the proxy of steps, and does to processes what is to be done.
+/// Watches the run until it ends: tells the proxy of steps, and does to processes what is to be done.
 fn watch(run: &mut Child, metrics: &Path, proxy: &Proxy, done: &mut Done, steps: u64) -> anyhow::Result<ExitStatus> {
     let mut before = 0;
     let mut members = Members::new(run.id());

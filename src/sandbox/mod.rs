@@ -6,7 +6,7 @@
 //!                          └ watches its time on a core; a worker that dies is replaced
 //! ```
 //!
-//! Not for deciding which samples are bad (`loongforge_core::data`), nor for running anything but our own program.
+//! Which samples are bad is not decided here (`loongforge_core::data`), and no program but our own is run.
 
 mod drill;
 mod pool;

@@ -14,18 +14,18 @@ use std::sync::{Mutex, PoisonError};
 /// A decoder whose work is done in other processes.
 pub struct Sandbox {
     program: PathBuf,
-    /// With drills: seconds that a file may take.
+    /// The seconds that a file may take, with drills.
     drill: Option<f64>,
     warn: Box<dyn Fn(&str) + Send + Sync>,
     state: Mutex<State>,
 }
 
 enum State {
-    /// Nothing was decoded yet.
+    /// The state before anything was decoded.
     New,
     /// Workers that have nothing to do.
     Idle(Vec<Worker>),
-    /// None can be started here.
+    /// The system cannot start a worker.
     Absent,
 }
 

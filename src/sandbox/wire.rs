@@ -50,7 +50,7 @@ pub enum Reply {
     Frame { width: u32, height: u32 },
     /// The whole sound; its samples, four bytes each, are in the memory that both have.
     Sound { num_samples: usize },
-    /// There is nothing more.
+    /// The last reply, with the frames that were sampled or the reason why the file is not decoded.
     Done(Result<Option<SampledFrames>, String>),
 }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 const MAX_CLIP_SECONDS: f64 = 300.0;
 /// The most frames of a clip: more than any file has.
 const MAX_FRAMES: usize = 1 << 20;
-/// Between two looks at a worker that does not answer.
+/// The time between two looks at a worker that does not answer.
 const LOOK: Duration = Duration::from_millis(250);
 /// Looks at a worker that neither answers nor computes after which it is given up: a minute. Not by the clock, which goes on
 /// while all of us are stopped.
@@ -189,7 +189,7 @@ impl Worker {
         }
     }
 
-    /// Why it is gone; it is, after this.
+    /// Returns the reason why the worker is gone, and kills it if it is not.
     fn cause(&mut self, error: io::Error) -> String {
         let is_gone =
             matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
@@ -242,7 +242,7 @@ impl Watched {
         Self { stream, pid: Pid::from_child(process), clock, until: f64::INFINITY, seen: 0.0, looks: 0, idle: 0 }
     }
 
-    /// From now on it may compute for so many seconds.
+    /// Lets the worker compute for so many seconds from now on.
     fn begin(&mut self, seconds: f64) {
         self.seen = self.on_core();
         self.until = self.seen + seconds;
@@ -271,7 +271,7 @@ impl Watched {
         self.seen > self.until
     }
 
-    /// After a wait in vain.
+    /// Looks at the worker after a wait without an answer.
     fn look(&mut self) -> io::Result<()> {
         let now = self.on_core();
         self.idle = if now - self.seen > 1e-3 { 0 } else { self.idle + 1 };
