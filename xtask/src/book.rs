@@ -12,7 +12,7 @@ use crate::pages::{Page, links, pages, place};
 use crate::tasks::run;
 use crate::venv::venv;
 
-/// What makes the site; nothing of it is needed to read or to build.
+/// The program that makes the site; nothing of it is needed to read or to build.
 const MKDOCS: &str = "mkdocs==1.6.1";
 
 /// A section of the navigation with its pages: a title and a path below `docs`, or the README.
@@ -84,7 +84,7 @@ fn navigation(pages: &[Page]) -> Result<Vec<Section>> {
     Ok(sections)
 }
 
-/// Where a page of the repository is in the book.
+/// Returns the path in the book of a page of the repository.
 fn in_book(path: &Path) -> PathBuf {
     match path.strip_prefix("docs") {
         Ok(path) => path.to_owned(),

@@ -17,7 +17,7 @@ pub struct Page {
 pub struct Link {
     /// Counts from 1.
     pub line: usize,
-    /// Where the whole link begins and ends in its line.
+    /// The begin and the end of the whole link in its line.
     pub span: (usize, usize),
     pub text: String,
     pub target: String,

@@ -19,7 +19,7 @@ use crate::{house, setup};
 pub enum Part {
     /// Every cell; the table goes to `docs/evidence/soak-NAME.md`.
     Whole,
-    /// So many cells, chosen by a seed: the commit's id unless given.
+    /// A slice of so many cells, chosen by a seed: the commit's id unless given.
     Slice { cells: usize, seed: Option<String> },
 }
 
@@ -157,7 +157,7 @@ pub fn commit_seed(root: &Path) -> Result<String> {
 #[derive(Debug, PartialEq, Eq)]
 enum Binary {
     Libraries,
-    /// That of a folder of `tests`.
+    /// The test binary of a folder of `tests`.
     Test(String),
 }
 
