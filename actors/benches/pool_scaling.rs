@@ -35,7 +35,7 @@ enum Schedule {
     BatchSynchronous,
 }
 
-/// When steps ended, with their packs.
+/// The times at which steps ended, with their packs.
 struct Clock(Arc<Mutex<Vec<(Instant, usize)>>>);
 
 impl Observer for Clock {

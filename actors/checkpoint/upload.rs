@@ -23,7 +23,7 @@ const MAX_WAITING: usize = 4;
 const MAX_TRIES: u32 = 6;
 const MAX_BACK_OFF: Duration = Duration::from_secs(60);
 
-/// How checkpoints are copied.
+/// The settings of copies of checkpoints.
 pub struct UploadSpec {
     /// `checkpoint.upload`
     pub url: String,
@@ -47,7 +47,7 @@ pub struct Uploaded {
     pub num_failed: u64,
     /// Number of failed attempts, including those before a success.
     pub num_failures: u64,
-    /// Why the newest checkpoint was not copied.
+    /// The reason why the newest checkpoint was not copied.
     pub last_error: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Which faults are active: steps and time start and end them.
+//! The faults that are active: steps and time start and end them.
 
 use super::script::{Fault, FaultRule, Script, Span};
 use loongforge_core::message::ActorId;
@@ -20,7 +20,7 @@ pub struct Active {
 struct Course {
     since: Option<Instant>,
     is_over: bool,
-    /// How often it has happened.
+    /// The number of times that it has happened.
     count: u64,
 }
 

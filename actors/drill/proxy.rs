@@ -19,14 +19,14 @@ use tokio::time::{sleep, timeout};
 
 /// The environment's variable with the proxy's address.
 pub const PROXY: &str = "LOONGFORGE_PROXY";
-/// How long one who has connected may take to say whom he means.
+/// The time that a process that has connected may take to name the actor that it means.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest words of that, and longest first message.
 const MAX_WORDS: usize = 300;
 const MAX_HELLO: usize = 64 << 10;
-/// How long somebody who joins waits for who is not there yet.
+/// The time that a process that joins waits for an actor that is not there yet.
 const JOINING: Duration = Duration::from_secs(10);
-/// How often it is looked whether a partition has ended.
+/// The interval of checks whether a partition has ended.
 const LOOK: Duration = Duration::from_millis(10);
 /// An actor of which nothing but its role is known.
 const UNKNOWN: u32 = u32::MAX;

@@ -14,14 +14,14 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// Read at once.
 const PIECE: usize = 64 << 10;
-/// How often it is looked whether a partition has ended.
+/// The interval of checks whether a partition has ended.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long a message waits for one to come before it.
+/// The time that a message waits for one to come before it.
 const LATE: Duration = Duration::from_millis(100);
 /// Messages that may be on their way: those that are delayed.
 const ON_THE_WAY: usize = 4096;
 
-/// How a connection ends.
+/// The way in which a connection ends.
 #[derive(Debug)]
 enum End {
     InOrder,

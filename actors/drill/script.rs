@@ -18,11 +18,11 @@ pub struct FaultRule {
     pub verb: Fault,
     /// It begins when so many steps are done; with the run where nothing is said.
     pub from_step: u64,
-    /// Until the end of the run where nothing is said.
+    /// The time that the fault lasts; `None`: until the end of the run.
     pub span: Option<Span>,
 }
 
-/// How long it lasts.
+/// The length of a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Span {
     Time(Duration),
@@ -75,7 +75,7 @@ impl Target {
     }
 }
 
-/// How many messages it happens to.
+/// The messages that a fault happens to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     /// One from each actor to each other.
@@ -86,7 +86,7 @@ pub enum Rate {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// At a point of its step's life that it comes to for so many times, or when the fault begins.
+    /// The process is killed at a point of its step when it comes to it for so many times, or when the fault begins.
     Kill {
         point: Option<(String, u32)>,
     },
@@ -102,7 +102,7 @@ pub enum Fault {
     Throttle {
         rate: u64,
     },
-    /// Nothing comes through.
+    /// No message comes through.
     Partition,
     /// One bit of a message is another.
     Flip {

@@ -21,7 +21,7 @@ pub struct Confirm {
     pub done: Box<dyn Fn(u64) + Send>,
 }
 
-/// Where commands go.
+/// The place that commands go to.
 #[derive(Clone)]
 pub enum Commands {
     /// An engine in this process.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 #[rtype(result = "()")]
 pub(super) struct Published {
     pub draft: CheckpointDraft,
-    /// Where the checkpoint is, and how long publishing took.
+    /// The path of the checkpoint, and the time that publishing took.
     pub result: Result<(PathBuf, Duration), String>,
 }
 

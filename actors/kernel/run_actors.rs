@@ -13,17 +13,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long the last messages of an encoder may take after others have reported that it is gone.
+/// The time that the last messages of an encoder may take after others have reported that it is gone.
 const HEARSAY: Duration = Duration::from_millis(300);
 
 /// Settings for running a run.
 pub struct RunActors {
     pub stop: StopOn,
-    /// How long an engine may take to stop before it is given up.
+    /// The time that an engine may take to stop before it is given up.
     pub stop_grace: Duration,
     /// Capacity of the actors' queues.
     pub queue: usize,
-    /// How long a run waits for an encoder of a pool that has none left, by pool.
+    /// The time that a run waits for an encoder of a pool that has none left, by pool.
     pub grace: BTreeMap<PoolName, Duration>,
     /// Encoders that join or leave during the run.
     pub changes: flume::Receiver<Change>,

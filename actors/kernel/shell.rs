@@ -14,17 +14,17 @@ pub(super) struct Shell {
     queue: usize,
 }
 
-/// From the scheduler: pass this command on.
+/// A message from the scheduler: pass this command on.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Deliver(pub Command);
 
-/// From the scheduler: drop the engine.
+/// A message from the scheduler: drop the engine.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Evict;
 
-/// To the scheduler: this happened.
+/// A message to the scheduler: this happened.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Report(pub Input);

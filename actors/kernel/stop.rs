@@ -15,7 +15,7 @@ const ECHO: Duration = Duration::from_secs(1);
 /// Phase of this process with respect to signals.
 static PHASE: AtomicU8 = AtomicU8::new(0);
 
-/// Who handles the signals of a process with a run.
+/// The phase of a run, which decides who handles the signals of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The run has not started yet.
@@ -69,18 +69,18 @@ pub enum StopOn {
     Channel(flume::Receiver<()>),
 }
 
-/// What is requested.
+/// The request that a signal makes.
 pub(crate) enum Request {
     Stop,
     Save,
 }
 
-/// Which signals have asked a run to stop so far. SIGHUP is never a second request: a terminal that is closed sends it twice, and a
+/// The signals that have asked a run to stop so far. SIGHUP is never a second request: a terminal that is closed sends it twice, and a
 /// system that shuts down sends SIGTERM as well.
 #[derive(Default)]
 pub(crate) struct Stops {
     is_hung_up: bool,
-    /// When SIGINT or SIGTERM came first.
+    /// The time at which SIGINT or SIGTERM came first.
     asked: Option<Instant>,
 }
 

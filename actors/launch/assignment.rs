@@ -14,8 +14,8 @@ pub struct Assignment {
     pub resume: Option<PathBuf>,
     /// Rendezvous folder of the members of a pool; empty at the start of a run and removed after it.
     pub rendezvous: PathBuf,
-    /// How all actors compute matrix products.
+    /// The way in which all actors compute matrix products.
     pub products: Products,
-    /// Its pool has no encoders: it loads no tower and reads features from the pool's `cache_dir`.
+    /// True if its pool has no encoders: it loads no tower and reads features from the pool's `cache_dir`.
     pub reads: bool,
 }

@@ -24,7 +24,7 @@ pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(600);
 /// The time for which the first line of a child waits that nobody reads: whoever starts children also hands on what asks them to stop.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How a process ended.
+/// The way in which a process ended.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct End {
     pub reason: String,
@@ -56,7 +56,7 @@ pub fn beside(command: &mut std::process::Command, index: Option<u32>) {
     };
 }
 
-/// In a child: makes it die with its parent, and returns the index that it was started for. Elsewhere: does nothing.
+/// Makes a child die with its parent, and returns the index that it was started for. Does nothing in a process that is no child.
 ///
 /// # Errors
 /// The system refuses, or the parent is gone already.
@@ -70,7 +70,7 @@ pub fn bind_to_parent() -> Result<Option<u32>, RunError> {
     Ok(number(INDEX))
 }
 
-/// In a child: returns the place in its pool that it was started for.
+/// Returns the place in its pool that a child was started for.
 pub fn filled_place() -> Option<u32> {
     number(PLACE)
 }

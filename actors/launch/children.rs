@@ -28,10 +28,10 @@ use tokio::task::{JoinSet, spawn_local};
 /// Makes the command of one actor's process, which is to join at the given address.
 pub type Start = Box<dyn Fn(ActorId, &Address) -> std::process::Command>;
 
-/// How long children may run after their actors have ended.
+/// The time that children may run after their actors have ended.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How long to wait before a dead encoder is replaced: when a run ends, its processes end too.
+/// The pause before a dead encoder is replaced: when a run ends, its processes end too.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 
 /// Ends of children that nobody has heard of yet.
@@ -70,15 +70,15 @@ pub(super) struct Children {
     start: Option<Start>,
     address: Option<Address>,
     processes: RefCell<BTreeMap<ActorId, Process>>,
-    /// Who has come to the run.
+    /// The actors that have come to the run.
     joined: RefCell<BTreeSet<ActorId>>,
     waits: RefCell<JoinSet<()>>,
     /// Places of the encoder pools: who has each, and when those who had it died.
     places: RefCell<BTreeMap<Replica, PoolSlot>>,
-    /// Who has ended, and whether in order.
+    /// The actors that have ended, and whether in order.
     ends: RefCell<Option<flume::Receiver<(ActorId, bool)>>>,
     ended: Option<flume::Sender<(ActorId, bool)>>,
-    /// Who starts them instead, where that is another process.
+    /// The channel to the process that starts them instead, if another one does.
     orders: Option<flume::Sender<Order>>,
     kept: Kept,
 }

@@ -24,10 +24,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout, timeout_at};
 
-/// How long pending messages may take to be written after an engine has ended.
+/// The time that pending messages may take to be written after an engine has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How long to wait before a peer that could not be reached is tried again.
+/// The pause before a peer that could not be reached is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 /// The pause between two looks for connections over shared memory.
 const POLL: Duration = Duration::from_millis(5);
@@ -295,10 +295,10 @@ async fn hear(listener: &Listener, me: ActorId) -> io::Result<Option<Came>> {
 }
 
 impl Open {
-    /// How long it may take to close.
+    /// The time that it may take to close.
     const PULSE: Duration = Duration::from_millis(100);
 
-    /// On a thread of its own that ends with it.
+    /// Accepts edges on a thread of its own, which ends when it is dropped.
     fn slab(listener: SlabListener, mail: MailSender) -> io::Result<Self> {
         let closed = Arc::new(AtomicBool::new(false));
         let is_closed = closed.clone();

@@ -15,7 +15,7 @@ pub const JOIN_PORT: u16 = 6001;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchedPart {
     pub launcher: Launcher,
-    /// Whether this process hosts the scheduler, in addition to its actors.
+    /// True if this process hosts the scheduler, in addition to its actors.
     pub scheduler: bool,
     /// The actors that it runs, with their index in the pool if known.
     pub actors: Vec<WantedActor>,

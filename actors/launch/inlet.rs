@@ -15,13 +15,13 @@ use tokio::time::sleep;
 /// The pause before the scheduler's name is looked up again.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Where edges come in, before the actor is known.
+/// The listener for edges before the actor is known.
 pub(super) enum Inlet {
     Slab(PathBuf),
     Stream(Listener),
 }
 
-/// Where edges come in.
+/// The listener for edges.
 pub(super) enum Door {
     Slab(SlabListener),
     Stream(Listener),

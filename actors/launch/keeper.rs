@@ -29,7 +29,7 @@ const MAX_LIVES: usize = 5;
 /// Ends that were not attended to.
 const MAX_ENDS: usize = 4096;
 
-/// From the scheduler.
+/// A message from the scheduler.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Order {
     /// `place`: of an encoder pool.
@@ -45,7 +45,7 @@ pub(super) enum Order {
     Anew,
 }
 
-/// To the scheduler.
+/// A message to the scheduler.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Word {
     /// The first one: who was started, the last one last.
@@ -62,7 +62,7 @@ pub(super) struct Started {
     pub number: u64,
     pub actor: ActorId,
     pub place: Option<Replica>,
-    /// How it has ended, and how long ago.
+    /// The way in which it has ended, and how long ago.
     pub ended: Option<(End, Duration)>,
 }
 

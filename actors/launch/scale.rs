@@ -8,7 +8,7 @@ use loongforge_core::message::{PoolName, Role};
 use loongforge_core::transport::link;
 use std::time::Duration;
 
-/// How long the scheduler may take to answer.
+/// The time that the scheduler may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asks the run whose scheduler listens at `address` for this many encoders in `pool`: it removes surplus encoders, and starts

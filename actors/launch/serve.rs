@@ -14,9 +14,9 @@ use loongforge_core::transport::{Edge, Mail, Mailbox, Recovery, WireError, WireR
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How long the last messages to the scheduler may take.
+/// The time that the last messages to the scheduler may take.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// How long an actor that cannot reach its peers waits for the message that the run ends; at most half a lease.
+/// The time that an actor that cannot reach its peers waits for the message that the run ends; at most half a lease.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Edges that an actor's mailbox has room for beside those with which the run begins: of encoders that join. A queue takes memory for
 /// what is in it alone.

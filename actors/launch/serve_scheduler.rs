@@ -20,14 +20,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long the scheduler waits until its last messages are received.
+/// The time that the scheduler waits until its last messages are received.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A run whose actors are all there.
 struct Begun {
     scheduler: Scheduler,
     links: BTreeMap<ActorId, Link>,
-    /// Where each actor listens for edges.
+    /// The path at which each actor listens for edges.
     paths: BTreeMap<ActorId, PathBuf>,
     /// Effects that a scheduler which died still had to carry out.
     left: Vec<Effect>,

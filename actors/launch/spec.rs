@@ -1,4 +1,4 @@
-//! What is needed to start a run, and how it may end.
+//! The inputs that are needed to start a run, and the ways in which it may end.
 
 use super::join::JoinError;
 use crate::StopOn;
@@ -21,9 +21,9 @@ pub struct RunSpec {
     /// `scheduler.queue`.
     pub queue: usize,
     pub stop: StopOn,
-    /// How long an engine may take to stop before it is given up.
+    /// The time that an engine may take to stop before it is given up.
     pub stop_grace: Duration,
-    /// How long a run waits for an encoder of a pool that has none left, by pool.
+    /// The time that a run waits for an encoder of a pool that has none left, by pool.
     pub grace: BTreeMap<PoolName, Duration>,
     /// Heartbeat timeout after which an actor's process is considered dead.
     pub lease: Duration,
@@ -36,7 +36,7 @@ impl RunSpec {
     }
 }
 
-/// Why a run did not end well.
+/// The reason why a run did not end well.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The root cause.

@@ -9,9 +9,9 @@ use std::io;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-/// How long a signal waits for a scheduler that takes over.
+/// The time that a signal waits for a scheduler that takes over.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often to look whether it heeds signals by now.
+/// The interval of checks whether it handles signals by now.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Calls `end`, which ends this process, with the phase in which SIGINT, SIGTERM or SIGHUP has come. From when this returns on none is

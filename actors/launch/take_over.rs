@@ -16,7 +16,7 @@ use std::rc::Rc;
 #[derive(Clone, Debug)]
 pub struct JournalSpec {
     pub path: PathBuf,
-    /// If this scheduler takes over from one that died: the first step that nobody was told of.
+    /// The first step that nobody was told of, if this scheduler takes over from one that died.
     pub take_over_at: Option<StepId>,
     /// Bytes written since the last truncation above which the journal is truncated; 0: after every step.
     pub cut_after: u64,

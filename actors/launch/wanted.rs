@@ -1,4 +1,4 @@
-//! Which actor a process wants to be.
+//! The actor that a process wants to be.
 
 use loongforge_core::message::{ActorId, PoolName, Role};
 use loongforge_core::schedule::PoolSizes;

@@ -21,7 +21,7 @@ pub(super) struct Wires {
     pub children: Rc<Children>,
     /// Each wire holds one until it is at its end.
     pub open: flume::Sender<()>,
-    /// Whether messages of actors are acknowledged once they are in the journal.
+    /// True if messages of actors are acknowledged once they are in the journal.
     pub confirms: bool,
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a page may take.
+/// The time that a page may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer: a trace of every kept span of hundreds of actors.
 const MAX_ANSWER: u64 = 1 << 30;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a collector may take to answer.
+/// The time that a collector may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum length of a response that is read.
 const MAX_ANSWER: u64 = 64 << 10;

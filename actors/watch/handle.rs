@@ -111,7 +111,7 @@ impl Drop for Watch {
     }
 }
 
-/// Where any port will do, the one that was served before, so that a tab that is open finds it again.
+/// Opens the address. Where any port will do it takes the one that was served before, so that a tab that is open finds it again.
 async fn open(at: &Address, kept: Option<&Word>) -> io::Result<Door> {
     if let Address::Tcp { host, port: 0 } = at
         && let Some(port) = kept.and_then(Word::port)

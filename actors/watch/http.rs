@@ -13,12 +13,12 @@ const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resour
 /// A request that can be answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// Without the query.
+    /// The path without the query.
     pub path: String,
     pub token: Option<String>,
 }
 
-/// What is sent back.
+/// A response.
 pub(super) struct Answer {
     pub status: StatusCode,
     pub kind: &'static str,

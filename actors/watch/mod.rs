@@ -4,7 +4,7 @@
 //! thread, listens only on loopback or a Unix socket, and answers only GET requests with the token drawn for this run. hyper reads
 //! requests, with limits on size and time; idle connections make room for others.
 //!
-//! With `watch.otlp`, another thread sends the same figures to a collector; nothing else here sends data unasked.
+//! If `watch.otlp` is set, another thread sends the same figures to a collector; nothing else here sends data unasked.
 //!
 //! Stop: when its handle is dropped; the timeline of the last steps is then written to the run's folder as `trace.json`.
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long a client may take to send its request, and again to read the response.
+/// The time that a client may take to send its request, and again to read the response.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a request's head at most, the least that hyper takes, and header lines in it.
 const MAX_HEAD: usize = 8 << 10;
@@ -57,7 +57,7 @@ pub(super) async fn serve(door: Door, token: Arc<str>, news: flume::Receiver<Ite
     }
 }
 
-/// Never held across an await, and by this thread alone until it ends.
+/// Locks the board. The lock is never held across an await, and only by this thread until it ends.
 pub(super) fn lock(board: &Mutex<Board>) -> std::sync::MutexGuard<'_, Board> {
     board.lock().unwrap_or_else(PoisonError::into_inner)
 }

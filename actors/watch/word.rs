@@ -19,7 +19,7 @@ pub(super) struct Word {
     pub address: String,
     pub token: String,
     pub pid: u32,
-    /// Whether the run has ended. A killed run could not record that.
+    /// True if the run has ended. A killed run could not record that.
     #[serde(default)]
     pub ended: bool,
 }

@@ -50,7 +50,7 @@ pub struct JobSpec {
     pub program: String,
 }
 
-/// How processes authenticate each other.
+/// The way in which processes authenticate each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
     /// A folder with `ca.pem`, and `ROLE.pem` and `ROLE.key` for each role, as `loongforge certs new` makes it. On

@@ -152,7 +152,7 @@ fn a_slurm_job_is_queued_again_when_its_time_ends_and_not_when_it_is_canceled() 
     }
 }
 
-/// Such as one whose config is wrong, or whose host cannot be reached.
+/// The scheduler ends early, such as one whose config is wrong, or whose host cannot be reached.
 #[test]
 fn a_scheduler_that_ends_before_it_is_waited_for_has_a_code() {
     if !has_bash() {

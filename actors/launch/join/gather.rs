@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval_at, sleep_until};
 
-/// How often missing actors are named.
+/// The interval at which missing actors are named.
 const REMIND: Duration = Duration::from_secs(5);
 
 /// The expected actors, and what they are told.
@@ -37,9 +37,9 @@ pub struct Roster {
     pub lease: Duration,
     /// Encoder pools whose features are cached in a folder, so that they may continue without encoders.
     pub cached: BTreeSet<PoolName>,
-    /// Those that do: who comes to one of them reads features.
+    /// The pools among those that have no encoders now: an actor that comes to one of them reads features.
     pub reading: RefCell<BTreeSet<PoolName>>,
-    /// Who may reconnect after a broken connection; nobody if connections cannot break by themselves.
+    /// The peers that may reconnect after a broken connection; `None` if connections cannot break by themselves.
     pub returns: Option<ReconnectRegistry>,
 }
 
@@ -49,7 +49,7 @@ pub struct Member {
     pub receiver: LinkReceiver<Up>,
     /// The path at which its edges come in.
     pub edges: PathBuf,
-    /// Once it is welcome: number of the wire that its connection is, and where it comes back to.
+    /// The number of the wire that its connection is, and where it comes back to, once it is welcome.
     pub wire: Option<(u128, Option<flume::Receiver<Returned>>)>,
     /// True if what it says is acknowledged once it is written down.
     pub confirms: bool,

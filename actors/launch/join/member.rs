@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, interval_at, sleep};
 
-/// How often to retry to reach a scheduler that is not there, and how often to log it.
+/// The interval of attempts to reach a scheduler that is not there, and that of log lines about it.
 const RETRY: Duration = Duration::from_millis(200);
 const REMIND: Duration = Duration::from_secs(5);
 

@@ -1,5 +1,5 @@
-//! How processes form a run: each says hello to the scheduler, gets its place, listens for its edges, and starts when all do.
-//! Afterwards the same connection carries commands and events.
+//! The join protocol, by which processes form a run: each says hello to the scheduler, gets its place, listens for its edges, and starts
+//! when all do. Afterwards the same connection carries commands and events.
 //!
 //! ```text
 //! actor                                scheduler

@@ -27,12 +27,12 @@ pub enum Up {
     Event(Event),
     /// Heartbeat.
     Alive,
-    /// From a user: scale this pool to this many encoders.
+    /// A user's request: scale this pool to this many encoders.
     Scale {
         pool: PoolName,
         encoders: u32,
     },
-    /// To another actor, on a separate connection: parcels of this edge follow.
+    /// A message to another actor, on a separate connection: parcels of this edge follow.
     Edge {
         from: ActorId,
         to: ActorId,
@@ -81,7 +81,7 @@ pub struct Welcome {
     pub lease: Duration,
     /// Number of the wire that its connection now is.
     pub wire: u128,
-    /// Whether the scheduler can be waited for if its connection ends.
+    /// True if the scheduler can be waited for if its connection ends.
     pub returns: bool,
 }
 
@@ -123,11 +123,11 @@ pub enum JoinError {
     ChildEnded { actor: ActorId, reason: String },
 }
 
-/// Why a process with other settings is refused.
+/// The reason why a process with other settings is refused.
 pub(super) const OTHER_CONFIG: &str =
     "its configuration is not this run's; give all processes the same file and overrides";
 
-/// Why the pools of a run do not change now, and may later.
+/// The reason why the pools of a run do not change now, and may later.
 pub(in crate::launch) const BEGINNING: &str = "the run is just beginning; ask again";
 pub(in crate::launch) const ENDED: &str = "the run has ended";
 

@@ -1,4 +1,4 @@
-//! Which peers may reconnect, and to which wire.
+//! The peers that may reconnect, and the wires that they reconnect to.
 
 use crate::random;
 use loongforge_core::message::ActorId;

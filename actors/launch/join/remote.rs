@@ -10,15 +10,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long an encoder whose side closed the connection may take to return: its work can be reassigned.
+/// The time that an encoder whose side closed the connection may take to return: its work can be reassigned.
 const SHORT: Duration = Duration::from_secs(1);
-/// How long a member of a former scheduler's process may take to return, in leases: it must first notice that its scheduler has
+/// The time that a member of a former scheduler's process may take to return, in leases: it must first notice that its scheduler has
 /// changed.
 const COME_BACK: u32 = 2;
-/// How long the last messages of a process that has ended may take.
+/// The time that the last messages of a process that has ended may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// When an actor is given up.
+/// The times after which an actor is given up.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// Silence.

@@ -17,15 +17,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-/// How long a peer may take to send its request.
+/// The time that a peer may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// State needed to admit encoders.
 pub struct JoinServer {
     roster: Roster,
-    /// Where the actors of the run listen for edges.
+    /// The paths at which the actors of the run listen for edges.
     paths: BTreeMap<ActorId, PathBuf>,
-    /// For each encoder pool that may change, the index that none of its encoders has had.
+    /// The index that none of its encoders has had, for each encoder pool that may change.
     next: BTreeMap<PoolName, Cell<u32>>,
 }
 

@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// How long one who is turned away may take to hear it.
+/// The time that a process that is turned away may take to read the answer.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// First byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;

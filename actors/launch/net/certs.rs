@@ -109,7 +109,7 @@ fn params(name: &str, until: Duration) -> Result<CertificateParams, rcgen::Error
     Ok(params)
 }
 
-/// Since 1970.
+/// Returns the time since 1970 that is `valid` from now.
 fn from_now(valid: Duration) -> Duration {
     since_epoch() + valid
 }

@@ -33,7 +33,7 @@ pub enum NetError {
     Refused(#[from] Refusal),
 }
 
-/// Why a peer is not admitted.
+/// The reason why a peer is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("its certificate names no run and role (loongforge://RUN/role/ROLE)")]

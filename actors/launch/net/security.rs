@@ -1,4 +1,4 @@
-//! How the processes of a run authenticate each other.
+//! The authentication between the processes of a run.
 
 use super::error::Refusal;
 use super::{Identity, NetError, Party};
@@ -27,13 +27,13 @@ pub struct Security {
     pub(super) run: Arc<str>,
     pub(super) tls: Option<Tls>,
     insecure: bool,
-    /// Through which connections to other processes go, in a drill.
+    /// The proxy that connections to other processes go through, in a drill.
     pub(super) proxy: Option<SocketAddr>,
-    /// How long a connection may stay unidentified.
+    /// The time that a connection may stay unidentified.
     pub(super) patience: Duration,
 }
 
-/// How long a handshake and a first message may take.
+/// The time that a handshake and a first message may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Both of its sides: everyone connects, and most are connected to.
@@ -164,7 +164,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, NetError> {
         .map_err(|error| NetError::Damaged { path: PathBuf::from(path), reason: error.to_string() })
 }
 
-/// Those who listen are of this run and an actor, wherever they are: their names say that, and not their hosts'.
+/// Accepts a process that listens if its certificate names an actor of this run, whatever host it is on.
 #[derive(Debug)]
 struct OfRun {
     run: String,

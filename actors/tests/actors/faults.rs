@@ -58,7 +58,7 @@ struct Case {
     encoders: u32,
     steps: u64,
     frozen: bool,
-    /// There are two foundation pools, and a frozen pool that delivers a column.
+    /// True if there are two foundation pools, and a frozen pool that delivers a column.
     routed: bool,
     /// Milliseconds that a foundation takes longer for each pack.
     pause: u64,

@@ -117,7 +117,7 @@ fn run(faults: &[String]) -> Vec<String> {
     run_at(faults, None, 0)
 }
 
-/// At a Unix socket of this name in the run's folder, or over TCP; from this step on.
+/// Runs the scheduler at a Unix socket of this name in the run's folder, or over TCP; from this step on.
 fn run_at(faults: &[String], socket: Option<&str>, first_step: u64) -> Vec<String> {
     // Ports that are free are others' a moment later.
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -111,7 +111,7 @@ fn processes_give_the_losses_of_threads() {
     assert_eq!(losses, seen.lock().unwrap().losses);
 }
 
-/// As between hosts: sockets on loopback, and tensors over them; in plain text, and by TLS with certificates.
+/// The processes are connected as between hosts: sockets on loopback, and tensors over them; in plain text, and by TLS with certificates.
 #[test]
 fn processes_without_shared_memory_give_the_losses_of_threads() {
     let dir = tempfile::tempdir().unwrap();

@@ -32,7 +32,7 @@ pub struct FakeEncoder {
     /// Pixels of units that are not given here yet.
     early: Vec<(ActorId, Parcel)>,
     due: Vec<(StepId, SaveTo)>,
-    /// For a patch, and in all since the last report.
+    /// The time for a patch.
     pace: Duration,
     jitter: f64,
     deadly: Option<ItemId>,

@@ -62,7 +62,7 @@ pub struct Script {
     pub whole_steps: bool,
     /// Tells how long an encoder, by its index, takes for a patch; all others take no time.
     pub paces: Vec<Duration>,
-    /// By what part of it that time varies, at random, from unit to unit.
+    /// The part of it by which that time varies, at random, from unit to unit.
     pub jitter: f64,
 }
 

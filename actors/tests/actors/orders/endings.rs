@@ -100,7 +100,7 @@ proptest! {
     }
 }
 
-/// Without a checkpoint at the end there are those of every so many steps alone; of a run that writes some, a stop is one more.
+/// Without a checkpoint at the end there are only those of every so many steps; if a run writes some, a stop adds one.
 #[test]
 fn no_checkpoint_of_the_last_step_is_written_where_none_is_wanted() {
     let run = |every: u64, stop_at: Option<usize>| {

@@ -110,7 +110,7 @@ proptest! {
         prop_assert!(sets[1].loss() > 0.0 && sets[1].found.num_targets > 0);
     }
 
-    /// Nothing is evaluated twice or left out by a run that is stopped and goes on.
+    /// A run that is stopped and goes on evaluates no sample twice and leaves none out.
     #[test]
     fn a_stopped_run_is_evaluated_as_a_whole_one(seed: u64, stop_at in 0_usize..200, every in 1_u64..5, frozen: bool) {
         let script = Script { frozen, ..Script::default() };

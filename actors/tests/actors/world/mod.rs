@@ -32,13 +32,13 @@ pub struct World {
     events: BTreeMap<ActorId, flume::Receiver<Event>>,
     credits: Vec<Credit>,
     publishing: Vec<(StepId, SaveTo)>,
-    /// Nothing is published while there is anything else to do.
+    /// True if no checkpoint is published while there is anything else to do.
     pub publishes_late: bool,
     /// The most that was not published at a time.
     pub most_unpublished: usize,
     /// Steps that waited for publications.
     pub held: Vec<StepId>,
-    /// So many publications fail.
+    /// The number of publications that fail.
     pub num_failing: usize,
     /// Saves that failed and are to be tried again.
     num_retries: usize,
