@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a block that is not run may need: a device, machines, other people's servers and programs, time, or the reader's own files.
+/// Lists what a block that is not run may need: a device, machines, other people's servers and programs, time, or the reader's own files.
 const NEEDS: [&str; 7] = ["gpu", "cluster", "network", "minutes", "yours", "prometheus", "python"];
 
 /// A run that fragments of configs are laid over.
@@ -26,7 +26,7 @@ struct Block {
     line: usize,
     language: String,
     text: String,
-    /// What stands in the comment before it: a word, and what follows its colon.
+    /// The comment before it: a word, and the text behind its colon.
     mark: Option<(String, String)>,
 }
 

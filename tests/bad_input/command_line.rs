@@ -121,7 +121,7 @@ fn options_without_use_are_refused() {
     assert!(!fixture.path("new").exists() && !fixture.path("a.png").exists());
 }
 
-/// Its constructors take longer than all else of a short command.
+/// The constructors of libtorch take longer than all else of a short command.
 #[test]
 fn libtorch_is_loaded_once_though_the_environment_lacks_what_it_reads() {
     let fixture = Fixture::new();

@@ -60,12 +60,13 @@ security: { sandbox: 'off' }
         Self { dir }
     }
 
-    /// Nothing at all.
+    /// Makes an empty folder.
     pub fn empty() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
     }
 
-    /// After the run, with its checkpoint: a copy of what the first test that needs one has made with these programs.
+    /// Makes a folder as it is after the run, with its checkpoint: a copy of what the first test that needs one has made with these
+    /// programs.
     pub fn trained() -> Self {
         let all = Path::new(env!("CARGO_TARGET_TMPDIR"));
         fs::create_dir_all(all).unwrap();

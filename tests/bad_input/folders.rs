@@ -169,7 +169,7 @@ fn resume_refuses_another_model() {
     assert!(fixture.contents("run") == before);
 }
 
-/// Of adapters that a run trained and the one after it does not have nothing would be left.
+/// Adapters that a run trained would be lost if the run after it does not have them.
 #[test]
 fn resume_refuses_other_adapters_and_tells_what_is_frozen_now() {
     let fixture = Fixture::new();

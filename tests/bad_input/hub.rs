@@ -14,7 +14,7 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 #[derive(Default)]
 struct LayerCache {
     files: BTreeMap<String, Vec<u8>>,
-    /// Instead of the true hash.
+    /// Hashes that are sent instead of the true ones.
     tags: BTreeMap<String, String>,
     asked: Mutex<Vec<String>>,
 }

@@ -88,7 +88,7 @@ fn bad_samples_are_skipped_counted_and_listed() {
     assert_eq!(steps[3]["bad_samples"].as_u64().unwrap() as usize, json_lines(&fixture.read("run/bad.jsonl")).len());
 }
 
-/// Nothing waits for a pipe, and nothing is read of a device: regular files alone are opened.
+/// Only regular files are opened: no command waits for a pipe or reads from a device.
 #[test]
 fn special_files_are_refused_by_name() {
     let fixture = Fixture::new();
@@ -200,7 +200,7 @@ fn too_many_bad_samples_end_the_run() {
     assert_eq!(json_lines(&fixture.read("run/bad.jsonl")).len(), 4);
 }
 
-/// Of a set that is longer than the run, no bad sample is known to be read twice: the run's first samples are judged as it would.
+/// No bad sample of a set that is longer than the run is known to be read twice: the run's first samples are judged as it would.
 #[test]
 fn a_run_that_would_end_among_its_first_samples_is_refused() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! What the tests of runs that learn from answers have in common.
+//! The code that the tests of runs that learn from answers have in common.
 
 use loongforge::core::observe::PairMetrics;
 use loongforge::core::schedule::StepSummary;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Of losses, rewards, log-probabilities, divergences and gradient norms in five steps; both sides round in another order.
+/// The tolerance of losses, rewards, log-probabilities, divergences and gradient norms in five steps; both sides round in another order.
 pub const TOLERANCE: f64 = 1e-4;
 
 /// A reward of 0 is the difference of two log-probabilities of some hundred.
@@ -22,7 +22,7 @@ pub fn folder_with(run: &str, data: &Path) -> TempDir {
     dir
 }
 
-/// What is reported of a step, by name.
+/// Returns the figures that are reported of a step, by name.
 pub fn found(summary: &StepSummary) -> [(&'static str, f64); 7] {
     let answers = PairMetrics::of(&summary.pairs.expect("answers are reported")).expect("answers that count");
     [

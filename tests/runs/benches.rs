@@ -5,7 +5,7 @@ use How::{Bench, Not, Python};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How a command of the page is run at its smallest size.
+/// The way in which a command of the page is run at its smallest size.
 #[derive(Clone, Copy)]
 enum How {
     /// Arguments of `cargo bench --bench`.
@@ -13,7 +13,7 @@ enum How {
     /// Modules that the Python of `LOONGFORGE_PEERS_PYTHON` needs, and its words: `{program}` is the program, and another name
     /// between braces the benchmark of that name.
     Python(&'static str, &'static str),
-    /// Why it is not run here.
+    /// It is not run here, for this reason.
     Not(&'static str),
 }
 

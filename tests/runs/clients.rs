@@ -26,7 +26,7 @@ impl Serving {
         Self { _child: Killed(child), port }
     }
 
-    /// What a client's script prints.
+    /// Returns the output of a client's script.
     fn played(&self, python: &Path, script: &str, args: &[&str]) -> serde_json::Value {
         let mut command = Command::new(python);
         command.arg(script).args(["--port", &self.port]).args(args);

@@ -138,7 +138,7 @@ fn diffusion_transformers_learn_the_same_in_any_layout_and_resumed() {
     }
 }
 
-/// Also of ranks that have a part of each clip.
+/// The layouts include ranks that have a part of each clip.
 #[test]
 fn evaluations_count_a_sample_once_in_any_layout() {
     let captioned = Captioned::new(WAN, true);

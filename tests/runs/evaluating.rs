@@ -25,7 +25,7 @@ fn weights(run: &Path) -> BTreeMap<String, String> {
     files.map(|(name, file)| (name.clone(), file["sha256"].as_str().unwrap().to_owned())).collect()
 }
 
-/// With and without evaluations the run is the same; returns these.
+/// Checks that the run is the same with and without evaluations, and returns these.
 fn evaluated(fixture: &Fixture, own: &[&str]) -> Vec<EvaluationSummary> {
     let run = fixture.path().join("run");
     let plain = fixture.run(&[&["train.steps=7"], own].concat(), None);
@@ -152,7 +152,7 @@ fn a_run_that_was_killed_before_its_last_evaluation_makes_it_when_it_is_started_
     assert!(run(&["--resume"]).contains("nothing to do"));
 }
 
-/// Where nothing is evaluated during the run, or no file tells what was, a kill leaves the run without the note that it is evaluated.
+/// If nothing is evaluated during the run, or no file tells what was, a kill leaves the run without the note that it is evaluated.
 #[test]
 fn a_run_that_was_killed_before_it_was_evaluated_is_evaluated_when_it_is_started_again() {
     let fixture = Fixture::new(Pictures::Some);

@@ -122,7 +122,7 @@ fn replicas_and_shards_change_no_loss() {
     compare(&florence(), &adapters, &layouts[3..]);
 }
 
-/// What questions of the held-out set are answered with after three steps.
+/// Returns the tokens with which questions of the held-out set are answered after three steps.
 fn outputs(fixture: &Fixture, own: &[&str]) -> Vec<(u64, Vec<i64>)> {
     let path = format!("+eval.path={}", fixture.path().join("data/held_out.jsonl").display());
     let common = [

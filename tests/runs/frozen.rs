@@ -19,7 +19,7 @@ const ADAPTERS: [&str; 4] = [
 const FLOAT8: [&str; 2] =
     ["model.foundation.frozen_precision=fp8_e4m3fn", "model.image_encoder.frozen_precision=fp8_e4m3fn"];
 
-/// What is wrong with `run.yaml` of a folder and these overrides; nothing where all is well.
+/// Returns the error of `run.yaml` of a folder with these overrides; empty where all is well.
 fn refusal(root: &Path, own: &[&str]) -> String {
     let overrides: Vec<String> = own.iter().map(|own| own.to_string()).collect();
     let loaded = match config::load(&root.join("run.yaml"), &overrides, std::iter::empty()) {

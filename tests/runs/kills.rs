@@ -108,7 +108,7 @@ fn survives(cut: &Cut, whole: &Bits, longest: Duration) -> Result<Cell, String> 
     }
 }
 
-/// What nothing happened to, and how long it takes.
+/// Returns the bits of a run that is not disturbed, and the time that it takes.
 fn whole(processes: bool) -> (Bits, Duration) {
     let (fixture, begun) = (Fixture::new(Pictures::Some), Instant::now());
     assert!(start(&fixture, processes).wait().unwrap().success());

@@ -190,7 +190,7 @@ fn norms_of_rows_are_trained_in_any_layout() {
     assert_eq!(file.tensors().keys().filter(is_magnitude).count(), 3);
 }
 
-/// Of rows that ranks have parts of, the norms are those of the whole rows.
+/// The norms of rows that ranks have parts of are those of the whole rows.
 #[test]
 fn adapters_with_norms_are_merged_alike_in_any_layout() {
     let fixture = Fixture::new(Pictures::Some);

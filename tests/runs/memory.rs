@@ -193,7 +193,7 @@ const LAYOUTS: [(&str, &[&str]); 12] = [
     ),
 ];
 
-/// What the tests run besides.
+/// The settings that the tests run besides.
 const OTHERS: [(&str, &[&str]); 4] = [
     ("nf4", &["model.foundation.lora={r: 8}", "model.foundation.frozen_precision=nf4", "train.precision=bf16"]),
     (

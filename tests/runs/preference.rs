@@ -52,7 +52,7 @@ fn means(summary: &StepSummary) -> PairMetrics {
     PairMetrics::of(&summary.pairs.expect("pairs are reported")).expect("pairs that count")
 }
 
-/// What differs, by name.
+/// Checks the figures, and names those that differ.
 fn expect_close(place: &str, found: &[(&str, f64)], expected: &Value) {
     for (name, found) in found {
         let Some(expected) = expected[*name].as_f64() else { continue };

@@ -22,7 +22,7 @@ use std::process::Command;
 const FILE: &str = "tests/runs/reference.json";
 const STEPS: usize = 6;
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Outcome {
     /// Losses of the steps, with as many digits as tell a float64 from all others.

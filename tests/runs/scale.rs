@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output};
 use std::time::Duration;
 
 const STEPS: &str = "train.steps=25";
-/// So that it goes on while there is something to be done to it.
+/// The fault that slows the run, so that it goes on while there is something to be done to it.
 const SLOWLY: &str = "foundation/0@before_commit:1-9999=slow";
 
 fn loongforge(arguments: &[&str]) -> Output {

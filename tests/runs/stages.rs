@@ -37,7 +37,7 @@ impl Recipe {
         String::from_utf8(output.stdout).unwrap() + &text
     }
 
-    /// What is said by a command that refuses to begin.
+    /// Returns the text of a command that refuses to begin.
     fn refused(&self, command: &str, words: &[&str]) -> String {
         let output = self.call(command, words);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

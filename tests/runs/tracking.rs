@@ -1,4 +1,4 @@
-//! What a run leaves for other programs and for its log: W&B, MLflow, log files, `compare` and `report`.
+//! Tests of the files that a run leaves for other programs and for its log: W&B, MLflow, log files, `compare` and `report`.
 
 use crate::fixture::{Fixture, Pictures};
 use crate::must::skip;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tch::{Kind, Tensor};
 use tempfile::TempDir;
 
-/// Of losses, gradient norms and norms of weights in five steps; both sides round in another order.
+/// The tolerance of losses, gradient norms and norms of weights in five steps; both sides round in another order.
 const TOLERANCE: f64 = 1e-4;
 const SMOOTHING: &str = "train.label_smoothing=0.2";
 const SQUARE: &str = "train.loss_weighting=square";

@@ -263,7 +263,7 @@ fn a_pattern_may_name_one_of_two_transformers() {
     assert!(one.contains("nothing of the transformer of pools.foundation_high"), "{one}");
 }
 
-/// Also where nothing else is asked about the run: `plan --simulate` may be of another machine.
+/// The levels are refused also where nothing else is asked about the run: `plan --simulate` may be of another machine.
 #[test]
 fn noise_levels_of_the_other_transformer_alone_are_refused_before_a_step_is_planned() {
     let captioned = Captioned::new(&two_transformers(), false);

@@ -72,7 +72,8 @@ fn make_whole(fixture: &Fixture, thinker: &Path) {
     write(&whole, shards[1], talker);
 }
 
-/// In one process and in two pools, resumed, with merged adapters, and exported; unless `model.load_ignore` names it.
+/// The talker and the vocoder are carried in one process and in two pools, resumed, with merged adapters, and exported, unless
+/// all parts are carried.
 #[test]
 fn talker_and_vocoder_are_carried_unchanged() {
     let fixture = omni();

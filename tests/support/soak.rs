@@ -78,7 +78,7 @@ fn mixed(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// For a cell of a table.
+/// Returns the text as one line, for a cell of a table.
 fn one_line(text: &str) -> String {
     text.replace('|', "/").split_whitespace().collect::<Vec<_>>().join(" ")
 }
