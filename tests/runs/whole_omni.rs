@@ -73,7 +73,7 @@ fn make_whole(fixture: &Fixture, thinker: &Path) {
 }
 
 /// The talker and the vocoder are carried in one process and in two pools, resumed, with merged adapters, and exported, unless
-/// all parts are carried.
+/// `model.load_ignore` names them.
 #[test]
 fn talker_and_vocoder_are_carried_unchanged() {
     let fixture = omni();
