@@ -25,12 +25,12 @@ impl Rng {
         mix(self.0)
     }
 
-    /// Uniform in `0..bound`; `bound` must not be 0. The bias is below `bound / 2^64`.
+    /// Draws a number that is uniform in `0..bound`; `bound` must not be 0. The bias is below `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Uniform in `low..=high`.
+    /// Draws a number that is uniform in `low..=high`.
     pub fn between(&mut self, low: i64, high: i64) -> i64 {
         low + self.below((high - low + 1) as u64) as i64
     }
@@ -59,13 +59,13 @@ impl Counter {
         Self(word)
     }
 
-    /// Number `i`, uniform in (0, 1), 53 bits.
+    /// Returns number `i`, uniform in (0, 1), 53 bits.
     pub fn unit(self, i: u64) -> f64 {
         let bits = mix(self.0.wrapping_add(i.wrapping_add(1).wrapping_mul(STEP)));
         ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 
-    /// Number `i` of mean 0 and variance 1: Box and Muller's, one of each pair.
+    /// Returns number `i` of mean 0 and variance 1: Box and Muller's, one of each pair.
     pub fn normal(self, i: u64) -> f64 {
         let radius = (-2.0 * self.unit(2 * i).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit(2 * i + 1)).cos()

@@ -20,7 +20,7 @@ pub fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// `12,345`: the digits of a number in groups of three.
+/// Formats the digits of a number in groups of three: `12,345`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
@@ -43,7 +43,7 @@ pub fn shell_word(word: &(impl AsRef<OsStr> + ?Sized)) -> String {
     }
 }
 
-/// Text as it is written in HTML, XML and their attributes.
+/// Returns a text as it is written in HTML, XML and their attributes.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -39,7 +39,7 @@ fn main() {
     }
 }
 
-/// Best of three spells, in calls a second.
+/// Prints the best of three spells, in calls a second.
 fn report(name: &str, call: impl Fn() -> usize) {
     let (mut best, spell) = (0.0_f64, spell());
     for _ in 0..3 {

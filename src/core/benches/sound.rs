@@ -40,7 +40,7 @@ fn main() {
     }
 }
 
-/// Best of three spells, in seconds of sound a second.
+/// Prints the best of three spells, in seconds of sound a second.
 fn report(name: &str, seconds: f64, spell: Duration, call: impl Fn() -> usize) {
     let mut best: f64 = 0.0;
     for _ in 0..3 {

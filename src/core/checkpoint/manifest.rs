@@ -158,13 +158,13 @@ impl Manifest {
     }
 }
 
-/// Lower-case hexadecimal SHA-256 of a manifest's text with zeros in the place of `hash`, its own.
+/// Returns the lower-case hexadecimal SHA-256 of a manifest's text with zeros in the place of `hash`, its own.
 fn own_hash(text: &[u8], hash: &str) -> String {
     let text = String::from_utf8_lossy(text);
     hex(Sha256::digest(text.replacen(hash, NO_HASH, 1).as_bytes()))
 }
 
-/// Lower-case hexadecimal SHA-256 of a file.
+/// Returns the lower-case hexadecimal SHA-256 of a file.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -189,7 +189,7 @@ pub fn latest(dir: &Path) -> Result<Option<PathBuf>, CheckpointError> {
     files::newest_checkpoint(dir).map_err(CheckpointError::read(dir))
 }
 
-/// Published checkpoints by their number of steps.
+/// Lists published checkpoints by their number of steps.
 ///
 /// # Errors
 /// The folder cannot be read.

@@ -249,7 +249,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Control characters would act on the terminal.
+/// Replaces control characters, which would act on the terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -43,7 +43,7 @@ impl Rules<'_> {
         self.optimizer_offload(config);
     }
 
-    /// State on a disk has a directory.
+    /// Checks that state on a disk has a directory.
     fn optimizer_offload(&mut self, config: &RunConfig) {
         let Some(offload) = &config.train.optimizer.offload else { return };
         let (to, path) = ("train.optimizer.offload.to", "train.optimizer.offload.path");
@@ -58,7 +58,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Frozen weights that are held as float8 or on the host are whole on every replica.
+    /// Checks that frozen weights that are held as float8 or on the host are whole on every replica.
     fn weights(&mut self, config: &RunConfig) {
         let (memory, foundation) = (&config.memory, &config.model.foundation);
         let budgets = [("foundation", memory.weight_budget.foundation), ("encoder", memory.weight_budget.encoder)];

@@ -46,7 +46,7 @@ impl Rules<'_> {
         });
     }
 
-    /// Something is trained, and adapters are saved only where there are some.
+    /// Checks that something is trained, and that adapters are saved only where there are some.
     fn trained(&mut self, config: &RunConfig) {
         let model = &config.model;
         let all_frozen = model.is_all_frozen();
@@ -100,7 +100,7 @@ impl Rules<'_> {
         });
     }
 
-    /// Learning rates by pattern are numbers that multiply one.
+    /// Checks that learning rates by pattern are numbers that multiply one.
     fn lr_ratios(&mut self, key: &str, part: &Part) {
         let is_ratio = |value: &serde_json::Value| value.as_f64().is_some_and(|ratio| ratio > 0.0 && ratio.is_finite());
         for (pattern, value) in part.lr_ratios.iter().filter(|(_, value)| !is_ratio(value)) {

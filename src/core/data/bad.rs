@@ -42,7 +42,7 @@ impl BadSampleList {
         self.file.path()
     }
 
-    /// Bad samples of the run so far.
+    /// Returns the number of bad samples of the run so far.
     pub fn len(&self) -> u64 {
         self.len
     }

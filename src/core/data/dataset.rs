@@ -190,7 +190,7 @@ impl Dataset {
         self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
     }
 
-    /// Sample `index` of data set `source`, in the order of its files; a group begins with it.
+    /// Makes sample `index` of data set `source`, in the order of its files; a group begins with it.
     pub(super) fn sample_of(&self, source: usize, index: u64) -> Result<Sample, BadSample> {
         let (set, source) = (source, &self.sources[source]);
         let end = (index + self.maker.group_size() as u64).min(source.len() as u64);
@@ -249,7 +249,7 @@ impl Dataset {
         Ok(self.maker.choice(SampleId(position), &content))
     }
 
-    /// File and line of the sample at a position.
+    /// Returns file and line of the sample at a position.
     pub fn place_name(&self, position: u64) -> String {
         self.bad(position, String::new()).place()
     }

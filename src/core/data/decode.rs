@@ -59,7 +59,7 @@ pub fn decode_animation(bytes: &[u8], limits: &Limits) -> Result<(Vec<RgbImage>,
     Ok((frames, fps))
 }
 
-/// Width and height as the file's header says, not turned upright; the rest of the file is not looked at.
+/// Reads width and height as the file's header says, not turned upright; the rest of the file is not looked at.
 ///
 /// # Errors
 /// Fails as [`open_rgb`](super::open_rgb) does, as far as the header tells.
@@ -104,7 +104,7 @@ pub enum Decoded {
     Picture(RgbImage),
 }
 
-/// [`open_rgb`](super::open_rgb) of bytes; the error is the reason.
+/// Works like [`open_rgb`](super::open_rgb) for bytes; the error is the reason.
 pub fn decode_rgb(bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
     match decode_rgb_into(bytes, limits, &mut [])? {
         Decoded::Picture(picture) => Ok(picture),
@@ -112,7 +112,7 @@ pub fn decode_rgb(bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
     }
 }
 
-/// [`decode_rgb`], straight into `room` where the pixels need no further work and fit.
+/// Works like [`decode_rgb`], but decodes straight into `room` where the pixels need no further work and fit.
 ///
 /// # Errors
 /// The reason: as [`decode_rgb`].
@@ -172,7 +172,7 @@ fn upper_bytes(picture: &image::ImageBuffer<image::Rgb<u16>, Vec<u16>>) -> RgbIm
     RgbImage::from_raw(picture.width(), picture.height(), bytes).expect("as many values")
 }
 
-/// Width and height in a PNG's header: its decoder refuses absurd ones without naming them.
+/// Reads width and height in a PNG's header: its decoder refuses absurd ones without naming them.
 fn png_size(bytes: &[u8]) -> Option<(u32, u32)> {
     let head = bytes.first_chunk::<PNG_HEAD>().filter(|head| head.starts_with(b"\x89PNG\r\n\x1a\n"))?;
     let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);

@@ -71,7 +71,7 @@ pub struct StopStrings {
 }
 
 impl StopStrings {
-    /// Empty strings stop nothing.
+    /// Begins without text. Empty strings stop nothing.
     pub fn new(stops: impl IntoIterator<Item = String>) -> Self {
         let stops = stops.into_iter().filter(|stop| !stop.is_empty()).collect();
         Self { stops, ..Self::default() }

@@ -69,7 +69,7 @@ pub fn settle_steps(config: &mut RunConfig, num_samples: u64) -> Result<Option<E
     Ok(Some(Epochs { epochs, num_samples, steps, most }))
 }
 
-/// Rounded up: the last step of the last epoch may begin the next one.
+/// Returns the number of steps, rounded up: the last step of the last epoch may begin the next one.
 fn num_steps(epochs: f64, num_samples: u64, global_batch_size: u64) -> u64 {
     let steps = epochs * num_samples as f64 / global_batch_size as f64;
     // What is a whole number but for the rounding of a decimal fraction is that number.
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(num_steps(1.0, u64::MAX >> 12, 1), u64::MAX >> 12);
     }
 
-    /// Ten pictures, which have files, beside `more` samples of text.
+    /// Makes a config of ten pictures, which have files, beside `more` samples of text.
     fn config(dir: &Path, more: usize, overrides: &[&str]) -> RunConfig {
         compose(&dir.join("data"), &Digits { seed: 2, num_train: 10, num_held_out: 1 }).unwrap();
         write_model(&dir.join("model"), &MODEL).unwrap();

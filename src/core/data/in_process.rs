@@ -54,7 +54,7 @@ pub fn open_rgb(path: &Path, limits: &Limits) -> Result<RgbImage, DataError> {
     read_rgb(&Locator::File(path.display().to_string()), Path::new(""), limits)
 }
 
-/// [`open_rgb`] of a file relative to `base`, or of bytes.
+/// Calls [`open_rgb`] for a file relative to `base`, or of bytes.
 ///
 /// # Errors
 /// The file cannot be read, or is no picture within `limits`.
@@ -62,7 +62,7 @@ pub fn read_rgb(locator: &Locator, base: &Path, limits: &Limits) -> Result<RgbIm
     read_rgb_with(&InProcess, locator, base, limits)
 }
 
-/// [`read_rgb`], decoded by `decoder`.
+/// Works like [`read_rgb`], with pictures decoded by `decoder`.
 ///
 /// # Errors
 /// Fails as [`read_rgb`] does.
@@ -81,7 +81,7 @@ pub fn is_clip_file(bytes: &[u8]) -> bool {
     bytes.starts_with(b"GIF8") || mp4::is_mp4(bytes)
 }
 
-/// [`MediaDecoder::stretch`], one frame after the other.
+/// Works like [`MediaDecoder::stretch`], one frame after the other.
 ///
 /// # Errors
 /// The reason, or what `take` says.
@@ -94,7 +94,7 @@ pub fn decode_stretch(
     mp4::stretch_frames(bytes, stretch, limits, take)
 }
 
-/// [`MediaDecoder::clip`], one frame after the other: they need not fit the memory together.
+/// Works like [`MediaDecoder::clip`], one frame after the other: they need not fit the memory together.
 ///
 /// # Errors
 /// The reason, or what `take` says.

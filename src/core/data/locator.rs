@@ -82,7 +82,7 @@ impl Locator {
         }
     }
 
-    /// [`Locator::read`] for a recording, which is named so where it cannot be read.
+    /// Works like [`Locator::read`] for a recording, which is named so where it cannot be read.
     ///
     /// # Errors
     /// Named: missing, too large, cannot be read; a URL that was not fetched.
@@ -125,7 +125,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, DataError> {
     files::read(path, MAX_FILE_BYTES).map_err(|error| DataError::image(path, error))
 }
 
-/// `image/png;base64,…` (RFC 2397), named `data.png`.
+/// Parses `image/png;base64,…` (RFC 2397), named `data.png`.
 fn data_uri(rest: &str) -> Result<Locator, String> {
     let (head, body) = rest.split_once(',').ok_or("has no comma")?;
     let mut words = head.split(';');

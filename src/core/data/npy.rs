@@ -9,7 +9,7 @@ const ALIGNMENT: usize = 64;
 /// Axes of an array at most.
 const MAX_AXES: usize = 4;
 
-/// `values` in rows of the last axis of `shape`.
+/// Writes `values` in rows of the last axis of `shape`.
 ///
 /// # Panics
 /// `shape` is of another number of values.
@@ -47,7 +47,7 @@ fn write(descr: &str, shape: &[usize], values: impl ExactSizeIterator<Item = [u8
     bytes
 }
 
-/// Shape and values of what [`write_npy`] or NumPy wrote. What is allocated is bounded by the length of `bytes`.
+/// Returns the shape and the values of what [`write_npy`] or NumPy wrote. What is allocated is bounded by the length of `bytes`.
 ///
 /// # Errors
 /// Another type or version, or a length that is not the shape's.

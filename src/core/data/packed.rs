@@ -175,7 +175,7 @@ impl PackedSample {
         Ok(Self { ids: raw.ids, lens: raw.lens, samples: raw.samples, input_ids, targets, position_ids, media, items })
     }
 
-    /// [3, tokens]: those of the pack, or the plain ones.
+    /// Returns the position ids `[3, tokens]`: those of the pack, or the plain ones.
     pub fn all_position_ids(&self) -> Vec<f32> {
         let plain = || {
             let row = self.lens.iter().flat_map(|&len| (0..len).map(|at| at as f32));

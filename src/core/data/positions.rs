@@ -16,7 +16,7 @@ pub enum PositionKind {
 }
 
 impl PositionKind {
-    /// Position ids of one sequence, [3, tokens]: rows of frames, rows and columns, from 0. They are whole but where a video
+    /// Returns the position ids of one sequence, [3, tokens]: rows of frames, rows and columns, from 0. They are whole but where a video
     /// of Qwen3-Omni has frames between two positions, and behind it.
     pub fn ids(self, spans: &[Span]) -> Vec<f32> {
         let len = spans.iter().map(|span| span.len()).sum();

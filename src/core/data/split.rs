@@ -60,7 +60,7 @@ impl Split {
         &self.0[set]
     }
 
-    /// Sample `index` of those of a set that are left for training, as an index of the set.
+    /// Returns sample `index` of those of a set that are left for training, as an index of the set.
     pub fn train(&self, set: usize, index: u64) -> u64 {
         let held = self.of(set);
         // Of the samples before the n-th that is set aside, n are gone.
@@ -72,7 +72,7 @@ impl Split {
         index + low as u64
     }
 
-    /// Sample `position` of all that are set aside: its set and index.
+    /// Returns sample `position` of all that are set aside: its set and index.
     pub fn held(&self, position: u64) -> (usize, u64) {
         let mut rest = position as usize;
         for (set, held) in self.0.iter().enumerate() {

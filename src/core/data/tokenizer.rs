@@ -188,7 +188,7 @@ impl Tokenizer {
         self.inner.id_to_token(u32::try_from(id).ok()?)
     }
 
-    /// Special tokens in the text count as such; none are added.
+    /// Returns the tokens of a text. Special tokens in the text count as such; none are added.
     ///
     /// # Errors
     /// The tokenizer fails on the text.

@@ -137,7 +137,7 @@ pub fn newest_of_run(folder: &Path) -> Option<PathBuf> {
     newest_checkpoint(&folder.join("checkpoints")).ok().flatten().filter(|_| !folder.join("config.json").exists())
 }
 
-/// Lower-case hexadecimal SHA-256 of a checkpoint's manifest; empty where it cannot be read.
+/// Returns the lower-case hexadecimal SHA-256 of a checkpoint's manifest; empty where it cannot be read.
 fn hash_of(checkpoint: &Path) -> String {
     let text = super::read(&checkpoint.join(MANIFEST), super::MAX_TEXT_BYTES);
     text.map(|text| hex(Sha256::digest(text))).unwrap_or_default()

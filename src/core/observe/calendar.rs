@@ -40,17 +40,17 @@ impl Utc {
         Self { year, month: month + 1, day: days + 1, hour, minute, second: second % 60, millisecond: 0 }
     }
 
-    /// `2026-11-22T13:05:00Z`.
+    /// Formats the time as `2026-11-22T13:05:00Z`.
     pub fn seconds(&self) -> String {
         format!("{}Z", self.text())
     }
 
-    /// `2026-11-22T13:05:00.123Z`.
+    /// Formats the time as `2026-11-22T13:05:00.123Z`.
     pub fn milliseconds(&self) -> String {
         format!("{}.{:03}Z", self.text(), self.millisecond)
     }
 
-    /// `20261122_130500`, for names.
+    /// Formats the time as `20261122_130500`, for names.
     pub fn compact(&self) -> String {
         let Self { year, month, day, hour, minute, second, .. } = self;
         format!("{year}{month:02}{day:02}_{hour:02}{minute:02}{second:02}")

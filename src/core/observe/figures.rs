@@ -1,18 +1,19 @@
 //! Large numbers as people read them.
 
-/// `999 B`, `1.23 MB`, `145 GB`.
+/// Formats bytes as `999 B`, `1.23 MB`, `145 GB`.
 pub fn bytes(count: u64) -> String {
     let (figure, unit) = scaled(count as f64, ["B", "kB", "MB", "GB", "TB", "PB"]);
     format!("{figure} {unit}")
 }
 
-/// `8.03B` for billions: three digits and a unit.
+/// Formats a number as `8.03B` for billions: three digits and a unit.
 pub fn short(value: f64) -> String {
     let (figure, unit) = scaled(value, ["", "K", "M", "B", "T", "Q"]);
     format!("{figure}{unit}")
 }
 
-/// `950`, `12.3k`, `4.56M`: what changes from step to step has all its digits up to ten thousand, so that it stays comparable.
+/// Formats a number as `950`, `12.3k`, `4.56M`: what changes from step to step has all its digits up to ten thousand, so that it stays
+/// comparable.
 pub(super) fn compact(value: f64) -> String {
     match value.abs() {
         v if v >= 1e6 => format!("{:.2}M", value / 1e6),

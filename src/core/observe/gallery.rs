@@ -76,7 +76,7 @@ impl Gallery {
     }
 }
 
-/// Enlarged in whole steps where it is small, reduced where it is large.
+/// Enlarges a picture in whole steps where it is small, and reduces it where it is large.
 fn fit(picture: &RgbImage) -> RgbImage {
     let (width, height) = (picture.width().max(1), picture.height().max(1));
     let most = if width > 2 * height { SHEET_WIDTH - 2 * GAP } else { MAX_SIDE };

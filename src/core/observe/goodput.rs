@@ -35,12 +35,12 @@ impl Goodput {
         self.active = step.active_s;
     }
 
-    /// 0 to 1; `None` where no step says how long the run was active.
+    /// Returns the goodput from 0 to 1; `None` where no step says how long the run was active.
     pub fn share(&self) -> Option<f64> {
         (self.active > 0.0).then(|| (self.useful / self.active).min(1.0))
     }
 
-    /// `goodput 93 %: useful steps took 12.3 s of 13.2 s`.
+    /// Formats the goodput as `goodput 93 %: useful steps took 12.3 s of 13.2 s`.
     pub fn text(&self) -> Option<String> {
         let share = self.share()?;
         let (useful, active) = (self.useful, self.active);

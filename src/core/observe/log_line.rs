@@ -93,7 +93,7 @@ impl<'a> LogLine<'a> {
     }
 }
 
-/// Text without colors.
+/// Returns the text without colors.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;

@@ -182,8 +182,8 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl StepMetrics {
-    /// Name and value of every curve; the names follow Megatron's groups. Of experts: the largest load of a layer over
-    /// the mean.
+    /// Returns name and value of every curve; the names follow Megatron's groups. The value of experts is the largest load of a layer
+    /// over the mean.
     pub fn scalars(&self) -> Vec<(Cow<'static, str>, f64)> {
         let mut scalars: Vec<(Cow<'static, str>, f64)> = [
             ("train/loss", self.loss),

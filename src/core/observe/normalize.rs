@@ -48,7 +48,7 @@ fn regex(pattern: &str) -> Regex {
 mod tests {
     use super::*;
 
-    /// Right are the words of transformers 5.17's `BasicTextNormalizer`, and of Qwen3-ASR's processor before it.
+    /// The expected words are those of transformers 5.17's `BasicTextNormalizer`, and of Qwen3-ASR's processor before it.
     #[test]
     fn words_are_those_of_whisper() {
         for (text, expected) in [

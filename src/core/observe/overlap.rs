@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(Bleu::of([("a b c d", "a b c d")]).score, 1.0);
     }
 
-    /// Lin's examples: the same runs of two words, and another longest sequence.
+    /// The examples are Lin's: the same runs of two words, and another longest sequence.
     #[test]
     fn rouge_is_the_mean_of_f_measures() {
         let expected = "Police killed the gunman.";

@@ -23,7 +23,7 @@ const PEAKS: [(&str, f64, f64); 16] = [
     ("L4", 121.0, 30.3),
 ];
 
-/// Peak FLOP/s of a GPU of this name, where it is known.
+/// Returns the peak FLOP/s of a GPU of this name, where it is known.
 pub fn peak_flops(gpu: &str, is_bf16: bool) -> Option<f64> {
     let (_, bf16, float32) = PEAKS.iter().find(|(name, ..)| gpu.contains(name))?;
     Some(if is_bf16 { *bf16 } else { *float32 } * 1e12)

@@ -102,7 +102,7 @@ fn draw(title: &str, x_label: &str, curves: &[Curve<'_>]) -> Canvas {
 /// Fewer points, such as those of evaluations, are drawn as they are.
 const MIN_SMOOTHED: usize = 40;
 
-/// Mean over a moving window of a fiftieth of the points, centered.
+/// Returns the mean over a moving window of a fiftieth of the points, centered.
 fn smooth(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let half = if points.len() < MIN_SMOOTHED { 0 } else { (points.len() / 100).max(1) };
     (0..points.len())
@@ -123,7 +123,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Whole steps around the values: about six.
+    /// Makes the axis of whole steps around the values: about six.
     fn over(values: impl Iterator<Item = f64>) -> Self {
         let (mut low, mut high) = values.fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(v), high.max(v)));
         if low > high {

@@ -30,7 +30,7 @@ pub struct Reading {
     pub truth: String,
 }
 
-/// Green where it was read correctly; red with the truth where not.
+/// Writes a sheet of readings: green where a picture was read correctly; red with the truth where not.
 ///
 /// # Errors
 /// The picture cannot be written.
@@ -59,7 +59,7 @@ fn draw(title: &str, readings: &[Reading]) -> Canvas {
     canvas
 }
 
-/// Enlarged in whole steps, or reduced, to fit its cell.
+/// Enlarges a picture in whole steps, or reduces it, to fit its cell.
 fn fit(picture: &RgbImage) -> RgbImage {
     let (width, height) = (picture.width().max(1), picture.height().max(1));
     let scale = (PICTURE_WIDTH / width).min(PICTURE_HEIGHT / height);

@@ -55,7 +55,7 @@ impl TensorBoard {
         self.summary(step, |summary| scalar_value(summary, tag, value))
     }
 
-    /// Shown as Markdown.
+    /// Writes a text, which TensorBoard shows as Markdown.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -73,7 +73,7 @@ impl TensorBoard {
         })
     }
 
-    /// `png`: an encoded picture of these sizes.
+    /// Writes a picture; `png` is encoded, of these sizes.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -55,7 +55,7 @@ pub fn render(picture: &RgbImage, max_columns: u32, style: Style) -> Vec<String>
         .collect()
 }
 
-/// Text of data or of a model for a terminal: nothing in it moves the cursor or changes colors.
+/// Makes text of data or of a model safe for a terminal: nothing in it moves the cursor or changes colors.
 pub fn safe(text: &str) -> String {
     let plain = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
     text.chars().map(plain).collect()

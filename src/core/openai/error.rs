@@ -49,7 +49,7 @@ impl ApiError {
         Self { code: Some(code), ..self }
     }
 
-    /// `{"error": {…}}`.
+    /// Returns `{"error": {…}}`.
     pub fn json(&self) -> Json {
         let kind = match self.status {
             401 => "authentication_error",

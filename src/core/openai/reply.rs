@@ -106,7 +106,7 @@ impl Reply {
         self.chunk(index, json!({"content": text}), text, likely, None)
     }
 
-    /// Call `number` of answer `index`, counted from 0, and the tokens since the piece before.
+    /// Returns the piece with call `number` of answer `index`, counted from 0, and the tokens since the piece before.
     pub fn call(&self, index: usize, number: usize, call: &Call, likely: &[Likely]) -> Json {
         let mut json = self.call_json(index, number, call);
         json["index"] = number.into();

@@ -55,7 +55,7 @@ impl Policy for Replay {
         self.spec.num_executed = num_executed;
     }
 
-    /// Behind the end of the episode its last action stands.
+    /// Returns the recorded actions; behind the end of the episode its last action is repeated.
     fn act(&mut self, _: &Observation, moment: Moment) -> Result<Actions, String> {
         let begin = usize::try_from(moment.request).unwrap_or(usize::MAX).saturating_mul(self.spec.num_executed);
         if begin >= self.num_frames {

@@ -3,7 +3,7 @@
 /// Quantile of the normal distribution for 95 %.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// Wilson's interval of 95 % of a rate, both from 0 to 1; of nothing it is everything.
+/// Returns Wilson's interval of 95 % of a rate, both from 0 to 1; without any trial it is 0 to 1.
 pub fn wilson(successes: usize, count: usize) -> [f64; 2] {
     if count == 0 {
         return [0.0, 1.0];

@@ -122,7 +122,7 @@ impl Clock {
         }
     }
 
-    /// Shorter stretches, where too much happens in one.
+    /// Makes the stretches shorter, where too much happens in one.
     fn cut_anew(&mut self) {
         self.late.extend(self.near.drain().map(|Reverse(entry)| entry));
         self.far.iter_mut().for_each(|stretch| self.late.append(stretch));
@@ -176,7 +176,8 @@ mod tests {
     }
 
     proptest! {
-        /// Scheduled in between, at equal times, close together and far apart: always the earliest, and of those the first.
+        /// The events are scheduled in between, at equal times, close together and far apart; the earliest comes first, and of those at
+        /// one time the first that was scheduled.
         #[test]
         fn the_earliest_is_next(
             rounds in prop::collection::vec((prop::collection::vec((0_u32..4, 0_u32..6), 0..400), 0_usize..400), 1..12),

@@ -92,7 +92,7 @@ impl RoleCosts {
     }
 }
 
-/// `Σl²` and `Σl` over the documents of a pack.
+/// Returns `Σl²` and `Σl` over the documents of a pack.
 pub(super) fn pack_size(pack: &Pack) -> (f64, f64) {
     let lens = pack.samples.iter().flat_map(|sample| sample.document_lens());
     lens.fold((0.0, 0.0), |(squares, tokens), &len| {
@@ -101,7 +101,7 @@ pub(super) fn pack_size(pack: &Pack) -> (f64, f64) {
     })
 }
 
-/// `Σl²` and `Σl` over the frames of a unit: patches attend within their frame.
+/// Returns `Σl²` and `Σl` over the frames of a unit: patches attend within their frame.
 pub(super) fn unit_size(unit: &Unit) -> (f64, f64) {
     unit.items.iter().fold((0.0, 0.0), |(squares, patches), item| {
         let grid = item.meta.grid;

@@ -84,7 +84,7 @@ fn terms(seen: &Observation) -> [f64; NUM_TERMS] {
     [seen.squares, seen.tokens, seen.batches, seen.ranks]
 }
 
-/// Relative.
+/// Returns the relative error of a prediction.
 fn error(costs: &[f64; NUM_TERMS], seen: &Observation) -> f64 {
     costs.iter().zip(terms(seen)).map(|(cost, term)| cost * term).sum::<f64>() / seen.seconds - 1.0
 }
@@ -130,7 +130,7 @@ fn solve(seen: &[Observation]) -> Option<[f64; NUM_TERMS]> {
     best.map(|(_, costs)| costs)
 }
 
-/// Solution of the equations whose last column is the right side (Gauss, with pivots).
+/// Returns the solution of the equations whose last column is the right side (Gauss, with pivots).
 fn eliminate(mut rows: Vec<Vec<f64>>) -> Option<Vec<f64>> {
     let n = rows.len();
     for column in 0..n {

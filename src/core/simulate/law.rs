@@ -165,7 +165,7 @@ impl Samples for LawSamples {
 }
 
 impl LawSamples {
-    /// Text gives way first, then pictures from the end.
+    /// Makes a sample that fits: text is cut first, then pictures that do not fit are left out.
     fn make(&self, position: u64, text: f64, items: Vec<Grid>) -> SampleMeta {
         let mut kept = Vec::new();
         let mut room = self.max_tokens - 2;

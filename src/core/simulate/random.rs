@@ -19,7 +19,7 @@ impl Random {
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Uniform in `0..bound`.
+    /// Draws a number that is uniform in `0..bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0.below(bound)
     }

@@ -112,7 +112,7 @@ impl Rank {
         }
     }
 
-    /// True where it was the last of its step.
+    /// Counts an unsent parcel of a step as sent; returns true where it was the last of its step.
     pub fn take_unsent(&mut self, step: u64) -> bool {
         let at = self.unsent.iter().position(|(known, _)| *known == step).expect("a parcel that waited");
         self.unsent[at].1 -= 1;

@@ -85,7 +85,7 @@ impl SimReport {
 }
 
 impl PoolReport {
-    /// Share of one activity.
+    /// Returns the share of one activity.
     pub fn share(&self, activity: Activity) -> f64 {
         self.shares.iter().find(|(what, _)| *what == activity).map_or(0.0, |&(_, share)| share)
     }

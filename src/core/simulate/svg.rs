@@ -97,7 +97,7 @@ fn share_text((what, share): &(Activity, f64)) -> String {
     format!("{wait}{} {:.1} %", what.name(), share * 100.0)
 }
 
-/// Upper edges of the rows; pools stand apart.
+/// Returns the upper edges of the rows; pools stand apart.
 fn tops(gantt: &Gantt) -> Vec<f64> {
     let role = |name: &str| name.split('/').next().unwrap_or_default().to_owned();
     let mut top = TOP;
@@ -114,7 +114,7 @@ fn tops(gantt: &Gantt) -> Vec<f64> {
     tops
 }
 
-/// Time marks below, and a dashed line where a step of the last row begins.
+/// Draws time marks below, and a dashed line where a step of the last row begins.
 fn axis(svg: &mut String, gantt: &Gantt, bottom: f64, x: impl Fn(f64) -> f64) {
     let seconds = gantt.end - gantt.start;
     let tick = nice(seconds / 8.0);
@@ -199,7 +199,7 @@ fn draw_legend(svg: &mut String, legend: &[Activity], bottom: f64) {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, not below `value`.
+/// Returns 1, 2 or 5 times a power of ten, not below `value`.
 fn nice(value: f64) -> f64 {
     if value <= 0.0 || !value.is_finite() {
         return 0.0;
@@ -208,7 +208,7 @@ fn nice(value: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|digit| digit * power).find(|&nice| nice >= value * 0.999).unwrap_or(power)
 }
 
-/// `12.3 ms`.
+/// Formats a time as `12.3 ms`.
 fn time(seconds: f64) -> String {
     let (value, unit) = match seconds {
         0.0 => return "0".to_owned(),

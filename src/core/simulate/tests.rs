@@ -332,7 +332,7 @@ fn a_model_without_towers_has_one_layout() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the run: it ends, all work is done once, no step beats a bound, and again gives the same.
+    /// Every run ends, all work is done once, no step beats a bound, and the same run gives the same again.
     #[test]
     fn work_is_conserved(
         data in 1_u32..4,

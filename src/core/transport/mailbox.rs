@@ -185,7 +185,7 @@ impl Mailbox {
 }
 
 impl Drop for Mailbox {
-    /// flume keeps queued messages until every sender is gone: drop them now, so that their credit returns.
+    /// Drops queued messages now, so that their credit returns: flume keeps them until every sender is gone.
     fn drop(&mut self) {
         self.receiver.drain();
         let mut sources = self.sender.shared.sources();

@@ -24,7 +24,7 @@ impl Draw {
         256.0 + 1024.0 * self.uniform() * self.uniform()
     }
 
-    /// Length of a sample, drawn again where it is more than `most`.
+    /// Draws the length of a sample, again where it is more than `most`.
     ///
     /// `sft`: log-normal, median 420, mean 690. `vlm`: 25 % text, 55 % one image, 20 % two to eight. `longtail`: Pareto
     /// with α = 0.9 from 400 tokens.
@@ -98,7 +98,7 @@ impl Arguments {
     }
 }
 
-/// Least, median and most.
+/// Returns the least, median and most.
 pub fn spread(mut rounds: Vec<f64>) -> [f64; 3] {
     rounds.sort_by(f64::total_cmp);
     [rounds[0], rounds[rounds.len() / 2], rounds[rounds.len() - 1]]

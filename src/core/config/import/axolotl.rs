@@ -185,7 +185,7 @@ fn order(sheet: &mut Sheet, is_streamed: bool) {
     );
 }
 
-/// `lr_groups`, whose modules are parts of names, as ratios to the learning rate.
+/// Translates `lr_groups`, whose modules are parts of names, as ratios to the learning rate.
 fn lr_ratios(groups: &Value, rate: Option<f64>) -> Result<Value, &'static str> {
     let rate = rate
         .filter(|rate| *rate > 0.0)
@@ -367,7 +367,7 @@ fn warmup(sheet: &mut Sheet) {
     );
 }
 
-/// FSDP as a level of ZeRO, and how many replicas there are.
+/// Translates FSDP as a level of ZeRO, and how many replicas there are.
 fn fsdp(sheet: &mut Sheet) {
     const REPLICAS: [&str; 2] = ["dp_replicate_size", "dp_shard_size"];
     if let Some(devices) = sheet.devices().filter(|_| REPLICAS.iter().any(|key| sheet.get(key).is_some())) {

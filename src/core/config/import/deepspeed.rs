@@ -24,7 +24,7 @@ struct Found {
 }
 
 impl Sheet {
-    /// FSDP, which shards weights as ZeRO does: by 2 it keeps them whole between forward and backward.
+    /// Translates FSDP, which shards weights as ZeRO does: by 2 it keeps them whole between forward and backward.
     pub fn fsdp(&mut self) {
         const FSDP: [&str; 3] = ["fsdp", "fsdp_config", "fsdp_version"];
         let is_off = |value: &Value| *value == Value::Bool(false) || value.as_str() == Some("");
@@ -42,7 +42,7 @@ impl Sheet {
         FSDP.iter().for_each(|key| self.arrived(key, ZERO));
     }
 
-    /// FSDP's offload, which `key` turns on.
+    /// Translates FSDP's offload, which `key` turns on.
     pub fn fsdp_offload(&mut self, key: &str) {
         if self.is_true(key) {
             self.set(&format!("{OFFLOAD}.to"), "cpu");

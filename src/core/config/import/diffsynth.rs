@@ -173,7 +173,7 @@ fn sizes(sheet: &mut Sheet, model: Option<&Named>) {
     model.packs(sheet, &[(frames, pixels)]);
 }
 
-/// Noise levels: a grid of 1000, shifted, and the weight of each.
+/// Translates noise levels: a grid of 1000, shifted, and the weight of each.
 fn levels(sheet: &mut Sheet, model: Option<&Named>) {
     sheet.set("train.loss.weight", "bell");
     let keys = ["min_timestep_boundary", "max_timestep_boundary"];

@@ -366,7 +366,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     sheet.settled(SAVES_MEMORY, &["gradient_checkpointing", "disable_gradient_checkpointing", "use_reentrant_gc"]);
 }
 
-/// Packed samples are counted in packs, as pretraining does unless told otherwise.
+/// Counts packed samples in packs, as pretraining does unless told otherwise.
 fn packing(sheet: &mut Sheet) {
     let is_pretraining = sheet.has_set("train.phase");
     let is_packed = match sheet.get("packing") {

@@ -320,7 +320,7 @@ fn learned(sheet: &mut Sheet, default: &str) {
     sheet.settled("token is the default of train.loss_weighting", &["acc_strategy"]);
 }
 
-/// Image tower and projector, which are frozen unless told otherwise.
+/// Translates the keys of the image tower and projector, which are frozen unless told otherwise.
 fn towers(sheet: &mut Sheet, sees: bool, has_adapters: bool) {
     if has_adapters && sheet.is_true("freeze_language_model") {
         let why = "the language model has no adapters there: move model.foundation.lora to model.image_encoder.lora";
@@ -407,7 +407,7 @@ fn adapters(sheet: &mut Sheet, has_adapters: bool) {
     );
 }
 
-/// Frozen weights of 4 and 8 bits beside adapters, as bitsandbytes rounds them.
+/// Translates frozen weights of 4 and 8 bits beside adapters, as bitsandbytes rounds them.
 fn quantization(sheet: &mut Sheet) {
     let bits = sheet.number("quant_bits");
     let is_known = sheet.is("quant_method", "bnb")

@@ -73,7 +73,7 @@ pub(super) fn evaluates_nothing(sheet: &Sheet) -> bool {
     sheet.is(key, "no") || sheet.get(key) == Some(&Value::Bool(false))
 }
 
-/// Held-out data, which is evaluated as often as a checkpoint is written unless a key says otherwise.
+/// Translates the keys of held-out data, which is evaluated as often as a checkpoint is written unless a key says otherwise.
 fn evaluation(sheet: &mut Sheet) {
     const RATIO: &str = "split_dataset_ratio";
     let key = strategy(sheet);

@@ -250,7 +250,7 @@ impl Sheet {
         number
     }
 
-    /// Learning rates and the like, which YAML takes for text where they are written `1e-5`.
+    /// Copies learning rates and the like, which YAML takes for text where they are written `1e-5`.
     pub fn copy_number(&mut self, theirs: &str, ours: &str) {
         let number = self.number(theirs);
         self.with(theirs, ours, |value| match number {

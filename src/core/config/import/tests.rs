@@ -232,7 +232,7 @@ fn optimizers_arrive() {
     }
 }
 
-/// transformers' keys of label smoothing and NEFTune, and PEFT's of LoRA+.
+/// The keys are transformers' of label smoothing and NEFTune, and PEFT's of LoRA+.
 #[test]
 fn methods_of_training_arrive_from_both() {
     let methods =
@@ -364,8 +364,8 @@ fn what_is_of_nobody_is_refused() {
     assert!(error.contains("base_model") && error.contains("model_name_or_path"), "{error}");
 }
 
-/// Stage of ZeRO and offload of the optimizer's state that come of DeepSpeed's config under `deepspeed: VALUE`, and what has no
-/// counterpart.
+/// Returns the stage of ZeRO and the offload of the optimizer's state that come of DeepSpeed's config under `deepspeed: VALUE`, and what
+/// has no counterpart.
 fn deepspeed(value: &str) -> (Value, Value, Vec<String>) {
     let imported = import(&format!("model_name_or_path: a/b\ndeepspeed: {value}\n")).unwrap();
     let node = json_of(&imported);

@@ -307,7 +307,7 @@ fn checkpoints(sheet: &mut Sheet) {
     });
 }
 
-/// Held-out data.
+/// Translates the keys of held-out data.
 fn evaluation(sheet: &mut Sheet) {
     if sheet.is_true("validation.enable") {
         let keys = ["validation.dataset", "validation.dataset_path"];

@@ -159,7 +159,7 @@ impl Sheet {
         self.copy_number("warmup_ratio", "train.warmup_ratio");
     }
 
-    /// AdamW with their defaults; its name is under `optimizer`.
+    /// Sets AdamW with their defaults; its name is under `optimizer`.
     pub fn optimizer(&mut self, optimizer: &str) {
         self.set("train.optimizer.weight_decay", 0.0);
         self.copy_number("weight_decay", "train.optimizer.weight_decay");
@@ -199,7 +199,7 @@ impl Sheet {
         self.arrived(key, "train.optimizer.type");
     }
 
-    /// Frozen weights of so many bits, of which `key` speaks: 4 by NF4, or 8.
+    /// Sets frozen weights of so many bits, of which `key` speaks: 4 by NF4, or 8.
     pub fn frozen_in(&mut self, bits: u32, doubled: bool, key: &str) {
         let precision = match (bits, doubled) {
             (4, true) => "nf4_double",

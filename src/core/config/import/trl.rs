@@ -220,7 +220,7 @@ fn model(sheet: &mut Sheet) {
     sheet.missing("put it into the model's folder, or set data.template", &["chat_template_path"]);
 }
 
-/// Frozen weights of 4 and 8 bits beside adapters, as bitsandbytes rounds them.
+/// Translates frozen weights of 4 and 8 bits beside adapters, as bitsandbytes rounds them.
 fn quantization(sheet: &mut Sheet) {
     let is_known = sheet.get("bnb_4bit_quant_type").is_none() || sheet.is("bnb_4bit_quant_type", "nf4");
     let doubled = sheet.is_true("use_bnb_nested_quant");

@@ -191,7 +191,7 @@ fn run(sheet: &mut Sheet) {
     );
 }
 
-/// W&B, which the first versions turned on unless told otherwise.
+/// Translates the keys of W&B, which the first versions turned on unless told otherwise.
 fn wandb(sheet: &mut Sheet) {
     let old = ["train.use_wandb", "train.wandb_project", "train.wandb_name"];
     let is_old = old.iter().any(|key| sheet.get(key).is_some());

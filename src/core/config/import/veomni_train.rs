@@ -160,7 +160,7 @@ fn optimizer(sheet: &mut Sheet) {
     }
 }
 
-/// Muon, with a rate and a decay of its own.
+/// Translates the keys of Muon, with a rate and a decay of its own.
 fn muon(sheet: &mut Sheet) {
     let key = |name: &str| format!("train.optimizer.{name}");
     sheet.optimizer_is("muon", &key("type"));

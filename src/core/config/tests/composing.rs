@@ -36,7 +36,7 @@ fn defaults_are_composed_and_chosen_from_the_command_line() {
     assert_eq!((config.model.image_encoder.recompute, config.model.foundation.freeze), (Recompute::All, None));
 }
 
-/// [`GOOD`] without a model of its own, under a `defaults` list.
+/// Returns [`GOOD`] without a model of its own, under a `defaults` list.
 fn built_in(defaults: &str) -> Bench {
     let text = GOOD.replace("{ load: MODEL, weights: random }", "{ tokenizer: MODEL, weights: random }");
     Bench::new(&format!("defaults: [{defaults}, _self_]\n{text}"))

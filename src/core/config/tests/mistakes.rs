@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Extra text, or overrides after `$ `; and what the error must say.
+/// Each case is extra text, or overrides after `$ `, and what the error must say.
 #[test]
 fn one_mistake_at_a_time() {
     let cases: &[(&str, &[&str])] = &[

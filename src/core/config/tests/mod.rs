@@ -68,7 +68,7 @@ impl Bench {
     }
 }
 
-/// [`GOOD`] with one more section or key.
+/// Returns [`GOOD`] with one more section or key.
 fn good_and(more: &str) -> String {
     format!("{GOOD}{more}")
 }

@@ -118,7 +118,7 @@ impl SoundChange<'_> {
         Ok(())
     }
 
-    /// `len` samples of a recording from a place by chance, or all that it has.
+    /// Reads `len` samples of a recording from a place by chance, or all that it has.
     fn noise(&self, path: &Path, (len, rate): (usize, u32), decoder: &dyn MediaDecoder) -> Result<Samples, DataError> {
         let fail = |reason: String| DataError::audio(path, reason);
         let locator = Locator::File(path.display().to_string());

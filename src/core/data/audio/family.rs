@@ -109,8 +109,8 @@ impl AudioFamily {
         }
     }
 
-    /// Consecutive states that become one token, by the projector of `config`, a `config.json`: its own `stack_factor` where
-    /// the model is put together from parts, else the family's.
+    /// Returns the number of consecutive states that become one token, by the projector of `config`, a `config.json`: its own
+    /// `stack_factor` where the model is put together from parts, else the family's.
     pub fn stack(self, config: &Json) -> usize {
         let projector = &config["audio_projector"];
         match projector["model_type"].is_string() {

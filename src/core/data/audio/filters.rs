@@ -15,7 +15,7 @@ pub struct Filter {
     pub weights: Vec<f32>,
 }
 
-/// `num_mels` filters over the `1 + n_fft / 2` bins of a spectrum.
+/// Makes `num_mels` filters over the `1 + n_fft / 2` bins of a spectrum.
 ///
 /// They are computed in float64 and rounded to float32, as `mel_filter_bank` of transformers is used.
 pub fn filters(num_mels: usize, n_fft: usize, rate: u32) -> Vec<Filter> {

@@ -28,7 +28,7 @@ impl GrootVersion {
         }
     }
 
-    /// NVIDIA's `model_type`.
+    /// Returns NVIDIA's `model_type`.
     pub fn model_type(self) -> &'static str {
         match self {
             Self::N1_6 => "Gr00tN1d6",

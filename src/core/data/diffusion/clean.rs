@@ -43,7 +43,7 @@ pub(super) fn cleaned(text: &str) -> String {
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Straight quotes, letters in place of ligatures and wide forms, and no control characters.
+/// Returns a text with straight quotes, letters in place of ligatures and wide forms, and no control characters.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -67,7 +67,7 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// Named entities and numbers of characters written out.
+/// Writes named entities and numbers of characters out as the characters.
 fn unescaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -15,7 +15,7 @@ const TEXT_ROWS: usize = 4;
 const TEXT: usize = 32;
 const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
-/// Qwen-Image in small: 4 layers of 4 heads, 16 wide.
+/// Returns the config of a small Qwen-Image: 4 layers of 4 heads, 16 wide.
 pub fn qwen_image() -> Json {
     json!({
         "_class_name": "QwenImageTransformer2DModel",
@@ -31,7 +31,8 @@ pub fn qwen_image() -> Json {
     })
 }
 
-/// Wan's picture to video in small: 4 layers of 3 heads, 24 wide. Channels are the noisy one, a mask and the condition.
+/// Returns the config of Wan's picture to video in small: 4 layers of 3 heads, 24 wide. Channels are the noisy one, a mask and the
+/// condition.
 pub fn wan() -> Json {
     json!({
         "_class_name": "WanTransformer3DModel",

@@ -113,8 +113,8 @@ fn write_part(dir: &Path, name: &str, scans: &[Vec<Scan>; 10], key: [u64; 2], co
     lines.flush()
 }
 
-/// Dark ink on light, slightly noisy paper: 1 to [`MAX_DIGITS`] digits roughly on one line of a canvas that is one or
-/// two lines higher and up to two digits wider.
+/// Draws dark ink on light, slightly noisy paper: 1 to [`MAX_DIGITS`] digits roughly on one line of a canvas that is one or two lines
+/// higher and up to two digits wider.
 fn picture(rng: &mut Rng, scans: &[Vec<Scan>; 10]) -> (GrayImage, String) {
     let side = (SIDE * SCALE) as i64;
     let num_digits = 1 + rng.below(MAX_DIGITS) as i64;

@@ -88,7 +88,7 @@ pub fn write_model(dir: &Path, size: &ModelSize) -> Result<(), DataError> {
     write_model_with(dir, size, &[])
 }
 
-/// [`write_model`] with a tokenizer of these merges, in the letters of [`byte_letters`].
+/// Works like [`write_model`], with a tokenizer of these merges, in the letters of [`byte_letters`].
 ///
 /// # Errors
 /// A file cannot be written.
@@ -205,7 +205,8 @@ pub(in crate::data) fn generation_config(tokens: &Tokens<'_>) -> Json {
     })
 }
 
-/// Byte-level BPE: a byte's value is its id, merges follow in their order. Without merges words need not be told apart.
+/// Returns a tokenizer of byte-level BPE: a byte's value is its id, merges follow in their order. Without merges words need not be told
+/// apart.
 pub(crate) fn tokenizer(tokens: &Tokens<'_>) -> Json {
     let spelled = byte_letters().into_iter().map(String::from).chain(tokens.merges.iter().map(|pair| pair.concat()));
     let vocab: Map<String, Json> = spelled.zip(0..).map(|(token, id): (String, u32)| (token, json!(id))).collect();
@@ -277,7 +278,7 @@ mod tests {
     use super::*;
     use crate::data::digits::{Digits, compose};
 
-    /// Input of `goldens/make.py`: `DIGITS_DIR=… cargo test write_for_goldens -- --ignored`.
+    /// Writes the input of `goldens/make.py`: `DIGITS_DIR=… cargo test write_for_goldens -- --ignored`.
     #[test]
     #[ignore = "writes the input of goldens/make.py"]
     fn write_for_goldens() {

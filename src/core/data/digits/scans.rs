@@ -18,7 +18,7 @@ pub struct Scans {
 }
 
 impl Scans {
-    /// 85 % of each digit's scans are for training, spread over the file, whose neighbors are of one hand.
+    /// Loads the scans. For training there are 85 % of each digit's, spread over the file, whose neighbors are of one hand.
     pub fn load() -> Self {
         let mut text = String::new();
         GzDecoder::new(CSV).read_to_string(&mut text).expect("the file is part of the program");

@@ -76,7 +76,7 @@ impl Columns {
         self.names().iter().any(|name| name == key)
     }
 
-    /// `[rows, width]` of float32, row-major; other numbers and truth values are converted.
+    /// Reads `[rows, width]` of float32, row-major; other numbers and truth values are converted.
     ///
     /// # Errors
     /// Named by the file and the column: it is missing, no column of numbers, or a row has another number of them.
@@ -96,7 +96,7 @@ impl Columns {
         })
     }
 
-    /// `width` real numbers a row.
+    /// Reads `width` real numbers a row.
     ///
     /// # Errors
     /// As [`Columns::numbers`].
@@ -111,7 +111,7 @@ impl Columns {
         })
     }
 
-    /// `width` whole numbers a row.
+    /// Reads `width` whole numbers a row.
     ///
     /// # Errors
     /// As [`Columns::numbers`].
@@ -184,7 +184,7 @@ impl Columns {
         self.reader.metadata().file_metadata().schema_descr().column(leaf).physical_type()
     }
 
-    /// Whole numbers that take four bytes, of which uint32 has no sign.
+    /// Reads whole numbers that take four bytes, of which uint32 has no sign.
     fn small(&self, leaf: usize, width: usize) -> Result<Vec<i64>, String> {
         let kind = self.reader.metadata().file_metadata().schema_descr().column(leaf).converted_type();
         let value = |it: i32| if kind == ConvertedType::UINT_32 { i64::from(it as u32) } else { i64::from(it) };
@@ -212,7 +212,7 @@ impl Columns {
         Ok(definitions.iter().map(|&level| (level == max_definition).then(|| values.next()).flatten()).collect())
     }
 
-    /// `width` values in each row, and no nulls.
+    /// Reads `width` values in each row, and no nulls.
     fn rows<T: DataType<T: HeapBytes>>(&self, leaf: usize, width: usize) -> Result<Vec<T::T>, String> {
         let Leaf { values, definitions, repetitions, max_definition } = self.read::<T>(leaf)?;
         if definitions.iter().any(|&level| level < max_definition) {

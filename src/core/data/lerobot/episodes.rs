@@ -62,7 +62,7 @@ impl Paths {
 }
 
 impl Episodes {
-    /// Of the set in `folder`.
+    /// Reads the episodes of the set in `folder`.
     ///
     /// # Errors
     /// Named by the file: missing or wrong; episodes that do not add up to what the info says.
@@ -89,7 +89,7 @@ impl Episodes {
     }
 }
 
-/// `meta/episodes.jsonl`, where each episode has files of its own.
+/// Reads `meta/episodes.jsonl`, where each episode has files of its own.
 fn of_lines(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
     let path = folder.join(EPISODES);
     let mut episodes = Episodes { described: vec![EPISODES.into()], ..Episodes::default() };
@@ -192,7 +192,7 @@ fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
     Ok(Episodes { list, files: files.list, videos: videos.list, described })
 }
 
-/// `chunk-*/file-*.parquet` below a folder, by name.
+/// Lists `chunk-*/file-*.parquet` below a folder, by name.
 ///
 /// # Errors
 /// The folder cannot be listed, or has none.

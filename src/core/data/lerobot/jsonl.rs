@@ -37,7 +37,7 @@ pub fn for_each_line(path: &Path, mut take: impl FnMut(Json) -> Result<(), Strin
     Ok(())
 }
 
-/// JSON as Python writes it: numbers that are not finite, which JSON has no words for, become `null`.
+/// Parses JSON as Python writes it: numbers that are not finite, which JSON has no words for, become `null`.
 ///
 /// # Errors
 /// It is no JSON.

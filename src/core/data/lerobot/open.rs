@@ -72,7 +72,7 @@ impl Set {
         Ok(())
     }
 
-    /// Frame `frame` of an episode, read by itself: for looking at single ones.
+    /// Reads frame `frame` of an episode by itself: for looking at single ones.
     ///
     /// # Errors
     /// As [`Set::open_block`]; or there is no such frame.
@@ -103,7 +103,7 @@ impl OpenBlock {
         self.before[episode - self.episodes.start]
     }
 
-    /// Sample `index`.
+    /// Returns sample `index`.
     pub fn step(&self, index: u64) -> Step {
         let (episode, frame) = self.place(index);
         let rows = self.files[&self.set.episodes.list[episode].file].clone();

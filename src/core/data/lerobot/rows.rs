@@ -46,7 +46,7 @@ impl Rows {
         })
     }
 
-    /// `[rows, width]` of a feature of numbers, row-major.
+    /// Returns `[rows, width]` of a feature of numbers, row-major.
     ///
     /// # Errors
     /// The file has no such column, or one of another kind; the error names both.

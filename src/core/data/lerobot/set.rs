@@ -182,7 +182,7 @@ impl Set {
     }
 }
 
-/// Whole files of rows, as few as have enough frames of these episodes, or of all. Episodes of one file follow one another.
+/// Returns whole files of rows, as few as have enough frames of these episodes, or of all. Episodes of one file follow one another.
 fn extents(folder: &Path, episodes: &Episodes, chosen: Option<&[bool]>) -> Vec<Extent> {
     let bytes = |file: usize| std::fs::metadata(folder.join(&episodes.files[file])).map_or(0, |it| it.len());
     let mut extents: Vec<Extent> = Vec::new();

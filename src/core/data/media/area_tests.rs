@@ -2,7 +2,7 @@ use image::RgbImage;
 
 use super::resize_area;
 
-/// Smooth waves and hard edges, as the script makes them.
+/// Draws smooth waves and hard edges, as the script makes them.
 fn picture([width, height, seed]: [u32; 3]) -> RgbImage {
     RgbImage::from_fn(width, height, |x, y| {
         let value = [x * 7 + y * seed, x * y + 31 * seed, ((x / 5 + y / 3) % 2) * 200 + 20];

@@ -77,7 +77,7 @@ impl Eagle {
         })
     }
 
-    /// Height and width after resizing: `smart_resize` of the reference, which rounds before it compares with the range.
+    /// Returns height and width after resizing: `smart_resize` of the reference, which rounds before it compares with the range.
     fn size(&self, (width, height): (usize, usize)) -> Result<(usize, usize), String> {
         let (h, w) = (height as f64, width as f64);
         expect_aspect(width, height)?;

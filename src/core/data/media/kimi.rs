@@ -79,7 +79,7 @@ impl Kimi {
         })
     }
 
-    /// `navit_resize` of transformers.
+    /// Computes the sizes as `navit_resize` of transformers does.
     fn sizes(&self, (width, height): (usize, usize), max_patches: usize) -> Sizes {
         let patch = self.cut.patch_size;
         let count = ((height / patch).max(1) * (width / patch).max(1)) as f64;
@@ -124,7 +124,7 @@ fn refused(settings: &Settings) -> Option<String> {
     Some(format!("timestamp_mode of the preprocessor config is {mode:?}; only {TIMES:?} is supported"))
 }
 
-/// `00:01:02.500`.
+/// Formats a time as `00:01:02.500`.
 fn clock(seconds: f64) -> String {
     let whole = seconds as u64;
     let (hours, minutes, rest) = (whole / 3600 % 24, whole / 60 % 60, whole % 60);

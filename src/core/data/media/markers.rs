@@ -22,7 +22,7 @@ impl Markers {
         &self.0[kind as usize]
     }
 
-    /// These, with another marker for `kind`.
+    /// Returns these markers with another marker for `kind`.
     pub fn with(mut self, kind: MediaKind, marker: Marker) -> Self {
         self.0[kind as usize] = marker;
         self

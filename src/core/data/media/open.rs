@@ -127,7 +127,7 @@ pub fn open_crop(media_dir: &Path, vision: &Json) -> Result<Box<dyn MediaProcess
     Ok(Box::new(crop(settings, limits, vision, (patch_size, of_tower, 1), &words)?))
 }
 
-/// Mean and standard deviation of the colors that the preprocessor config in `media_dir` takes from pictures and divides them by.
+/// Returns mean and standard deviation of the colors that the preprocessor config in `media_dir` takes from pictures and divides them by.
 ///
 /// # Errors
 /// The file is wrong.

@@ -94,7 +94,7 @@ impl Qwen {
         Self { clock: Some(clock), ..self }
     }
 
-    /// Height and width of a video's frames.
+    /// Returns height and width of a video's frames.
     fn frame_size(&self, video: &Video) -> Result<(usize, usize), String> {
         let ((width, height), num_frames) = (video.dimensions(), video.frames.len());
         let temporal = self.video.temporal_patch_size;

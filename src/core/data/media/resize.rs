@@ -9,8 +9,8 @@ use image::RgbImage;
 use super::patches::CHANNELS;
 use super::settings::Filter;
 
-/// Bicubic with anti-aliasing, as torchvision does for bytes: widths first. Returns [height, width, 3]: the picture itself where it
-/// has that size.
+/// Resizes a picture bicubically with anti-aliasing, as torchvision does for bytes: widths first. Returns [height, width, 3]: the picture
+/// itself where it has that size.
 ///
 /// # Errors
 /// The reason: the resizer does not take these sizes.

@@ -162,13 +162,13 @@ fn seconds(total: usize, fps: f64, max_frames: usize) -> Vec<usize> {
     (0..max_frames).map(|at| tenth(place(at))).collect()
 }
 
-/// `torch.arange(from, total, step).int()`, which computes in float32.
+/// Returns `torch.arange(from, total, step).int()`, which computes in float32.
 fn steps(from: f64, total: usize, step: f64) -> Vec<usize> {
     let len = ((total as f64 - from) / step).ceil() as usize;
     (0..len).map(|index| ((from + step * index as f64) as f32 as usize).min(total - 1)).collect()
 }
 
-/// `numpy.linspace(0, total - 1, num).round()`.
+/// Returns `numpy.linspace(0, total - 1, num).round()`.
 fn ends(total: usize, num: usize) -> Vec<usize> {
     let last = total.saturating_sub(1) as f64;
     let step = last / num.saturating_sub(1).max(1) as f64;

@@ -233,7 +233,7 @@ impl Settings {
         self.image_std.or(self.default_color.map(|color| color.1)).unwrap_or(CLIP.1)
     }
 
-    /// Factor before normalization.
+    /// Returns the factor before normalization.
     pub fn rescale_factor(&self) -> f32 {
         self.rescale_factor.unwrap_or(1.0 / 255.0)
     }
@@ -317,7 +317,7 @@ impl Settings {
         self.sides().longest_edge
     }
 
-    /// Side of a tile.
+    /// Returns the side of a tile.
     pub fn max_image_size(&self) -> Option<usize> {
         match &self.max_image_size {
             Some(Size::Side(side)) => Some(*side),
@@ -326,7 +326,7 @@ impl Settings {
         }
     }
 
-    /// Most patches on one side of a picture.
+    /// Returns the most patches on one side of a picture.
     pub fn max_side_patches(&self) -> Option<usize> {
         self.sides().max_height.or(self.patch_limit_on_one_side)
     }

@@ -30,7 +30,7 @@ impl Plan {
         ((length / divisor as f64).round_ties_even() as usize * divisor).max(divisor)
     }
 
-    /// `find_best_resize` of transformers: height and width.
+    /// Computes height and width as `find_best_resize` of transformers does.
     fn fitted(&self, (mut height, mut width): (f64, f64), enlarges: bool) -> (usize, usize) {
         if enlarges || height * width > (self.side * self.side) as f64 {
             let shape = width / height;

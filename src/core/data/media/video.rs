@@ -17,7 +17,7 @@ pub struct Video {
 }
 
 impl Video {
-    /// `taken` of `total` frames that were filmed at `fps`.
+    /// Creates a video of `taken` of the `total` frames that were filmed at `fps`.
     pub fn new(frames: Vec<RgbImage>, taken: &[usize], total: usize, fps: f64) -> Self {
         let times = taken.iter().map(|&index| index as f64 / fps).collect();
         Self { frames, times, fps: taken.len() as f64 / total as f64 * fps }

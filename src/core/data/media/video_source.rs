@@ -121,7 +121,7 @@ pub fn in_folder(folder: &Path) -> Result<Vec<Locator>, DataError> {
     Ok(files)
 }
 
-/// `frame2` before `frame10`.
+/// Compares names so that `frame2` comes before `frame10`.
 pub fn natural(left: &str, right: &str) -> Ordering {
     let digits = |text: &str| text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (mut a, mut b) = (left, right);

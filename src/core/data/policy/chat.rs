@@ -56,7 +56,7 @@ impl Chat {
     }
 }
 
-/// Small letters, digits, underscores and spaces alone.
+/// Reduces a task to small letters, digits, underscores and spaces.
 fn formal(task: &str) -> String {
     task.to_lowercase().chars().filter(|it| it.is_alphanumeric() || it.is_whitespace() || *it == '_').collect()
 }

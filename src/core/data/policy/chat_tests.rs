@@ -41,7 +41,7 @@ fn config(folder: &Path) -> Json {
     })
 }
 
-/// lerobot's processor files with the golden's statistics.
+/// Writes lerobot's processor files with the golden's statistics.
 fn write_processor(folder: &Path, change: &dyn Fn(&mut Json)) {
     let stats = golden()["stats"].clone();
     let tensors: Vec<(String, Vec<u8>, usize)> = stats

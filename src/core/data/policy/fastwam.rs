@@ -125,8 +125,8 @@ impl Frames {
     }
 }
 
-/// `[rows, columns, 3]`, from -1 to 1: a picture at another size, as torch interpolates bilinearly with antialiasing, columns first, in
-/// float32 from values of 0 to 1.
+/// Returns `[rows, columns, 3]`, from -1 to 1: a picture at another size, as torch interpolates bilinearly with antialiasing, columns
+/// first, in float32 from values of 0 to 1.
 pub(super) fn smoothed(picture: &RgbImage, rows: usize, columns: usize) -> Vec<f32> {
     let (width, height) = (picture.width() as usize, picture.height() as usize);
     let values: Vec<f32> = picture.as_raw().iter().map(|&byte| f32::from(byte) / 255.0).collect();
@@ -135,7 +135,7 @@ pub(super) fn smoothed(picture: &RgbImage, rows: usize, columns: usize) -> Vec<f
     down.iter().map(|value| value * 2.0 - 1.0).collect()
 }
 
-/// `[N, old, C]` to `[N, new, C]`: triangles as wide as what is made smaller.
+/// Resizes `[N, old, C]` to `[N, new, C]` with triangles as wide as what is made smaller.
 fn blend(values: &[f32], [n, old, c]: [usize; 3], new: usize) -> Vec<f32> {
     if old == new {
         return values.to_vec();

@@ -115,7 +115,7 @@ pub fn check_restored(step: &str, config: &Json) -> Result<(), String> {
     same("action_decode_transform", Json::Null)
 }
 
-/// Absent is as `value`.
+/// Checks that a key has this value; an absent key counts as `value`.
 fn expect(step: &str, config: &Json, key: &str, value: &Json) -> Result<(), String> {
     match config.get(key).is_none_or(|own| own == value) {
         true => Ok(()),

@@ -90,7 +90,8 @@ pub fn bounds(all: &Stats, relative: [Vec<f32>; 2], mask: &[bool]) -> Result<Sta
     Ok(stats)
 }
 
-/// `raw_stats` and `modality_config` of lerobot's steps; null where actions are not relative. `stats` are as [`bounds`] makes them.
+/// Returns `raw_stats` and `modality_config` of lerobot's steps; null where actions are not relative. `stats` are as [`bounds`] makes
+/// them.
 pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> [Json; 2] {
     if !spec.relative {
         return [Json::Null, Json::Null];

@@ -42,7 +42,7 @@ pub fn item(picture: &RgbImage, spec: &PictureSpec) -> Media {
     Media { tower: Tower::Vision, grid, num_features, pixels }
 }
 
-/// `[3, rows, columns]` of values from -1 to 1: the picture as large as it fits, in the middle or at the bottom right, with black
+/// Returns `[3, rows, columns]` of values from -1 to 1: the picture as large as it fits, in the middle or at the bottom right, with black
 /// around it. Resized as torch interpolates bilinearly, without smoothing, from values of 0 to 1.
 fn fitted(picture: &RgbImage, rows: usize, columns: usize, in_corner: bool) -> Vec<f32> {
     let (width, height) = (picture.width() as usize, picture.height() as usize);

@@ -225,7 +225,7 @@ impl PolicyMaker {
         }
     }
 
-    /// Normalized actions and their weights in the loss, `[H, max_action_dim]` each.
+    /// Returns normalized actions and their weights in the loss, `[H, max_action_dim]` each.
     fn targets(
         &self,
         spec: &SampleSpec,

@@ -49,7 +49,7 @@ pub(super) fn config() -> Json {
     })
 }
 
-/// SmolVLA with pictures of as many pixels, of which four patches of 7 become one feature.
+/// Returns the config of SmolVLA with pictures of as many pixels, of which four patches of 7 become one feature.
 fn smolvla() -> Json {
     let mut config = config();
     config["type"] = "smolvla".into();

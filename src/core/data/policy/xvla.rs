@@ -163,8 +163,8 @@ fn note(vision: &Json, text: &Json) -> Option<String> {
     Some(format!("X-VLA is trained without the dropout of its transformer (0.1 in lerobot){of_config}"))
 }
 
-/// `[3, rows, columns]`: the picture normalized and as large as it fits, at the lower right, with zeros around it. Resized as torch
-/// interpolates bilinearly, without smoothing.
+/// Returns `[3, rows, columns]`: the picture normalized and as large as it fits, at the lower right, with zeros around it. Resized as
+/// torch interpolates bilinearly, without smoothing.
 fn fitted(picture: &RgbImage, rows: usize, columns: usize) -> Vec<f32> {
     let (width, height) = (picture.width() as usize, picture.height() as usize);
     let ratio = (width as f64 / columns as f64).max(height as f64 / rows as f64);

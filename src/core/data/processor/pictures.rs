@@ -107,7 +107,7 @@ impl Processor {
         Ok(fitting)
     }
 
-    /// Many large pictures would take much memory before their sample turned out to be too long: their headers say so.
+    /// Checks a sample's pictures by their headers: many large ones would take much memory before their sample turned out to be too long.
     fn check_images(
         &self,
         text: &str,

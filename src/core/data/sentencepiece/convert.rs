@@ -73,7 +73,7 @@ fn write_blanks(model: &mut Model, prefix: bool) {
     }
 }
 
-/// Control and user-defined pieces, and tokens that the folder adds: those of a row that the model has take its place.
+/// Returns control and user-defined pieces, and tokens that the folder adds: those of a row that the model has take its place.
 fn with_added(pieces: &mut Vec<SentencePiece>, config: &Json, added: &Json) -> Result<Vec<Json>, String> {
     let token = |id: usize, content: &str, special: bool| {
         json!({

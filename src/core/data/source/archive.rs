@@ -193,7 +193,7 @@ fn trim(mut name: Vec<u8>) -> Vec<u8> {
     name
 }
 
-/// `path` and `size` of extended headers: records `LENGTH KEY=VALUE\n`.
+/// Reads `path` and `size` of extended headers: records `LENGTH KEY=VALUE\n`.
 fn pax(bytes: &[u8]) -> (Option<Vec<u8>>, Option<u64>) {
     let (mut name, mut size, mut rest) = (None, None, bytes);
     while let Some(space) = rest.iter().position(|&byte| byte == b' ') {

@@ -118,7 +118,7 @@ impl<'a> Reader<'a> {
         Ok(Json::Object(found))
     }
 
-    /// Text that is not marked as such, or a file.
+    /// Returns text that is not marked as such, or a file.
     fn text_or_file(&mut self, bytes: &[u8], column: &str) -> Json {
         match std::str::from_utf8(bytes) {
             Ok(text) => text.into(),

@@ -51,7 +51,7 @@ impl Blob {
         }
     }
 
-    /// Exactly `len` bytes.
+    /// Reads exactly `len` bytes.
     ///
     /// # Errors
     /// The end comes before, which is seen before memory is taken; it cannot be read.
@@ -81,7 +81,7 @@ impl Blob {
         }
     }
 
-    /// [`Blob::read_at`] for bytes of which the next ones will be asked soon.
+    /// Works like [`Blob::read_at`] for bytes of which the next ones will be asked soon.
     ///
     /// # Errors
     /// Fails as [`Blob::read_at`] does.

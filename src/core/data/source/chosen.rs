@@ -14,7 +14,7 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// `most` samples of a set of `of`, or all where it has no more; `None`: all.
+    /// Chooses `most` samples of a set of `of`, or all where it has no more; `None`: all.
     pub fn new(most: Option<u64>, select: Select, of: u64) -> Self {
         Self { count: most.map_or(of, |most| most.max(1).min(of)), of, select }
     }
@@ -43,7 +43,7 @@ impl Chosen {
         (u128::from(part) * u128::from(self.of) / u128::from(self.count)) as u64
     }
 
-    /// Chosen samples before a place in the set.
+    /// Returns the number of chosen samples before a place in the set.
     pub fn before(self, place: u64) -> u64 {
         if self.is_begin() {
             return place.min(self.count);

@@ -27,7 +27,7 @@ pub struct TokenPiece {
 }
 
 impl TokenPiece {
-    /// Piece `index` of as many as are needed for at most `max_tokens` each: all alike but for one token.
+    /// Returns piece `index` of as many as are needed for at most `max_tokens` each: all alike but for one token.
     pub fn of(mut ids: Vec<i64>, index: u64, max_tokens: u64) -> Self {
         let (len, num) = (ids.len() as u128, u128::from(num_token_pieces(ids.len() as u64, max_tokens)));
         let at = |index: u64| (len * u128::from(index) / num) as usize;
@@ -42,7 +42,7 @@ pub fn num_token_pieces(num_tokens: u64, max_tokens: u64) -> u64 {
 }
 
 impl TextPiece {
-    /// Piece `index` of `num`.
+    /// Returns piece `index` of `num`.
     pub fn of(text: &str, index: u64, num: u64) -> Self {
         let (from, to) = (cut(text, index as usize, num as usize), cut(text, index as usize + 1, num as usize));
         Self { text: text[from..to].to_owned(), begins: index == 0, ends: index + 1 == num }

@@ -109,7 +109,7 @@ pub fn mapped(record: &Record, map: &FieldMap) -> Result<Map<String, Json>, Data
     Ok(Map::from_iter([("messages".to_owned(), messages), ("images".to_owned(), Json::Array(images))]))
 }
 
-/// `jpg`, `jpg,png` (the first that is there), `json[key][0]`.
+/// Returns the value of a place such as `jpg`, `jpg,png` (the first that is there) or `json[key][0]`.
 fn value(record: &Record, place: &str) -> Option<Json> {
     place.split([',', ';']).map(str::trim).find_map(|place| {
         let (member, path) = place.split_at(place.find('[').unwrap_or(place.len()));

@@ -219,7 +219,7 @@ impl Head {
     }
 }
 
-/// `count` numbers of `N` bytes.
+/// Reads `count` numbers of `N` bytes.
 fn numbers<const N: usize>(blob: &Blob, offset: u64, count: u64) -> Result<Vec<[u8; N]>, String> {
     let bytes = blob.read_at(offset, count as usize * N).map_err(|error| error.to_string())?;
     Ok(bytes.as_chunks::<N>().0.to_vec())

@@ -197,7 +197,7 @@ impl RecordLayout {
         }
     }
 
-    /// Something that a chat template renders.
+    /// Returns whether records have something that a chat template renders.
     pub fn is_conversation(&self) -> bool {
         !self.is_text() && !matches!(self, Self::Packed | Self::Captioned | Self::Steps)
     }

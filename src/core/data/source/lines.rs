@@ -28,7 +28,7 @@ enum Kind {
 }
 
 impl Lines {
-    /// JSON lines, or an array if the first letter is `[`.
+    /// Opens JSON lines, or an array if the first letter is `[`.
     ///
     /// # Errors
     /// The reason: the file cannot be read, or is neither.

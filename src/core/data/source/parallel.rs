@@ -12,7 +12,7 @@ const MAX_THREADS: usize = 16;
 /// Fewer are counted without a bar.
 const MANY: usize = 32;
 
-/// `work` of each item, in their order, by several threads; with a bar where there are many.
+/// Returns the result of `work` for each item, in their order, by several threads; with a bar where there are many.
 pub fn in_parallel<T: Sync, R: Send>(items: &[T], what: &'static str, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let bar = match items.len() >= MANY && std::io::stderr().is_terminal() {
         true => ProgressBar::new(items.len() as u64).with_message(what),

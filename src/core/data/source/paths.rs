@@ -238,7 +238,7 @@ fn has_glob(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// `a-{00..02}.tar` and `{a,b}.tar` written out, as a shell does.
+/// Expands `a-{00..02}.tar` and `{a,b}.tar`, as a shell does.
 ///
 /// # Errors
 /// The reason: a range cannot be read, or there would be too many names.

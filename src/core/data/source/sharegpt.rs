@@ -149,7 +149,7 @@ pub fn name_files(record: &mut Map<String, Json>) {
     }
 }
 
-/// `{"name": …, "arguments": …}` or a list of these, as text, and the thought that stands before them in `<think>`.
+/// Reads `{"name": …, "arguments": …}` or a list of these, as text, and the thought that stands before them in `<think>`.
 fn calls(content: &Json) -> Option<(String, Json)> {
     let (thought, value) = match content {
         Json::String(text) => match text.split_once("</think>") {

@@ -75,7 +75,7 @@ impl Inputs {
         self.files.iter().zip(self.before.windows(2).map(|around| around[1] - around[0]))
     }
 
-    /// Sample `index` of all, and what its files are relative to.
+    /// Reads sample `index` of all, and what its files are relative to.
     ///
     /// # Errors
     /// It cannot be read, or is damaged: it is named by its place.
@@ -84,13 +84,13 @@ impl Inputs {
         Ok((source.read(index)?, source.base()))
     }
 
-    /// Sample `index`, and why it cannot be used.
+    /// Returns the error of sample `index`, and why it cannot be used.
     pub fn bad(&self, index: u64, reason: String) -> BadSample {
         let (source, index) = self.place(index);
         source.bad(index, reason)
     }
 
-    /// Sample `index`, which is skipped because of `error`.
+    /// Returns the error of sample `index`, which is skipped because of `error`.
     pub fn refused(&self, index: u64, error: &DataError) -> BadSample {
         let (source, index) = self.place(index);
         source.refused(index, error)

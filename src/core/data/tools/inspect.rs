@@ -220,7 +220,7 @@ fn said_with_label(answer: &Labeled) -> Vec<(String, String)> {
     offered(&answer.conversation).into_iter().chain(turns).collect()
 }
 
-/// Sample `index`, its pictures decoded; with a maker as the model reads it.
+/// Reads sample `index`, with its pictures decoded; with a maker as the model reads it.
 ///
 /// # Errors
 /// It cannot be used.

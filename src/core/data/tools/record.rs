@@ -209,7 +209,7 @@ impl Files<'_> {
         })
     }
 
-    /// Something that is not looked into.
+    /// Copies a file that is not looked into.
     fn other(&mut self, index: usize, locator: &Locator) -> Result<Json, DataError> {
         let bytes = locator.read(self.base)?.into_owned();
         if bytes.is_empty() {

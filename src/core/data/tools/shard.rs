@@ -106,7 +106,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     replace_shared(path, bytes, 0o666).map_err(|error| DataError::write(path, error))
 }
 
-/// `{index}_{basename}` with what a tar, a key and a URL may hold: the end of the name is kept, for its extension.
+/// Returns `{index}_{basename}` with what a tar, a key and a URL may hold: the end of the name is kept, for its extension.
 pub fn member_name(index: usize, frame: Option<usize>, name: &str) -> String {
     const KEPT: usize = 48;
     let base = name.rsplit(['/', '\\']).next().unwrap_or_default();

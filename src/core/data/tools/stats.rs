@@ -66,7 +66,7 @@ impl Histogram {
         0
     }
 
-    /// Lowest number, highest number and count of up to `num` bins of equal width, from the smallest number to the largest.
+    /// Returns lowest number, highest number and count of up to `num` bins of equal width, from the smallest number to the largest.
     pub fn bins(&self, num: u64) -> Vec<(u64, u64, u64)> {
         let Some((&min, _)) = self.0.first_key_value() else { return Vec::new() };
         let width = (self.max() - min + 1).div_ceil(num.max(1));

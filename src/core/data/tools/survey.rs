@@ -91,7 +91,7 @@ impl Survey {
     }
 }
 
-/// `94 of 3,000 samples (3.1 %) are longer than 86 tokens`; `of` samples were looked at, `all` there are.
+/// Returns `94 of 3,000 samples (3.1 %) are longer than 86 tokens`; `of` samples were looked at, `all` there are.
 pub fn too_long_text(too_long: u64, of: u64, all: u64, max_tokens: usize) -> String {
     let share = 100.0 * too_long as f64 / of.max(1) as f64;
     let is = if too_long == 1 { "is" } else { "are" };

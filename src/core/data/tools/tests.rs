@@ -24,7 +24,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Twenty pictures with a question; the fourth is no picture, the seventh line no JSON.
+    /// Makes twenty pictures with a question; the fourth is no picture, the seventh line no JSON.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         compose(&dir.path().join("data"), &Digits { seed: 4, num_train: 20, num_held_out: 1 }).unwrap();

@@ -30,15 +30,15 @@ pub(super) type Scalars<'a> = [(Cow<'a, str>, f64)];
 
 /// A place that a run is written to.
 pub(super) trait Tracker {
-    /// `is_whole`: nothing more comes of this step.
+    /// Writes numbers of a step; `is_whole`: nothing more comes of this step.
     fn scalars(&mut self, step: u64, scalars: &Scalars<'_>, is_whole: bool) -> Result<(), ObserveError>;
 
     fn table(&mut self, step: u64, key: &str, columns: &[&str], rows: &[Vec<String>]) -> Result<(), ObserveError>;
 
-    /// `size`: width and height of the picture.
+    /// Writes a picture; `size`: its width and height.
     fn picture(&mut self, step: u64, key: &str, size: (u32, u32), png: &[u8]) -> Result<(), ObserveError>;
 
-    /// Resident bytes of the run's processes on this host.
+    /// Writes the resident bytes of the run's processes on this host.
     fn memory(&mut self, step: u64, bytes: u64) -> Result<(), ObserveError>;
 
     /// Keeps copies of `files`, each with its name, and says that the run has ended.

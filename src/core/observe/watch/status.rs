@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAX_POINTS: usize = 1000;
 
 impl Board {
-    /// State of the run, of its pools and of every actor. Times in seconds, sizes in bytes.
+    /// Returns the state of the run, of its pools and of every actor. Times are in seconds, sizes in bytes.
     pub fn status(&self) -> Value {
         let info = &self.info;
         let last = self.steps.back();
@@ -113,7 +113,7 @@ impl Board {
     }
 }
 
-/// NaN where nothing is known.
+/// Returns the bytes of tensors; NaN where nothing is known.
 fn bytes(memory: Option<MemoryReport>) -> f64 {
     memory.map_or(f64::NAN, |memory| memory.total() as f64)
 }

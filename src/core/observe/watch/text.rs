@@ -180,12 +180,12 @@ fn number(value: &Value) -> String {
     value.as_f64().map_or("-".into(), precise)
 }
 
-/// 0.1234, 950, 12.3k, 4.56M.
+/// Formats a number: 0.1234, 950, 12.3k, 4.56M.
 fn precise(value: f64) -> String {
     if value.abs() >= 100.0 { figures::compact(value) } else { format!("{value:.4}") }
 }
 
-/// Eight heights of a character, of `width` characters at most.
+/// Draws a curve in eight heights of a character, of `width` characters at most.
 fn curve(values: &[f64], width: usize) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let every = values.len().div_ceil(width.max(1));

@@ -90,7 +90,7 @@ impl Board {
     }
 }
 
-/// `encode unit 3.1`, `idle`.
+/// Returns the name of a span, such as `encode unit 3.1` or `idle`.
 pub(super) fn name(span: &TraceSpan) -> String {
     let wait = if span.activity.is_busy() { "" } else { "waits for " };
     match span.index {

@@ -42,7 +42,7 @@ pub struct SceneLayout {
 }
 
 impl SceneLayout {
-    /// Layout `index` of a part; every color is named as often.
+    /// Draws layout `index` of a part; every color is named as often.
     pub fn draw(seed: u64, part: Part, index: u64) -> Self {
         let numbers = Counter::new(&[seed, part as u64, index]);
         let between = |number: u64, edge: f64| edge + (1.0 - 2.0 * edge) * numbers.unit(number);

@@ -41,7 +41,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// NumPy's code (`<f4`) or its name (`float32`).
+    /// Parses NumPy's code (`<f4`) or its name (`float32`).
     ///
     /// # Errors
     /// The reason: another type, or the other byte order.

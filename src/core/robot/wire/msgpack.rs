@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         text.map(Value::Text).map_err(|_| "text is not valid UTF-8".to_owned())
     }
 
-    /// Room for `len` values: a value takes a byte at least.
+    /// Checks that there is room for `len` values: a value takes a byte at least.
     fn room(&self, len: usize, depth: usize) -> Result<usize, String> {
         if depth >= MAX_DEPTH {
             return Err(format!("lists and maps are nested more than {MAX_DEPTH} deep"));

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Least bottleneck over every way to cut.
+    /// Returns the least bottleneck over every way to cut.
     fn best_bottleneck(weights: &[u64], max_chunks: usize) -> u64 {
         if max_chunks == 1 || weights.len() <= 1 {
             return weights.iter().sum();

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Least sum of the costliest of each row over every way of making rows.
+    /// Returns the least sum of the costliest of each row over every way of making rows.
     fn best(costs: &mut Vec<u64>, width: usize) -> u64 {
         let Some(last) = costs.pop() else { return 0 };
         let least = (0..1_u32 << costs.len())

@@ -10,7 +10,7 @@ fn spec() -> PlanSpec {
     of_encoders(4, LANES)
 }
 
-/// 32 units of 1 to 9 patches on 16 lanes, planned for `workers` in turns.
+/// Plans 32 units of 1 to 9 patches on 16 lanes, planned for `workers` in turns.
 fn plan(step: u64, workers: &[u32]) -> StepPlan {
     let unit = |index: u32| {
         let grid = Grid { t: 1, h: 1, w: 1 + (index * 7 + step as u32) % 9 };

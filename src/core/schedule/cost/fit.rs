@@ -90,7 +90,7 @@ impl Fit {
         Some(self.ridge(&scale, variance / self.weight))
     }
 
-    /// Least squares plus `weight` times the squared distance from the prior, each coefficient by its `scale`.
+    /// Minimizes the squared errors plus `weight` times the squared distance from the prior, each coefficient by its `scale`.
     fn ridge(&self, scale: &[f64; 3], weight: f64) -> [f64; 3] {
         let prior = self.scaled_prior();
         let mut square = [[0.0; 3]; 3];
@@ -181,7 +181,7 @@ mod tests {
         values(work).iter().zip(coefficients).map(|(x, coefficient)| x * coefficient).sum()
     }
 
-    /// Work of steps: samples of many lengths.
+    /// Generates the work of steps: samples of many lengths.
     fn works() -> impl Strategy<Value = Vec<Work>> {
         let step = prop::collection::vec(10_u32..6000, 2..20).prop_map(|lengths| {
             let cost = CostModel::decoder(1);
@@ -204,7 +204,7 @@ mod tests {
         fit
     }
 
-    /// Largest relative error of predictions.
+    /// Returns the largest relative error of predictions.
     fn error(fit: &Fit, works: &[Work], coefficients: [f64; 3]) -> f64 {
         let of = |work: &Work| fit.seconds(*work).unwrap() / seconds(*work, coefficients) - 1.0;
         works.iter().map(|work| of(work).abs()).fold(0.0, f64::max)

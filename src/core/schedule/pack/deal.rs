@@ -147,8 +147,8 @@ mod tests {
         assert!(deal(&samples(&[(5, 0); 5]), PackLimits::tokens(20), CostModel::decoder(2), 2, 3).is_none());
     }
 
-    /// Pareto of exponent 0.9 from 400 tokens, as many as fill 97 % of four packs of 32,768 on each of 64 replicas: many are
-    /// longer than half a pack.
+    /// The lengths are Pareto of exponent 0.9 from 400 tokens, as many as fill 97 % of four packs of 32,768 on each of 64 replicas: many
+    /// are longer than half a pack.
     #[test]
     fn long_samples_are_dealt_evenly() {
         let (mut state, mut room) = (1_u64, 64 * 4 * 32_768 * 97 / 100);

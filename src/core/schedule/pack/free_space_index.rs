@@ -56,7 +56,7 @@ impl FreeSpaceIndex {
         self.search(1, self.num_leaves, 0, size.tokens as usize, [size.images, size.visual_tokens, 1])
     }
 
-    /// Below `node`, which spans `width` leaves from `start`; not before `from`.
+    /// Searches below `node`, which spans `width` leaves from `start`; not before `from`.
     fn search(&self, node: usize, width: usize, start: usize, from: usize, need: FreeSpace) -> Option<u32> {
         if start + width <= from || !has(&self.most[node], &need) {
             return None;

@@ -213,7 +213,7 @@ mod tests {
         packs
     }
 
-    /// Least number of packs over every assignment.
+    /// Returns the least number of packs over every assignment.
     fn best_count(lengths: &[u32], max_tokens: u32, packs: &mut Vec<u32>) -> usize {
         let Some((&length, rest)) = lengths.split_first() else { return packs.len() };
         packs.push(length);

@@ -133,7 +133,7 @@ mod tests {
         lengths.iter().enumerate().map(sample).collect()
     }
 
-    /// Least number of bins over every assignment.
+    /// Returns the least number of bins over every assignment.
     fn best_count(lengths: &[u32], limits: PackLimits, bins: &mut Vec<(u32, usize)>) -> usize {
         let Some((&length, rest)) = lengths.split_first() else { return bins.len() };
         let mut best = usize::MAX;

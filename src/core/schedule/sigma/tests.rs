@@ -16,7 +16,7 @@ fn logit(x: f64) -> f64 {
     (x / (1.0 - x)).ln()
 }
 
-/// P(f ≤ x) for the falling function `f` of an even number.
+/// Returns P(f ≤ x) for the falling function `f` of an even number.
 fn falling(f: impl Fn(f64) -> f64, x: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..50 {

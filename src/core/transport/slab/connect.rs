@@ -235,7 +235,7 @@ fn say(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// False where nothing came before the deadline.
+/// Returns false where nothing came before the deadline.
 fn wait_readable(socket: &impl std::os::fd::AsFd, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -207,7 +207,7 @@ mod tests {
             prop_assert_eq!(Contents::read(&words, bytes), Ok(contents));
         }
 
-        /// Whatever a peer writes: a header whose tensors lie inside the slot, or an error.
+        /// Whatever a peer writes is a header whose tensors lie inside the slot, or an error.
         #[test]
         fn nonsense_is_refused(values in prop::collection::vec(prop_oneof![0u64..9, any::<u64>()], WORDS)) {
             let credit = 1 << 20;

@@ -113,7 +113,7 @@ impl Map {
         Ok(Self { start, len: range.len() })
     }
 
-    /// First byte of `range`.
+    /// Returns the first byte of `range`.
     ///
     /// # Panics
     /// `range` is not inside.

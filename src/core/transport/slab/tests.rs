@@ -233,8 +233,8 @@ fn a_slot_that_was_never_lent_cannot_come_back() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Any sizes, any order of drops: what arrives is what was sent, in order; credit is exact; nothing within the
-    /// credit is refused.
+    /// With any sizes and any order of drops, what arrives is what was sent, in order; credit is exact; nothing within the credit is
+    /// refused.
     #[test]
     fn any_order_of_drops(steps in prop::collection::vec(
         (prop::collection::vec(0usize..3000, 0..=8), prop::collection::vec(any::<prop::sample::Index>(), 0..3)), 1..60,
@@ -274,7 +274,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever is written into shared memory, by whichever side: no panic, nothing outside the slab, credit kept.
+    /// Whatever either side writes into shared memory, nothing panics, nothing outside the slab is read or written, and credit is kept.
     #[test]
     fn any_shared_memory_at_all(writes in prop::collection::vec(
         (0..8, any::<prop::sample::Index>(), any::<prop::sample::Index>(), prop_oneof![0u64..12, any::<u64>()]), 1..60,
@@ -335,7 +335,7 @@ fn threads_at_both_ends() {
 
 const CHILD: &str = "LOONGFORGE_TEST_SLAB";
 
-/// Another process that runs `child`.
+/// Starts another process that runs `child`.
 fn spawn(path: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "transport::slab::tests::child", "--ignored", "--nocapture"])

@@ -149,7 +149,7 @@ pub async fn refuse(mut raw: Raw) {
     let _ = raw.writer.shutdown().await;
 }
 
-/// Another connection in the place of the one that is `lost`.
+/// Waits for another connection in the place of the one that is `lost`.
 async fn again(
     recovery: &mut Recovery,
     lost: &mut Lost,

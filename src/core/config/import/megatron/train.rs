@@ -200,7 +200,7 @@ fn optimizer(sheet: &mut Sheet) {
     );
 }
 
-/// Megatron-LM's offload of the optimizer's state, and that of its forks, whose `auto` chooses the part itself.
+/// Translates Megatron-LM's offload of the optimizer's state, and that of its forks, whose `auto` chooses the part itself.
 fn offload(sheet: &mut Sheet) {
     const OFFLOAD: &str = "train.optimizer.offload";
     const SHARES: [(&str, &str); 2] =

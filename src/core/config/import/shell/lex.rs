@@ -319,7 +319,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// `${NAME…}` behind its brace.
+    /// Reads `${NAME…}` behind its brace.
     fn braces(&mut self, depth: usize, quoted: bool) -> Result<Part, String> {
         let start = self.at;
         while self.peek(0).is_some_and(|c| c.is_ascii_alphanumeric() || "_@*".contains(c)) {

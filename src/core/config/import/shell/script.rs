@@ -126,7 +126,7 @@ impl Reader {
         self.blocks.push(Block { word, state, taken: Some(false), asks });
     }
 
-    /// `then`: the condition has been asked.
+    /// Handles `then` and the end of a condition.
     fn ask(&mut self, asks: bool) {
         let last = self.last;
         if let Some(block) = self.blocks.last_mut().filter(|block| block.word == "if") {
@@ -144,7 +144,7 @@ impl Reader {
         }
     }
 
-    /// `elif` asks again, and `else` is what is left.
+    /// Handles `elif`, which asks again, and `else`, which is what is left.
     fn other(&mut self, asks: bool) {
         if let Some(block) = self.blocks.last_mut().filter(|block| block.word == "if") {
             block.asks = asks;
@@ -262,7 +262,7 @@ impl Reader {
     }
 }
 
-/// `NAME=value` and `NAME+=value`.
+/// Splits `NAME=value` and `NAME+=value`.
 fn assignment(word: &RawWord) -> Option<(String, bool, RawWord)> {
     let Some(Part::Text { text, quoted: false }) = word.0.first() else { return None };
     let (name, value) = text.split_once('=')?;

@@ -67,7 +67,7 @@ impl Parameters {
     }
 }
 
-/// Width and height of the frames of a sequence set, in whole blocks of 16, before cropping.
+/// Reads width and height of the frames of a sequence set, in whole blocks of 16, before cropping.
 ///
 /// # Errors
 /// It is corrupt, or of a kind that is not decoded.
@@ -125,7 +125,7 @@ impl Bits {
         (0..count).try_fold(0, |value, _| Some(value << 1 | self.bit()?))
     }
 
-    /// ue(v)
+    /// Reads a number without a sign, `ue(v)` of the standard.
     fn unsigned(&mut self) -> Option<u32> {
         let mut zeros = 0;
         while self.bit()? == 0 {
@@ -137,7 +137,7 @@ impl Bits {
         Some((1u32 << zeros) - 1 + self.bits(zeros)?)
     }
 
-    /// se(v)
+    /// Reads a number with a sign, `se(v)` of the standard.
     fn signed(&mut self) -> Option<i32> {
         let code = self.unsigned()?;
         let half = code.div_ceil(2) as i32;
@@ -157,7 +157,7 @@ impl Bits {
         Some(())
     }
 
-    /// Width, height, whether not interlaced, whether in 8 bits and 4:2:0.
+    /// Reads width, height, whether not interlaced, whether in 8 bits and 4:2:0.
     fn sequence_set(&mut self) -> Option<(u32, u32, bool, bool)> {
         let profile = self.bits(8)? as u8;
         self.bits(16)?;

@@ -134,7 +134,7 @@ impl Turn {
         self.parts.iter().map(|part| if let Part::Text { text } = part { text } else { "" }).collect()
     }
 
-    /// True where the message says nothing: no content but blanks, and no other key.
+    /// Returns true where the message says nothing: no content but blanks, and no other key.
     pub fn is_empty(&self) -> bool {
         let is_empty = |value: &Json| match value {
             Json::Array(list) => list.is_empty(),

@@ -177,7 +177,7 @@ impl Source {
         Path::new("")
     }
 
-    /// Sample `index` in the order of the files.
+    /// Reads sample `index` in the order of the files.
     ///
     /// # Errors
     /// It cannot be read, or is damaged: it is named by its place.

@@ -10,7 +10,7 @@ use super::*;
 use crate::data::audio::Segment;
 use crate::data::source::{blob, block, table};
 
-/// Row groups of one row each: `text`, and a picture as bytes with a path.
+/// Makes row groups of one row each: `text`, and a picture as bytes with a path.
 fn table(rows: &[(&str, &[u8])]) -> Vec<u8> {
     let schema = "message m { required binary messages (UTF8); required group images { optional binary bytes; optional binary path (UTF8); } }";
     let mut bytes = Vec::new();

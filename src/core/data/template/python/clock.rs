@@ -26,7 +26,7 @@ pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
     strftime(format, since_epoch().as_secs())
 }
 
-/// `seconds` since 1970.
+/// Formats the time of `seconds` since 1970.
 fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     let (days, second) = (seconds / 86400, seconds % 86400);
     let (year, month, day) = date(days);
@@ -70,7 +70,7 @@ fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     Ok(result)
 }
 
-/// Year, month and day of the Gregorian calendar.
+/// Returns year, month and day of the Gregorian calendar.
 fn date(days: u64) -> (u64, u64, u64) {
     let year = (1970..).find(|&year| days_before(year + 1, 1, 1) > days).unwrap_or(1970);
     let month = (1..=12).rev().find(|&month| days_before(year, month, 1) <= days).unwrap_or(1);

@@ -9,7 +9,7 @@ use super::print;
 /// Letters that a width or a precision may ask for.
 const MAX_WIDTH: usize = 1000;
 
-/// `text % value`.
+/// Evaluates `text % value`.
 pub(super) fn percent(text: String, value: Value) -> Result<String, Error> {
     let args = match value.is_tuple() {
         true => value.try_iter()?.collect(),
@@ -19,7 +19,7 @@ pub(super) fn percent(text: String, value: Value) -> Result<String, Error> {
     format(&text, args, named)
 }
 
-/// Jinja's filter: `text % args`, or `text % kwargs`.
+/// Evaluates Jinja's filter: `text % args`, or `text % kwargs`.
 pub(super) fn filter(text: String, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
     let mut named = Vec::new();
     for key in kwargs.args() {

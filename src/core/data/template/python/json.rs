@@ -19,7 +19,7 @@ struct Style {
     sorted: bool,
 }
 
-/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
+/// Evaluates `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 pub(super) fn tojson(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
     if args.len() > 4 {
         return Err(wrong("tojson takes at most four arguments"));

@@ -321,7 +321,7 @@ fn expand_tabs(text: &str, size: usize) -> String {
     result
 }
 
-/// Filter `trim`.
+/// Evaluates the filter `trim`.
 pub(super) fn trim(value: Value, letters: Option<String>) -> String {
     let text = print::text(&value);
     text.trim_matches(|letter| letters.as_ref().map_or_else(|| is_space(letter), |letters| letters.contains(letter)))

@@ -22,7 +22,7 @@ impl Share {
 impl std::str::FromStr for Share {
     type Err = String;
 
-    /// `i/n` with `i` from 0.
+    /// Parses `i/n` with `i` from 0.
     fn from_str(text: &str) -> Result<Self, String> {
         let parse = || {
             let (index, num) = text.split_once('/')?;

@@ -106,7 +106,7 @@ fn read_meta(folder: &Path) -> Option<Value> {
     read_yaml(&fs::read_to_string(folder.join(META)).ok()?).ok()
 }
 
-/// JSON's text is YAML's, too.
+/// Returns a text as JSON has it, which is YAML, too.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

@@ -37,7 +37,7 @@ pub(super) struct RunRecord<'a> {
 /// A name and its value as JSON.
 pub(super) type Item = (String, String);
 
-/// JSON of a number, with Python's words for those that JSON lacks.
+/// Returns the JSON of a number, with Python's words for those that JSON lacks.
 pub(super) fn number(value: f64) -> String {
     match value {
         value if value.is_nan() => "NaN".to_owned(),
