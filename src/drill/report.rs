@@ -18,7 +18,7 @@ impl Report {
         self.has_ended_well && self.first_difference().is_none() && has_weights && self.has_same_files()
     }
 
-    /// Some fault was injected, or none was asked for: else the runs are equal whatever faults do.
+    /// Returns whether some fault was injected, or none was asked for: else the runs are equal whatever faults do.
     pub fn is_drilled(&self) -> bool {
         self.injected.is_empty() || self.injected.iter().any(|injected| injected.count > 0)
     }

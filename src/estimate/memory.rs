@@ -24,7 +24,7 @@ pub fn system_bytes(text: &str, name: &str) -> Option<u64> {
     size.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// `1.2 GB (parameters 0.3 GB, …)`.
+/// Formats memory as `1.2 GB (parameters 0.3 GB, …)`.
 pub fn show(memory: &MemoryReport) -> String {
     let MemoryReport { parameters, gradients, optimizer, activations, buffers, offloaded } = *memory;
     let parts = [

@@ -54,7 +54,7 @@ fn landlock() -> Result<RulesetStatus, landlock::RulesetError> {
     Ok(rules.scope(Scope::from_all(abi))?.create()?.restrict_self()?.ruleset)
 }
 
-/// System calls that computing takes, and reading and writing of `stream` alone; others fail with EPERM.
+/// Allows the system calls that computing takes, and reading and writing of `stream` alone; others fail with EPERM.
 fn seccomp(stream: RawFd) -> Result<(), Box<dyn std::error::Error>> {
     const FREE: [i64; 19] = [
         libc::SYS_brk,
