@@ -179,7 +179,7 @@ fn nearest(word: &str) -> Option<&'static str> {
     TASKS.iter().filter(near).min_by_key(|task| distance(task, word)).copied()
 }
 
-/// Levenshtein distance in characters.
+/// Returns the Levenshtein distance in characters.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -126,7 +126,7 @@ fn copy_pictures(docs: &Path, folder: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// mkdocs' settings.
+/// Returns mkdocs' settings.
 fn settings(sections: &[Section]) -> String {
     let mut text = "site_name: loongforge\ndocs_dir: src\nuse_directory_urls: false\ntheme: { name: readthedocs, highlightjs: false }\n\
         plugins: [search]\nmarkdown_extensions: [tables, fenced_code, toc, sane_lists]\n\
