@@ -32,7 +32,7 @@ pub trait Observer {
     /// A step was applied or skipped.
     fn step(&mut self, summary: &StepSummary);
 
-    /// Held-out samples were evaluated between two steps. A scheduler that takes over may report it again.
+    /// Reports that held-out samples were evaluated between two steps. A scheduler that takes over may report it again.
     fn evaluated(&mut self, _summary: &EvaluationSummary) {}
 
     /// The members of an encoder pool have changed.
@@ -45,7 +45,7 @@ pub trait Observer {
     /// ([`SchedulerState::poison_items`](loongforge_core::schedule::SchedulerState::poison_items)).
     fn crashed_on(&mut self, _items: &[PoisonItem]) {}
 
-    /// Trace data of an engine.
+    /// Reports trace data of an engine.
     fn trace(&mut self, _actor: ActorId, _trace: Trace) {}
 
     /// The run has ended.

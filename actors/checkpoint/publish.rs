@@ -292,8 +292,8 @@ const TEMPLATE: &str = "chat_template.jinja";
 /// The name under which older processors store it.
 const OLD_TEMPLATE: &str = "chat_template.json";
 
-/// `model.safetensors.index.json` as transformers writes it, or that of each network as Diffusers does; none for a single file
-/// of weights.
+/// Makes `model.safetensors.index.json` as transformers writes it, or that of each network as Diffusers does; none for a single file of
+/// weights.
 fn weight_indices(draft: &CheckpointDraft) -> Result<Vec<(String, Value)>, CheckpointError> {
     let mut groups: BTreeMap<&str, Vec<&SavedFile>> = BTreeMap::new();
     for file in draft.files.iter().filter(|file| !file.tensors.is_empty()) {

@@ -47,7 +47,7 @@ impl Active {
         self.steps.send_replace(steps);
     }
 
-    /// Told whenever another step is done.
+    /// Returns a receiver that is told whenever another step is done.
     pub fn steps(&self) -> watch::Receiver<u64> {
         self.steps.subscribe()
     }

@@ -163,7 +163,7 @@ impl<'a> Words<'a> {
         word.parse().map_err(|_| format!("`{word}` is not {what}"))
     }
 
-    /// `10%`, or nothing.
+    /// Reads `10%`, or nothing.
     fn rate(&mut self) -> Result<Rate, String> {
         let Some(percent) = self.peek().and_then(|word| word.strip_suffix('%')) else { return Ok(Rate::Once) };
         self.maybe();

@@ -158,7 +158,7 @@ impl State {
     }
 }
 
-/// `ROLE HOST:PORT` and the end of the line.
+/// Reads `ROLE HOST:PORT` and the end of the line.
 async fn hear_words(stream: &mut TcpStream) -> io::Result<(Option<Role>, String)> {
     let mut words = Vec::new();
     loop {

@@ -68,7 +68,7 @@ impl RecoveredRun {
         restored.map_or(self.begin.first_step, |coordinator| coordinator.current_step())
     }
 
-    /// Port of the rendezvous store of the members of its pools, if there is one.
+    /// Returns the port of the rendezvous store of the members of its pools, if there is one.
     pub fn store(&self) -> Option<u16> {
         self.begin.rendezvous.strip_prefix("tcp").ok()?.to_str()?.parse().ok()
     }

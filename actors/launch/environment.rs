@@ -245,7 +245,7 @@ impl Environment<'_> {
         self.parse(name, "a path or HOST:PORT")
     }
 
-    /// Beside torch's own store.
+    /// Returns the address of the scheduler beside that of torch's own store.
     fn master(&self) -> Result<Option<Address>, PlaceError> {
         let port = self.parse::<u16>("MASTER_PORT", "a port")?;
         let above = |port: u16| port.checked_add(1).unwrap_or(JOIN_PORT);

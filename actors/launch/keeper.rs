@@ -109,7 +109,7 @@ struct KeptProcess {
 }
 
 impl KeptProcess {
-    /// Ended so long ago that it says nothing of its place any more.
+    /// Returns whether it ended so long ago that it says nothing of its place any more.
     fn is_old(&self) -> bool {
         self.ended.as_ref().is_some_and(|(_, at)| at.elapsed() > CRASH_WINDOW)
     }

@@ -197,7 +197,7 @@ impl JoinServer {
     }
 }
 
-/// `none`, or the names.
+/// Returns `none`, or the names.
 fn known(names: &[String]) -> String {
     if names.is_empty() { "none at all".to_owned() } else { names.join(", ") }
 }

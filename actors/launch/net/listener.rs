@@ -175,7 +175,8 @@ fn loopback_warning(at: &Address, bound: IpAddr) -> Option<String> {
     })
 }
 
-/// Open to this user only. A socket that a killed scheduler left behind is replaced; a file, folder or device is not touched.
+/// Binds a socket that is open to this user only. A socket that a killed scheduler left behind is replaced; a file, folder or device is
+/// not touched.
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     expect_room_for_socket(path)?;
     match std::os::unix::net::UnixStream::connect(path) {

@@ -7,7 +7,7 @@ use loongforge_core::observe::{Board, News, RunInfo, StepMetrics};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `CHROME`, or the first that is on the path.
+/// Returns `CHROME`, or the first that is on the path.
 fn browser() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome", "chrome"];
     let path = std::env::var_os("PATH").unwrap_or_default();

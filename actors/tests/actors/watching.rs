@@ -185,7 +185,7 @@ fn what_is_no_question_is_refused_and_the_next_one_answered() {
     assert!(say(&target, &[b'a'; 9000]).starts_with("HTTP/1.1 431"));
 }
 
-/// More than are served at a time, each waiting for what it never says.
+/// More connections than are served at a time each wait for a message that never comes.
 #[test]
 fn connections_that_say_nothing_keep_nobody_waiting() {
     let dir = tempfile::tempdir().unwrap();

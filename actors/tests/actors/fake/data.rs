@@ -19,7 +19,7 @@ pub struct FakeData {
     fuse: Fuse,
 }
 
-/// About one sample in nine is bad.
+/// Returns whether the sample is bad, as about one in nine is.
 pub fn is_bad(position: u64) -> bool {
     mix(position, 1).is_multiple_of(9)
 }
@@ -137,7 +137,7 @@ impl FakeData {
     }
 }
 
-/// Four bytes a patch, a function of the item.
+/// Returns four bytes a patch, a function of the item.
 fn pixels(item: &UnitItem) -> Vec<u8> {
     (0..item.meta.grid.num_cells() as u64)
         .flat_map(|patch| (mix(item.id.sample.0 ^ u64::from(item.id.index) << 40, patch) as u32).to_ne_bytes())

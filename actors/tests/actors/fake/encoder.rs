@@ -107,7 +107,7 @@ impl FakeEncoder {
         Ok(true)
     }
 
-    /// Frozen: reports the next step of which everything is sent, and waits for nothing.
+    /// Reports for frozen encoders the next step of which everything is sent, and waits for nothing.
     fn report_sent(&mut self, ports: &mut Ports) -> bool {
         let step = StepId(self.reported);
         let is_known = self.plans.iter().any(|plan| plan.step == step);

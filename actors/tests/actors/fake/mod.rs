@@ -192,7 +192,7 @@ impl Script {
         Self { routes: 2, scored: true, frozen_pools, ..Self::default() }
     }
 
-    /// Nobody trains the encoders of this pool.
+    /// Returns whether nobody trains the encoders of this pool.
     pub fn is_frozen(&self, pool: PoolName) -> bool {
         self.frozen || self.frozen_pools.contains(&pool)
     }

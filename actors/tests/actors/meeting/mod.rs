@@ -5,7 +5,7 @@ use loongforge_actors::launch::net::Security;
 use loongforge_core::config::Address;
 use std::time::Duration;
 
-/// Everybody trusts everybody, and the scheduler keeps no journal.
+/// Makes a meeting in which everybody trusts everybody and the scheduler keeps no journal.
 pub fn meeting(address: Address) -> Meeting {
     Meeting {
         address,
