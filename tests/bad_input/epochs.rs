@@ -2,7 +2,7 @@
 
 use crate::fixture::Fixture;
 
-/// Forty samples, eight a step.
+/// Makes forty samples, eight a step.
 fn fixture() -> Fixture {
     let fixture = Fixture::new();
     fixture.edit("run.yaml", "steps: 2,", "epochs: 0.3,");

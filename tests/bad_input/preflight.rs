@@ -119,7 +119,7 @@ fn packs_are_not_kept_for_data_that_changed() {
     fixture.fails(&pack, 2, &["packs", "holds packs of other data"]);
 }
 
-/// 2 of 40 samples are longer than 128 tokens.
+/// Makes a set of which 2 of 40 samples are longer than 128 tokens.
 fn with_long_samples() -> Fixture {
     let fixture = Fixture::new();
     let lines = fixture.read("data/train.jsonl");

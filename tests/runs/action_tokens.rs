@@ -39,7 +39,7 @@ fn made(change: impl Fn(&mut Value)) -> TempDir {
     dir
 }
 
-/// FAST without merges: a token for each byte of a coefficient's character.
+/// Writes FAST's tokenizer without merges: a token for each byte of a coefficient's character.
 fn write_tokenizer(folder: &Path) {
     fs::create_dir_all(folder).unwrap();
     // The letters that byte-level BPE writes bytes as.

@@ -99,7 +99,7 @@ const COMMANDS: [(&str, How); 36] = [
     ("cargo xtask", Not("the quick start, which has tests of its own")),
 ];
 
-/// `cargo bench` of the build of the tests: their profile, and the features of all packages.
+/// Returns the command `cargo bench` of the build of the tests: their profile, and the features of all packages.
 fn cargo_bench(words: &str) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     // What cargo told this test about its package, and where libtorch is by `.cargo/config.toml`: build scripts that look at

@@ -152,7 +152,7 @@ fn a_pool_loses_its_encoders_while_the_run_goes_on_and_gets_others() {
     assert_eq!(losses(&fixture, "scaled"), losses(&fixture, "twin"));
 }
 
-/// Beside a pool that is trained.
+/// The pool is beside one that is trained.
 #[test]
 fn a_pool_with_a_name_of_its_own_loses_its_encoders_too() {
     let fixture = omni();

@@ -120,7 +120,7 @@ fn made_xvla() -> tempfile::TempDir {
     dir
 }
 
-/// FastWAM and X-VLA, trained for two steps: what they do is of no use, and they are asked through whole episodes.
+/// FastWAM and X-VLA are trained for two steps: their actions are of no use, and they are asked through whole episodes.
 #[test]
 fn unmodified_clients_of_openpi_are_answered_by_other_policies() {
     let Some(python) = python() else { return };

@@ -14,7 +14,7 @@ fn bits(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
 }
 
-/// Largest relative difference.
+/// Returns the largest relative difference.
 fn distance(left: &[f64], right: &[f64]) -> f64 {
     assert_eq!(left.len(), right.len());
     // Not `max`, which drops a NaN.

@@ -107,7 +107,7 @@ fn lock(fixture: &Fixture) -> String {
     std::fs::read_to_string(fixture.path().join("run/run.lock")).unwrap()
 }
 
-/// Refused by the holder's heartbeat.
+/// Checks that the run is refused because of the holder's heartbeat.
 fn is_refused(fixture: &Fixture) {
     let before = lock(fixture);
     let output = program(fixture, "run", &["train.steps=4", "--overwrite"]).output().unwrap();

@@ -49,7 +49,7 @@ impl Recipe {
         text
     }
 
-    /// Is killed.
+    /// Runs the command, which is to be killed.
     fn dies(&self, words: &[&str], faults: &str) -> String {
         let output = self.call(words, faults);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

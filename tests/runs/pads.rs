@@ -121,7 +121,7 @@ fn a_killed_policy_goes_on_to_the_same_bits() {
     a_kill_changes_no_bit(dir.path(), &text, &[&SHORT[..], &["run.deterministic=true"]].concat());
 }
 
-/// Held-out episodes: their loss while the run goes on, and behind it the error of actions beside what needs no policy.
+/// The run reports the loss of held-out episodes while it goes on, and then the error of actions beside those that need no policy.
 #[test]
 fn a_run_tells_how_far_its_actions_are_from_recorded_ones() {
     let dir = made(2, 6);

@@ -165,8 +165,8 @@ fn said(program: &Path, command: &str, fixture: &Fixture, case: &Case) -> (Optio
     (output.status.code(), error.unwrap_or_default().to_owned())
 }
 
-/// [`holds`], and `check` ends with 2 where a case is refused; an older program, where `LOONGFORGE_OLDER` names one, does
-/// not run it either.
+/// Checks as [`holds`] does, and that `check` ends with 2 where a case is refused; an older program, where `LOONGFORGE_OLDER` names one,
+/// does not run it either.
 fn holds_of_programs(case: &Case) -> Result<Cell, String> {
     let verdict = holds(case)?;
     let Cell::Passed(mut verdict) = verdict else { return Ok(verdict) };

@@ -31,7 +31,7 @@ struct Outcome {
     weights: String,
 }
 
-/// Maker of the processor and the vector instructions that libraries choose their products by.
+/// Returns the maker of the processor and the vector instructions that libraries choose their products by.
 fn processor() -> String {
     #[cfg(target_arch = "x86_64")]
     {

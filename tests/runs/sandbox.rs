@@ -29,7 +29,7 @@ fn encoded(format: ImageFormat) -> Vec<u8> {
     bytes.into_inner()
 }
 
-/// Five frames, each of another shade.
+/// Makes five frames, each of another shade.
 fn animation() -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = GifEncoder::new(&mut bytes);

@@ -130,7 +130,7 @@ const CLIP: [&str; 2] = [
 ];
 const OWN_POOL: [&str; 2] = ["pools.text.replicas=2", "pools.text.threads=1"];
 
-/// T5 trained, frozen and kept, and a decoder's states behind a template: a pool of its own, any number of actors and a
+/// T5 is trained, frozen and kept, and a decoder's states are taken behind a template: a pool of its own, any number of actors and a
 /// resumed run have the losses of one process.
 #[test]
 fn a_text_tower_is_bit_equal_in_any_layout() {
