@@ -69,7 +69,8 @@ pub fn parity(root: &Path, folders: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Returns the command of the tests: nextest where it is installed, which runs each test in its own process, as `.config/nextest.toml` says.
+/// Returns the command of the tests: nextest where it is installed, which runs each test in its own process, as `.config/nextest.toml`
+/// says.
 fn tests(root: &Path, args: &[String]) -> Command {
     let has_nextest = tools::find("cargo-nextest").is_some();
     let mut command = cargo(root);
