@@ -24,14 +24,15 @@ pub use whole::{draft_of, replace, replace_shared, replace_synced};
 /// A larger config, template, tokenizer or index in JSON is refused.
 pub const MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// Returns whether `name` names a file of a checkpoint: a plain name, or one in a folder of its own. No way out of the checkpoint.
+/// Returns whether `name` names a file of a checkpoint: a plain name, or one in a folder of its own. It cannot lead out of the
+/// checkpoint.
 pub fn is_inner_name(name: &str) -> bool {
     let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains(['\\', '\0']);
     name.split('/').count() <= 2 && name.split('/').all(is_plain)
 }
 
-/// Refuses a path for a socket at which something else is. Who connects to a file is refused as at a socket where nobody listens, which may
-/// be replaced.
+/// Refuses a path for a socket at which something else is. A process that connects to a file is refused as at a socket where nobody
+/// listens, which may be replaced.
 ///
 /// # Errors
 /// A file, folder or device is there.
@@ -126,7 +127,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Returns what the file system knows of a regular file.
 ///
 /// # Errors
-/// As [`open`], but for permission to read.
+/// Fails as [`open`] does, but for permission to read.
 pub fn metadata(path: &Path) -> io::Result<Metadata> {
     let metadata = fs::metadata(path)?;
     if metadata.is_file() { Ok(metadata) } else { Err(not_regular(metadata.file_type())) }
@@ -135,7 +136,7 @@ pub fn metadata(path: &Path) -> io::Result<Metadata> {
 /// Reads a whole regular file of at most `max_bytes`.
 ///
 /// # Errors
-/// As [`open`]; the file is larger, or cannot be read.
+/// Fails as [`open`] does, and if the file is larger or cannot be read.
 pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let promised = file.metadata()?.len();
@@ -154,7 +155,7 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
 /// Reads a whole regular file of UTF-8 text, of at most [`MAX_TEXT_BYTES`].
 ///
 /// # Errors
-/// As [`read`]; the file is not UTF-8.
+/// Fails as [`read`] does, and if the file is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let bytes = read(path, MAX_TEXT_BYTES)?;
     String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "is not UTF-8 text"))

@@ -1,5 +1,5 @@
-//! Random numbers of our own, so that the order of samples, initial weights and simulations never change with a dependency's
-//! version. Not for secrets.
+//! Random numbers of our own, so that the order of samples, initial weights and simulations never change with a dependency's version.
+//! They are not for secrets.
 
 /// The number that the state grows by: 2^64 over the golden ratio.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

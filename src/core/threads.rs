@@ -3,8 +3,8 @@
 
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
-/// Calls `work` on this thread and on `count - 1` others beside it, or as many as the system gives. What is to be done `work`
-/// takes from a place that all share.
+/// Calls `work` on this thread and on `count - 1` others beside it, or as many as the system gives. `work` takes its tasks from a place
+/// that all share.
 ///
 /// # Panics
 /// `work` panics.

@@ -1,4 +1,4 @@
-//! Describes what a run costs before it ran: seconds from FLOPs and a device's rate. Estimates.
+//! Estimates the cost of a run before it ran: seconds from FLOPs and a device's rate.
 
 use crate::model::folder::ModelFolder;
 use crate::model::size::ModelSize;

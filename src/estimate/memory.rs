@@ -89,7 +89,7 @@ fn num_steps(config: &RunConfig) -> u64 {
 /// Works like [`forecast`], for the steps of these plans.
 ///
 /// # Errors
-/// As [`forecast`].
+/// Fails as [`forecast`] does.
 pub fn of_plans(config: &RunConfig, folder: &ModelFolder, plans: &[StepPlan]) -> Result<Vec<ActorMemory>, EngineError> {
     let model = &folder.config;
     let memory = |actor, plans: &[Arc<StepPlan>]| memory_of(config, model, actor, plans);

@@ -45,8 +45,7 @@ pub enum What {
 pub enum Reply {
     /// The first word: what of the sandbox this system does not have.
     Ready { missing: Vec<String> },
-    /// The next frame; its pixels are in the memory that both have. Of a clip, the next one is made when a byte has come
-    /// back.
+    /// The next frame; its pixels are in the memory that both have. The next frame of a clip is made when a byte has come back.
     Frame { width: u32, height: u32 },
     /// The whole sound; its samples, four bytes each, are in the memory that both have.
     Sound { num_samples: usize },

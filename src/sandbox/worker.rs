@@ -25,8 +25,8 @@ const MAX_CLIP_SECONDS: f64 = 300.0;
 const MAX_FRAMES: usize = 1 << 20;
 /// The time between two looks at a worker that does not answer.
 const LOOK: Duration = Duration::from_millis(250);
-/// Looks at a worker that neither answers nor computes after which it is given up: a minute. Not by the clock, which goes on
-/// while all of us are stopped.
+/// Looks at a worker that neither answers nor computes after which it is given up: a minute. Looks are counted, since the clock goes on
+/// while all processes are stopped.
 const MAX_IDLE_LOOKS: u32 = 240;
 /// The part of the memory for files and of that for pixels that is kept from one file to the next.
 const KEPT_BYTES: usize = 64 << 20;

@@ -1,11 +1,11 @@
 //! Hydra's `defaults` list: composes one tree from many files.
 //!
 //! An entry `group@package: option` merges `group/option.yaml` at `package`. Groups are folders next to the run's file; those in
-//! `models/` are also built in, and a file next to the run's file overrides the built-in one of the same name. Without a package,
-//! files in `models/` go to the package `model`, or to that of their part. Entries later in the list win, and the file itself comes
-//! last unless `_self_` says where. Also supported: a plain file name, `optional group: option`, `override group: option`, a list
-//! of options, `null` for none, a leading `/` for a group that is not relative to the including file's, the packages `_global_`,
-//! `_here_`, `_group_`, and `# @package` headers.
+//! `models/` are also built in, and a file next to the run's file overrides the built-in one of the same name. Without a package, files
+//! in `models/` go to the package `model`, or to that of their part. Entries later in the list win, and the file itself comes last unless
+//! `_self_` says where. These are supported as well: a plain file name, `optional group: option`, `override group: option`, a list of
+//! options, `null` for none, a leading `/` for a group that is not relative to the including file's, the packages `_global_`, `_here_`,
+//! `_group_`, and `# @package` headers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

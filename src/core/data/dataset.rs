@@ -280,7 +280,7 @@ impl Dataset {
     /// The conversation at a position up to its last answer, as a model reads it, or the prompt of a picture.
     ///
     /// # Errors
-    /// As [`Dataset::exchange`]; or it cannot be rendered or decoded.
+    /// Fails as [`Dataset::exchange`] does, and if the sample cannot be rendered or decoded.
     pub fn prompt(&self, number: u64) -> Result<Sample, BadSample> {
         let position = self.asked(number);
         let (content, base) = self.content(position)?;

@@ -1,4 +1,4 @@
-//! Picture files to RGB, with bounds on what a file may ask for. Not for resizing or normalizing.
+//! Picture files to RGB, with bounds on what a file may ask for. Resizing and normalizing are not done here.
 
 use std::io::{BufReader, Cursor, Read, Seek};
 use std::path::Path;

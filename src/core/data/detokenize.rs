@@ -62,7 +62,7 @@ impl TextStream {
     }
 }
 
-/// Ends a text at the first of some strings, which is left out. What may become one is held back.
+/// Ends a text at the first of some strings, which is left out. Text that may become one is held back.
 #[derive(Debug, Default)]
 pub struct StopStrings {
     stops: Vec<String>,

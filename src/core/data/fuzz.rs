@@ -1,4 +1,4 @@
-//! The data room's parsers for `crate::fuzz`: each takes any bytes. Not for use by anything else.
+//! The data room's parsers for `crate::fuzz`: each takes any bytes. No other code uses it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! Locates the bytes of a picture, a video's frame or a recording are. Not for decoding them.
+//! The place of the bytes of a picture, a video's frame or a recording. Decoding them is not done here.
 
 use std::borrow::Cow;
 use std::fmt;

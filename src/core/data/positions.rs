@@ -1,4 +1,4 @@
-//! Position ids of a sample. Not for RoPE itself, which is the model's.
+//! Position ids of a sample. RoPE itself is in the model.
 
 use super::media::Run;
 use crate::message::Tower;

@@ -20,7 +20,7 @@ pub enum Command {
     /// The members of an encoder pool have changed. Sent to all engines: data engines send pixels to encoders that lack them,
     /// foundations return gradients again where features arrive again, and encoders compute the units that are now theirs.
     Regroup(Arc<Regroup>),
-    /// To the encoders of a pool: every member has answered [`Event::Finished`]; reduce the step's gradients. Answered by
+    /// To the encoders of a pool: every member has answered [`Event::Finished`]; reduce the step's gradients. It is answered by
     /// [`Event::Reduced`] or [`Event::Broken`].
     Reduce { step: StepId, epoch: Epoch },
     /// To the process of an engine: from now on, send parcels for `to` to the socket at `path`.
@@ -85,10 +85,10 @@ pub enum Event {
     /// An actor without towers was asked for features of this sample that do not exist. If no other member of its pool could make
     /// them, the run ends.
     NoFeatures { sample: SampleId, error: String },
-    /// The engine cannot continue. Its last message. `lost` is the missing peer if that is the cause; then the cause of the run's
+    /// The engine cannot continue; this is its last message. `lost` is the missing peer if that is the cause; then the cause of the run's
     /// end is that peer's. It is the engine itself if a rank of its pool is missing in a collective: which one, it does not know.
     Failed { error: String, lost: Option<ActorId> },
-    /// The engine has ended normally. Its last message.
+    /// The engine has ended normally; this is its last message.
     Stopped,
     /// Trace data for observers; it affects no decision and may be lost.
     Trace(Trace),

@@ -74,7 +74,7 @@ pub fn read_metrics(path: &Path) -> Result<Vec<StepMetrics>, ObserveError> {
     Ok(steps)
 }
 
-/// Calls `take` with each line, its end included. Of a long run's file the whole would be gigabytes.
+/// Calls `take` with each line, its end included. The whole of a long run's file would be gigabytes.
 fn each_line(file: File, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let (mut file, mut line) = (BufReader::new(file), Vec::new());
     while file.read_until(b'\n', &mut line)? > 0 {

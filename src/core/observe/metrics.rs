@@ -1,4 +1,4 @@
-//! Describes what is measured of a step. Not how it is shown.
+//! The measurements of a step. How they are shown is not decided here.
 
 use crate::message::{ExpertLoads, MemoryReport, PairReport, PoolName};
 use serde::{Deserialize, Deserializer, Serialize};

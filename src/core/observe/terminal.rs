@@ -1,4 +1,4 @@
-//! Small pictures in a terminal, one character for two pixels one above the other. No cursor movement.
+//! Small pictures in a terminal, one character for two pixels one above the other. The cursor is not moved.
 
 use std::io::IsTerminal;
 

@@ -71,7 +71,7 @@ impl Asked {
     /// Reads a request's body. Files that it names are not looked at: [`super::confine`] says which may be.
     ///
     /// # Errors
-    /// What is wrong with it, or what cannot be done; the field is named.
+    /// Says what is wrong with the request, or what cannot be done; the field is named.
     pub fn read(endpoint: Endpoint, body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::read(body)?;
         let questions = match endpoint {

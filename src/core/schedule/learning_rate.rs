@@ -4,8 +4,8 @@ use crate::config::{Schedule, Train};
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
-/// Linear warm-up to `peak`, then decay toward `min`: constant, linear, cosine, inverse square root, or constant with a linear
-/// decay at the end (WSD; MiniCPM, Hu et al. 2024). As Megatron's `OptimizerParamScheduler` and transformers' schedules.
+/// Linear warm-up to `peak`, then decay toward `min`: constant, linear, cosine, inverse square root, or constant with a linear decay at
+/// the end (WSD; MiniCPM, Hu et al. 2024). The rates are those of Megatron's `OptimizerParamScheduler` and of transformers' schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearningRate {
     pub peak: f64,

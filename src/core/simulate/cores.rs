@@ -8,7 +8,7 @@ pub(super) struct Cores {
     cores: f64,
     /// Share of the speed that is lost for each job that a core has beyond one.
     loss: f64,
-    /// Rank, cores that it uses, seconds that its job still needs at full speed. In the order of their start.
+    /// Jobs in the order of their start: rank, cores that it uses, seconds that its job still needs at full speed.
     running: Vec<(u32, f64, f64)>,
     since: f64,
     /// The stamp of the wake-up that counts; earlier ones are void.

@@ -62,7 +62,7 @@ const OUTLIER: f64 = 4.0;
 /// predicts others badly: observe batches of several sizes.
 ///
 /// # Errors
-/// Too few steps, or times that are all 0.
+/// There are too few steps, or all times are 0.
 pub fn fit(observations: &[Observation]) -> Result<(RoleCosts, f64), FitError> {
     let mut kept: Vec<Observation> =
         observations.iter().filter(|seen| seen.seconds > 0.0 && seen.seconds.is_finite()).copied().collect();

@@ -92,7 +92,7 @@ impl Law {
     /// A histogram's JSON.
     ///
     /// # Errors
-    /// Not of that form, or without weight.
+    /// The text is not of that form, or the weights are all 0.
     pub fn from_json(text: &str) -> Result<Self, LawError> {
         let histogram: Histogram = serde_json::from_str(text)?;
         let wrong = |key, problem: &str| Err(LawError::Histogram { key, problem: problem.to_owned() });

@@ -1,10 +1,10 @@
 //! A run on a virtual clock: the real [`Coordinator`] and the real plans, with engines that only spend time.
 //!
-//! Discrete events, pure and deterministic: equal specs and seeds give equal reports, on any machine. What is modeled:
-//! every actor of the run, each engine's order of work (as `torch::engine` has it), pipeline stages of a foundation
-//! replica in 1F1B order, parcels with their credit, links with latency and bandwidth, reductions as barriers, jitter,
-//! and actors that share the cores of one machine. What is not: the scheduler's own time, checkpoints, memory, and
-//! tensor parallelism inside a rank, which is part of its [`Costs`].
+//! The simulation is of discrete events, pure and deterministic: equal specs and seeds give equal reports, on any machine. It models
+//! every actor of the run, each engine's order of work (as `torch::engine` has it), pipeline stages of a foundation replica in 1F1B
+//! order, parcels with their credit, links with latency and bandwidth, reductions as barriers, jitter, and actors that share the cores of
+//! one machine. It does not model the scheduler's own time, checkpoints, memory, and tensor parallelism inside a rank, which is part of
+//! its [`Costs`].
 //!
 //! [`Coordinator`]: crate::schedule::Coordinator
 

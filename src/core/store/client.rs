@@ -261,7 +261,7 @@ pub fn list(folder: &str) -> Result<Vec<StoredObject>, StoreError> {
 /// Names of the folders in a folder.
 ///
 /// # Errors
-/// As [`list`].
+/// Fails as [`list`] does.
 pub fn list_folders(folder: &str) -> Result<Vec<String>, StoreError> {
     let folder = with_slash(folder);
     let (store, prefix, _) = client_of(&folder)?;

@@ -9,7 +9,7 @@ pub fn is_store_url(text: &str) -> bool {
 }
 
 /// # Errors
-/// What is wrong with it as the URL of a folder in an object store.
+/// Returns the reason why the text is not the URL of a folder in an object store.
 pub fn check_store_url(text: &str) -> Result<(), String> {
     if !is_store_url(text) {
         return Err("is not the URL of an object store: write s3://BUCKET/FOLDER, gs://… or az://…".to_owned());

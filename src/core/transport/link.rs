@@ -44,7 +44,7 @@ pub struct LinkSender<Out> {
 }
 
 impl<Out: Serialize> LinkSender<Out> {
-    /// Passes the message to the kernel. Not cancellation-safe: a dropped call may leave half a frame on the stream.
+    /// Passes the message to the kernel. The call is not cancellation-safe: a dropped call may leave half a frame on the stream.
     ///
     /// # Errors
     /// Fails if the message is too long, or the peer is gone.
@@ -70,7 +70,7 @@ pub struct LinkReceiver<In> {
 }
 
 impl<In: DeserializeOwned> LinkReceiver<In> {
-    /// Returns the next message; `None` if the peer closed between two messages. Cancellation-safe.
+    /// Returns the next message; `None` if the peer closed between two messages. The call is cancellation-safe.
     ///
     /// # Errors
     /// Fails if the bytes are not a message, the stream ended inside one, or the connection broke.

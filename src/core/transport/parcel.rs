@@ -115,7 +115,7 @@ pub enum ParcelKind {
     Items(UnitId),
     /// The tower's outputs for a unit: `features [N, dim]`, then one such tensor per DeepStack level.
     Features(UnitId),
-    /// Gradients of features, tensor by tensor. Not sent to frozen encoders.
+    /// Gradients of features, tensor by tensor. They are not sent to frozen encoders.
     Gradient(UnitId),
 }
 

@@ -1,5 +1,5 @@
-//! Decides whether a thread that waits looks again and again for a while before it sleeps. To wake a sleeping thread takes as
-//! long as to copy a small parcel several times; a thread that looks takes a core from whoever has something to compute.
+//! Decides whether a thread that waits looks again and again for a while before it sleeps. Waking a sleeping thread takes as long as
+//! copying a small parcel several times; a thread that looks takes a core from whoever has something to compute.
 
 use std::cell::Cell;
 use std::thread::available_parallelism;

@@ -352,7 +352,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     sheet.settled(SAVES_MEMORY, &["gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_offloading"]);
 }
 
-/// Sets the warm-up that theirs is by default: 3% of the steps, but at most 100. To be read after the duration.
+/// Sets the warm-up that theirs is by default: 3% of the steps, but at most 100. It is to be read after the duration.
 fn warmup(sheet: &mut Sheet) {
     if ["train.warmup_steps", "train.warmup_ratio"].iter().any(|key| sheet.has_set(key)) {
         return;

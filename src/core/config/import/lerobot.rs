@@ -1,5 +1,5 @@
-//! lerobot's `lerobot-train` (version 0.5): its command lines, and the `train_config.json` that it writes into each checkpoint. Of this
-//! file the data, the run and its layout; the policy, and rates, are in files of their own.
+//! lerobot's `lerobot-train` (version 0.5): its command lines, and the `train_config.json` that it writes into each checkpoint. This file
+//! translates the data, the run and its layout; the policy, and rates, are in files of their own.
 
 use std::collections::BTreeSet;
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::sheet::Sheet;
 use super::variables::MS_SWIFT;
 
-/// Translates the variables of pictures and clips. To be read before the model's name.
+/// Translates the variables of pictures and clips. They are to be read before the model's name.
 pub(super) fn read(sheet: &mut Sheet) {
     let name = sheet.text("model_name_or_path").unwrap_or_default().to_lowercase();
     // The side of the square of pixels that a token stands for.

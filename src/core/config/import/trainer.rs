@@ -64,7 +64,7 @@ impl Sheet {
         self.arrived(accumulated, "train.global_batch_size");
     }
 
-    /// Packs that are made where `key` packs: batches are counted in packs then, as theirs are. To be read after the duration.
+    /// Packs that are made where `key` packs: batches are counted in packs then, as theirs are. It is to be read after the duration.
     pub fn packs(&mut self, key: &str) {
         // All packs are made before the first step, unless a number of steps says how many samples are needed.
         let mode = if self.steps().is_some() { "stream" } else { "offline" };
@@ -110,7 +110,7 @@ impl Sheet {
     }
 
     /// Translates the schedule under `key`, which is `default` by default, its options and its warm-up; the rate is `default_lr` by
-    /// default. To be read before `learning_rate`.
+    /// default. It is to be read before `learning_rate`.
     pub fn scheduler(&mut self, key: &str, default: &str, default_lr: f64) {
         let (is_constant, is_stable) = (self.is(key, "constant"), self.is(key, "warmup_stable_decay"));
         let options = self.get("lr_scheduler_kwargs").and_then(options);
@@ -249,7 +249,8 @@ impl Sheet {
         self.settled("embeddings have no adapters", &["loraplus_lr_embedding"]);
     }
 
-    /// Preferences beside the weight of the likelihood, which each calls otherwise: what `loss` reads of them. To be read before beta.
+    /// Preferences beside the weight of the likelihood, which each calls otherwise: what `loss` reads of them. It is to be read before
+    /// beta.
     pub fn preference(&mut self, loss: &str) {
         if loss == "simpo" {
             // Their defaults, and not those of its paper.

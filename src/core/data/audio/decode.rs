@@ -160,8 +160,8 @@ fn has_upper_half(config: &[u8]) -> bool {
     field(0, 5) == 2 && field(behind, 11) == 0x2b7 && field(behind + 11, 5) == 5 && field(behind + 16, 1) == 1
 }
 
-/// A decoder of Vorbis with the header of its file. To make its codebooks takes as long as to decode some seconds of sound, and all files of
-/// a data set have often the same.
+/// A decoder of Vorbis with the header of its file. Making its codebooks takes as long as to decode some seconds of sound, and all files
+/// of a data set have often the same.
 struct Vorbis {
     header: Box<[u8]>,
     decoder: Box<dyn AudioDecoder>,

@@ -1,5 +1,5 @@
-//! Pictures that are edited (Qwen-Image-Edit): their sizes for the autoencoder and for the text tower, and the prompt in which the
-//! text tower sees them. Not for models whose text tower reads texts alone.
+//! Pictures that are edited (Qwen-Image-Edit): their sizes for the autoencoder and for the text tower, and the prompt in which the text
+//! tower sees them. Models whose text tower reads only texts do not use it.
 
 use std::path::Path;
 

@@ -80,7 +80,7 @@ impl Loader {
     /// Works like [`Loader::native`], with the part of a mask that lies over the frames.
     ///
     /// # Errors
-    /// As there, or the mask is no picture of the source's size.
+    /// Fails as that function does, and if the mask is no picture of the source's size.
     pub fn masked(
         &self,
         source: &MediaSource,

@@ -99,7 +99,7 @@ impl Columns {
     /// Reads `width` real numbers a row.
     ///
     /// # Errors
-    /// As [`Columns::numbers`].
+    /// Fails as [`Columns::numbers`] does.
     pub fn reals(&self, key: &str, width: usize) -> Result<Vec<f64>, DataError> {
         self.named(key, || {
             let leaf = self.leaf(key, None)?;
@@ -114,7 +114,7 @@ impl Columns {
     /// Reads `width` whole numbers a row.
     ///
     /// # Errors
-    /// As [`Columns::numbers`].
+    /// Fails as [`Columns::numbers`] does.
     pub fn integers(&self, key: &str, width: usize) -> Result<Vec<i64>, DataError> {
         self.named(key, || {
             let leaf = self.leaf(key, None)?;
@@ -129,7 +129,7 @@ impl Columns {
     /// One text a row.
     ///
     /// # Errors
-    /// As [`Columns::numbers`]; or it is not UTF-8.
+    /// Fails as [`Columns::numbers`] does, and if the text is not UTF-8.
     pub fn texts(&self, key: &str) -> Result<Vec<String>, DataError> {
         self.named(key, || {
             let leaf = self.leaf(key, None)?;
@@ -141,7 +141,7 @@ impl Columns {
     /// One picture a row, as `{bytes, path}`.
     ///
     /// # Errors
-    /// As [`Columns::numbers`]; or a row has neither.
+    /// Fails as [`Columns::numbers`] does, and if a row has neither.
     pub fn pictures(&self, key: &str) -> Result<Vec<Stored>, DataError> {
         self.named(key, || {
             let bytes = self.optional(self.of_bytes(self.leaf(key, Some("bytes"))?)?)?;

@@ -75,7 +75,7 @@ impl Set {
     /// Reads frame `frame` of an episode by itself: for looking at single ones.
     ///
     /// # Errors
-    /// As [`Set::open_block`]; or there is no such frame.
+    /// Fails as [`Set::open_block`] does, and if there is no such frame.
     pub fn step(self: &Arc<Self>, episode: usize, frame: usize) -> Result<Step, DataError> {
         let none = || DataError::file(self.folder(), format!("has no frame {frame} in episode {episode}"));
         let of = self.episodes.list.get(episode).filter(|of| frame < of.length).ok_or_else(none)?;

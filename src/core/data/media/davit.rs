@@ -57,7 +57,7 @@ impl Convolutions {
     /// Features of a picture of so many pixels: a place of the last stage each, and their mean.
     ///
     /// # Errors
-    /// As [`Convolutions::places`].
+    /// Fails as [`Convolutions::places`] does.
     pub fn num_features(&self, resolution: [usize; 2]) -> Result<usize, String> {
         self.places(resolution).map(|[rows, columns]| rows * columns + 1)
     }

@@ -5,8 +5,8 @@
 //!        video ───┘                                  └ pieces:  what stands in the text
 //! ```
 //!
-//! A family's processor equals the one of Hugging Face (transformers 5.17); [`open`](open::open) chooses it. Not for
-//! the encoders themselves.
+//! A family's processor equals the one of Hugging Face (transformers 5.17); [`open`](open::open) chooses it. The encoders themselves are
+//! not here.
 
 mod area;
 mod clock;

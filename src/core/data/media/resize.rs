@@ -1,4 +1,4 @@
-//! Resizing of bytes. Not for the choice of a size.
+//! Resizing of bytes. The size is chosen elsewhere.
 
 use std::borrow::Cow;
 

@@ -88,7 +88,7 @@ impl FastTokenizer {
     /// The same for actions of `width` numbers; `folder` is that of this one.
     ///
     /// # Errors
-    /// As [`FastTokenizer::open`].
+    /// Fails as [`FastTokenizer::open`] does.
     pub fn of_width(&self, folder: &Path, width: usize) -> Result<Self, DataError> {
         checked(folder, [self.steps, width])?;
         let (bpe, basis, files) = (self.bpe.clone(), self.basis.clone(), self.files.clone());

@@ -22,7 +22,7 @@ impl Processor {
     /// A sample of these tokens, or of the first of them where it is to be truncated; not `is_whole`: more was cut off before.
     ///
     /// # Errors
-    /// As [`Processor::assemble`]; nothing that is kept counts in the loss.
+    /// Fails as [`Processor::assemble`] does, and if nothing that is kept counts in the loss.
     pub(super) fn assemble_fitting(
         &self,
         id: SampleId,

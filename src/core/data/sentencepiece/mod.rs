@@ -30,7 +30,7 @@ pub fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<(tokeniz
 /// Works like [`read`] with the `tokenizer.json` that says the same.
 ///
 /// # Errors
-/// As [`read`].
+/// Fails as [`read`] does.
 pub(super) fn read_as_json(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<(Json, PathBuf)>, DataError> {
     let Some((path, bytes)) = file(model_dir)? else { return Ok(None) };
     let added = read_json_if_exists(&model_dir.join("added_tokens.json"))?;
@@ -42,7 +42,7 @@ pub(super) fn read_as_json(model_dir: &Path, tokenizer_config: &Json) -> Result<
 /// folder has no such file.
 ///
 /// # Errors
-/// As [`read`].
+/// Fails as [`read`] does.
 pub fn sentence_pieces(model_dir: &Path) -> Result<Option<(Vec<SentencePiece>, bool)>, DataError> {
     let Some((path, bytes)) = file(model_dir)? else { return Ok(None) };
     match proto::Model::parse(&bytes) {

@@ -22,7 +22,7 @@ pub trait Block: Send + Sync {
     }
 
     /// # Errors
-    /// Why the record cannot be used.
+    /// Returns the reason why the record cannot be used.
     fn read(&self, index: u64) -> Result<Record, String>;
 
     /// Returns why records of it are missing, if they are.

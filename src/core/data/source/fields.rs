@@ -58,7 +58,7 @@ fn sort(names: &Json, media: Option<&str>, found: &mut [Vec<Json>; 3]) {
     }
 }
 
-/// Returns whether `dataset.yaml` maps the fields that are needed. Of a text beside pictures it is not known what it says of them.
+/// Returns whether `dataset.yaml` maps the fields that are needed. The relation of a text beside pictures to them is not known.
 pub fn is_known(map: &FieldMap) -> bool {
     match map.contains_key("text") {
         true => !["image", "images", "caption", "answers"].iter().any(|field| map.contains_key(*field)),

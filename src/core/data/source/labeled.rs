@@ -17,7 +17,7 @@ use crate::data::error::DataError;
 /// The keys of labels, which are `true` or `false`.
 pub const LABELS: [&str; 2] = ["label", "kto_tag"];
 
-/// An answer with its label. Of the conversation the answer's turns alone count in the loss.
+/// An answer with its label. Only the answer's turns of the conversation count in the loss.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Labeled {
     pub conversation: Conversation,

@@ -10,8 +10,8 @@
 //! position ── mixture ── order ── (shard, block, index)           index: how many samples a shard has, remembered
 //! ```
 //!
-//! Names in archives are keys and nothing else: nothing of an archive is written to disk or opened. Sizes are limited
-//! before memory is taken. Not for pixels and tokens: that is the processor's.
+//! Names in archives are keys and nothing else: nothing of an archive is written to disk or opened. Sizes are limited before memory is
+//! taken. Pixels and tokens are made by the processor.
 
 mod archive;
 mod arrow;

@@ -14,7 +14,7 @@ use super::messages::Conversation;
 use super::{beside, flat, sharegpt};
 use crate::data::error::DataError;
 
-/// Two answers to one prompt. What counts in the loss are their turns alone.
+/// Two answers to one prompt. Only their turns count in the loss.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
     /// The conversation with the answer that is preferred.

@@ -16,7 +16,7 @@ const MAY_PASS: [Errno; 7] =
 /// returned as it is.
 ///
 /// # Errors
-/// Why the last try failed.
+/// Returns the reason why the last try failed.
 pub(super) fn patiently<T>(
     mut read: impl FnMut() -> Result<T, String>,
     lost: impl Fn(&T) -> Option<&str>,

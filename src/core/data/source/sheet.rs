@@ -1,5 +1,5 @@
-//! A file of comma- or tab-separated values (RFC 4180): the first row names the columns, each other row is a record. Only where
-//! rows begin is held.
+//! A file of comma- or tab-separated values (RFC 4180): the first row names the columns, each other row is a record. Only the places
+//! where rows begin are held.
 
 use std::cell::Cell;
 use std::io::{self, Read};

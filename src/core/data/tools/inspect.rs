@@ -1,5 +1,5 @@
-//! Describes what is in files: format, numbers, fields, and a few samples as a model would see them. Not how that is
-//! shown.
+//! Describes what is in files: format, numbers, fields, and a few samples as a model would see them. How that is shown is not decided
+//! here.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};

@@ -70,7 +70,7 @@ impl Trackers {
     /// A set was evaluated.
     ///
     /// # Errors
-    /// As [`Trackers::step`].
+    /// Fails as [`Trackers::step`] does.
     pub fn evaluated(&mut self, record: &EvalRecord) -> Result<(), ObserveError> {
         let scalars: Vec<(Cow<'_, str>, f64)> =
             record.scalars().into_iter().map(|(name, value)| (name.into(), value)).collect();
@@ -91,7 +91,7 @@ impl Trackers {
     /// A sheet of samples was made, as PNG of this width and height.
     ///
     /// # Errors
-    /// As [`Trackers::step`].
+    /// Fails as [`Trackers::step`] does.
     pub fn samples(&mut self, step: u64, size: (u32, u32), png: &[u8]) -> Result<(), ObserveError> {
         self.each(|tracker| tracker.picture(step, "eval/samples", size, png))
     }
@@ -99,7 +99,7 @@ impl Trackers {
     /// The run has ended.
     ///
     /// # Errors
-    /// As [`Trackers::step`].
+    /// Fails as [`Trackers::step`] does.
     pub fn end(&mut self, ending: Ending) -> Result<(), ObserveError> {
         let names = ["config.yaml", "log.txt", "log.jsonl"];
         let files: Vec<(&str, PathBuf)> =

@@ -1,4 +1,4 @@
-//! Messages of robots for `crate::fuzz`: the first byte chooses the protocol, the rest is a message. Not for use by anything else.
+//! Messages of robots for `crate::fuzz`: the first byte chooses the protocol, the rest is a message. No other code uses it.
 
 use super::array::{Keys, floats};
 use super::dialogue::{Heard, Offer, Timing, array, map};

@@ -8,8 +8,8 @@ const CLOSE_ENOUGH: u64 = 512;
 /// Number of cheapest bins that the costliest one tries to pass work to at a time.
 const MAX_PARTNERS: usize = 4;
 
-/// Returns the bin of every item: longest first, then refined. Never worse than longest first, so within 4/3 of the best makespan,
-/// and within the largest item of the mean. An item above the mean is no special case: it is alone in its bin.
+/// Returns the bin of every item: longest first, then refined. The result is never worse than longest first, so within 4/3 of the best
+/// makespan, and within the largest item of the mean. An item above the mean is no special case: it is alone in its bin.
 ///
 /// # Panics
 /// There is no bin.

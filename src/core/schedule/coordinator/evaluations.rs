@@ -359,8 +359,8 @@ impl Round {
         passes[self.pass].purpose.is_score() && first != Some(self.pass)
     }
 
-    /// The next pass that has samples left; what is asked for then is of that pass. Not while a plan of another set is in
-    /// flight, whose results are still to come.
+    /// Returns the next pass that has samples left; samples are then requested for that pass. There is none while a plan of another set
+    /// is in flight, whose results are still to come.
     fn skip_to<'a>(&mut self, spec: &'a EvaluationSpec) -> Option<&'a EvaluationPass> {
         loop {
             let set = spec.sets.get(self.set)?;

@@ -20,7 +20,8 @@ pub struct SchedulerState {
     pub ledger: Ledger,
     /// The fitted costs, with `scheduler.balance: fitted`.
     pub costs: Option<FittedCosts>,
-    /// Items that encoders died on in earlier lives of the run. Not stored in a checkpoint: what is before it is not read again.
+    /// Items that encoders died on in earlier lives of the run. They are not stored in a checkpoint: samples before it are not read
+    /// again.
     pub poison_items: Vec<PoisonItem>,
     /// Results of evaluations.
     pub evaluated: Evaluated,

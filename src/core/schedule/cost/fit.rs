@@ -7,11 +7,10 @@ use serde::{Deserialize, Serialize};
 ///
 /// Errors are relative, as noise is: a step that hung ten times as long counts little.
 ///
-/// Kept as moments (the information form of recursive least squares), so that an observation is a rank-one update and
-/// the non-negative solution is exact: the best over the eight sets of coefficients that are free. What the
-/// observations do not tell apart, as tokens and sequences where all packs are alike, the shape of the prior decides: it
-/// weighs as much as the times are noisy.
-/// The state is part of a checkpoint, so a resumed run fits the same numbers.
+/// Kept as moments (the information form of recursive least squares), so that an observation is a rank-one update and the non-negative
+/// solution is exact: the best over the eight sets of coefficients that are free. The shape of the prior decides between terms that the
+/// observations do not tell apart, such as tokens and sequences where all packs are alike: it weighs as much as the times are noisy. The
+/// state is part of a checkpoint, so a resumed run fits the same numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
     prior: CostModel,

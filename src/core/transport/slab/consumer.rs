@@ -38,7 +38,7 @@ struct Lease {
     bytes: usize,
 }
 
-/// A tensor in the slot where the producer wrote it. Keeps the slot, and the mapping, alive.
+/// A tensor in the slot where the producer wrote it. It keeps the slot, and the mapping, alive.
 pub struct SlotTensor {
     meta: TensorMeta,
     /// The place of its bytes in the arena.

@@ -89,7 +89,7 @@ pub struct WireReceiver {
 }
 
 impl WireReceiver {
-    /// Returns the next message; `None` after a farewell. Cancellation-safe.
+    /// Returns the next message; `None` after a farewell. The call is cancellation-safe.
     ///
     /// # Errors
     /// The peer is gone, or no peer at all.

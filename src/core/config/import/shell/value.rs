@@ -56,7 +56,7 @@ impl Variables {
     /// All of a raw word as one, as in an assignment.
     ///
     /// # Errors
-    /// As [`Variables::expand`].
+    /// Fails as [`Variables::expand`] does.
     pub fn join(&self, word: &RawWord) -> Result<Word, String> {
         self.one(word, 0)
     }

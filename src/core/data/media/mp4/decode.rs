@@ -31,7 +31,7 @@ pub fn frames(
 /// Gives `take` the frames that a stretch of coded frames wants, as [`frames`] does.
 ///
 /// # Errors
-/// As there; or lengths that are not those of `bytes`.
+/// Fails as that function does, and if the lengths are not those of `bytes`.
 pub fn stretch_frames(
     bytes: &[u8],
     stretch: &Stretch,

@@ -1,5 +1,5 @@
-//! Videos in MP4 files: where the frames lie in the file, how large they are, and — with the features `mp4` and `av1` — what
-//! they show. H.264 in 8 bits, 4:2:0, not interlaced, and AV1 in 8 bits; files that are not fragmented. Not for sound.
+//! Videos in MP4 files: where the frames lie in the file, how large they are, and — with the features `mp4` and `av1` — what they show.
+//! H.264 in 8 bits, 4:2:0, not interlaced, and AV1 in 8 bits; files that are not fragmented. Sound is not read here.
 
 #[cfg(feature = "av1")]
 mod av1_frames;

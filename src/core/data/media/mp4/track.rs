@@ -66,7 +66,7 @@ impl Track {
     /// The same of the box `moov` of a file of `file_len` bytes.
     ///
     /// # Errors
-    /// As [`Track::read`].
+    /// Fails as [`Track::read`] does.
     pub fn of_movie(moov: &[u8], file_len: usize, limits: &Limits) -> Result<Self, String> {
         // Its table may have the first frames, and fragments the others.
         if Boxes(moov).contents(b"mvex").is_some() {
