@@ -63,7 +63,7 @@ impl StopSignals {
         self.which().await;
     }
 
-    /// Works like [`Self::next`]; returns which one it is. Of several that are there, Ctrl-C is the first: a parent that gets it, too, hands
+    /// Works like [`Self::next`]; returns which one it is. If several are there, Ctrl-C is the first: a parent that gets it, too, hands
     /// it on as SIGTERM.
     pub(crate) async fn which(&mut self) -> StopSignal {
         tokio::select! {

@@ -15,7 +15,7 @@ pub fn is_asked_to_stop() -> bool {
     ASKED.load(SeqCst)
 }
 
-/// Tells the scheduler when the process of `me` is asked to stop, and returns when it is asked again. Without signals it never does.
+/// Tells the scheduler when the process of `me` is asked to stop, and returns when it is asked again. Without signals it never returns.
 pub(super) async fn asked_twice(me: ActorId, signals: Option<StopSignals>, scheduler: &WireSender) {
     let Some(mut signals) = signals else { return std::future::pending().await };
     let mut stops = Stops::default();

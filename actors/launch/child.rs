@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 pub(super) const PARENT: &str = "LOONGFORGE_PARENT";
 /// Set for children: the actor's index.
 const INDEX: &str = "LOONGFORGE_INDEX";
-/// Set for children: the place in the pool. Who replaces an encoder has its place, and an index that nobody has had.
+/// Set for children: the place in the pool. A process that replaces an encoder has its place, and an index that no process has had.
 const PLACE: &str = "LOONGFORGE_PLACE";
 /// Ends of one place in the pool are counted for so long.
 pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(600);

@@ -64,7 +64,7 @@ impl Process {
     }
 }
 
-/// Running child processes, killed on drop. Without a `start` there are none.
+/// Running child processes, killed on drop. Without a `start` there are no children.
 #[derive(Default)]
 pub(super) struct Children {
     start: Option<Start>,

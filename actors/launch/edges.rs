@@ -115,8 +115,8 @@ impl Edges {
     }
 }
 
-/// Connects to an address as often as it is asked to. What is said there first is `hello`, until the other end has drawn
-/// the wire's number.
+/// Connects to an address as often as it is asked to. The first message there is `hello`, until the other end has drawn the wire's
+/// number.
 pub(super) fn dial(
     address: Address,
     security: Security,

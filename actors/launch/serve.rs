@@ -221,8 +221,8 @@ struct Hearing {
 }
 
 impl Hearing {
-    /// Returns true when the scheduler says that the run ends, or ends itself in order; false if it cannot be heard any more, or
-    /// there is no room for what it says. Cancellation-safe.
+    /// Returns true when the scheduler says that the run ends, or ends itself in order; false if it cannot be heard any more, or there is
+    /// no room for what it says. The call is cancellation-safe.
     async fn is_over(&mut self) -> bool {
         while self.early.len() < self.room && !matches!(self.early.back(), Some(Err(_))) {
             match hear(&mut self.receiver).await {

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The interval of checks whether it handles signals by now.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Calls `end`, which ends this process, with the phase in which SIGINT, SIGTERM or SIGHUP has come. From when this returns on none is
+/// Calls `end`, which ends this process, with the phase in which SIGINT, SIGTERM or SIGHUP has come. Once this returns, no signal is
 /// lost. Where this process takes over from a scheduler that died, a signal waits for it to be under way: it saves before it stops.
 ///
 /// # Errors

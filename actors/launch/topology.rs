@@ -48,8 +48,8 @@ fn encoder_edges(me: ActorId, pools: &PoolSizes, credits: EdgeCredits) -> Vec<Ed
     pools.foundation_actors().map(|to| EdgeSpec::new(me, to, credits.features)).collect()
 }
 
-/// Returns where the foundation actor `me` sends: gradients to every encoder. Where encoders live in foundation actors,
-/// features and gradients to every other one.
+/// Returns where the foundation actor `me` sends: gradients to every encoder. If encoders are in foundation actors, it sends features and
+/// gradients to every other one.
 fn foundation_edges(me: ActorId, pools: &PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
     let others = pools.foundation_actors().filter(|&other| pools.encoders.is_empty() && other != me);
     pools.encoder_actors().chain(others).map(|to| EdgeSpec::new(me, to, credits.features)).collect()

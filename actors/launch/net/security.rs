@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The security settings of one process. Cheap to clone.
+/// The security settings of one process. They are cheap to clone.
 #[derive(Clone)]
 pub struct Security {
     pub(super) run: Arc<str>,
