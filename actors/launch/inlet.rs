@@ -85,6 +85,9 @@ impl Inlet {
     }
 
     /// Opens the door of `me`, and returns the address for the others.
+    ///
+    /// # Errors
+    /// Fails if it cannot listen there.
     pub fn open(self, me: ActorId) -> Result<(Door, PathBuf), JoinError> {
         match self {
             Self::Slab(path) => {

@@ -54,6 +54,9 @@ pub enum Reply {
 }
 
 /// Writes a message: its length as a little-endian `u32`, then its bytes. The writer is not flushed.
+///
+/// # Errors
+/// Fails if the other end is gone.
 pub fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     let bytes = encode(message).map_err(io::Error::other)?;
     to.write_all(&(bytes.len() as u32).to_le_bytes())?;

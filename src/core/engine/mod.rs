@@ -47,12 +47,21 @@ pub enum Progress {
 /// Computes one actor's share of every step. Not `Send`: it is built on the thread that it runs on.
 pub trait Engine {
     /// Handles a command. `Stop` is handled by the host and never arrives here.
+    ///
+    /// # Errors
+    /// Fails if the engine cannot continue; the run then ends with this cause.
     fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError>;
 
     /// Handles a parcel.
+    ///
+    /// # Errors
+    /// Fails if the engine cannot continue, for example because the parcel is not one that it expects.
     fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError>;
 
     /// Does one bounded piece of work.
+    ///
+    /// # Errors
+    /// Fails if the engine cannot continue.
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError>;
 }
 

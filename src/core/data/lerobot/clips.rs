@@ -111,12 +111,18 @@ impl Clips {
     }
 
     /// Returns an empty place: without an encoder no frame was added.
+    ///
+    /// # Errors
+    /// There are none.
     #[cfg(not(feature = "mp4"))]
     pub fn end_episode(&mut self) -> Result<Placed, DataError> {
         Ok(Placed { from: self.before as f64, ..Placed::default() })
     }
 
     /// Does nothing: without an encoder no file was begun.
+    ///
+    /// # Errors
+    /// There are none.
     #[cfg(not(feature = "mp4"))]
     pub fn finish(&mut self) -> Result<(), DataError> {
         Ok(())

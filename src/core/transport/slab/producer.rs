@@ -165,7 +165,8 @@ impl Edge for SlabEdge {
 }
 
 impl Drop for SlabEdge {
-    /// Leaves in order: what was sent is still delivered, and the consumer does not take it for a loss. In a panic the consumer takes it for a loss.
+    /// Leaves in order: what was sent is still delivered, and the consumer does not take it for a loss. In a panic the consumer takes
+    /// it for a loss.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.shared.control.left[0].store(1, SeqCst);
