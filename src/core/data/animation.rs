@@ -16,7 +16,7 @@ pub fn expect_still(bytes: &[u8]) -> Result<(), String> {
     ))
 }
 
-/// A WebP file that says so in its extended header.
+/// Returns whether a WebP file says so in its extended header.
 fn is_animated_webp(bytes: &[u8]) -> bool {
     const ANIMATION: u8 = 2;
     bytes.starts_with(b"RIFF")
@@ -24,7 +24,7 @@ fn is_animated_webp(bytes: &[u8]) -> bool {
         && bytes.get(20).is_some_and(|flags| flags & ANIMATION != 0)
 }
 
-/// A PNG file with the chunk `acTL` before its pixels.
+/// Returns whether a PNG file has the chunk `acTL` before its pixels.
 fn is_animated_png(bytes: &[u8]) -> bool {
     let Some(mut rest) = bytes.strip_prefix(b"\x89PNG\r\n\x1a\n") else { return false };
     while let Some((head, after)) = rest.split_first_chunk::<8>() {

@@ -58,7 +58,7 @@ impl ContextProcessor {
         &self.marker
     }
 
-    /// The tokens of `text` within the template, and a placeholder for each feature of them.
+    /// Returns the tokens of `text` within the template, and a placeholder for each feature of them.
     ///
     /// # Errors
     /// The reason: no token is left behind those that have no feature.
@@ -75,7 +75,7 @@ impl ContextProcessor {
 }
 
 impl TextProcessor {
-    /// The processor of the text tower of `config`, a `config.json`; `None` for a model without such a tower.
+    /// Opens the processor of the text tower of `config`, a `config.json`; `None` for a model without such a tower.
     ///
     /// # Errors
     /// The tokenizer is missing or has more tokens than the tower, or the config's section `text` is wrong.
@@ -138,7 +138,7 @@ impl TextProcessor {
         }))
     }
 
-    /// The tokens of `text` within the template.
+    /// Makes the tokens of `text` within the template.
     ///
     /// # Errors
     /// The reason: no token is left behind those that have no feature.
@@ -151,7 +151,7 @@ impl TextProcessor {
         Ok(Media { tower: Tower::Text, grid, num_features, pixels })
     }
 
-    /// The ids of `text` within the template.
+    /// Returns the ids of `text` within the template.
     ///
     /// # Errors
     /// The reason: it cannot be tokenized.
@@ -168,7 +168,7 @@ impl TextProcessor {
         Ok(ids.into_iter().map(i64::from).collect())
     }
 
-    /// The features of so many tokens.
+    /// Returns the features of so many tokens.
     ///
     /// # Errors
     /// The reason: none is left.
@@ -198,7 +198,7 @@ impl TextProcessor {
     }
 }
 
-/// The number of tokens before the first of a text that stands between `before` and `after`; `None` where the tokenizer cannot
+/// Returns the number of tokens before the first of a text that stands between `before` and `after`; `None` where the tokenizer cannot
 /// tell texts apart.
 fn first_of_text(tokenizer: &Tokenizer, before: &str, after: &str) -> Result<Option<usize>, DataError> {
     let ids = |text: &str| tokenizer.encode_document(&format!("{before}{text}{after}"));
@@ -218,7 +218,7 @@ mod tests {
     use crate::data::tokenizer_file::read_json;
     use crate::message::{SampleId, Tower};
 
-    /// The digits' tokenizer, which has a token a byte, for model and tower; the picture's token stands for contexts.
+    /// Opens the digits' tokenizer, which has a token a byte, for model and tower; the picture's token stands for contexts.
     fn open(text: Json) -> Result<ContextProcessor, String> {
         let dir = tempfile::tempdir().unwrap();
         write_model(dir.path(), &MODEL).unwrap();

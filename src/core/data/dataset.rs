@@ -54,7 +54,7 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// The same, of which every record is read once: for an evaluation.
+    /// Returns the same, of which every record is read once: for an evaluation.
     #[must_use]
     pub fn once(self) -> Self {
         Self { is_once: true, ..self }
@@ -66,7 +66,7 @@ impl Dataset {
         Self { num_asked: Some(count.min(self.len() as u64).max(1)), ..self }
     }
 
-    /// The position of the sample whose prompt has this number.
+    /// Returns the position of the sample whose prompt has this number.
     fn asked(&self, number: u64) -> u64 {
         match self.num_asked {
             Some(count) => (u128::from(number) * self.len() as u128 / u128::from(count)) as u64,
@@ -74,7 +74,7 @@ impl Dataset {
         }
     }
 
-    /// The frame of an episode that a prompt is of; `None`: it is of something else, or cannot be read.
+    /// Returns the frame of an episode that a prompt is of; `None`: it is of something else, or cannot be read.
     pub fn step_asked(&self, number: u64) -> Option<Step> {
         match self.content(self.asked(number)).ok()?.0 {
             Content::Step(step) => Some(step),
@@ -143,7 +143,7 @@ impl Dataset {
         self.sources.iter().any(|source| source.is_conversation() || source.is_packed())
     }
 
-    /// The number of the data set and the index in it of the sample at a position, or of the first record of its group.
+    /// Returns the number of the data set and the index in it of the sample at a position, or of the first record of its group.
     pub fn place_of(&self, position: u64) -> (usize, u64) {
         self.record(position.saturating_mul(self.maker.group_size() as u64))
     }
@@ -185,7 +185,7 @@ impl Dataset {
         expect_unpacked(self.packed_source())
     }
 
-    /// A sentence of each folder that has files which are not read.
+    /// Returns a sentence of each folder that has files which are not read.
     pub fn left_out(&self) -> Vec<&str> {
         self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
     }
@@ -199,7 +199,7 @@ impl Dataset {
         sample.map_err(|error| source.refused(index as usize, &error))
     }
 
-    /// The sample at a position, counted over all epochs.
+    /// Makes the sample at a position, counted over all epochs.
     ///
     /// # Errors
     /// The sample cannot be used, or is too long: it is named by its place.
@@ -219,7 +219,7 @@ impl Dataset {
         Ok((self.read(records)?, self.place(position).0.base()))
     }
 
-    /// The record at these places, or the records as a group.
+    /// Returns the record at these places, or the records as a group.
     fn read(&self, mut places: impl Iterator<Item = (usize, u64)>) -> Result<Content, BadSample> {
         let mut answers = Vec::new();
         let read = |(set, index): (usize, u64)| self.sources[set].read(index as usize);
@@ -235,7 +235,7 @@ impl Dataset {
         Ok(Content::Group(answers))
     }
 
-    /// A number of what the visit of a position chooses of its record: visits of a record with the same number have the same
+    /// Returns a number of what the visit of a position chooses of its record: visits of a record with the same number have the same
     /// items.
     ///
     /// # Errors
@@ -254,13 +254,13 @@ impl Dataset {
         self.bad(position, String::new()).place()
     }
 
-    /// The sample at a position, and why it cannot be used.
+    /// Creates the sample at a position, and why it cannot be used.
     pub(super) fn bad(&self, position: u64, reason: String) -> BadSample {
         let (source, index) = self.place(position);
         source.bad(index, reason)
     }
 
-    /// The first caption of the picture or clip at a position, or the prompt; `None`: it has none, or cannot be read.
+    /// Returns the first caption of the picture or clip at a position, or the prompt; `None`: it has none, or cannot be read.
     pub fn caption(&self, position: u64) -> Option<String> {
         match self.content(position).ok()?.0 {
             Content::Captioned(record) => record.captions.into_iter().next(),

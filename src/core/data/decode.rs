@@ -330,8 +330,8 @@ mod tests {
         crc.sum()
     }
 
-    /// Every format through Pillow as transformers loads it, and through ours. What differs is how JPEG's
-    /// cosines are rounded and its chroma is enlarged.
+    /// Compares every format through Pillow as transformers loads it, and through ours. What differs is how JPEG's cosines are rounded
+    /// and its chroma is enlarged.
     #[test]
     fn equal_to_pillow() {
         #[derive(serde::Deserialize)]

@@ -10,25 +10,25 @@ use crate::config::AudioLimits;
 /// Decodes files. Every implementation gives the same values and the same reasons for the same bytes, but for what it takes
 /// to decode them: a reason may be that a decoder crashed, or took too long or too much memory.
 pub trait MediaDecoder: Send + Sync {
-    /// A picture, as [`open_rgb`](super::open_rgb) gives it.
+    /// Decodes a picture, as [`open_rgb`](super::open_rgb) gives it.
     ///
     /// # Errors
     /// The reason.
     fn picture(&self, bytes: &[u8], limits: &Limits) -> Result<RgbImage, String>;
 
-    /// The frames that `sampling` takes of an animated GIF or an MP4 file, by its contents; `fps` goes before its own.
+    /// Decodes the frames that `sampling` takes of an animated GIF or an MP4 file, by its contents; `fps` goes before its own.
     ///
     /// # Errors
     /// The reason.
     fn clip(&self, bytes: &[u8], fps: Option<f64>, limits: &Limits, sampling: &Sampling) -> Result<Video, String>;
 
-    /// The frames of an MP4 file that `stretch` wants, of the coded frames `bytes`, in the order in which they are shown.
+    /// Decodes the frames of an MP4 file that `stretch` wants, of the coded frames `bytes`, in the order in which they are shown.
     ///
     /// # Errors
     /// The reason.
     fn stretch(&self, bytes: &[u8], stretch: &Stretch, limits: &Limits) -> Result<Vec<RgbImage>, String>;
 
-    /// One channel of a segment, of `rate` samples a second, as [`decode_sound`](super::audio::decode_sound) gives it.
+    /// Decodes one channel of a segment, of `rate` samples a second, as [`decode_sound`](super::audio::decode_sound) gives it.
     ///
     /// # Errors
     /// The reason.
@@ -46,7 +46,7 @@ pub struct SampledFrames {
 }
 
 impl SampledFrames {
-    /// The video of these frames, as many as there are indices.
+    /// Makes the video of these frames, as many as there are indices.
     pub fn video(&self, frames: Vec<RgbImage>) -> Video {
         Video::new(frames, &self.indices, self.num_frames, self.fps)
     }

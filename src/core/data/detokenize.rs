@@ -25,7 +25,7 @@ impl TextStream {
         Self { ids: ids.to_vec(), begin: 0, given: ids.len() }
     }
 
-    /// The text that the token completes; empty while a character lacks bytes.
+    /// Returns the text that the token completes; empty while a character lacks bytes.
     ///
     /// # Errors
     /// The tokenizer cannot decode it.

@@ -14,7 +14,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// The question of a conversation, or the prompt of a picture, with the answer that is expected.
+    /// Returns the question of a conversation, or the prompt of a picture, with the answer that is expected.
     pub(super) fn asked(content: Content) -> Result<Self, String> {
         if let Content::Captioned(Captioned { target, mut captions, answer, .. }) = content {
             let answer = answer.ok_or("has no `answer` to compare with")?;

@@ -12,7 +12,7 @@ pub struct MarkerSpan {
     pub kind: MediaKind,
 }
 
-/// The markers in a text, in order.
+/// Returns the markers in a text, in order.
 pub fn find(text: &str, markers: &Markers) -> Vec<MarkerSpan> {
     let mut places = Vec::new();
     let mut at = 0;

@@ -59,7 +59,7 @@ pub fn sound(bytes: &[u8]) {
     let _ = super::processor::guarded(|| read_header(bytes).map_err(DataError::Line));
 }
 
-/// One file of each kind that is decoded.
+/// Returns one file of each kind that is decoded.
 pub fn sound_files() -> Vec<Vec<u8>> {
     let golden = flate2::read::GzDecoder::new(&include_bytes!("audio/goldens/files.json.gz")[..]);
     let golden: Json = serde_json::from_reader(golden).expect("JSON");
@@ -76,7 +76,7 @@ pub fn messages(bytes: &[u8]) {
     }
 }
 
-/// A file of samples of that name, opened and read.
+/// Opens and reads a file of samples of that name.
 pub fn source(name: &str, bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let path = folder.path().join(name);
@@ -87,7 +87,7 @@ pub fn source(name: &str, bytes: &[u8]) {
     }
 }
 
-/// An index of tokens beside a file of ids that is always the same.
+/// Reads an index of tokens beside a file of ids that is always the same.
 pub fn index(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let path = folder.path().join("a.idx");
@@ -99,7 +99,7 @@ pub fn index(bytes: &[u8]) {
     }
 }
 
-/// The head of a data set's card.
+/// Reads the head of a data set's card.
 pub fn hub_card(bytes: &[u8]) {
     let names = ["main/train-0.parquet", "test.jsonl"].map(str::to_owned);
     if let Ok(card) = std::str::from_utf8(bytes) {
@@ -138,7 +138,7 @@ pub fn npy(bytes: &[u8]) {
     }
 }
 
-/// The JSON of a pack, then the array of its ids, with a zero byte between them.
+/// Reads the JSON of a pack, then the array of its ids, with a zero byte between them.
 pub fn packed(bytes: &[u8]) {
     let mut parts = bytes.splitn(2, |&byte| byte == 0);
     let (json, array) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -199,7 +199,7 @@ pub fn tables() -> Vec<Vec<u8>> {
     files.map(<[u8]>::to_vec).into()
 }
 
-/// The pictures of the tests whose names begin so.
+/// Returns the pictures of the tests whose names begin so.
 pub fn picture_files(kind: &str) -> Vec<Vec<u8>> {
     let cases: Json = serde_json::from_str(include_str!("goldens/formats.json")).expect("JSON");
     let cases = cases.as_array().into_iter().flatten();

@@ -44,7 +44,7 @@ impl MediaKind {
         NAMES[self as usize].placeholder
     }
 
-    /// The key of a record that lists files of this kind.
+    /// Returns the key of a record that lists files of this kind.
     pub fn key(self) -> &'static str {
         NAMES[self as usize].key
     }

@@ -29,7 +29,7 @@ pub struct AnswerSpan {
     pub has_header: bool,
 }
 
-/// The numbers of the turns that are learned.
+/// Returns the numbers of the turns that are learned.
 ///
 /// # Errors
 /// One of them says nothing.
@@ -46,7 +46,7 @@ fn learned_turns(turns: &[Turn], learn: Learn) -> Result<Vec<usize>, DataError> 
     }
 }
 
-/// The number of a turn in its record: a system message that was put before them is none of it.
+/// Returns the number of a turn in its record: a system message that was put before them is none of it.
 fn number(turns: &[Turn], index: usize) -> usize {
     index.saturating_sub(usize::from(turns.first().is_some_and(|turn| turn.is_default)))
 }
@@ -56,7 +56,7 @@ fn nothing_said(turn: usize) -> DataError {
     DataError::Line(format!("the assistant's message, number {} of the conversation, {reason}", turn + 1))
 }
 
-/// The assistant's turns in `text` that are learned; `text` is the rendering of `turns`, `marked` are the assistant's turns that
+/// Returns the assistant's turns in `text` that are learned; `text` is the rendering of `turns`, `marked` are the assistant's turns that
 /// the template marks itself, `closing` the tokens that end a turn.
 ///
 /// # Errors
@@ -121,7 +121,7 @@ fn exact_answers(turns: &[Turn], chosen: &[usize], marked: Vec<Range<usize>>) ->
 }
 
 impl Conversation {
-    /// The turns before the last assistant turn, and what that turn says: a question and its expected answer.
+    /// Returns the turns before the last assistant turn, and what that turn says: a question and its expected answer.
     pub fn split_answer(&self) -> Option<(Conversation, String)> {
         let at = self.turns.iter().rposition(|turn| turn.role == ASSISTANT)?;
         let turns: Vec<Turn> = self.turns[..at].to_vec();

@@ -64,13 +64,13 @@ impl Locator {
         }
     }
 
-    /// The extension in lower case without the dot, or nothing.
+    /// Returns the extension in lower case without the dot, or nothing.
     pub fn extension(&self) -> String {
         let extension = Path::new(self.name()).extension();
         extension.map(|extension| extension.to_string_lossy().to_lowercase()).unwrap_or_default()
     }
 
-    /// The bytes, of which there may be 256 MiB.
+    /// Returns the bytes, of which there may be 256 MiB.
     ///
     /// # Errors
     /// Named: missing, too large, cannot be read; a URL that was not fetched.
@@ -106,7 +106,7 @@ impl fmt::Debug for Locator {
 }
 
 impl From<&str> for Locator {
-    /// A file.
+    /// Returns a file.
     fn from(path: &str) -> Self {
         Self::File(path.to_owned())
     }
@@ -117,7 +117,7 @@ pub fn is_remote(path: &str) -> bool {
     REMOTE.iter().any(|scheme| path.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
 }
 
-/// A picture or clip file as it is.
+/// Reads a picture or clip file as it is.
 ///
 /// # Errors
 /// It is no regular file, is too large, or cannot be read.

@@ -20,18 +20,18 @@ pub trait SampleMaker: Send + Sync {
     /// The record cannot be used for this model; the sample is skipped.
     fn make(&self, id: SampleId, record: &Content, base: &Path) -> Result<Sample, DataError>;
 
-    /// A sample that asks: a conversation before its last answer, or a prompt with its conditions.
+    /// Makes a sample that asks: a conversation before its last answer, or a prompt with its conditions.
     ///
     /// # Errors
     /// The reason: nothing is asked in it, or as [`SampleMaker::make`].
     fn prompt(&self, id: SampleId, record: Content, base: &Path) -> Result<Sample, String>;
 
-    /// A number of what the visit `id` chooses of a record: visits with the same number make the same items.
+    /// Returns a number of what the visit `id` chooses of a record: visits with the same number make the same items.
     fn choice(&self, _id: SampleId, _record: &Content) -> u64 {
         0
     }
 
-    /// The format in which files are read for which a config has `format`.
+    /// Returns the format in which files are read for which a config has `format`.
     fn format(&self, format: Format) -> Format {
         format
     }
@@ -69,12 +69,12 @@ pub trait SampleMaker: Send + Sync {
         0
     }
 
-    /// The maker of a model that predicts tokens.
+    /// Returns the maker of a model that predicts tokens.
     fn as_chat(&self) -> Option<&Processor> {
         None
     }
 
-    /// The maker of a robot policy.
+    /// Returns the maker of a robot policy.
     fn as_policy(&self) -> Option<&PolicyMaker> {
         None
     }

@@ -32,7 +32,7 @@ pub fn register_makers(makers: BTreeMap<String, Box<OpenMaker>>) -> Result<(), S
     OWN.set(makers).map_err(|_| "makers of samples are already registered: register all of them at once".to_owned())
 }
 
-/// The maker of samples for the model of `config`, a `config.json`. Files are decoded by `decoder`.
+/// Opens the maker of samples for the model of `config`, a `config.json`. Files are decoded by `decoder`.
 ///
 /// # Errors
 /// A file of the model is missing, wrong or of another model; or the options name a maker that no one has registered.

@@ -116,7 +116,7 @@ impl PackedSample {
         self.input_ids.len()
     }
 
-    /// The members of its key in a shard: the name behind the key's dot, and the bytes.
+    /// Returns the members of its key in a shard: the name behind the key's dot, and the bytes.
     pub fn members(&self) -> Vec<Member> {
         let raw = RawPack {
             ids: self.ids.clone(),
@@ -138,7 +138,7 @@ impl PackedSample {
         members
     }
 
-    /// A pack from the members of its key, in any order.
+    /// Makes a pack from the members of its key, in any order.
     ///
     /// # Errors
     /// A member is missing or wrong, or they disagree with each other.

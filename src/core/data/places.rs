@@ -108,7 +108,7 @@ impl Places<'_> {
         others
     }
 
-    /// The place in the text behind which it is as behind the stand-in of `others`.
+    /// Returns the place in the text behind which it is as behind the stand-in of `others`.
     fn place_behind(&self, others: &[Turn]) -> Option<usize> {
         let rendered = self.template.render(others).ok()?;
         let behind = behind_stand_in(&rendered)?;

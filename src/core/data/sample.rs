@@ -57,8 +57,8 @@ impl Sample {
         Self { meta, input_ids, position_ids, targets, columns: Vec::new(), media, num_sources: 0 }
     }
 
-    /// A sample for a diffusion model, without sources. `target` is the size of the latent that it makes, `num_tokens` counts
-    /// the tokens of this and of references, and `num_targets` is its weight in the loss.
+    /// Makes a sample for a diffusion model, without sources. `target` is the size of the latent that it makes, `num_tokens` counts the
+    /// tokens of this and of references, and `num_targets` is its weight in the loss.
     pub fn of_target(id: SampleId, target: Grid, [num_tokens, num_targets]: [u32; 2], media: Vec<Media>) -> Self {
         let mut sample = Self::new(id, Vec::new(), Vec::new(), Vec::new(), media);
         sample.meta.target = Some(Target { grid: target, sigma: Sigma::default() });
@@ -66,7 +66,7 @@ impl Sample {
         sample
     }
 
-    /// The same with columns beside those of its tokens.
+    /// Returns the same with columns beside those of its tokens.
     #[must_use]
     pub fn with_columns(mut self, columns: Vec<SampleColumn>) -> Self {
         let tokens = self.input_ids.len() as u64 * SampleMeta::BYTES_PER_TOKEN;

@@ -85,7 +85,7 @@ impl Split {
     }
 }
 
-/// The samples of these episodes, ascending, of a set with episodes of so many samples.
+/// Returns the samples of these episodes, ascending, of a set with episodes of so many samples.
 fn samples_of(indices: &BTreeSet<u64>, episodes: &[u64]) -> Vec<u64> {
     let (mut first, mut samples) = (0u64, Vec::new());
     for (index, &len) in (0..).zip(episodes) {

@@ -27,7 +27,7 @@ impl Tally {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The sentence; `None` where there was no sample of the kind.
+    /// Returns the sentence; `None` where there was no sample of the kind.
     pub fn line(&self) -> Option<String> {
         let count = self.count();
         (count > 0).then(|| format!("{}: {count}", self.what))

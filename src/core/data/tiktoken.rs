@@ -36,7 +36,7 @@ const KINDS: [Kind; 2] = [
 
 type Ranks = BTreeMap<Vec<u8>, u32>;
 
-/// The tokenizer of a folder with such a file, and the file; `None` where there is none.
+/// Returns the tokenizer of a folder with such a file, and the file; `None` where there is none.
 ///
 /// # Errors
 /// The file cannot be read or is not of this form.
@@ -118,7 +118,7 @@ fn tokenizer_json(ranks: &Ranks, kind: &Kind, tokenizer_config: &Json) -> Json {
     })
 }
 
-/// The two parts from which a token is merged last; `None` where merging by lower ranks does not lead to two.
+/// Returns the two parts from which a token is merged last; `None` where merging by lower ranks does not lead to two.
 fn split<'a>(ranks: &Ranks, token: &'a [u8], rank: u32) -> Option<(&'a [u8], &'a [u8])> {
     let mut ends: Vec<usize> = (1..=token.len()).collect();
     while ends.len() > 2 {
@@ -133,7 +133,7 @@ fn split<'a>(ranks: &Ranks, token: &'a [u8], rank: u32) -> Option<(&'a [u8], &'a
     Some(token.split_at(ends[0]))
 }
 
-/// The printable characters by which byte-level BPE writes the 256 bytes (GPT-2's `bytes_to_unicode`).
+/// Returns the printable characters by which byte-level BPE writes the 256 bytes (GPT-2's `bytes_to_unicode`).
 pub fn byte_letters() -> [char; 256] {
     let mut next = 256;
     std::array::from_fn(|byte| {

@@ -173,7 +173,7 @@ impl Tokenizer {
         self.all_special.contains(&id)
     }
 
-    /// The texts of the tokens that end a turn or a text.
+    /// Returns the texts of the tokens that end a turn or a text.
     pub fn closing(&self) -> &[String] {
         &self.closing
     }
@@ -204,7 +204,7 @@ impl Tokenizer {
         self.run(text, true)
     }
 
-    /// The ids of a document under [`Tokenizer::cut_at`], and whether it was cut off.
+    /// Returns the ids of a document under [`Tokenizer::cut_at`], and whether it was cut off.
     pub(super) fn encode_cut(&self, text: &str) -> Result<(Vec<u32>, bool), DataError> {
         let encoding = self.inner.encode(text, true).map_err(|error| DataError::Tokenizer(error.to_string()))?;
         Ok((encoding.get_ids().to_vec(), !encoding.get_overflowing().is_empty()))
@@ -216,7 +216,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().iter().zip(starts).map(|(&id, start)| Token { id: i64::from(id), start }).collect())
     }
 
-    /// The text of ids, without special tokens, except those around calls of tools; of a model whose answers hold special tokens,
+    /// Returns the text of ids, without special tokens, except those around calls of tools; of a model whose answers hold special tokens,
     /// without those around them.
     ///
     /// # Errors
@@ -233,7 +233,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of ids, special tokens as they are written.
+    /// Returns the text of ids, special tokens as they are written.
     ///
     /// # Errors
     /// Fails as [`Tokenizer::decode`] does.
@@ -247,7 +247,7 @@ impl Tokenizer {
     }
 }
 
-/// The ids that a config has under a key: one, several or none.
+/// Returns the ids that a config has under a key: one, several or none.
 fn ids_of(value: &Json) -> Vec<i64> {
     match value {
         Json::Array(ids) => ids.iter().filter_map(Json::as_i64).collect(),
@@ -255,7 +255,7 @@ fn ids_of(value: &Json) -> Vec<i64> {
     }
 }
 
-/// The folder's tokenizer as a `tokenizer.json` describes it, and the file that it is in: a file of that name, or a SentencePiece
+/// Returns the folder's tokenizer as a `tokenizer.json` describes it, and the file that it is in: a file of that name, or a SentencePiece
 /// model.
 ///
 /// # Errors
@@ -269,7 +269,7 @@ pub fn tokenizer_json(model_dir: &Path, tokenizer_config: &Json) -> Result<(Json
     found.ok_or_else(|| DataError::file(&path, "is missing, and there is no SentencePiece model either"))
 }
 
-/// The folder's tokenizer and the file that it is in.
+/// Returns the folder's tokenizer and the file that it is in.
 fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<(tokenizers::Tokenizer, PathBuf), DataError> {
     let path = model_dir.join("tokenizer.json");
     if path.exists() {

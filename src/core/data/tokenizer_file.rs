@@ -14,7 +14,7 @@ const MAX_TOKENS: usize = 4_000_000;
 /// The slowest published ones take a second.
 const MAX_TIME: Duration = Duration::from_secs(10);
 
-/// A special token in `tokenizer_config.json`: a string, or an object with `content`.
+/// Returns a special token in `tokenizer_config.json`: a string, or an object with `content`.
 pub(super) fn token_text(token: &Json) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
@@ -40,7 +40,7 @@ pub(super) fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer, DataE
     parse(bytes).map_err(|reason| DataError::file(path, reason))
 }
 
-/// The contents of such a file.
+/// Returns the contents of such a file.
 ///
 /// # Errors
 /// The reason.

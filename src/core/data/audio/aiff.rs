@@ -148,7 +148,7 @@ mod tests {
         [&name[..], &size, contents, &[0][..contents.len() % 2]].concat()
     }
 
-    /// A file of 16 kHz; with a `packing` AIFF-C.
+    /// Returns a file of 16 kHz; with a `packing` AIFF-C.
     fn file(packing: Option<&[u8; 4]>, bits: u16, channels: u16, num_samples: u32, samples: &[u8]) -> Vec<u8> {
         let rate = [0x40, 0x0c, 0xfa, 0, 0, 0, 0, 0, 0, 0];
         let sizes = [&channels.to_be_bytes()[..], &num_samples.to_be_bytes(), &bits.to_be_bytes(), &rate].concat();

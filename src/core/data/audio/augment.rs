@@ -74,12 +74,12 @@ impl SoundChanges {
 }
 
 impl SoundChange<'_> {
-    /// A number from 0 to 1.
+    /// Returns a number from 0 to 1.
     fn number(&self, place: u64) -> f64 {
         Counter::new(&self.key).unit(place)
     }
 
-    /// The recording at another speed, and so at another pitch; at its own where `takes` says no to the new number of samples.
+    /// Returns the recording at another speed, and so at another pitch; at its own where `takes` says no to the new number of samples.
     ///
     /// # Errors
     /// The rates cannot be converted.
@@ -196,7 +196,7 @@ fn power(samples: &[f32]) -> f64 {
     samples.iter().map(|sample| f64::from(*sample).powi(2)).sum::<f64>() / samples.len() as f64
 }
 
-/// The recordings that `path` names, in a fixed order.
+/// Returns the recordings that `path` names, in a fixed order.
 fn noises(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

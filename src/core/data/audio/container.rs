@@ -7,7 +7,7 @@ use super::aiff;
 /// Bytes before the chunks of a WAV file: `RIFF`, a size, `WAVE`.
 const RIFF_HEADER: usize = 12;
 
-/// The file without ID3 tags in front, whose pictures may be larger than what is looked through for the sound; a WAV file that
+/// Returns the file without ID3 tags in front, whose pictures may be larger than what is looked through for the sound; a WAV file that
 /// was written into a pipe gets its sizes, and an AIFF file becomes a WAV file.
 ///
 /// # Errors

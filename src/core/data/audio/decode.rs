@@ -55,7 +55,7 @@ pub struct AudioHeader {
 }
 
 impl AudioHeader {
-    /// The length in seconds, where the header has it.
+    /// Returns the length in seconds, where the header has it.
     pub fn seconds(&self) -> Option<f64> {
         Some(self.num_samples? as f64 / f64::from(self.rate.filter(|rate| *rate > 0)?))
     }
@@ -177,7 +177,7 @@ fn header(params: &AudioCodecParameters) -> Option<Box<[u8]>> {
     params.extra_data.clone().filter(|_| params.codec == CODEC_ID_VORBIS)
 }
 
-/// A segment of a file whose samples are read as they lie.
+/// Reads a segment of a file whose samples are read as they lie.
 fn plain(pcm: &Pcm<'_>, limits: &AudioLimits, segment: Segment) -> Result<Samples, String> {
     let mut sound = Mono::new(limits, segment);
     check_kind(pcm.rate, pcm.channels)?;
@@ -213,7 +213,7 @@ impl<'a> Mono<'a> {
         Self { limits, segment, samples: Samples::empty(), num_seen: 0, padding: 0, rate: None, planes: Vec::new() }
     }
 
-    /// The samples of the segment among all of a file of this rate.
+    /// Returns the samples of the segment among all of a file of this rate.
     fn range(&self, rate: u32) -> Range<u64> {
         let sample = |seconds: f64| (seconds * f64::from(rate)).round() as u64;
         sample(self.segment.start)..self.segment.end.map_or(u64::MAX, sample)

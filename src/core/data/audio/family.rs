@@ -34,7 +34,7 @@ pub enum Framing {
 }
 
 impl AudioFamily {
-    /// The tokens before and behind a recording's placeholders, where the tokenizer has them.
+    /// Returns the tokens before and behind a recording's placeholders, where the tokenizer has them.
     pub fn around(self) -> [&'static str; 2] {
         match self {
             Self::Whisper => ["", ""],
@@ -158,12 +158,12 @@ impl FrontEnd {
         self.mel.num_mels()
     }
 
-    /// The frames that begin within a clip of so many samples.
+    /// Returns the frames that begin within a clip of so many samples.
     pub fn num_heard(&self, num_samples: usize) -> usize {
         num_samples.div_ceil(self.hop)
     }
 
-    /// The number of tokens that a clip of so many samples becomes.
+    /// Returns the number of tokens that a clip of so many samples becomes.
     ///
     /// # Errors
     /// The reason: it is too short or too long for the model.
@@ -171,7 +171,7 @@ impl FrontEnd {
         self.tokens_of(self.cut(num_samples)?.num_valid)
     }
 
-    /// The frames of a clip and the number of tokens that it becomes.
+    /// Returns the frames of a clip and the number of tokens that it becomes.
     ///
     /// # Errors
     /// The reason: it is too short or too long for the model.

@@ -55,7 +55,7 @@ impl LogMel {
         self.window.len() / 2
     }
 
-    /// The first `num_frames` frames of `samples`, padded with zeros to `padded` samples, which are more than
+    /// Returns the first `num_frames` frames of `samples`, padded with zeros to `padded` samples, which are more than
     /// [`LogMel::num_mirrored`]. The loudest bin is looked for in all of them.
     pub fn frames(&self, samples: &[f32], padded: usize, num_frames: usize) -> Frames {
         debug_assert!(samples.len() <= padded && padded > self.num_mirrored());
@@ -95,8 +95,8 @@ impl LogMel {
         }
     }
 
-    /// The power of each bin of at most `LANES` frames. Two real frames are transformed as the parts of one complex frame; where their
-    /// number is odd, the second part of the last pair is not read.
+    /// Computes the power of each bin of at most `LANES` frames. Two real frames are transformed as the parts of one complex frame; where
+    /// their number is odd, the second part of the last pair is not read.
     fn power(&self, samples: &[f32], padded: usize, frames: Range<usize>, scratch: &mut Scratch) {
         let len = self.window.len();
         let num_pairs = frames.len().div_ceil(2);
@@ -161,8 +161,7 @@ impl LogMel {
     }
 }
 
-/// The decimal logarithm of a normal number above 0, to 1.5e-6; many at a time are computed
-/// side by side.
+/// Returns the decimal logarithm of a normal number above 0, to 1.5e-6; many at a time are computed side by side.
 fn log10(x: f32) -> f32 {
     const ROOT_OF_HALF: u32 = 0x3f35_04f3;
     // x = 2^exponent · mantissa, which is between the roots of 1/2 and of 2.
@@ -175,7 +174,7 @@ fn log10(x: f32) -> f32 {
     exponent as f32 * std::f32::consts::LOG10_2 + 2.0 * std::f32::consts::LOG10_E * artanh
 }
 
-/// The largest value, at least the least of all; in lanes, so that none waits for the one before.
+/// Returns the largest value, at least the least of all; in lanes, so that none waits for the one before.
 fn largest(values: &[f32]) -> f32 {
     let larger = |one: f32, other: f32| if other > one { other } else { one };
     let (rows, rest) = values.as_chunks::<16>();

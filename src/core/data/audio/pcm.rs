@@ -59,7 +59,7 @@ impl<'a> Pcm<'a> {
     }
 }
 
-/// The contents of the chunk that `bytes` begin with, and what is behind it, if it has that name and is there as a whole.
+/// Returns the contents of the chunk that `bytes` begin with, and what is behind it, if it has that name and is there as a whole.
 fn chunk<'a>(bytes: &'a [u8], name: &[u8; 4]) -> Option<(&'a [u8], &'a [u8])> {
     let (size, rest) = bytes.strip_prefix(name)?.split_first_chunk()?;
     let size = u32::from_le_bytes(*size) as usize;
@@ -75,7 +75,7 @@ mod tests {
 
     const LIMITS: AudioLimits = AudioLimits { min_seconds: 0.0, max_seconds: 1.0, max_tokens: None };
 
-    /// A file that says the same in the longer header, which the decoder reads.
+    /// Returns a file that says the same in the longer header, which the decoder reads.
     fn longer(file: &[u8]) -> Vec<u8> {
         let mut longer = [&file[..36], &[0, 0], &file[36..]].concat();
         longer[4] += 2;

@@ -24,7 +24,7 @@ pub struct AudioProcessor {
 }
 
 impl AudioProcessor {
-    /// The processor of the audio tower of `config`, a `config.json`, by the feature extractor's settings in the media folder;
+    /// Opens the processor of the audio tower of `config`, a `config.json`, by the feature extractor's settings in the media folder;
     /// `None` for a model without such a tower.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl AudioProcessor {
             && self.front_end.num_tokens(num_samples).is_ok_and(|num_tokens| num_tokens <= most)
     }
 
-    /// The frames and placeholders of a recording of [`AudioProcessor::rate`] samples a second, of which `change` masks some.
+    /// Returns the frames and placeholders of a recording of [`AudioProcessor::rate`] samples a second, of which `change` masks some.
     ///
     /// # Errors
     /// The reason: it is too short or too long.

@@ -15,7 +15,7 @@ thread_local! {
 pub struct Samples(Vec<f32>);
 
 impl Samples {
-    /// No samples, in memory that the thread kept.
+    /// Returns an empty buffer of samples, in memory that the thread kept.
     pub fn empty() -> Self {
         let mut kept = KEPT.take();
         kept.clear();

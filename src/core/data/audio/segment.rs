@@ -44,14 +44,14 @@ impl Segment {
         *self == Self::WHOLE
     }
 
-    /// The length in seconds of the segment of a recording that lasts `whole` seconds.
+    /// Returns the length in seconds of the segment of a recording that lasts `whole` seconds.
     pub fn seconds(&self, whole: f64) -> f64 {
         (self.end.unwrap_or(whole).min(whole) - self.start).max(0.0)
     }
 }
 
 impl From<Locator> for AudioSource {
-    /// The whole recording.
+    /// Returns the whole recording.
     fn from(locator: Locator) -> Self {
         Self { locator, segment: Segment::WHOLE }
     }

@@ -94,7 +94,7 @@ impl AudioSettings {
         Ok(settings)
     }
 
-    /// An error of the file that the settings were read from.
+    /// Creates an error of the file that the settings were read from.
     pub fn wrong(&self, reason: impl ToString) -> DataError {
         DataError::file(&self.path, reason)
     }

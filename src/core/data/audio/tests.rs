@@ -40,7 +40,7 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).max_by(f32::total_cmp).unwrap_or_default()
 }
 
-/// A sine of one channel.
+/// Returns a sine of one channel.
 pub fn sine(hz: f64, rate: u32, seconds: f64) -> Vec<f32> {
     let turn = 2.0 * std::f64::consts::PI * hz / f64::from(rate);
     (0..(seconds * f64::from(rate)) as usize).map(|at| (0.5 * (turn * at as f64).sin()) as f32).collect()
@@ -306,7 +306,7 @@ fn a_segment_is_a_slice_of_the_whole() {
     }
 }
 
-/// The level of a frequency in a clip, as a share of full scale.
+/// Returns the level of a frequency in a clip, as a share of full scale.
 fn level(samples: &[f32], hz: f64, rate: u32) -> f64 {
     let turn = 2.0 * std::f64::consts::PI * hz / f64::from(rate);
     let (mut re, mut im) = (0.0, 0.0);

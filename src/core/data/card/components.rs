@@ -37,7 +37,7 @@ pub const COMPONENTS: [Component; 5] = [
 ];
 
 impl Component {
-    /// The network that has the tensor of this name, and the tensor's name in the network's own files.
+    /// Returns the network that has the tensor of this name, and the tensor's name in the network's own files.
     pub fn of_tensor(name: &str) -> Option<(Self, &str)> {
         let (first, rest) = name.split_once('.')?;
         Some((Self::named(first)?, rest))

@@ -26,7 +26,7 @@ pub fn is_fastwam(config: &Json) -> bool {
     config["model_type"].is_null() && config["type"] == FASTWAM
 }
 
-/// The frozen networks of a policy as a diffusion model's `config.json` has them: `vae`, `text_encoder`, what of a text is read
+/// Returns the frozen networks of a policy as a diffusion model's `config.json` has them: `vae`, `text_encoder`, what of a text is read
 /// (`text`), and the patches of the transformer. The reader of the model refuses a `prompt_template` that is no text with one `{task}`.
 pub fn fastwam_networks(config: &Json) -> Json {
     let network = |name: &str| match &config["sizes"][name] {

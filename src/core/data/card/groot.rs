@@ -20,7 +20,7 @@ pub enum GrootVersion {
 }
 
 impl GrootVersion {
-    /// The version of a `config.json`, NVIDIA's or lerobot's; `None`: it is of another model.
+    /// Returns the version of a `config.json`, NVIDIA's or lerobot's; `None`: it is of another model.
     pub fn of(config: &Json) -> Option<Self> {
         match config["model_type"].as_str() {
             Some(name) => [Self::N1_6, Self::N1_7].into_iter().find(|version| version.model_type() == name),
@@ -44,7 +44,7 @@ impl GrootVersion {
         }
     }
 
-    /// The model that published policies begin with (`model_name`).
+    /// Returns the model that published policies begin with (`model_name`).
     pub fn backbone(self) -> &'static str {
         match self {
             Self::N1_6 => "nvidia/Eagle-Block2A-2B-v2",
@@ -100,12 +100,12 @@ pub fn is_groot(config: &Json) -> bool {
     GrootVersion::of(config).is_some()
 }
 
-/// The object that has the keys of NVIDIA's config; null where lerobot's says nothing of sizes.
+/// Returns the object that has the keys of NVIDIA's config; null where lerobot's says nothing of sizes.
 pub fn groot_keys(config: &Json) -> &Json {
     if config["model_type"].is_null() { &config["sizes"] } else { config }
 }
 
-/// The config of a policy's vision-language model.
+/// Returns the config of a policy's vision-language model.
 pub fn groot_backbone(config: &Json) -> Cow<'_, Json> {
     match &groot_keys(config)["backbone_config"] {
         Json::Null if GrootVersion::of(config) == Some(GrootVersion::N1_6) => Cow::Owned(EAGLE_CONFIG.clone()),

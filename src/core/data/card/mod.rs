@@ -38,7 +38,7 @@ pub struct ModelCard<'a> {
 }
 
 impl<'a> ModelCard<'a> {
-    /// The card of a parsed `config.json`: a model's, or one of its parts'.
+    /// Returns the card of a parsed `config.json`: a model's, or one of its parts'.
     pub fn of(config: &'a Json) -> Self {
         Self { config }
     }
@@ -52,34 +52,33 @@ impl<'a> ModelCard<'a> {
         }
     }
 
-    /// The part of a model that reads and writes text: all of it, but for the Omni models, which have another part that
-    /// speaks.
+    /// Returns the part of a model that reads and writes text: all of it, but for the Omni models, which have another part that speaks.
     pub fn thinker(self) -> &'a Json {
         self.section(Section::Thinker).unwrap_or(self.config)
     }
 
-    /// The language model: a section, or the whole.
+    /// Returns the language model: a section, or the whole.
     pub fn text(self) -> &'a Json {
         self.section(Section::Text).unwrap_or_else(|| self.thinker())
     }
 
-    /// The vision tower; `None` of a model that sees nothing.
+    /// Returns the vision tower; `None` of a model that sees nothing.
     pub fn vision(self) -> Option<&'a Json> {
         self.section(Section::Vision)
     }
 
-    /// The audio tower; `None` of a model that hears nothing.
+    /// Returns the audio tower; `None` of a model that hears nothing.
     pub fn audio(self) -> Option<&'a Json> {
         self.section(Section::Audio)
     }
 
-    /// The text tower; `None` of a model whose texts are all the language model's.
+    /// Returns the text tower; `None` of a model whose texts are all the language model's.
     pub fn text_tower(self) -> Option<&'a Json> {
         self.section(Section::TextTower)
     }
 
-    /// The defaults of the section `text`: the template around a text, the tokens of it that
-    /// have no features, and the tokens at most. `None`: the text is read as it is.
+    /// Returns the defaults of the section `text`: the template around a text, the tokens of it that have no features, and the tokens at
+    /// most. `None`: the text is read as it is.
     pub fn text_defaults(self) -> Option<Json> {
         texts::of_pipeline(self.config)
     }
@@ -89,17 +88,17 @@ impl<'a> ModelCard<'a> {
         texts::edits(self.config)
     }
 
-    /// A section of the config, where it has one.
+    /// Returns a section of the config, where it has one.
     pub fn section(self, section: Section) -> Option<&'a Json> {
         self.config.pointer(&section.place(self.config)?)
     }
 
-    /// The config itself and those of its sections that may say something of the language model, from the outside in.
+    /// Returns the config itself and those of its sections that may say something of the language model, from the outside in.
     pub fn of_text(self) -> impl Iterator<Item = &'a Json> {
         Section::places_of_text(self.config).into_iter().filter_map(|place| self.config.pointer(&place))
     }
 
-    /// The id that the config gives the token that features of `tower` replace.
+    /// Returns the id that the config gives the token that features of `tower` replace.
     pub fn placeholder(self, tower: Tower) -> Option<i64> {
         if is_groot(self.config) {
             let backbone = groot_backbone(self.config);

@@ -38,7 +38,7 @@ pub fn register_towers(towers: &[(String, OwnTower)]) -> Result<(), String> {
     OWN.set(rows).map_err(|_| "families are already registered: register all of them at once".to_owned())
 }
 
-/// The row of a model or of one of its parts, built in or registered.
+/// Returns the row of a model or of one of its parts, built in or registered.
 pub(super) fn row_of(model_type: &str) -> Option<&'static Row> {
     let own = OWN.get().and_then(|own| own.iter().find(|(name, _)| name == model_type));
     own.map(|(_, row)| row).or_else(|| built_in_row(model_type))
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::data::ModelCard;
 
-    /// One test: there is one register in a process.
+    /// There is one test, since there is one register in a process.
     #[test]
     fn own_towers_have_cards_and_names_of_their_own() {
         let sees = OwnTower::Sees(VisionCut::Qwen3);

@@ -115,7 +115,7 @@ const ROWS: &[Row] = &[
 const ENDINGS: [&str; 7] =
     ["_vision_encoder", "_audio_encoder", "_encoder", "_vision", "_vision_model", "_text", "_thinker"];
 
-/// The built-in row of a model or of one of its parts.
+/// Returns the built-in row of a model or of one of its parts.
 pub(super) fn built_in_row(model_type: &str) -> Option<&'static Row> {
     let own = ROWS.iter().find(|row| row.model_type == model_type);
     own.or_else(|| ENDINGS.iter().filter_map(|end| model_type.strip_suffix(end)).find_map(built_in_row))

@@ -19,7 +19,7 @@ pub enum Section {
 }
 
 impl Section {
-    /// The section of a part of `model`, by its name there: `image_encoder`, with or without `model.` before it.
+    /// Returns the section of a part of `model`, by its name there: `image_encoder`, with or without `model.` before it.
     pub fn of_part(part: &str) -> Section {
         match part.strip_prefix("model.").unwrap_or(part) {
             "image_encoder" => Section::Vision,
@@ -47,7 +47,7 @@ impl Section {
         }
     }
 
-    /// The JSON pointer of the section in `config`; `None` where it has none.
+    /// Returns the JSON pointer of the section in `config`; `None` where it has none.
     pub fn place(self, config: &Json) -> Option<String> {
         let within = |holder: &str| {
             let holds = |key: &&&str| config.pointer(&format!("{holder}/{key}")).is_some_and(Json::is_object);
@@ -57,13 +57,13 @@ impl Section {
         within("").or_else(|| within(&thinker()?))
     }
 
-    /// The JSON pointers of the config itself and of those of its sections that may say something of the language model.
+    /// Returns the JSON pointers of the config itself and of those of its sections that may say something of the language model.
     pub fn places_of_text(config: &Json) -> Vec<String> {
         let sections = [Section::Thinker, Section::Text].into_iter().filter_map(|section| section.place(config));
         [String::new()].into_iter().chain(sections).collect()
     }
 
-    /// The keys under which configs give the id of the token that features of `tower` replace.
+    /// Returns the keys under which configs give the id of the token that features of `tower` replace.
     pub(super) fn placeholder_keys(tower: Tower) -> &'static [&'static str] {
         match tower {
             Tower::Vision => &[

@@ -18,7 +18,7 @@ const EDIT_ROWS: usize = 1024;
 /// Rows of text that the transformers see at most, by default.
 const ROWS: usize = 512;
 
-/// The section `text` of a model that has none: the template around a text, the tokens of it that have no features, and the
+/// Returns the section `text` of a model that has none: the template around a text, the tokens of it that have no features, and the
 /// tokens at most. `None`: the text is read as it is.
 pub(super) fn of_pipeline(config: &Json) -> Option<Json> {
     let is = |pointer: &str, known: &[&str]| {

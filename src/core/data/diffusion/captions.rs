@@ -33,7 +33,7 @@ pub struct Captions {
 }
 
 impl Captions {
-    /// The captions of the diffusion model of `config`. The tokenizer is the file `folders.text`, or else the one that the model's
+    /// Opens the captions of the diffusion model of `config`. The tokenizer is the file `folders.text`, or else the one that the model's
     /// folder has for the text tower: `text_tokenizer.json`, a folder `tokenizer`, or its own.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Captions {
         Ok(Self { text, pictures, null: null.to_owned(), cleans: is_wan, seed, dropout, empty })
     }
 
-    /// The prompt that a visit of a sample has: one of its captions, or the null prompt.
+    /// Returns the prompt that a visit of a sample has: one of its captions, or the null prompt.
     pub fn choose<'a>(&'a self, id: SampleId, captions: &'a [String]) -> &'a str {
         let Some(number) = self.number(id, captions.len()) else { return &self.null };
         if captions[number].trim().is_empty() {
@@ -64,19 +64,19 @@ impl Captions {
         &captions[number]
     }
 
-    /// The number of the caption that a visit has, of so many; `None`: the null prompt.
+    /// Returns the number of the caption that a visit has, of so many; `None`: the null prompt.
     pub fn number(&self, id: SampleId, num_captions: usize) -> Option<usize> {
         let numbers = Counter::new(&[self.seed, id.0, PURPOSE]);
         let number = ((numbers.unit(1) * num_captions as f64) as usize).min(num_captions - 1);
         (numbers.unit(0) >= self.dropout).then_some(number)
     }
 
-    /// The prompt that guidance leads away from where nobody names one.
+    /// Returns the prompt that guidance leads away from where nobody names one.
     pub fn null(&self) -> &str {
         &self.null
     }
 
-    /// The item of a text, with pictures before it; an empty one is the null prompt.
+    /// Makes the item of a text, with pictures before it; an empty one is the null prompt.
     ///
     /// # Errors
     /// Nothing is left of it, or the text tower cannot be shown the pictures.

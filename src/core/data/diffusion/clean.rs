@@ -37,7 +37,7 @@ const NAMED: [(&str, char); 17] = [
     ("euro", '€'),
 ];
 
-/// The text as the model is given it.
+/// Returns the text as the model is given it.
 pub(super) fn cleaned(text: &str) -> String {
     let plain = unescaped(&unescaped(&plain(&mended(text))));
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -88,7 +88,7 @@ fn unescaped(text: &str) -> String {
     out + rest
 }
 
-/// The character of an entity without its `&` and `;`.
+/// Returns the character of an entity without its `&` and `;`.
 fn letter_of(entity: &str) -> Option<char> {
     if let Some(number) = entity.strip_prefix('#') {
         let code = match number.strip_prefix(['x', 'X']) {

@@ -51,7 +51,7 @@ impl PromptPictures {
         Ok(Some(Self { edits, processor, marker, placeholder, positions: ModelCard::of(encoder).positions() }))
     }
 
-    /// The pictures of a sample for the autoencoder and for the text tower, of `area` pixels for the autoencoder.
+    /// Returns the pictures of a sample for the autoencoder and for the text tower, of `area` pixels for the autoencoder.
     ///
     /// # Errors
     /// The reason: they are too many or too few, or have no size of whole tokens.
@@ -65,7 +65,7 @@ impl PromptPictures {
         Ok([own, shown])
     }
 
-    /// The item of a text and of the pictures that are shown before it.
+    /// Makes the item of a text and of the pictures that are shown before it.
     ///
     /// # Errors
     /// The reason: the text has a picture's token of its own, or nothing is left of it.
@@ -114,7 +114,7 @@ fn runs(picture: &Expansion) -> impl Iterator<Item = media::Run> {
     })
 }
 
-/// A picture of about this many pixels and nearly the same shape, smaller or larger: `calculate_dimensions` of the pipelines.
+/// Returns a picture of about this many pixels and nearly the same shape, smaller or larger: `calculate_dimensions` of the pipelines.
 fn of_area(picture: &RgbImage, area: u64) -> Result<RgbImage, String> {
     let ratio = f64::from(picture.width()) / f64::from(picture.height());
     let width = (area as f64 * ratio).sqrt();

@@ -36,9 +36,8 @@ enum GivenFrames {
 }
 
 impl Given {
-    /// The frames that the transformer of `config` takes; how pictures are prepared for its image tower says the preprocessor
-    /// config in `media_dir`. `share` is the part of visits with a first frame, of a model that takes clips with one and
-    /// without.
+    /// Returns the frames that the transformer of `config` takes; how pictures are prepared for its image tower says the preprocessor
+    /// config in `media_dir`. `share` is the part of visits with a first frame, of a model that takes clips with one and without.
     ///
     /// # Errors
     /// The preprocessor config is wrong, or the model has no use for `share`.
@@ -95,7 +94,7 @@ impl Given {
         }
     }
 
-    /// The latent's tokens that are given and not made, of a clip that is given frames.
+    /// Returns the latent's tokens that are given and not made, of a clip that is given frames.
     pub fn num_clean(&self, num_frames: usize, frames: &Frames) -> usize {
         match self.frames {
             GivenFrames::Sometimes(_) if num_frames > 1 => self.tokens(1, frames),
@@ -103,7 +102,7 @@ impl Given {
         }
     }
 
-    /// The autoencoder's item of the frames that are given of a clip of so many frames. Those of a condition that are not are
+    /// Returns the autoencoder's item of the frames that are given of a clip of so many frames. Those of a condition that are not are
     /// gray.
     pub fn condition(&self, frames: &Frames, num_frames: usize) -> Media {
         let channels = self.space.channels;
@@ -116,7 +115,7 @@ impl Given {
         frames.condition(num_frames, given, channels, self.tokens(num_frames, frames))
     }
 
-    /// The image tower's items of the frames that are given.
+    /// Makes the image tower's items of the frames that are given.
     ///
     /// # Errors
     /// The reason: a frame cannot be resized.

@@ -24,7 +24,7 @@ pub struct LatentSpace {
 }
 
 impl LatentSpace {
-    /// The sizes of a diffusion model's `config.json`.
+    /// Returns the sizes of a diffusion model's `config.json`.
     ///
     /// # Errors
     /// The reason: a key is missing, or the autoencoder is of no known class.
@@ -90,7 +90,7 @@ impl LatentSpace {
         }
     }
 
-    /// The most of so many frames that the autoencoder takes: one, and a multiple of [`LatentSpace::frames`] more.
+    /// Returns the most of so many frames that the autoencoder takes: one, and a multiple of [`LatentSpace::frames`] more.
     pub fn whole(&self, frames: usize) -> usize {
         1 + frames.saturating_sub(1) / self.frames * self.frames
     }
@@ -108,7 +108,7 @@ impl LatentSpace {
         }
     }
 
-    /// The tokens of a picture or clip of so many frames, rows and columns of pixels.
+    /// Returns the tokens of a picture or clip of so many frames, rows and columns of pixels.
     pub fn tokens(&self, [frames, rows, columns]: [usize; 3]) -> Grid {
         let [unit_rows, unit_columns] = self.unit();
         let t = 1 + frames.saturating_sub(1) / self.frames;
@@ -131,8 +131,8 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// The native size under a limit of pixels: the sides are cut to multiples of `unit` (rows, columns), and a larger
-    /// picture is reduced first.
+    /// Returns the native size under a limit of pixels: the sides are cut to multiples of `unit` (rows, columns), and a larger picture is
+    /// reduced first.
     ///
     /// # Errors
     /// The reason: a side is shorter than the unit.

@@ -69,7 +69,7 @@ impl Loader {
         }
     }
 
-    /// The frames of a picture or clip at its own size, under the limits.
+    /// Returns the frames of a picture or clip at its own size, under the limits.
     ///
     /// # Errors
     /// Named by the file: it cannot be read, is too small or too long, or the model makes no clips.
@@ -126,7 +126,7 @@ impl Loader {
         Frames::fitted(&frames, Fit::cover(size, kept)).map_err(fail)
     }
 
-    /// A picture as it is.
+    /// Returns a picture as it is.
     ///
     /// # Errors
     /// Named by the file: it cannot be read, or is a clip.
@@ -134,7 +134,7 @@ impl Loader {
         Ok(self.frames(source, base, id, 1)?.swap_remove(0))
     }
 
-    /// The limit of pixels of pictures.
+    /// Returns the limit of pixels of pictures.
     pub fn image_area(&self) -> Option<u64> {
         self.areas[0]
     }
@@ -161,13 +161,13 @@ impl Loader {
         }
     }
 
-    /// The size to which the frames of a source are brought.
+    /// Returns the size to which the frames of a source are brought.
     fn fit(&self, source: &MediaSource, (width, height): (u32, u32)) -> Result<Fit, String> {
         let at = usize::from(matches!(source, MediaSource::Video(_)));
         Fit::native((width as usize, height as usize), self.areas[at], self.units[at])
     }
 
-    /// The frames that a visit takes of a source: one, and multiples of `group` more.
+    /// Returns the frames that a visit takes of a source: one, and multiples of `group` more.
     fn frames(
         &self,
         source: &MediaSource,
@@ -204,7 +204,7 @@ impl Loader {
         matches!(self.take, Take::Sliding | Take::Chunks)
     }
 
-    /// The frames that a visit takes of a clip.
+    /// Returns the frames that a visit takes of a clip.
     fn sampling(&self, id: SampleId, group: usize) -> Sampling {
         let at = Counter::new(&[self.seed, id.0, PURPOSE]).unit(0);
         let spread = Spread::Clip { take: self.take, at: (at * f64::from(u32::MAX)) as u32, group: group as u32 };

@@ -9,7 +9,7 @@ use crate::message::Grid;
 /// The column of the weights of a sample's tokens.
 const WEIGHTS: &str = "weights";
 
-/// The weight in [0, 1] of each token of one frame: the mean brightness of its pixels in `mask`, whose sides are whole tokens.
+/// Returns the weight in [0, 1] of each token of one frame: the mean brightness of its pixels in `mask`, whose sides are whole tokens.
 pub fn of_tokens(mask: &Frames, space: LatentSpace) -> Vec<f32> {
     let ([rows, columns], width) = (space.unit(), mask.columns);
     let bytes = &mask.rgb[0];
@@ -22,8 +22,8 @@ pub fn of_tokens(mask: &Frames, space: LatentSpace) -> Vec<f32> {
     tops.flat_map(|top| (0..width / columns).map(move |column| mean(top, column * columns))).collect()
 }
 
-/// The column of a sample of `num_tokens` tokens, of which the first are its target `grid`: `of_frame` weighs the tokens of
-/// each frame, the first `num_clean` are given and count nothing, nor do references. Returns how many tokens count as well.
+/// Returns the column of a sample of `num_tokens` tokens, of which the first are its target `grid`: `of_frame` weighs the tokens of each
+/// frame, the first `num_clean` are given and count nothing, nor do references. Returns how many tokens count as well.
 ///
 /// # Errors
 /// No token counts.

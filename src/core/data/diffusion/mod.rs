@@ -120,7 +120,7 @@ impl DiffusionMaker {
         self.sample(id, grid, [num_tokens, num_clean], media, of_frame.as_deref())
     }
 
-    /// The mask of a record's picture or clip.
+    /// Returns the mask of a record's picture or clip.
     fn mask<'a>(&self, record: &'a Captioned) -> Result<Option<&'a MediaSource>, DataError> {
         match (&record.mask, self.flow.masks) {
             (Some(_), false) => {
@@ -131,7 +131,7 @@ impl DiffusionMaker {
         }
     }
 
-    /// A sample of which only prompt, condition and references are known.
+    /// Makes a sample of which only prompt, condition and references are known.
     fn ask(&self, id: SampleId, record: &Captioned, base: &Path) -> Result<Sample, DataError> {
         let given = record.target.as_ref();
         let sampled = self.flow.sampled.clone().unwrap_or_default();
@@ -224,7 +224,7 @@ impl DiffusionMaker {
         Ok((num_tokens, shown))
     }
 
-    /// The image tower's items of a source's given frames.
+    /// Makes the image tower's items of a source's given frames.
     fn pictures(&self, source: Option<&MediaSource>, given: Option<&Frames>) -> Result<Vec<Media>, DataError> {
         let Some((source, frames)) = source.zip(given) else { return Ok(Vec::new()) };
         self.given.pictures(frames).map_err(|reason| DataError::image(Path::new(source.name()), reason))

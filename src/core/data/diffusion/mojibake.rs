@@ -8,7 +8,7 @@ const WINDOWS: [char; 32] = [
 /// Text that was read wrongly several times over is mended as often.
 const MAX_TIMES: usize = 4;
 
-/// The character of a byte from 0x80 to 0x9F.
+/// Returns the character of a byte from 0x80 to 0x9F.
 pub(super) fn of_windows(byte: u8) -> Option<char> {
     WINDOWS.get(usize::from(byte.checked_sub(0x80)?)).copied().filter(|letter| *letter != '\0')
 }
@@ -37,7 +37,7 @@ fn mended_once(text: &str) -> String {
     out
 }
 
-/// The character that the beginning of these was, and how many they are.
+/// Returns the character that the beginning of these was, and how many they are.
 fn meant(letters: &[char]) -> Option<(char, usize)> {
     let len = match letters {
         ['Â' | 'Ã', ..] => 2,
@@ -52,7 +52,7 @@ fn meant(letters: &[char]) -> Option<(char, usize)> {
     Some((text.chars().next()?, len))
 }
 
-/// The byte above 0x7F that was read as this character.
+/// Returns the byte above 0x7F that was read as this character.
 fn byte_of(letter: char) -> Option<u8> {
     let windows = WINDOWS.iter().position(|other| *other == letter && letter != '\0').map(|at| 0x80 + at as u8);
     windows.or_else(|| u8::try_from(u32::from(letter)).ok().filter(|byte| *byte >= 0x80))

@@ -29,7 +29,7 @@ impl Frames {
         Ok(Self { rows: fit.kept.1, columns: fit.kept.0, rgb })
     }
 
-    /// A picture whose sides are whole tokens.
+    /// Returns a picture whose sides are whole tokens.
     pub fn of_picture(picture: RgbImage) -> Self {
         let (columns, rows) = (picture.width() as usize, picture.height() as usize);
         Self { rows, columns, rgb: vec![picture.into_raw()] }
@@ -40,7 +40,7 @@ impl Frames {
         [self.rgb.len(), self.rows, self.columns]
     }
 
-    /// One of the frames.
+    /// Returns one of the frames.
     ///
     /// # Panics
     /// There are fewer.
@@ -49,14 +49,14 @@ impl Frames {
         RgbImage::from_raw(columns, rows, self.rgb[at].clone()).expect("three bytes a pixel")
     }
 
-    /// The item of the autoencoder, which makes `num_features` tokens of it; `channels` numbers a pixel, 1 is the mean of
-    /// the colors.
+    /// Makes the item of the autoencoder, which makes `num_features` tokens of it; `channels` numbers a pixel, 1 is the mean of the
+    /// colors.
     pub fn item(&self, channels: usize, num_features: usize) -> Media {
         let pixels = self.rgb.iter().flat_map(|frame| values(frame, channels)).collect();
         self.media(self.rgb.len(), num_features, pixels)
     }
 
-    /// The condition of a clip of so many frames: frames that are given, each with its place, and gray elsewhere.
+    /// Returns the condition of a clip of so many frames: frames that are given, each with its place, and gray elsewhere.
     pub fn condition<'a>(
         &self,
         num_frames: usize,
@@ -78,7 +78,7 @@ impl Frames {
     }
 }
 
-/// The numbers of a frame, from -1 (black) to 1 (white).
+/// Returns the numbers of a frame, from -1 (black) to 1 (white).
 fn values(rgb: &[u8], channels: usize) -> impl Iterator<Item = f32> {
     rgb.chunks(3 / channels).map(|group| {
         let sum: u32 = group.iter().map(|&byte| u32::from(byte)).sum();

@@ -51,7 +51,7 @@ impl Bench {
         self.maker_of(json!({"transformer": transformer}), options)
     }
 
-    /// A maker for the model of a config, of which `own` are keys of its own.
+    /// Opens a maker for the model of a config, of which `own` are keys of its own.
     fn maker_of(&self, own: Json, options: ProcessorOptions) -> Result<DiffusionMaker, DataError> {
         let mut config = json!({
             "model_type": "loongforge_diffusion",

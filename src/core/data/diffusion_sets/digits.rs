@@ -75,7 +75,7 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// The record with the caption of a number: a visit takes the figures or the words.
+    /// Returns the record with the caption of a number: a visit takes the figures or the words.
     fn line(&self, said: &str) -> Json {
         let words: Vec<&str> = said.bytes().map(|figure| WORDS[usize::from(figure - b'0')]).collect();
         json!({"image": self.file, "prompt": [said, words.join(" ")], "answer": self.number})

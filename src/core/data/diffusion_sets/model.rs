@@ -102,7 +102,7 @@ pub fn write_model(
     write_model_files(dir, None, &files)
 }
 
-/// The merges that make a token of each word, letter by letter, and one with the space before it.
+/// Returns the merges that make a token of each word, letter by letter, and one with the space before it.
 pub fn merges(words: &[&str]) -> Vec<[String; 2]> {
     let mut merges: Vec<[String; 2]> = Vec::new();
     for word in words {

@@ -115,7 +115,7 @@ impl Film<'_> {
     }
 }
 
-/// The places of a digit in every frame.
+/// Returns the places of a digit in every frame.
 fn path((x, y): (i64, i64), word: usize) -> impl Iterator<Item = (i64, i64)> {
     let away = if word.is_multiple_of(2) { -STEP } else { STEP };
     (0..NUM_FRAMES as i64).map(move |frame| match word {
@@ -130,7 +130,7 @@ fn bounced(at: i64) -> i64 {
     round.min(2 * WALL - round)
 }
 
-/// An animation without loss: its frames have few shades.
+/// Returns an animation without loss: its frames have few shades.
 fn gif(frames: &[GrayImage]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = GifEncoder::new(&mut bytes);

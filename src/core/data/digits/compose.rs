@@ -134,7 +134,7 @@ fn picture(rng: &mut Rng, scans: &[Vec<Scan>; 10]) -> (GrayImage, String) {
     (canvas, number)
 }
 
-/// One of the scans of a digit on paper of its own size, as a PNG file.
+/// Returns one of the scans of a digit on paper of its own size, as a PNG file.
 pub(in crate::data) fn digit_png(rng: &mut Rng, scans: &[Scan]) -> Vec<u8> {
     let side = (SIDE * SCALE) as u32;
     let mut canvas = GrayImage::from_fn(side, side, |_, _| Luma([255 - rng.below(14) as u8]));
@@ -161,7 +161,7 @@ fn stamp_scan(canvas: &mut GrayImage, scan: &Scan, left: u32, top: u32) {
     }
 }
 
-/// A gray picture as a PNG file.
+/// Returns a gray picture as a PNG file.
 pub(in crate::data) fn png(picture: &GrayImage) -> Vec<u8> {
     let mut bytes = Vec::new();
     PngEncoder::new_with_quality(&mut bytes, CompressionType::Fast, FilterType::NoFilter)

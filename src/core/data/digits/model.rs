@@ -258,7 +258,7 @@ pub(crate) fn tokenizer_config(tokens: &Tokens<'_>, processor: &str) -> Json {
     })
 }
 
-/// The keys of a picture or video processor of this `class`.
+/// Returns the keys of a picture or video processor of this `class`.
 pub(in crate::data) fn preprocessor_config(size: &ModelSize, class: &str) -> Json {
     let kind = if class.contains("Video") { "video_processor_type" } else { "image_processor_type" };
     json!({

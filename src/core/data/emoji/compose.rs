@@ -85,7 +85,7 @@ pub fn compose(dir: &Path, packages: &[impl AsRef<Path>], seed: u64) -> Result<C
     Ok(Composed { num_train: train.len(), num_held_out: held_out.len() })
 }
 
-/// The picture, caption and, for a variant of one tone, the tone of everything in a row.
+/// Returns the picture, caption and, for a variant of one tone, the tone of everything in a row.
 fn variants(emoji: &Emoji) -> Vec<(&str, String, Option<u64>)> {
     let name = emoji.name.clone().unwrap_or_else(|| emoji.short_name.replace(['_', '-'], " ")).to_lowercase();
     let mut found = vec![(emoji.image.as_str(), name.clone(), None)];

@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use image::{ImageFormat, Rgb, RgbImage};
 
-/// A PNG file again, on white.
+/// Returns a PNG file again, on white.
 ///
 /// # Errors
 /// The reason: no PNG file.

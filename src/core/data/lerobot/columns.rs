@@ -126,7 +126,7 @@ impl Columns {
         })
     }
 
-    /// One text a row.
+    /// Returns one text a row.
     ///
     /// # Errors
     /// Fails as [`Columns::numbers`] does, and if the text is not UTF-8.
@@ -138,7 +138,7 @@ impl Columns {
         })
     }
 
-    /// One picture a row, as `{bytes, path}`.
+    /// Returns one picture a row, as `{bytes, path}`.
     ///
     /// # Errors
     /// Fails as [`Columns::numbers`] does, and if a row has neither.
@@ -162,7 +162,7 @@ impl Columns {
         guarded(read).map_err(|reason| DataError::file(&self.path, format!("column {key} {reason}")))
     }
 
-    /// The number of the column of values of a key: the only one, or that of a part of it.
+    /// Returns the number of the column of values of a key: the only one, or that of a part of it.
     fn leaf(&self, key: &str, part: Option<&str>) -> Result<usize, String> {
         let schema = self.reader.metadata().file_metadata().schema_descr();
         let is_it = |at: &usize| {
@@ -198,7 +198,7 @@ impl Columns {
         }
     }
 
-    /// A value a row, or none.
+    /// Returns a value a row, or none.
     fn optional(&self, leaf: usize) -> Result<Vec<Option<ByteArray>>, String> {
         let Leaf { values, definitions, repetitions, max_definition } = self.read::<ByteArrayType>(leaf)?;
         if repetitions.iter().any(|&level| level > 0) {
@@ -285,7 +285,7 @@ fn text(bytes: &ByteArray) -> Result<String, String> {
     String::from_utf8(bytes.data().to_vec()).map_err(|_| "is not UTF-8".to_owned())
 }
 
-/// The parser's own errors, and its panics, which files of others can cause.
+/// Turns the parser's own errors, and its panics, which files of others can cause, into reasons.
 fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("is damaged: the reader failed on it".to_owned()))
 }

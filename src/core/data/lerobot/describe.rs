@@ -38,7 +38,7 @@ pub struct Row {
     pub stats: Vec<(String, FeatureStats, bool)>,
 }
 
-/// The folder and the number in it of a file.
+/// Returns the folder and the number in it of a file.
 pub fn place_of(file: u64) -> [u64; 2] {
     [file / CHUNK, file % CHUNK]
 }
@@ -129,7 +129,7 @@ pub fn stats<'a>(folder: &Path, summaries: impl Iterator<Item = (String, &'a Sum
     write_json(&folder.join(STATS), &Json::Object(features))
 }
 
-/// The statistics of a feature as lerobot writes them: those of pictures as `[channels, 1, 1]`.
+/// Returns the statistics of a feature as lerobot writes them: those of pictures as `[channels, 1, 1]`.
 pub fn of_feature(stats: &FeatureStats, is_of_pictures: bool) -> Json {
     let value = |(name, values): (&String, &Vec<f64>)| {
         let value = match name.as_str() {

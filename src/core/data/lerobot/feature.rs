@@ -79,7 +79,7 @@ impl Feature {
 }
 
 impl Dtype {
-    /// The type that `meta/info.json` has this word for.
+    /// Returns the type that `meta/info.json` has this word for.
     pub(super) fn read(word: &str, is_depth: bool) -> Self {
         match word {
             "image" | "video" if is_depth => Self::Other(format!("{word} of depth")),
@@ -95,7 +95,7 @@ impl Dtype {
         }
     }
 
-    /// The word that `meta/info.json` has for it.
+    /// Returns the word that `meta/info.json` has for it.
     pub fn name(&self) -> &str {
         match self {
             Self::Float32 => "float32",

@@ -125,7 +125,7 @@ impl Info {
         })
     }
 
-    /// The feature of a key.
+    /// Returns the feature of a key.
     pub fn feature(&self, key: &str) -> Option<&Feature> {
         self.features.iter().find(|feature| feature.key == key)
     }
@@ -140,7 +140,7 @@ impl Info {
         self.features.iter().filter(|feature| feature.dtype == Dtype::Video).map(|feature| feature.key.as_str())
     }
 
-    /// The file of rows with these numbers, which a row of the episodes names.
+    /// Returns the file of rows with these numbers, which a row of the episodes names.
     ///
     /// # Errors
     /// The reason.
@@ -148,7 +148,7 @@ impl Info {
         self.data_path.fill(numbers, "").map_err(|reason| format!("data_path of {INFO} {reason}"))
     }
 
-    /// The file of a video with these numbers.
+    /// Returns the file of a video with these numbers.
     ///
     /// # Errors
     /// The reason.
@@ -158,7 +158,7 @@ impl Info {
         template.fill(numbers, key).map_err(|reason| format!("video_path of {INFO} {reason}"))
     }
 
-    /// The numbers by which files of an episode are named where each has its own.
+    /// Returns the numbers by which files of an episode are named where each has its own.
     pub fn of_episode(&self, episode: u64) -> [(&'static str, u64); 2] {
         [("episode_chunk", episode / self.chunks_size), ("episode_index", episode)]
     }

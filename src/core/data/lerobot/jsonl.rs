@@ -48,7 +48,7 @@ pub fn of_python(text: &[u8]) -> Result<Json, serde_json::Error> {
     })
 }
 
-/// The text with `null` for every `NaN`, `Infinity` and `-Infinity` outside of quotes; `None`: it has none.
+/// Returns the text with `null` for every `NaN`, `Infinity` and `-Infinity` outside of quotes; `None`: it has none.
 fn without_words(text: &[u8]) -> Option<Vec<u8>> {
     let (mut changed, mut at, mut quoted, mut found) = (Vec::with_capacity(text.len()), 0, false, false);
     while let Some(&byte) = text.get(at) {

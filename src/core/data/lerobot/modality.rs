@@ -75,7 +75,7 @@ fn known(what: &str, entries: &Map<String, Json>, keys: &[&str]) -> Result<(), S
     }
 }
 
-/// The groups of a part of the file, by their places. `usual` is the feature of those that name none.
+/// Returns the groups of a part of the file, by their places. `usual` is the feature of those that name none.
 fn groups(part: &str, entries: &Map<String, Json>, usual: &str, info: &Info) -> Result<Vec<Group>, String> {
     let mut groups = Vec::new();
     for (name, own) in entries {

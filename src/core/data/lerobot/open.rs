@@ -92,13 +92,13 @@ impl OpenBlock {
         self.before[self.before.len() - 1]
     }
 
-    /// The episode and the frame of it that sample `index` begins with.
+    /// Returns the episode and the frame of it that sample `index` begins with.
     pub fn place(&self, index: u64) -> (usize, usize) {
         let at = self.before.partition_point(|&before| before <= index) - 1;
         (self.episodes.start + at, (index - self.before[at]) as usize)
     }
 
-    /// The sample that begins with the first frame of an episode of it.
+    /// Returns the sample that begins with the first frame of an episode of it.
     pub fn first(&self, episode: usize) -> u64 {
         self.before[episode - self.episodes.start]
     }

@@ -207,7 +207,7 @@ fn clear(folder: &Path, is_there: bool) {
     }
 }
 
-/// The feature as it is written: whole numbers of every type as int64, pictures as is asked.
+/// Returns the feature as it is written: whole numbers of every type as int64, pictures as is asked.
 fn stored_as(feature: Feature, as_video: bool) -> Feature {
     let dtype = match feature.dtype {
         Dtype::Image | Dtype::Video if as_video => Dtype::Video,

@@ -73,7 +73,7 @@ impl Rows {
             .map_err(DataError::Line)
     }
 
-    /// The text of each row under a key.
+    /// Returns the text of each row under a key.
     ///
     /// # Errors
     /// See [`Rows::numbers`].
@@ -81,7 +81,7 @@ impl Rows {
         held(&self.texts, key, || Columns::open(&self.path)?.texts(key)).map_err(DataError::Line)
     }
 
-    /// The picture of each row under a key.
+    /// Returns the picture of each row under a key.
     ///
     /// # Errors
     /// See [`Rows::numbers`].

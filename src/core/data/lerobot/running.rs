@@ -66,7 +66,7 @@ impl Running {
         self.count += (vectors.len() / width) as u64;
     }
 
-    /// The statistics; `None`: there was no vector.
+    /// Returns the statistics; `None`: there was no vector.
     pub fn finish(&self) -> Option<FeatureStats> {
         if self.count == 0 {
             return None;
@@ -107,7 +107,7 @@ impl Number {
         if self.width > 0.0 { (((value - self.low) / self.width) as usize).min(BINS - 1) } else { 0 }
     }
 
-    /// The value that so many are not above, in a line within its bin.
+    /// Returns the value that so many are not above, in a line within its bin.
     fn quantile(&self, wanted: f64) -> f64 {
         let mut before = 0.0;
         for (at, &count) in self.bins.iter().enumerate() {

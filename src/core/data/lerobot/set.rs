@@ -70,7 +70,7 @@ impl Set {
         Ok(Self { name, folder, info, tasks, modality, episodes, blocks, chosen: None, videos })
     }
 
-    /// The same, of which these episodes alone begin samples, in the order of their numbers.
+    /// Returns the same, of which these episodes alone begin samples, in the order of their numbers.
     ///
     /// # Errors
     /// Named by the set: it has fewer episodes, or one is named twice.
@@ -89,7 +89,7 @@ impl Set {
         Ok(Self { blocks, chosen: Some(chosen), ..self })
     }
 
-    /// The episodes in which samples begin, by their numbers.
+    /// Returns the episodes in which samples begin, by their numbers.
     pub fn chosen(&self) -> impl Iterator<Item = usize> {
         (0..self.episodes.list.len()).filter(move |&at| self.is_chosen(at))
     }
@@ -133,12 +133,12 @@ impl Set {
         &self.videos
     }
 
-    /// The place of a video by its number.
+    /// Returns the place of a video by its number.
     pub(super) fn video(&self, number: usize) -> PathBuf {
         self.folder.join(&self.episodes.videos[number])
     }
 
-    /// The statistics that the set says of itself.
+    /// Returns the statistics that the set says of itself.
     ///
     /// # Errors
     /// Named by the file: missing or wrong.
@@ -146,7 +146,7 @@ impl Set {
         Stats::read(&self.folder, &self.info)
     }
 
-    /// The files that its samples are made of, videos included, and those that say what is in them.
+    /// Returns the files that its samples are made of, videos included, and those that say what is in them.
     pub fn files(&self) -> Vec<PathBuf> {
         let described = [INFO, STATS, EPISODES_STATS, MODALITY].into_iter().chain(TASKS).map(PathBuf::from);
         let described = described.filter(|name| self.folder.join(name).is_file());

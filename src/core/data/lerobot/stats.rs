@@ -79,7 +79,7 @@ impl Stats {
         keys.into_iter().map(join).collect::<Result<_, _>>().map(Self)
     }
 
-    /// A statistic of a feature.
+    /// Returns a statistic of a feature.
     pub fn get(&self, key: &str, name: &str) -> Option<&[f64]> {
         self.0.get(key)?.get(name).map(Vec::as_slice)
     }

@@ -37,7 +37,7 @@ pub struct Window {
     pub is_pad: Vec<bool>,
 }
 
-/// The steps of times, in seconds, at `fps` frames a second.
+/// Returns the steps of times, in seconds, at `fps` frames a second.
 ///
 /// # Errors
 /// The reason: a time that is no whole number of steps.
@@ -66,7 +66,7 @@ impl Step {
         &self.set
     }
 
-    /// The number of its episode.
+    /// Returns the number of its episode.
     pub fn episode(&self) -> usize {
         self.episode
     }
@@ -135,7 +135,7 @@ impl Step {
         Ok(window)
     }
 
-    /// The values of a feature of numbers in this frame.
+    /// Returns the values of a feature of numbers in this frame.
     ///
     /// # Errors
     /// Fails as [`Step::window`] does.
@@ -143,7 +143,7 @@ impl Step {
         Ok(self.window(key, &[0])?.values)
     }
 
-    /// The values of a feature of whole numbers in this frame, each as it is.
+    /// Returns the values of a feature of whole numbers in this frame, each as it is.
     ///
     /// # Errors
     /// Fails as [`Step::window`] does.
@@ -151,7 +151,7 @@ impl Step {
         Ok(self.rows.whole(feature)?[self.row(self.frame) * feature.width()..][..feature.width()].to_vec())
     }
 
-    /// The values of a feature of float64 in this frame, each as it is.
+    /// Returns the values of a feature of float64 in this frame, each as it is.
     ///
     /// # Errors
     /// Fails as [`Step::window`] does.
@@ -159,7 +159,7 @@ impl Step {
         Ok(self.rows.reals(feature)?[self.row(self.frame) * feature.width()..][..feature.width()].to_vec())
     }
 
-    /// The text of a feature of texts in this frame.
+    /// Returns the text of a feature of texts in this frame.
     ///
     /// # Errors
     /// Fails as [`Step::window`] does.
@@ -171,7 +171,7 @@ impl Step {
         Ok(self.rows.texts(key)?[self.row(self.frame)].clone())
     }
 
-    /// The pictures of a camera at `steps` from this frame, clamped as [`Step::window`] does.
+    /// Returns the pictures of a camera at `steps` from this frame, clamped as [`Step::window`] does.
     ///
     /// # Errors
     /// Named: no such camera, or a picture cannot be read or decoded.
@@ -201,7 +201,7 @@ impl Step {
         }
     }
 
-    /// A picture from a cell of the file, or from the file that it names.
+    /// Returns a picture from a cell of the file, or from the file that it names.
     fn stored(
         &self,
         stored: &Stored,
@@ -231,12 +231,12 @@ impl Step {
         &self.set.episodes()[self.episode]
     }
 
-    /// The row of a frame of the episode.
+    /// Returns the row of a frame of the episode.
     fn row(&self, frame: usize) -> usize {
         self.of_episode().row + frame
     }
 
-    /// The frame of the episode that a step leads to, and whether another stands for it.
+    /// Returns the frame of the episode that a step leads to, and whether another stands for it.
     fn clamped(&self, step: i64) -> (usize, bool) {
         let last = self.of_episode().length as i64 - 1;
         let wanted = self.frame as i64 + step;
@@ -246,7 +246,7 @@ impl Step {
 }
 
 impl PartialEq for Step {
-    /// The same frame of the same folder.
+    /// Two are equal if they are the same frame of the same folder.
     fn eq(&self, other: &Self) -> bool {
         (self.set.folder(), self.episode, self.frame) == (other.set.folder(), other.episode, other.frame)
     }

@@ -67,7 +67,7 @@ impl Summary {
         }
     }
 
-    /// The statistics; those of pictures are of values from 0 to 1. `None`: there was nothing.
+    /// Returns the statistics; those of pictures are of values from 0 to 1. `None`: there was nothing.
     pub fn finish(&self) -> Option<FeatureStats> {
         match self {
             Self::Numbers(running) => running.finish(),
@@ -113,7 +113,7 @@ fn mean(counts: &[u64; 256]) -> f64 {
     counts.iter().zip(0u32..).map(|(&count, value)| count as f64 * f64::from(value)).sum::<f64>() / total(counts)
 }
 
-/// The smallest value that at least this part does not exceed.
+/// Returns the smallest value that at least this part does not exceed.
 fn quantile(counts: &[u64; 256], part: f64) -> f64 {
     let (wanted, mut seen) = (part * total(counts), 0.0);
     for (value, &count) in counts.iter().enumerate() {

@@ -41,7 +41,7 @@ fn numbers(json: &Json) -> Vec<f32> {
         .collect()
 }
 
-/// The largest difference of a picture's bytes from those of the golden.
+/// Returns the largest difference of a picture's bytes from those of the golden.
 fn difference(picture: &RgbImage, golden: &Json) -> u8 {
     let golden = golden.as_array().unwrap();
     let ours: Vec<u8> = picture.as_raw().iter().copied().step_by(STRIDE).collect();
@@ -202,7 +202,7 @@ fn chosen_episodes_alone_begin_samples_and_only_their_files_are_needed() {
     assert_eq!(samples(&set, 0).len(), 12);
 }
 
-/// A set of two episodes and all types, written into `folder`.
+/// Writes a set of two episodes and all types into `folder`.
 fn write(folder: &Path, as_video: bool) -> Result<(), DataError> {
     let more =
         |key: &str, dtype: Dtype, width: usize| Feature { key: key.into(), dtype, shape: vec![width], names: vec![] };

@@ -264,7 +264,7 @@ impl Buffer {
         }
     }
 
-    /// The column of the rows of an episode; a video has none.
+    /// Returns the column of the rows of an episode; a video has none.
     fn take(&mut self, feature: &Feature) -> Option<Cells> {
         let (width, is_one) = (feature.width(), feature.width() == 1);
         Some(match self {

@@ -11,7 +11,7 @@ const BITS: i32 = 11;
 /// A part of a row or column of pixels: the number of a pixel, and what it counts.
 type Covered = Vec<(usize, f32)>;
 
-/// A picture of this size, `[height, width, 3]`.
+/// Returns a picture of this size, `[height, width, 3]`.
 pub fn resize_area(picture: &RgbImage, width: usize, height: usize) -> Vec<u8> {
     let (old_width, old_height) = (picture.width() as usize, picture.height() as usize);
     // As OpenCV computes them: the inverse of the inverse.
@@ -84,7 +84,7 @@ fn parts(old: usize, new: usize, scale: f64) -> Vec<Covered> {
     (0..new).map(part).collect()
 }
 
-/// A larger picture: each pixel lies between two on each axis, in whole numbers as OpenCV computes them.
+/// Returns a larger picture: each pixel lies between two on each axis, in whole numbers as OpenCV computes them.
 fn between(picture: &RgbImage, (width, height): (usize, usize), scales: [f64; 2]) -> Vec<u8> {
     let rgb = picture.as_raw();
     let (old_width, old_height) = (picture.width() as usize, picture.height() as usize);
@@ -104,7 +104,7 @@ fn between(picture: &RgbImage, (width, height): (usize, usize), scales: [f64; 2]
     rows.iter().flat_map(row).collect()
 }
 
-/// The two pixels of an axis that each of `new` lies between, and their weights.
+/// Returns the two pixels of an axis that each of `new` lies between, and their weights.
 fn pairs(old: usize, new: usize, scale: f64) -> Vec<(usize, usize, [i32; 2])> {
     let inverse = new as f64 / old as f64;
     let pair = |at: usize| {
@@ -118,7 +118,7 @@ fn pairs(old: usize, new: usize, scale: f64) -> Vec<(usize, usize, [i32; 2])> {
     (0..new).map(pair).collect()
 }
 
-/// The nearest byte; halves go to even ones.
+/// Returns the nearest byte; halves go to even ones.
 fn byte(value: f32) -> u8 {
     value.round_ties_even().clamp(0.0, 255.0) as u8
 }

@@ -35,7 +35,7 @@ struct Frames {
 }
 
 impl Clock {
-    /// A video without sound: a run of each frame, `seconds` from one to the next, as pieces of an
+    /// Returns a video without sound: a run of each frame, `seconds` from one to the next, as pieces of an
     /// [`Expansion`](super::Expansion).
     pub fn video(&self, run: Run, seconds: f64) -> Vec<Piece> {
         let frames = self.frames(run, seconds);
@@ -45,7 +45,7 @@ impl Clock {
         runs.into_iter().map(Piece::Run).collect()
     }
 
-    /// A video that [`Clock::video`] made pieces of, and its sound.
+    /// Returns a video that [`Clock::video`] made pieces of, and its sound.
     pub fn with_sound(&self, video: Expansion, sound: Expansion) -> Expansion {
         let pieces = self.interleave(&Frames::of(&video.pieces), sound.num_features());
         Expansion { media: video.media.into_iter().chain(sound.media).collect(), pieces }
@@ -171,7 +171,7 @@ impl Frames {
         [self.time(token), (within / self.w) as f32, (within % self.w) as f32]
     }
 
-    /// The tokens of a range as runs: whole frames, and one by one where a frame is cut.
+    /// Returns the tokens of a range as runs: whole frames, and one by one where a frame is cut.
     fn runs(&self, range: Range<usize>) -> Vec<Run> {
         let (mut runs, mut at, len) = (Vec::new(), range.start, self.frame_len());
         while at < range.end {
@@ -183,7 +183,7 @@ impl Frames {
         runs
     }
 
-    /// The position behind the largest of a range of tokens.
+    /// Returns the position behind the largest of a range of tokens.
     fn after(&self, range: Range<usize>) -> f32 {
         range.flat_map(|token| self.position(token)).reduce(f32::max).map_or(0.0, |largest| largest + 1.0)
     }
@@ -235,7 +235,7 @@ mod tests {
         Clock { per_second, order, sound_start: "[".into(), sound_end: "]".into() }
     }
 
-    /// The spans and the kinds of tokens of a case; each file is between two markers.
+    /// Returns the spans and the kinds of tokens of a case; each file is between two markers.
     fn laid_out(case: &Case) -> (Vec<Span>, Vec<u8>) {
         let clock = clock(&case.family);
         let (mut spans, mut num_text) = (Vec::new(), 0);

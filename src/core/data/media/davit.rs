@@ -34,7 +34,7 @@ impl Convolutions {
         Ok(Self { kernels, strides: sizes("patch_stride", &STRIDES, 1)?, paddings })
     }
 
-    /// The side of the patches that a picture's values come in.
+    /// Returns the side of the patches that a picture's values come in.
     pub fn patch(&self) -> usize {
         self.strides[0] as usize
     }

@@ -23,8 +23,8 @@ use crate::data::processor::ProcessorFolders;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizer_file::{read_json_if_exists, token_text};
 
-/// The processor of the vision tower of `config`, a `config.json`, by the preprocessor configs in the media folder; `None`
-/// for a text model.
+/// Opens the processor of the vision tower of `config`, a `config.json`, by the preprocessor configs in the media folder; `None` for a
+/// text model.
 ///
 /// # Errors
 /// A file is missing or wrong, it disagrees with `config`, or the model is of an unknown family.
@@ -192,7 +192,7 @@ fn named_tokens(model_dir: &Path) -> Result<impl Fn(&str, &str) -> String, DataE
     })
 }
 
-/// The number of features of Gemma 3's pictures, and their square, which stands between tokens of its own.
+/// Returns the number of features of Gemma 3's pictures, and their square, which stands between tokens of its own.
 fn gemma3(vision: &Json, words: &Words<'_>) -> (usize, TileConfig) {
     let [begin, end] = [("boi_token_index", "<start_of_image>"), ("eoi_token_index", "<end_of_image>")]
         .map(|(key, default)| words.token(key, default));
@@ -201,8 +201,8 @@ fn gemma3(vision: &Json, words: &Words<'_>) -> (usize, TileConfig) {
     (num_features, TileConfig { around, marker: Some(begin), ..square_config(vision, 16) })
 }
 
-/// The square in the middle of a picture. A patch has `patch_size` where `vision` says nothing; `of_tower` squares must have
-/// its size; there are features of `num_more` beside those of patches.
+/// Opens the processor of the square in the middle of a picture. A patch has `patch_size` where `vision` says nothing; `of_tower` squares
+/// must have its size; there are features of `num_more` beside those of patches.
 fn crop(
     (image, video): (Settings, Settings),
     limits: (&ImageLimits, &VideoLimits),
@@ -218,8 +218,8 @@ fn crop(
     Tiles::open((image, video), limits, &TileConfig { side: Some(side), shorter, num_more, ..square }, words)
 }
 
-/// The side of Florence-2's pictures, which the processor alone says, and the square that becomes a feature for each place behind the
-/// convolutions and one more.
+/// Returns the side of Florence-2's pictures, which the processor alone says, and the square that becomes a feature for each place behind
+/// the convolutions and one more.
 ///
 /// # Errors
 /// Pictures are cropped, or do not go with the convolutions or the positions.
@@ -246,7 +246,8 @@ fn florence2(image: &Settings, vision: &Json) -> Result<(usize, TileConfig), Dat
     Ok((side, TileConfig { side: Some(side), patch_size: patch, downsample_ratio: ratio, num_more: 1, ..square }))
 }
 
-/// All of a picture as a square of the tower's own size, which becomes `num_features`, or one for each patch; no videos.
+/// Opens the processor of all of a picture as a square of the tower's own size, which becomes `num_features`, or one for each patch;
+/// it takes no videos.
 fn one_square(
     image: Settings,
     limits: (&ImageLimits, &VideoLimits),
@@ -295,7 +296,7 @@ fn check(image: &Settings, vision: &Json, temporal: bool) -> Result<(), DataErro
     Ok(())
 }
 
-/// One tile: all of the picture. `patch_size` holds where `vision` says nothing.
+/// Returns one tile: all of the picture. `patch_size` holds where `vision` says nothing.
 fn square_config(vision: &Json, patch_size: usize) -> TileConfig {
     let number = |key: &str| vision[key].as_u64().or_else(|| vision[key][0].as_u64()).map(|number| number as usize);
     TileConfig {

@@ -39,7 +39,7 @@ impl Cut {
         Self { patch_size, temporal_patch_size, merge_size, channels_last: false, table }
     }
 
-    /// The same with patches of one frame as [rows, columns, channels].
+    /// Returns the same with patches of one frame as [rows, columns, channels].
     pub fn with_channels_last(self) -> Self {
         Self { channels_last: true, temporal_patch_size: 1, ..self }
     }

@@ -19,7 +19,7 @@ pub trait MediaProcessor: Send + Sync {
     /// Its shape is one that the model does not take.
     fn num_image_features(&self, width: usize, height: usize) -> Result<usize, String>;
 
-    /// The most features that a picture becomes, but for elongated ones.
+    /// Returns the most features that a picture becomes, but for elongated ones.
     fn max_image_features(&self) -> usize;
 
     /// # Errors

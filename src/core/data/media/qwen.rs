@@ -89,7 +89,7 @@ impl Qwen {
         })
     }
 
-    /// The same for a model that tells the time of videos and of their sound together.
+    /// Returns the same for a model that tells the time of videos and of their sound together.
     pub fn with_clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
     }
@@ -130,7 +130,7 @@ pub fn cut(settings: &Settings, patch_size: usize) -> Result<Cut, DataError> {
     Ok(Cut::new(settings, patch, temporal, merge))
 }
 
-/// A picture whose sides are multiples of what is merged, within a range of pixels.
+/// Returns a picture whose sides are multiples of what is merged, within a range of pixels.
 ///
 /// # Errors
 /// The reason: one side is too long beside the other, or the picture cannot be resized.

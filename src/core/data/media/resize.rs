@@ -55,7 +55,7 @@ pub fn resize_as_pillow(
     }
 }
 
-/// The middle of a picture `[height, width, 3]` of the first size, which is at least as large as the second.
+/// Returns the middle of a picture `[height, width, 3]` of the first size, which is at least as large as the second.
 pub fn middle(rgb: &[u8], (width, height): (usize, usize), (cut_width, cut_height): (usize, usize)) -> Vec<u8> {
     let (left, top) = ((width - cut_width) / 2, (height - cut_height) / 2);
     let rows = rgb.chunks(width * CHANNELS).skip(top).take(cut_height);
@@ -75,7 +75,7 @@ fn resize(picture: &RgbImage, width: usize, height: usize, filter: FilterType) -
     }
 }
 
-/// All frames resized to one size.
+/// Resizes all frames to one size.
 ///
 /// # Errors
 /// Fails as [`resize_bicubic`] does.

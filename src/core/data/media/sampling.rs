@@ -123,7 +123,7 @@ impl Sampling {
         if num < 1.0 { (0..total).collect() } else { steps(shift, total, total as f64 / num) }
     }
 
-    /// The frames of a clip for a diffusion model: those nearest to its rate, and of these as many as there may be.
+    /// Returns the frames of a clip for a diffusion model: those nearest to its rate, and of these as many as there may be.
     fn clip(&self, total: usize, source_fps: f64, take: Take, (at, group): (u32, usize)) -> Vec<usize> {
         if total == 0 {
             return Vec::new();
@@ -145,7 +145,7 @@ impl Sampling {
     }
 }
 
-/// The frames of [`Spread::Seconds`], in float64 and rounded down.
+/// Returns the frames of [`Spread::Seconds`], in float64 and rounded down.
 fn seconds(total: usize, fps: f64, max_frames: usize) -> Vec<usize> {
     let duration = total as f64 / fps;
     let frame = |time: f64| ((time * fps) as usize).min(total.saturating_sub(1));

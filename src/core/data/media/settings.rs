@@ -194,7 +194,7 @@ impl Settings {
         self.resample.or(self.default_filter) == Some(BILINEAR)
     }
 
-    /// The filter, `default` where the file has none.
+    /// Returns the filter, `default` where the file has none.
     pub fn filter_or(&self, default: Filter) -> Filter {
         match self.resample {
             Some(LANCZOS) => Filter::Lanczos,
@@ -238,7 +238,7 @@ impl Settings {
         self.rescale_factor.unwrap_or(1.0 / 255.0)
     }
 
-    /// The range of pixels; `limits` are the run's, which come first.
+    /// Returns the range of pixels; `limits` are the run's, which come first.
     ///
     /// # Errors
     /// The smaller number is 0, or larger than the other.
@@ -256,7 +256,7 @@ impl Settings {
         Ok((self.positive("min_pixels", Some(min), min)?, max))
     }
 
-    /// The side of a square to which everything is resized.
+    /// Returns the side of a square to which everything is resized.
     ///
     /// # Errors
     /// The file asks for a rectangle that is no square.
@@ -271,9 +271,9 @@ impl Settings {
         }
     }
 
-    /// The side of the square that is cut out of the middle of a picture, and the length to which its shorter side is resized
-    /// before that: `crop_size` and `size`, `default` where the file has none. Without a crop the whole picture becomes a
-    /// square of `size`, whatever its shape: `None`.
+    /// Returns the side of the square that is cut out of the middle of a picture, and the length to which its shorter side is resized
+    /// before that: `crop_size` and `size`, `default` where the file has none. Without a crop the whole picture becomes a square of
+    /// `size`, whatever its shape: `None`.
     ///
     /// # Errors
     /// The file asks for something else, or the square is larger than the resized picture may be.
@@ -312,7 +312,7 @@ impl Settings {
         self.do_center_crop == Some(true)
     }
 
-    /// The longest side to which pictures are resized.
+    /// Returns the longest side to which pictures are resized.
     pub fn longest_edge(&self) -> Option<usize> {
         self.sides().longest_edge
     }
@@ -342,7 +342,7 @@ impl Settings {
         }
     }
 
-    /// A key that must be above 0.
+    /// Reads a key that must be above 0.
     ///
     /// # Errors
     /// It is 0.

@@ -25,7 +25,7 @@ pub struct Sizes {
 }
 
 impl Plan {
-    /// The multiple of `divisor` that is nearest, to even ones where two are, and one of them at least.
+    /// Returns the multiple of `divisor` that is nearest, to even ones where two are, and one of them at least.
     fn rounded(length: f64, divisor: usize) -> usize {
         ((length / divisor as f64).round_ties_even() as usize * divisor).max(divisor)
     }

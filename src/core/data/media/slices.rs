@@ -106,7 +106,7 @@ impl Slices {
         })
     }
 
-    /// The copy and the slices of one picture, and what stands for them in the text.
+    /// Returns the copy and the slices of one picture, and what stands for them in the text.
     fn expand(
         &self,
         plan: &Plan,
@@ -149,7 +149,7 @@ impl Slices {
         run
     }
 
-    /// The number of a picture or a video among those of its kind in the text.
+    /// Returns the number of a picture or a video among those of its kind in the text.
     fn numbered(&self) -> Vec<Piece> {
         let Some([begin, end]) = &self.words.number else { return Vec::new() };
         vec![Piece::Text(begin.clone()), Piece::Number(0), Piece::Text(end.clone())]

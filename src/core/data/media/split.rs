@@ -101,7 +101,7 @@ impl TileSplit {
         })
     }
 
-    /// The size of a picture of this size when it is cut. Sizes are computed as in Python, in float64 and rounded down.
+    /// Returns the size of a picture of this size when it is cut. Sizes are computed as in Python, in float64 and rounded down.
     fn canvas(&self, width: usize, height: usize) -> Canvas {
         if !self.splits {
             return Canvas { width: self.side, height: self.side, columns: 0, rows: 0 };
@@ -119,7 +119,7 @@ impl TileSplit {
         }
     }
 
-    /// The size at which the longer side has the length that is set; the shorter one is even.
+    /// Returns the size at which the longer side has the length that is set; the shorter one is even.
     fn resized(&self, width: usize, height: usize) -> (usize, usize) {
         let (shape, longest) = (width as f64 / height as f64, self.longest);
         let even = |len: f64| (len as usize).next_multiple_of(2).max(1);
@@ -133,7 +133,7 @@ impl TileSplit {
         resize_as_pillow(picture, width, height, self.filter)
     }
 
-    /// The patches' part of the tile at this row and column of a canvas of this width.
+    /// Returns the patches' part of the tile at this row and column of a canvas of this width.
     fn tile(&self, canvas: &[u8], width: usize, (row, column): (usize, usize)) -> Vec<u8> {
         let (first, len) = (row * self.side, self.side - self.rest);
         let lines = (first..first + len).map(|y| (y * width + column * self.side) * CHANNELS);

@@ -39,7 +39,7 @@ struct Item {
     values: Vec<f32>,
 }
 
-/// A model folder with these files and a tokenizer of one token a byte.
+/// Returns a model folder with these files and a tokenizer of one token a byte.
 fn folder(image: &Json, video: &Json) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, json: &Json| std::fs::write(folder.path().join(name), json.to_string()).unwrap();

@@ -178,7 +178,7 @@ impl Tiles {
     }
 }
 
-/// The size of a picture of the same shape whose shorter side has this length; the longer one is rounded down.
+/// Returns the size of a picture of the same shape whose shorter side has this length; the longer one is rounded down.
 ///
 /// # Errors
 /// The picture is so long that it would not fit into memory.

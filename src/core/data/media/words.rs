@@ -13,18 +13,18 @@ pub struct Words<'a> {
 }
 
 impl Words<'_> {
-    /// The token that a feature replaces.
+    /// Returns the token that a feature replaces.
     pub fn placeholder(&self) -> String {
         self.placeholder.clone()
     }
 
-    /// The token whose id `config.json` holds under `key`.
+    /// Returns the token whose id `config.json` holds under `key`.
     pub fn token(&self, key: &str, default: &str) -> String {
         let named = self.config[key].as_i64().and_then(|id| self.tokenizer?.token(id));
         named.unwrap_or_else(|| default.to_owned())
     }
 
-    /// The token where the tokenizer has it; nothing where it has not.
+    /// Returns the token where the tokenizer has it; nothing where it has not.
     pub fn known(&self, token: &str) -> String {
         self.tokenizer.and_then(|tokenizer| tokenizer.id(token)).map(|_| token.to_owned()).unwrap_or_default()
     }

@@ -106,17 +106,17 @@ impl ActionTokens {
         Ok(Some(Self { fast, first, last, begin, bos, end, max_tokens: spec.action_tokens.max_tokens }))
     }
 
-    /// The files of its folder, which belong into every checkpoint.
+    /// Returns the files of its folder, which belong into every checkpoint.
     pub fn files(&self) -> &[(String, Vec<u8>)] {
         self.fast.values().next().map(FastTokenizer::files).unwrap_or_default()
     }
 
-    /// The token that an answer begins with, of a policy that writes actions.
+    /// Returns the token that an answer begins with, of a policy that writes actions.
     pub fn bos(&self) -> Option<i64> {
         self.bos
     }
 
-    /// The token that ends actions.
+    /// Returns the token that ends actions.
     pub fn bar(&self) -> i64 {
         self.end[0]
     }
@@ -151,8 +151,8 @@ impl ActionTokens {
         Ok(WrittenActions { ids, is_begun: self.bos.is_some(), was_cut, num_clipped: encoded.num_clipped })
     }
 
-    /// The actions of `width` numbers that a language model has written: of its tokens before the first `|`, without `Action: ` and
-    /// a text before that. Panics where no robot has this width.
+    /// Returns the actions of `width` numbers that a language model has written: of its tokens before the first `|`, without `Action: `
+    /// and a text before that. Panics where no robot has this width.
     pub fn actions(&self, written: &[i64], width: usize) -> DecodedActions {
         let own = written.split(|id| *id == self.bar()).next().unwrap_or_default();
         let own = self.without_text(own);

@@ -26,7 +26,7 @@ struct Change {
     hue: f32,
 }
 
-/// The picture that `camera` gives in the training sample `sample` of a run with this seed: the same for everyone who makes it.
+/// Returns the picture that `camera` gives in the training sample `sample` of a run with this seed: the same for everyone who makes it.
 pub fn augmented(picture: RgbImage, augment: &Augment, camera: &str, [seed, sample]: [u64; 2]) -> RgbImage {
     let of_camera = camera.bytes().fold(0u64, |key, byte| key.wrapping_mul(257).wrapping_add(u64::from(byte)));
     let change = Change::draw(augment, camera, Counter::new(&[seed, sample, of_camera, PURPOSE]));
@@ -56,7 +56,7 @@ impl Change {
         self.crop == 1.0 && self.turn == 0.0
     }
 
-    /// The part that is kept, as large as the whole was and turned about its middle; black where nothing was.
+    /// Returns the part that is kept, as large as the whole was and turned about its middle; black where nothing was.
     fn moved(&self, picture: &RgbImage) -> RgbImage {
         let (width, height) = (f64::from(picture.width()), f64::from(picture.height()));
         let [left, top] = [width, height].map(|side| side * (1.0 - self.crop));
@@ -115,7 +115,7 @@ fn turn_hue(pixel: &mut [f32], part: f32) {
     }
 }
 
-/// The color between the four pixels around a place; black outside.
+/// Returns the color between the four pixels around a place; black outside.
 fn between(picture: &RgbImage, x: f64, y: f64) -> [u8; CHANNELS] {
     let (left, top) = (x.floor(), y.floor());
     let (right_share, bottom_share) = (x - left, y - top);

@@ -1,6 +1,6 @@
 //! Pictures are cut into patches and resized by these, whatever policy they are for.
 
-/// A canvas `[3, rows, columns]` as patches row by row, `[patches, 3 × patch × patch]`; whole patches fill it.
+/// Returns a canvas `[3, rows, columns]` as patches row by row, `[patches, 3 × patch × patch]`; whole patches fill it.
 pub fn cut(canvas: &[f32], [rows, columns]: [usize; 2], patch: usize) -> Vec<f32> {
     let [down, across] = [rows, columns].map(|side| side / patch);
     let mut pixels = Vec::with_capacity(canvas.len());

@@ -82,7 +82,7 @@ fn numbers(value: &Json) -> Vec<f32> {
     }
 }
 
-/// A picture of smooth waves and hard edges, as the script makes it.
+/// Returns a picture of smooth waves and hard edges, as the script makes it.
 fn noise_picture(width: u32, height: u32, seed: u32) -> RgbImage {
     RgbImage::from_fn(width, height, |x, y| {
         let value = [x * 7 + y * seed, x * y + 31 * seed, ((x / 5 + y / 3) % 2) * 200 + 20];

@@ -8,7 +8,7 @@ use crate::data::dataset::Dataset;
 use crate::data::fingerprint;
 use crate::data::maker::SampleMaker;
 
-/// The set of three episodes, of 7, 12 and 5 frames.
+/// Returns the set of three episodes, of 7, 12 and 5 frames.
 fn data(episodes: &[&str], val_size: f64) -> Data {
     let ranges = episodes.iter().map(|range| range.parse().unwrap()).collect();
     let episodes = (!episodes.is_empty()).then_some(ranges);
@@ -20,7 +20,7 @@ fn maker(bench: &Bench, policy: Policy) -> Box<dyn SampleMaker> {
     Box::new(bench.maker(&config(), policy))
 }
 
-/// The episode and frame of each sample.
+/// Returns the episode and frame of each sample.
 fn places(dataset: &Dataset) -> Vec<(usize, usize)> {
     let steps = (0..dataset.len() as u64).map(|number| dataset.step_asked(number).unwrap());
     steps.map(|step| (step.episode(), step.frame())).collect()

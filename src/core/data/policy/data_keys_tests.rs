@@ -51,7 +51,7 @@ fn settings_that_name_nothing_are_refused() {
     bench.maker(&config(), relative("Gripper"));
 }
 
-/// A copy of a set whose `meta/info.json` has another value.
+/// Makes a copy of a set whose `meta/info.json` has another value.
 fn changed(folder: &Path, key: &str, value: Json) {
     let from = goldens().join("image");
     for name in ["meta/info.json", "meta/stats.json", "meta/tasks.parquet"] {

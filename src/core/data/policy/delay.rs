@@ -10,12 +10,12 @@ use crate::files;
 
 pub const FILE: &str = "policy_delay.json";
 
-/// The file of a policy that was trained with this `policy.max_delay`.
+/// Returns the file of a policy that was trained with this `policy.max_delay`.
 pub fn write(max_delay: usize) -> Vec<u8> {
     format!("{:#}\n", json!({ "max_delay": max_delay })).into_bytes()
 }
 
-/// The most actions that the model in `folder` has learned to be given; `None` where it has no such file, as lerobot's folders.
+/// Returns the most actions that the model in `folder` has learned to be given; `None` where it has no such file, as lerobot's folders.
 ///
 /// # Errors
 /// Named by the file: it is wrong.

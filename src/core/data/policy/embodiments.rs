@@ -40,7 +40,7 @@ pub struct Groot {
 }
 
 impl Groot {
-    /// The embodiments that the published policy knows, and their numbers.
+    /// Returns the embodiments that the published policy knows, and their numbers.
     pub fn known(self) -> &'static [(&'static str, i64)] {
         match self.version {
             GrootVersion::N1_6 => &N1_6_EMBODIMENTS,
@@ -48,7 +48,7 @@ impl Groot {
         }
     }
 
-    /// The number that the published policy has for an embodiment.
+    /// Returns the number that the published policy has for an embodiment.
     pub fn published_number(self, name: &str) -> Option<i64> {
         self.known().iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
     }

@@ -85,7 +85,7 @@ impl FastTokenizer {
         Ok(Self { bpe: Arc::new(bpe), scale, min_token, steps, width, basis, files: files.into() })
     }
 
-    /// The same for actions of `width` numbers; `folder` is that of this one.
+    /// Returns the same for actions of `width` numbers; `folder` is that of this one.
     ///
     /// # Errors
     /// Fails as [`FastTokenizer::open`] does.
@@ -105,7 +105,7 @@ impl FastTokenizer {
         &self.files
     }
 
-    /// The tokens of a chunk `[H, A]` of normalized actions, row-major.
+    /// Returns the tokens of a chunk `[H, A]` of normalized actions, row-major.
     ///
     /// # Errors
     /// The reason: another size, a number that is not finite, or a coefficient that the tokenizer has no token for.
@@ -149,7 +149,7 @@ impl FastTokenizer {
         Ok(Encoded { ids: ids.into_iter().map(i64::from).collect(), num_clipped })
     }
 
-    /// The chunk `[H, A]` of normalized actions that tokens stand for, exactly.
+    /// Returns the chunk `[H, A]` of normalized actions that tokens stand for, exactly.
     ///
     /// # Errors
     /// The reason why they stand for none.
@@ -191,7 +191,7 @@ impl FastTokenizer {
     }
 }
 
-/// The scale and the smallest coefficient that a folder's config says, for chunks of so many actions of so many numbers.
+/// Returns the scale and the smallest coefficient that a folder's config says, for chunks of so many actions of so many numbers.
 fn checked(folder: &Path, [steps, width]: [usize; 2]) -> Result<[f64; 2], DataError> {
     let path = folder.join(CONFIG);
     let config = read_json(&path)?;
@@ -206,7 +206,7 @@ fn checked(folder: &Path, [steps, width]: [usize; 2]) -> Result<[f64; 2], DataEr
     Ok(found)
 }
 
-/// The scale and the smallest coefficient.
+/// Returns the scale and the smallest coefficient.
 fn settings(config: &Json, chunk: [usize; 2]) -> Result<[f64; 2], String> {
     let known = ["action_dim", "auto_map", "min_token", "processor_class", "scale", "time_horizon", "vocab_size"];
     let keys = config.as_object().ok_or("is not a map of keys")?;
@@ -232,7 +232,7 @@ fn settings(config: &Json, chunk: [usize; 2]) -> Result<[f64; 2], String> {
     }
 }
 
-/// The orthonormal cosine transform (DCT-II) of so many steps.
+/// Returns the orthonormal cosine transform (DCT-II) of so many steps.
 fn basis(steps: usize) -> Vec<f64> {
     let len = steps as f64;
     let value = |at: usize| {

@@ -29,7 +29,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// The frames of a window of so many steps, one at every `every`-th of them.
+    /// Returns the frames of a window of so many steps, one at every `every`-th of them.
     ///
     /// # Errors
     /// The reason: a key that is wrong or not implemented.
@@ -81,8 +81,8 @@ impl Frames {
         Ok(sample)
     }
 
-    /// The column that says which frames of the latent count, of all but the first: with `masks`, those of which a frame of pixels
-    /// lies within the episode.
+    /// Returns the column that says which frames of the latent count, of all but the first: with `masks`, those of which a frame of
+    /// pixels lies within the episode.
     pub fn weights(&self, is_pad: &[bool], masks: bool) -> SampleColumn {
         let latents = (self.steps.len() - 1) / self.space.frames;
         let of_latent = |at: usize| {
@@ -105,7 +105,7 @@ impl Frames {
         }
     }
 
-    /// The item of the autoencoder: frames of all cameras side by side, numbers from -1 to 1.
+    /// Makes the item of the autoencoder: frames of all cameras side by side, numbers from -1 to 1.
     pub(super) fn item(&self, clips: &[&CameraClip]) -> Media {
         let [rows, columns] = self.size;
         let (across, num_frames) = (columns / clips.len(), clips[0].pictures.len());

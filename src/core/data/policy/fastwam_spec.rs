@@ -71,7 +71,7 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
     })
 }
 
-/// The numbers of an action that become signs when the policy acts: those below 0 count from the last one.
+/// Returns the numbers of an action that become signs when the policy acts: those below 0 count from the last one.
 fn toggled(config: &Json, action_dim: usize) -> Result<Vec<usize>, String> {
     let key = "toggle_action_dimensions";
     let all = match &config[key] {

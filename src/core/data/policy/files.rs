@@ -229,7 +229,7 @@ fn read_stats(path: &Path) -> Result<Stats, DataError> {
     Ok(stats)
 }
 
-/// The processor files of a policy, by name. `mask` says which numbers of an action are relative.
+/// Returns the processor files of a policy, by name. `mask` says which numbers of an action are relative.
 ///
 /// # Errors
 /// The reason: the statistics cannot be written.
@@ -251,7 +251,7 @@ pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(Str
     Ok(files)
 }
 
-/// The steps before the policy, in its family's order.
+/// Returns the steps before the policy, in its family's order.
 fn before(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Vec<Json> {
     let relative = step(
         "relative_actions_processor",
@@ -314,7 +314,7 @@ fn before(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Vec<Json> {
     }
 }
 
-/// The steps behind the policy, which restore actions.
+/// Returns the steps behind the policy, which restore actions.
 fn after(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Vec<Json> {
     let absolute = step("absolute_actions_processor", json!({ "enabled": spec.relative }));
     let has_step = match spec.family {
@@ -346,7 +346,7 @@ fn normalizer(spec: &SampleSpec, features: Map<String, Json>) -> Json {
     json!({ "eps": 1e-8, "features": features, "norm_map": modes })
 }
 
-/// The shapes of pictures and states.
+/// Returns the shapes of pictures and states.
 fn inputs(spec: &SampleSpec) -> Map<String, Json> {
     let [rows, columns] = spec.pictures.resolution;
     let mut inputs: Map<String, Json> = Map::new();
@@ -357,7 +357,7 @@ fn inputs(spec: &SampleSpec) -> Map<String, Json> {
     inputs
 }
 
-/// The shape of an action.
+/// Returns the shape of an action.
 fn outputs(spec: &SampleSpec) -> Map<String, Json> {
     [("action".to_owned(), feature("ACTION", vec![spec.action_dim]))].into_iter().collect()
 }

@@ -15,7 +15,7 @@ pub const UNPACK: &str = "groot_action_unpack_unnormalize_v2";
 /// The steps with statistics in a file beside them.
 pub const HAVE_STATS: [&str; 2] = [PACK, UNPACK];
 
-/// A step of lerobot's processors.
+/// Returns a step of lerobot's processors.
 pub fn step(name: &str, config: Json) -> Json {
     json!({ "registry_name": name, "config": config })
 }

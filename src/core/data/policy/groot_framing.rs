@@ -75,7 +75,7 @@ impl Framing {
         }
     }
 
-    /// The same by the keys of NVIDIA's processor file in `folder`, where N1.6 has one: the reference goes by that alone.
+    /// Returns the same by the keys of NVIDIA's processor file in `folder`, where N1.6 has one: the reference goes by that alone.
     ///
     /// # Errors
     /// The file is not JSON, or has a key that is wrong or not implemented.
@@ -97,7 +97,7 @@ impl Framing {
         Self::of(version, &all).map_err(wrong)
     }
 
-    /// The sides of a picture that is as high as wide.
+    /// Returns the sides of a picture that is as high as wide.
     pub fn side(self) -> usize {
         match self {
             Self::Square => SIDE,
@@ -105,7 +105,7 @@ impl Framing {
         }
     }
 
-    /// The picture as the processor is given it.
+    /// Returns the picture as the processor is given it.
     ///
     /// # Errors
     /// The reason: it has no pixels.
@@ -128,7 +128,7 @@ impl Framing {
     }
 }
 
-/// A picture whose shorter side is `edge` (`SmallestMaxSize` of albumentations 1.4).
+/// Returns a picture whose shorter side is `edge` (`SmallestMaxSize` of albumentations 1.4).
 fn with_edge(picture: &RgbImage, edge: usize) -> Result<RgbImage, String> {
     let (width, height) = picture.dimensions();
     let shorter = width.min(height);

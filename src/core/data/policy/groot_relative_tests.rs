@@ -29,7 +29,7 @@ fn numbers(json: &Json) -> Vec<f32> {
     }
 }
 
-/// The same operations in float32, in another order by a rounding or two.
+/// Checks that values are those of the same operations in float32, in another order by a rounding or two.
 fn close(ours: &[f32], theirs: &[f32], what: &str) {
     assert_eq!(ours.len(), theirs.len(), "{what}");
     for (ours, theirs) in ours.iter().zip(theirs) {
@@ -37,7 +37,7 @@ fn close(ours: &[f32], theirs: &[f32], what: &str) {
     }
 }
 
-/// The frames of a case as a set with the statistics that lerobot was given.
+/// Writes the frames of a case as a set with the statistics that lerobot was given.
 pub(super) fn write_set(folder: &Path, case: &Json) {
     let names = golden()["names"].clone();
     let names: Vec<&str> = names.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();

@@ -94,7 +94,7 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
     embodied(spec, groot, tag)
 }
 
-/// The same, with the cameras of the sets that are trained on where the config names none: NVIDIA's never does.
+/// Returns the same, with the cameras of the sets that are trained on where the config names none: NVIDIA's never does.
 ///
 /// # Errors
 /// The reason: as [`read`], or a set cannot be read.
@@ -132,7 +132,7 @@ pub fn put_cameras(spec: &SampleSpec, config: &mut Json) {
     }
 }
 
-/// The same of this embodiment.
+/// Returns the same of this embodiment.
 ///
 /// # Errors
 /// The reason: it is not known, or the policy has fewer.

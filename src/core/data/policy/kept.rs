@@ -29,7 +29,7 @@ pub struct Kept {
     pub stats: Stats,
 }
 
-/// The robots as a file. lerobot's processor files are of the first one.
+/// Returns the robots as a file. lerobot's processor files are of the first one.
 ///
 /// # Errors
 /// The reason: they cannot be written.
@@ -52,7 +52,7 @@ fn rounded(stats: &Stats) -> BTreeMap<&String, BTreeMap<&String, Vec<f64>>> {
     stats.0.iter().map(|(key, own)| (key, own.iter().map(|(name, values)| (name, of(values))).collect())).collect()
 }
 
-/// The robots of the model in `folder`; none where it has no such file.
+/// Returns the robots of the model in `folder`; none where it has no such file.
 ///
 /// # Errors
 /// Named by the file: it is wrong.

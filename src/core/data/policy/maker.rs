@@ -151,12 +151,12 @@ impl PolicyMaker {
         Ok(())
     }
 
-    /// The robot that acts.
+    /// Returns the robot that acts.
     pub(super) fn robot(&self) -> Result<&Robot, String> {
         self.chosen.map_or_else(|| robots::chosen(&self.robots, None), Ok).map(|at| &self.robots[at])
     }
 
-    /// The robot that a set was recorded with.
+    /// Returns the robot that a set was recorded with.
     pub(super) fn robot_of(&self, set: &Set) -> Result<&Robot, String> {
         if self.settings.embodiments.is_empty() {
             return self.robot();
@@ -187,7 +187,7 @@ impl PolicyMaker {
         })
     }
 
-    /// The pictures of each camera at these steps from `step` on, changed as the settings say where a sample is trained on.
+    /// Returns the pictures of each camera at these steps from `step` on, changed as the settings say where a sample is trained on.
     fn clips(&self, steps: &[i64], id: SampleId, step: &Step) -> Result<Vec<CameraClip>, DataError> {
         let augment = self.settings.augment.as_ref().filter(|_| id.as_held_out().is_none());
         let mut clips = Vec::new();
@@ -203,14 +203,14 @@ impl PolicyMaker {
         Ok(clips)
     }
 
-    /// The features of a set that show what the policy's cameras do, each with the camera's name.
+    /// Returns the features of a set that show what the policy's cameras do, each with the camera's name.
     fn cameras_of<'a>(&'a self, set: &'a Set) -> impl Iterator<Item = (&'a str, &'a str)> {
         let own = set.info().cameras().filter(move |feature| !is_replaced(&self.settings, set, &feature.key));
         let named = own.map(|feature| (feature.key.as_str(), name_of(&self.settings, &feature.key)));
         named.filter(|(_, name)| self.spec.cameras.iter().any(|camera| camera == name))
     }
 
-    /// A sample of a step that asks for actions.
+    /// Makes a sample of a step that asks for actions.
     ///
     /// # Errors
     /// Fails as [`PolicyMaker::learn`] does.
@@ -274,7 +274,7 @@ impl PolicyMaker {
         (self.cut.count(), self.spec.prompt.max_tokens)
     }
 
-    /// A sample that asks for actions: as one to learn from, with actions and weights of 0.
+    /// Makes a sample that asks for actions: as one to learn from, with actions and weights of 0.
     ///
     /// # Errors
     /// A picture of no camera of the policy, none at all, or a state of another length.
@@ -291,8 +291,8 @@ impl PolicyMaker {
         Some((tokens.bar(), self.spec.action_tokens.max_written))
     }
 
-    /// The normalized actions, `[H, max_action_dim]`, that such a policy has written as tokens; and why they are not those of a whole
-    /// chunk, where they are not. Panics where the policy writes none.
+    /// Returns the normalized actions, `[H, max_action_dim]`, that such a policy has written as tokens; and why they are not those of a
+    /// whole chunk, where they are not. Panics where the policy writes none.
     pub fn read_tokens(&self, written: &[i64]) -> (Vec<f32>, Option<String>) {
         let (tokens, width) = (self.tokens.as_ref().expect("a policy that writes actions"), self.spec.action_dim);
         let DecodedActions { values, flaw } = tokens.actions(written, width);
@@ -384,7 +384,7 @@ impl PolicyMaker {
         Ok(Observation { images, state, prompt: step.task()?.to_owned(), begun: Vec::new() })
     }
 
-    /// The actions that were recorded from a step on, `[H, action_dim]`, as the robot took them.
+    /// Returns the actions that were recorded from a step on, `[H, action_dim]`, as the robot took them.
     ///
     /// # Errors
     /// Named by the feature: a file of it cannot be read.
@@ -393,7 +393,7 @@ impl PolicyMaker {
         step.window(&self.settings.action, &steps)
     }
 
-    /// The ids of a prompt that is written out.
+    /// Returns the ids of a prompt that is written out.
     #[cfg(test)]
     pub(super) fn prompt_ids_of(&self, text: &str) -> Vec<i64> {
         self.tokenizer.encode_document(text).unwrap().iter().map(|token| token.id).collect()
@@ -412,14 +412,14 @@ impl PolicyMaker {
         self.sample(robot, SampleId(0), &self.observation(step).unwrap(), Some(actions.into()), domain).unwrap()
     }
 
-    /// The domain of a step, or of an observation, where the policy has such.
+    /// Returns the domain of a step, or of an observation, where the policy has such.
     fn domain(robot: &Robot, step: Option<&Step>) -> Result<Option<i64>, DataError> {
         let Some(rules) = &robot.spec.xvla else { return Ok(None) };
         step.map_or(Ok(rules.domain), |step| rules.domain_of(step)).map(Some)
     }
 }
 
-/// The texts of a policy with a text tower, whose tokenizer lies in its folder, or in `tokenizer` there as Diffusers has it.
+/// Returns the texts of a policy with a text tower, whose tokenizer lies in its folder, or in `tokenizer` there as Diffusers has it.
 ///
 /// # Errors
 /// The tokenizer is missing or has more tokens than the tower, or numbers of the data are not as many as the policy's.

@@ -22,7 +22,7 @@ pub fn mask(spec: &SampleSpec) -> Vec<bool> {
     own.into_iter().zip(by_group).map(|(own, by_group)| own && by_group).collect()
 }
 
-/// The groups of all sets' actions; none where no set names any.
+/// Returns the groups of all sets' actions; none where no set names any.
 ///
 /// # Errors
 /// Named by the set: its groups are not those of the first one, leave a number of an action out or are of another feature, or cannot be

@@ -51,13 +51,13 @@ impl Normalizer {
         }
     }
 
-    /// The same for numbers that end at -1 and 1; those without a range become 0.
+    /// Returns the same for numbers that end at -1 and 1; those without a range become 0.
     #[must_use]
     pub fn bounded(self) -> Self {
         Self { bounded: true, ..self }
     }
 
-    /// The bounds that become -1 and 1, by number.
+    /// Returns the bounds that become -1 and 1, by number.
     pub fn bounds(&self) -> [&[f32]; 2] {
         [&self.low, &self.high]
     }
@@ -118,7 +118,7 @@ fn range(low: f32, high: f32) -> f32 {
     if range == 0.0 { EPSILON } else { range }
 }
 
-/// The statistics that a normalization needs.
+/// Returns the statistics that a normalization needs.
 pub fn needed(mode: Normalization) -> Option<[&'static str; 2]> {
     Some(match mode {
         Normalization::Identity => return None,

@@ -36,7 +36,7 @@ pub struct LearnedActions {
 }
 
 impl CameraClip {
-    /// A clip of one picture.
+    /// Returns a clip of one picture.
     pub fn still(camera: &str, picture: &RgbImage) -> Self {
         Self { camera: camera.to_owned(), pictures: vec![picture.clone()] }
     }

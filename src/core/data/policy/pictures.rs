@@ -32,7 +32,7 @@ impl PictureSpec {
     }
 }
 
-/// The item of a picture: patches row by row, `[patches, 3 × patch × patch]`, values from -1 to 1.
+/// Makes the item of a picture: patches row by row, `[patches, 3 × patch × patch]`, values from -1 to 1.
 pub fn item(picture: &RgbImage, spec: &PictureSpec) -> Media {
     let [rows, columns] = spec.resolution;
     let canvas = fitted(picture, rows, columns, spec.in_corner);
@@ -83,7 +83,7 @@ impl<'a> Lines<'a> {
         Self { picture, across: taps(picture.width() as usize, new_width), values, held }
     }
 
-    /// Two rows, `[new_width × 3]` each.
+    /// Returns two rows, `[new_width × 3]` each.
     fn of(&mut self, rows: [usize; 2]) -> [&[f32]; 2] {
         // The lower one of before is the upper one of now.
         if self.held[0].0 != rows[0] {
@@ -120,7 +120,7 @@ impl<'a> Lines<'a> {
 mod tests {
     use super::*;
 
-    /// Each value by itself.
+    /// Returns each value by itself.
     fn expected(picture: &RgbImage, [rows, columns]: [usize; 2], [new_height, new_width]: [usize; 2]) -> Vec<f32> {
         let (width, height) = (picture.width() as usize, picture.height() as usize);
         let (down, across) = (taps(height, new_height), taps(width, new_width));

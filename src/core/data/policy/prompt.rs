@@ -13,19 +13,19 @@ pub struct PromptSpec {
     pub tokenizer: String,
 }
 
-/// The prompt of Pi0.5: the task and the normalized state in digits.
+/// Returns the prompt of Pi0.5: the task and the normalized state in digits.
 pub fn with_digits(task: &str, state: &[f32]) -> String {
     let digits: Vec<String> = state.iter().map(|&value| digit(value).to_string()).collect();
     format!("Task: {}, State: {};\nAction: ", cleaned(task), digits.join(" "))
 }
 
-/// The prompt of Pi0-FAST, behind which actions are written.
+/// Returns the prompt of Pi0-FAST, behind which actions are written.
 pub fn with_digits_line(task: &str, state: &[f32]) -> String {
     let prompt = with_digits(task, state);
     prompt.strip_suffix("Action: ").unwrap_or(&prompt).to_owned()
 }
 
-/// The prompt of Pi0, which ends with a line.
+/// Returns the prompt of Pi0, which ends with a line.
 pub fn with_line(task: &str) -> String {
     if task.ends_with('\n') { task.to_owned() } else { format!("{task}\n") }
 }
@@ -34,7 +34,7 @@ fn cleaned(task: &str) -> String {
     task.trim().replace(['_', '\n'], " ")
 }
 
-/// The number of left edges that a value is not below, less one: -1 below all, 255 from the last on.
+/// Returns the number of left edges that a value is not below, less one: -1 below all, 255 from the last on.
 fn digit(value: f32) -> i64 {
     let value = f64::from(value);
     // In float64, as numpy compares; edges are whole multiples of 1/128, which are exact.

@@ -34,8 +34,8 @@ fn each(actions: &mut [f32], state: &[f32], mask: &[bool], with: fn(f32, f32) ->
     }
 }
 
-/// The least and the greatest of relative actions at each step of a chunk, `[horizon, width]` each, over all chunks that lie within
-/// an episode of these sets (GR00T).
+/// Returns the least and the greatest of relative actions at each step of a chunk, `[horizon, width]` each, over all chunks that lie
+/// within an episode of these sets (GR00T).
 ///
 /// # Errors
 /// A file is damaged, or no episode has that many steps.

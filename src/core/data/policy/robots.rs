@@ -44,7 +44,7 @@ impl Robot {
     }
 }
 
-/// All robots, in the order of their names: those of the settings, or without such those of the model in `folder`.
+/// Returns all robots, in the order of their names: those of the settings, or without such those of the model in `folder`.
 ///
 /// # Errors
 /// A set is of no robot, a robot has no set or no number, a setting names nothing of any robot, or as [`scales::find`].
@@ -106,7 +106,7 @@ fn all(spec: &SampleSpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -
     settings.embodiments.keys().map(of).collect()
 }
 
-/// A robot whose scales are in the model's folder.
+/// Returns a robot whose scales are in the model's folder.
 fn of_kept(spec: &SampleSpec, folder: &Path, settings: &Policy, own: &Kept) -> Result<Robot, DataError> {
     let wrong = |reason: String| DataError::file(&folder.join(kept::FILE), reason);
     let (mut spec, settings) = with_number(spec, settings, &own.name, own.number).map_err(wrong)?;
@@ -143,7 +143,7 @@ fn with_number(
     Ok((spec, settings))
 }
 
-/// The robot that a set was recorded with.
+/// Returns the robot that a set was recorded with.
 ///
 /// # Errors
 /// The reason: it is none of the settings.

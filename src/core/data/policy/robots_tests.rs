@@ -47,7 +47,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// An arm of 3 joints, a hand of 2, another arm whose set calls it so, and a robot of no name.
+    /// Makes an arm of 3 joints, a hand of 2, another arm whose set calls it so, and a robot of no name.
     fn new() -> Self {
         let bench = Self { folder: tempfile::tempdir().unwrap() };
         write_model(bench.folder.path(), &MODEL).unwrap();
@@ -93,7 +93,7 @@ impl Bench {
         PolicyMaker::open(folders, config, &options, Arc::new(InProcess)).map_err(|error| error.to_string())
     }
 
-    /// The sample of a frame of a set.
+    /// Returns the sample of a frame of a set.
     fn sample(&self, maker: &PolicyMaker, set: &str, frame: usize) -> Sample {
         let step = Arc::new(Set::open(&self.set(set)).unwrap()).step(0, frame).unwrap();
         maker.learn(SampleId(0), &step).unwrap()

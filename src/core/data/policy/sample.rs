@@ -18,7 +18,7 @@ use crate::data::sample::{IGNORE_INDEX, Media, Sample};
 use crate::message::SampleId;
 
 impl PolicyMaker {
-    /// A sample of an observation with the actions that follow, or with none where it asks for them. `domain` is that of X-VLA.
+    /// Makes a sample of an observation with the actions that follow, or with none where it asks for them. `domain` is that of X-VLA.
     ///
     /// # Errors
     /// A picture of no camera of the policy, none at all, a number that is not finite, or too many tokens.
@@ -82,7 +82,7 @@ impl PolicyMaker {
         Ok(sample)
     }
 
-    /// The rows of frames, actions and text, of a policy that learns frames; without `clips` it sees the first ones alone.
+    /// Returns the rows of frames, actions and text, of a policy that learns frames; without `clips` it sees the first ones alone.
     fn filmed(
         &self,
         frames: &Frames,
@@ -110,7 +110,7 @@ impl PolicyMaker {
         frames.sample(id, (seen, &clips), (self.spec.horizon, self.max_tokens), texts)
     }
 
-    /// The tokens of pictures and a prompt, where the policy is told no chat. `state` is normalized.
+    /// Returns the tokens of pictures and a prompt, where the policy is told no chat. `state` is normalized.
     fn prompted(
         &self,
         id: SampleId,
@@ -143,7 +143,7 @@ impl PolicyMaker {
         Ok(sample)
     }
 
-    /// The items of pictures, in the order of the policy's cameras; a camera without a picture has none.
+    /// Returns the items of pictures, in the order of the policy's cameras; a camera without a picture has none.
     fn items(&self, images: &[(String, RgbImage)]) -> Result<Vec<Media>, DataError> {
         let item = |picture: &RgbImage| match &self.spec.xvla {
             Some(rules) => rules.item(picture),
@@ -152,7 +152,7 @@ impl PolicyMaker {
         self.pictures(images)?.into_iter().map(item).collect()
     }
 
-    /// The pictures in the order of the policy's cameras, of those that are there.
+    /// Returns the pictures in the order of the policy's cameras, of those that are there.
     fn pictures<'a>(&self, images: &'a [(String, RgbImage)]) -> Result<Vec<&'a RgbImage>, DataError> {
         let cameras = &self.spec.cameras;
         if let Some((name, _)) = images.iter().find(|(name, _)| !cameras.contains(name)) {
@@ -212,7 +212,7 @@ impl PolicyMaker {
         Ok(ids)
     }
 
-    /// The ids of a task of X-VLA, cut off and filled up to one length.
+    /// Returns the ids of a task of X-VLA, cut off and filled up to one length.
     fn filled_prompt(&self, rules: &Rules, task: &str) -> Result<Vec<i64>, DataError> {
         let (ids, was_cut) = self.tokenizer.encode_cut(task)?;
         if was_cut {

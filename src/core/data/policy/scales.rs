@@ -161,7 +161,7 @@ fn settle_relative(
     Ok(())
 }
 
-/// The statistics of the model's folder, which say how many numbers a state and an action have. `of_groups`: which numbers of an
+/// Returns the statistics of the model's folder, which say how many numbers a state and an action have. `of_groups`: which numbers of an
 /// action are relative, where the folder says it.
 fn of_folder(spec: &mut SampleSpec, saved: Option<files::Saved>, of_groups: Option<&[bool]>) -> Stats {
     let mut stats = saved.unwrap_or_default().stats;
@@ -206,7 +206,7 @@ fn of_xvla(
     rules.with_domain(domain.unwrap_or(0)).map_err(wrong)
 }
 
-/// The statistics of all sets together, and the sizes and names that they have.
+/// Returns the statistics of all sets together, and the sizes and names that they have.
 fn of_sets(spec: &mut SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Result<Stats, DataError> {
     for (at, set) in sets.iter().enumerate() {
         let wrong = |reason: String| DataError::file(set.folder(), reason);
@@ -324,7 +324,7 @@ fn rates(sets: &[Arc<Set>]) -> Option<String> {
     Some(format!("{}, but {}: a step, and so a chunk of actions, takes a different time in each", of(first), of(other)))
 }
 
-/// A set without an episode as long as a chunk.
+/// Returns a set without an episode as long as a chunk.
 fn too_short(sets: &[Arc<Set>], horizon: usize) -> Option<String> {
     let longest = |set: &Set| set.episodes().iter().map(|episode| episode.length).max().unwrap_or_default();
     let set = sets.iter().find(|set| longest(set) < horizon)?;

@@ -233,7 +233,7 @@ pub(super) fn cameras(config: &Json) -> Result<Vec<String>, String> {
     }
 }
 
-/// A size under `key`.
+/// Returns a size under `key`.
 pub(super) fn size(config: &Json, key: &str, default: usize) -> Result<usize, String> {
     match &config[key] {
         Json::Null => Ok(default),
@@ -245,7 +245,7 @@ pub(super) fn size(config: &Json, key: &str, default: usize) -> Result<usize, St
     }
 }
 
-/// The numbers of a feature, of which at most so many fit.
+/// Returns the numbers of a feature, of which at most so many fit.
 pub(super) fn width(config: &Json, holder: &str, key: &str, most: usize) -> Result<usize, String> {
     match &config[holder][key]["shape"][0] {
         Json::Null => Ok(most),
@@ -298,7 +298,7 @@ fn resolution(config: &Json, published: &Published, xvla: Option<&Rules>) -> Res
     }
 }
 
-/// The side of a patch, and that of the block of patches that becomes one feature.
+/// Returns the side of a patch, and that of the block of patches that becomes one feature.
 ///
 /// # Errors
 /// A side is no number from 1 to 512.
@@ -322,7 +322,7 @@ fn blocks(config: &Json, published: &Published, xvla: Option<&Rules>, is_smol: b
     Ok([patch, merge])
 }
 
-/// The normalization of a kind of feature.
+/// Returns the normalization of a kind of feature.
 ///
 /// # Errors
 /// It is not implemented.
@@ -413,12 +413,12 @@ pub(super) fn only(config: &Json, key: &str, known: &[Json]) -> Result<(), Strin
     }
 }
 
-/// The normalization that lerobot has this word for.
+/// Returns the normalization that lerobot has this word for.
 pub fn named(name: &str) -> Option<Normalization> {
     NAMES.into_iter().find(|(word, _)| *word == name).map(|(_, mode)| mode)
 }
 
-/// The word that lerobot has for it.
+/// Returns the word that lerobot has for it.
 pub fn name_of(mode: Normalization) -> &'static str {
     NAMES.into_iter().find(|(_, other)| *other == mode).map_or("IDENTITY", |(word, _)| word)
 }

@@ -34,7 +34,7 @@ fn golden() -> Json {
     json["image"]["processed"].clone()
 }
 
-/// A policy with pictures of 28 by 28 pixels, in patches of 14.
+/// Returns a policy with pictures of 28 by 28 pixels, in patches of 14.
 pub(super) fn config() -> Json {
     json!({
         "type": "pi05", "chunk_size": HORIZON, "max_state_dim": 6, "max_action_dim": 5, "image_resolution": [28, 28],
@@ -91,7 +91,7 @@ impl Bench {
         self.open(config, &Self::options(&[&goldens().join("image")], settings)).err().unwrap()
     }
 
-    /// The sample of frame `index` of the whole set.
+    /// Returns the sample of frame `index` of the whole set.
     fn sample(&self, config: &Json, settings: Policy, index: u64) -> Sample {
         let data = Data { shuffle: false, ..Data::of_files(vec![TrainFile::new(goldens().join("image"))]) };
         Dataset::open(&data, Box::new(self.maker(config, settings)) as Box<dyn SampleMaker>, 1)
@@ -114,7 +114,7 @@ pub(super) fn numbers(json: &Json) -> Vec<f32> {
     rows.map(|number| number.as_f64().unwrap() as f32).collect()
 }
 
-/// The same operations in float32, in another order by a rounding or two.
+/// Checks that values are those of the same operations in float32, in another order by a rounding or two.
 fn close(ours: &[f32], theirs: &[f32]) {
     assert_eq!(ours.len(), theirs.len());
     for (ours, theirs) in ours.iter().zip(theirs) {

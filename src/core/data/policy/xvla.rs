@@ -72,7 +72,7 @@ impl Rules {
         })
     }
 
-    /// The same with the domain that all samples have.
+    /// Returns the same with the domain that all samples have.
     ///
     /// # Errors
     /// The reason: the policy has not so many.
@@ -85,7 +85,7 @@ impl Rules {
         }
     }
 
-    /// The domain of a step.
+    /// Returns the domain of a step.
     ///
     /// # Errors
     /// Named by the feature: it is not one whole number below `num_domains`.
@@ -104,7 +104,7 @@ impl Rules {
         }
     }
 
-    /// A prompt of `ids`, at most `len`, filled up to this length. Attention has no mask: what fills it up is read as well.
+    /// Returns a prompt of `ids`, at most `len`, filled up to this length. Attention has no mask: what fills it up is read as well.
     pub fn filled(&self, mut ids: Vec<i64>, len: usize) -> Vec<i64> {
         let missing = len.saturating_sub(ids.len());
         let at = if self.pads_left { 0 } else { ids.len() };
@@ -112,8 +112,8 @@ impl Rules {
         ids
     }
 
-    /// The item of a picture: patches row by row, `[patches, 3 × patch × patch]`. It is as large as it fits, at the lower right, with
-    /// zeros around it, which are ImageNet's mean.
+    /// Makes the item of a picture: patches row by row, `[patches, 3 × patch × patch]`. It is as large as it fits, at the lower right,
+    /// with zeros around it, which are ImageNet's mean.
     ///
     /// # Errors
     /// The picture has another size, and the config does not say that it is resized.

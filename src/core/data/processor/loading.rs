@@ -67,7 +67,7 @@ impl MediaLoader {
         }
     }
 
-    /// A recording as the model takes it; `None` where the model hears nothing.
+    /// Makes a recording as the model takes it; `None` where the model hears nothing.
     fn recording(
         &self,
         source: &AudioSource,
@@ -105,7 +105,8 @@ impl MediaLoader {
         audio.recording(&samples, change)
     }
 
-    /// The sound of a video where it is wanted: that of an MP4 file which has any. It keeps its speed, which is that of the frames.
+    /// Returns the sound of a video where it is wanted: that of an MP4 file which has any. It keeps its speed, which is that of the
+    /// frames.
     fn sound_of(
         &self,
         video: &VideoSource,

@@ -162,7 +162,7 @@ impl Processor {
         &self.tokenizer
     }
 
-    /// The processor of pictures and videos; `None` for models that see nothing.
+    /// Returns the processor of pictures and videos; `None` for models that see nothing.
     pub fn media_processor(&self) -> Option<&dyn MediaProcessor> {
         self.towers.vision.as_deref()
     }

@@ -18,7 +18,7 @@ use crate::data::source::MediaSource;
 use crate::message::SampleId;
 
 impl Processor {
-    /// A training sample. Files are relative to `base`.
+    /// Makes a training sample. Files are relative to `base`.
     pub(in crate::data) fn sample_of(&self, id: SampleId, content: &Content, base: &Path) -> Result<Sample, DataError> {
         match content {
             Content::Messages(conversation) => self.training_sample(id, conversation, base),
@@ -42,7 +42,7 @@ impl Processor {
         }
     }
 
-    /// A pack as one sample of several documents.
+    /// Makes a pack as one sample of several documents.
     ///
     /// # Errors
     /// It is longer than the run's packs, or was packed for another model or other limits of pictures.

@@ -59,7 +59,7 @@ impl Processor {
     }
 }
 
-/// A sample of these documents, end to end.
+/// Makes a sample of these documents, end to end.
 pub(super) fn joined(id: SampleId, documents: &[Sample], media: Vec<Media>) -> Sample {
     let [ids, targets] = [|it: &Sample| it.input_ids.clone(), |it: &Sample| it.targets.clone()]
         .map(|column: fn(&Sample) -> Vec<i64>| documents.iter().flat_map(column).collect::<Vec<i64>>());

@@ -28,7 +28,7 @@ impl Processor {
         template.render(&[turn]).is_ok_and(|text| find(&text, &self.towers.markers).len() == 1)
     }
 
-    /// The turns with files as text where the template knows none of their kind.
+    /// Returns the turns with files as text where the template knows none of their kind.
     pub(super) fn written(&self, turns: &[Turn]) -> Vec<Turn> {
         let mut turns = turns.to_vec();
         for part in turns.iter_mut().flat_map(|turn| &mut turn.parts) {
@@ -88,8 +88,8 @@ impl Processor {
         Ok(expansions)
     }
 
-    /// The first ones, as many as have no more features than a pack has tokens: many would take much memory before all but
-    /// these were cut off.
+    /// Returns the first ones, as many as have no more features than a pack has tokens: many would take much memory before all but these
+    /// were cut off.
     fn load_fitting(
         &self,
         sources: &[MediaSource],

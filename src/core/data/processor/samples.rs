@@ -26,14 +26,14 @@ fn nothing_to_learn(conversation: &Conversation) -> String {
     }
 }
 
-/// The sample, if it is one of those that are trained on; others are taken as they are.
+/// Returns the sample, if it is one of those that are trained on; others are taken as they are.
 pub(super) fn trained(id: SampleId) -> Option<SampleId> {
     id.as_held_out().is_none().then_some(id)
 }
 
 impl Processor {
-    /// A training sample of a conversation. Files are relative to `base`. In `sft` the assistant's turns count in the
-    /// loss, from behind a turn's header to its closing token; else everything but pictures and videos.
+    /// Makes a training sample of a conversation. Files are relative to `base`. In `sft` the assistant's turns count in the loss, from
+    /// behind a turn's header to its closing token; else everything but pictures and videos.
     ///
     /// # Errors
     /// The conversation or one of its files cannot be used, nothing in it counts in the loss, or it is too long.
@@ -41,7 +41,7 @@ impl Processor {
         guarded(|| self.learn(id, conversation, base))
     }
 
-    /// The turns as the template is to read them, with the system message that those without one get.
+    /// Returns the turns as the template is to read them, with the system message that those without one get.
     fn turns(&self, conversation: &Conversation) -> Vec<Turn> {
         let mut turns = self.written(&conversation.turns);
         if let Some(system) = &self.system {
@@ -81,7 +81,7 @@ impl Processor {
         self.assemble_fitting(id, &tokens, &learned, &expanded, expansions, is_whole)
     }
 
-    /// A training sample of a text, all of which counts in the loss.
+    /// Makes a training sample of a text, all of which counts in the loss.
     pub(in crate::data) fn text_sample(&self, id: SampleId, piece: &TextPiece) -> Result<Sample, DataError> {
         guarded(|| self.learn_text(id, piece))
     }
@@ -102,7 +102,7 @@ impl Processor {
         self.assemble_fitting(id, &tokens, &learned, &Expanded::default(), Vec::new(), true)
     }
 
-    /// A training sample of tokens as they are, all of which count in the loss.
+    /// Makes a training sample of tokens as they are, all of which count in the loss.
     ///
     /// # Errors
     /// The model has no such token.
@@ -115,7 +115,7 @@ impl Processor {
         guarded(|| self.assemble(id, &tokens, &vec![true; tokens.len()], &[], Vec::new()))
     }
 
-    /// The turns up to where the assistant is to speak: what generation starts from; nothing counts in the loss.
+    /// Returns the turns up to where the assistant is to speak: what generation starts from; nothing counts in the loss.
     ///
     /// # Errors
     /// The conversation or one of its files cannot be used.
@@ -134,7 +134,7 @@ impl Processor {
         self.assemble(id, &tokens, &vec![false; tokens.len()], &expanded.runs, expansions)
     }
 
-    /// A text to be continued as it is.
+    /// Returns a text to be continued as it is.
     ///
     /// # Errors
     /// The text has no tokens, or cannot be made a sample.

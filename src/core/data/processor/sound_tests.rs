@@ -21,7 +21,7 @@ use crate::message::{SampleId, Tower};
 
 const RATE: u32 = 16_000;
 
-/// The digits' model, which sees pictures, with an audio tower of `model_type` and its tokens.
+/// Opens the digits' model, which sees pictures, with an audio tower of `model_type` and its tokens.
 fn open(dir: &Path, model_type: &str, tokens: [&str; 3], options: ProcessorOptions) -> Result<Processor, DataError> {
     write_model(dir, &MODEL).unwrap();
     let edit = |name: &str, change: &dyn Fn(&mut Json)| {
@@ -65,7 +65,7 @@ fn sample(processor: &Processor, line: &str, base: &Path) -> Result<Sample, Stri
     processor.training_sample(SampleId(0), &conversation, base).map_err(|error| error.to_string())
 }
 
-/// The text of the tokens; a run of placeholders is its length.
+/// Returns the text of the tokens; a run of placeholders is its length.
 fn text(processor: &Processor, sample: &Sample) -> String {
     let tokenizer = processor.tokenizer();
     let special = tokenizer.special();

@@ -47,7 +47,7 @@ fn read_targets(processor: &Processor, sample: &Sample) -> String {
     format!("{}+{ends}", processor.tokenizer.decode(&ids).unwrap())
 }
 
-/// The digits of seed 3 through transformers' `AutoProcessor` and through ours.
+/// Compares the digits of seed 3 through transformers' `AutoProcessor` and through ours.
 #[test]
 fn equal_to_transformers() {
     let folder = tempfile::tempdir().unwrap();
@@ -268,7 +268,7 @@ fn what_is_wrong_with_a_model_folder_is_said() {
     std::fs::write(dir.join("tokenizer.json"), "{}").unwrap();
     assert!(error(Template::Qwen).contains("tokenizer.json"));
 }
-/// A picture of one feature and a video of 2 × 1 × 1 between texts, in the model of the digits.
+/// The sample is a picture of one feature and a video of 2 × 1 × 1 between texts, in the model of the digits.
 #[test]
 fn pictures_and_videos_become_placeholders_positions_and_media() {
     let folder = tempfile::tempdir().unwrap();

@@ -55,12 +55,12 @@ impl Towers {
         !self.markers.of(kind).words.is_empty()
     }
 
-    /// The tower whose placeholder a token is.
+    /// Returns the tower whose placeholder a token is.
     pub fn of(&self, token: i64) -> Option<Tower> {
         self.placeholders.iter().find(|(_, id, _)| *id == token).map(|(tower, ..)| *tower)
     }
 
-    /// The placeholder of a tower as text; empty where the model has no such tower.
+    /// Returns the placeholder of a tower as text; empty where the model has no such tower.
     pub fn placeholder(&self, tower: Tower) -> &str {
         self.placeholders.iter().find(|(other, ..)| *other == tower).map_or("", |(_, _, text)| text)
     }

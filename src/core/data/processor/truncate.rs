@@ -19,7 +19,7 @@ struct Kept {
 }
 
 impl Processor {
-    /// A sample of these tokens, or of the first of them where it is to be truncated; not `is_whole`: more was cut off before.
+    /// Makes a sample of these tokens, or of the first of them where it is to be truncated; not `is_whole`: more was cut off before.
     ///
     /// # Errors
     /// Fails as [`Processor::assemble`] does, and if nothing that is kept counts in the loss.

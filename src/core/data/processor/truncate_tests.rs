@@ -13,7 +13,7 @@ use crate::data::source::{Conversation, TextPiece};
 use crate::data::tokenizer_file::read_json;
 use crate::message::SampleId;
 
-/// A folder with a model, a small picture of 1 feature, a larger one of 6, and one of 100.
+/// Returns a folder with a model, a small picture of 1 feature, a larger one of 6, and one of 100.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path(), &MODEL).unwrap();
@@ -29,7 +29,7 @@ fn open(dir: &Path, phase: Phase, max_tokens: usize, too_long: TooLong) -> Proce
     Processor::open(dir, &config, &options).unwrap()
 }
 
-/// A sample of a line, at most so long.
+/// Makes a sample of a line, at most so long.
 fn cut(dir: &Path, phase: Phase, line: &str, max_tokens: usize) -> Result<Sample, DataError> {
     let processor = open(dir, phase, max_tokens, TooLong::Truncate);
     processor.training_sample(SampleId(3), &Conversation::parse(line).unwrap(), dir)
@@ -40,7 +40,7 @@ fn whole(dir: &Path, phase: Phase, line: &str) -> Sample {
     processor.training_sample(SampleId(3), &Conversation::parse(line).unwrap(), dir).unwrap()
 }
 
-/// The first `len` tokens of a sample, which have so many media of so many sources.
+/// Returns the first `len` tokens of a sample, which have so many media of so many sources.
 fn prefix(whole: &Sample, len: usize, num_media: usize, num_sources: usize) -> Sample {
     let rows = whole.position_ids.chunks_exact(whole.input_ids.len()).flat_map(|row| &row[..len]);
     let mut targets = whole.targets[..len].to_vec();

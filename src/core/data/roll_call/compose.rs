@@ -138,7 +138,7 @@ pub fn compose(
     Ok(made)
 }
 
-/// The rate that most clips of each language have.
+/// Returns the rate that most clips of each language have.
 fn usual_rates(clips: impl Iterator<Item = (usize, u32)>) -> BTreeMap<usize, u32> {
     let mut counts: BTreeMap<(usize, u32), usize> = BTreeMap::new();
     clips.for_each(|clip| *counts.entry(clip).or_default() += 1);
@@ -155,14 +155,14 @@ fn merges() -> Vec<[String; 2]> {
     learn_merges(texts.iter().chain(&texts).copied(), usize::MAX)
 }
 
-/// A fourth of the levels: the same ones for the same seed and the same levels.
+/// Returns a fourth of the levels: the same ones for the same seed and the same levels.
 fn held_out(levels: &BTreeSet<&String>, seed: u64) -> BTreeSet<String> {
     let place = |at: usize| permute(at as u64, levels.len() as u64, &[seed]) as usize;
     let chosen: BTreeSet<usize> = (0..levels.len().div_ceil(HELD_OUT)).map(place).collect();
     levels.iter().enumerate().filter(|(at, _)| chosen.contains(at)).map(|(_, level)| (*level).clone()).collect()
 }
 
-/// Three different voices in a random order, a second of speech of a random clip each. Returns the voices and the samples.
+/// Draws three different voices in a random order, a second of speech of a random clip each. Returns the voices and the samples.
 fn recording(rng: &mut Rng, voices: &Voices) -> ([usize; NUM_HEARD], Vec<f32>) {
     let mut order: [usize; NUM_VOICES] = std::array::from_fn(|voice| voice);
     for at in 0..NUM_HEARD {

@@ -34,7 +34,7 @@ impl Spoken {
         (!starts.is_empty()).then(|| Self { samples: samples.collect(), starts })
     }
 
-    /// A random second of speech, in [-1, 1].
+    /// Draws a random second of speech, in [-1, 1].
     pub fn piece(&self, rng: &mut Rng) -> impl Iterator<Item = f32> {
         let start = self.starts[rng.below(self.starts.len() as u64) as usize] * HOP;
         self.samples[start..start + PIECE].iter().map(|&sample| f32::from(sample) / f32::from(i16::MAX))

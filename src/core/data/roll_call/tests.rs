@@ -10,7 +10,7 @@ use crate::data::audio::{Segment, decode_sound, wav};
 
 const SETTINGS: RollCall = RollCall { seed: 3, num_train: 12, num_held_out: 9 };
 
-/// A tone as a WAV file: the reader goes by what is in a file.
+/// Returns a tone as a WAV file: the reader goes by what is in a file.
 fn tone(pitch: f32, seconds: f32) -> Vec<u8> {
     tone_at(8_000, pitch, seconds)
 }
@@ -21,8 +21,8 @@ fn tone_at(rate: u32, pitch: f32, seconds: f32) -> Vec<u8> {
     wav(&sine, 1, rate)
 }
 
-/// A folder with the packages' layout: eight levels, where each fish says a line in each language at a pitch of its own, a
-/// snail says one more, and there are lines that no reader can use.
+/// Makes a folder with the packages' layout: eight levels, where each fish says a line in each language at a pitch of its own, a snail
+/// says one more, and there are lines that no reader can use.
 fn game(root: &Path, languages: &[&str]) {
     let game = root.join("usr/share/games/fillets-ng");
     for level in 0..8 {
@@ -53,7 +53,7 @@ fn game(root: &Path, languages: &[&str]) {
     fs::create_dir_all(game.join("script/share")).unwrap();
 }
 
-/// The voice of a second of sound, by its pitch.
+/// Returns the voice of a second of sound, by its pitch.
 fn voice(second: &[f32]) -> &'static str {
     let crossings = second.windows(2).filter(|pair| pair[0] < 0.0 && pair[1] >= 0.0).count();
     ["mala", "velka", "kleine", "grote"][(crossings + 50) / 100 - 2]
@@ -63,7 +63,7 @@ fn lines(dir: &Path, name: &str) -> Vec<Json> {
     fs::read_to_string(dir.join(name)).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The recording, the question and the answer of a sample.
+/// Returns the recording, the question and the answer of a sample.
 fn parts(sample: &Json) -> [String; 3] {
     let text = |turn: usize| sample["messages"][turn]["content"].as_str().unwrap().to_owned();
     [sample["audios"][0].as_str().unwrap().to_owned(), text(0), text(1)]

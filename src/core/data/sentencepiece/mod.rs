@@ -17,7 +17,7 @@ use crate::files;
 
 const FILES: [&str; 2] = ["tokenizer.model", "spiece.model"];
 
-/// The tokenizer of a folder with such a file, and the file; `None` where there is none.
+/// Returns the tokenizer of a folder with such a file, and the file; `None` where there is none.
 ///
 /// # Errors
 /// The file cannot be read or is no such model.
@@ -38,7 +38,7 @@ pub(super) fn read_as_json(model_dir: &Path, tokenizer_config: &Json) -> Result<
     Ok(Some((json, path)))
 }
 
-/// The pieces of a folder's SentencePiece model in the order of their ids, and whether it is of the kind BPE; `None` where the
+/// Returns the pieces of a folder's SentencePiece model in the order of their ids, and whether it is of the kind BPE; `None` where the
 /// folder has no such file.
 ///
 /// # Errors

@@ -216,7 +216,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// An archive of files.
+    /// Returns an archive of files.
     pub fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
         let mut builder = tar::Builder::new(Vec::new());
         for (name, bytes) in files {

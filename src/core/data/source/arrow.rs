@@ -111,7 +111,7 @@ impl Batches {
         Ok(Self { batches, before, first })
     }
 
-    /// The batch of a row, and where it is there.
+    /// Returns the batch of a row, and where it is there.
     fn place(&self, index: u64) -> (usize, usize) {
         let batch = self.before.partition_point(|&before| before <= index) - 1;
         (batch, (index - self.before[batch]) as usize)

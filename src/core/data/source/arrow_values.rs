@@ -27,7 +27,7 @@ impl<'a> Reader<'a> {
         Self { record, left: MAX_VALUES }
     }
 
-    /// The cell of `row`; `name` is its column's.
+    /// Returns the cell of `row`; `name` is its column's.
     ///
     /// # Errors
     /// It has more values than a row may have.

@@ -122,7 +122,7 @@ impl Blob {
     }
 }
 
-/// The compression that a name tells.
+/// Returns the compression that a name tells.
 pub fn is_packed(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     match () {

@@ -65,7 +65,7 @@ impl Record {
         self.members.iter().find(|(member, _)| member == name).map(|(_, bytes)| bytes)
     }
 
-    /// A field of a JSON object.
+    /// Returns a field of a JSON object.
     pub fn field(&self, name: &str) -> Option<&Json> {
         match &self.body {
             Body::Json(json) => json.get(name).filter(|value| !value.is_null()),

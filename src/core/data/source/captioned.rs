@@ -175,7 +175,7 @@ impl Captioned {
     }
 }
 
-/// The picture or the clip that a field names: by the field where that says, else by the file's name.
+/// Returns the picture or the clip that a field names: by the field where that says, else by the file's name.
 fn visual(key: &str, value: &Json, files: &Files<'_>) -> Result<MediaSource, DataError> {
     let wrong = || DataError::Line(format!("`{key}` must name a file, found {value:.60}"));
     // As `datasets` writes it into JSON.

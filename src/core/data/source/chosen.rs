@@ -29,7 +29,7 @@ impl Chosen {
         self.select == Select::First || self.count == self.of
     }
 
-    /// The place in the set of the chosen sample with this number.
+    /// Returns the place in the set of the chosen sample with this number.
     pub fn index(self, number: u64) -> u64 {
         if self.is_begin() {
             return number;

@@ -31,7 +31,7 @@ pub enum Content {
 }
 
 impl Content {
-    /// The pictures, videos and recordings that it names, and texts for a text tower.
+    /// Returns the pictures, videos and recordings that it names, and texts for a text tower.
     pub fn media(&self) -> Vec<&MediaSource> {
         match self {
             Self::Messages(conversation) => conversation.media.iter().collect(),

@@ -49,8 +49,8 @@ impl TextPiece {
     }
 }
 
-/// The most bytes of a piece of at most `max_tokens` tokens, from texts all over the data set: the fewest bytes a token,
-/// at least 1, as many fit surely. `num_tokens` counts the tokens of a text.
+/// Returns the most bytes of a piece of at most `max_tokens` tokens, from texts all over the data set: the fewest bytes a token, at least
+/// 1, as many fit surely. `num_tokens` counts the tokens of a text.
 pub fn piece_bytes(texts: impl Iterator<Item = String>, max_tokens: usize, num_tokens: &dyn Fn(&str) -> usize) -> u64 {
     let ratios = texts.filter(|text| text.len() >= MIN_PROBE_BYTES).map(|text| {
         let probe = &text[..text.floor_char_boundary(PROBE_BYTES)];

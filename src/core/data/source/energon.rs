@@ -99,7 +99,7 @@ fn layout(path: &str) -> Result<Option<RecordLayout>, DataError> {
     }
 }
 
-/// A JSON or YAML file; `None` where there is none.
+/// Reads a JSON or YAML file; `None` where there is none.
 fn read(path: &str) -> Result<Option<Json>, DataError> {
     let fail = |reason: &dyn std::fmt::Display| DataError::file(Path::new(path), reason);
     let bytes = if is_remote(path) {

@@ -12,7 +12,7 @@ use crate::data::file_kind::{FileKind, kind_of};
 /// Holds where each field of a sample is found.
 pub type FieldMap = BTreeMap<String, String>;
 
-/// A crude sample: `texts` are messages; `name` lists members; `images`, `videos` and `audios` go before it.
+/// Returns a crude sample: `texts` are messages; `name` lists members; `images`, `videos` and `audios` go before it.
 ///
 /// # Errors
 /// A field is missing, or not what it must be.
@@ -66,7 +66,7 @@ pub fn is_known(map: &FieldMap) -> bool {
     }
 }
 
-/// A captioning sample (`image`, `caption`), a question (`image`, `context`, `answers`) or a text, by its map.
+/// Returns a captioning sample (`image`, `caption`), a question (`image`, `context`, `answers`) or a text, by its map.
 ///
 /// # Errors
 /// A field is not where the map says.

@@ -66,14 +66,14 @@ fn limited(most: u64, select: Select) -> String {
     }
 }
 
-/// The same text for the same episodes, however they are listed.
+/// Returns the same text for the same episodes, however they are listed.
 fn listed(ranges: &[EpisodeRange]) -> String {
     let joined: Vec<String> = EpisodeRange::joined(ranges).iter().map(ToString::to_string).collect();
     joined.join(", ")
 }
 
 impl Fingerprint {
-    /// The first file in which `now` differs.
+    /// Returns the first file in which `now` differs.
     pub fn difference(&self, now: &Self) -> Option<Difference> {
         let differs = |name: &str, what: String| Some(Difference { name: name.to_owned(), what });
         if self.val_size != now.val_size {

@@ -51,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// The fields of a sample.
+    /// Returns the fields of a sample.
     fn fields(self) -> [&'static str; 2] {
         match self {
             Self::Visuals => ["file_name", "caption"],
@@ -85,7 +85,7 @@ impl Folder {
         Ok(Self { path: path.to_owned(), kind, names, captions, caption: None })
     }
 
-    /// The same folder, in which this is the caption of pictures and clips that have none.
+    /// Returns the same folder, in which this is the caption of pictures and clips that have none.
     pub fn with_caption(self, caption: Option<String>) -> Self {
         Self { caption, ..self }
     }
@@ -136,8 +136,8 @@ impl Block for Folder {
     }
 }
 
-/// The folder as a shard, if it has pictures or clips, or else recordings, and the format is theirs; the tag changes with any of its
-/// files.
+/// Returns the folder as a shard, if it has pictures or clips, or else recordings, and the format is theirs; the tag changes with any of
+/// its files.
 ///
 /// # Errors
 /// The folder cannot be listed.
@@ -243,7 +243,7 @@ fn captions<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, String
     found
 }
 
-/// The files of a folder that are not hidden, with size and time of change.
+/// Returns the files of a folder that are not hidden, with size and time of change.
 fn names_in(path: &Path) -> Result<Vec<(String, u64, u128)>, String> {
     let fail = |error: std::io::Error| format!("cannot be listed: {error}");
     let mut names = Vec::new();

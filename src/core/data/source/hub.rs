@@ -74,7 +74,7 @@ impl HubPath {
         self.revision.as_deref().unwrap_or("main")
     }
 
-    /// The folder of the repository in the cache `hub`.
+    /// Returns the folder of the repository in the cache `hub`.
     fn folder(&self, hub: &Path) -> PathBuf {
         hub.join(format!("datasets--{}", self.repo.replace('/', "--")))
     }
@@ -84,7 +84,7 @@ impl HubPath {
         self.folder(hub).join("loongforge").join(format!("{commit}.json"))
     }
 
-    /// The files that are meant, in the cache `hub`.
+    /// Returns the files that are meant, in the cache `hub`.
     ///
     /// # Errors
     /// The reason: the cache lacks it or a part of it, or no file is meant.
@@ -92,7 +92,7 @@ impl HubPath {
         Ok(self.snapshot(hub)?.1)
     }
 
-    /// The folder of the LeRobot set that is meant, in the cache `hub`; `None`: it is another data set.
+    /// Returns the folder of the LeRobot set that is meant, in the cache `hub`; `None`: it is another data set.
     ///
     /// # Errors
     /// See [`HubPath::find`].
@@ -102,7 +102,7 @@ impl HubPath {
         Ok(files.contains(&folder.join(INFO)).then_some(folder))
     }
 
-    /// The folder of the commit in the cache `hub`, and the files that are meant.
+    /// Returns the folder of the commit in the cache `hub`, and the files that are meant.
     fn snapshot(&self, hub: &Path) -> Result<(PathBuf, Vec<PathBuf>), String> {
         let absent = || {
             let (repo, revision) = (&self.repo, self.revision());
@@ -168,7 +168,7 @@ pub fn choose_hub_files(names: &[String], card: Option<&str>, inner: &str) -> Re
     }
 }
 
-/// The files of the LeRobot set in the folder `inner` of a repository; `None`: there is none.
+/// Returns the files of the LeRobot set in the folder `inner` of a repository; `None`: there is none.
 fn of_episodes(names: &[String], inner: &str) -> Option<Vec<String>> {
     let begin = if inner.is_empty() { String::new() } else { format!("{inner}/") };
     let is_of_it = |name: &&String| {
@@ -210,7 +210,7 @@ fn of_configuration(names: &[String], found: &Configuration, split: &str) -> Res
     some(matching(names, folder, patterns)?, || format!("has no file that matches {}", patterns.join(", ")))
 }
 
-/// The files of a split: those whose names tell it; where no name tells any, all are for training.
+/// Returns the files of a split: those whose names tell it; where no name tells any, all are for training.
 fn of_split<'a>(names: impl Iterator<Item = &'a String>, folder: &str, split: &str) -> Result<Vec<String>, String> {
     let mut splits: BTreeMap<Option<&str>, Vec<String>> = BTreeMap::new();
     for name in names {
@@ -233,7 +233,7 @@ fn of_split<'a>(names: impl Iterator<Item = &'a String>, folder: &str, split: &s
     Ok(found)
 }
 
-/// The split that a path within a repository tells: by the name of its file, else by its folders.
+/// Returns the split that a path within a repository tells: by the name of its file, else by its folders.
 fn split_of(path: &str) -> Option<&'static str> {
     let words = |part: &str| -> Vec<String> {
         part.split(|c: char| !c.is_ascii_alphabetic()).map(str::to_ascii_lowercase).collect()

@@ -13,7 +13,7 @@ pub struct Configuration {
     pub splits: Vec<(String, Vec<String>)>,
 }
 
-/// The configurations that a card lists; none where it has no head or lists none.
+/// Returns the configurations that a card lists; none where it has no head or lists none.
 ///
 /// # Errors
 /// Its head is no YAML, or names files in an unknown form.

@@ -84,12 +84,12 @@ pub struct Documents {
     first: u64,
 }
 
-/// The file of ids beside an index.
+/// Returns the file of ids beside an index.
 pub fn ids_of(index: &str) -> String {
     format!("{}.bin", index.strip_suffix(".idx").unwrap_or(index))
 }
 
-/// The index that a path means: its own name, that of the ids, or the prefix of both.
+/// Returns the index that a path means: its own name, that of the ids, or the prefix of both.
 pub fn index_of(path: &Path) -> Option<String> {
     let text = path.to_str()?;
     let prefix = text.strip_suffix(".bin").unwrap_or(text);

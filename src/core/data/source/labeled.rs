@@ -32,7 +32,7 @@ impl Labeled {
         answer.unwrap_or(turns.len())
     }
 
-    /// The conversation in which `other`'s answer follows this prompt.
+    /// Returns the conversation in which `other`'s answer follows this prompt.
     #[must_use]
     pub fn with_answer_of(&self, other: &Self) -> Conversation {
         let own = self.conversation.turns[..self.prompt_len()].iter();
@@ -41,7 +41,7 @@ impl Labeled {
     }
 }
 
-/// The record in the layout of `messages`, and its label.
+/// Returns the record in the layout of `messages`, and its label.
 ///
 /// # Errors
 /// There is no label, or no prompt with an answer to it.

@@ -292,7 +292,7 @@ impl RecordLayout {
     }
 }
 
-/// The file beside a record of an archive that is a picture, a clip or a recording.
+/// Returns the file beside a record of an archive that is a picture, a clip or a recording.
 fn shown(record: &Record) -> Option<&str> {
     let mut members = record.members.iter().map(|(name, _)| name.as_str()).filter(|_| record.is_closed);
     members.find(|name| kind_of(name).is_some())

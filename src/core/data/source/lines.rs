@@ -41,7 +41,7 @@ impl Lines {
         }
     }
 
-    /// A text a line.
+    /// Opens a file with a text a line.
     ///
     /// # Errors
     /// The reason: the file cannot be read, or is no text.
@@ -74,7 +74,7 @@ impl Lines {
         Ok(Self { blob, kind, begins, blanks })
     }
 
-    /// The elements of an array: brackets are counted outside of strings, nothing is parsed.
+    /// Opens the elements of an array: brackets are counted outside of strings, nothing is parsed.
     fn array(blob: Arc<Blob>) -> Result<Self, String> {
         let mut reader = BufReader::with_capacity(1 << 20, blob.reader(0));
         let (mut begins, mut offset, mut depth) = (Vec::new(), 0u64, 0u64);

@@ -12,7 +12,7 @@ use crate::data::media::natural;
 pub trait Locate {
     fn file(&self, name: &str) -> Result<Locator, DataError>;
 
-    /// A clip, or the frames of one.
+    /// Returns a clip, or the frames of one.
     fn video(&self, name: &str) -> Result<Vec<Locator>, DataError> {
         Ok(vec![self.file(name)?])
     }

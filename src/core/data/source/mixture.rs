@@ -47,7 +47,7 @@ impl Mixture {
         Self::of_orders(orders.collect(), seed, shuffle)
     }
 
-    /// The same of sources of several blocks each.
+    /// Returns the same of sources of several blocks each.
     pub fn of_orders(sources: Vec<(Order, f64)>, seed: u64, shuffle: bool) -> Self {
         Self::in_blocks(sources, BLOCK, seed, shuffle)
     }
@@ -93,7 +93,7 @@ impl Mixture {
     }
 }
 
-/// The lengths of several sources as shares, where weights are in proportion to them: a block is an epoch of all.
+/// Returns the lengths of several sources as shares, where weights are in proportion to them: a block is an epoch of all.
 fn whole(lens: &[u64], weights: &[f64]) -> Option<Vec<usize>> {
     let is_small = lens.iter().try_fold(0u64, |sum, &len| sum.checked_add(len)).is_some_and(|sum| sum <= MAX_WHOLE);
     let ratios = || weights.iter().zip(lens).map(|(weight, &len)| weight / len as f64);

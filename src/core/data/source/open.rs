@@ -63,7 +63,7 @@ pub fn find(file: &TrainFile) -> Result<Found, DataError> {
 /// Shards, and how many samples each has.
 type Counted = (Vec<Shard>, Vec<u64>);
 
-/// The shards that an index of the `wids` library lists.
+/// Returns the shards that an index of the `wids` library lists.
 fn wids(path: &str) -> Result<Option<Counted>, DataError> {
     let file = Path::new(path);
     let is_small = || std::fs::metadata(file).is_ok_and(|file| file.is_file() && file.len() <= files::MAX_TEXT_BYTES);

@@ -84,7 +84,7 @@ pub fn sums(lens: impl Iterator<Item = u64>) -> Vec<u64> {
         .collect()
 }
 
-/// A random order of `0..len` that belongs to `key`.
+/// Returns a random order of `0..len` that belongs to `key`.
 pub fn permute_all(len: usize, key: &[u64]) -> Vec<u32> {
     let mut order: Vec<u32> = (0..len as u32).collect();
     shuffle_in_place(&mut order, &mut Rng::new(key));

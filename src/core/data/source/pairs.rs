@@ -23,7 +23,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Both conversations, the chosen one first.
+    /// Returns both conversations, the chosen one first.
     pub fn answers(&self) -> [&Conversation; 2] {
         [&self.chosen, &self.rejected]
     }
@@ -109,7 +109,7 @@ pub fn with_answers(
     }))
 }
 
-/// The turns of the prompt, where the record has them apart from the answers.
+/// Returns the turns of the prompt, where the record has them apart from the answers.
 fn prompt(record: &mut Map<String, Json>) -> Result<Option<Vec<Json>>, DataError> {
     if flat::has_instruction(record) {
         // As Alpaca's, whose answer is elsewhere.

@@ -20,7 +20,7 @@ use crate::data::locator::is_remote;
 /// Names that braces may make.
 const MAX_NAMES: usize = 1_000_000;
 
-/// The files, in order: as listed, those of a folder or glob by name.
+/// Returns the files, in order: as listed, those of a folder or glob by name.
 ///
 /// # Errors
 /// Named by the path: nothing there, nothing matches, or it cannot be listed.
@@ -61,7 +61,7 @@ pub fn expand(paths: &Paths, format: Format) -> Result<Vec<Shard>, DataError> {
     }
 }
 
-/// A file, or the data files of a folder.
+/// Returns a file, or the data files of a folder.
 fn existing(path: &Path, format: Format) -> Result<Vec<Shard>, DataError> {
     if let Some(reason) = foreign::file(path) {
         return Err(DataError::file(path, reason));
@@ -102,7 +102,7 @@ fn is_caption(path: &Path) -> bool {
     kind(&path.to_string_lossy()).is_some_and(|kind| KINDS[kind].contains(&"txt"))
 }
 
-/// The data files of a folder: those of the first kind, which are read, and those of other kinds, which are left out.
+/// Returns the data files of a folder: those of the first kind, which are read, and those of other kinds, which are left out.
 fn of_folder(path: &Path) -> Result<[Vec<PathBuf>; 2], DataError> {
     let read = |error| DataError::read(path, error);
     let mut names = Vec::new();
@@ -133,7 +133,7 @@ pub fn left_out(path: &str, format: Format) -> Vec<String> {
 /// The depth to which folders within a folder are searched.
 const DEEP: usize = 3;
 
-/// A sentence of the folders in a folder that have files like those that are read.
+/// Returns a sentence of the folders in a folder that have files like those that are read.
 fn deeper(path: &str) -> Option<String> {
     let folder = Path::new(path);
     let first = |folder: &Path| of_folder(folder).ok()?[0].first().and_then(|file| kind(&file.to_string_lossy()));
@@ -147,7 +147,7 @@ fn any_within(folder: &Path, is_meant: &dyn Fn(&Path) -> bool, depth: usize) -> 
     is_meant(folder) || (depth > 1 && folders_in(folder).iter().any(|inner| any_within(inner, is_meant, depth - 1)))
 }
 
-/// A sentence of the data files of a folder that are not read; `None` where there are none.
+/// Returns a sentence of the data files of a folder that are not read; `None` where there are none.
 fn other_kinds(path: &str) -> Option<String> {
     let folder = Path::new(path);
     let [read, mut others] = of_folder(folder).ok().filter(|_| !is_remote(path) && folder.is_dir())?;

@@ -18,9 +18,9 @@ pub enum Question {
 }
 
 impl Question {
-    /// The question of a record in any layout of conversations or texts, and the answer that the record has, if any: the last
-    /// assistant turn is not asked. A `prompt` without a `completion` is a user's words, or messages; an `instruction` needs no
-    /// `output`. Files are relative to `folder`, which ends with a slash or is empty.
+    /// Returns the question of a record in any layout of conversations or texts, and the answer that the record has, if any: the last
+    /// assistant turn is not asked. A `prompt` without a `completion` is a user's words, or messages; an `instruction` needs no `output`.
+    /// Files are relative to `folder`, which ends with a slash or is empty.
     ///
     /// # Errors
     /// The record is of no such layout, or it is wrong.

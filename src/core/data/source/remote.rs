@@ -38,7 +38,7 @@ impl Object {
         self.len
     }
 
-    /// These bytes and no others. The range lies within the object.
+    /// Reads these bytes and no others. The range lies within the object.
     ///
     /// # Errors
     /// The store does not answer, or refuses.
@@ -52,7 +52,7 @@ impl Object {
         }
     }
 
-    /// The same through the chunks that are held: for headers, and what is read from one end to the other.
+    /// Reads the same through the chunks that are held: for headers, and what is read from one end to the other.
     ///
     /// # Errors
     /// Fails as [`Object::read_at`] does.
@@ -83,7 +83,7 @@ impl Object {
     }
 }
 
-/// An object's size and tag.
+/// Returns an object's size and tag.
 ///
 /// # Errors
 /// The reason: there is none, or it cannot be reached.
@@ -93,7 +93,7 @@ pub fn stat(url: &str) -> Result<Shard, String> {
     Ok(Shard { name: url.to_owned(), size: meta.size, tag: store::tag(&meta) })
 }
 
-/// A whole object of at most `max` bytes, which is seen before they are fetched.
+/// Fetches a whole object of at most `max` bytes, which is seen before they are fetched.
 ///
 /// # Errors
 /// The reason: there is no such object, it is larger, or the store does not answer.
@@ -101,7 +101,7 @@ pub fn get(url: &str, max: u64) -> Result<Vec<u8>, String> {
     store::get(url, max).map_err(|error| unread(&error.reason))?.ok_or_else(|| unread("there is no such object"))
 }
 
-/// All objects under a folder, which ends in a slash.
+/// Lists all objects under a folder, which ends in a slash.
 ///
 /// # Errors
 /// The reason: the store does not answer, or refuses.

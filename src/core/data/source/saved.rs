@@ -20,7 +20,7 @@ pub fn describes(folder: &Path, file: &Path) -> bool {
     is_saved && [STATE, INFO].iter().any(|name| file.file_name().is_some_and(|own| own == *name))
 }
 
-/// The files of such a folder; `None`: it is another one.
+/// Returns the files of such a folder; `None`: it is another one.
 ///
 /// # Errors
 /// It has several splits, or its `state.json` names no files of it.

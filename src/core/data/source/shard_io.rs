@@ -91,7 +91,7 @@ impl Shard {
         }
     }
 
-    /// The index of tokens that it is.
+    /// Returns the index of tokens that it is.
     fn index(&self) -> Result<Blob, String> {
         match is_remote(&self.name) || is_packed(&self.name).is_some() {
             true => Err("is an index of tokens, which must be an uncompressed local file".to_owned()),
@@ -99,7 +99,7 @@ impl Shard {
         }
     }
 
-    /// One of its blocks. Lines of the format `plain` are texts, whatever the file's name.
+    /// Opens one of its blocks. Lines of the format `plain` are texts, whatever the file's name.
     ///
     /// # Errors
     /// The reason: it cannot be read at all.

@@ -7,7 +7,7 @@ use super::messages::{AUDIO_PLACEHOLDER, IMAGE_PLACEHOLDER, VIDEO_PLACEHOLDER};
 use crate::data::error::DataError;
 use crate::data::file_kind::{FileKind, kind_of};
 
-/// The record in the layout of `messages`. `conversations` may also lie under `messages`, and turns may have `role` and
+/// Returns the record in the layout of `messages`. `conversations` may also lie under `messages`, and turns may have `role` and
 /// `content`. `system` is the system's message of a conversation that has none. Turns of NeMo's multimodal conversations have a `type`,
 /// and those of one role in a row are one message.
 ///
@@ -74,8 +74,8 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     Ok(record)
 }
 
-/// The part that a turn of NeMo's multimodal conversations is, by its `type`: text, or a recording with its segment. `None`: it has no
-/// such type.
+/// Returns the part that a turn of NeMo's multimodal conversations is, by its `type`: text, or a recording with its segment. `None`: it
+/// has no such type.
 fn typed(turn: &mut Map<String, Json>, content: &Json) -> Option<Json> {
     let value = content.as_str()?;
     let is_text = match turn.get("type")?.as_str()? {
@@ -112,7 +112,7 @@ pub fn is_sharegpt(value: &Json) -> bool {
     value.as_array().map_or_else(|| is_one(value), |turns| turns.iter().any(is_one))
 }
 
-/// A text of `role`, a turn, or a list of turns, as messages.
+/// Returns a text of `role`, a turn, or a list of turns, as messages.
 ///
 /// # Errors
 /// It is neither, or a turn of ShareGPT's kind is wrong.

@@ -15,7 +15,7 @@ use crate::data::locator::is_remote;
 /// A set and its shards.
 type Found = (Arc<Set>, Vec<Shard>);
 
-/// The set that an entry names, where it names one; its files, of which the first is its info.
+/// Returns the set that an entry names, where it names one; its files, of which the first is its info.
 ///
 /// # Errors
 /// Named by the path: the set cannot be opened or lacks the episodes that are chosen, the cache lacks it, the entry has paths or

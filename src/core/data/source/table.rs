@@ -135,7 +135,7 @@ impl Block for Table {
     }
 }
 
-/// The reader's own errors, and its panics, which files of others can cause.
+/// Turns the reader's own errors, and its panics, which files of others can cause, into reasons.
 pub fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("the reader failed on the file".to_owned()))
 }

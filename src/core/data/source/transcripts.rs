@@ -54,7 +54,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     Ok(Map::from_iter([("messages".to_owned(), turns)]))
 }
 
-/// The seconds of a field: a number, or text with one, as tables have it; `None`: the field is empty.
+/// Returns the seconds of a field: a number, or text with one, as tables have it; `None`: the field is empty.
 ///
 /// # Errors
 /// It is no number.

@@ -50,7 +50,7 @@ pub fn compose(dir: &Path) -> Result<Composed, DataError> {
     Ok(Composed { num_train, num_held_out })
 }
 
-/// The voices of a part: each with the lengths of its digits in samples.
+/// Returns the voices of a part: each with the lengths of its digits in samples.
 fn voices(part: &str) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
     VOICES.lines().filter_map(move |line| {
         let mut fields = line.strip_prefix(part)?.strip_prefix(',')?.split(',');

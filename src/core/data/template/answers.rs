@@ -7,7 +7,7 @@ const BEGIN: char = '\u{fdd0}';
 const END: char = '\u{fdd1}';
 pub(super) const ANSWER_FILTER: &str = "loongforge_answer";
 
-/// The filter of that name.
+/// Implements the filter of that name.
 pub(super) fn mark(text: String) -> String {
     format!("{BEGIN}{text}{END}")
 }
@@ -39,7 +39,7 @@ pub(super) fn with_answer_filter(source: &str) -> String {
     result + rest
 }
 
-/// A text without the marks, and what stood between them.
+/// Returns a text without the marks, and what stood between them.
 pub(super) fn take_marks(marked: &str) -> (String, Vec<Range<usize>>) {
     let (mut text, mut ranges, mut begin) = (String::with_capacity(marked.len()), Vec::new(), None);
     for letter in marked.chars() {

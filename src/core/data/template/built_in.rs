@@ -17,7 +17,7 @@ pub fn qwen_with_sound() -> String {
 /// The template of the prompt that transformers' processor of Florence-2 makes, and of its answer.
 pub const FLORENCE2: &str = include_str!("../templates/florence2.jinja");
 
-/// The source of a built-in template, without any default system prompt; `None` for the model's own.
+/// Returns the source of a built-in template, without any default system prompt; `None` for the model's own.
 pub fn built_in(template: Template) -> Option<&'static str> {
     Some(match template {
         Template::FromModel => return None,

@@ -172,8 +172,8 @@ impl ChatTemplate {
         self.environment.get_template("chat").is_ok_and(|template| has(template.source()))
     }
 
-    /// The template in a model folder, or `None`: `chat_template.jinja`, `chat_template.json` or the key
-    /// `chat_template` of `tokenizer_config.json`.
+    /// Returns the template in a model folder, or `None`: `chat_template.jinja`, `chat_template.json` or the key `chat_template` of
+    /// `tokenizer_config.json`.
     ///
     /// # Errors
     /// A file cannot be read, or does not have the template as a text.
@@ -187,8 +187,8 @@ impl ChatTemplate {
         })
     }
 
-    /// The template that a model has for conversations with tools, beside that for others: [`TOOLS_TEMPLATE`], or `tool_use` of a list;
-    /// `None`: it has none. A `chat_template.jinja` alone is for all.
+    /// Returns the template that a model has for conversations with tools, beside that for others: [`TOOLS_TEMPLATE`], or `tool_use` of a
+    /// list; `None`: it has none. A `chat_template.jinja` alone is for all.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -233,7 +233,7 @@ impl ChatTemplate {
         }
     }
 
-    /// The conversation as one string.
+    /// Returns the conversation as one string.
     ///
     /// # Errors
     /// The template raises, or fails on these turns.
@@ -241,7 +241,7 @@ impl ChatTemplate {
         self.render_marked(turns).map(|(text, _)| text)
     }
 
-    /// The conversation as one string that ends where the assistant is to speak.
+    /// Returns the conversation as one string that ends where the assistant is to speak.
     ///
     /// # Errors
     /// Fails as [`ChatTemplate::render`] does.
@@ -258,7 +258,7 @@ impl ChatTemplate {
         prompt.strip_prefix(plain.as_str()).filter(|added| !added.is_empty()).map(str::to_owned)
     }
 
-    /// The conversation as one string, and where the template says that the assistant speaks: `{% generation %}`, from which
+    /// Returns the conversation as one string, and where the template says that the assistant speaks: `{% generation %}`, from which
     /// transformers' `return_assistant_tokens_mask` is made.
     ///
     /// # Errors
@@ -301,7 +301,7 @@ impl ChatTemplate {
     }
 }
 
-/// The text of a file, where there is one.
+/// Returns the text of a file, where there is one.
 fn text_of(path: &Path) -> Result<Option<String>, DataError> {
     match path.exists() {
         true => crate::files::read_text(path).map(Some).map_err(|error| DataError::read(path, error)),
@@ -309,7 +309,7 @@ fn text_of(path: &Path) -> Result<Option<String>, DataError> {
     }
 }
 
-/// The key `chat_template` of `chat_template.json` or `tokenizer_config.json`: a template, or a list of named ones.
+/// Returns the key `chat_template` of `chat_template.json` or `tokenizer_config.json`: a template, or a list of named ones.
 fn listed(model_dir: &Path, tokenizer_config: &Json) -> Result<Json, DataError> {
     let path = model_dir.join("chat_template.json");
     let mut holder = if path.exists() { read_json(&path)? } else { tokenizer_config.clone() };

@@ -20,7 +20,7 @@ const RECURSION_LIMIT: usize = 100;
 /// An environment with the template `chat`, and the variables that the template does not set itself.
 type Compiled = (Environment<'static>, HashSet<String>);
 
-/// The environment of a template's source.
+/// Returns the environment of a template's source.
 ///
 /// # Errors
 /// The source is too long or no template.
@@ -40,7 +40,7 @@ pub(super) fn environment(source: &str) -> Result<Compiled, DataError> {
     compile(environment, python::with_format_filter(&with_answer_filter(&source)))
 }
 
-/// The environment with the template, on a thread with a large stack.
+/// Returns the environment with the template, on a thread with a large stack.
 fn compile(mut environment: Environment<'static>, source: String) -> Result<Compiled, DataError> {
     let compile = move || -> Result<Compiled, DataError> {
         environment.add_template_owned("chat", source).map_err(describe)?;

@@ -51,7 +51,7 @@ fn read(folder: &Path) -> Oracle {
     serde_json::from_str(&json).expect("cases")
 }
 
-/// A token for each byte, and the special ones.
+/// Returns a token for each byte, and the special ones.
 fn tokenizer(template: &Template) -> Tokenizer {
     let folder = tempfile::tempdir().unwrap();
     let vocab: Map<String, Json> =
@@ -119,7 +119,7 @@ fn says_nothing(turns: &[crate::data::source::Turn], ranges: &[[usize; 2]], text
     is_empty || ranges.iter().any(|&[begin, end]| is_blank(&text[begin..end]))
 }
 
-/// The learned parts of a text.
+/// Returns the learned parts of a text.
 fn parts(text: &str, learned: &[bool]) -> Vec<String> {
     let runs = learned.chunk_by(|left, right| left == right).scan(0, |at, run| {
         let begin = *at;

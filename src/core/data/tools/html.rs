@@ -16,7 +16,7 @@ const MAX_SIDE: u32 = 320;
 
 const PAGE: &str = include_str!("samples.html");
 
-/// The page.
+/// Returns the page.
 pub fn page(files: &[FileInfo], samples: &[Result<Shown, BadSample>]) -> String {
     let files: Vec<Value> = files.iter().map(of_file).collect();
     let samples: Vec<Value> = samples.iter().map(of_sample).collect();

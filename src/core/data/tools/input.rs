@@ -70,7 +70,7 @@ impl Inputs {
         self.len() == 0
     }
 
-    /// Each file and its samples.
+    /// Returns each file and its samples.
     pub fn files(&self) -> impl Iterator<Item = (&TrainFile, u64)> {
         self.files.iter().zip(self.before.windows(2).map(|around| around[1] - around[0]))
     }
@@ -96,7 +96,7 @@ impl Inputs {
         source.refused(index, error)
     }
 
-    /// A sentence of each folder that has files which are not read.
+    /// Returns a sentence of each folder that has files which are not read.
     pub fn left_out(&self) -> Vec<&str> {
         self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
     }
@@ -111,7 +111,7 @@ impl Inputs {
         self.sources.iter().map(Source::format)
     }
 
-    /// The files as a job notes them: names, sizes, times of change and numbers of samples.
+    /// Returns the files as a job notes them: names, sizes, times of change and numbers of samples.
     pub fn spec(&self) -> Json {
         let of = |((file, samples), source): ((&TrainFile, u64), &Source)| {
             let shards: Vec<(&str, u64, &str)> = source.stamps().collect();
@@ -126,7 +126,7 @@ pub(super) fn path_text(file: &TrainFile) -> String {
     file.name().display().to_string()
 }
 
-/// The first object of JSON lines or of a JSON array.
+/// Returns the first object of JSON lines or of a JSON array.
 pub(super) fn first_record(path: &Path) -> Result<Option<Json>, DataError> {
     use std::io::{BufReader, Read};
     const LOOKED_AT: u64 = 16 << 20;

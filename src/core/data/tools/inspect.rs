@@ -77,7 +77,7 @@ pub struct ShownMedia {
     pub about: String,
 }
 
-/// The files.
+/// Describes the files.
 pub fn describe(inputs: &Inputs) -> Vec<FileInfo> {
     let describe = |((file, samples), format): ((&TrainFile, u64), &str)| FileInfo {
         path: file.name(),
@@ -102,7 +102,7 @@ fn fields(path: &Path) -> Vec<Field> {
     }
 }
 
-/// The features of a LeRobot set with their types, shapes and names.
+/// Returns the features of a LeRobot set with their types, shapes and names.
 fn features(path: &Path) -> Option<Vec<Field>> {
     let info = lerobot::Info::read(path).ok()?;
     let field = |feature: &lerobot::Feature| {
@@ -205,7 +205,7 @@ fn said(conversation: &Conversation) -> Vec<(String, String)> {
     conversation.turns.iter().map(|turn| (turn.role.clone(), said(turn))).collect()
 }
 
-/// The functions that a conversation offers, before its turns.
+/// Returns the functions that a conversation offers, before its turns.
 fn offered(conversation: &Conversation) -> Option<(String, String)> {
     let tools: Vec<String> = conversation.turns.iter().flat_map(|turn| &turn.tools).map(Json::to_string).collect();
     (!tools.is_empty()).then(|| ("tools".to_owned(), tools.join(" ")))
@@ -328,7 +328,7 @@ fn show_media(source: &MediaSource, base: &Path, decoder: &dyn MediaDecoder) -> 
     Ok(ShownMedia { name: source.name().to_owned(), kind: source.kind(), pictures, about })
 }
 
-/// The tokens as text, by whether they are learned; a run of placeholders is written as one.
+/// Returns the tokens as text, by whether they are learned; a run of placeholders is written as one.
 fn render(sample: &Sample, processor: &Processor) -> Result<Vec<(String, bool)>, DataError> {
     let tokenizer = processor.tokenizer();
     let special = tokenizer.special();

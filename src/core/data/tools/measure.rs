@@ -101,7 +101,7 @@ impl Measure {
         Ok(missing)
     }
 
-    /// All samples, in order.
+    /// Returns all samples, in order.
     ///
     /// # Errors
     /// A block is missing.

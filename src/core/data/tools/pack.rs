@@ -275,7 +275,7 @@ fn made(dataset: &Dataset, pack: &[SampleId]) -> Made {
     made
 }
 
-/// The members of a pack.
+/// Returns the members of a pack.
 fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, (SampleId, BadSample)> {
     let mut all = PackedSample {
         ids: Vec::new(),
@@ -330,7 +330,7 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, (SampleI
     Ok(all.members())
 }
 
-/// The files of pictures and videos; of frames, those that the model is shown.
+/// Returns the files of pictures and videos; of frames, those that the model is shown.
 fn media(
     sources: &[MediaSource],
     base: &Path,

@@ -37,7 +37,7 @@ pub enum Look {
 /// A longer side is refused, here and in training.
 pub const LIMITS: &Limits = &Limits { max_side: 16384, max_pixels: 1 << 26 };
 
-/// The members of a sample.
+/// Returns the members of a sample.
 ///
 /// # Errors
 /// A file is missing or is no picture.
@@ -127,7 +127,7 @@ fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<
     Ok(members)
 }
 
-/// A turn: its content as a string with placeholders, or as parts where a text could be taken for a placeholder.
+/// Returns a turn: its content as a string with placeholders, or as parts where a text could be taken for a placeholder.
 fn message(turn: &Turn, has_videos: bool, has_audios: bool) -> Json {
     let holds = |word: &str| turn.parts.iter().any(|part| matches!(part, Part::Text { text } if text.contains(word)));
     let ambiguous = turn.written == Written::Parts
@@ -170,7 +170,7 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// A picture.
+    /// Adds a picture.
     fn add(&mut self, index: usize, frame: Option<usize>, locator: &Locator, base: &Path) -> Result<Json, DataError> {
         let wrong = |reason: String| DataError::image(Path::new(&locator.display(base)), reason);
         let bytes = locator.read(base)?.into_owned();
@@ -190,7 +190,7 @@ impl Files<'_> {
         name.into()
     }
 
-    /// A recording: the whole file, and which part of it is meant.
+    /// Adds a recording: the whole file, and which part of it is meant.
     fn sound(&mut self, index: usize, audio: &AudioSource) -> Result<Json, DataError> {
         let AudioSource { locator, segment } = audio;
         let bytes = locator.read_sound(self.base)?.into_owned();

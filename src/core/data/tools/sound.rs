@@ -35,7 +35,7 @@ pub fn header(locator: &Locator, base: &Path) -> Result<AudioHeader, DataError> 
     guarded(|| read_header(&bytes).map_err(|reason| wrong(locator, base, reason)))
 }
 
-/// The length in seconds of a recording, or of the part that is meant: by its header, or decoded where that says nothing.
+/// Returns the length in seconds of a recording, or of the part that is meant: by its header, or decoded where that says nothing.
 ///
 /// # Errors
 /// Fails as [`header`] and [`decode`] do.

@@ -11,7 +11,7 @@ use crate::data::audio::wav;
 use crate::data::source::Content;
 use crate::data::{InProcess, MediaSource};
 
-/// Three conversations with a recording each; the second is no file of sound.
+/// Returns three conversations with a recording each; the second is no file of sound.
 fn inputs(dir: &Path) -> Inputs {
     let line = |name: &str| {
         format!(

@@ -53,7 +53,7 @@ impl Histogram {
         self.sum() as f64 / self.len().max(1) as f64
     }
 
-    /// The smallest number that at least this part of all do not exceed.
+    /// Returns the smallest number that at least this part of all do not exceed.
     pub fn quantile(&self, part: f64) -> u64 {
         let rank = ((part * self.len() as f64).ceil() as u64).max(1);
         let mut seen = 0;

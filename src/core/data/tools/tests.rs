@@ -68,7 +68,7 @@ impl Fixture {
     }
 }
 
-/// The samples of a folder of shards, in order: key to members.
+/// Returns the samples of a folder of shards, in order: key to members.
 fn read_shards(out: &Path) -> BTreeMap<String, Vec<Member>> {
     let mut samples: BTreeMap<String, Vec<Member>> = BTreeMap::new();
     let mut shards: Vec<PathBuf> = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -75,7 +75,7 @@ fn finite(key: &str, values: &[f32]) -> Result<(), DataError> {
     }
 }
 
-/// One frame after the other: all of them together need not fit the memory.
+/// Checks one frame after the other: all of them together need not fit the memory.
 fn check_video(video: &VideoSource, base: &Path, decoder: &dyn MediaDecoder) -> Result<(), DataError> {
     match video.locators.as_slice() {
         [Locator::File(name)] if base.join(name).is_dir() => {

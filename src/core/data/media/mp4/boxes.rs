@@ -30,7 +30,7 @@ impl<'a> Boxes<'a> {
         self.find(|(other, _)| other == name).map(|(_, contents)| contents)
     }
 
-    /// The contents of a box within boxes.
+    /// Returns the contents of a box within boxes.
     pub fn path(self, names: &[&[u8; 4]]) -> Option<&'a [u8]> {
         names.iter().try_fold(self.0, |bytes, name| Boxes(bytes).contents(name))
     }
@@ -68,7 +68,7 @@ impl<'a> Fields<'a> {
         Some(u64::from_be_bytes(*self.take(8)?.first_chunk()?))
     }
 
-    /// A table behind its version, flags and number of entries: entries of `N` bytes.
+    /// Returns a table behind its version, flags and number of entries: entries of `N` bytes.
     pub fn table<const N: usize>(contents: &'a [u8]) -> Option<&'a [[u8; N]]> {
         let mut fields = Fields(contents);
         fields.u32()?;

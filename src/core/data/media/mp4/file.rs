@@ -40,7 +40,7 @@ impl VideoFile {
         Ok(Self { file, track, times })
     }
 
-    /// The frames that are shown at these times, in seconds; each must be within `tolerance` seconds of one.
+    /// Returns the frames that are shown at these times, in seconds; each must be within `tolerance` seconds of one.
     ///
     /// # Errors
     /// The reason: there is no such frame, or it cannot be decoded.
@@ -106,7 +106,7 @@ impl VideoFile {
         self.track.fps
     }
 
-    /// The codec, as messages call it.
+    /// Returns the codec, as messages call it.
     pub fn codec(&self) -> &'static str {
         self.track.codec.name()
     }
@@ -117,7 +117,7 @@ impl VideoFile {
     }
 }
 
-/// The contents of the box `moov`, wherever it lies in the file.
+/// Returns the contents of the box `moov`, wherever it lies in the file.
 fn tables(file: &mut File, file_len: u64) -> Result<Vec<u8>, String> {
     let (mut at, mut is_fragmented) = (0u64, false);
     while at < file_len {

@@ -32,7 +32,7 @@ impl Parameters {
         Some(Self { length_size, sequence_sets: sets(31)?, picture_sets: sets(255)? })
     }
 
-    /// A sample as a stream of units behind start codes, with the sets before it where `with_sets`.
+    /// Returns a sample as a stream of units behind start codes, with the sets before it where `with_sets`.
     ///
     /// # Errors
     /// A unit is longer than the sample, or a sequence set in it does not pass `check`.

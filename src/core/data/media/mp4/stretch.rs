@@ -17,7 +17,7 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// The number of frames that are wanted.
+    /// Returns the number of frames that are wanted.
     pub fn num_taken(&self) -> usize {
         self.taken.len()
     }

@@ -17,7 +17,7 @@ fn sampling() -> Sampling {
     Sampling { fps: 2.0, num_frames: None, min_frames: 4, max_frames: 8, spread: Spread::Ends }
 }
 
-/// The clip with one piece replaced by another of its length.
+/// Returns the clip with one piece replaced by another of its length.
 fn edited(old: &[u8], new: &[u8]) -> Vec<u8> {
     let at = CLIP.windows(old.len()).rposition(|window| window == old).unwrap();
     let mut bytes = CLIP.to_vec();

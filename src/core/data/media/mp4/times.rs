@@ -46,7 +46,7 @@ impl Times {
         Ok(Self { ticks, per_second: f64::from(per_second), shown, sync })
     }
 
-    /// The coded frame that is shown at a time, in seconds.
+    /// Returns the coded frame that is shown at a time, in seconds.
     ///
     /// # Errors
     /// The reason: the nearest one is off by more than `tolerance` seconds.
@@ -68,7 +68,7 @@ impl Times {
         Ok(self.shown[nearest] as usize)
     }
 
-    /// The coded frames that have to be decoded for `sample`.
+    /// Returns the coded frames that have to be decoded for `sample`.
     pub fn span(&self, sample: usize) -> FrameSpan {
         let mut first = self.sync_before(sample);
         // Frames that are shown before the one at which decoding begins may need frames before it.
@@ -78,7 +78,7 @@ impl Times {
         FrameSpan { first, last: sample }
     }
 
-    /// The place of `sample` among the frames of a span in the order in which they are shown.
+    /// Returns the place of `sample` among the frames of a span in the order in which they are shown.
     pub fn place(&self, span: &FrameSpan, sample: usize) -> usize {
         (span.first..=span.last).filter(|&other| self.ticks[other] < self.ticks[sample]).count()
     }
@@ -186,7 +186,7 @@ mod tests {
         numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
     }
 
-    /// Two frames of ten ticks, of which a second has a hundred, behind an empty edit of `delay` ticks.
+    /// Returns two frames of ten ticks, of which a second has a hundred, behind an empty edit of `delay` ticks.
     fn movie(delay: u64) -> Vec<u8> {
         let clock = numbers(&[0, 0, 0, 100]);
         let (high, low) = ((delay >> 32) as u32, delay as u32);

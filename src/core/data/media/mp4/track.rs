@@ -11,7 +11,7 @@ use crate::data::limits::Limits;
 /// Ten hours at 29 frames a second.
 const MAX_SAMPLES: usize = 1 << 20;
 
-/// A file that begins as MP4 and QuickTime files do.
+/// Returns whether a file begins as MP4 and QuickTime files do.
 pub fn is_mp4(bytes: &[u8]) -> bool {
     bytes.get(4..8).is_some_and(|name| name == b"ftyp")
 }
@@ -33,7 +33,7 @@ impl Codec {
         }
     }
 
-    /// The feature of this package that has its decoder.
+    /// Returns the feature of this package that has its decoder.
     pub fn feature(&self) -> &'static str {
         match self {
             Self::H264(_) => "mp4",
@@ -63,7 +63,7 @@ impl Track {
         Self::of_movie(moov, bytes.len(), limits)
     }
 
-    /// The same of the box `moov` of a file of `file_len` bytes.
+    /// Reads the same of the box `moov` of a file of `file_len` bytes.
     ///
     /// # Errors
     /// Fails as [`Track::read`] does.
@@ -85,7 +85,7 @@ impl Track {
     }
 }
 
-/// The first video track of a box `moov`.
+/// Returns the first video track of a box `moov`.
 ///
 /// # Errors
 /// The reason: there is none.
@@ -104,7 +104,7 @@ pub(super) const FRAGMENTED: &str =
 const JOINED: &str = "joins clips of different coding (several sample descriptions), which is not supported: rewrite it (ffmpeg -i \
                       FILE NEW.mp4)";
 
-/// The codec and its parameters, from a sample description.
+/// Returns the codec and its parameters, from a sample description.
 fn codec(description: &[u8], limits: &Limits) -> Result<Codec, String> {
     let (codec, entry) = Boxes(description.get(8..).ok_or(WRONG)?).next().ok_or(WRONG)?;
     // Behind the fields of every visual sample.

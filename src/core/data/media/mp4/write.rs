@@ -199,7 +199,7 @@ fn boxed(name: &[u8; 4], contents: &[u8]) -> Vec<u8> {
     [&(contents.len() as u32 + 8).to_be_bytes(), &name[..], contents].concat()
 }
 
-/// The units of a stream, behind their start codes.
+/// Returns the units of a stream, behind their start codes.
 fn units(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut begins = Vec::new();
     let mut at = 0;

@@ -69,12 +69,12 @@ pub enum Part {
 }
 
 impl Conversation {
-    /// A conversation without pictures and videos.
+    /// Returns a conversation without pictures and videos.
     pub fn text(turns: Vec<Turn>) -> Self {
         Self { turns, media: Vec::new() }
     }
 
-    /// The pictures, in order.
+    /// Returns the pictures, in order.
     pub fn images(&self) -> impl Iterator<Item = &Locator> {
         self.media.iter().filter_map(|source| match source {
             MediaSource::Image(locator) => Some(locator),
@@ -129,7 +129,7 @@ impl Turn {
         turns.insert(0, system);
     }
 
-    /// The text parts in one string.
+    /// Returns the text parts in one string.
     pub fn joined_text(&self) -> String {
         self.parts.iter().map(|part| if let Part::Text { text } = part { text } else { "" }).collect()
     }

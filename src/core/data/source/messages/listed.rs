@@ -52,7 +52,7 @@ impl Listed<'_> {
         Ok(Part::Context)
     }
 
-    /// A content string as parts.
+    /// Returns a content string as parts.
     ///
     /// # Errors
     /// It has more placeholders than files are listed, or a file's entry is wrong.

@@ -9,13 +9,13 @@ use crate::data::error::DataError;
 use crate::data::source::locate::{AsNamed, Locate};
 
 impl Conversation {
-    /// One line of the file. The error says what is wrong with it.
+    /// Parses one line of the file. The error says what is wrong with it.
     pub fn parse(line: &str) -> Result<Self, DataError> {
         let json = serde_json::from_str(line).map_err(|error| DataError::Line(error.to_string()))?;
         Self::from_json(json, &AsNamed)
     }
 
-    /// One record, whose files `files` finds.
+    /// Reads one record, whose files `files` finds.
     pub(in crate::data::source) fn from_json(record: Json, files: &dyn Locate) -> Result<Self, DataError> {
         let raw: RawLine = serde_json::from_value(record).map_err(|error| DataError::Line(error.to_string()))?;
         let (images, videos, audios) = (listed(raw.images), listed(raw.videos), listed(raw.audios));

@@ -78,7 +78,7 @@ impl Source {
         }
     }
 
-    /// The LeRobot set that it is.
+    /// Returns the LeRobot set that it is.
     pub fn set(&self) -> Option<&Arc<Set>> {
         self.set.as_ref().map(|(set, _)| set)
     }
@@ -93,7 +93,7 @@ impl Source {
         &self.name
     }
 
-    /// A sentence of each folder of it that has files which are not read.
+    /// Returns a sentence of each folder of it that has files which are not read.
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
@@ -159,7 +159,7 @@ impl Source {
         (self.is_conversation() || self.is_captioned()) && !self.shards.iter().all(has_own)
     }
 
-    /// The order in which its samples are visited, but for these, ascending.
+    /// Returns the order in which its samples are visited, but for these, ascending.
     pub fn order_without(&self, held: &[u64]) -> Order {
         let chosen = self.chosen();
         let left = |place: u64| {
@@ -191,7 +191,7 @@ impl Source {
         read().map_err(|reason| self.bad(index, reason))
     }
 
-    /// A bad sample of this data set.
+    /// Creates a bad sample of this data set.
     pub fn bad(&self, index: usize, reason: String) -> BadSample {
         let (unit, within) = self.unit(index as u64);
         let at = match self.opened(unit).get() {
@@ -204,7 +204,7 @@ impl Source {
         BadSample::new(self.shard(unit).name.clone().into(), at, reason)
     }
 
-    /// A sample of this data set that is skipped because of `error`.
+    /// Creates a sample of this data set that is skipped because of `error`.
     pub fn refused(&self, index: usize, error: &DataError) -> BadSample {
         BadSample { too_long: error.is_too_long(), ..self.bad(index, error.to_string()) }
     }
@@ -225,7 +225,7 @@ impl Source {
         (unit, index - self.before[unit])
     }
 
-    /// The block, which is read if it is not held.
+    /// Returns the block, which is read if it is not held.
     fn opened(&self, unit: usize) -> Cell {
         let cell = {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -336,7 +336,7 @@ impl Source {
 }
 
 impl Opened {
-    /// The record of a sample, and which piece of it.
+    /// Returns the record of a sample, and which piece of it.
     fn place(&self, within: u64) -> (u64, u64) {
         if self.before.is_empty() {
             return (within, 0);

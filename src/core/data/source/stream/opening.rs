@@ -125,8 +125,8 @@ impl Source {
         Ok(source)
     }
 
-    /// The layout of the first record that tells one: of what is before it, some cannot be read, and some may lack a field that the
-    /// others have.
+    /// Returns the layout of the first record that tells one: of what is before it, some cannot be read, and some may lack a field that
+    /// the others have.
     fn detect(&self) -> Result<RecordLayout, DataError> {
         let mut reason = None;
         let units = (0..self.units.len()).filter(|&unit| self.units[unit].num_records > 0).take(NUM_TRIED);

@@ -32,12 +32,12 @@ impl Source {
         }
     }
 
-    /// The field that texts are under.
+    /// Returns the field that texts are under.
     fn text_key(&self) -> &str {
         self.columns.get("text").map_or("text", String::as_str)
     }
 
-    /// The most bytes of a piece of a text, or tokens of a piece of a document.
+    /// Returns the most bytes of a piece of a text, or tokens of a piece of a document.
     fn longest(&self, max_tokens: usize, num_tokens: &dyn Fn(&str) -> usize) -> u64 {
         if self.layout == RecordLayout::Tokens {
             return max_tokens as u64;

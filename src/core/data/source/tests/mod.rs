@@ -54,7 +54,7 @@ fn conversation(source: &Source, index: usize) -> Conversation {
     }
 }
 
-/// The words of a sample, and its files: names, or bytes.
+/// Returns the words of a sample, and its files: names, or bytes.
 fn shown(source: &Source, index: usize) -> String {
     match source.read(index) {
         Ok(Content::Text(piece)) => piece.text,

@@ -51,7 +51,7 @@ fn buckets_are_listed_and_read_by_ranges() {
     }
 }
 
-/// A server of one file, which knows ranges.
+/// Starts a server of one file, which knows ranges.
 fn serve(bytes: Vec<u8>) -> String {
     use std::io::{BufRead, BufReader, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

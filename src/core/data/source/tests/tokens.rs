@@ -15,7 +15,7 @@ fn ids(source: &Source) -> Vec<Vec<i64>> {
     (0..source.len()).map(ids).collect()
 }
 
-/// An index of documents, each of sequences of these lengths, end to end.
+/// Returns an index of documents, each of sequences of these lengths, end to end.
 fn index(documents: &[&[i32]], code: u8, width: i64) -> Vec<u8> {
     let lengths: Vec<i32> = documents.concat();
     let mut bytes = b"MMIDIDX\0\0".to_vec();

@@ -190,7 +190,7 @@ fn escape(value: Value) -> Value {
     Value::from_safe_string(escaped.iter().fold(print::text(&value), |text, (letter, name)| text.replace(letter, name)))
 }
 
-/// The default where the value is no number.
+/// Returns the default where the value is no number.
 fn int(value: Value, default: Option<Value>, base: Option<u32>, kwargs: Kwargs) -> Result<Value, Error> {
     let default = default.or(kwargs.get("default")?).unwrap_or_else(|| Value::from(0));
     let base = base.or(kwargs.get("base")?).unwrap_or(10);
@@ -213,7 +213,7 @@ fn int(value: Value, default: Option<Value>, base: Option<u32>, kwargs: Kwargs) 
     Ok(whole.or_else(|| text.parse().ok().and_then(cut)).unwrap_or(default))
 }
 
-/// The last item; of a map the last key.
+/// Returns the last item; of a map the last key.
 fn last(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Map => Ok(value.try_iter()?.last().unwrap_or_default()),
@@ -221,7 +221,7 @@ fn last(value: Value) -> Result<Value, Error> {
     }
 }
 
-/// The items from the last to the first; of a map its keys.
+/// Returns the items from the last to the first; of a map its keys.
 fn reverse(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Map => {
@@ -233,7 +233,7 @@ fn reverse(value: Value) -> Result<Value, Error> {
     }
 }
 
-/// A text with another in place of a part of it, everywhere or the first `count` times.
+/// Returns a text with another in place of a part of it, everywhere or the first `count` times.
 fn replace(value: Value, old: Value, new: Value, count: Option<i64>, kwargs: Kwargs) -> Result<String, Error> {
     let count = count.or(kwargs.get("count")?).and_then(|count| usize::try_from(count).ok());
     kwargs.assert_all_used()?;

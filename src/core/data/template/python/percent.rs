@@ -2,7 +2,7 @@
 
 pub(super) const FILTER: &str = "loongforge_format";
 
-/// The source with `"…" % value` written as a filter. A text that is not written there, but is a variable's, is not formatted.
+/// Returns the source with `"…" % value` written as a filter. A text that is not written there, but is a variable's, is not formatted.
 pub(in crate::data::template) fn with_format_filter(source: &str) -> String {
     let mut result = String::with_capacity(source.len());
     let mut rest = source;
@@ -44,7 +44,7 @@ fn tag_len(text: &str) -> Option<usize> {
     None
 }
 
-/// The length of a literal with its quotes.
+/// Returns the length of a literal with its quotes.
 fn string_len(text: &str) -> Option<usize> {
     let quote = text.as_bytes()[0];
     let mut escaped = false;

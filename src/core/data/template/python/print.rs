@@ -42,7 +42,7 @@ pub(super) fn repr(value: &Value) -> String {
     }
 }
 
-/// A number in the fewest digits that make it, as `float.__repr__` writes it.
+/// Returns a number in the fewest digits that make it, as `float.__repr__` writes it.
 pub(super) fn float(number: f64) -> String {
     if number.is_nan() {
         return "nan".to_owned();

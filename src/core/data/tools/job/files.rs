@@ -11,7 +11,7 @@ use crate::files::if_there;
 
 pub(in crate::data::tools) const HOME: &str = ".loongforge";
 
-/// One bad sample a line; no file where there is none.
+/// Writes one bad sample a line; no file where there is none.
 ///
 /// # Errors
 /// The file cannot be written.

@@ -12,7 +12,7 @@ pub struct Share {
 impl Share {
     pub const WHOLE: Self = Self { index: 0, num: 1 };
 
-    /// The numbers of `0..len` that are this process's: neighbors, as many as everybody's but for one.
+    /// Returns the numbers of `0..len` that are this process's: neighbors, as many as everybody's but for one.
     pub fn of(self, len: u64) -> Range<u64> {
         let at = |index: u64| (u128::from(len) * u128::from(index) / u128::from(self.num)) as u64;
         at(self.index)..at(self.index + 1)

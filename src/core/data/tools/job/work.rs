@@ -85,7 +85,7 @@ impl Job {
         }
     }
 
-    /// The job of a folder.
+    /// Opens the job of a folder.
     ///
     /// # Errors
     /// The folder has no job, or its description cannot be read.
@@ -157,7 +157,7 @@ impl Job {
         Ok(group)
     }
 
-    /// A group that is there, its shards of the size that was noted.
+    /// Returns a group that is there, its shards of the size that was noted.
     pub(super) fn finished(&self, out: &Path, index: u64) -> Result<Option<Group>, DataError> {
         let group: Option<Group> = read_json(&group_path(out, index))?;
         let whole = |shard: &WrittenShard| {
@@ -180,7 +180,7 @@ fn shard_name(group: u64, index: usize) -> String {
     if index == 0 { format!("shard-{group:06}.tar") } else { format!("shard-{group:06}_{index:02}.tar") }
 }
 
-/// The key of a sample: unique in the data set, without a dot.
+/// Returns the key of a sample: unique in the data set, without a dot.
 fn key(sample: u64) -> String {
     format!("{sample:09}")
 }
