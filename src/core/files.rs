@@ -95,7 +95,7 @@ pub fn steps_of(name: &str) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// The folders `step-NUMBER` of a folder of checkpoints, which are whole, by their numbers; none where the folder is not there.
+/// Returns the folders `step-NUMBER` of a folder of checkpoints, which are whole, by their numbers; none where the folder is not there.
 ///
 /// # Errors
 /// The folder cannot be read.

@@ -9,7 +9,7 @@ pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 pub struct Rng(u64);
 
 impl Rng {
-    /// A stream that belongs to these numbers alone, for example `[seed, epoch]`.
+    /// Returns a stream that belongs to these numbers alone, for example `[seed, epoch]`.
     pub fn new(key: &[u64]) -> Self {
         Self::salted(0x6c6f_6f6e_6766_6f72, key)
     }
@@ -49,12 +49,12 @@ pub fn another(number: usize, count: usize, key: &[u64]) -> usize {
 pub struct Counter(u64);
 
 impl Counter {
-    /// The numbers that belong to these alone, for example `[seed, sample]`.
+    /// Returns the numbers that belong to these alone, for example `[seed, sample]`.
     pub fn new(key: &[u64]) -> Self {
         Self(Rng::new(key).0)
     }
 
-    /// The numbers that belong to one word, which is spread already.
+    /// Returns the numbers that belong to one word, which is spread already.
     pub fn of(word: u64) -> Self {
         Self(word)
     }
@@ -72,8 +72,8 @@ impl Counter {
     }
 }
 
-/// The place of `index` in a shuffle of `0..len` that belongs to `key`, without holding the shuffle:
-/// a Feistel network over the next even power of two, walked until it lands inside.
+/// Returns the place of `index` in a shuffle of `0..len` that belongs to `key`, without holding the shuffle: a Feistel network over the
+/// next even power of two, walked until it lands inside.
 pub fn permute(index: u64, len: u64, key: &[u64]) -> u64 {
     debug_assert!(index < len);
     let bits = (64 - (len.max(2) - 1).leading_zeros()).next_multiple_of(2);

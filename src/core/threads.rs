@@ -19,7 +19,7 @@ pub fn with_threads(count: usize, work: impl Fn() + Sync) {
     });
 }
 
-/// A thread of `scope`; `None` where the system gives none.
+/// Starts a thread of `scope`; `None` where the system gives none.
 pub fn try_spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,

@@ -12,7 +12,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Every loss to the bit, the samples of every step, and the weights and optimizer state at the end.
+    /// Returns whether all of these are equal: every loss to the bit, the samples of every step, and the weights and optimizer state at
+    /// the end.
     pub fn is_identical(&self) -> bool {
         let has_weights = !self.twin.files.is_empty();
         self.has_ended_well && self.first_difference().is_none() && has_weights && self.has_same_files()
@@ -23,7 +24,7 @@ impl Report {
         self.injected.is_empty() || self.injected.iter().any(|injected| injected.count > 0)
     }
 
-    /// The first step whose loss or samples are others.
+    /// Returns the first step whose loss or samples are others.
     fn first_difference(&self) -> Option<usize> {
         let (ours, theirs) = (&self.faulty.steps, &self.twin.steps);
         let differs = ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs);

@@ -114,7 +114,7 @@ impl Drill {
     }
 }
 
-/// The pools whose actors a fault may be about.
+/// Returns the pools whose actors a fault may be about.
 fn pools(config: &RunConfig) -> Vec<PoolName> {
     let named = config.pools.named.keys().copied();
     [PoolName::SCHEDULER, PoolName::DATA, PoolName::ENCODER]

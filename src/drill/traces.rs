@@ -43,7 +43,7 @@ impl Traces {
         self.step_ms.iter().sum::<f64>() / 1e3
     }
 
-    /// The step that it takes as long as another in the middle, in seconds.
+    /// Returns the median time of a step, in seconds.
     pub fn median(&self) -> f64 {
         median(&mut self.step_ms.clone()) / 1e3
     }

@@ -149,7 +149,7 @@ pub fn set_gradients(costs: &mut Costs, encoder: ParamCounts, foundation: ParamC
     costs.foundation.gradient_bytes = 4.0 * foundation.trained as f64;
 }
 
-/// The config that a run's last checkpoint holds.
+/// Returns the config that a run's last checkpoint holds.
 fn config_of(run: &Path) -> anyhow::Result<RunConfig> {
     let Some(checkpoint) = latest(&run.join("checkpoints"))? else {
         bail!("{}: no run with a checkpoint; --calibrate takes a finished run's folder", run.display());
@@ -190,7 +190,7 @@ impl Stream {
         self.dataset.len()
     }
 
-    /// The next good samples.
+    /// Returns the next good samples.
     ///
     /// # Errors
     /// Nothing but bad samples for long.
@@ -198,7 +198,7 @@ impl Stream {
         (0..count).map(|_| self.next()).collect()
     }
 
-    /// The next global batch, as a run forms it: of a packed stream its whole window is read first.
+    /// Returns the next global batch, as a run forms it: of a packed stream its whole window is read first.
     ///
     /// # Errors
     /// Nothing but bad samples for long, or a sample that fits no pack.

@@ -71,7 +71,7 @@ pub struct Trunk {
 }
 
 impl Trunk {
-    /// The vision tower of a `config.json`.
+    /// Returns the vision tower of a `config.json`.
     pub fn encoder(json: &Value) -> Self {
         let Some(vision) = ModelCard::of(json).vision() else { return Self::default() };
         let number = |names: &[&str]| names.iter().find_map(|name| vision.get(name)?.as_f64()).unwrap_or(0.0);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Resident bytes of a process besides its tensors: the program, libtorch, tokenizer, data that is read ahead.
 pub const PROCESS_OVERHEAD: u64 = 250 << 20;
 
-/// The most bytes of memory that this process had resident, where the system tells.
+/// Returns the most bytes of memory that this process had resident, where the system tells.
 pub fn peak_resident() -> Option<u64> {
     system_bytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
 }
@@ -134,7 +134,7 @@ fn numbered(plans: impl Iterator<Item = StepPlan>) -> Vec<Arc<StepPlan>> {
     plans.map(Arc::new).collect()
 }
 
-/// A step of one replica with its largest packs alone, `count` of them, in their order.
+/// Returns a step of one replica with its largest packs alone, `count` of them, in their order.
 fn of_replica(plan: &StepPlan, replica: Replica, count: usize) -> StepPlan {
     let mut sizes: Vec<usize> = plan.packs_of(replica).map(Pack::num_tokens).collect();
     sizes.sort_unstable_by(|a, b| b.cmp(a));

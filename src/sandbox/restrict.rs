@@ -47,7 +47,7 @@ fn mapped() -> io::Result<u64> {
     size.map(|kibibytes: u64| kibibytes << 10).ok_or_else(|| io::Error::other("/proc/self/status has no VmSize"))
 }
 
-/// No file, no port, no signal to others.
+/// Forbids files, ports and signals to others.
 fn landlock() -> Result<RulesetStatus, landlock::RulesetError> {
     let abi = ABI::V7;
     let rules = Ruleset::default().handle_access(AccessFs::from_all(abi))?.handle_access(AccessNet::from_all(abi))?;

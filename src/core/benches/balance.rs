@@ -142,8 +142,8 @@ fn plans(law: &str, ranks: usize, cost: CostModel) {
     }
 }
 
-/// The least that there could be of costliest over mean: of whole packs, as many to a replica as are needed, or, where
-/// packs can be made otherwise, of the mean alone.
+/// Returns the least that there could be of costliest over mean: of whole packs, as many to a replica as are needed, or, where packs can
+/// be made otherwise, of the mean alone.
 fn bound(mut costs: Vec<u64>, ranks: usize, is_free: bool) -> f64 {
     costs.sort_unstable();
     let mean = costs.iter().sum::<u64>() as f64 / ranks as f64;

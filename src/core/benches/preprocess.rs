@@ -54,7 +54,7 @@ fn report(name: &str, call: impl Fn() -> usize) {
     println!("{name:24} {best:8.0} a second");
 }
 
-/// The processor of a family: the quick start's model with that family's patches.
+/// Returns the processor of a family: the quick start's model with that family's patches.
 fn processor(folder: &Path, family: &str, patch_size: usize) -> Processor {
     let dir = folder.join(family);
     write_model(&dir, &MODEL).expect("the quick start's model");

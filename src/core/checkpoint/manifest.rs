@@ -48,7 +48,7 @@ pub struct FileEntry {
 }
 
 impl Manifest {
-    /// The manifest of a checkpoint of so many steps with these files, of a float32 run about which nothing else is known.
+    /// Returns the manifest of a checkpoint of so many steps with these files, of a float32 run about which nothing else is known.
     pub fn of_files(num_steps: u64, files: BTreeMap<String, FileEntry>) -> Self {
         Self {
             format_version: FORMAT_VERSION,
@@ -117,7 +117,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// The text of the file, with its own hash.
+    /// Returns the text of the file, with its own hash.
     pub fn to_text(&self) -> String {
         let unsigned = Self { manifest_sha256: NO_HASH.to_owned(), ..self.clone() };
         let text = serde_json::to_string_pretty(&unsigned).expect("JSON values can be written") + "\n";
@@ -180,8 +180,8 @@ pub fn sha256(path: &Path) -> io::Result<String> {
     Ok(hex(hash.finalize()))
 }
 
-/// The published checkpoint of `dir` with most steps that the run there has not left aside; `None` where there is none, or no such
-/// folder.
+/// Returns the published checkpoint of `dir` with most steps that the run there has not left aside; `None` where there is none, or no
+/// such folder.
 ///
 /// # Errors
 /// The folder cannot be read.

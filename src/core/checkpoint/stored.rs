@@ -37,7 +37,7 @@ impl StoredCheckpoints {
         Self { url: url.trim_end_matches('/').to_owned() }
     }
 
-    /// The URL of the checkpoint of so many steps.
+    /// Returns the URL of the checkpoint of so many steps.
     pub fn url(&self, num_steps: u64) -> String {
         format!("{}/{}", self.url, files::step_name(num_steps))
     }
@@ -53,7 +53,7 @@ impl StoredCheckpoints {
         Ok(steps)
     }
 
-    /// The manifest's text, where the checkpoint is whole.
+    /// Returns the manifest's text, where the checkpoint is whole.
     ///
     /// # Errors
     /// The store cannot be reached.

@@ -7,7 +7,7 @@ use object_store::memory::InMemory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A checkpoint of so many steps with two files, one in a folder.
+/// Writes a checkpoint of so many steps with two files, one in a folder.
 fn checkpoint(dir: &Path, num_steps: u64) {
     let mut files = BTreeMap::new();
     for (name, text) in [("config.json", "{}".to_owned()), ("vae/a.safetensors", format!("weights of {num_steps}"))] {

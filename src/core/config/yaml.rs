@@ -106,7 +106,7 @@ impl Position {
     }
 }
 
-/// The library's message without the place, which is shown apart, and without advice to programmers.
+/// Returns the library's message without the place, which is shown apart, and without advice to programmers.
 fn plain(message: &str) -> String {
     let first = message.lines().next().unwrap_or_default();
     let said = first.rfind(" at line ").map_or(first, |end| &first[..end]);

@@ -159,7 +159,7 @@ fn fuzz_for_a_while() {
     }
 }
 
-/// One of the inputs after one to four mutations.
+/// Makes one of the inputs after one to four mutations.
 fn mutated(inputs: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     let pick = |rng: &mut Rng| &inputs[rng.below(inputs.len() as u64) as usize];
     let mut bytes = pick(rng).clone();

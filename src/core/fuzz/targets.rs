@@ -59,7 +59,7 @@ fn config(bytes: &[u8]) {
     }
 }
 
-/// A line an override of the command line.
+/// Reads each line as an override of the command line.
 fn overrides(bytes: &[u8]) {
     const CONFIG: &str = "version: 1\nmodel: {load: a}\ndata: {train: [{path: b.jsonl}]}\n";
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -97,7 +97,7 @@ fn config_files() -> Vec<Vec<u8>> {
     vec![small.to_vec(), b"a: [1, {b: !!str 2}, \"c\\u0041\"]\n---\n? d\n: |\n  e\n".to_vec()]
 }
 
-/// A stream of control messages, read as each kind; then the same bytes without a frame.
+/// Reads a stream of control messages as each kind; then the same bytes without a frame.
 fn frames(bytes: &[u8]) {
     let mut unframer = Unframer { buffer: bytes.to_vec() };
     while let Ok(Some(_)) = unframer.next::<Command>() {}

@@ -78,18 +78,18 @@ impl Console {
         self.bars.suspend(print)
     }
 
-    /// One line to standard error and the log file. It may begin with `warning: ` or another level.
+    /// Writes one line to standard error and the log file. It may begin with `warning: ` or another level.
     pub fn line(&self, text: &str) {
         self.told(&LogLine::of(text));
     }
 
-    /// A line of which the log file has another form: without what must not be kept.
+    /// Writes a line of which the log file has another form: without what must not be kept.
     pub fn line_kept_as(&self, text: &str, kept: &str) {
         self.show(&LogLine::of(text));
         self.keep(&LogLine::of(kept));
     }
 
-    /// A line for the log file alone.
+    /// Writes a line for the log file alone.
     pub fn note(&self, text: &str) {
         self.keep(&LogLine::of(text));
     }

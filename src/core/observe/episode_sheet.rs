@@ -71,7 +71,7 @@ fn label(canvas: &mut Canvas, name: &str, y: u32) {
     canvas.text(&short, Point::new(GAP as i32, y as i32), Alignment::Left, &FONT_7X13, INK);
 }
 
-/// The line of values between their lowest and highest, which are written at the edges; values that are not finite are left out.
+/// Draws the line of values between their lowest and highest, which are written at the edges; values that are not finite are left out.
 fn curve(canvas: &mut Canvas, values: &[f32], top: u32) {
     let finite = || values.iter().copied().filter(|value| value.is_finite());
     let (low, high) = finite().fold((f32::MAX, f32::MIN), |(low, high), value| (low.min(value), high.max(value)));

@@ -15,7 +15,7 @@ pub struct ErrorRate {
 }
 
 impl ErrorRate {
-    /// The edits of pairs of a reference and a hypothesis, each of words or of characters.
+    /// Counts the edits of pairs of a reference and a hypothesis, each of words or of characters.
     pub fn of<T: PartialEq>(pairs: impl IntoIterator<Item = (Vec<T>, Vec<T>)>) -> Self {
         pairs
             .into_iter()
@@ -42,7 +42,7 @@ impl ErrorRate {
     }
 }
 
-/// The fewest edits; of several ways with as few, those with the most words or characters in place.
+/// Counts the fewest edits; of several ways with as few, those with the most words or characters in place.
 fn edits<T: PartialEq>(reference: &[T], hypothesis: &[T]) -> ErrorRate {
     let start = |length: usize| ErrorRate { insertions: length as u64, ..ErrorRate::default() };
     // Of a part of the reference and each beginning of the hypothesis.
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// All ways to edit, one by one: the fewest edits, and of those the fewest substitutions.
+    /// Returns all ways to edit, one by one: the fewest edits, and of those the fewest substitutions.
     fn all_ways(reference: &[u64], hypothesis: &[u64]) -> (u64, u64) {
         let with = |(edits, substitutions): (u64, u64), more: (u64, u64)| (edits + more.0, substitutions + more.1);
         match (reference.split_first(), hypothesis.split_first()) {

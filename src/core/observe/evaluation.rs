@@ -167,7 +167,7 @@ impl EvalRecord {
     }
 }
 
-/// The evaluations in a file, in order; none where there is no file. Lines that are something else are left out.
+/// Returns the evaluations in a file, in order; none where there is no file. Lines that are something else are left out.
 ///
 /// # Errors
 /// The file cannot be read.

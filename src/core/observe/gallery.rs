@@ -64,7 +64,7 @@ impl Gallery {
         self.0.dimensions()
     }
 
-    /// The sheet as PNG.
+    /// Returns the sheet as PNG.
     ///
     /// # Errors
     /// It cannot be encoded, which is not to be expected.

@@ -56,7 +56,7 @@ impl MetricsFile {
     }
 }
 
-/// The steps in a metrics file, in order, without the loads of experts, which would take most of the memory; lines that are not
+/// Returns the steps in a metrics file, in order, without the loads of experts, which would take most of the memory; lines that are not
 /// metrics are left out.
 ///
 /// # Errors

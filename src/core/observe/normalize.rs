@@ -26,8 +26,8 @@ pub fn characters(text: &str, how: Normalize) -> Vec<char> {
     words(text, how).join(" ").chars().collect()
 }
 
-/// The rules of transformers' `BasicTextNormalizer`, which are Whisper's for languages other than English: lower case, nothing
-/// in brackets or parentheses, NFKC, and a space for every mark, symbol and punctuation.
+/// Returns the rules of transformers' `BasicTextNormalizer`, which are Whisper's for languages other than English: lower case, nothing in
+/// brackets or parentheses, NFKC, and a space for every mark, symbol and punctuation.
 fn basic(text: &str) -> String {
     static BRACKETS: LazyLock<Regex> = LazyLock::new(|| regex(r"[<\[][^>\]]*[>\]]"));
     static PARENTHESES: LazyLock<Regex> = LazyLock::new(|| regex(r"\([^)]+?\)"));

@@ -156,13 +156,13 @@ fn longest_common(expected: &[String], answer: &[String]) -> u64 {
     row[answer.len()]
 }
 
-/// The harmonic mean of precision, `common` of `made`, and recall, `common` of `all`; 0 where nothing is common.
+/// Returns the harmonic mean of precision, `common` of `made`, and recall, `common` of `all`; 0 where nothing is common.
 fn f_measure(common: u64, all: u64, made: u64) -> f64 {
     if common == 0 { 0.0 } else { 2.0 * common as f64 / (all + made) as f64 }
 }
 
-/// The tokens of `mteval-v13a.pl`, which are sacrebleu's `13a`: words with their case, and punctuation apart from them. Each Chinese
-/// and Japanese character is a word, with their punctuation and full-width forms, as in sacrebleu's `zh`.
+/// Returns the tokens of `mteval-v13a.pl`, which are sacrebleu's `13a`: words with their case, and punctuation apart from them. Each
+/// Chinese and Japanese character is a word, with their punctuation and full-width forms, as in sacrebleu's `zh`.
 fn words_of_bleu(text: &str) -> Vec<String> {
     static RULES: LazyLock<[(Regex, &str); 4]> = LazyLock::new(|| {
         [

@@ -150,7 +150,7 @@ impl Verdict {
         Self { met: met && answers > 0, ..verdict }
     }
 
-    /// The standard deviation of the part that is correct when every answer is guessed.
+    /// Returns the standard deviation of the part that is correct when every answer is guessed.
     fn sigma(&self, chance: f64) -> f64 {
         (chance * (1.0 - chance) / self.answers as f64).sqrt()
     }

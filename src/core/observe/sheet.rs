@@ -71,7 +71,7 @@ fn fit(picture: &RgbImage) -> RgbImage {
     resize(picture, side(width), side(height), FilterType::Triangle)
 }
 
-/// One line of bounded length: a model may read anything.
+/// Returns one line of bounded length: a model may read anything.
 fn short(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_CHARS).collect();
     match (line.is_empty(), text.chars().nth(MAX_CHARS)) {

@@ -14,8 +14,7 @@ use crate::files::AppendFile;
 pub struct TensorBoard(AppendFile);
 
 impl TensorBoard {
-    /// A new file in `dir`. TensorBoard joins the files of a folder, and drops what earlier ones hold from
-    /// `first_step` on.
+    /// Creates a new file in `dir`. TensorBoard joins the files of a folder, and drops what earlier ones hold from `first_step` on.
     ///
     /// # Errors
     /// The folder or the file cannot be written.
@@ -35,7 +34,7 @@ impl TensorBoard {
         Ok(writer)
     }
 
-    /// All curves of a step.
+    /// Writes all curves of a step.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -118,7 +117,7 @@ fn scalar_value(summary: &mut Vec<u8>, tag: &str, number: f64) {
     });
 }
 
-/// A TFRecord: length, its checksum, bytes, their checksum.
+/// Returns a TFRecord: length, its checksum, bytes, their checksum.
 fn frame(bytes: &[u8]) -> Vec<u8> {
     let length = (bytes.len() as u64).to_le_bytes();
     let mut record = Vec::with_capacity(bytes.len() + 16);

@@ -33,7 +33,7 @@ pub fn has_color(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && !set("NO_COLOR") && !dumb
 }
 
-/// The picture as lines, at most `max_columns` wide.
+/// Returns the picture as lines, at most `max_columns` wide.
 pub fn render(picture: &RgbImage, max_columns: u32, style: Style) -> Vec<String> {
     let gray: GrayImage = image::imageops::grayscale(picture);
     let columns = gray.width().min(max_columns.max(1));

@@ -145,7 +145,7 @@ fn read(text: &str, ends: bool) -> Tagged {
     }
 }
 
-/// A call by its JSON; `None`: it is none.
+/// Returns a call by its JSON; `None`: it is none.
 fn call_of(mut fields: Map<String, Json>) -> Option<Call> {
     let Some(Json::String(name)) = fields.remove("name") else { return None };
     let arguments = match fields.remove("arguments")? {

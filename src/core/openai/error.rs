@@ -22,7 +22,7 @@ impl ApiError {
         Self { status, message: message.into(), param: None, code: None }
     }
 
-    /// A request that is wrong, status 400.
+    /// Creates the error of a request that is wrong, status 400.
     pub fn bad(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::new(400, message) }
     }

@@ -24,7 +24,7 @@ impl Fields {
         }
     }
 
-    /// The field's value; `null` is as good as no field.
+    /// Returns the field's value; `null` is as good as no field.
     pub fn take(&mut self, name: &str) -> Option<Json> {
         self.0.shift_remove(name).filter(|value| !value.is_null())
     }
@@ -83,7 +83,7 @@ impl Fields {
         }
     }
 
-    /// One string or a list of at most `most`.
+    /// Reads one string or a list of at most `most`.
     ///
     /// # Errors
     /// It is neither, or has too many.

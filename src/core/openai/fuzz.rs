@@ -3,7 +3,7 @@
 use super::{Asked, Endpoint, confine};
 use crate::data::Question;
 
-/// A body, asked of both interfaces.
+/// Asks both interfaces with a body.
 pub fn completions(bytes: &[u8]) {
     for endpoint in [Endpoint::Chat, Endpoint::Completions] {
         match Asked::read(endpoint, bytes) {

@@ -46,7 +46,7 @@ impl Likely {
         json
     }
 
-    /// The most likely tokens and this one, by their texts; of several with one text the most likely.
+    /// Returns the most likely tokens and this one, by their texts; of several with one text the most likely.
     fn by_text(&self) -> Json {
         let mut map = Map::new();
         for one in self.top.iter().chain([&self.of]) {
@@ -56,7 +56,7 @@ impl Likely {
     }
 }
 
-/// The `logprobs` of a choice, of the tokens in their order.
+/// Returns the `logprobs` of a choice, of the tokens in their order.
 pub fn logprobs(endpoint: Endpoint, tokens: &[Likely]) -> Json {
     match endpoint {
         Endpoint::Chat => json!({"content": tokens.iter().map(Likely::json).collect::<Json>(), "refusal": null}),

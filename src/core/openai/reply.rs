@@ -113,7 +113,7 @@ impl Reply {
         self.chunk(index, json!({"tool_calls": [json]}), "", likely, None)
     }
 
-    /// A call, with an id that no other has.
+    /// Returns a call, with an id that no other has.
     fn call_json(&self, index: usize, number: usize, call: &Call) -> Json {
         let id = format!("call-{}-{index}-{number}", self.id.trim_start_matches("chatcmpl-"));
         json!({"id": id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})

@@ -115,7 +115,7 @@ impl Asked {
     }
 }
 
-/// The texts of `/v1/completions`.
+/// Reads the texts of `/v1/completions`.
 fn prompts(fields: &mut Fields) -> Result<Vec<Question>, ApiError> {
     let wrong = || {
         let reason = format!("`prompt` must be a non-empty string, or a list of 1 to {MAX_ANSWERS} of them");
@@ -139,7 +139,7 @@ fn prompts(fields: &mut Fields) -> Result<Vec<Question>, ApiError> {
     list.into_iter().map(question).collect()
 }
 
-/// The number of tokens that an answer may have, and the field that says so.
+/// Returns the number of tokens that an answer may have, and the field that says so.
 fn max_tokens(fields: &mut Fields, endpoint: Endpoint) -> Result<(Option<usize>, &'static str), ApiError> {
     let (mut count, mut field) = (fields.integer("max_tokens", 1..=MAX_TOKENS)?, "max_tokens");
     if endpoint == Endpoint::Chat
@@ -170,7 +170,7 @@ fn chance(fields: &mut Fields) -> Result<Chance, ApiError> {
     })
 }
 
-/// The number of the most likely tokens that are told at each place; `None`: no log probabilities are told.
+/// Returns the number of the most likely tokens that are told at each place; `None`: no log probabilities are told.
 fn top_logprobs(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<usize>, ApiError> {
     if endpoint == Endpoint::Completions {
         return Ok(fields.integer("logprobs", 0..=MAX_TOP)?.map(|count| count as usize));

@@ -66,7 +66,7 @@ impl Stage {
         Self { replica, stage, ..Self::default() }
     }
 
-    /// The pack that goes forward next, of those of its step.
+    /// Returns the pack that goes forward next, of those of its step.
     pub fn next_forward(&self, packs: &[u32]) -> Option<u32> {
         packs.get((self.forwards - self.before) as usize).copied()
     }

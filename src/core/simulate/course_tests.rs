@@ -23,7 +23,7 @@ impl Samples for Mixed {
     }
 }
 
-/// A pipeline with little credit, many replicas with trained encoders, frozen encoders on shared cores, a packed stream on
+/// Returns a pipeline with little credit, many replicas with trained encoders, frozen encoders on shared cores, a packed stream on
 /// colocated ranks.
 fn specs() -> [SimSpec; 4] {
     let mut specs = [spec(3, 4, 2, 8, 24), spec(4, 6, 9, 8, 60), spec(2, 3, 2, 8, 20), spec(2, 3, 3, 8, 9)];

@@ -94,7 +94,7 @@ impl Edges {
         self.waiting.entry((parcel.kind, parcel.from, parcel.to)).or_default().push_back(parcel);
     }
 
-    /// The parcels that go now, as one like this one has given its credit back. `on_edge`: what else is in flight there.
+    /// Returns the parcels that go now, as one like this one has given its credit back. `on_edge`: what else is in flight there.
     pub fn release(&mut self, now: f64, &Parcel { kind, from, to, .. }: &Parcel, mut on_edge: Load) -> Vec<Parcel> {
         let mut sent = Vec::new();
         if let Entry::Occupied(mut entry) = self.waiting.entry((kind, from, to)) {

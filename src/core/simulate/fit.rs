@@ -94,7 +94,7 @@ fn median_error(costs: &[f64; NUM_TERMS], seen: &[Observation]) -> f64 {
     median(&mut seen.iter().map(|one| error(costs, one).abs()).collect::<Vec<f64>>())
 }
 
-/// The best over the sets of terms that are free: few enough to try them all.
+/// Returns the best over the sets of terms that are free: few enough to try them all.
 fn solve(seen: &[Observation]) -> Option<[f64; NUM_TERMS]> {
     let rows: Vec<[f64; NUM_TERMS]> = seen.iter().map(|one| terms(one).map(|term| term / one.seconds)).collect();
     let scale: [f64; NUM_TERMS] =

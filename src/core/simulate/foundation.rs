@@ -151,7 +151,7 @@ impl Simulation<'_> {
         pack.first_unit..pack.first_unit + pack.num_units
     }
 
-    /// A unit's encoder's rank, and its features' bytes.
+    /// Returns a unit's encoder's rank, and its features' bytes.
     fn features_of(&self, step: u64, unit: u32) -> (u32, u64) {
         let unit = &self.steps.get(step).units[unit as usize];
         (self.encoder_rank(unit.encoder), unit.feature_bytes)

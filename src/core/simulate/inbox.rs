@@ -22,7 +22,7 @@ impl Inbox {
         self.unread().first().map(|parcel| parcel.time)
     }
 
-    /// The next that is there by now.
+    /// Returns the next that is there by now.
     pub fn read(&mut self, now: f64) -> Option<Parcel> {
         let parcel = self.unread().first().filter(|parcel| parcel.time <= now).copied();
         match parcel {

@@ -96,7 +96,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// The ranks that this one reduces with.
+    /// Returns the pool that this rank reduces with.
     fn pool_of(&self, rank: u32) -> usize {
         let Rank { stage, actor, .. } = &self.ranks[rank as usize];
         let foundations = &self.spec.coordinator.pools.foundations;

@@ -89,7 +89,7 @@ impl FromStr for Law {
 }
 
 impl Law {
-    /// A histogram's JSON.
+    /// Reads a histogram from JSON.
     ///
     /// # Errors
     /// The text is not of that form, or the weights are all 0.

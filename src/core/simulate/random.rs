@@ -9,7 +9,7 @@ const SALT: u64 = 0x7369_6d75_6c61_7465;
 pub(super) struct Random(Rng);
 
 impl Random {
-    /// A stream that belongs to these numbers alone.
+    /// Returns a stream that belongs to these numbers alone.
     pub fn new(key: &[u64]) -> Self {
         Self(Rng::salted(SALT, key))
     }
@@ -34,7 +34,7 @@ impl Random {
         median * (deviation * self.normal()).exp()
     }
 
-    /// One of the values by their weights; `None` of nothing.
+    /// Draws one of the values by their weights; `None` of nothing.
     pub fn weighted(&mut self, entries: &[(u32, f64)]) -> Option<u32> {
         let mut left = self.uniform() * entries.iter().map(|&(_, weight)| weight).sum::<f64>();
         let hit = entries.iter().find(|&&(_, weight)| {

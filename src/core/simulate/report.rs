@@ -61,7 +61,7 @@ impl SimReport {
         self.seconds() / self.steps.len() as f64
     }
 
-    /// The step time that this share of the steps does not exceed.
+    /// Returns the step time that this share of the steps does not exceed.
     pub fn quantile(&self, share: f64) -> f64 {
         let mut sorted = self.steps.clone();
         sorted.sort_by(f64::total_cmp);

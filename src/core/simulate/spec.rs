@@ -47,7 +47,7 @@ pub struct Cluster {
 }
 
 impl Default for Cluster {
-    /// Every rank on its own device, links without delay.
+    /// Puts every rank on its own device, with links without delay.
     fn default() -> Self {
         Self {
             cores: None,
@@ -132,7 +132,7 @@ impl SimSpec {
         self.costs.held(towers)
     }
 
-    /// The pools of encoders, colocated ones included, with the number of their encoders.
+    /// Returns the pools of encoders, colocated ones included, with the number of their encoders.
     pub(super) fn encoders(&self) -> impl Iterator<Item = (PoolName, u32)> + use<'_> {
         self.coordinator.plan.encoders.iter().map(|pool| (pool.pool, pool.replicas))
     }

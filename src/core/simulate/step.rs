@@ -263,13 +263,13 @@ impl Sizes {
 }
 
 impl Sizes {
-    /// The number of an encoder.
+    /// Returns the number of an encoder.
     pub fn encoder(&self, replica: Replica) -> u32 {
         let first = self.first_encoders.iter().find(|(pool, _)| *pool == replica.pool);
         first.expect("a plan names pools of the run").1 + replica.index
     }
 
-    /// The number of a foundation replica.
+    /// Returns the number of a foundation replica.
     pub fn replica(&self, replica: Replica) -> u32 {
         let first = self.first_replicas.iter().find(|(pool, _)| *pool == replica.pool);
         first.expect("a plan names pools of the run").1 + replica.index

@@ -14,7 +14,7 @@ const POOL_GAP: f64 = 12.0;
 /// Spans narrower than this are not drawn, in pixels.
 const THINNEST: f64 = 0.15;
 
-/// The chart as one SVG picture.
+/// Returns the chart as one SVG picture.
 pub fn gantt_svg(gantt: &Gantt, title: &str) -> String {
     let seconds = (gantt.end - gantt.start).max(f64::MIN_POSITIVE);
     let x = |time: f64| LEFT + (time - gantt.start) / seconds * (WIDTH - LEFT - RIGHT);
@@ -57,7 +57,7 @@ pub fn gantt_svg(gantt: &Gantt, title: &str) -> String {
     svg
 }
 
-/// A page with the chart and the report's figures.
+/// Returns a page with the chart and the report's figures.
 pub fn gantt_html(report: &SimReport, title: &str) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title><style>\

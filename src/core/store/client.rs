@@ -29,7 +29,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 /// One client for each bucket or host.
 static STORES: Mutex<BTreeMap<String, Arc<dyn ObjectStore>>> = Mutex::new(BTreeMap::new());
 
-/// The store of a URL, where in it, and what stands before that place in the URL.
+/// Returns the store of a URL, where in it, and what stands before that place in the URL.
 pub(crate) fn client_of(text: &str) -> Result<(Arc<dyn ObjectStore>, Path, String), StoreError> {
     let url = Url::parse(text).map_err(|error| StoreError::new(text, format!("is not a valid URL: {error}")))?;
     let key = url[..Position::BeforePath].to_owned();
@@ -79,7 +79,7 @@ fn begin<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) ->
     answer
 }
 
-/// The error of a request for `url`.
+/// Creates the error of a request for `url`.
 pub(crate) fn failed(url: &str, error: &object_store::Error) -> StoreError {
     let credentials = match url.split(':').next().unwrap_or_default() {
         "s3" | "s3a" => {
@@ -125,7 +125,7 @@ pub(super) fn hide(text: &str, variables: impl Iterator<Item = (String, String)>
     values.fold(text.to_owned(), |text, (_, value)| text.replace(&value, "…"))
 }
 
-/// A whole object of at most `max` bytes, which is seen before they are fetched; `None`: there is none.
+/// Fetches a whole object of at most `max` bytes, which is seen before they are fetched; `None`: there is none.
 ///
 /// # Errors
 /// It is larger, or cannot be reached.
@@ -232,7 +232,7 @@ pub fn fetch(url: &str, bytes: u64, sink: &mut dyn FnMut(&[u8]) -> io::Result<()
 /// Objects that a folder may have.
 const MAX_LISTED: usize = 1_000_000;
 
-/// All objects under a folder.
+/// Lists all objects under a folder.
 ///
 /// # Errors
 /// The bucket is not there, cannot be listed, or the folder has more than a million objects.

@@ -148,13 +148,13 @@ fn is_lerobot(word: &str) -> bool {
     LEROBOT.iter().any(|called| word.strip_suffix(called).is_some_and(|rest| rest.is_empty() || rest.ends_with('/')))
 }
 
-/// The file that a command of lerobot names in place of options.
+/// Returns the file that a command of lerobot names in place of options.
 fn config_path(words: &[Word]) -> Option<&str> {
     let at = words.iter().position(|word| word.text.starts_with("--config_path"))?;
     words[at].text.split_once('=').map(|(_, file)| file).or_else(|| words.get(at + 1).map(|next| next.text.as_str()))
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 fn name(text: &str) -> &str {
     text.rsplit('/').next().unwrap_or(text)
 }
@@ -164,7 +164,7 @@ fn is_file(word: &str) -> bool {
     stem(word).is_some() || is_lerobot(word) || ms_swift::called(word).is_some() || musubi::is_module(word)
 }
 
-/// The training that the words of a command begin.
+/// Returns the training that the words of a command begin.
 pub(super) fn of_words(words: &[Word]) -> Option<Training> {
     let is_option = |word: &&Word| word.text.starts_with("--");
     // A path may end like a program: what follows tells.
@@ -232,7 +232,7 @@ pub(super) fn of_words(words: &[Word]) -> Option<Training> {
     training(of?, flags)
 }
 
-/// The method of one of TRL's scripts: `sft_vlm` is one of `sft`.
+/// Returns the method of one of TRL's scripts: `sft_vlm` is one of `sft`.
 fn method(stem: &str) -> Option<&'static str> {
     // Answers of the model under training are compared: another method, of whose two names this one begins with that of another.
     if stem == "dpo_online" {

@@ -52,8 +52,8 @@ impl Sheet {
         self.settled("it is off", &[key]);
     }
 
-    /// The config of DeepSpeed under `key`: the section, a JSON file that is here, or a file that is not here and whose name tells what
-    /// is in it, as those of the trainers' examples do (`ds_z3_offload_config.json`).
+    /// Reads the config of DeepSpeed under `key`: the section, a JSON file that is here, or a file that is not here and whose name tells
+    /// what is in it, as those of the trainers' examples do (`ds_z3_offload_config.json`).
     pub fn deepspeed(&mut self, key: &str) {
         let Some(value) = self.get(key).cloned() else { return };
         let file = value.as_str().and_then(|path| files::read_text(Path::new(path)).ok());

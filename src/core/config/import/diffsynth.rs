@@ -13,7 +13,7 @@ pub(super) const ENCODED: &str = "`loongforge data encode` and pools.NAME.cache_
 /// The inputs that a model may be given beside the prompt.
 const INPUTS: [&str; 3] = ["input_image", "end_image", "edit_image"];
 
-/// The words of a list with commas.
+/// Returns the words of a list with commas.
 fn inputs(text: Option<&str>) -> Vec<&str> {
     text.into_iter().flat_map(|text| text.split(',')).map(str::trim).filter(|input| !input.is_empty()).collect()
 }

@@ -91,7 +91,7 @@ impl Named {
         }
     }
 
-    /// The shift of the noise levels in training.
+    /// Returns the shift of the noise levels in training.
     pub fn shift(&self) -> f64 {
         if self.is_image() { f64::exp(0.8) } else { 5.0 }
     }
@@ -148,7 +148,7 @@ pub(super) fn experts(file: &str) -> Option<&'static str> {
     parts.into_iter().find(|(part, _)| file.contains(part)).map(|(_, name)| name)
 }
 
-/// The texts of lists within lists: files of one network may be several.
+/// Collects the texts of lists within lists: files of one network may be several.
 fn texts(value: &Value, all: &mut Vec<String>) {
     match value {
         Value::String(text) => all.push(text.clone()),

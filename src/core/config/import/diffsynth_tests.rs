@@ -16,7 +16,7 @@ accelerate launch --config_file x/accelerate_config_zero2offload.yaml --num_proc
   --extra_inputs "input_image" --use_gradient_checkpointing_offload --some_new_option 3
 "#;
 
-/// The folder of the data, with lists of records.
+/// Returns the folder of the data, with lists of records.
 fn data() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("metadata.csv"), "video,prompt\n").unwrap();

@@ -154,7 +154,7 @@ impl Flags {
         unsaid.map(|key| key.key.trim_start_matches('-').replace('-', "_").to_lowercase()).collect()
     }
 
-    /// All that became of the command's options, in the order of their names as they are written.
+    /// Returns all that became of the command's options, in the order of their names as they are written.
     pub fn account(self, keys: Vec<KeyFate>) -> Vec<KeyFate> {
         let named = |key: KeyFate| KeyFate { key: self.written.get(&key.key).cloned().unwrap_or(key.key), ..key };
         let mut all: Vec<KeyFate> = keys.into_iter().map(named).chain(self.told).collect();
@@ -163,7 +163,7 @@ impl Flags {
     }
 }
 
-/// The config that may be the first of the words behind a program, by the ends of its name, and the words behind it.
+/// Returns the config that may be the first of the words behind a program, by the ends of its name, and the words behind it.
 pub(super) fn split_config<'a>(words: &'a [Word], ends: &[&str]) -> (Option<&'a str>, &'a [Word]) {
     match words.split_first() {
         Some((first, rest)) if ends.iter().any(|end| first.text.ends_with(end)) => (Some(first.text.as_str()), rest),
@@ -171,7 +171,7 @@ pub(super) fn split_config<'a>(words: &'a [Word], ends: &[&str]) -> (Option<&'a 
     }
 }
 
-/// The keys of a file of YAML or JSON; `None`: it cannot be read here.
+/// Returns the keys of a file of YAML or JSON; `None`: it cannot be read here.
 pub(super) fn keys_of_file(path: &str) -> Option<Map<String, Value>> {
     match yaml::read_yaml(&files::read_text(Path::new(path)).ok()?) {
         Ok(Value::Object(fields)) => Some(fields),
@@ -184,7 +184,7 @@ fn option(text: &str) -> Option<&str> {
     text.strip_prefix("--").filter(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()))
 }
 
-/// A value of the command line as it would stand in YAML.
+/// Returns a value of the command line as it would stand in YAML.
 fn scalar(text: &str) -> Value {
     let number = || {
         let is_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));

@@ -25,7 +25,7 @@ pub(super) fn is_config(fields: &Map<String, Value>) -> bool {
     is_set && SECTIONS.iter().chain(&["policy"]).filter(|key| fields.contains_key(**key)).count() > 1
 }
 
-/// The keys of a file, dotted as on a command line.
+/// Returns the keys of a file, dotted as on a command line.
 pub(super) fn flat(fields: Map<String, Value>) -> Flags {
     let mut all = Map::new();
     flatten("", fields, &mut all);
@@ -44,7 +44,7 @@ fn flatten(begin: &str, fields: Map<String, Value>, all: &mut Map<String, Value>
     }
 }
 
-/// The options of a command, of which lists, maps and `null` are written as in YAML.
+/// Returns the options of a command, of which lists, maps and `null` are written as in YAML.
 pub(super) fn texts(mut flags: Flags) -> Flags {
     for value in flags.fields.values_mut() {
         let Some(text) = value.as_str() else { continue };
@@ -186,13 +186,13 @@ fn episodes(sheet: &mut Sheet) -> Option<Vec<Value>> {
     Some(ranges)
 }
 
-/// The numbers of episodes in a list; `None`: it is another value.
+/// Returns the numbers of episodes in a list; `None`: it is another value.
 fn episode_numbers(value: &Value) -> Option<BTreeSet<u64>> {
     let number = |one: &Value| one.as_u64().filter(|&number| number < MAX_EPISODES);
     value.as_array()?.iter().map(number).collect()
 }
 
-/// The same numbers as ranges.
+/// Returns the same numbers as ranges.
 fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<Value> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for number in numbers {

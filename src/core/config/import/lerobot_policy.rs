@@ -63,7 +63,7 @@ impl Kind {
         KINDS.iter().find(|(kind, ..)| *kind == self).map_or("policy", |(_, name, _)| name)
     }
 
-    /// The maps that lerobot gives adapters to unless the command names others.
+    /// Returns the maps that lerobot gives adapters to unless the command names others.
     fn adapted(self) -> Option<&'static [&'static str]> {
         match self {
             Self::Pi05 => Some(&[
@@ -106,7 +106,7 @@ pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
     (!is_known).then(|| format!("lerobot's policy `{kind}` has no counterpart: {known}"))
 }
 
-/// The policy's kind, where it shows.
+/// Returns the policy's kind, where it shows.
 pub(super) fn kind(sheet: &Sheet) -> Option<Kind> {
     let name = kind_of(sheet.fields())?;
     KINDS.iter().find(|(_, known, _)| *known == name).map(|(kind, ..)| *kind)

@@ -105,7 +105,7 @@ fn parts_of_xvla(sheet: &mut Sheet, begin: &str) {
     sheet.missing("learning rates of parts follow the run's schedule", &[&warmup]);
 }
 
-/// The optimizer's keys, which begin so.
+/// Translates the optimizer's keys, which begin so.
 fn optimizer(sheet: &mut Sheet, begin: &str) {
     let key = |name: &str| format!("{begin}{name}");
     for (theirs, ours) in [
@@ -126,7 +126,7 @@ fn optimizer(sheet: &mut Sheet, begin: &str) {
     }
 }
 
-/// The schedule of the policy's config.
+/// Returns the schedule of the policy's config.
 fn own_course(sheet: &mut Sheet, default: Course) -> Course {
     let number = |key: &str, default: f64| sheet.number(key).unwrap_or(default);
     let [warmup_key, decay_key, lr_key, ratio_key, steps_key] = SCHEDULER;
@@ -154,7 +154,7 @@ fn own_course(sheet: &mut Sheet, default: Course) -> Course {
     found
 }
 
-/// The schedule of `scheduler`; none is a constant rate.
+/// Returns the schedule of `scheduler`; none is a constant rate.
 fn explicit_course(sheet: &mut Sheet) -> Course {
     let keys = ["scheduler.type", "scheduler.name", "scheduler.num_warmup_steps"];
     let warmup = sheet.number(keys[2]).unwrap_or(0.0);
@@ -207,7 +207,7 @@ fn set_course(sheet: &mut Sheet, course: Course) {
     sheet.set("train.min_lr", min_lr);
 }
 
-/// The average of weights, which lerobot lets begin as a copy.
+/// Translates the average of weights, which lerobot lets begin as a copy.
 fn average(sheet: &mut Sheet) {
     let keys = sheet.begin_with("ema.");
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();

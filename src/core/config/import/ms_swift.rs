@@ -165,7 +165,7 @@ fn common(sheet: &mut Sheet, loss_scale: &str) {
     ms_swift_train::read(sheet, has_adapters);
 }
 
-/// The batch: without accumulation that is named, ms-swift accumulates until there are 16 samples.
+/// Translates the batch: without accumulation that is named, ms-swift accumulates until there are 16 samples.
 fn batch(sheet: &mut Sheet) {
     const SIZE: &str = "per_device_train_batch_size";
     const ACCUMULATED: &str = "gradient_accumulation_steps";

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::hub;
 use super::sheet::{REPEATED, take_random};
 
-/// A data set: `HF::name:subset#number`, of which all but the name may be absent.
+/// Returns a data set: `HF::name:subset#number`, of which all but the name may be absent.
 pub(super) fn set(name: &str, notes: &mut Vec<&'static str>) -> Value {
     let (name, count) = name.split_once('#').map_or((name, None), |(name, count)| (name, Some(count)));
     let mut set = json!({ "path": path(name, notes) });
@@ -20,7 +20,7 @@ pub(super) fn set(name: &str, notes: &mut Vec<&'static str>) -> Value {
     set
 }
 
-/// The path of a held-out data set, of which all samples are there.
+/// Returns the path of a held-out data set, of which all samples are there.
 pub(super) fn held_out(name: &str, notes: &mut Vec<&'static str>) -> Value {
     let mut set = set(name, notes);
     if set["max_samples"].is_u64() {
@@ -31,7 +31,7 @@ pub(super) fn held_out(name: &str, notes: &mut Vec<&'static str>) -> Value {
     set["path"].take()
 }
 
-/// The path of a data set without a number.
+/// Returns the path of a data set without a number.
 fn path(name: &str, notes: &mut Vec<&'static str>) -> String {
     let (site, name) = name.split_once("::").map_or((None, name), |(site, name)| (Some(site), name));
     let (base, subset) = name.split_once(':').map_or((name, None), |(base, subset)| (base, Some(subset)));

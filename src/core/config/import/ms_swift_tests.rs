@@ -33,7 +33,7 @@ swift sft \\
     --some_new_option 7
 ";
 
-/// A command with these options.
+/// Returns a command with these options.
 fn of(method: &str, options: &str) -> Imported {
     import(&format!("swift {method} --model org/text-7B --dataset a.jsonl {options}\n")).unwrap()
 }

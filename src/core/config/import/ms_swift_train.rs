@@ -17,7 +17,7 @@ pub(super) fn read(sheet: &mut Sheet, has_adapters: bool) {
     run(sheet);
 }
 
-/// The rate, whose default depends on what is trained, and the optimizer.
+/// Translates the rate, whose default depends on what is trained, and the optimizer.
 fn rates(sheet: &mut Sheet, has_adapters: bool) {
     let lr = if has_adapters { 1e-4 } else { 1e-5 };
     // Their defaults, which are not those of transformers.
@@ -62,7 +62,7 @@ fn layout(sheet: &mut Sheet) {
     sheet.settled_all("`loongforge launch` places processes on machines", &["ddp_", "use_ray", "device_"]);
 }
 
-/// The key that says when held-out data is evaluated.
+/// Returns the key that says when held-out data is evaluated.
 fn strategy(sheet: &Sheet) -> &'static str {
     if sheet.get("eval_strategy").is_some() { "eval_strategy" } else { "save_strategy" }
 }

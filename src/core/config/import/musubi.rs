@@ -84,7 +84,7 @@ pub(super) fn command(program: &str, before: &[Word], after: &[Word]) -> Option<
     Some(with_sets(flags))
 }
 
-/// The TOML of options that a command may name, and its other words.
+/// Returns the TOML of options that a command may name, and its other words.
 fn split_file(after: &[Word]) -> (Option<String>, Vec<Word>) {
     let mut words = after.to_vec();
     let found = after.iter().enumerate().find_map(|(at, word)| match word.text.strip_prefix(FILE)? {
@@ -112,7 +112,7 @@ pub(super) fn is_config(fields: &Map<String, Value>) -> bool {
     has("dit") && has("dataset_config")
 }
 
-/// The options of a TOML file, with the keys of the data sets that it names.
+/// Returns the options of a TOML file, with the keys of the data sets that it names.
 pub(super) fn of_fields(fields: Map<String, Value>) -> Flags {
     with_sets(Flags::of_fields(flat(fields)))
 }

@@ -58,7 +58,7 @@ impl Sheet {
         self.unsaid.contains(key)
     }
 
-    /// The config, each key in the order of their names, and what else should be known; what nobody has read is missing.
+    /// Returns the config, each key in the order of their names, and what else should be known; what nobody has read is missing.
     pub fn finish(mut self) -> (Value, Vec<KeyFate>, Vec<&'static str>) {
         for (key, value) in std::mem::take(&mut self.fields) {
             // A key without a value says nothing.
@@ -106,7 +106,7 @@ impl Sheet {
         self.get(key) == Some(&Value::Bool(true))
     }
 
-    /// The keys that begin so.
+    /// Returns the keys that begin so.
     pub fn begin_with(&self, begin: &str) -> Vec<String> {
         self.fields.keys().filter(|key| key.starts_with(begin)).cloned().collect()
     }
@@ -294,7 +294,7 @@ pub(super) fn schedule(value: &Value) -> Result<Value, &'static str> {
     }
 }
 
-/// A value on one line.
+/// Returns a value on one line.
 fn brief(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     if text.chars().count() <= 48 { text } else { text.chars().take(45).chain("...".chars()).collect() }

@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A text in quotes; in single ones nothing is escaped.
+    /// Returns a text in quotes; in single ones nothing is escaped.
     fn text(&mut self) -> Result<String, String> {
         let several = ["\"\"\"", "'''"];
         if several.iter().any(|quotes| self.rest.starts_with(quotes)) {
@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A truth value or a number.
+/// Returns a truth value or a number.
 fn scalar(word: &str) -> Option<Value> {
     let digits = word.replace('_', "");
     match word {

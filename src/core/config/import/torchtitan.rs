@@ -39,7 +39,7 @@ pub(super) fn is_config(fields: &Map<String, Value>) -> bool {
     trains && OWN.iter().any(|key| fields.contains_key(*key))
 }
 
-/// The keys of a file, under the names of its last release.
+/// Returns the keys of a file, under the names of its last release.
 pub(super) fn renamed(mut flags: Flags) -> Flags {
     RENAMED.iter().for_each(|(old, new)| flags.rename(old, new));
     flags
@@ -120,7 +120,7 @@ fn run(sheet: &mut Sheet) {
     sheet.settled_all("it applies only to what is turned on", &["fault_tolerance.", "memory_estimation."]);
 }
 
-/// The model, which has random weights unless a checkpoint of Hugging Face is named.
+/// Translates the model, which has random weights unless a checkpoint of Hugging Face is named.
 fn model(sheet: &mut Sheet) {
     const FOLDER: &str = "model.hf_assets_path";
     const INITIAL: &str = "checkpoint.initial_load_path";
@@ -157,8 +157,8 @@ fn model(sheet: &mut Sheet) {
     sheet.settled_all(why, &["quantize.", "float8.", "mx.", "model.print_after_conversion"]);
 }
 
-/// The step by which biases of routers follow the load of their experts. Flavors have it in torchtitan's program, and no section of
-/// its TOML does.
+/// Translates the step by which biases of routers follow the load of their experts. Flavors have it in torchtitan's program, and no
+/// section of its TOML does.
 fn balance(sheet: &mut Sheet) {
     const OURS: &str = "model.moe.bias_update_rate";
     let [name, flavor] = ["model.name", "model.flavor"].map(|key| sheet.text(key).unwrap_or_default().to_lowercase());
@@ -177,7 +177,7 @@ fn balance(sheet: &mut Sheet) {
     keys.iter().for_each(|key| sheet.copy_number(key, OURS));
 }
 
-/// The path of a data set: one of C4, or what is at `path`.
+/// Returns the path of a data set: one of C4, or what is at `path`.
 fn set(name: &str, path: Option<&str>) -> Option<String> {
     let name = name.to_lowercase();
     let split = (name == "c4_validation").then_some("validation");
@@ -214,7 +214,7 @@ fn data(sheet: &mut Sheet) {
     sheet.settled_all(READ_AHEAD, &["training.dataloader.", "validation.dataloader."]);
 }
 
-/// The rate, which is constant between warm-up and decay.
+/// Translates the rate, which is constant between warm-up and decay.
 fn rates(sheet: &mut Sheet) {
     const RATIO: &str = "lr_scheduler.decay_ratio";
     const KIND: &str = "lr_scheduler.decay_type";

@@ -28,7 +28,7 @@ fn devices(sheet: &Sheet) -> Option<f64> {
     written.or(launched).filter(|all| *all >= 1.0 && all.fract() == 0.0)
 }
 
-/// The rows of a step.
+/// Translates the rows of a step.
 fn batch(sheet: &mut Sheet, devices: Option<f64>) {
     const OURS: &str = "train.global_batch_size";
     const GLOBAL: &str = "training.global_batch_size";

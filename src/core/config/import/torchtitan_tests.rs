@@ -56,7 +56,7 @@ filter_fqns = ["output"]
 key = 7
 "#;
 
-/// A config with these lines of `training`, and sections behind them.
+/// Returns a config with these lines of `training`, and sections behind them.
 fn of(lines: &str) -> Imported {
     import(&format!("[model]\nflavor = \"1B\"\nhf_assets_path = \"a/b\"\n[training]\n{lines}\n")).unwrap()
 }

@@ -89,7 +89,7 @@ impl Sheet {
         );
     }
 
-    /// The batch of KTO: the samples of a device are a group, and groups are accumulated.
+    /// Translates the batch of KTO: the samples of a device are a group, and groups are accumulated.
     pub fn batch_of_groups(&mut self, per_device: &str, default: f64) {
         let size = self.number(per_device).unwrap_or(default) as u64;
         self.set("train.preference.group_size", size.max(2));
@@ -193,7 +193,7 @@ impl Sheet {
         }
     }
 
-    /// The type of the optimizer, of which `key` speaks.
+    /// Sets the type of the optimizer, of which `key` speaks.
     pub fn optimizer_is(&mut self, kind: &str, key: &str) {
         self.set("train.optimizer.type", kind);
         self.arrived(key, "train.optimizer.type");
@@ -363,7 +363,7 @@ impl Sheet {
         self.every("save_steps", "checkpoint.every_steps");
     }
 
-    /// Returns the steps from one to the next; a number below 1 is a fraction of all steps.
+    /// Translates the steps from one to the next; a number below 1 is a fraction of all steps.
     pub fn every(&mut self, theirs: &str, ours: &str) {
         match (self.number(theirs).filter(|share| *share > 0.0 && *share < 1.0), self.steps()) {
             (None, _) => self.copy(theirs, ours),

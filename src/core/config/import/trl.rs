@@ -300,12 +300,12 @@ fn data(sheet: &mut Sheet) {
     });
 }
 
-/// A data set of the hub, unless the name is that of a file.
+/// Returns a data set of the hub, unless the name is that of a file.
 fn path(name: &str) -> String {
     if hub::is_of_hub(name) { hub::path(name, &[]) } else { name.to_owned() }
 }
 
-/// The data set under `dataset_name`, with its configuration and splits, where it is one of the hub.
+/// Translates the data set under `dataset_name`, with its configuration and splits, where it is one of the hub.
 fn named_set(sheet: &mut Sheet) {
     let text = |key: &str| sheet.get(key).and_then(Value::as_str).map(str::to_owned);
     let Some(name) = text("dataset_name") else { return };

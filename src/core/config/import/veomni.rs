@@ -73,7 +73,7 @@ pub(super) fn is_config(fields: &Map<String, Value>) -> bool {
     fields.get("train").is_some_and(Value::is_object) && OWN.into_iter().any(has)
 }
 
-/// The keys of a file, dotted as on a command line, under the names that they have now.
+/// Returns the keys of a file, dotted as on a command line, under the names that they have now.
 pub(super) fn flat(fields: Map<String, Value>) -> Flags {
     let mut all = Map::new();
     flatten("", fields, &mut all);

@@ -68,7 +68,7 @@ fn model(sheet: &mut Sheet) {
     sheet.missing("the model is no composition of parts", &["model.encode_target"]);
 }
 
-/// A model without weights: a folder, or a `config.json` of any name.
+/// Translates a model without weights: a folder, or a `config.json` of any name.
 fn random(sheet: &mut Sheet, path: &str) {
     const KEY: &str = "model.config_path";
     if !path.ends_with(".json") {
@@ -85,7 +85,7 @@ fn random(sheet: &mut Sheet, path: &str) {
     }
 }
 
-/// The image tower, which has a rate of its own, and the audio tower.
+/// Translates the keys of the image tower, which has a rate of its own, and the audio tower.
 fn towers(sheet: &mut Sheet, sees: bool) {
     let has_adapters = !sheet.begin_with(LORA).is_empty();
     let keys = ["train.freeze_vit", "train.freeze_audio_tower", "train.vit_lr"];
@@ -264,7 +264,7 @@ fn sets(sheet: &mut Sheet) {
     });
 }
 
-/// The sources in a YAML of their own, with their weights.
+/// Returns the sources in a YAML of their own, with their weights.
 fn sources(path: &str) -> Result<Value, &'static str> {
     let read = files::read_text(Path::new(path)).ok().and_then(|text| yaml::read_yaml(&text).ok());
     let file = read.ok_or("it cannot be read here: name its sources in data.train, each with its weight")?;
@@ -279,7 +279,7 @@ fn sources(path: &str) -> Result<Value, &'static str> {
     Ok(read.map(|(path, weight)| json!({ "path": path, "weight": weight })).collect())
 }
 
-/// The field that samples are read from.
+/// Translates the field that samples are read from.
 fn columns(sheet: &mut Sheet, kind: &str, is_pairs: bool) {
     const KEY: &str = "data.text_keys";
     if is_pairs {

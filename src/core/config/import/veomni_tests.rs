@@ -52,7 +52,7 @@ train:
   wandb_project: p
 ";
 
-/// A config of these keys of `model`, `data` and `train`.
+/// Returns a config of these keys of `model`, `data` and `train`.
 fn of(model: &str, data: &str, train: &str) -> Imported {
     let model = format!("model: {{ model_path: org/a, {model} }}\n");
     let data = format!("data: {{ train_path: a.jsonl, {data} }}\n");

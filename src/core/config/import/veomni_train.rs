@@ -34,7 +34,7 @@ fn is_off(sheet: &Sheet, key: &str) -> bool {
     sheet.get(key) == Some(&Value::Bool(false))
 }
 
-/// The batch: packs where batches are dynamic, as they are by default, else samples.
+/// Translates the batch: packs where batches are dynamic, as they are by default, else samples.
 fn batch(sheet: &mut Sheet, devices: Option<f64>) {
     const OURS: &str = "train.global_batch_size";
     let micro = sheet.number("train.micro_batch_size").unwrap_or(1.0);
@@ -105,7 +105,7 @@ fn steps(sheet: &mut Sheet, epochs: f64) {
     sheet.missing(whole, &["train.bsz_warmup_ratio", "train.bsz_warmup_init_mbtoken"]);
 }
 
-/// The rate and its schedule.
+/// Translates the rate and its schedule.
 fn rates(sheet: &mut Sheet) {
     let key = |name: &str| format!("train.optimizer.{name}");
     // Their defaults, here and below.

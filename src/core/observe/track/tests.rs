@@ -29,7 +29,7 @@ fn open(dir: &Path, first_step: u64) -> Trackers {
     Trackers::open(&log(), &run, first_step).unwrap()
 }
 
-/// The only folder in `dir` whose name begins so.
+/// Returns the only folder in `dir` whose name begins so.
 fn only(dir: &Path, begin: &str) -> PathBuf {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let found: Vec<PathBuf> = entries

@@ -110,7 +110,7 @@ impl Board {
         }
     }
 
-    /// The newest sheet of samples, as PNG.
+    /// Returns the newest sheet of samples, as PNG.
     pub fn samples(&self) -> Option<&[u8]> {
         self.samples.as_ref().map(|(_, png)| png.as_slice())
     }
@@ -164,7 +164,7 @@ pub(super) mod tests {
         TraceSpan { activity, step, index: None, start, end }
     }
 
-    /// Two actors, three steps, the last of them skipped.
+    /// Returns two actors, three steps, the last of them skipped.
     pub fn board() -> Board {
         let actors = vec![ActorId::encoder(0), ActorId::foundation(0)];
         let info = RunInfo { name: "a \"b\"".into(), actors, num_steps: 10, ..RunInfo::default() };

@@ -25,7 +25,7 @@ impl Offset {
         self.heard = heard;
     }
 
-    /// A peer's time in seconds of our clock.
+    /// Returns a peer's time in seconds of our clock.
     pub fn seconds(self, time: u64) -> f64 {
         (time as i64 + self.least.unwrap_or(0)) as f64 / 1e9
     }

@@ -43,7 +43,7 @@ impl Board {
         json!({ "resourceMetrics": [{ "resource": self.resource(), "scopeMetrics": [{ "scope": self.scope(), "metrics": metrics }] }] })
     }
 
-    /// The spans that are kept and that `told` was not told of, the oldest first, and at most 5000; `None` where there are none.
+    /// Returns the spans that are kept and that `told` was not told of, the oldest first, and at most 5000; `None` where there are none.
     /// `zero`: the beginning of the board's clock in nanoseconds since 1970.
     pub fn otlp_traces(&self, told: &mut Told, zero: u64) -> Option<Value> {
         let mut spans = Vec::new();

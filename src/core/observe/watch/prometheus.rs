@@ -44,7 +44,7 @@ mod tests {
     const GRAFANA: &str = include_str!("../../../../dashboards/grafana.json");
     const ALERTS: &str = include_str!("../../../../dashboards/alerts.yaml");
 
-    /// A board with everything that one may have.
+    /// Returns a board with everything that one may have.
     fn full() -> Board {
         let mut board = board();
         board.take(News::Evaluated { step: 3, losses: vec![("val".into(), 0.5)] }, 3 * SECOND, 4);

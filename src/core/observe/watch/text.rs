@@ -110,7 +110,7 @@ fn counts(status: &Value, view: View) -> Vec<String> {
     ]
 }
 
-/// An actor's line, and more where its edges need them.
+/// Returns an actor's line, and more where its edges need them.
 fn actor_lines(actor: &Value, width: usize, view: View) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let ms = |key: &str| match actor["timings"][key].as_f64() {

@@ -11,7 +11,7 @@ const MAX_ROWS: usize = 40;
 const MAX_SPANS: usize = 6000;
 
 impl Board {
-    /// The last `num_steps` steps, of as many actors as fit.
+    /// Returns the last `num_steps` steps, of as many actors as fit.
     pub fn gantt(&self, num_steps: u64) -> Gantt {
         let last = self.actors.seen.values().filter_map(|seen| seen.spans.back()).map(|span| span.step).max();
         let Some(last) = last else { return Gantt::default() };
@@ -51,7 +51,7 @@ impl Board {
         gantt
     }
 
-    /// Every kept span of every actor, in the Trace Event Format: a process an actor, times in microseconds.
+    /// Returns every kept span of every actor, in the Trace Event Format: a process an actor, times in microseconds.
     pub fn chrome_trace(&self) -> Value {
         let mut events = Vec::new();
         let begin =

@@ -44,7 +44,7 @@ fn draw(pixels: &mut [[f64; 3]], center: Point, radius: f64, color: [f64; 3]) {
     }
 }
 
-/// The part of a pixel that a disc covers: from 1 to 0 over the width of a pixel.
+/// Returns the part of a pixel that a disc covers: from 1 to 0 over the width of a pixel.
 fn coverage(place: Point, center: Point, radius: f64) -> f64 {
     ((radius - distance(place, center)) * f64::from(SIDE) + 0.5).clamp(0.0, 1.0)
 }

@@ -76,7 +76,7 @@ impl Policy for Expert {
     }
 }
 
-/// The middle of all that has a pad's color.
+/// Returns the middle of all that has a pad's color.
 fn find(picture: &RgbImage, pad: usize) -> Option<Point> {
     let strength = |pixel: [f64; 3]| {
         let others = (0..3).filter(|&channel| channel != pad).map(|channel| pixel[channel]).fold(0.0, f64::max);

@@ -104,7 +104,7 @@ pub fn instruction(named: usize) -> String {
     format!("go to the {} pad", COLORS[named])
 }
 
-/// The expert's action from `agent` to a pad's center.
+/// Returns the expert's action from `agent` to a pad's center.
 pub fn toward(center: Point, agent: Point) -> [f32; 2] {
     capped([0.25 * (center[0] - agent[0]), 0.25 * (center[1] - agent[1])]).map(|value| value as f32)
 }

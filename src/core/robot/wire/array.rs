@@ -91,7 +91,7 @@ pub struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// The array of a map; `None`: the map is of another kind. NumPy's scalars are arrays without axes.
+    /// Reads the array of a map; `None`: the map is of another kind. NumPy's scalars are arrays without axes.
     ///
     /// # Errors
     /// The reason: a key is missing, a type is not taken, or the bytes are not those of type and shape.
@@ -147,7 +147,7 @@ impl<'a> Array<'a> {
     }
 }
 
-/// The map of an array of 32-bit floats, `bytes` little end first.
+/// Returns the map of an array of 32-bit floats, `bytes` little end first.
 pub fn floats<'a>(keys: Keys, dtype: &'a str, shape: &[usize], bytes: &'a [u8]) -> Value<'a> {
     let axes = shape.iter().map(|&size| Value::Int(size as i128)).collect();
     Value::Map(vec![

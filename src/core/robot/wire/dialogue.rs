@@ -74,7 +74,7 @@ impl Reply {
         Self { frame: Some(Frame::Binary(write(value))), ends: false }
     }
 
-    /// An error as openpi's server sends one: text, and the end.
+    /// Makes an error as openpi's server sends one: text, and the end.
     pub fn end(reason: &str) -> Self {
         Self { frame: Some(Frame::Text(reason.to_owned())), ends: true }
     }
@@ -103,7 +103,7 @@ impl Cached {
         self.chunk.as_ref()
     }
 
-    /// The next action, if the chunk has one among the first `num_executed`.
+    /// Returns the next action, if the chunk has one among the first `num_executed`.
     pub fn next(&mut self, num_executed: usize) -> Option<Vec<f32>> {
         let chunk = self.chunk.as_ref().filter(|chunk| self.next < num_executed.min(chunk.num_steps()))?;
         let action = chunk.step(self.next).to_vec();
@@ -117,12 +117,12 @@ pub fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// A map under texts.
+/// Returns a map under texts.
 pub fn map<'a, const N: usize>(entries: [(&'a str, Value<'a>); N]) -> Value<'a> {
     Value::Map(entries.map(|(key, value)| (Value::Text(key), value)).into())
 }
 
-/// The array of floats, as clients of all protocols know it.
+/// Returns the array of floats, as clients of all protocols know it.
 pub fn array<'a>(keys: Keys, shape: &[usize], bytes: &'a [u8]) -> Value<'a> {
     floats(keys, "<f4", shape, bytes)
 }

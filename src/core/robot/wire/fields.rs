@@ -56,7 +56,7 @@ fn collect<'a>(path: &str, value: &Value<'a>, keys: Keys, to: &mut Vec<(String, 
     Ok(())
 }
 
-/// An array, a scalar of NumPy's or a picture, if the map is one.
+/// Returns an array, a scalar of NumPy's or a picture, if the map is one.
 fn special<'a>(map: &Value<'a>, keys: Keys) -> Result<Option<Field<'a>>, String> {
     if let Some(array) = Array::of(map, keys)? {
         return Ok(Some(Field::Array(array)));

@@ -34,7 +34,7 @@ pub fn request(bytes: &[u8]) {
     }
 }
 
-/// A good message of each protocol.
+/// Returns a good message of each protocol.
 pub fn requests() -> Vec<Vec<u8>> {
     let (picture, state) = ([7u8; 4 * 4 * 3], [0.25f32, 0.5].map(f32::to_le_bytes).concat());
     let openpi = map([

@@ -89,7 +89,7 @@ impl LoongForge {
         Ok(Heard::Ask(Box::new(observation), moment))
     }
 
-    /// The next action of the chunk, or all of it; `None` where it is spent. `latency` is in milliseconds.
+    /// Returns the next action of the chunk, or all of it; `None` where it is spent. `latency` is in milliseconds.
     fn next(&mut self, latency: Option<f64>) -> Option<Reply> {
         let action = self.cached.next(self.offer.spec.num_executed)?;
         let chunk = self.cached.chunk().filter(|_| self.asked.is_chunk);

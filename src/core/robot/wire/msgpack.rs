@@ -37,7 +37,7 @@ impl<'a> Value<'a> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
 
-    /// A number of either kind.
+    /// Returns a number of either kind.
     pub fn number(&self) -> Option<f64> {
         match self {
             Self::Int(number) => Some(*number as f64),
@@ -118,7 +118,7 @@ impl<'a> Reader<'a> {
         Ok(self.take(N)?.try_into().expect("as many bytes as were taken"))
     }
 
-    /// A length of `N` bytes, big end first.
+    /// Returns a length of `N` bytes, big end first.
     fn length<const N: usize>(&mut self) -> Result<usize, String> {
         Ok(self.array::<N>()?.iter().fold(0, |length, &byte| length << 8 | usize::from(byte)))
     }
@@ -224,7 +224,7 @@ fn append(to: &mut Vec<u8>, value: &Value<'_>) {
     }
 }
 
-/// A length of two or four bytes behind its tag.
+/// Appends a length of two or four bytes behind its tag.
 fn append_length(to: &mut Vec<u8>, tags: [u8; 2], len: usize) {
     match u16::try_from(len) {
         Ok(len) => {

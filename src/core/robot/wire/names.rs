@@ -79,7 +79,7 @@ impl Names {
         Ok(Self { rules, without, prompt, spec: spec.clone() })
     }
 
-    /// The observation that a message's fields are.
+    /// Returns the observation that a message's fields are.
     ///
     /// # Errors
     /// The reason: a field that no rule knows, one that is missing or there twice, or one of another kind or size.
@@ -143,7 +143,7 @@ impl Names {
         (rule, rule.map(|rule| self.rules[rule].1.clone()).or_else(|| self.usual(path)))
     }
 
-    /// The first actions of a chunk, `[steps, width]` or one after the other.
+    /// Returns the first actions of a chunk, `[steps, width]` or one after the other.
     fn begun(&self, field: &Field<'_>) -> Result<Vec<f32>, String> {
         let (width, chunk) = (self.spec.action_width, self.spec.chunk_size);
         if !self.spec.continues_chunks {

@@ -8,7 +8,7 @@ use image::RgbImage;
 /// Bounds of a picture from a client.
 pub const LIMITS: Limits = Limits { max_side: 8192, max_pixels: 1 << 24 };
 
-/// The picture of a field. Floats are brightness from 0 to 1, ×255 and rounded down as openpi does.
+/// Returns the picture of a field. Floats are brightness from 0 to 1, ×255 and rounded down as openpi does.
 ///
 /// # Errors
 /// The reason: the field is no picture, its layout is not clear, or it is too large.

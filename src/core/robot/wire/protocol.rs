@@ -17,7 +17,7 @@ pub enum Protocol {
 impl Protocol {
     pub const NAMES: [&str; 3] = ["openpi", "vla-eval", "loongforge"];
 
-    /// The protocol of that name.
+    /// Returns the protocol of that name.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "openpi" => Some(Self::OpenPi),
@@ -27,7 +27,7 @@ impl Protocol {
         }
     }
 
-    /// The port that its clients try first.
+    /// Returns the port that its clients try first.
     pub fn port(self) -> u16 {
         match self {
             Self::OpenPi | Self::VlaEval => 8000,

@@ -19,7 +19,7 @@ fn offer(rules: &[&str], without: &[&str]) -> Arc<Offer> {
     Arc::new(Offer { spec, names })
 }
 
-/// An observation of openpi's client; `change` sees its fields.
+/// Returns an observation of openpi's client; `change` sees its fields.
 fn observation<'a>(change: impl FnOnce(&mut Vec<(Value<'a>, Value<'a>)>)) -> Vec<u8> {
     let mut entries = vec![
         (Value::Text("observation/image"), floats(Keys::Bytes, "|u1", &[2, 4, 3], &PICTURE)),
@@ -82,7 +82,7 @@ fn chunk() -> Actions {
     Actions { width: 2, values: (0..16).map(|value| value as f32).collect() }
 }
 
-/// The values of an array of 32-bit floats, and its shape.
+/// Returns the values of an array of 32-bit floats, and its shape.
 fn actions(value: &Value<'_>, keys: Keys) -> (Vec<usize>, Vec<f64>) {
     let array = super::array::Array::of(value, keys).unwrap().expect("an array");
     (array.shape.clone(), array.numbers().unwrap())
@@ -247,7 +247,7 @@ fn vla_eval_gets_an_action_an_observation_and_goes_on_after_errors() {
     assert!(matches!(dialogue.hear(&vla_eval("observation", payload, 78), 0.0), Heard::Ask(..)));
 }
 
-/// A request of LoongForge's client, which may have begun actions, and asks for a whole chunk.
+/// Returns a request of LoongForge's client, which may have begun actions, and asks for a whole chunk.
 fn request(picture: &Value<'_>, is_begun: bool, whole: bool) -> Vec<u8> {
     let mut payload = vec![
         (Value::Text("images"), Value::List(vec![picture.clone()])),

@@ -137,7 +137,7 @@ fn message(kind: &str, payload: Value<'_>, seq: i128, now: f64) -> Reply {
     ]))
 }
 
-/// An error, after which the connection goes on.
+/// Returns an error, after which the connection goes on.
 fn failed(reason: &str, seq: i128, now: f64) -> Reply {
     message("error", map([("error", Value::Text(reason))]), seq, now)
 }

@@ -137,7 +137,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// The definition: every bin is asked, the cheapest first.
+    /// Balances by the definition: every bin is asked, the cheapest first.
     fn plainly(costs: &[u64], weights: &[u64], num_bins: usize, room: Capacity) -> Option<Vec<usize>> {
         let mut order: Vec<usize> = (0..costs.len()).collect();
         order.sort_by_key(|&item| (Reverse(costs[item]), item));

@@ -6,7 +6,7 @@ use crate::message::{Pack, PackId, Purpose, SampleMeta, StepId};
 
 const POOLS: [PoolName; 2] = [PoolName::FOUNDATION_HIGH, PoolName::FOUNDATION_LOW];
 
-/// A step whose samples go to the pools of these numbers, where every pool reduced a gradient of norm 3 and a loss of 0.5.
+/// Returns a step whose samples go to the pools of these numbers, where every pool reduced a gradient of norm 3 and a loss of 0.5.
 fn decided(of_samples: &[usize], clip_grad: f64) -> InFlight {
     let pack = |(index, pool): (u32, &usize)| Pack {
         id: PackId { step: StepId(0), index },

@@ -105,7 +105,7 @@ impl Fit {
         std::array::from_fn(|i| best[i] / scale[i])
     }
 
-    /// The prior's coefficients in seconds: times the factor that explains the times best.
+    /// Returns the prior's coefficients in seconds: times the factor that explains the times best.
     fn scaled_prior(&self) -> [f64; 3] {
         let prior = self.prior.coefficients();
         let crossed: f64 = (0..3).map(|i| prior[i] * self.cross[i]).sum();

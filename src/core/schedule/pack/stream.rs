@@ -154,7 +154,7 @@ impl StreamPacker {
         }
     }
 
-    /// The fullest pack that up to `count` more samples, none longer than `longest`, make of this one.
+    /// Returns the fullest pack that up to `count` more samples, none longer than `longest`, make of this one.
     fn closest(&self, pack: &Chosen, count: usize, longest: usize) -> Chosen {
         let mut best = pack.clone();
         let room = self.limits.max_tokens - pack.load.tokens;
@@ -180,7 +180,7 @@ impl StreamPacker {
         best
     }
 
-    /// The oldest sample of that length which the pack does not have and all limits admit.
+    /// Returns the oldest sample of that length which the pack does not have and all limits admit.
     fn pick(&self, pack: &Chosen, length: usize) -> Option<Chosen> {
         let twins = self.by_length[&(length as u32)].iter();
         let free = twins.filter(|number| !pack.numbers.contains(number)).take(MAX_TWINS);
@@ -246,7 +246,7 @@ mod tests {
         )
     }
 
-    /// All packs of a stream; in between, whenever `swap` says so, the packer is replaced by one made from its state.
+    /// Returns all packs of a stream; in between, whenever `swap` says so, the packer is replaced by one made from its state.
     fn all(
         samples: &[SampleMeta],
         limits: PackLimits,

@@ -1,7 +1,7 @@
 //! Quantiles of the beta distribution.
 
-/// The `u` quantile of Beta(alpha, beta), for u in (0, 1): where the regularized incomplete beta function is `u`. Exact where
-/// one of the two is 1, else by bisection, to the last bits of a double.
+/// Returns the `u` quantile of Beta(alpha, beta), for u in (0, 1): where the regularized incomplete beta function is `u`. Exact where one
+/// of the two is 1, else by bisection, to the last bits of a double.
 pub(super) fn quantile(alpha: f64, beta: f64, u: f64) -> f64 {
     if beta == 1.0 {
         return u.powf(1.0 / alpha);
@@ -29,7 +29,7 @@ pub(super) fn cumulative(a: f64, b: f64, x: f64) -> f64 {
     }
 }
 
-/// The continued fraction, by Lentz's method.
+/// Returns the continued fraction, by Lentz's method.
 fn fraction(a: f64, b: f64, x: f64) -> f64 {
     let not_zero = |x: f64| if x.abs() < 1e-300 { 1e-300 } else { x };
     let (mut c, mut d) = (1.0, 1.0 / not_zero(1.0 - (a + b) * x / (a + 1.0)));
@@ -52,7 +52,7 @@ fn fraction(a: f64, b: f64, x: f64) -> f64 {
     found
 }
 
-/// The logarithm of the gamma function of a number above 0 (Lanczos 1964, g = 7).
+/// Returns the logarithm of the gamma function of a number above 0 (Lanczos 1964, g = 7).
 fn ln_gamma(x: f64) -> f64 {
     const TERMS: [f64; 8] = [
         676.520_368_121_885_1,

@@ -172,7 +172,7 @@ impl SigmaSpec {
 }
 
 impl Levels {
-    /// The level of an even number in (0, 1).
+    /// Returns the level of an even number in (0, 1).
     fn at(&self, u: f64) -> Sigma {
         let (from, to) = self.quantiles;
         let sigma = self.density.at((from + u * (to - from)).clamp(f64::MIN_POSITIVE, 1.0 - f64::EPSILON / 2.0));
@@ -182,14 +182,14 @@ impl Levels {
         Sigma::new(sigma as f32).clamp(low, high)
     }
 
-    /// The level of the density that became this one.
+    /// Returns the level of the density that became this one.
     fn of_density(&self, sigma: f64) -> f64 {
         let (low, high) = (self.ends.0.get(), self.ends.1.get());
         if self.is_squeezed && high > low { ((sigma - low) / (high - low)).clamp(0.0, 1.0) } else { sigma }
     }
 }
 
-/// The quantile from which on levels are at least `sigma`, or above it.
+/// Returns the quantile from which on levels are at least `sigma`, or above it.
 fn quantile_of(density: &TimeSampler, sigma: Sigma, above: bool) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..HALVINGS {

@@ -13,7 +13,7 @@ pub(super) fn quantile(p: f64) -> f64 {
     if q < 0.0 { -x } else { x }
 }
 
-/// The quotient of two polynomials of degree 7, highest power first.
+/// Returns the quotient of two polynomials of degree 7, highest power first.
 fn ratio(r: f64, above: &[f64; 8], below: &[f64; 8]) -> f64 {
     let value = |terms: &[f64; 8]| terms.iter().fold(0.0, |sum, term| sum * r + term);
     value(above) / value(below)

@@ -2,7 +2,7 @@ use super::*;
 use crate::config::Density;
 use crate::message::{Grid, SampleId, Target};
 
-/// The distribution function of the normal distribution, by Simpson's rule.
+/// Returns the distribution function of the normal distribution, by Simpson's rule.
 fn phi(x: f64) -> f64 {
     let density = |t: f64| (-0.5 * t * t).exp() / std::f64::consts::TAU.sqrt();
     let (from, steps) = (-8.0f64, 120);
@@ -26,7 +26,7 @@ fn falling(f: impl Fn(f64) -> f64, x: f64) -> f64 {
     1.0 - low
 }
 
-/// The tokens of a sample, as a row of one frame.
+/// Returns the tokens of a sample, as a row of one frame.
 fn sample(id: u64, num_tokens: u32) -> SampleMeta {
     let target = Target { grid: Grid { t: 1, h: 1, w: num_tokens }, sigma: Sigma::default() };
     SampleMeta { target: Some(target), ..SampleMeta::of_tokens(SampleId(id), num_tokens, 1) }
@@ -51,7 +51,7 @@ fn sigmas(samples: &[SampleMeta]) -> Vec<f64> {
     samples.iter().map(|sample| sample.target.unwrap().sigma.get()).collect()
 }
 
-/// The largest distance of the levels' distribution from `F`.
+/// Returns the largest distance of the levels' distribution from `F`.
 fn distance(mut levels: Vec<f64>, f: impl Fn(f64) -> f64) -> f64 {
     levels.sort_unstable_by(f64::total_cmp);
     let count = levels.len() as f64;

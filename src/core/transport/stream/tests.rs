@@ -32,7 +32,7 @@ struct Pair {
     receiving: JoinHandle<()>,
 }
 
-/// An edge of so many bytes.
+/// Makes an edge of so many bytes.
 fn pair(runtime: &Runtime, credit: usize) -> Pair {
     let (here, there) = tokio::io::duplex(1 << 12);
     let (producer, consumer) = (Mailbox::new(1, 4), Mailbox::new(1, 4));

@@ -120,7 +120,7 @@ fn always(sheet: &mut Sheet) {
     );
 }
 
-/// A path, or weights and paths in turns; prefixes of `.bin` and `.idx` files are taken as they are.
+/// Returns a path, or weights and paths in turns; prefixes of `.bin` and `.idx` files are taken as they are.
 fn files(value: &Value) -> Result<Value, &'static str> {
     let list = value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
     let text = |value: &Value| value.as_str().map(str::to_owned);

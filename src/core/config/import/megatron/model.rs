@@ -165,7 +165,7 @@ fn starts_at_random(sheet: &Sheet) -> bool {
     sheet.is("tokenizer_type", "HuggingFaceTokenizer") && !loads && (!is_there("load") || is_own)
 }
 
-/// A LLaMA or a Mixtral of the given sizes, with random weights.
+/// Makes a LLaMA or a Mixtral of the given sizes, with random weights.
 fn sizes(sheet: &mut Sheet) {
     if !is_llama(sheet) {
         let other = "only LLaMA and Mixtral models can be built from options: set model.load or model.config";
@@ -211,7 +211,7 @@ fn has_biases(sheet: &Sheet) -> bool {
     !sheet.is_true("disable_bias_linear")
 }
 
-/// The `config.json` that the options describe.
+/// Returns the `config.json` that the options describe.
 fn llama(sheet: &Sheet) -> Value {
     let number = |key: &str| sheet.number(key).map(|number| number as u64);
     let heads = number("num_attention_heads");

@@ -2,7 +2,7 @@
 
 const MAX_DEPTH: usize = 32;
 
-/// The value, with the `variables` by name; `None` where one is not known, or something else is in it.
+/// Returns the value, with the `variables` by name; `None` where one is not known, or something else is in it.
 pub(super) fn value(text: &str, variables: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
     let mut reader = Reader { rest: text, variables, depth: 0 };
     let value = reader.sum()?;

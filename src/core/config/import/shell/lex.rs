@@ -62,7 +62,7 @@ impl RawWord {
         self.0.iter().any(Part::is_quoted)
     }
 
-    /// The text, where it is nothing else and not in quotes: a keyword may be.
+    /// Returns the text, where it is nothing else and not in quotes: a keyword may be.
     pub fn plain(&self) -> Option<&str> {
         match self.0.as_slice() {
             [Part::Text { text, quoted: false }] => Some(text),
@@ -223,7 +223,7 @@ impl Lexer<'_> {
         Ok(word)
     }
 
-    /// The parts up to a character that ends them, or the end.
+    /// Returns the parts up to a character that ends them, or the end.
     fn parts(&mut self, depth: usize, ends: impl Fn(char) -> bool) -> Result<RawWord, String> {
         if depth > MAX_DEPTH {
             return Err("quotes and defaults are nested too deeply".to_owned());
@@ -355,7 +355,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// The text up to so many parentheses that close what was opened.
+    /// Returns the text up to so many parentheses that close what was opened.
     fn balanced(&mut self, closing: usize) -> Result<String, String> {
         let (start, mut open) = (self.at, closing);
         while open > 0 {

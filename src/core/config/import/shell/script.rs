@@ -246,7 +246,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A variable that a block sets which may or may not run.
+    /// Forgets a variable that a block sets which may or may not run.
     fn forget(&mut self, name: &str) {
         self.variables.0.insert(name.to_owned(), vec![Word { unknown: true, ..Word::default() }]);
     }

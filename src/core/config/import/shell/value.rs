@@ -42,7 +42,7 @@ impl Word {
 pub struct Variables(pub BTreeMap<String, Vec<Word>>);
 
 impl Variables {
-    /// The words that a raw word becomes: none, one, or more where it has unquoted expansions.
+    /// Returns the words that a raw word becomes: none, one, or more where it has unquoted expansions.
     ///
     /// # Errors
     /// It comes to more than is taken.
@@ -53,7 +53,7 @@ impl Variables {
         Ok(words)
     }
 
-    /// All of a raw word as one, as in an assignment.
+    /// Returns all of a raw word as one, as in an assignment.
     ///
     /// # Errors
     /// Fails as [`Variables::expand`] does.
@@ -107,7 +107,7 @@ impl Variables {
         Ok(words)
     }
 
-    /// A variable that is a whole number.
+    /// Returns a variable that is a whole number.
     fn number(&self, name: &str) -> Option<i64> {
         match self.0.get(name)?.as_slice() {
             [word] if word.is_said() => word.text.trim().parse().ok(),
@@ -142,7 +142,7 @@ impl Variables {
     }
 }
 
-/// The words of an unquoted value.
+/// Returns the words of an unquoted value.
 fn split(value: &Word) -> Vec<Word> {
     let mut words: Vec<Word> =
         value.text.split_whitespace().map(|text| Word { text: text.to_owned(), ..value.clone() }).collect();

@@ -128,7 +128,7 @@ impl Tracker for MlflowRun {
     }
 }
 
-/// The tables that a run has already.
+/// Returns the tables that a run has already.
 fn tables_of(folder: &Path) -> Vec<String> {
     let tag = fs::read_to_string(folder.join(TABLES)).unwrap_or_default();
     let tables: Vec<Value> = serde_json::from_str(&tag).unwrap_or_default();

@@ -89,7 +89,7 @@ impl RunMeta {
         &self.user
     }
 
-    /// The time at which the run in this folder began, in milliseconds.
+    /// Returns the time at which the run in this folder began, in milliseconds.
     pub fn begun(folder: &Path) -> Option<u64> {
         read_meta(folder)?["start_time"].as_u64()
     }
@@ -111,7 +111,7 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// The address of a folder: all but letters, digits and a few signs as `%XX`.
+/// Returns the address of a folder: all but letters, digits and a few signs as `%XX`.
 fn uri(folder: &Path) -> String {
     let mut uri = "file://".to_owned();
     for byte in folder.as_os_str().as_encoded_bytes() {

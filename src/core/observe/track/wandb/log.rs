@@ -27,7 +27,7 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// A new file.
+    /// Creates a new file.
     ///
     /// # Errors
     /// It is there already, or cannot be written.
@@ -70,7 +70,7 @@ impl LogFile {
     }
 }
 
-/// The bytes of a record that begins at `at` of the file.
+/// Returns the bytes of a record that begins at `at` of the file.
 fn framed(record: &[u8], mut at: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(record.len() + 2 * HEAD as usize);
     let (mut rest, mut is_first) = (record, true);
@@ -128,12 +128,12 @@ impl Records {
         Ok(Self { file, at: HEAD })
     }
 
-    /// The place behind the last record that was read.
+    /// Returns the place behind the last record that was read.
     pub fn end(&self) -> u64 {
         self.at
     }
 
-    /// A part of a record, its kind, and the place behind it.
+    /// Returns a part of a record, its kind, and the place behind it.
     fn part(&mut self, mut at: u64) -> Option<(u8, Vec<u8>, u64)> {
         let room = BLOCK - at % BLOCK;
         if room < HEAD {

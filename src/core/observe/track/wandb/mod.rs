@@ -283,7 +283,7 @@ fn merged(before: Option<(u64, BTreeMap<String, String>)>, items: Vec<Item>) -> 
 pub(super) mod tests {
     use super::*;
 
-    /// All steps of a file with their items.
+    /// Returns all steps of a file with their items.
     pub fn steps_in(path: &Path) -> Vec<(u64, Vec<(String, String)>)> {
         let steps = Records::open(path).unwrap().filter_map(|(_, record)| match read(&record) {
             Kind::History { step, items } => Some((step, items)),

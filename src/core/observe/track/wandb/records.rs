@@ -82,7 +82,7 @@ pub(super) fn run(of: &RunRecord<'_>, begun: SystemTime, number: u64) -> Vec<u8>
     })
 }
 
-/// All that belongs to a step.
+/// Returns all that belongs to a step.
 pub(super) fn history(step: u64, items: &[Item], number: u64) -> Vec<u8> {
     record(number, HISTORY, |history| {
         items.iter().for_each(|(key, value)| nested(history, key, value));
@@ -91,7 +91,7 @@ pub(super) fn history(step: u64, items: &[Item], number: u64) -> Vec<u8> {
     })
 }
 
-/// The values that a run is listed with.
+/// Returns the values that a run is listed with.
 pub(super) fn summary(step: u64, items: &BTreeMap<String, String>, number: u64) -> Vec<u8> {
     record(number, SUMMARY, |summary| {
         items.iter().for_each(|(key, value)| nested(summary, key, value));
