@@ -61,7 +61,7 @@ fn open(path: &Path) -> io::Result<Part> {
     Ok(Part { path: path.to_owned(), file, header: serde_json::from_slice(&header)?, bytes })
 }
 
-/// The tensors of all parts, whose bytes lie one part after the other.
+/// Returns the tensors of all parts, whose bytes lie one part after the other.
 fn header(parts: &[Part]) -> Result<Vec<u8>, String> {
     let mut all = Map::new();
     let mut start = 0;

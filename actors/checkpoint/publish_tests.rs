@@ -148,7 +148,7 @@ impl Run {
         names
     }
 
-    /// Every checkpoint that can be seen is whole; the steps of the newest.
+    /// Checks that every checkpoint that can be seen is whole, and returns the steps of the newest.
     fn newest(&self) -> Option<u64> {
         for (number, path) in published(&self.dir()).unwrap() {
             let manifest = Manifest::read(&path).unwrap();

@@ -13,7 +13,7 @@ fn publish(dir: &Path, num_steps: u64) -> PathBuf {
     publish_with_best(dir, num_steps, None)
 }
 
-/// A checkpoint that says which one is the best so far.
+/// Publishes a checkpoint that says which one is the best so far.
 fn publish_with_best(dir: &Path, num_steps: u64, best: Option<u64>) -> PathBuf {
     let to = dir.join(format!("step-{num_steps:08}"));
     fs::create_dir_all(&to).unwrap();

@@ -172,7 +172,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A number with one of these units behind it.
+/// Returns a number with one of these units behind it.
 fn quantity(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (unit, factor) = units.iter().find(|(unit, _)| text.ends_with(unit))?;
     let number: f64 = text.strip_suffix(unit)?.trim().parse().ok()?;

@@ -173,7 +173,7 @@ async fn hear_words(stream: &mut TcpStream) -> io::Result<(Option<Role>, String)
     Ok((role.parse().ok(), address.to_owned()))
 }
 
-/// The first message, as it came and as it is understood; of words that are encrypted only what came.
+/// Returns the first message, as it came and as it is understood; of words that are encrypted only what came.
 async fn hear_hello(stream: &mut TcpStream) -> io::Result<(Vec<u8>, Option<Up>)> {
     let mut said = Vec::new();
     loop {

@@ -79,7 +79,7 @@ fn number(name: &str) -> Option<u32> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// The variables that tell a child who it is. `place`: that it has in an encoder pool; others have that of their index.
+/// Returns the variables that tell a child who it is. `place`: that it has in an encoder pool; others have that of their index.
 pub(super) fn variables(actor: ActorId, place: Option<Replica>) -> [(&'static str, String); 2] {
     let place = place.map_or(actor.index, |place| place.index);
     [(INDEX, actor.index.to_string()), (PLACE, place.to_string())]

@@ -124,7 +124,7 @@ impl Children {
         Ok(children)
     }
 
-    /// A process that another scheduler has had started; of each place the last one comes last.
+    /// Takes over a process that another scheduler has had started; of each place the last one comes last.
     fn take_over(&self, started: Started) {
         let Started { number, actor, place, ended } = started;
         let mut places = self.places.borrow_mut();
@@ -178,7 +178,7 @@ impl Children {
         }
     }
 
-    /// One that the keeper has started, or is about to.
+    /// Expects one that the keeper has started, or is about to.
     fn expect(&self, number: u64, actor: ActorId) {
         let ((ended, exit), kill) = (watch::channel(None), Arc::new(Notify::new()));
         self.kept.borrow_mut().insert(number, (actor, ended));
@@ -292,7 +292,7 @@ impl Children {
         places.iter().filter(|(_, place)| place.holder.is_none()).map(|(&number, _)| number).collect()
     }
 
-    /// The place that `actor` had, if it is to be filled again.
+    /// Returns the place that `actor` had, if it is to be filled again.
     fn give_up(&self, actor: ActorId, in_order: bool) -> Option<Replica> {
         let mut places = self.places.borrow_mut();
         let (&number, place) = places.iter_mut().find(|(_, place)| place.holder == Some(actor))?;
@@ -368,7 +368,7 @@ impl Children {
         places.retain(|place, _| !dropped.contains(place));
     }
 
-    /// The first place of a pool that nobody has, or that its actor is leaving: actors take their GPUs by their places.
+    /// Returns the first place of a pool that nobody has, or that its actor is leaving: actors take their GPUs by their places.
     fn free_place(&self, pool: PoolName) -> Replica {
         let mut places = self.places.borrow_mut();
         let mut place = Replica::new(pool, 0);

@@ -272,7 +272,7 @@ async fn arrive(
     }
 }
 
-/// The next one who comes for an edge; `None` where somebody said something else.
+/// Returns the next one who comes for an edge; `None` where somebody said something else.
 async fn hear(listener: &Listener, me: ActorId) -> io::Result<Option<Came>> {
     let mut stream = listener.accept().await?;
     // Whoever was let in has said it already.

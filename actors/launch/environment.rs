@@ -229,7 +229,7 @@ impl Environment<'_> {
         self.parse(name, "a number")
     }
 
-    /// A role, or the name of one of the run's encoder pools. `LOONGFORGE_POOL` says of which pool an encoder is.
+    /// Returns a role, or the name of one of the run's encoder pools. `LOONGFORGE_POOL` says of which pool an encoder is.
     fn role(&self, name: &str, pools: &PoolSizes) -> Result<Option<WantedActor>, PlaceError> {
         let pool = self.get(name).and_then(|text| text.parse::<PoolName>().ok());
         if let Some(pool) = pool.filter(|pool| pools.encoders.iter().any(|known| known.name == *pool)) {

@@ -231,7 +231,7 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// The next order, from a scheduler that is there.
+/// Returns the next order, from a scheduler that is there.
 async fn hear(hearing: &mut Option<LinkReceiver<Order>>) -> Order {
     loop {
         match hearing {

@@ -49,7 +49,7 @@ pub fn book(root: &Path, for_it: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The sections of `docs/SUMMARY.md`, and behind them what it does not list.
+/// Returns the sections of `docs/SUMMARY.md`, and behind them what it does not list.
 fn navigation(pages: &[Page]) -> Result<Vec<Section>> {
     let summary = Path::new("docs/SUMMARY.md");
     let page = pages.iter().find(|page| page.path == summary).context("docs/SUMMARY.md")?;
@@ -93,7 +93,7 @@ fn in_book(path: &Path) -> PathBuf {
     }
 }
 
-/// The text of a page, whose links lead to pages of the book; what is not in it is named without a link.
+/// Returns the text of a page, whose links lead to pages of the book; what is not in it is named without a link.
 fn rewritten(page: &Page, listed: &BTreeSet<&Path>) -> String {
     let mut lines: Vec<String> = page.text.lines().map(str::to_owned).collect();
     let depth = in_book(&page.path).components().count() - 1;

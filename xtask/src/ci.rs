@@ -95,7 +95,7 @@ fn deny(root: &Path) -> Result<ExitCode> {
     plain(&mut check)
 }
 
-/// Two jobs against Kubernetes' schemas, which a Python package brings; where it cannot be had, that is said.
+/// Checks two jobs against Kubernetes' schemas, which a Python package brings; where it cannot be had, that is said.
 fn kubernetes(root: &Path) -> Result<ExitCode> {
     let Some(venv) = venv(root, "kubernetes", "kubernetes-validate==1.37.0")? else { return Ok(ExitCode::SUCCESS) };
     let (python, cpus, gpus) = (venv.join("bin/python"), venv.join("cpus.yaml"), venv.join("gpus.yaml"));
@@ -128,7 +128,7 @@ fn policies(root: &Path) -> Result<ExitCode> {
     plain(&mut command)
 }
 
-/// The fuzz functions on inputs mutated by a seed of the commit.
+/// Runs the fuzz functions on inputs mutated by a seed of the commit.
 fn fuzz(root: &Path) -> Result<ExitCode> {
     let seed = soak::commit_seed(root)?;
     println!("fuzzing for {FUZZ_SECONDS} s with seed {seed}");

@@ -126,7 +126,7 @@ fn platforms() -> Vec<String> {
     names.into_iter().flat_map(|name| ["--platform".to_string(), name]).collect()
 }
 
-/// The line of pip's output that says why it failed.
+/// Returns the line of pip's output that says why it failed.
 fn complaint(log: &str) -> String {
     let unreachable = log.lines().any(|line| line.contains("connection broken by"));
     let error = log.lines().rev().find_map(|line| line.trim().strip_prefix("ERROR: "));

@@ -96,7 +96,7 @@ fn make(root: &Path, profile: Profile) -> Result<()> {
 
 const FIXTURES: &str = "src/torch/tests/fixtures";
 
-/// The fixtures of one seed and of adapters: all of them would be too much to carry.
+/// Returns the fixtures of one seed and of adapters: all of them would be too much to carry.
 fn one_a_family(folder: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {

@@ -142,7 +142,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Breach>)> {
     Ok((files.len(), breaches))
 }
 
-/// A file by its path from the root and its bytes, where it is too large.
+/// Returns a file by its path from the root and its bytes, where it is too large.
 fn too_large(file: &str, bytes: u64) -> Option<Breach> {
     let what = format!("{bytes} bytes, more than {MAX_FILE_BYTES}: make the fixture smaller");
     let is_large = bytes > MAX_FILE_BYTES && !LARGE_FILES.contains(&file);
@@ -153,7 +153,7 @@ pub fn is_rust(file: &Path) -> bool {
     file.extension().is_some_and(|ext| ext == "rs")
 }
 
-/// All files in a folder, but for what is built in it.
+/// Collects all files in a folder, but for what is built in it.
 pub fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) -> Result<()> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Ok(());
@@ -216,7 +216,7 @@ fn circling(sources: &BTreeMap<String, Source>) -> Vec<Breach> {
     circles(&arrows).into_iter().map(breach).collect()
 }
 
-/// The package and the room that a file belongs to; `lib.rs`, `main.rs` and programs beside the rooms belong to none.
+/// Returns the package and the room that a file belongs to; `lib.rs`, `main.rs` and programs beside the rooms belong to none.
 fn room_of(file: &str) -> Option<(&'static Package, &str)> {
     let package = PACKAGES.iter().find(|package| file.starts_with(package.folder))?;
     let inside = &file[package.folder.len()..];

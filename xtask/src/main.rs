@@ -65,7 +65,7 @@ fn run(task: Task, root: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The repository root. Cargo says at run time where this package is, so that a moved clone works.
+/// Returns the repository root. Cargo says at run time where this package is, so that a moved clone works.
 fn root() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map(PathBuf::from)

@@ -105,7 +105,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The module that defines what `path`, written in `module` or inline modules of it, ends at; `None`: another crate.
+    /// Returns the module that defines what `path`, written in `module` or inline modules of it, ends at; `None`: another crate.
     fn resolve(&self, module: &Name, path: &Path, hops: usize) -> Option<Name> {
         let first = path.names.first()?.as_str();
         match first {
@@ -140,7 +140,7 @@ impl<'a> Tree<'a> {
         self.modules.contains_key(&child).then_some(child)
     }
 
-    /// The module that defines what `module` imports as `name`.
+    /// Returns the module that defines what `module` imports as `name`.
     fn imported(&self, module: &Name, name: &str, hops: usize) -> Option<Name> {
         if hops == MAX_HOPS {
             return None;

@@ -23,7 +23,7 @@ pub struct Link {
     pub target: String,
 }
 
-/// All pages: those at the root and everything in `docs`.
+/// Returns all pages: those at the root and everything in `docs`.
 pub fn pages(root: &Path) -> Result<Vec<Page>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(root)? {
@@ -45,7 +45,7 @@ pub fn pages(root: &Path) -> Result<Vec<Page>> {
     paths.into_iter().map(page).collect()
 }
 
-/// The lines of a page outside of fenced blocks, counted from 1.
+/// Returns the lines of a page outside of fenced blocks, counted from 1.
 pub fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     (1..).zip(text.lines()).filter(move |(_, line)| {
@@ -55,7 +55,7 @@ pub fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The links of a page that do not lead out of the repository.
+/// Returns the links of a page that do not lead out of the repository.
 pub fn links(text: &str) -> Vec<Link> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
@@ -77,7 +77,7 @@ pub fn links(text: &str) -> Vec<Link> {
     found
 }
 
-/// The bracket that the text of a link begins with.
+/// Returns the bracket that the text of a link begins with.
 fn opening(text: &str) -> Option<usize> {
     let mut depth = 0;
     for (at, c) in text.char_indices().rev() {
@@ -101,7 +101,7 @@ fn without_code(line: &str) -> String {
     line.chars().map(blank).collect()
 }
 
-/// The place that a link of `page` leads to, relative to the root, and its anchor.
+/// Returns the place that a link of `page` leads to, relative to the root, and its anchor.
 pub fn place(page: &Path, target: &str) -> (PathBuf, Option<String>) {
     let (path, anchor) = match target.split_once('#') {
         Some((path, anchor)) => (path, Some(anchor.to_owned())),
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// The anchors of a page's headings.
+    /// Returns the anchors of a page's headings.
     fn anchors(text: &str) -> Vec<String> {
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         let headings = prose(text).filter(|(_, line)| line.starts_with('#'));
@@ -150,7 +150,7 @@ mod tests {
         kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
     }
 
-    /// Every link that leads nowhere, a line each.
+    /// Returns every link that leads nowhere, a line each.
     fn broken(root: &Path) -> Result<(usize, Vec<String>)> {
         let (pages, mut count, mut broken) = (pages(root)?, 0, Vec::new());
         let by_path: BTreeMap<&Path, &Page> = pages.iter().map(|page| (page.path.as_path(), page)).collect();

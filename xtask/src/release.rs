@@ -66,7 +66,7 @@ fn checksums(folder: &Path, command: &str) -> Result<()> {
     }
 }
 
-/// Every crate that is linked, with its license.
+/// Lists every crate that is linked, with its license.
 fn crates(root: &Path) -> Result<String> {
     let mut tree = cargo(root);
     tree.args(["tree", "--offline", "--package", "loongforge", "--edges", "normal", "--prefix", "none"]);

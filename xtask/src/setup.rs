@@ -148,7 +148,7 @@ fn publish(tree: &Path, home: &Path, scratch: &Path) -> Result<()> {
     stamp::write(home, LAYOUT, &STAMPED).context("the unpacked libtorch is not complete")
 }
 
-/// One set-up at a time; the operating system releases the lock of a process that dies.
+/// Allows one set-up at a time; the operating system releases the lock of a process that dies.
 fn lock(home: &Path) -> Result<File> {
     let file = File::create(home.join("lock"))?;
     match file.try_lock() {

@@ -97,7 +97,7 @@ const IN_CI: [&str; 7] =
 /// It comes last, and is run whatever the others took.
 const BENCHES: &str = "benches";
 
-/// One cell of each soak of [`IN_CI`], chosen by the commit's id, within [`SLICES_BUDGET`].
+/// Runs one cell of each soak of [`IN_CI`], chosen by the commit's id, within [`SLICES_BUDGET`].
 pub fn slices(root: &Path) -> Result<ExitCode> {
     let begun = Instant::now();
     let (last, first): (Vec<String>, Vec<String>) = names(root)?.into_keys().partition(|name| name == BENCHES);
@@ -118,7 +118,7 @@ pub fn slices(root: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The soak's test in the binary that has it: each that is started loads libtorch.
+/// Returns the soak's test in the binary that has it: each that is started loads libtorch.
 fn test(root: &Path, name: &str, binary: &Binary) -> Command {
     let mut command = cargo(root);
     // All packages, so that features and with them every build are those of `cargo xtask test`.
@@ -146,7 +146,7 @@ fn heading(root: &Path, name: &str) -> Result<String> {
     ))
 }
 
-/// The first 16 hexadecimal digits of the commit's id.
+/// Returns the first 16 hexadecimal digits of the commit's id.
 pub fn commit_seed(root: &Path) -> Result<String> {
     let output = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output().context("git")?;
     let id = String::from_utf8_lossy(&output.stdout);
@@ -161,7 +161,7 @@ enum Binary {
     Test(String),
 }
 
-/// The `NAME`s of all functions `soak_NAME` in tests, and where each is.
+/// Returns the `NAME`s of all functions `soak_NAME` in tests, and where each is.
 fn names(root: &Path) -> Result<BTreeMap<String, Binary>> {
     let mut names = BTreeMap::new();
     for folder in ["src", "actors", "tests"] {

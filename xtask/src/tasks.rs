@@ -141,7 +141,7 @@ pub fn build_test(root: &Path, name: &str) -> Result<PathBuf> {
     paths.filter(is_it).last().map(PathBuf::from).with_context(|| format!("cargo names no binary of {name}"))
 }
 
-/// The arguments of a build that decodes AV1 by assembly, where nasm is there for it; says once that it is not.
+/// Returns the arguments of a build that decodes AV1 by assembly, where nasm is there for it; says once that it is not.
 fn av1() -> &'static [&'static str] {
     static ARGS: LazyLock<&[&str]> = LazyLock::new(|| {
         if tools::find("nasm").is_some() {

@@ -28,7 +28,7 @@ pub fn require_compilers() -> Result<()> {
     Ok(())
 }
 
-/// The Python 3 interpreter that has pip: `PYTHON` if set, else `python3`.
+/// Returns the Python 3 interpreter that has pip: `PYTHON` if set, else `python3`.
 pub fn require_python() -> Result<PathBuf> {
     let chosen = std::env::var("PYTHON").ok().filter(|python| !python.is_empty());
     let name = chosen.as_deref().unwrap_or("python3");

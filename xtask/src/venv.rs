@@ -11,8 +11,8 @@ use crate::tasks::run;
 /// The file of an environment that is written last, with its packages.
 const COMPLETE: &str = "complete";
 
-/// A virtual environment of Python with packages, lines of a requirements file; `None`, and a line that says so, where it
-/// cannot be had.
+/// Makes a virtual environment of Python with packages, lines of a requirements file; `None`, and a line that says so, where it cannot be
+/// had.
 pub fn venv(root: &Path, name: &str, packages: &str) -> Result<Option<PathBuf>> {
     let venv = root.join("target").join(name);
     if is_complete(&venv, packages) {

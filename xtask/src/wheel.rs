@@ -34,7 +34,7 @@ pub fn wheel(root: &Path, profile: Profile) -> Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
 }
 
-/// The wheel in an empty environment, where it trains two steps on the libtorch that set-up fetched.
+/// Tries the wheel in an empty environment, where it trains two steps on the libtorch that set-up fetched.
 pub fn try_wheel(root: &Path, profile: Profile) -> Result<ExitCode> {
     let wheel = wheel(root, profile)?;
     let venv = root.join("target/wheel/venv");

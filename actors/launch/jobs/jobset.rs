@@ -214,7 +214,7 @@ fn resources(job: &JobSpec, pool: &Pool, gpus: u32) -> Value {
     resources
 }
 
-/// A quantity of bytes as Kubernetes writes it.
+/// Returns a quantity of bytes as Kubernetes writes it.
 fn bytes(bytes: u64) -> String {
     match bytes % (1 << 20) {
         0 => format!("{}Mi", bytes >> 20),

@@ -242,7 +242,7 @@ async fn welcome(members: &mut BTreeMap<ActorId, Member>, roster: &Roster) {
 
 #[cfg(test)]
 impl Roster {
-    /// A roster of one actor of each role, of whom nobody has come yet.
+    /// Returns a roster of one actor of each role, of whom nobody has come yet.
     pub fn of_three() -> Self {
         Self {
             address: "here".into(),

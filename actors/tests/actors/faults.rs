@@ -25,7 +25,7 @@ const POOL: &str = "LOONGFORGE_TEST_POOL";
 const FROZEN: &str = "LOONGFORGE_TEST_FROZEN";
 const ROUTED: &str = "LOONGFORGE_TEST_ROUTED";
 
-/// The process of one actor; nothing when run as a test.
+/// Runs the process of one actor; nothing when run as a test.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };

@@ -59,12 +59,12 @@ fn make(it: Assignment) -> EngineFactory {
     Box::new(move || Ok(engine(it.me, it.pools.data, &script)))
 }
 
-/// The step from which the child of a test goes on.
+/// Returns the step from which the child of a test goes on.
 fn first_step() -> u64 {
     std::env::var(FIRST_STEP).map_or(0, |step| step.parse().unwrap())
 }
 
-/// The process of one actor, or of the scheduler; nothing when run as a test.
+/// Runs the process of one actor, or of the scheduler; nothing when run as a test.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };

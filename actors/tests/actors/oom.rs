@@ -35,7 +35,7 @@ fn make(script: Script) -> impl Fn(Assignment) -> EngineFactory {
     }
 }
 
-/// The process of one actor; nothing when run as a test.
+/// Runs the process of one actor; nothing when run as a test.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };

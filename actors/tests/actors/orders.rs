@@ -24,7 +24,7 @@ thread_local! {
     static REFERENCES: RefCell<BTreeMap<String, Log>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// The order-free reference: one encoder, one order.
+/// Runs the order-free reference: one encoder, one order.
 fn reference(pools: &PoolSizes, script: &Script) -> Log {
     reference_of(spec(pools, STEPS), script)
 }

@@ -62,7 +62,7 @@ fn factory(assignment: Assignment, fault: String) -> EngineFactory {
     })
 }
 
-/// The process of one actor; nothing when run as a test.
+/// Runs the process of one actor; nothing when run as a test.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };

@@ -279,7 +279,7 @@ fn the_place_of_one_whose_connection_breaks_is_free_again() {
     sim.run().unwrap();
 }
 
-/// Both ways and one way, for longer than a connection is kept in silence and shorter than an actor is missed.
+/// The partitions are both ways and one way, for longer than a connection is kept in silence and shorter than an actor is missed.
 #[test]
 fn partitions_heal_and_the_same_steps_go_on() {
     for (seed, who) in ["foundation", "encoder-a", "data", "encoder-b"].into_iter().cycle().take(12).enumerate() {

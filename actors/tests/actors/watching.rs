@@ -42,7 +42,7 @@ fn wait_for(target: &Target, done: u64) -> serde_json::Value {
     }
 }
 
-/// A collector that answers each body with `status`, and tells of it.
+/// Returns a collector that answers each body with `status`, and tells of it.
 fn collector(status: &'static str) -> (Address, flume::Receiver<(String, serde_json::Value)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string().parse().unwrap();

@@ -24,7 +24,7 @@ pub fn is_bad(position: u64) -> bool {
     mix(position, 1).is_multiple_of(9)
 }
 
-/// The sample at a position; about a third have no images.
+/// Returns the sample at a position; about a third have no images.
 pub fn sample(position: u64, num_data: u32) -> SampleMeta {
     sample_of(position, num_data, &Script::default())
 }

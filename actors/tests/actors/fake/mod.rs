@@ -162,7 +162,7 @@ fn encoders(pools: &PoolSizes) -> Vec<EncoderPlanSpec> {
     }
 }
 
-/// Two foundation pools of so many actors, a trained encoder pool, and a frozen one that delivers a column.
+/// Returns two foundation pools of so many actors, a trained encoder pool, and a frozen one that delivers a column.
 pub fn routed(high: u32, low: u32) -> PoolSizes {
     let size = |name: &str, actors| PoolSize { name: name.parse().expect("a pool's name"), actors };
     PoolSizes {
@@ -172,7 +172,7 @@ pub fn routed(high: u32, low: u32) -> PoolSizes {
     }
 }
 
-/// The rules of the encoder pools of [`routed`].
+/// Returns the rules of the encoder pools of [`routed`].
 pub fn routed_rules(pools: &PoolSizes) -> Vec<EncoderPoolSpec> {
     let script = Script::routed();
     let rule = |pool: &PoolSize| EncoderPoolSpec {
@@ -186,7 +186,7 @@ pub fn routed_rules(pools: &PoolSizes) -> Vec<EncoderPoolSpec> {
 }
 
 impl Script {
-    /// The engines of the pools of [`routed`].
+    /// Returns the engines of the pools of [`routed`].
     pub fn routed() -> Self {
         let frozen_pools = vec!["reference".parse().expect("a pool's name")];
         Self { routes: 2, scored: true, frozen_pools, ..Self::default() }
@@ -198,7 +198,7 @@ impl Script {
     }
 }
 
-/// The same for all encoder pools.
+/// Returns the same for all encoder pools.
 pub fn rules(pools: &PoolSizes, elastic: bool, trained: bool) -> Vec<EncoderPoolSpec> {
     pools
         .encoders
@@ -207,7 +207,7 @@ pub fn rules(pools: &PoolSizes, elastic: bool, trained: bool) -> Vec<EncoderPool
         .collect()
 }
 
-/// The engine of `me`.
+/// Returns the engine of `me`.
 pub fn engine(me: ActorId, num_data: u32, script: &Script) -> Box<dyn Engine> {
     let script = script.clone();
     match me.role {
@@ -244,12 +244,12 @@ pub fn seconds(num_tokens: f64) -> f64 {
     3e-6 * num_tokens * num_tokens + 2e-5 * num_tokens
 }
 
-/// A mixing of two numbers.
+/// Mixes two numbers.
 pub fn mix(a: u64, b: u64) -> u64 {
     rng::mix(a.rotate_left(23) ^ b.wrapping_add(rng::STEP))
 }
 
-/// All bytes of a parcel as one number.
+/// Returns all bytes of a parcel as one number.
 pub fn digest(parcel: &Parcel) -> u64 {
     parcel.tensors.iter().fold(7, |sum, tensor| {
         let mut bytes = vec![0; tensor.meta().num_bytes()];
@@ -267,7 +267,7 @@ fn copies(parcel: &Parcel) -> Vec<HostTensor> {
     parcel.tensors.iter().map(|tensor| copy(&**tensor)).collect()
 }
 
-/// The parcel without the memory and credit of its edge.
+/// Returns the parcel without the memory and credit of its edge.
 fn take_out(parcel: Parcel) -> Parcel {
     let tensors = copies(&parcel).into_iter().map(|tensor| Box::new(tensor) as Box<dyn Buffer>);
     Parcel::new(parcel.header, tensors.collect())
