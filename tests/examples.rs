@@ -36,7 +36,7 @@ fn run(name: &str) -> String {
     text(&output.stdout)
 }
 
-/// The last number of every line.
+/// Returns the last number of every line.
 fn numbers(printed: &str) -> Vec<f64> {
     let last = |line: &str| line.split_whitespace().last().unwrap().parse().unwrap();
     printed.lines().map(last).collect()
@@ -56,14 +56,14 @@ fn a_custom_encoder_learns() {
     assert!(errors[19] < 0.1 * errors[0], "{errors:?}");
 }
 
-/// The loss of every step as it was written: shortest decimals that read back to the same bits.
+/// Returns the loss of every step as it was written: shortest decimals that read back to the same bits.
 fn losses(run: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let loss = |line: &str| line.split("\"loss\":").nth(1).unwrap().split(',').next().unwrap().to_owned();
     text.lines().map(loss).collect()
 }
 
-/// A folder with the example's config, as the example's first lines say it.
+/// Returns a folder with the example's config, as the example's first lines say it.
 fn folder(config: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

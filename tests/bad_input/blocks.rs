@@ -80,7 +80,7 @@ impl Block {
         format!("{}:{}", self.file.display(), self.line)
     }
 
-    /// The lines that are commands, joined where they go on.
+    /// Returns the lines that are commands, joined where they go on.
     fn commands(&self) -> Vec<String> {
         let joined = self.text.replace("\\\n", " ");
         let is_session = self.language == "console";
@@ -92,7 +92,7 @@ impl Block {
         joined.lines().filter_map(command).filter(|line| !line.trim().is_empty()).collect()
     }
 
-    /// The arguments of each call of the program.
+    /// Returns the arguments of each call of the program.
     fn calls(&self) -> Vec<Vec<String>> {
         let mut calls = Vec::new();
         for command in self.commands() {
@@ -240,7 +240,7 @@ fn holds(block: &Block, fixture: &Fixture) -> (String, usize) {
     (what, options)
 }
 
-/// The commands of blocks, as one script without those that build or never end.
+/// Returns the commands of blocks, as one script without those that build or never end.
 fn script(blocks: &[Block]) -> String {
     let is_run = |line: &String| !["cargo xtask", "loongforge serve"].iter().any(|begin| line.starts_with(begin));
     let plain = |line: String| line.replace('…', "").replace("cargo run --example three_pools --", "three_pools");

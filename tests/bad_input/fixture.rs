@@ -130,7 +130,7 @@ security: { sandbox: 'off' }
         }
     }
 
-    /// Every file below a folder with its contents; sockets have none.
+    /// Returns every file below a folder with its contents; sockets have none.
     pub fn contents(&self, folder: &str) -> BTreeMap<PathBuf, Vec<u8>> {
         let (mut found, mut folders) = (BTreeMap::new(), vec![self.path(folder)]);
         while let Some(folder) = folders.pop() {

@@ -33,7 +33,7 @@ fn serve(shelf: LayerCache) -> (String, Arc<LayerCache>) {
     (format!("http://{address}"), shelf)
 }
 
-/// One request; `None` where the connection ends.
+/// Answers one request; `None` where the connection ends.
 fn answer(stream: &TcpStream, shelf: &LayerCache) -> Option<()> {
     let mut lines = BufReader::new(stream).lines();
     let request = lines.next()?.ok()?;
@@ -78,7 +78,7 @@ fn answer(stream: &TcpStream, shelf: &LayerCache) -> Option<()> {
     respond("206 Partial Content", &headers, &contents[start.min(end)..end])
 }
 
-/// A trained model's files, and some that must not be fetched.
+/// Returns a trained model's files, and some that must not be fetched.
 fn shelf(fixture: &Fixture) -> LayerCache {
     let mut files = BTreeMap::new();
     for (path, contents) in fixture.contents(CHECKPOINT) {
@@ -185,7 +185,7 @@ fn what_the_hub_refuses_or_gets_wrong_is_named() {
     assert!(!Path::new(&fixture.path("escaped")).exists());
 }
 
-/// A data set of two configurations, one of them in two files.
+/// Returns a data set of two configurations, one of them in two files.
 fn talks() -> LayerCache {
     let line = |answer: &str| {
         let turns = [("user", "What?"), ("assistant", answer)];

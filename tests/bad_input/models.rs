@@ -8,7 +8,7 @@ const FOUNDATION: &str = "model-00002-of-00002.safetensors";
 /// A run that loads the weights of the folder `broken`.
 const LOAD: [&str; 5] = ["run", "run.yaml", "model.load=broken", "model.weights=load", "run.dir=other"];
 
-/// A trained model's copy in `broken`.
+/// Returns a trained model's copy in `broken`.
 fn broken() -> Fixture {
     let fixture = Fixture::trained();
     fixture.copy(CHECKPOINT, "broken");

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A copy of a trained fixture: training takes longer than copying.
+/// Returns a copy of a trained fixture: training takes longer than copying.
 fn copied(trained: &Fixture) -> Fixture {
     let fixture = Fixture::empty();
     let copied = Command::new("cp").arg("-a").arg(trained.path(".")).arg(fixture.path(".")).status().unwrap();

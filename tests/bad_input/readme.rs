@@ -8,14 +8,14 @@ const README: &str = include_str!("../../README.md");
 /// The model that the README's config loads, and the commit that stands in the cache.
 const MODEL: (&str, &str) = ("models--Qwen--Qwen3-0.6B", "0123456789abcdef0123456789abcdef01234567");
 
-/// The fenced block of `language` after `heading`.
+/// Returns the fenced block of `language` after `heading`.
 fn block(heading: &str, language: &str) -> &'static str {
     let after = README.split_once(heading).unwrap_or_else(|| panic!("the README has no {heading}")).1;
     let begin = after.split_once(&format!("```{language}\n")).unwrap_or_else(|| panic!("no {language} block")).1;
     begin.split_once("```").unwrap().0
 }
 
-/// The words of a line as a shell reads them, without its comment.
+/// Returns the words of a line as a shell reads them, without its comment.
 pub fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted, mut is_word) = (Vec::new(), String::new(), false, false);
     for c in line.chars() {

@@ -10,7 +10,7 @@ use std::io::Cursor;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 
-/// A PNG whose header claims another size.
+/// Returns a PNG whose header claims another size.
 fn png(width: u32, height: u32) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());
     GrayImage::new(16, 16).write_to(&mut bytes, ImageFormat::Png).unwrap();

@@ -36,7 +36,7 @@ impl Frozen {
         frozen
     }
 
-    /// The process that has stopped: this one or a child of it.
+    /// Returns the process that has stopped: this one or a child of it.
     fn stopped(&self) -> Option<u32> {
         let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
         let children = read(format!("/proc/{0}/task/{0}/children", self.0.id()));
@@ -54,7 +54,7 @@ impl Frozen {
     }
 }
 
-/// The folder's files when the first run's other processes wait for the one that has stopped.
+/// Returns the folder's files when the first run's other processes wait for the one that has stopped.
 fn at_rest(fixture: &Fixture) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut before = fixture.contents("run");
     loop {

@@ -119,7 +119,7 @@ fn cargo_bench(words: &str) -> Command {
     cargo
 }
 
-/// The program of a benchmark, which is built where it is not there.
+/// Returns the program of a benchmark, which is built where it is not there.
 fn built(bench: &str) -> PathBuf {
     let output = cargo_bench(bench).args(["--no-run", "--message-format=json"]).output().unwrap();
     let lines = String::from_utf8(output.stdout).unwrap();
@@ -130,7 +130,7 @@ fn built(bench: &str) -> PathBuf {
     messages.filter_map(of_bench).next_back().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// The command of a script, or what the Python lacks.
+/// Returns the command of a script, or what the Python lacks.
 fn python(modules: &str, words: &str) -> Result<Command, String> {
     let python = std::env::var_os("LOONGFORGE_PEERS_PYTHON").ok_or("LOONGFORGE_PEERS_PYTHON names no Python")?;
     let can_import = |module: &&str| {
@@ -153,7 +153,7 @@ fn python(modules: &str, words: &str) -> Result<Command, String> {
     Ok(command)
 }
 
-/// The commands of the page: what is indented or between backticks and begins as commands do.
+/// Returns the commands of the page: what is indented or between backticks and begins as commands do.
 fn commands(page: &str) -> Vec<&str> {
     let begins = |text: &&str| {
         let programs = ["cargo bench ", "cargo build ", "cargo xtask ", "PYTHON ", "python3 ", "loongforge "];

@@ -42,7 +42,7 @@ fn scripts() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients")
 }
 
-/// A Python that has the clients: `LOONGFORGE_CLIENT_PYTHON`. It runs in the folder of the scripts, so it must be absolute.
+/// Returns a Python that has the clients: `LOONGFORGE_CLIENT_PYTHON`. It runs in the folder of the scripts, so it must be absolute.
 fn python() -> Option<std::path::PathBuf> {
     let python = std::env::var_os("LOONGFORGE_CLIENT_PYTHON").map(std::path::PathBuf::from);
     if python.is_none() {
@@ -97,7 +97,7 @@ fn unmodified_clients_play_what_a_script_recorded() {
     assert!(served >= 10 && expert == 20 && random <= 2 && blanked < served, "{served} {blanked} {expert} {random}");
 }
 
-/// An X-VLA of Pads: the fixture's, with the task's tokens and camera.
+/// Returns an X-VLA of Pads: the fixture's, with the task's tokens and camera.
 fn made_xvla() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     compose_pads(&dir.path().join("data"), &PadsSet { seed: 1, num_episodes: 6 }).unwrap();

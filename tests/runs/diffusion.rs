@@ -60,7 +60,7 @@ impl Captioned {
         run_in(self.dir.path(), to, own, from)
     }
 
-    /// Every file of the last checkpoint with its hash; a file of the optimizer's state has the name of its pool.
+    /// Returns every file of the last checkpoint with its hash; a file of the optimizer's state has the name of its pool.
     pub fn weights(&self, run: &str) -> Vec<(String, String)> {
         let file = |(name, hash): (String, String)| match name.starts_with("optimizer-") {
             true => ("optimizer".to_owned(), hash),

@@ -112,7 +112,7 @@ fn averages_are_evaluated_and_change_no_bit_of_training() {
     assert!(average > last + 1e-3, "{average} of averages, {last} of weights");
 }
 
-/// The same continuations whoever computed them, before rounding has grown in the weights.
+/// Checks that the continuations are the same, whoever computed them, before rounding has grown in the weights.
 fn assert_same_answers(own: &[&str], found: &[EvaluationSummary], expected: &[EvaluationSummary]) {
     let [found, expected] = [found, expected].map(|all| {
         let mut outputs = all[0].sets[0].found.outputs.clone();

@@ -62,7 +62,7 @@ fn one_and_two(fixture: &Fixture, overrides: &[&str]) -> [Trained; 2] {
     })
 }
 
-/// The part of the assignments that differ.
+/// Returns the part of the assignments that differ.
 fn moved(left: &[ExpertLoads], right: &[ExpertLoads]) -> f64 {
     assert_eq!(left.len(), right.len());
     let (mut moved, mut all) = (0, 0);

@@ -17,7 +17,7 @@ const FIRST_TOKEN: usize = 264;
 const ADDED: [&str; 8] = ["<s>", "<pad>", "</s>", "<image>", "<loc_0>", "<loc_1>", "<loc_2>", "<loc_3>"];
 const OVERRIDES: [&str; 3] = ["train.steps=8", "train.lr=5e-3", "run.deterministic=true"];
 
-/// A tiny Florence-2 whose answers to pictures end with a place.
+/// Returns a tiny Florence-2 whose answers to pictures end with a place.
 fn florence() -> Fixture {
     let fixture = Fixture::new(Pictures::Some);
     let model = fixture.path().join("model");
@@ -88,7 +88,7 @@ fn answers_are_learned_the_same_with_any_number_of_encoders_and_after_a_resume()
     assert_eq!(one[4..], losses("resumed", &["pools.encoder.replicas=2"], Some("one")));
 }
 
-/// The committed config on a little of its data.
+/// The test runs the committed config on a little of its data.
 #[test]
 fn the_sample_config_learns() {
     let dir = tempfile::tempdir().unwrap();

@@ -32,7 +32,7 @@ fn refusal(root: &Path, own: &[&str]) -> String {
     checked.err().unwrap_or_default()
 }
 
-/// The least budgets for weights: every layer that may lies on the host.
+/// Returns the least budgets for weights: every layer that may lies on the host.
 fn least_budgets(root: &Path, own: &[&str]) -> Vec<String> {
     let mut least = [("foundation", 1), ("encoder", 1)];
     loop {
@@ -47,12 +47,12 @@ fn least_budgets(root: &Path, own: &[&str]) -> Vec<String> {
     }
 }
 
-/// These overrides with the least budgets.
+/// Returns these overrides with the least budgets.
 fn with_budgets<'a>(own: &[&'a str], budgets: &'a [String]) -> Vec<&'a str> {
     own.iter().copied().chain(budgets.iter().map(String::as_str)).collect()
 }
 
-/// A model with weights: what a short run has left.
+/// Returns a model with weights: what a short run has left.
 fn with_weights() -> Fixture {
     let fixture = Fixture::new(Pictures::Some);
     let to = format!("checkpoint.dir={}", fixture.path().join("base").display());
@@ -249,7 +249,7 @@ fn a_run_that_was_stopped_goes_on_with_the_same_bits() {
     }
 }
 
-/// Both parts of a model in this precision.
+/// Returns both parts of a model in this precision.
 fn held_in(precision: &str) -> [String; 2] {
     ["foundation", "image_encoder"].map(|part| format!("model.{part}.frozen_precision={precision}"))
 }

@@ -29,7 +29,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// The same command on one of them.
+    /// Runs the same command on one of them.
     fn on(&self, host: usize, command: &Command) -> Command {
         let mut inside = Command::new("ip");
         inside.args(["netns", "exec", &self.0[host]]).arg(command.get_program()).args(command.get_args());

@@ -42,7 +42,7 @@ fn start(fixture: &Fixture, processes: bool) -> Child {
     command.env("OMP_NUM_THREADS", "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap()
 }
 
-/// A process, its children, and theirs.
+/// Returns a process, its children, and theirs.
 fn family(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());

@@ -38,7 +38,7 @@ fn texts_pictures_and_videos_share_a_batch() {
     assert_eq!(loss_bits(&single), loss_bits(&pools));
 }
 
-/// The fixture's model without its eyes.
+/// Replaces the fixture's model by its language model alone.
 fn blind(fixture: &Fixture) {
     let path = fixture.path().join("model/config.json");
     let json: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();

@@ -19,7 +19,7 @@ fn assert_close(layout: &[&str], found: &[StepSummary], expected: &[StepSummary]
     }
 }
 
-/// Each of these layouts against one actor.
+/// Compares each of these layouts with one actor.
 pub fn compare(fixture: &Fixture, common: &[&str], layouts: &[&[&str]]) {
     let one = fixture.run(&[&["train.steps=6"], common].concat(), None);
     assert!(one[5].loss < one[0].loss, "{one:?}");

@@ -15,7 +15,7 @@ fn run(fixture: &Fixture, name: &str, faults: &str) -> (Output, String) {
     (output, text)
 }
 
-/// Every tensor of the newest checkpoint.
+/// Checks that every tensor of the newest checkpoint is finite.
 fn assert_finite(fixture: &Fixture, name: &str) {
     let folder = latest(&fixture.path().join(name).join("checkpoints")).unwrap().unwrap();
     let mut num_tensors = 0;

@@ -70,7 +70,7 @@ impl Recipe {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// The steps and losses of each stage.
+    /// Returns the steps and losses of each stage.
     fn losses(&self) -> Vec<Vec<(u64, f64)>> {
         let of_stage = |stage: &str| {
             let text = fs::read_to_string(self.path(&format!("onevision-{stage}/metrics.jsonl"))).unwrap();

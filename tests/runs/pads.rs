@@ -192,7 +192,7 @@ fn rate(successes: usize, judged: &Judged) -> f64 {
     successes as f64 / judged.plain.num_layouts as f64
 }
 
-/// Three seeds, 400 layouts each; `--slice 1` takes one of them.
+/// The soak runs three seeds, 400 layouts each; `--slice 1` takes one of them.
 #[test]
 #[ignore = "soak"]
 fn soak_pads() {

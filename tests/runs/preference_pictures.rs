@@ -62,7 +62,7 @@ fn run_case(root: &Path, to: &str, case: &str, more: &[&str], from: Option<&str>
     run_in(root, to, &own.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>(), from)
 }
 
-/// The tensors of a checkpoint, by name.
+/// Returns the tensors of a checkpoint, by name.
 fn weights(checkpoint: &Path) -> BTreeMap<String, Tensor> {
     let files = fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
     let is_model = |path: &PathBuf| {

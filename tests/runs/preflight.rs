@@ -68,7 +68,7 @@ struct Case {
     overrides: Vec<&'static str>,
 }
 
-/// The language models of the parity fixtures of one seed, with a vocabulary for the fixture's tokenizer.
+/// Returns the language models of the parity fixtures of one seed, with a vocabulary for the fixture's tokenizer.
 fn families() -> Vec<(String, Option<Value>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures");
     let mut found = vec![("qwen3_vl-with-pictures".to_owned(), None)];
@@ -132,7 +132,7 @@ fn compose(fixture: &Fixture, case: &Case) -> Result<Composition, String> {
 
 const ASKED: Asked = Asked { device: true, weights: true, alone: true };
 
-/// The reason for which a case is refused.
+/// Returns the reason for which a case is refused.
 fn refusal(fixture: &Fixture, case: &Case) -> Option<String> {
     let asked = compose(fixture, case).and_then(|run| run.preflight(ASKED).map_err(|error| error.to_string()));
     asked.err().inspect(|reason| assert!(!reason.is_empty()))
@@ -155,7 +155,7 @@ fn holds(case: &Case) -> Result<Cell, String> {
     }
 }
 
-/// The exit code of `program` on a case, and its error or else its last line.
+/// Returns the exit code of `program` on a case, and its error or else its last line.
 fn said(program: &Path, command: &str, fixture: &Fixture, case: &Case) -> (Option<i32>, String) {
     let mut child = Command::new(program);
     child.arg(command).arg(fixture.config_file()).args(overrides(case)).env("OMP_NUM_THREADS", "1");

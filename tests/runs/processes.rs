@@ -28,7 +28,7 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Every step's loss as it was written: shortest decimals that read back to the same bits.
+/// Returns every step's loss as it was written: shortest decimals that read back to the same bits.
 pub fn losses(fixture: &Fixture, name: &str) -> Vec<String> {
     let text = std::fs::read_to_string(fixture.path().join(name).join("metrics.jsonl")).unwrap();
     let loss = |line: &str| line.split("\"loss\":").nth(1).unwrap().split(',').next().unwrap().to_owned();

@@ -49,7 +49,7 @@ fn processor() -> String {
     std::env::consts::ARCH.to_owned()
 }
 
-/// An npm package as `loongforge data emoji` reads it, of squares of one color each.
+/// Returns an npm package as `loongforge data emoji` reads it, of squares of one color each.
 fn emoji_package(dir: &Path) -> std::path::PathBuf {
     let pictures = dir.join("package/img/x/64");
     fs::create_dir_all(&pictures).unwrap();

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 const LIMITS: Limits = Limits { max_side: 4096, max_pixels: 1 << 20 };
 
-/// A sandbox, and what it warns of.
+/// Returns a sandbox, and what it warns of.
 fn sandbox() -> (Sandbox, Arc<Mutex<Vec<String>>>) {
     let warnings = Arc::new(Mutex::new(Vec::new()));
     let heard = warnings.clone();
@@ -87,7 +87,7 @@ fn files_come_to_what_they_come_to_in_this_process() {
     assert!(!warnings.iter().any(|warning| warning.contains("start a decode worker")), "{warnings:?}");
 }
 
-/// A WAV file of 16 bits and one channel: a sine.
+/// Returns a WAV file of 16 bits and one channel: a sine.
 fn wav(rate: u32, num_samples: usize) -> Vec<u8> {
     let sample = |at: usize| ((at as f64 * 0.3).sin() * 9000.0) as i16;
     let data: Vec<u8> = (0..num_samples).flat_map(|at| sample(at).to_le_bytes()).collect();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const PROMPT: &str = "Say 1.";
 
-/// A checkpoint whose model has learned next to nothing, so that its answers are long.
+/// Returns a checkpoint whose model has learned next to nothing, so that its answers are long.
 fn trained() -> Fixture {
     let fixture = Fixture::new(Pictures::All);
     let path = fixture.path().join("model/config.json");
@@ -84,7 +84,7 @@ impl Serving {
     }
 }
 
-/// A greedy question with other fields.
+/// Returns a greedy question with other fields.
 fn body(more: Value) -> String {
     let mut body = json!({"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": 24});
     more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());

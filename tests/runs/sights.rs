@@ -11,7 +11,7 @@ fn read(fixture: &Fixture, name: &str) -> Value {
     serde_json::from_str(&fs::read_to_string(fixture.path().join("model").join(name)).unwrap()).unwrap()
 }
 
-/// A text model of the fixture's vocabulary.
+/// Returns a text model of the fixture's vocabulary.
 fn text(config: &Value, model_type: &str) -> Value {
     let vocab = config["text_config"]["vocab_size"].clone();
     json!({"model_type": model_type, "vocab_size": vocab, "hidden_size": 48, "intermediate_size": 64,
@@ -19,7 +19,7 @@ fn text(config: &Value, model_type: &str) -> Value {
         "query_pre_attn_scalar": 24, "sliding_window": 6})
 }
 
-/// The same losses, to the last bit, with the tower in an encoder pool and beside the decoder.
+/// Checks that the losses are the same, to the last bit, with the tower in an encoder pool and beside the decoder.
 fn check(config: &Value, settings: &Value, overrides: &[&str]) {
     let fixture = Fixture::new(Pictures::Some);
     let write =

@@ -20,7 +20,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(path, json.to_string()).unwrap();
 }
 
-/// A tiny Qwen2.5-Omni thinker with samples that have a sound and a picture, one of them, or none.
+/// Returns a tiny Qwen2.5-Omni thinker with samples that have a sound and a picture, one of them, or none.
 pub fn omni() -> Fixture {
     let fixture = Fixture::new(Pictures::All);
     let model = fixture.path().join("model");
@@ -46,7 +46,7 @@ pub fn omni() -> Fixture {
     fixture
 }
 
-/// The config of a thinker, with the token ids and pictures of the fixture's model and sound tokens from `first` on.
+/// Returns the config of a thinker, with the token ids and pictures of the fixture's model and sound tokens from `first` on.
 fn thinker(seeing: &Value, first: u64) -> Value {
     let mut text = seeing["text_config"].clone();
     text.as_object_mut().unwrap().remove("head_dim");
@@ -79,7 +79,7 @@ fn thinker(seeing: &Value, first: u64) -> Value {
     })
 }
 
-/// The sample of a picture with one more recording, a recording in its place, as it is, or of text alone.
+/// Returns the sample of a picture with one more recording, a recording in its place, as it is, or of text alone.
 fn with_sound(dir: &Path, index: usize, line: &str) -> String {
     let seen: Value = serde_json::from_str(line).unwrap();
     let pitch = index / 4 % 5;
@@ -230,7 +230,7 @@ fn towers_in_pools_of_their_own_go_on_from_every_step() {
     }
 }
 
-/// A committed config, shortened, with the data below `dir`.
+/// Returns a committed config, shortened, with the data below `dir`.
 fn shortened(dir: &Path, name: &str, own: &[&str]) -> Loaded {
     let data = dir.join("data");
     let sets = [("eval.path", "held_out"), ("data.train.0.path", "train")];

@@ -78,7 +78,7 @@ checkpoint: { every_steps: 4 }
 log: { tensorboard: false }
 ";
 
-/// A tokenizer that puts `</s>` behind the words of a text, as T5's does.
+/// Returns a tokenizer that puts `</s>` behind the words of a text, as T5's does.
 pub fn words() -> Value {
     let mut vocabulary = json!({"<unk>": 0, "</s>": 1});
     (0..NUM_WORDS).for_each(|number| vocabulary[format!("w{number}")] = (number + 2).into());

@@ -39,7 +39,7 @@ fn run_folder() -> TempDir {
     dir
 }
 
-/// The adapter that the oracle begins with, at a quarter of the rate.
+/// Returns the adapter that the oracle begins with, at a quarter of the rate.
 fn adapter() -> Vec<String> {
     vec![format!("model.foundation.lora.adapter={}", data().join("adapter").display()), "train.lr=7.5e-4".to_owned()]
 }

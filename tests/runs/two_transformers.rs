@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Two transformers, of high noise from level 0.6 on.
+/// Returns two transformers, of high noise from level 0.6 on.
 fn two_transformers() -> String {
     format!("{WAN}\n    transformer_2: {WAN}\n    boundary_ratio: 0.6")
 }
@@ -31,7 +31,7 @@ impl Captioned {
         run_and_evaluate_in(&self.folder(""), to, own, None)
     }
 
-    /// The files of a checkpoint whose names begin so, with their hashes.
+    /// Returns the files of a checkpoint whose names begin so, with their hashes.
     fn files(&self, run: &str, step: u64, stem: &str) -> Vec<(String, String)> {
         let mut files = hashes(&self.folder(run).join(format!("step-{step:08}")));
         files.retain(|(name, _)| name.starts_with(stem));

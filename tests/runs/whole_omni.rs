@@ -19,7 +19,7 @@ fn write(folder: &Path, name: &str, tensors: BTreeMap<String, Tensor>) {
     write_tensor_file(&tensors.into_iter().collect::<Vec<_>>(), &[("format", "pt")], folder, name).unwrap();
 }
 
-/// All tensors of a folder, in the types that they have there.
+/// Returns all tensors of a folder, in the types that they have there.
 fn tensors(folder: &Path) -> BTreeMap<String, Tensor> {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let read = |stored: &Stored| checkpoint.read(stored, stored.dtype.kind().unwrap()).unwrap();
