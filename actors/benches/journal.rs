@@ -97,7 +97,7 @@ fn spec(pools: &PoolSizes, samples: usize, steps: u64) -> CoordinatorSpec {
     }
 }
 
-/// A whole run; microseconds a step.
+/// Measures a whole run, in microseconds a step.
 fn conduct(spec: CoordinatorSpec, path: &Path, cut_after: u64) -> f64 {
     let (pools, steps) = (spec.pools.clone(), spec.steps);
     let journal = Rc::new(RefCell::new(Journal::create(path).expect("nobody writes it")));

@@ -403,7 +403,7 @@ fn best_of(manifest: &Manifest) -> Option<u64> {
     manifest.scheduler.evaluated.best.map(|best| best.step.0)
 }
 
-/// The checkpoint's name, of which a folder has links.
+/// Returns the checkpoint's name, of which a folder has links.
 fn name_of(staged: &Path) -> String {
     let name = staged.file_stem().unwrap_or_default().to_string_lossy();
     name.trim_start_matches(STAGED).to_owned()

@@ -26,7 +26,7 @@ fn publish_with_best(dir: &Path, num_steps: u64, best: Option<u64>) -> PathBuf {
     to
 }
 
-/// A run whose checkpoints are in `dir`, and what is said.
+/// Returns a run whose checkpoints are in `dir`, and what is said.
 fn start(dir: &Path, url: &str, begins_anew: bool, hear: impl Fn(&str) + Send + Sync + 'static) -> Uploads {
     let back_off = Duration::from_millis(1);
     let spec = UploadSpec { url: url.to_owned(), keep_last: 2, dir: dir.to_owned(), begins_anew, back_off };

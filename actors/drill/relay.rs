@@ -138,7 +138,7 @@ async fn read(reader: &OwnedReadHalf, buffer: &mut Vec<u8>) -> io::Result<usize>
     }
 }
 
-/// The next whole message of what was read; of what is none of loongforge's, all.
+/// Returns the next whole message of what was read; of what is none of loongforge's, all.
 fn cut(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
     match envelope_len(buffer) {
         _ if buffer.is_empty() => None,

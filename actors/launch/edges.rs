@@ -67,7 +67,7 @@ impl Edges {
         StreamSpec { credit, number, quiet: self.lease / 2, patience: 2 * self.lease }
     }
 
-    /// An edge to whoever has said that it listens at `path`, and what carries it, between hosts.
+    /// Returns an edge to whoever has said that it listens at `path`, and what carries it, between hosts.
     ///
     /// # Errors
     /// `path` is no address, or nobody there accepts the edge within a lease.

@@ -139,7 +139,7 @@ pub fn place(variable: impl Fn(&str) -> Option<String>, pools: &PoolSizes) -> Re
     Err(PlaceError::NoLauncher)
 }
 
-/// The place in its pool of a rank with a name: its number, where as many processes were started as the pool has actors.
+/// Returns the place in its pool of a rank with a name: its number, where as many processes were started as the pool has actors.
 fn index_of_rank(pool: PoolName, rank: u32, world: u32, pools: &PoolSizes) -> Option<u32> {
     (world == pools.of(pool)).then_some(rank)
 }

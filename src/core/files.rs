@@ -88,7 +88,7 @@ pub fn step_name(num_steps: u64) -> String {
     format!("step-{num_steps:08}")
 }
 
-/// The number of the name `step-NUMBER` of a checkpoint's folder, here or in a store; `None` of another name.
+/// Returns the number of the name `step-NUMBER` of a checkpoint's folder, here or in a store; `None` of another name.
 pub fn steps_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step-")?;
     // `parse` would take a sign.

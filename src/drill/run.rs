@@ -88,7 +88,7 @@ impl Drill {
         Ok(Report { injected, twin, faulty, has_ended_well: status.success() })
     }
 
-    /// A run in `dir` with these faults: how it ended, and what has happened.
+    /// Makes a run in `dir` with these faults; returns how it ended, and what has happened.
     fn with(&self, dir: &Path, script: &Script) -> anyhow::Result<(ExitStatus, Vec<Injected>)> {
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -204,7 +204,7 @@ fn points(script: &Script) -> String {
     rules.collect::<Vec<_>>().join(" ")
 }
 
-/// The last lines of what a run has said.
+/// Returns the last lines of what a run has said.
 fn tail(dir: &Path) -> anyhow::Result<String> {
     let text = fs::read_to_string(dir.join("drill.log"))?;
     let lines: Vec<&str> = text.lines().collect();

@@ -41,7 +41,7 @@ impl Sandbox {
         Self { drill: Some(seconds), ..self }
     }
 
-    /// A worker with nothing to do; `None`: there are none here.
+    /// Returns a worker with nothing to do; `None`: there are none here.
     fn take(&self) -> io::Result<Option<Worker>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *state {

@@ -22,7 +22,7 @@ fn assert_close(found: &Value, expected: f64, tolerance: f64) {
     assert!((loss / expected - 1.0).abs() < tolerance, "{loss} and {expected}");
 }
 
-/// The loss of the run's only step.
+/// Returns the loss of the run's only step.
 fn loss_of_run(fixture: &Fixture, overrides: &[&str]) -> f64 {
     fixture.succeeds(&[&["run", "run.yaml"], &ONE_STEP[..], overrides].concat());
     let line: Value = serde_json::from_str(fixture.read("run/metrics.jsonl").lines().next().unwrap()).unwrap();

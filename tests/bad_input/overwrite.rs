@@ -22,7 +22,7 @@ fn trained() -> Fixture {
     fixture
 }
 
-/// The run as it is found, without what a run that took no step left to say why.
+/// Returns the run as it is found, without what a run that took no step left to say why.
 fn contents(fixture: &Fixture) -> BTreeMap<PathBuf, Vec<u8>> {
     let failed = [fixture.path("run/failed-overwrite"), fixture.path("run/checkpoints/failed-overwrite")];
     let is_failed = |path: &Path| failed.iter().any(|failed| path.starts_with(failed));

@@ -14,7 +14,7 @@ pub fn is_near(found: f64, expected: f64) -> bool {
     (found - expected).abs() <= TOLERANCE * expected.abs().max(1.0)
 }
 
-/// A folder with the config `run`, in which DATA is the committed data and ROOT the folder itself.
+/// Returns a folder with the config `run`, in which DATA is the committed data and ROOT the folder itself.
 pub fn folder_with(run: &str, data: &Path) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let text = run.replace("DATA", &data.display().to_string()).replace("ROOT", &dir.path().display().to_string());

@@ -37,7 +37,7 @@ fn fixture_of(config: Value) -> Fixture {
     fixture
 }
 
-/// Every tensor of a run's last checkpoint.
+/// Returns every tensor of a run's last checkpoint.
 fn weights(fixture: &Fixture, run: &str) -> BTreeMap<String, Vec<f64>> {
     let file = TensorFile::open(&fixture.path().join(run).join("step-00000020/model.safetensors")).unwrap();
     let read = |name: &String| {
@@ -50,7 +50,7 @@ fn weights(fixture: &Fixture, run: &str) -> BTreeMap<String, Vec<f64>> {
 /// Steps, and weights by name.
 type Trained = (Vec<StepSummary>, BTreeMap<String, Vec<f64>>);
 
-/// The run on one replica, and on two with three readers: steps and weights of each.
+/// Returns the run on one replica, and on two with three readers: steps and weights of each.
 fn one_and_two(fixture: &Fixture, overrides: &[&str]) -> [Trained; 2] {
     let both: [(&str, &[&str]); 2] = [("one", &[]), ("two", &["pools.foundation.replicas=2", "pools.data.replicas=3"])];
     both.map(|(name, replicas)| {

@@ -16,7 +16,7 @@ fn run(fixture: &Fixture, name: &str, faults: &str, arguments: &[&str]) -> Outpu
     command.args(COMMON).arg("--processes").env("LOONGFORGE_FAULTS", faults).output().unwrap()
 }
 
-/// The run that nothing happens to.
+/// Makes the run that nothing happens to.
 fn twin(fixture: &Fixture, name: &str, arguments: &[&str]) {
     processes::run(fixture, name, &[&COMMON[..], arguments].concat());
 }
@@ -38,7 +38,7 @@ fn hashes(fixture: &Fixture, name: &str) -> BTreeMap<String, String> {
     tensors.map(|(name, entry)| (name.clone(), entry["sha256"].as_str().unwrap().to_owned())).collect()
 }
 
-/// The processes of a run: first the scheduler.
+/// Returns the processes of a run: first the scheduler.
 fn children(run: &Child) -> Vec<String> {
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
     children.split_whitespace().map(str::to_owned).collect()

@@ -99,7 +99,7 @@ security: {{ sandbox: 'off' }}
         config::load(&self.config_file(), &overrides, std::iter::empty()).unwrap_or_else(|report| panic!("{report}"))
     }
 
-    /// The losses of a run's steps.
+    /// Returns the losses of a run's steps.
     pub fn losses(&self, overrides: &[&str]) -> Vec<f64> {
         self.run(overrides, None).into_iter().map(|summary| summary.loss).collect()
     }

@@ -20,7 +20,7 @@ struct Cut {
     processes: bool,
 }
 
-/// The words of a run that is saved often.
+/// Returns the words of a run that is saved often.
 fn words(processes: bool) -> Vec<&'static str> {
     let common = ["--resume", "run.deterministic=true", "checkpoint.every_steps=3", "pools.encoder.replicas=2"];
     // Processes that decode are killed as well.

@@ -32,7 +32,7 @@ fn shards(fixture: &Fixture) -> Vec<u8> {
     paths.iter().flat_map(|path| fs::read(path).unwrap()).collect()
 }
 
-/// The losses of a run's steps.
+/// Returns the losses of a run's steps.
 fn losses(fixture: &Fixture) -> Vec<f64> {
     let text = fs::read_to_string(fixture.path().join("run/metrics.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()

@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// The run of `configs/pads_policy.yaml` on data of its own; one thread an actor.
+/// Trains the run of `configs/pads_policy.yaml` on data of its own; one thread an actor.
 fn trained(dir: &Path, overrides: &[&str]) -> Vec<u64> {
     let root = dir.display().to_string();
     let text = include_str!("../../configs/pads_policy.yaml").replace("runs/pads_policy/data", &format!("{root}/data"));

@@ -17,7 +17,7 @@ fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/preference")
 }
 
-/// A folder with a run of the committed pairs.
+/// Makes a folder with a run of the committed pairs.
 fn run_folder() -> TempDir {
     folder_with(RUN, &data())
 }

@@ -123,7 +123,7 @@ fn overrides(case: &Case) -> Vec<String> {
     common.iter().chain(&case.overrides).map(|text| text.to_string()).collect()
 }
 
-/// The run of a case, as far as its config and its model's can be read.
+/// Composes the run of a case, as far as its config and its model's can be read.
 fn compose(fixture: &Fixture, case: &Case) -> Result<Composition, String> {
     let loaded = config::load(&fixture.config_file(), &overrides(case), std::iter::empty());
     let loaded = loaded.map_err(|report| report.to_string())?;

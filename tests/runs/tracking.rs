@@ -36,7 +36,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A run that was resumed, and what it printed the first time and the second.
+/// Makes a run that was resumed, and what it printed the first time and the second.
 fn resumed() -> (Fixture, [String; 2]) {
     let fixture = Fixture::new(Pictures::None);
     let held_out = format!("+eval.path={}", fixture.path().join("data/held_out.jsonl").display());

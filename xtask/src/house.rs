@@ -204,7 +204,7 @@ fn check_sources(sources: &BTreeMap<String, Source>) -> Vec<Breach> {
     breaches
 }
 
-/// The uses that lead back to where they are.
+/// Returns the uses that lead back to where they are.
 fn circling(sources: &BTreeMap<String, Source>) -> Vec<Breach> {
     let roots = PACKAGES.iter().map(|package| format!("{}lib.rs", package.folder));
     let arrows: Vec<_> = roots.flat_map(|root| arrows(&root, sources)).collect();

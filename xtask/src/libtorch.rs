@@ -58,7 +58,7 @@ pub fn check_given(path: &Path) -> Result<()> {
     }
 }
 
-/// The version a libtorch folder says it has, without its build tag ("+cpu").
+/// Returns the version a libtorch folder says it has, without its build tag ("+cpu").
 fn version(path: &Path) -> Option<String> {
     if let Ok(text) = std::fs::read_to_string(path.join("build-version")) {
         return text.trim().split('+').next().map(String::from);

@@ -91,7 +91,7 @@ fn opening(text: &str) -> Option<usize> {
     None
 }
 
-/// The line with blanks in the place of what stands in backquotes.
+/// Returns the line with blanks in the place of what stands in backquotes.
 fn without_code(line: &str) -> String {
     let mut within = false;
     let blank = |c: char| {

@@ -194,7 +194,7 @@ fn extern_crate(tokens: &[TokenTree], at: usize) -> bool {
     at > 0 && matches!(&tokens[at - 1], TokenTree::Ident(word) if *word == "crate")
 }
 
-/// The name in `:: name` behind the token at `at`.
+/// Returns the name in `:: name` behind the token at `at`.
 fn name_after_colons(tokens: &[TokenTree], at: usize) -> Option<&Ident> {
     match (tokens.get(at + 1), tokens.get(at + 2), tokens.get(at + 3)) {
         (one, two, Some(TokenTree::Ident(name))) if is_punct(one, ':') && is_punct(two, ':') => Some(name),

@@ -55,7 +55,7 @@ pub fn require_python() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// The executable `name` names: a path as it is, a bare name looked up on `PATH`.
+/// Returns the executable `name` names: a path as it is, a bare name looked up on `PATH`.
 pub fn find(name: &str) -> Option<PathBuf> {
     find_in(name, &std::env::var_os("PATH")?)
 }

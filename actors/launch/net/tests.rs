@@ -21,7 +21,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
-/// A folder with the certificates of a run.
+/// Returns a folder with the certificates of a run.
 fn certificates(run: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     new_authority(dir.path(), run, DAY).unwrap();

@@ -16,7 +16,7 @@ fn browser() -> Option<PathBuf> {
     std::env::var_os("CHROME").map(PathBuf::from).or_else(on_path)
 }
 
-/// A run of twelve steps, that is told to a watch.
+/// Tells a watch of a run of twelve steps.
 fn tell(watch: &Watch) {
     let (encoder, foundation) = (ActorId::encoder(0), ActorId::foundation(0));
     for step in 0..12 {

@@ -112,7 +112,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
 }
 
-/// The lines of a run whose scheduler is killed at these points, one life after the other.
+/// Returns the lines of a run whose scheduler is killed at these points, one life after the other.
 fn run(faults: &[String]) -> Vec<String> {
     run_at(faults, None, 0)
 }

@@ -21,7 +21,7 @@ const STEPS: u64 = 8;
 /// The limit of each encoder; the item needs four times as much.
 const LIMIT: u64 = 64 << 20;
 
-/// The third item of the run.
+/// Returns the third item of the run.
 fn item() -> ItemId {
     let good = (0..).filter(|&position| !fake::is_bad(position)).map(|position| fake::sample(position, POOLS.data));
     let sample = good.filter(|sample| !sample.items.is_empty()).nth(2).expect("there is no end of them");

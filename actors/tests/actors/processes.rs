@@ -86,7 +86,7 @@ fn run_spec(dir: &Path) -> RunSpec {
     RunSpec { lease: Duration::from_secs(2), ..fake::run_spec(dir, spec(&POOLS, 12)) }
 }
 
-/// A run with a child process an actor.
+/// Makes a run with a child process an actor.
 fn run(fault: &'static str) -> (Vec<f64>, Result<Outcome, RunError>) {
     let dir = tempfile::tempdir().unwrap();
     let start: Start = Box::new(move |actor, address| {

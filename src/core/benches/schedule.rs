@@ -148,7 +148,7 @@ fn reduced(step: StepId, epoch: Epoch, loss: f64) -> Event {
     Event::Reduced(StepReport { step, epoch, loss, grad_square_sum: 1.0, timings, ..StepReport::default() })
 }
 
-/// The quick start's settings over data in `folder`.
+/// Returns the quick start's settings over data in `folder`.
 fn quick_start(folder: &Path) -> RunConfig {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/quickstart.yaml");
     let at = |name| folder.join(name).display().to_string();

@@ -60,7 +60,7 @@ impl Dataset {
         Self { is_once: true, ..self }
     }
 
-    /// The same with the prompts of `count` samples alone, evenly spread.
+    /// Returns the same with the prompts of `count` samples alone, evenly spread.
     #[must_use]
     pub fn asking(self, count: u64) -> Self {
         Self { num_asked: Some(count.min(self.len() as u64).max(1)), ..self }
@@ -277,7 +277,7 @@ impl Dataset {
         Exchange::asked(self.content(position)?.0).map_err(|reason| self.bad(position, reason))
     }
 
-    /// The conversation at a position up to its last answer, as a model reads it, or the prompt of a picture.
+    /// Returns the conversation at a position up to its last answer, as a model reads it, or the prompt of a picture.
     ///
     /// # Errors
     /// Fails as [`Dataset::exchange`] does, and if the sample cannot be rendered or decoded.

@@ -24,7 +24,7 @@ const MAX_GIF_FRAMES: usize = 1 << 16;
 /// Frames between two looks at the clock.
 const CLOCK_FRAMES: usize = 64;
 
-/// The frames of an animated GIF and how many there are a second.
+/// Decodes the frames of an animated GIF and how many there are a second.
 ///
 /// # Errors
 /// The reason: no GIF, corrupt, a frame that is too large, more than half a GiB of frames.

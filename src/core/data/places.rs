@@ -120,7 +120,7 @@ fn behind_stand_in(rendered: &str) -> Option<&str> {
     rendered.rfind(STAND_IN).map(|at| &rendered[at + STAND_IN.len()..])
 }
 
-/// The turn with the stand-in as the last words of its content.
+/// Returns the turn with the stand-in as the last words of its content.
 fn stand_behind_content(turn: &Turn) -> Turn {
     let mut turn = turn.clone();
     turn.parts.push(Part::Text { text: STAND_IN.to_owned() });
@@ -130,7 +130,7 @@ fn stand_behind_content(turn: &Turn) -> Turn {
     turn
 }
 
-/// The turn with the stand-in as name of the last function that it calls.
+/// Returns the turn with the stand-in as name of the last function that it calls.
 fn stand_for_call(turn: &Turn) -> Option<Turn> {
     let mut turn = turn.clone();
     let call = turn.fields.get_mut("tool_calls")?.as_array_mut()?.last_mut()?;

@@ -110,7 +110,7 @@ fn seeds_for_the_fuzzer() {
     }
 }
 
-/// The seeds and what is kept in `regressions/NAME/`.
+/// Reads the seeds and what is kept in `regressions/NAME/`.
 fn inputs(target: &Target) -> Vec<Vec<u8>> {
     let mut inputs = (target.seeds)();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/regressions").join(target.name);

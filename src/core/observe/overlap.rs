@@ -40,7 +40,7 @@ pub struct Rouge {
 }
 
 impl Bleu {
-    /// The score of pairs of what is expected and an answer.
+    /// Returns the score of pairs of what is expected and an answer.
     pub fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut found = Self::default();
         for (expected, answer) in pairs {
@@ -55,8 +55,8 @@ impl Bleu {
         Self { score: found.product(), ..found }
     }
 
-    /// The precisions of runs of 1 to 4 words. One without a common run is half of 1 / runs, the next a quarter, and so on, which is
-    /// sacrebleu's smoothing `exp` (NIST's `mteval-v13a.pl`).
+    /// Returns the precisions of runs of 1 to 4 words. One without a common run is half of 1 / runs, the next a quarter, and so on, which
+    /// is sacrebleu's smoothing `exp` (NIST's `mteval-v13a.pl`).
     pub fn precisions(&self) -> [f64; ORDERS] {
         let mut part = 1.0;
         let mut precisions = [0.0; ORDERS];
@@ -96,7 +96,7 @@ impl Bleu {
 }
 
 impl Rouge {
-    /// The means over pairs of what is expected and an answer; of no pairs all are 0.
+    /// Returns the means over pairs of what is expected and an answer; of no pairs all are 0.
     pub fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let (mut sum, mut count) = (Self::default(), 0_u64);
         for (expected, answer) in pairs {

@@ -127,8 +127,8 @@ impl PastRun {
         sets
     }
 
-    /// The run as a board shows it, under its folder's name. `how`: what is known of its end, in a word; `saved`: steps of its last
-    /// checkpoint.
+    /// Returns the run as a board shows it, under its folder's name. `how`: what is known of its end, in a word; `saved`: steps of its
+    /// last checkpoint.
     pub fn board(&self, how: &str, saved: Option<u64>) -> Board {
         let planned = self.config["train"]["steps"].as_u64();
         let done = self.steps.last().map_or(0, |step| step.step + 1);

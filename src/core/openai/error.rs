@@ -35,7 +35,7 @@ impl ApiError {
         }
     }
 
-    /// A request for what this server does not do, status 400; `hint` says what it does.
+    /// Creates the error of a request for what this server does not do, status 400; `hint` says what it does.
     pub fn unsupported(param: impl Into<String>, hint: &str) -> Self {
         let param = param.into();
         Self {

@@ -69,7 +69,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The whole answers, in their order.
+    /// Returns the whole answers, in their order.
     pub fn whole(&self, answers: &[Answer], usage: Usage) -> Json {
         let choice = |(index, answer): (usize, &Answer)| {
             let Answer { text, calls, likely, finish } = answer;
@@ -96,12 +96,12 @@ impl Reply {
         self.json(object, answers.iter().enumerate().map(choice).collect(), Some(usage))
     }
 
-    /// The first piece of answer `index`, without text; that of a chat says who speaks.
+    /// Returns the first piece of answer `index`, without text; that of a chat says who speaks.
     pub fn begin(&self, index: usize) -> Json {
         self.chunk(index, json!({"role": "assistant", "content": ""}), "", &[], None)
     }
 
-    /// A piece of answer `index`, and the tokens since the one before.
+    /// Returns a piece of answer `index`, and the tokens since the one before.
     pub fn piece(&self, index: usize, text: &str, likely: &[Likely]) -> Json {
         self.chunk(index, json!({"content": text}), text, likely, None)
     }
@@ -119,7 +119,7 @@ impl Reply {
         json!({"id": id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
     }
 
-    /// The last piece of answer `index`, which says why it has ended, and the tokens since the one before.
+    /// Returns the last piece of answer `index`, which says why it has ended, and the tokens since the one before.
     pub fn end(&self, index: usize, finish: Finish, likely: &[Likely]) -> Json {
         self.chunk(index, json!({}), "", likely, Some(finish))
     }
@@ -158,7 +158,7 @@ impl Reply {
     }
 }
 
-/// The answer to `/v1/models`: the one that is served.
+/// Returns the answer to `/v1/models`: the one that is served.
 pub fn models(name: &str, created: u64) -> Json {
     json!({"object": "list", "data": [{"id": name, "object": "model", "created": created, "owned_by": "loongforge"}]})
 }

@@ -78,7 +78,7 @@ impl SimReport {
         &self.bounds[0]
     }
 
-    /// The pool of this name, if it has ranks of its own.
+    /// Returns the pool of this name, if it has ranks of its own.
     pub fn pool(&self, name: PoolName) -> Option<&PoolReport> {
         self.pools.iter().find(|pool| pool.name == name)
     }

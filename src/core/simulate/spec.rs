@@ -78,7 +78,7 @@ impl Cluster {
 }
 
 impl SimSpec {
-    /// The same run on other pools. Lanes follow the encoders unless `fixed_lanes` says how many there are.
+    /// Returns the same run on other pools. Lanes follow the encoders unless `fixed_lanes` says how many there are.
     pub fn with_pools(&self, placement: Placement, encoders: u32, foundations: u32, fixed_lanes: Option<u32>) -> Self {
         let mut spec = self.clone();
         let colocated = placement == Placement::Colocated;
@@ -113,7 +113,7 @@ impl SimSpec {
         spec
     }
 
-    /// The same run with trained, or with frozen encoders.
+    /// Returns the same run with trained, or with frozen encoders.
     pub fn with_training(mut self, is_trained: bool) -> Self {
         self.colocated_trained = is_trained;
         self.coordinator.encoders.iter_mut().for_each(|pool| pool.trained = is_trained);

@@ -181,7 +181,7 @@ fn spans(svg: &mut String, gantt: &Gantt, tops: &[f64], x: impl Fn(f64) -> f64) 
     }
 }
 
-/// The names of activities below the chart, with their colors.
+/// Draws the names of activities below the chart, with their colors.
 fn draw_legend(svg: &mut String, legend: &[Activity], bottom: f64) {
     for (at, what) in legend.iter().enumerate() {
         let (column, line) = ((at % 5) as f64, (at / 5) as f64);

@@ -9,7 +9,7 @@ use crate::schedule::{
 };
 use proptest::prelude::*;
 
-/// A run of `steps` of samples of which `per_pack` fill a pack of 100 tokens.
+/// Returns a run of `steps` of samples of which `per_pack` fill a pack of 100 tokens.
 pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> SimSpec {
     let plan = PlanSpec {
         sigma: None,

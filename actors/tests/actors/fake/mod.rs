@@ -69,7 +69,7 @@ pub struct Script {
 pub const BYTES_PER_PATCH: u64 = 4;
 pub const BYTES_PER_FEATURE: u64 = 8;
 
-/// A run of small batches with credits that just suffice.
+/// Returns a run of small batches with credits that just suffice.
 pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
     CoordinatorSpec {
         pools: pools.clone(),
@@ -119,7 +119,7 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
     }
 }
 
-/// A run in `dir` that nobody stops, and that waits a minute for encoders of a pool that has none left.
+/// Returns a run in `dir` that nobody stops, and that waits a minute for encoders of a pool that has none left.
 pub fn run_spec(dir: &Path, coordinator: CoordinatorSpec) -> RunSpec {
     let minute = Duration::from_secs(60);
     RunSpec {

@@ -47,7 +47,7 @@ fn a_held_out_sample_that_killed_encoders_is_reported_once() {
     assert_eq!(log.bad.iter().filter(|bad| bad.id == sample).count(), 1);
 }
 
-/// A run that is evaluated every so many steps; samples are made in steps of their own.
+/// Makes a run that is evaluated every so many steps; samples are made in steps of their own.
 fn evaluated(spec: CoordinatorSpec, every: u64) -> CoordinatorSpec {
     let purpose = Purpose::Score { draw: 0 };
     let pass = |stream, num_samples| EvaluationPass { purpose, stream, num_samples, max_samples: 4, sigma: None };

@@ -25,7 +25,7 @@ pub struct RecordingObserver {
     pub can_publish: bool,
 }
 
-/// An observer of a run to its end, and what it has seen.
+/// Returns an observer of a run to its end, and what it has seen.
 pub fn witness() -> (Arc<Mutex<Seen>>, Box<RecordingObserver>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
     (seen.clone(), Box::new(RecordingObserver { seen, stop_after: None, can_publish: true }))

@@ -242,7 +242,7 @@ fn method(stem: &str) -> Option<&'static str> {
     METHODS.into_iter().find(is)
 }
 
-/// The name of a Python file, or of a module of TRL's scripts.
+/// Returns the name of a Python file, or of a module of TRL's scripts.
 fn stem(word: &str) -> Option<&str> {
     match word.strip_prefix("trl.scripts.") {
         Some(module) => Some(module),

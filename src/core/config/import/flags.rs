@@ -179,7 +179,7 @@ pub(super) fn keys_of_file(path: &str) -> Option<Map<String, Value>> {
     }
 }
 
-/// The name behind the dashes.
+/// Returns the name behind the dashes.
 fn option(text: &str) -> Option<&str> {
     text.strip_prefix("--").filter(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()))
 }

@@ -204,7 +204,7 @@ fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<Value> {
     ranges.into_iter().filter_map(|(begin, end)| range(begin, Some(end))).collect()
 }
 
-/// The episodes from `begin` to before `end`, as a config has them; `None`: there are none.
+/// Returns the episodes from `begin` to before `end`, as a config has them; `None`: there are none.
 fn range(begin: u64, end: Option<u64>) -> Option<Value> {
     match end.map(|end| end.checked_sub(begin)) {
         None => Some(format!("{begin}-").into()),
@@ -214,7 +214,7 @@ fn range(begin: u64, end: Option<u64>) -> Option<Value> {
     }
 }
 
-/// The model's names of what the data has.
+/// Translates the model's names of what the data has.
 fn renamed(sheet: &mut Sheet) {
     let names = sheet.get("rename_map").and_then(Value::as_object).cloned().unwrap_or_default();
     let (mut cameras, mut others) = (Map::new(), Vec::new());

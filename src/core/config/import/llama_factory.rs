@@ -395,7 +395,7 @@ fn run(sheet: &mut Sheet) {
     sheet.settled("data.shuffle is on by default", &["disable_shuffling"]);
 }
 
-/// A list of names, which may be written with commas.
+/// Returns a list of names, which may be written with commas.
 fn names(value: &Value) -> Value {
     match value {
         Value::String(text) => text.split(',').map(|name| Value::from(name.trim())).collect(),

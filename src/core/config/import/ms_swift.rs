@@ -48,7 +48,7 @@ pub(super) fn is_config(fields: &Map<String, Value>) -> bool {
         && OWN.iter().any(|key| has(key))
 }
 
-/// The keys under names that other parts of the importer know as well.
+/// Returns the keys under names that other parts of the importer know as well.
 pub(super) fn renamed(mut flags: Flags) -> Flags {
     RENAMED.iter().for_each(|(old, new)| flags.rename(old, new));
     flags

@@ -52,7 +52,7 @@ pub(super) fn is_module(word: &str) -> bool {
     word.starts_with("musubi_tuner.")
 }
 
-/// The name of a program without its folder or package.
+/// Returns the name of a program without its folder or package.
 fn script(program: &str) -> &str {
     let name = program.rsplit('/').next().unwrap_or(program);
     name.strip_suffix(".py").unwrap_or_else(|| name.rsplit('.').next().unwrap_or(name))

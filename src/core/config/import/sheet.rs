@@ -282,7 +282,7 @@ pub(super) fn take_random(set: &mut Value, count: u64) {
     set["select"] = "random".into();
 }
 
-/// The scheduler's name in transformers as ours.
+/// Returns the scheduler's name in transformers as ours.
 pub(super) fn schedule(value: &Value) -> Result<Value, &'static str> {
     match value.as_str().unwrap_or_default() {
         "cosine" | "cosine_with_min_lr" => Ok("cosine".into()),

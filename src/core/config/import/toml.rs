@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
         word
     }
 
-    /// The name of a section or key, which may have several parts.
+    /// Returns the name of a section or key, which may have several parts.
     fn name(&mut self) -> Result<String, String> {
         let mut parts = Vec::new();
         loop {

@@ -121,7 +121,7 @@ pub(super) fn command(program: &str, before: &[Word], after: &[Word]) -> Option<
     }
 }
 
-/// The name of a program without its folder.
+/// Returns the name of a program without its folder.
 fn task(program: &str) -> &str {
     let name = program.rsplit('/').next().unwrap_or(program);
     name.strip_suffix(".py").unwrap_or(name)

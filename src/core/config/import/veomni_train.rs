@@ -53,7 +53,7 @@ fn batch(sheet: &mut Sheet, devices: Option<f64>) {
     sheet.missing("it must be a number", &[OURS]);
 }
 
-/// The length of the run. An epoch of dynamic batches has as many steps as `train_size` tokens need.
+/// Translates the length of the run. An epoch of dynamic batches has as many steps as `train_size` tokens need.
 fn steps(sheet: &mut Sheet, epochs: f64) {
     let limit = sheet.number("train.max_steps").filter(|steps| *steps >= 1.0);
     let is_padded = is_off(sheet, "train.rmpad") && !sheet.is_true("train.rmpad_with_pos_ids");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A run of four files: a foundation and an optimizer from groups, a base, and the run's own.
+/// Returns a run of four files: a foundation and an optimizer from groups, a base, and the run's own.
 fn composed() -> Bench {
     let defaults = "\
 defaults:

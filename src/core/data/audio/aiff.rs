@@ -127,7 +127,7 @@ impl Layout {
     }
 }
 
-/// The name and the contents of the chunk that `bytes` begin with, as far as they are there, and what is behind it.
+/// Returns the name and the contents of the chunk that `bytes` begin with, as far as they are there, and what is behind it.
 fn chunk(bytes: &[u8]) -> Option<(&[u8; 4], &[u8], &[u8])> {
     let (name, rest) = bytes.split_first_chunk::<4>()?;
     let (size, rest) = rest.split_first_chunk::<4>()?;

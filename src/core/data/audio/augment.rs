@@ -67,7 +67,7 @@ impl SoundChanges {
         self.augment.speed > 0.0
     }
 
-    /// The change of the file `at` of a sample.
+    /// Returns the change of the file `at` of a sample.
     pub fn draw(&self, sample: SampleId, at: usize) -> SoundChange<'_> {
         SoundChange { of: self, key: [self.seed, sample.0, at as u64, PURPOSE] }
     }
@@ -172,8 +172,8 @@ impl SoundChange<'_> {
         }
     }
 
-    /// The begins of spans of `length` among `count`, as `_compute_mask_indices` of transformers draws them: no two begin together,
-    /// and some may overlap.
+    /// Returns the begins of spans of `length` among `count`, as `_compute_mask_indices` of transformers draws them: no two begin
+    /// together, and some may overlap.
     fn spans(&self, (prob, length, least): (f64, usize, usize), count: usize, axis: u64) -> Vec<usize> {
         let places = (count + 1).saturating_sub(length);
         if prob == 0.0 || places == 0 {

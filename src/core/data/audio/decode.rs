@@ -381,7 +381,7 @@ fn describe(error: &Error) -> String {
     }
 }
 
-/// The name that users know a codec by.
+/// Returns the name that users know a codec by.
 fn name(codec: AudioCodecId) -> String {
     let known = symphonia::default::get_codecs().get_audio_decoder(codec);
     let name = match codec {

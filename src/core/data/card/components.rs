@@ -43,7 +43,7 @@ impl Component {
         Some((Self::named(first)?, rest))
     }
 
-    /// The network of this name.
+    /// Returns the network of this name.
     pub fn named(name: &str) -> Option<Self> {
         COMPONENTS.into_iter().find(|component| component.name == name)
     }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// The same parts under the names of each layout that there is.
+/// Returns the same parts under the names of each layout that there is.
 fn layouts() -> Vec<Json> {
     let text = json!({"model_type": "qwen2_5_omni_text", "vocab_size": 7});
     let vision = json!({"model_type": "qwen2_5_omni_vision_encoder", "depth": 3});

@@ -102,7 +102,7 @@ impl DiffusionMaker {
         })
     }
 
-    /// A sample to learn from.
+    /// Makes a sample to learn from.
     fn learn(&self, id: SampleId, record: &Captioned, base: &Path) -> Result<Sample, DataError> {
         let target = record.target.as_ref().ok_or_else(no_target)?;
         let (frames, mask) = self.loader.masked(target, self.mask(record)?, base, id)?;

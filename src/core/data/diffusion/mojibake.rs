@@ -13,7 +13,7 @@ pub(super) fn of_windows(byte: u8) -> Option<char> {
     WINDOWS.get(usize::from(byte.checked_sub(0x80)?)).copied().filter(|letter| *letter != '\0')
 }
 
-/// The text with what was read wrongly as it was meant.
+/// Returns the text with what was read wrongly as it was meant.
 pub(super) fn mended(text: &str) -> String {
     let mut text = text.to_owned();
     for _ in 0..MAX_TIMES {

@@ -46,7 +46,7 @@ pub enum Value<'a> {
 }
 
 impl Feature {
-    /// A vector of float32 with these names of its entries.
+    /// Returns a vector of float32 with these names of its entries.
     pub fn vector(key: &str, names: &[&str]) -> Self {
         let names = names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         Self { key: key.to_owned(), dtype: Dtype::Float32, shape: vec![names.len()], names }

@@ -184,7 +184,7 @@ fn of_json(key: &str, feature: &Json) -> Result<Feature, String> {
     Ok(Feature { key: key.to_owned(), dtype, shape, names: names(&feature["names"]) })
 }
 
-/// A list of names, or a map of kinds to lists of names: those of all lists, in order.
+/// Returns a list of names, or a map of kinds to lists of names: those of all lists, in order.
 fn names(json: &Json) -> Vec<String> {
     let text = |name: &Json| name.as_str().map_or_else(|| name.to_string(), str::to_owned);
     match json {

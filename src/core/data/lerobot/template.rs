@@ -37,7 +37,7 @@ impl PathTemplate {
         Ok(Self(pieces))
     }
 
-    /// The path for these numbers and this name of a video, below the set's folder.
+    /// Returns the path for these numbers and this name of a video, below the set's folder.
     ///
     /// # Errors
     /// The reason: a field without a value, or a path that leads out of the set.

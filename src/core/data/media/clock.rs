@@ -165,7 +165,7 @@ impl Frames {
         self.times[token / self.frame_len()]
     }
 
-    /// The positions of a token from the group's begin.
+    /// Returns the positions of a token from the group's begin.
     fn position(&self, token: usize) -> [f32; 3] {
         let within = (token % self.frame_len()) as i64;
         [self.time(token), (within / self.w) as f32, (within % self.w) as f32]

@@ -48,12 +48,12 @@ pub struct Timed {
 }
 
 impl Run {
-    /// A run of a picture or of frames.
+    /// Returns a run of a picture or of frames.
     pub fn new(t: usize, h: usize, w: usize) -> Self {
         Self { t: t as u32, h: h as u32, w: w as u32, interval: 1, tower: Tower::Vision, timed: None }
     }
 
-    /// A run of sound, whose features follow each other as tokens of text do.
+    /// Returns a run of sound, whose features follow each other as tokens of text do.
     pub fn of_sound(len: usize) -> Self {
         Self { tower: Tower::Audio, ..Self::new(len, 1, 1) }
     }

@@ -104,7 +104,7 @@ fn pictures(
     Ok(Video::new(frames, &taken, paths.len(), fps.unwrap_or(sampling.fps)))
 }
 
-/// The pictures of a folder in the order of their names, numbers by value.
+/// Returns the pictures of a folder in the order of their names, numbers by value.
 ///
 /// # Errors
 /// The folder cannot be read.

@@ -40,7 +40,7 @@ impl Chat {
         Ok(Chat { processor, framing, pictures_first: version == GrootVersion::N1_7 })
     }
 
-    /// The chat of a task and what is seen; nothing counts in a loss of tokens.
+    /// Makes the chat of a task and what is seen; nothing counts in a loss of tokens.
     ///
     /// # Errors
     /// A picture cannot be framed, or the sample does not fit the processor.

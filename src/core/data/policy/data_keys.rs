@@ -107,7 +107,7 @@ pub fn notes(spec: &SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Vec<Str
     notes
 }
 
-/// The end of a sentence: which cameras the data or the policy has.
+/// Returns the end of a sentence: which cameras the data or the policy has.
 fn cameras_of<'a>(known: impl Iterator<Item = &'a str>) -> String {
     let known: BTreeSet<&str> = known.collect();
     match known.is_empty() {

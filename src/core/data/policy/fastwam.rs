@@ -52,7 +52,7 @@ impl Frames {
         Ok(Self { space, size: size_of, steps: (0..window as i64).step_by(every).collect(), toggled: Vec::new() })
     }
 
-    /// The sample of what a robot sees and is told, with the frames that follow where it learns them: `clips` are those of cameras,
+    /// Makes the sample of what a robot sees and is told, with the frames that follow where it learns them: `clips` are those of cameras,
     /// in their order.
     ///
     /// # Errors

@@ -144,7 +144,8 @@ fn embodied(spec: SampleSpec, groot: Groot, tag: &str) -> Result<SampleSpec, Str
     numbered(spec, groot, tag, number)
 }
 
-/// The same of the embodiment `name`, whose number is `number`. One that the published policy has no name for goes by that of a new one.
+/// Returns the same of the embodiment `name`, whose number is `number`. One that the published policy has no name for goes by that of a
+/// new one.
 ///
 /// # Errors
 /// The reason: the policy has fewer.

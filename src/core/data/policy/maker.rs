@@ -165,7 +165,7 @@ impl PolicyMaker {
         Ok(self.robots.iter().find(|robot| robot.name == name).expect("a robot for each embodiment of the settings"))
     }
 
-    /// A sample to learn from: what the step shows, and the actions from there on.
+    /// Makes a sample to learn from: what the step shows, and the actions from there on.
     ///
     /// # Errors
     /// A feature cannot be read or decoded, or a number is not finite.
@@ -318,7 +318,7 @@ impl PolicyMaker {
         self.spec.state_dim
     }
 
-    /// The policy's names of its cameras, in order.
+    /// Returns the policy's names of its cameras, in order.
     pub fn cameras(&self) -> &[String] {
         &self.spec.cameras
     }

@@ -164,7 +164,7 @@ pub fn embodiment_of<'a>(settings: &'a Policy, set: &Set) -> Result<&'a str, Str
     }
 }
 
-/// The place of the robot of this name; `None`: of the only one.
+/// Returns the place of the robot of this name; `None`: of the only one.
 ///
 /// # Errors
 /// The reason: there is no such, or one of several must be named.

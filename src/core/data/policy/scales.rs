@@ -304,7 +304,7 @@ fn expect_stats(
     }
 }
 
-/// The policy's name of a camera of the data.
+/// Returns the policy's name of a camera of the data.
 pub fn name_of<'a>(settings: &'a Policy, key: &'a str) -> &'a str {
     settings.cameras.get(key).map_or(key, String::as_str)
 }

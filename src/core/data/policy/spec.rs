@@ -256,7 +256,7 @@ pub(super) fn width(config: &Json, holder: &str, key: &str, most: usize) -> Resu
     }
 }
 
-/// A list of names.
+/// Returns a list of names.
 pub(super) fn texts(config: &Json, key: &str) -> Result<Option<Vec<String>>, String> {
     match &config[key] {
         Json::Null => Ok(None),

@@ -16,7 +16,7 @@ use crate::message::SampleId;
 pub const LABELS: &str = "labels";
 
 impl Processor {
-    /// A sample of these answers, which counts once for each of them in the loss. Files are relative to `base`.
+    /// Makes a sample of these answers, which counts once for each of them in the loss. Files are relative to `base`.
     ///
     /// # Errors
     /// One of them cannot be used, or together they are too long.

@@ -19,7 +19,7 @@ pub struct ProcessorFolders<'a> {
 }
 
 impl<'a> ProcessorFolders<'a> {
-    /// All are the model's.
+    /// Takes the model's folder for all of them.
     pub fn of(model: &'a Path) -> Self {
         Self { model, media: model, text: None }
     }
@@ -134,7 +134,7 @@ pub struct Learned {
 }
 
 impl From<Phase> for Learned {
-    /// Every answer.
+    /// Returns the options by which every answer is learned.
     fn from(phase: Phase) -> Self {
         Self { phase, learn: Learn::All }
     }
@@ -179,7 +179,7 @@ impl ProcessorOptions {
         }
     }
 
-    /// The options of a run: for `data`, its own or that of a held-out set.
+    /// Returns the options of a run: for `data`, its own or that of a held-out set.
     pub fn of_run(config: &RunConfig, data: &Data) -> Self {
         let mut options = Self::new(data, &config.train);
         let (settings, sets) = (config.policy.clone(), config.data.train.clone());

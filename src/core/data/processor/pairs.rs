@@ -10,7 +10,7 @@ use crate::data::source::Pair;
 use crate::message::{Grid, PicturedAnswer, PicturedText, SampleId, Tower};
 
 impl Processor {
-    /// A sample of both answers, end to end, which counts once in the loss. Files are relative to `base`.
+    /// Makes a sample of both answers, end to end, which counts once in the loss. Files are relative to `base`.
     ///
     /// # Errors
     /// One of them cannot be used, or together they are too long.

@@ -15,7 +15,7 @@ fn open(dir: &Path, template: Template, system: Option<&str>) -> Processor {
     Processor::open(dir, &config, &options).unwrap()
 }
 
-/// A question and an answer, with a description of a function; `first` stands before them.
+/// Returns a question and an answer, with a description of a function; `first` stands before them.
 fn chat(first: &str, answer: &str) -> Conversation {
     let turns = format!(r#"{first}{{"role":"user","content":"q"}},{{"role":"assistant","content":"{answer}"}}"#);
     Conversation::parse(&format!(r#"{{"messages":[{turns}],"tools":[{{"name":"f"}}]}}"#)).unwrap()

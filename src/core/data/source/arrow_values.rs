@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The name under which bytes are found again.
+    /// Returns the name under which bytes are found again.
     fn file(&mut self, bytes: &[u8], name: Option<&str>) -> Json {
         let name = format!("row:{}:{}", self.record.members.len(), name.unwrap_or("bytes"));
         self.record.members.push((name.clone(), bytes.into()));

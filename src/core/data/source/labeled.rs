@@ -25,7 +25,7 @@ pub struct Labeled {
 }
 
 impl Labeled {
-    /// The turns before the answer.
+    /// Returns the number of turns before the answer.
     fn prompt_len(&self) -> usize {
         let turns = &self.conversation.turns;
         let answer = turns.iter().position(|turn| turn.role == "assistant" && turn.learn != Some(false));

@@ -29,7 +29,7 @@ impl Pair {
     }
 }
 
-/// The record with the chosen answer, and with the rejected one, in the layout of `messages`.
+/// Returns the record with the chosen answer, and with the rejected one, in the layout of `messages`.
 ///
 /// # Errors
 /// There is no prompt, an answer is missing or is not the assistant's.

@@ -196,7 +196,7 @@ fn group(row: &Row, record: &mut Record) -> Json {
     }
 }
 
-/// The name under which bytes are found again.
+/// Returns the name under which bytes are found again.
 fn member(bytes: &[u8], name: &str, record: &mut Record) -> Json {
     let name = format!("row:{}:{name}", record.members.len());
     record.members.push((name.clone(), bytes.into()));

@@ -316,7 +316,7 @@ fn listed(model_dir: &Path, tokenizer_config: &Json) -> Result<Json, DataError> 
     Ok(holder.get_mut("chat_template").map(Json::take).unwrap_or_default())
 }
 
-/// The template of this name in a list.
+/// Returns the template of this name in a list.
 fn named(listed: &Json, name: &str) -> Option<String> {
     let found = listed.as_array()?.iter().find(|template| template["name"] == name);
     found?["template"].as_str().map(str::to_owned)

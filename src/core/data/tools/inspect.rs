@@ -211,7 +211,7 @@ fn offered(conversation: &Conversation) -> Option<(String, String)> {
     (!tools.is_empty()).then(|| ("tools".to_owned(), tools.join(" ")))
 }
 
-/// The turns of an answer with a label, which is told at the answer.
+/// Returns the turns of an answer with a label, which is told at the answer.
 fn said_with_label(answer: &Labeled) -> Vec<(String, String)> {
     let mut turns = said(&answer.conversation);
     if let Some((role, _)) = turns.last_mut() {

@@ -27,8 +27,8 @@ pub(super) fn write_whole(path: &Path, text: &str) -> Result<(), ObserveError> {
     replace(path, text.as_bytes()).map_err(|error| ObserveError::write(path, error))
 }
 
-/// A name that MLflow takes, and that is a path: other characters than letters, digits and `_ - . : / ` and space become `_`, and no part of it leads out
-/// of its folder.
+/// Returns a name that MLflow takes, and that is a path: other characters than letters, digits and `_ - . : / ` and space become `_`, and
+/// no part of it leads out of its folder.
 pub(super) fn safe_name(name: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || "_-.:/ ".contains(c) { c } else { '_' };
     let part = |part: &str| match part {

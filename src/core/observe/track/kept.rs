@@ -53,7 +53,7 @@ impl Kept {
     }
 }
 
-/// A name that no run has had, of `len` letters: of the time, the process and the folder. Nothing that is computed depends on it.
+/// Returns a name that no run has had, of `len` letters: of the time, the process and the folder. Nothing that is computed depends on it.
 pub(super) fn fresh_id(dir: &Path, len: usize, letters: &[u8]) -> String {
     let seed = format!("{}/{}/{}", since_epoch().as_nanos(), std::process::id(), dir.display());
     let digest = Sha256::digest(seed);

@@ -90,7 +90,7 @@ impl Board {
         })
     }
 
-    /// The run's pools in the order of roles; of a role without actors the pool that is named as it.
+    /// Returns the run's pools in the order of roles; of a role without actors the pool that is named as it.
     fn pools(&self) -> BTreeSet<(Role, PoolName)> {
         let roles = [Role::Data, Role::Encoder, Role::Foundation].map(|role| ActorId::new(role, 0));
         let is_missing = |actor: &ActorId| self.actors.seen.keys().all(|other| other.role != actor.role);

@@ -205,7 +205,7 @@ impl Names {
     }
 }
 
-/// The last part of a name: `top` of `observation.images.top` and of `images/top`.
+/// Returns the last part of a name: `top` of `observation.images.top` and of `images/top`.
 fn short(name: &str) -> &str {
     name.rsplit(['/', '.']).next().unwrap_or(name)
 }

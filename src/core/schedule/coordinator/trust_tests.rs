@@ -134,7 +134,7 @@ struct Seen {
     result: Option<Result<Outcome, String>>,
 }
 
-/// A run into which the liar says something after so many events, again and again.
+/// Makes a run into which the liar says something after so many events, again and again.
 fn run(lies: &[(usize, Event)], seed: u64) -> Seen {
     run_of(spec(), LIAR, lies, seed)
 }

@@ -25,7 +25,7 @@ impl<'a> Iterator for Boxes<'a> {
 }
 
 impl<'a> Boxes<'a> {
-    /// The contents of the first box of a name.
+    /// Returns the contents of the first box of a name.
     pub fn contents(mut self, name: &[u8; 4]) -> Option<&'a [u8]> {
         self.find(|(other, _)| other == name).map(|(_, contents)| contents)
     }

@@ -85,7 +85,7 @@ fn rewrite(tag: &str, result: &mut String) {
     }
 }
 
-/// The length of a name, a literal or a bracket with the calls, attributes and filters behind it.
+/// Returns the length of a name, a literal or a bracket with the calls, attributes and filters behind it.
 fn operand_len(text: &str) -> usize {
     let mut at = text.len() - text.trim_start_matches('-').len();
     let mut expects_name = true;

@@ -124,7 +124,7 @@ fn uri(folder: &Path) -> String {
     uri
 }
 
-/// Every value of the config with the name of its key; lists are one value, as JSON.
+/// Returns every value of the config with the name of its key; lists are one value, as JSON.
 pub(super) fn param_files(config: &Value) -> Vec<(String, String)> {
     let mut all = Vec::new();
     flatten("", config, &mut all);

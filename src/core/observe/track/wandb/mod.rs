@@ -272,7 +272,7 @@ fn updated(mut known: Vec<Item>, newer: impl IntoIterator<Item = Item>) -> Vec<I
     known
 }
 
-/// The newest value of each name.
+/// Returns the newest value of each name.
 fn merged(before: Option<(u64, BTreeMap<String, String>)>, items: Vec<Item>) -> BTreeMap<String, String> {
     let mut all = before.map_or_else(BTreeMap::new, |(_, items)| items);
     all.extend(items);

@@ -99,7 +99,7 @@ pub(super) fn summary(step: u64, items: &BTreeMap<String, String>, number: u64) 
     })
 }
 
-/// A file of the run's folder `files`.
+/// Returns a file of the run's folder `files`.
 pub(super) fn file(path: &str, number: u64) -> Vec<u8> {
     record(number, FILES, |files| message(files, 1, |file| string(file, 1, path.as_bytes())))
 }
