@@ -72,7 +72,7 @@ fn folder(config: &str) -> tempfile::TempDir {
     dir
 }
 
-/// Sees to it that the built-in program says which name it does not know.
+/// Checks that the built-in program says which name it does not know.
 fn is_refused_without(config: &str, dir: &Path, name: &str, expected: &str) {
     let output = start(Path::new(env!("CARGO_BIN_EXE_loongforge")), dir, &["check", config]);
     let text = String::from_utf8(output.stderr).unwrap();

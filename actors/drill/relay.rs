@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// Read at once.
+/// The bytes that are read at once.
 const PIECE: usize = 64 << 10;
 /// The interval of checks whether a partition has ended.
 const LOOK: Duration = Duration::from_millis(10);

@@ -113,7 +113,7 @@ impl Block {
     }
 }
 
-/// Sees to it that the program has a command's options. `[--all]` may be left out, and of `a|b` one is chosen.
+/// Checks that the program has a command's options. `[--all]` may be left out, and of `a|b` one is chosen.
 fn parses(block: &Block, call: &[String]) {
     let word = |word: &String| {
         let word = word.replace(['[', ']'], "");
@@ -153,7 +153,7 @@ fn reads(block: &Block) {
     }
 }
 
-/// Sees to it that every line of an excerpt is in its file.
+/// Checks that every line of an excerpt is in its file.
 fn is_in(block: &Block, file: &str) {
     let source =
         fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{}: {file}: {error}", block.place()));
@@ -197,7 +197,7 @@ fn every_block_of_the_documentation_holds() {
     assert!(counts["run"] >= 2 && counts["read as a config"] >= 10 && options >= 60, "{counts:?}, {options}");
 }
 
-/// Sees to it that a block holds; returns how that was seen, and the number of its calls.
+/// Checks that a block holds; returns how that was seen, and the number of its calls.
 fn holds(block: &Block, fixture: &Fixture) -> (String, usize) {
     let mut options = 0;
     let is_shell = matches!(block.language.as_str(), "console" | "sh");

@@ -47,7 +47,7 @@ const WIDTH: usize = 100;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     File(PathBuf),
-    /// Counted from 1.
+    /// The number of the override, counted from 1.
     Override(usize),
     /// The variable's name.
     Env(String),

@@ -35,7 +35,7 @@ fn next(text: &str, from: usize, markers: &Markers) -> Option<MarkerSpan> {
     MediaKind::ALL.into_iter().flat_map(candidates).min_by_key(|place| (place.start, usize::MAX - place.end))
 }
 
-/// Sees to it that a text has a marker for each picture and video, in their order.
+/// Checks that a text has a marker for each picture and video, in their order.
 ///
 /// # Errors
 /// It has others: the template lost one, or a text forged one.

@@ -36,7 +36,7 @@ pub trait SampleMaker: Send + Sync {
         format
     }
 
-    /// Sees to it that samples can be made of this set at all.
+    /// Checks that samples can be made of this set at all.
     ///
     /// # Errors
     /// The set's records have another kind.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Says where bytes were appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
-    /// Behind what was there.
+    /// The bytes are behind those that were there.
     Further,
     /// The bytes are at the beginning of a new file: the one before was removed, moved or replaced by somebody else.
     Anew,

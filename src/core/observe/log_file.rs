@@ -16,7 +16,7 @@ pub(super) enum LogFile {
     /// It is made with its first line.
     Named(PathBuf),
     Open(PathBuf, File),
-    /// It could not be written, which was said.
+    /// It could not be written, and an error has said so.
     Failed,
 }
 

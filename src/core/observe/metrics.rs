@@ -92,7 +92,7 @@ impl PairMetrics {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepMetrics {
-    /// Counted from 0.
+    /// The number of the step, counted from 0.
     pub step: u64,
     /// Mean over the step's target tokens.
     #[serde(deserialize_with = "number")]

@@ -24,7 +24,7 @@ pub(super) struct Clock {
     num_scheduled: u64,
     /// Happenings of the stretches before `next`.
     near: BinaryHeap<Reverse<Entry>>,
-    /// More than those are cut anew.
+    /// The number of near happenings above which the stretches are set anew.
     max_near: usize,
     far: Vec<Vec<Entry>>,
     num_far: usize,
@@ -106,7 +106,7 @@ impl Clock {
         Some(happening_of(entry))
     }
 
-    /// Sees to it that the next is near, if there is any.
+    /// Makes sure that the next is near, if there is any.
     fn come_near(&mut self) {
         while self.near.is_empty() {
             if self.num_far == 0 && self.late.is_empty() {

@@ -44,7 +44,7 @@ impl AudioFamily {
         }
     }
 
-    /// Sees to it that the feature extractor's settings agree with the tower's section of `config.json`.
+    /// Checks that the feature extractor's settings agree with the tower's section of `config.json`.
     ///
     /// # Errors
     /// The reason, naming both keys.

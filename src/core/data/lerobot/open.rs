@@ -44,7 +44,7 @@ impl Set {
         Ok(OpenBlock { set: self.clone(), episodes: block.episodes.clone(), before: before.collect(), files })
     }
 
-    /// Sees to it that a file has the rows that the episodes say.
+    /// Checks that a file has the rows that the episodes say.
     fn check(
         &self,
         path: &Path,

@@ -81,7 +81,7 @@ impl Step {
         self.rows.timestamps[self.row(self.frame)]
     }
 
-    /// Sees to it that the frame comes as long after the one before it as the set's rate says.
+    /// Checks that the frame comes as long after the one before it as the set's rate says.
     ///
     /// # Errors
     /// It does not: `fps` of `meta/info.json` or its timestamp is wrong.

@@ -274,7 +274,7 @@ fn one_square(
     Tiles::open((image.clone(), image), limits, &config, words)
 }
 
-/// Sees to it that the files, or the processors' defaults, agree with the vision tower.
+/// Checks that the files, or the processors' defaults, agree with the vision tower.
 fn check(image: &Settings, vision: &Json, temporal: bool) -> Result<(), DataError> {
     let number = |value: &Json| value.as_u64().or_else(|| value[0].as_u64());
     let merge = image.merge_size.unwrap_or(2);

@@ -187,7 +187,7 @@ impl ActionTokens {
     }
 }
 
-/// Sees to it that settings of tokens have an effect on the policy.
+/// Checks that settings of tokens have an effect on the policy.
 fn check(family: Family, settings: &Policy) -> Result<(), String> {
     let Policy { token_weight, flow_weight, action_tokenizer, text_target, .. } = settings;
     let learns = *token_weight > 0.0;

@@ -13,7 +13,7 @@ use crate::data::lerobot::Set;
 /// A part of the names that lerobot gives to cameras that no robot has.
 const EMPTY_CAMERA: &str = "empty_camera";
 
-/// Sees to it that `policy.cameras`, `policy.augment.fixed_cameras` and `policy.domain` name what the sets and the policy in `folder` have.
+/// Checks that `policy.cameras`, `policy.augment.fixed_cameras` and `policy.domain` name what the sets and the policy in `folder` have.
 ///
 /// # Errors
 /// A camera is none of any set, or gets a name that is none of the policy's; a part of a name is in none; the policy has no domains.
@@ -116,7 +116,7 @@ fn cameras_of<'a>(known: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// Sees to it that each word of `policy.exclude` is in a name of a number of an action of one of these robots, or of a group of such, so
+/// Checks that each word of `policy.exclude` is in a name of a number of an action of one of these robots, or of a group of such, so
 /// that it excludes something.
 ///
 /// # Errors

@@ -178,7 +178,7 @@ fn check_normalizer(config: &Json) -> Result<(), String> {
     }
 }
 
-/// Sees to it that what a model in `folder` does behind its policy is what is done here.
+/// Checks that what a model in `folder` does behind its policy is what is done here.
 ///
 /// # Errors
 /// Named by the file: wrong, or a step that is not implemented.

@@ -26,7 +26,7 @@ const KEYS: [&str; 5] =
 /// The way in which pictures are cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Framing {
-    /// Made square whatever its sides are; its middle, as large again (N1.7).
+    /// The picture is made square whatever its sides are; then its middle is made as large again (N1.7).
     Square,
     /// The shorter side has so many pixels, `fraction` of each side is kept, and the shorter side has as many again (N1.6, OpenCV's
     /// `INTER_AREA`).

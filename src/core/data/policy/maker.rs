@@ -221,7 +221,7 @@ impl PolicyMaker {
         })
     }
 
-    /// Sees to it that a set has states and actions as the policy's.
+    /// Checks that a set has states and actions as the policy's.
     ///
     /// # Errors
     /// The reason.

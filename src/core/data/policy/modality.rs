@@ -89,7 +89,7 @@ fn of_set(spec: &SampleSpec, settings: &Policy, set: &Set) -> Result<Vec<(String
     Ok(groups)
 }
 
-/// Sees to it that a group is relative as a whole, to the state's group of its name.
+/// Checks that a group is relative as a whole, to the state's group of its name.
 fn expect_relative(group: &Group, mask: &[bool], states: &[Group], settings: &Policy) -> Result<(), String> {
     let name = &group.name;
     if mask.iter().any(|is_relative| *is_relative != mask[0]) {

@@ -282,7 +282,7 @@ fn of_sets(spec: &mut SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
     })
 }
 
-/// Sees to it that a set has the statistics of a feature that a normalization needs, and those by which sets are joined.
+/// Checks that a set has the statistics of a feature that a normalization needs, and those by which sets are joined.
 ///
 /// # Errors
 /// Named by the set: it lacks one.

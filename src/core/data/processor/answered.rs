@@ -32,7 +32,7 @@ pub(super) fn answered(rules: &EncoderDecoder, ids: &[i64], counted: &[bool]) ->
     Ok((input_ids, (0..3).flat_map(|_| positions()).collect(), targets))
 }
 
-/// Sees to it that each document of a pack has its answer behind its prompt.
+/// Checks that each document of a pack has its answer behind its prompt.
 ///
 /// # Errors
 /// One has not: it was packed for another model.

@@ -51,9 +51,9 @@ pub struct ProcessorOptions {
     pub weighs_samples: bool,
     /// The kind of samples that pairs of answers make.
     pub pairs: Pairs,
-    /// Read by the maker of a diffusion model's samples alone.
+    /// The options that only the maker of a diffusion model's samples reads.
     pub flow: FlowOptions,
-    /// Read by the maker of a robot policy's samples alone.
+    /// The options that only the maker of a robot policy's samples reads.
     pub policy: PolicyOptions,
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Bytes that a compressed shard may have when it is unpacked: it is held in memory.
 pub const MAX_UNPACKED_BYTES: u64 = 2 << 30;
-/// Read at a time where the length is not known beforehand.
+/// The bytes that are read at a time where the length is not known beforehand.
 const CHUNK: usize = 64 << 10;
 
 pub enum Blob {

@@ -267,7 +267,7 @@ fn is_data(name: &str) -> bool {
     kind(name).is_some() && !ABOUT.contains(&file) && !name.split('/').any(|part| part.starts_with('.'))
 }
 
-/// Sees to it that sets of numbered files of which some are `chosen` are whole among all `names`.
+/// Checks that sets of numbered files of which some are `chosen` are whole among all `names`.
 ///
 /// # Errors
 /// `NAME-00000-of-00002` is there, and `NAME-00001-of-00002` is not.

@@ -10,7 +10,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use super::shard::Shard;
 use crate::store::{self, client_of, failed, wait};
 
-/// Read at a time where one byte follows another, and how many of these are held for each object.
+/// The bytes that are read at a time where one byte follows another, and how many of these are held for each object.
 const CHUNK: u64 = 4 << 20;
 const NUM_CHUNKS: usize = 4;
 

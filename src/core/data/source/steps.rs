@@ -63,7 +63,7 @@ pub fn find(file: &TrainFile) -> Result<Option<Found>, DataError> {
     Ok(Some((set, shards)))
 }
 
-/// Sees to it that the cache has what a path of the hub names: otherwise it is not known what it is.
+/// Checks that the cache has what a path of the hub names: otherwise it is not known what it is.
 ///
 /// # Errors
 /// Named by the path: the cache lacks it or a part of it.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The actors that have ended, and the reason why the run ends.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Drain {
-    /// Set when everyone is told to stop: how the run ends, or who failed first.
+    /// The result, set when everyone is told to stop: how the run ends, or who failed first.
     result: Option<Result<Outcome, ActorId>>,
     /// The first known failure of each actor.
     failures: BTreeMap<ActorId, Cause>,

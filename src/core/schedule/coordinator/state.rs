@@ -97,7 +97,7 @@ fn to_ranges<S: Serializer>(ids: &[SampleId], serializer: S) -> Result<S::Ok, S:
 }
 
 fn from_ranges<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SampleId>, D::Error> {
-    /// More than anybody holds back.
+    /// The most ids that are read, more than any run holds back.
     const MOST: usize = 1 << 24;
     let text = String::deserialize(deserializer)?;
     let mut ids: Vec<SampleId> = Vec::new();
