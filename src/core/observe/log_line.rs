@@ -59,7 +59,7 @@ impl<'a> LogLine<'a> {
         }
     }
 
-    /// Returns the line for a file: `2026-11-25T08:13:02.123Z WARN text`, each line of the text behind its own time. Empty text gives no
+    /// Returns the line for a file: `2026-11-25T08:13:02.123Z WARN  text`, each line of the text behind its own time. Empty text gives no
     /// line.
     pub fn kept(&self) -> String {
         let time = Utc::now().milliseconds();
