@@ -139,8 +139,8 @@ fn kind_of(name: &str, shape: &[i64], kind: TensorType) -> TensorType {
     }
 }
 
-/// Rows of queries or keys, or their bias, in the order of rotary embeddings that turn channels 2i and 2i + 1 together: channel i
-/// and i + half of each head become neighbors.
+/// Returns the rows of queries or keys `[heads · C, in]`, or their bias `[heads · C]`, in the order of rotary embeddings that turn
+/// channels 2i and 2i + 1 together: channel i and i + half of each head become neighbors. The shape and type stay.
 pub fn neighbors(values: &Tensor, heads: i64) -> Tensor {
     let shape = values.size();
     let half = shape[0] / heads / 2;

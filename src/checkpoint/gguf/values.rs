@@ -5,7 +5,7 @@ use loongforge_torch::native::bytes;
 use loongforge_torch::train::hf::{Beyond, Dtype, narrowed};
 use tch::Tensor;
 
-/// The bytes of float32 values; of `Q8_0` their number must be a multiple of 32.
+/// Returns the bytes of float32 values of any shape, in row-major order; for `Q8_0` their number must be a multiple of 32.
 ///
 /// # Errors
 /// Finite values, or scales of blocks, would be infinite.

@@ -7,9 +7,9 @@ use crate::native::pinned;
 /// The most bytes that are copied to pinned memory on their way, which libtorch keeps for the next ones.
 const MAX_PINNED: usize = 16 << 20;
 
-/// The tensor on `device`. Unlike `to_device` it does not wait until a GPU has done what it was given before, but for more than 16 MiB: the
-/// copy is one more task behind that. It reads pinned memory, which libtorch uses again only when the copy is done, so that the tensor
-/// may be freed or changed at once: of other memory CUDA promises that to copies that wait alone. Any shape, which stays.
+/// Returns the tensor, of any shape, on `device`. Unlike `to_device` it does not wait until a GPU has done what it was given before,
+/// except for more than 16 MiB: the copy is one more task behind that. It reads pinned memory, which libtorch uses again only when the
+/// copy is done, so that the tensor may be freed or changed at once: for other memory CUDA promises that only for copies that wait.
 pub fn upload(tensor: &Tensor, device: Device) -> Tensor {
     let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
     match (tensor.device(), device) {

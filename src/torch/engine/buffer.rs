@@ -54,15 +54,17 @@ impl AsRef<[u8]> for Lender {
 pub struct TorchBuffer(Tensor);
 
 impl TorchBuffer {
+    /// Makes a contiguous buffer of a tensor of any shape, outside of the graph.
+    ///
     /// # Panics
-    /// The kind has no place in a parcel.
+    /// Panics where the kind has no place in a parcel.
     pub fn new(tensor: &Tensor) -> Self {
         dtype(tensor.kind());
         Self(tensor.detach().contiguous())
     }
 
-    /// The tensor of a received buffer, on `device`. On the CPU it is a view of what was received.
-    /// It has the shape that was sent.
+    /// Returns the tensor of a received buffer on `device`, in the shape `[…]` and type that were sent. On the CPU it is a view of what
+    /// was received, unless its bytes do not lie as libtorch needs them, in which case they are copied.
     pub fn into_tensor(buffer: Box<dyn Buffer>, device: Device) -> Tensor {
         if buffer.bytes().is_none() {
             let any = buffer.into_any().downcast::<TorchBuffer>();

@@ -19,8 +19,8 @@ pub(super) struct CacheName {
 }
 
 impl CacheName {
-    /// The folder of a tower whose parameters have these names and are of `kind`; `value` gives each of them. It is for what
-    /// this thread computes on `device`.
+    /// Returns the folder of a tower whose parameters have these names and are of `kind`; `value` gives each of them, in any shape and on
+    /// any device. The name is for what this thread computes on `device`.
     ///
     /// # Errors
     /// As `value`.

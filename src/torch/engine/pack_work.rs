@@ -104,7 +104,8 @@ impl PackWork {
         inputs.iter().map(of_input).collect()
     }
 
-    /// Column `index` of the whole pack, in which samples that have lost a unit do not count.
+    /// Returns column `index` of the whole pack, `[before…, rows, after…]` as `column` says, in which samples that have lost a unit do
+    /// not count.
     ///
     /// # Errors
     /// Data actors sent something that does not fit the samples.

@@ -30,7 +30,7 @@ impl StoredTowers {
         kind(self.config.train.precision)
     }
 
-    /// The value of a parameter, on the CPU.
+    /// Returns the value of a parameter on the CPU, in the shape `[…]` of its spec and the type of [`StoredTowers::kind`].
     ///
     /// # Errors
     /// It is missing in its folder, or the folder cannot be read.

@@ -60,7 +60,8 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// Panics where there is not a tensor for each column. Shapes are those that [`Column`] says.
+    /// Makes columns of a tensor for each of `specs`, of the shape `[before…, rows, after…]` that its [`Column`] says. Panics where the
+    /// numbers of columns and tensors differ.
     pub fn new(specs: &Rc<[Column]>, tensors: Vec<Tensor>) -> Columns {
         assert_eq!(specs.len(), tensors.len(), "a tensor for each column");
         Columns { specs: specs.clone(), tensors, on_host: None }
@@ -96,35 +97,36 @@ impl Columns {
         Columns { specs: self.specs, tensors, on_host: Some(self.tensors) }
     }
 
-    /// All tensors that are held, those that stay on the host included, of the shapes that [`Column`] says.
+    /// Returns all tensors that are held, those that stay on the host included, each of the shape `[before…, rows, after…]` of its
+    /// [`Column`].
     pub fn held(&self) -> impl Iterator<Item = &Tensor> {
         self.tensors.iter().chain(self.on_host.iter().flatten())
     }
 
-    /// The tensors in the order of the columns, of the shapes that [`Column`] says.
+    /// Returns the tensors in the order of the columns, each of the shape `[before…, rows, after…]` of its [`Column`].
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
-    /// The column with this name. Panics where there is none. Its shape is as [`Column`] says.
+    /// Returns the column with this name, `[before…, rows, after…]` as its [`Column`] says. Panics where there is none.
     pub fn get(&self, name: &str) -> &Tensor {
         self.find(name).unwrap_or_else(|| panic!("no column {name}"))
     }
 
-    /// The column with this name, where there is one. Its shape is as [`Column`] says.
+    /// Returns the column with this name, `[before…, rows, after…]` as its [`Column`] says; `None` where there is none.
     pub fn find(&self, name: &str) -> Option<&Tensor> {
         let at = self.specs.iter().position(|column| column.name == name)?;
         Some(&self.tensors[at])
     }
 
-    /// Works like [`Columns::find`], for who reads the values on the host. The shape is as [`Column`] says.
+    /// Works like [`Columns::find`], for a caller that reads the values on the host; the shape is the same, `[before…, rows, after…]`.
     pub fn find_on_host(&self, name: &str) -> Option<&Tensor> {
         let at = self.specs.iter().position(|column| column.name == name)?;
         Some(&self.on_host.as_ref().unwrap_or(&self.tensors)[at])
     }
 
-    /// Works like [`Columns::get`], for who reads the values on the host. Panics where there is no such column. The shape is as
-    /// [`Column`] says.
+    /// Works like [`Columns::get`], for a caller that reads the values on the host. Panics where there is no such column. The shape is
+    /// the same, `[before…, rows, after…]`.
     pub fn get_on_host(&self, name: &str) -> &Tensor {
         self.find_on_host(name).unwrap_or_else(|| panic!("no column {name}"))
     }
@@ -134,7 +136,8 @@ impl Columns {
         self.tensors.first().map_or(Device::Cpu, Tensor::device)
     }
 
-    /// The same columns with what `change` makes of each tensor and its axis of samples. Shapes may change along that axis.
+    /// Returns the same columns with what `change` makes of each tensor `[before…, rows, after…]` and the number of its axis of samples,
+    /// which is that of `rows`. Shapes may change along that axis alone.
     pub fn map(&self, change: impl Fn(&Tensor, i64) -> Tensor) -> Columns {
         let changed = |tensors: &Vec<Tensor>| {
             self.specs.iter().zip(tensors).map(|(column, x)| change(x, column.axis())).collect::<Vec<Tensor>>()

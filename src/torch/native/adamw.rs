@@ -5,8 +5,8 @@ use tch::{Device, Kind, Tensor};
 use super::error::last_error;
 use super::ffi::{self, AdamWStep, raw};
 
-/// One step of `params`, float32, copied to `rounded`, bfloat16, where there is one. Panics unless all are contiguous,
-/// of one length and on the CPU.
+/// Takes one step of `params`, float32, which is copied to `rounded`, bfloat16, where there is one; gradient and moments are float32.
+/// Panics unless all are contiguous, on the CPU and have the same number of elements. The shape does not count.
 pub fn adamw(params: &Tensor, rounded: Option<&Tensor>, grad: &Tensor, moments: [&Tensor; 2], step: &AdamWStep) {
     let fits = |x: &Tensor| is_flat(x) && x.kind() == Kind::Float && x.numel() == params.numel();
     assert!([params, grad, moments[0], moments[1]].into_iter().all(fits), "buffers of AdamW");
@@ -26,8 +26,8 @@ pub fn adamw(params: &Tensor, rounded: Option<&Tensor>, grad: &Tensor, moments: 
     assert!(status == 0, "adamw: {}", last_error());
 }
 
-/// Returns the sum of squares of `x`, contiguous float32 on the CPU; summed in float64, in blocks, the same for any number
-/// of threads. `x` may have any shape.
+/// Returns the sum of squares of `x`, contiguous float32 of any shape on the CPU; it is summed in float64, in blocks, and is the same for
+/// any number of threads.
 pub fn sum_of_squares(x: &Tensor) -> f64 {
     assert!(is_flat(x) && x.kind() == Kind::Float, "sum_of_squares of {x:?}");
     // SAFETY: the tensor is alive, and kind, layout and device were checked.

@@ -23,8 +23,8 @@ pub struct QuantizedMoment {
     pub maxima: Tensor,
 }
 
-/// One step of `params`, float32, copied to `rounded`, bfloat16, where there is one. Panics unless all are contiguous, of one length
-/// and on the CPU.
+/// Takes one step of `params` `[len]`, float32, which is copied to `rounded` `[len]`, bfloat16, where there is one; `grad` is `[len]`,
+/// float32. Panics unless all are contiguous, on the CPU and have as many elements as `params`, and moments a maximum for each block.
 pub fn adamw_8bit(
     params: &Tensor,
     rounded: Option<&Tensor>,

@@ -9,8 +9,8 @@ use super::ffi::{self, raw};
 use super::fused::can_fuse;
 use super::op::{Arg, Op};
 
-/// Returns whether [`packed_attention`] takes these: bfloat16 of even widths on a CPU with products of it, or float32
-/// where this thread's products are tiled.
+/// Returns whether [`packed_attention`] takes heads `[tokens, heads, width]` of these types and widths: bfloat16 of even widths on a CPU
+/// with products of it, or float32 where this thread's products are tiled.
 pub fn can_attend(q: &Tensor, k: &Tensor, v: &Tensor) -> bool {
     let is_bf16 = q.kind() == Kind::BFloat16;
     let even = |x: &Tensor| x.size().last().is_some_and(|width| width % 2 == 0);
@@ -38,8 +38,8 @@ pub fn packed_attention(q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[i64], 
     unsafe { Tensor::from_ptr(y) }
 }
 
-/// Returns whether [`flash_attention`] takes these: on a GPU, of half precision, with heads of one width that is a multiple of 8
-/// and at most 256, but for some that not every GPU takes.
+/// Returns whether [`flash_attention`] takes these heads `[tokens, heads, width]`: on a GPU, of half precision, of one width that is a
+/// multiple of 8 and at most 256, without those widths that some GPUs do not take.
 pub fn can_flash(q: &Tensor, k: &Tensor, v: &Tensor) -> bool {
     let width = |x: &Tensor| x.size().last().copied().unwrap_or(0);
     let takes = |x: &Tensor| {
@@ -68,7 +68,7 @@ pub struct FlashDocuments<'a> {
     pub scale: f64,
 }
 
-/// Works like [`packed_attention`] on a GPU. Panics where `can_flash` is false.
+/// Works like [`packed_attention`] on a GPU: `q` `[T, H, C]`, `k` and `v` `[T, K, C]` to `[T, H, C]`. Panics where `can_flash` is false.
 pub fn flash_attention([q, k, v]: [&Tensor; 3], documents: &FlashDocuments<'_>) -> Tensor {
     assert!(can_flash(q, k, v), "flash attention of {q:?}, {k:?}, {v:?}");
     // It reads 16 bytes at once, and does not ask whether they begin where they should.

@@ -5,8 +5,8 @@ use tch::{Kind, Tensor};
 use super::error::{NativeError, last_error};
 use super::ffi::{self, raw};
 
-/// Gradients of `inputs` when `outputs` have the gradients `grads` (same shapes and kinds), `None` for an input that
-/// does not take part. Frees the graph; touches no `.grad`. Every input must require a gradient.
+/// Returns the gradients of `inputs`, each in its shape and kind, when `outputs` have the gradients `grads` (same shapes and kinds), and
+/// `None` for an input that does not take part. Frees the graph; touches no `.grad`. Every input must require a gradient.
 ///
 /// # Errors
 /// A shape does not fit, or a backward fails.
@@ -15,8 +15,8 @@ pub fn grad(outputs: &[&Tensor], grads: &[&Tensor], inputs: &[&Tensor]) -> Resul
     grad_into(outputs, grads, &inputs)
 }
 
-/// As [`grad`], where an input may come with a sum of its gradients, float32 of its shape: operators that can add to it
-/// in place do, and what is found is the rest, which the caller adds.
+/// Works like [`grad`], where an input may come with a sum of its gradients, contiguous float32 of its shape: operators that can add to
+/// the sum in place do, and the gradient that is returned is the rest, which the caller adds.
 ///
 /// # Errors
 /// Fails as [`grad`] does.

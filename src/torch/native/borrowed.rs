@@ -10,9 +10,8 @@ use super::ffi::{self, raw};
 /// Where libtorch allocates begin its tensors: the same computation has the same bits on borrowed memory.
 const ALIGN: usize = 64;
 
-/// A tensor on the bytes of `owner`, which is dropped, on any thread, with the last tensor that shares them or in [`own`].
-/// Nobody may write to the tensor in place. None, and the owner comes back, where the bytes are empty or do not begin at a
-/// multiple of 64.
+/// Returns a tensor of the given `shape` and `kind` on the bytes of `owner`, which is dropped, on any thread, with the last tensor that
+/// shares them or in [`own`]. Nobody may write to the tensor in place.
 ///
 /// # Errors
 /// The owner, which cannot lend its bytes.
@@ -51,9 +50,8 @@ extern "C" fn release<T>(owner: *mut c_void) {
     drop(unsafe { Box::from_raw(owner.cast::<T>()) });
 }
 
-/// Gives a tensor whose memory is borrowed memory of its own with the same contents, under its views and under graphs that
-/// saved them. Returns the number of bytes that were copied: 0 of a tensor that owns its memory.
-/// The tensor may have any shape.
+/// Gives a tensor of any shape whose memory is borrowed its own memory with the same contents, under its views and under graphs that
+/// saved them. Returns the number of bytes that were copied: 0 for a tensor that owns its memory.
 pub fn own(tensor: &Tensor) -> u64 {
     // SAFETY: the tensor is alive; nobody reads the storage at the same time, since a `Tensor` is not `Sync`.
     let bytes = unsafe { ffi::lf_own(raw(tensor)) };

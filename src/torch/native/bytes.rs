@@ -2,8 +2,7 @@
 
 use tch::{Device, Tensor};
 
-/// The elements of a contiguous CPU tensor, in native order, which is little-endian on all our machines.
-/// The tensor may have any shape.
+/// Returns the elements of a contiguous CPU tensor of any shape, in native order, which is little-endian on all our machines.
 ///
 /// While the slice lives, nothing may use another handle of the same memory: the rule of libtorch's in-place operators.
 ///
@@ -19,7 +18,7 @@ pub fn bytes_mut(tensor: &mut Tensor) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), len) }
 }
 
-/// Works like [`bytes_mut`], to read. The tensor may have any shape.
+/// Works like [`bytes_mut`], for reading. The tensor may have any shape.
 ///
 /// # Panics
 /// As [`bytes_mut`].

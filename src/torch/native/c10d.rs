@@ -102,7 +102,7 @@ impl Group {
         if group.is_null() { Err(failed(last_error())) } else { Ok(Group { name: name.into(), rank, world, group }) }
     }
 
-    /// In place: the sum over ranks. The tensor may have any shape.
+    /// Begins to sum a tensor of any shape over the ranks, in place.
     ///
     /// # Errors
     /// The collective cannot begin; a rank that is gone is an error of waiting for it.
@@ -111,7 +111,7 @@ impl Group {
         self.begin("all_reduce", unsafe { ffi::lf_all_reduce_sum(self.group, raw(tensor)) })
     }
 
-    /// In place: the greatest over ranks. The tensor may have any shape.
+    /// Begins to take the greatest of each element over the ranks, in place. The tensor may have any shape.
     ///
     /// # Errors
     /// Fails as [`Group::all_reduce_sum`] does.
@@ -120,8 +120,8 @@ impl Group {
         self.begin("all_reduce", unsafe { ffi::lf_all_reduce_max(self.group, raw(tensor)) })
     }
 
-    /// `output` takes the ranks' inputs one after the other: `world` times the elements of `input`.
-    /// Both may have any shape.
+    /// Begins to gather the ranks' inputs in `output`, one after the other: it has `world` times the elements of `input`. Both may have
+    /// any shape.
     ///
     /// # Errors
     /// Fails as [`Group::all_reduce_sum`] does.
@@ -130,8 +130,8 @@ impl Group {
         self.begin("all_gather", unsafe { ffi::lf_all_gather(self.group, raw(output), raw(input)) })
     }
 
-    /// `output` takes this rank's part of the sum of the ranks' inputs: `input` has `world` times its elements.
-    /// Both may have any shape.
+    /// Begins to sum the ranks' inputs and to put this rank's part of the sum into `output`: `input` has `world` times its elements. Both
+    /// may have any shape.
     ///
     /// # Errors
     /// Fails as [`Group::all_reduce_sum`] does.
@@ -160,7 +160,7 @@ impl Group {
         })
     }
 
-    /// In place: the values of rank `root`. The tensor may have any shape.
+    /// Begins to copy the values of rank `root` into the other ranks' tensors, in place. The tensor may have any shape.
     ///
     /// # Errors
     /// Fails as [`Group::all_reduce_sum`] does.
@@ -169,7 +169,7 @@ impl Group {
         self.begin("broadcast", unsafe { ffi::lf_broadcast(self.group, raw(tensor), root as i32) })
     }
 
-    /// To one rank, which receives it under the same tag. The tensor may have any shape.
+    /// Begins to send a tensor of any shape to rank `to`, which receives it under the same tag.
     ///
     /// # Errors
     /// Fails as [`Group::all_reduce_sum`] does.
@@ -178,7 +178,8 @@ impl Group {
         self.begin("send", unsafe { ffi::lf_send(self.group, raw(tensor), to as i32, tag) })
     }
 
-    /// In place: what rank `from` sends under this tag, of the same size and kind. The tensor may have any shape.
+    /// Begins to receive what rank `from` sends under this tag, of the same number of elements and kind, in place. The tensor may have
+    /// any shape.
     ///
     /// # Errors
     /// Fails as [`Group::all_reduce_sum`] does.

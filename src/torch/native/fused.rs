@@ -5,12 +5,13 @@ use tch::{Device, Kind, Tensor};
 use super::error::last_error;
 use super::ffi::{self, raw};
 
-/// Returns whether these operators take the tensor. Its shape does not count.
+/// Returns whether these operators take a tensor of this type and device: float32 or bfloat16 on the CPU. Its shape does not count.
 pub fn can_fuse(x: &Tensor) -> bool {
     matches!(x.kind(), Kind::Float | Kind::BFloat16) && x.device() == Device::Cpu
 }
 
-/// Returns whether they take it as the cosines or sines of a rotation.
+/// Returns whether these operators take a tensor of this type and device, float32 on the CPU, as the cosines or sines of a rotation. Its
+/// shape does not count.
 pub fn is_table(x: &Tensor) -> bool {
     x.kind() == Kind::Float && x.device() == Device::Cpu
 }
@@ -25,13 +26,13 @@ pub struct Turn<'a> {
     pub neighbors: bool,
 }
 
-/// An RMS norm by `weight` `[C]` and a rotation, either or both, of `x` `[T, H, C]`. Panics where the shapes do not fit or
-/// `can_fuse` is false.
+/// Returns the RMS norm by `weight` `[C]`, a rotation, or both of them, of `x` `[T, H, C]`, in its shape. Panics where the shapes do not
+/// fit or `can_fuse` is false.
 pub fn norm_rope(x: &Tensor, norm: Option<(&Tensor, f64)>, turn: Option<Turn<'_>>) -> Tensor {
     norm_rope_parts(x, norm, turn, 1)
 }
 
-/// Works like [`norm_rope`], with each of `parts` of a normed row turned: heads that share a norm.
+/// Works like [`norm_rope`] on `x` `[T, H, C]`, whose normed rows `[C]` are `parts` heads that share a norm, of which each is turned.
 pub fn norm_rope_parts(x: &Tensor, norm: Option<(&Tensor, f64)>, turn: Option<Turn<'_>>, parts: i64) -> Tensor {
     let size = x.size();
     assert!(can_fuse(x) && size.len() == 3 && parts > 0 && size[2] % parts == 0, "norm_rope of {x:?}");
@@ -52,7 +53,7 @@ pub fn norm_rope_parts(x: &Tensor, norm: Option<(&Tensor, f64)>, turn: Option<Tu
     unsafe { Tensor::from_ptr(y) }
 }
 
-/// The GELU of `x` by a tanh. Panics where `can_fuse` is false. `x` may have any shape.
+/// Returns the GELU of `x`, of any shape, by its approximation with tanh. Panics where `can_fuse` is false.
 pub fn gelu_tanh(x: &Tensor) -> Tensor {
     assert!(can_fuse(x), "gelu_tanh of {x:?}");
     // SAFETY: the tensor is alive, and its kind and device were checked; the result is new and nobody else's.
@@ -62,7 +63,7 @@ pub fn gelu_tanh(x: &Tensor) -> Tensor {
     unsafe { Tensor::from_ptr(y) }
 }
 
-/// `silu(gate) · up`. Panics where the shapes differ or `can_fuse` is false.
+/// Returns `silu(gate) · up`, of one shape, which may be any. Panics where shapes or types differ or `can_fuse` is false.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
     assert!(
         can_fuse(gate) && gate.kind() == up.kind() && can_fuse(up) && gate.size() == up.size(),

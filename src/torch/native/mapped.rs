@@ -15,8 +15,8 @@ use tch::{Device, Kind, Tensor};
 use super::borrowed::lend;
 use super::error::NativeError;
 
-/// Zeros, flat, in a file of their own in `folder`, which is made where it does not exist. The file has no name, so that nothing is
-/// left behind whichever way the process ends; its space is taken at once, so that a full disk is an error here.
+/// Returns zeros `[len]` of `kind` in a file of their own in `folder`, which is made where it does not exist. The file has no name, so
+/// that nothing is left behind whichever way the process ends; its space is taken at once, so that a full disk is an error here.
 ///
 /// # Errors
 /// The folder cannot be written to, or the disk is full.

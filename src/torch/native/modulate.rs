@@ -33,13 +33,14 @@ fn sizes<const N: usize>(x: &Tensor) -> [i64; N] {
     <[i64; N]>::try_from(x.size()).unwrap_or_else(|size| panic!("{N} dimensions, not {size:?}"))
 }
 
-/// Returns whether these operators take `x` and a table.
+/// Returns whether these operators take `x` `[T, D]` and a table `[R, N, D]` of these types: `x` float32 or bfloat16, the table float32,
+/// both on the CPU.
 pub fn can_modulate(x: &Tensor, table: &Tensor) -> bool {
     can_fuse(x) && is_table(table)
 }
 
-/// The layer norm of each token of `x` `[T, D]`, times one plus row `first + 1` of its segment's of `table` `[R, N, D]`, plus
-/// row `first`. Panics where the shapes do not fit or [`can_modulate`] is false.
+/// Returns the layer norm of each token of `x` `[T, D]`, times one plus row `first + 1` of its segment's of `table` `[R, N, D]`, plus row
+/// `first`. Panics where the shapes do not fit or [`can_modulate`] is false.
 pub fn modulate_rows(x: &Tensor, table: &Tensor, segments: RowSegments<'_>, first: i64, eps: f64) -> Tensor {
     segments.check(x, table, first + 1);
     let (lens, rows, num) = (segments.lens.as_ptr(), segments.rows.as_ptr(), segments.lens.len() as i64);
@@ -50,7 +51,7 @@ pub fn modulate_rows(x: &Tensor, table: &Tensor, segments: RowSegments<'_>, firs
     unsafe { Tensor::from_ptr(y) }
 }
 
-/// Each token of `x` `[T, D]` times row `first` of its segment's of `table` `[R, N, D]`. Panics as [`modulate_rows`].
+/// Returns each token of `x` `[T, D]` times row `first` of its segment's of `table` `[R, N, D]`. Panics as [`modulate_rows`] does.
 pub fn gate_rows(x: &Tensor, table: &Tensor, segments: RowSegments<'_>, first: i64) -> Tensor {
     segments.check(x, table, first);
     let (lens, rows, num) = (segments.lens.as_ptr(), segments.rows.as_ptr(), segments.lens.len() as i64);
@@ -66,8 +67,8 @@ fn check_order(num_rows: i64, order: &Tensor) {
     assert!(is_index && order.size() == [num_rows], "an order of {num_rows} rows: {order:?}");
 }
 
-/// The rows of `a` and, behind them, `b` in `order` `[A + B]`, int64, which has each of them once. Panics where shapes or
-/// kinds do not fit or `can_fuse` is false.
+/// Returns the rows of `a` `[A, …]` and, behind them, `b` `[B, …]` in `order` `[A + B]`, int64, which has each of them once. Panics where
+/// shapes or types do not fit or `can_fuse` is false.
 pub fn join_rows(a: &Tensor, b: &Tensor, order: &Tensor) -> Tensor {
     let (a_size, b_size) = (a.size(), b.size());
     let fits = can_fuse(a) && can_fuse(b) && a.kind() == b.kind() && a_size[1..] == b_size[1..];
@@ -81,7 +82,8 @@ pub fn join_rows(a: &Tensor, b: &Tensor, order: &Tensor) -> Tensor {
     unsafe { Tensor::from_ptr(y) }
 }
 
-/// The way back from [`join_rows`]: the first has `num_first` rows. Panics where shapes do not fit or `can_fuse` is false.
+/// Undoes [`join_rows`]: returns the first `num_first` rows `[A, …]` and the others `[B, …]` of `both` `[A + B, …]`, which are in `order`
+/// `[A + B]`, int64. Panics where shapes do not fit or `can_fuse` is false.
 pub fn split_rows(both: &Tensor, order: &Tensor, num_first: i64) -> [Tensor; 2] {
     let num_rows = both.size()[0];
     assert!(can_fuse(both) && (0..=num_rows).contains(&num_first), "{num_first} rows of {both:?}");

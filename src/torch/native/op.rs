@@ -49,8 +49,8 @@ impl Op {
         Ok(Op { name: name.to_string(), handle })
     }
 
-    /// Calls the operator; trailing arguments that are left out take the schema's defaults. Returns its tensors, a
-    /// list flattened; an in-place operator returns the tensors that it changed.
+    /// Calls the operator; trailing arguments that are left out take the schema's defaults. Returns its tensors in the operator's shapes,
+    /// a list flattened; an in-place operator returns the tensors that it changed.
     ///
     /// # Errors
     /// The arguments do not fit the schema, or the operator fails.

@@ -68,7 +68,8 @@ pub fn embedding(table: &Tensor, ids: &Tensor, padding: i64) -> Tensor {
     unsafe { Tensor::from_ptr(y) }
 }
 
-/// Adds `a · b`, or `aᵀ · b`, to `sum`, float32. Without autograd. Panics where the shapes do not fit.
+/// Adds `a · b`, `[N, K]` by `[K, M]`, or `aᵀ · b`, `[K, N]` by `[K, M]`, to `sum` `[N, M]`, float32, without autograd. Panics where
+/// shapes or types do not fit.
 pub fn add_product(sum: &Tensor, a: &Tensor, transpose: bool, b: &Tensor) {
     let (a_size, b_size) = (a.size(), b.size());
     let fits = a_size.len() == 2 && b_size.len() == 2 && a.kind() == b.kind();

@@ -12,8 +12,8 @@ thread_local! {
     static TABLES: RefCell<BTreeMap<(&'static str, usize), Tensor>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Returns the table of this `name`, which `make` makes on the CPU, on `device`. Each thread copies it to a GPU once: a copy from the host
-/// waits for all that the GPU has yet to do.
+/// Returns the table of this `name`, of any shape, which `make` makes on the CPU, on `device`. Each thread copies it to a GPU once: a
+/// copy from the host waits for all that the GPU has yet to do.
 pub fn resident(name: &'static str, device: Device, make: impl FnOnce() -> Tensor) -> Tensor {
     match device {
         Device::Cuda(index) => kept((name, index), || make().to_device(device)),

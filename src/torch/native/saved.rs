@@ -50,7 +50,7 @@ impl SavedTensors {
         self.len() == 0
     }
 
-    /// `None` where the tensor was taken away. Panics past the end. It may have any shape.
+    /// Returns the saved tensor of this number, of any shape; `None` where it was taken away. Panics past the end.
     pub fn get(&self, index: usize) -> Option<Tensor> {
         assert!(index < self.len(), "saved tensor {index} of {}", self.len());
         // SAFETY: the list is alive and the index within it; the handle is new and nobody else's.
@@ -60,8 +60,8 @@ impl SavedTensors {
         }
     }
 
-    /// Puts a tensor in the place of another, or with `None` takes one away. Panics past the end.
-    /// Both may have any shape.
+    /// Puts a tensor in the place of the saved one of this number, or with `None` takes that one away. Panics past the end. Both may have
+    /// any shape.
     pub fn set(&mut self, index: usize, tensor: Option<&Tensor>) {
         assert!(index < self.len(), "saved tensor {index} of {}", self.len());
         // SAFETY: the list is alive and the index within it; the handle is copied.
@@ -88,7 +88,7 @@ pub struct Storage {
     pub offset: i64,
 }
 
-/// Returns where `tensor` lies. It must be dense. It may have any shape.
+/// Returns where `tensor` lies, which may have any shape and must be dense.
 pub fn storage(tensor: &Tensor) -> Storage {
     let mut found = Storage { address: 0, bytes: 0, users: 0, offset: 0 };
     let Storage { address, bytes, users, offset } = &mut found;

@@ -5,13 +5,13 @@ use tch::Tensor;
 use super::error::last_error;
 use super::ffi::{self, raw};
 
-/// Frees the memory of `tensor`, which begins its storage. Views of it, and graphs that saved them, stay as they are and
-/// are not to be read until [`allocate`]. It may have any shape.
+/// Frees the memory of `tensor`, of any shape, which begins its storage. Views of it, and graphs that saved them, stay as they are and
+/// are not to be read until [`allocate`].
 pub fn release(tensor: &Tensor) {
     resize(tensor, 0);
 }
 
-/// Gives `tensor` and its views new memory, with nothing meaningful in it. It may have any shape.
+/// Gives `tensor`, of any shape, and its views new memory, whose contents are undefined.
 pub fn allocate(tensor: &Tensor) {
     resize(tensor, (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64);
 }

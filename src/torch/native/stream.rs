@@ -27,8 +27,8 @@ fn check(status: i32) -> Result<(), NativeError> {
     if status == 0 { Ok(()) } else { Err(NativeError::Stream { message: last_error() }) }
 }
 
-/// A copy in pages that stay where they are, from which and to which a GPU copies without the processor. Panics where there is no
-/// GPU. `x` may have any shape.
+/// Returns a copy of `x`, of any shape, in pinned memory, from which and to which a GPU copies without the processor. Panics where there
+/// is no GPU.
 pub fn pinned(x: &Tensor) -> Tensor {
     // tch names the device, which libtorch has deprecated.
     static PIN: LazyLock<Op> =
@@ -69,7 +69,7 @@ impl CopyStream {
 }
 
 impl Mark {
-    /// The end of what this thread has given to the device of `like`. Its shape does not count.
+    /// Marks the end of what this thread has given to the device of `like`. Its shape does not count.
     ///
     /// # Errors
     /// The device failed.

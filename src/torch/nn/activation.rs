@@ -60,7 +60,7 @@ impl Activation {
         }
     }
 
-    /// `x` of any shape to the same shape.
+    /// Returns the activation of `x`, element by element; the shape, which may be any, and the type stay.
     pub fn forward(self, x: &Tensor) -> Tensor {
         match self {
             Activation::Gelu => x.gelu("none"),

@@ -154,9 +154,9 @@ impl CacheColumns {
         self.filled_B11S.narrow(3, 0, self.used)
     }
 
-    /// Works like [`CacheColumns::mask`] for an attention on `device`; `None`: all columns hold something. A GPU's flash attention, which
-    /// divides the keys of a query among its processors, takes no mask. A CPU is given one in any case: a prompt has the same bits
-    /// whatever is beside it.
+    /// Works like [`CacheColumns::mask`], `[B, 1, 1, used]`, for an attention on `device`; `None`: all columns hold something. A GPU's
+    /// flash attention, which divides the keys of a query among its processors, takes no mask. A CPU is given one in any case: a prompt
+    /// has the same bits whatever is beside it.
     pub fn mask_on(&self, device: Device) -> Option<Tensor> {
         (self.has_gaps || device == Device::Cpu).then(|| self.mask())
     }

@@ -46,7 +46,7 @@ impl FlatParam {
         &self.whole
     }
 
-    /// This rank's slice, always there.
+    /// Returns this rank's slice `[own len]`, which is always there.
     pub fn own(&self) -> &Tensor {
         &self.own
     }

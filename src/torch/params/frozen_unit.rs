@@ -107,7 +107,8 @@ impl FrozenUnit {
         self.held
     }
 
-    /// What is always there, flat.
+    /// Returns what is always there, flat `[elements]`: the weights in the store's kind, or their rounded values in the kind of the
+    /// rounding.
     pub fn values(&self) -> &Tensor {
         &self.values
     }
@@ -127,7 +128,7 @@ impl FrozenUnit {
         release(&self.whole);
     }
 
-    /// Fills the memory with weights: `values` are those of the unit, on its device.
+    /// Fills the memory with weights: `values` are those of [`FrozenUnit::values`], flat `[elements]`, on the unit's device.
     pub fn fill(&self, values: &Tensor) {
         if !self.held.rounding.is_some() {
             return self.whole.shallow_clone().copy_(values);

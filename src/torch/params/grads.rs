@@ -24,12 +24,13 @@ pub(super) struct GradUnit {
 }
 
 impl GradBuffer {
-    /// Adds to a parameter's gradient. The gradient has the parameter's shape.
+    /// Adds `grad` to a parameter's gradient. `grad` has the parameter's shape `[…]` and any floating-point type; the sum is float32.
     pub fn add(&mut self, id: ParamId, grad: &Tensor) {
         let _ = self.view(id).shallow_clone().g_add_(grad);
     }
 
-    /// Panics where it is shared out and not being computed. It has the parameter's shape.
+    /// Returns a parameter's gradient so far, float32, a view of the parameter's shape `[…]`. Panics where gradients are shared out and
+    /// the parameter's unit is not being computed.
     pub fn view(&self, id: ParamId) -> &Tensor {
         assert!(self.units.is_empty() || self.units[self.unit_of[id.index()]].is_open, "a gradient is elsewhere");
         &self.views[id.index()]

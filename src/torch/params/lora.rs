@@ -166,7 +166,8 @@ pub struct Masks {
 }
 
 impl Masks {
-    /// The masks of `seed`; `rows` as in the field.
+    /// Makes the masks of `seed`. `rows` are the numbers of rows in the whole pack or unit, one tensor `[R]`, int64, for each number of
+    /// rows that a map may read.
     pub fn new(seed: u64, rows: Vec<Tensor>) -> Masks {
         Masks { seed, rows: rows.into() }
     }
@@ -253,7 +254,7 @@ impl Adapter {
         y + (&factor - 1.0) * of_base + factor * added
     }
 
-    /// The one weight that computes the same as `weight` with this adapter.
+    /// Returns the one weight `[out, in]` that computes the same as `weight` `[out, in]` with this adapter.
     pub fn merged(&self, weight: &Tensor) -> Tensor {
         assert!(self.norms.is_none(), "parts of rows are not merged apart from the others");
         merged_weight(weight, &self.a, &self.b, self.magnitude.as_ref(), self.spec.scale)

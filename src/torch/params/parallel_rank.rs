@@ -96,8 +96,8 @@ impl ParamSpec {
         overlaps.into_iter().map(|(local, whole)| PiecePart { local, stored: stored(whole) }).collect()
     }
 
-    /// Returns what a part of a piece is in `tensor`, of the shape held here: a view, in the shape of the stored
-    /// region.
+    /// Returns the part of a piece in `tensor`, of the shape held here: a view, in the shape `[…]` of the stored region, transposed where
+    /// the piece is.
     pub fn part_view(&self, piece: &StoredTensor, part: &PiecePart, tensor: &Tensor) -> Tensor {
         let mut view = region(tensor, &part.local);
         if piece.index.is_some() {

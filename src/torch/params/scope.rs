@@ -23,14 +23,14 @@ impl<'a> Scope<'a> {
         Scope { store, prefix: prefix.into(), taken: RefCell::default() }
     }
 
-    /// The leaf of `prefix + name`. It has the shape of its spec.
+    /// Takes the leaf of `prefix + name`, in the shape `[…]` of its spec. Panics where the store has no such parameter.
     pub fn take(&self, name: &str) -> Tensor {
         let id = self.store.id(&format!("{}{name}", self.prefix));
         self.taken.borrow_mut().push(id);
         self.store.leaf(id).shallow_clone()
     }
 
-    /// Works like `take`, where the model may have been declared without it.
+    /// Works like [`Scope::take`]; `None` where the model was declared without the parameter.
     pub fn take_if(&self, name: &str) -> Option<Tensor> {
         self.store.find(&format!("{}{name}", self.prefix)).map(|_| self.take(name))
     }

@@ -66,7 +66,7 @@ impl Shard {
         Shard { shape: shape.to_vec(), cuts, tp_parts, after_sum: false, ..self.clone() }
     }
 
-    /// The rank's part of a tensor of the whole parameter's shape.
+    /// Returns the rank's part of a tensor of the whole parameter's shape `[…]`; its sizes are smaller along the dimensions that are cut.
     pub fn take(&self, whole: &Tensor) -> Tensor {
         let cut = |tensor: Tensor, cut: &Cut| {
             let dim = cut.dim as i64;
@@ -76,7 +76,7 @@ impl Shard {
         self.cuts.iter().fold(whole.shallow_clone(), cut)
     }
 
-    /// Puts the rank's part into a tensor of the whole parameter's shape.
+    /// Puts the rank's `part`, of the shape that [`Shard::take`] gives, into `whole`, a tensor of the whole parameter's shape `[…]`.
     pub fn put(&self, whole: &Tensor, part: &Tensor) {
         let shape: Region = self.shape.iter().map(|size| (0, *size)).collect();
         for (local, stored) in self.overlaps(&shape) {
@@ -109,7 +109,7 @@ impl Shard {
     }
 }
 
-/// A view of a region.
+/// Returns a view of a region, which has a start and a length for each of the first dimensions; the other dimensions stay whole.
 pub fn region(tensor: &Tensor, region: &Region) -> Tensor {
     (0..).zip(region).fold(tensor.shallow_clone(), |view, (dim, &(start, len))| view.narrow(dim, start, len))
 }

@@ -218,7 +218,8 @@ impl ParamStore {
         self.units.iter().enumerate().filter(|(_, unit)| unit.trained).flat_map(of_unit).collect()
     }
 
-    /// This rank's slices of `flat`, trained elements in the store's order.
+    /// Returns this rank's slices of `flat` `[num_trained]`, trained elements in the store's order: a view `[own len]` for each trained
+    /// unit.
     pub fn owned_slices(&self, flat: &Tensor) -> Vec<Tensor> {
         let slice = |unit: &FlatParam| {
             let own = unit.own_part();

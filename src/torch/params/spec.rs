@@ -171,8 +171,8 @@ impl ParamSpec {
         self.shape.iter().product()
     }
 
-    /// `tensor`, of the whole parameter's shape, as the checkpoint's tensors with their names, without those that repeat others;
-    /// whole where it is stored apart.
+    /// Returns `tensor`, of the whole parameter's shape, as the checkpoint's tensors with their names, each in its shape there `[…]`,
+    /// without those that repeat others; a parameter that the checkpoint's files do not hold is returned whole, under its own name.
     pub fn parts<'a>(&'a self, tensor: &Tensor) -> Vec<(&'a str, Tensor)> {
         if self.pieces.is_empty() {
             return vec![(&self.name, tensor.shallow_clone())];

@@ -132,8 +132,8 @@ impl ParamStore {
         }
     }
 
-    /// The leaf of parameter `name`, whose values may not be here: see [`ParamStore::value`]. Panics where the model did not declare it.
-    /// It has the shape of its spec.
+    /// Returns the leaf of parameter `name`, in the shape `[…]` of its spec; its values may not be here: see [`ParamStore::value`].
+    /// Panics where the model did not declare it.
     pub fn get(&self, name: &str) -> Tensor {
         self.leaf(self.id(name)).shallow_clone()
     }
@@ -158,7 +158,7 @@ impl ParamStore {
         (0..self.trained as u32).map(ParamId)
     }
 
-    /// In the order of the buffer.
+    /// Returns the names of all parameters, in the order of their declaration in the store.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.params.iter().map(|param| param.spec.name.as_str())
     }
@@ -168,13 +168,12 @@ impl ParamStore {
         &self.params[id.0 as usize].spec
     }
 
-    /// Returns the tensor that models read: a view of the flat buffer, which autograd takes for a leaf.
-    /// It has the shape of its spec.
+    /// Returns the tensor that models read, in the shape `[…]` of its spec: a view of the flat buffer, which autograd takes for a leaf.
     pub fn leaf(&self, id: ParamId) -> &Tensor {
         &self.params[id.0 as usize].leaf
     }
 
-    /// The values of a parameter that is here or in a frozen unit, without a gradient. It has the shape of its spec.
+    /// Returns the values of a parameter that is here or in a frozen unit, in the shape `[…]` of its spec, without a gradient.
     pub fn value(&self, id: ParamId) -> Tensor {
         let param = &self.params[id.index()];
         param.frozen.map_or_else(|| param.leaf.detach(), |(unit, at)| self.frozen[unit].weight(at))
@@ -224,7 +223,8 @@ impl ParamStore {
         self.dropout_seed.clone()
     }
 
-    /// Overwrites a parameter, or what this rank has of it. Panics when the shape differs; converts kind and device.
+    /// Overwrites a parameter, or what this rank has of it, with `values` of the shape `[…]` of its spec. Panics when the shape differs;
+    /// converts kind and device.
     pub fn set(&self, id: ParamId, values: &Tensor) {
         let param = &self.params[id.0 as usize];
         assert_eq!(values.size(), param.spec.shape, "shape of {}", param.spec.name);
@@ -249,7 +249,7 @@ impl ParamStore {
         self.frozen[unit].set(at, values, Some(scales));
     }
 
-    /// Works like [`ParamStore::set`] for what the rank holds of the whole parameter.
+    /// Works like [`ParamStore::set`] with `values` of the whole parameter `[…]`, of which the rank may hold a part.
     pub fn set_whole(&self, id: ParamId, values: &Tensor) {
         let spec = self.spec(id);
         match &spec.shard {
@@ -277,7 +277,8 @@ impl ParamStore {
         }
     }
 
-    /// The norms of rows that several ranks have together; who knows these ranks keeps them up to date.
+    /// Returns the norms `[out]` of rows that several ranks have together, by the paths of their maps; the training state keeps them up
+    /// to date.
     pub fn joint_norms(&self) -> &BTreeMap<String, Tensor> {
         &self.joint_norms
     }

@@ -34,8 +34,8 @@ impl StoredTensor {
         StoredTensor { repeats: true, ..StoredTensor::whole(name, shape) }
     }
 
-    /// The part of `param` (or of a tensor of its shape, such as its gradient) that the checkpoint's tensor holds, in
-    /// the checkpoint's shape: a view. Panics where the piece is not of this parameter.
+    /// Returns the part of `param` (or of a tensor of its shape, such as its gradient) that the checkpoint's tensor holds: a view, in the
+    /// checkpoint's shape `[…]`. Panics where the piece is not of this parameter.
     pub fn view(&self, param: &Tensor) -> Tensor {
         let mut view = param.shallow_clone();
         if let Some(index) = self.index {

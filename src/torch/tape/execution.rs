@@ -52,8 +52,8 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Inputs may also be given later, by `set_input`, as long as it is before an operation reads them.
-    /// Values have the shapes that the tape's operations read.
+    /// Makes an execution of a tape. `inputs` have the shapes that the tape's operations read; they may also be given later, by
+    /// [`Execution::set_input`], as long as it is before an operation reads them.
     pub fn new(tape: Rc<Tape>, params: Rc<ParamStore>, inputs: Vec<(Slot, Tensor)>) -> Execution {
         let mut needs_grad = vec![false; tape.num_slots as usize];
         for &(slot, requires_grad) in &tape.inputs {
@@ -68,7 +68,8 @@ impl Execution {
         Execution::with(tape, params, needs_grad, inputs)
     }
 
-    /// For evaluation and frozen pools: nothing is kept for a backward, and there is none. Shapes as in [`Execution::new`].
+    /// Works like [`Execution::new`] for evaluation and frozen pools, without a backward: nothing is kept for one. Inputs have the same
+    /// shapes.
     pub fn forward_only(tape: Rc<Tape>, params: Rc<ParamStore>, inputs: Vec<(Slot, Tensor)>) -> Execution {
         let needs_grad = vec![false; tape.num_slots as usize];
         Execution { forward_only: true, ..Execution::with(tape, params, needs_grad, inputs) }
@@ -205,13 +206,13 @@ impl Execution {
         Ok(())
     }
 
-    /// The value of an input, of a slot that is still to be read, or of one that is kept. Panics otherwise.
-    /// Its shape is what the operation that writes it makes.
+    /// Returns the value of an input, of a slot that is still to be read, or of one that is kept, in the shape that its operation gives
+    /// it. Panics otherwise.
     pub fn value(&self, slot: Slot) -> &Tensor {
         self.values[slot.index()].as_ref().unwrap_or_else(|| panic!("{slot:?} has no value now"))
     }
 
-    /// Gives a gradient to an output (or to any slot); several add up. It has the shape of the slot's value.
+    /// Gives a gradient to an output (or to any slot), of the shape of the slot's value; several add up.
     pub fn seed(&mut self, slot: Slot, grad: Tensor) {
         self.accumulate(slot, grad);
     }
@@ -300,13 +301,12 @@ impl Execution {
         Ok(())
     }
 
-    /// The gradient of an input, after `backward`. `None` where nothing that was seeded depends on it.
-    /// It has the shape of the input.
+    /// Returns the gradient of an input, in the input's shape, after `backward`. `None` where nothing that was seeded depends on it.
     pub fn input_grad(&self, slot: Slot) -> Option<Tensor> {
         self.grads[slot.index()].as_ref().map(Tensor::shallow_clone)
     }
 
-    /// Works like [`Execution::input_grad`], which is then no longer here. It has the shape of the input.
+    /// Works like [`Execution::input_grad`], in the same shape, and removes the gradient.
     pub fn take_grad(&mut self, slot: Slot) -> Option<Tensor> {
         self.grads[slot.index()].take()
     }

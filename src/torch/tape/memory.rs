@@ -190,8 +190,8 @@ impl Memory {
         Ok(Some(held.into_source()))
     }
 
-    /// Counts what an operation that was computed again holds now besides its inputs, which `slots` lie in.
-    /// Tensors may have any shape.
+    /// Counts what an operation that was computed again holds now besides its inputs, whose memory is that of `slots`. Tensors may have
+    /// any shape.
     pub fn recomputed(&mut self, index: usize, source: Source, slots: &[Tensor]) {
         let all = Held::new(source, &addresses(slots)).bytes();
         let measured = &mut self.measured[index];

@@ -53,8 +53,8 @@ impl MemoryPlanner {
         MemoryPlanner { budget, transfers, profiles: BTreeMap::new(), peak: 0 }
     }
 
-    /// An execution as [`Execution::new`] makes it, under the plan for a micro-batch of `rows` rows of which `alive` are
-    /// between their forward and the end of their backward at once. Inputs have the shapes that the tape's operations read.
+    /// Makes an execution as [`Execution::new`] does, under the plan for a micro-batch of `rows` rows of which `alive` are between their
+    /// forward and the end of their backward at once. Inputs have the shapes that the tape's operations read.
     ///
     /// # Errors
     /// The budget is too small for any plan.

@@ -108,7 +108,7 @@ pub struct ParamGrads<'a> {
 }
 
 impl ParamGrads<'_> {
-    /// The sum so far for the operation's parameter number `index`: a view of its shape, float32.
+    /// Returns the sum so far for the operation's parameter number `index`: a view of the parameter's shape `[…]`, float32.
     pub fn sum(&self, index: usize) -> &Tensor {
         self.buffer.view(self.ids[index])
     }
@@ -172,8 +172,8 @@ impl Tape {
         slot
     }
 
-    /// A segment: `forward` maps the values of `reads` to those of the new slots, by operations with autograd, using
-    /// no parameters but `params`. Shapes are the operation's own.
+    /// Adds a segment: `forward` maps the values of `reads` to those of the new slots, by operations with autograd, using no parameters
+    /// but `params`. Shapes and types are the operation's own.
     pub fn run(
         &mut self,
         name: impl Into<String>,

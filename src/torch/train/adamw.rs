@@ -109,9 +109,9 @@ impl AdamW {
         }
     }
 
-    /// One step along `-grad · grad_scale`, where `grad` is flat, float32 and laid out as the parameters. Returns whether it
-    /// left `grad` zero, as it does with `may_zero` where that costs no pass of its own; else `grad` may be left scaled. For
-    /// parameters that no other rank has parts of.
+    /// Takes one step along `-grad · grad_scale`, where `grad` is `[num_owned]`, float32, laid out as the optimizer's state. Returns
+    /// whether it left `grad` zero, as it does with `may_zero` where that costs no pass of its own; else `grad` may be left scaled. It is
+    /// for parameters that no other rank has parts of.
     ///
     /// # Errors
     /// The operator failed.
@@ -125,7 +125,8 @@ impl AdamW {
         self.step_among(grad, grad_scale, learning_rate, may_zero, &|_, part| Ok(part.shallow_clone()))
     }
 
-    /// Works like [`AdamW::step`] where ranks have parts of parameters.
+    /// Works like [`AdamW::step`] where ranks have parts of parameters; `gather` gives a whole parameter from the part that this rank
+    /// has.
     ///
     /// # Errors
     /// As there, or a rank is gone.

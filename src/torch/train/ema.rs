@@ -31,7 +31,7 @@ impl Ema {
         }
     }
 
-    /// Takes in what step `num_steps` made of the elements from `at` on: float32 `values`.
+    /// Adds what step `num_steps` made of the elements from `at` on to their averages: `values` are flat `[len]`, float32.
     pub fn update(&self, at: i64, values: &Tensor, num_steps: u64) {
         let mut average = self.values.narrow(at, values.numel() as i64);
         let _ = average.lerp_(&values.to_device(average.device()), 1.0 - self.decay_of(num_steps));

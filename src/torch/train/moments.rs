@@ -110,12 +110,14 @@ impl Moments {
         }
     }
 
-    /// AdamW's moments of the `len` elements from `at` on, where AdamW is the only rule.
+    /// Returns AdamW's moments, exp_avg and exp_avg_sq, `[len]` each, float32, of the `len` elements from `at` on, where AdamW is the
+    /// only rule.
     pub fn adamw_at(&self, at: i64, len: i64) -> [Tensor; 2] {
         [&self.exp_avg, &self.exp_avg_sq].map(|tensor| tensor.narrow(at, len))
     }
 
-    /// AdamW's moments of `len` elements of a parameter.
+    /// Returns AdamW's moments, exp_avg and exp_avg_sq, `[len]` each, float32, of the first `len` elements of this rank's part of a
+    /// parameter.
     pub fn adamw(&self, index: usize, len: i64) -> [Tensor; 2] {
         self.adamw_at(self.places[index].at, len)
     }
@@ -129,7 +131,7 @@ impl Moments {
         })
     }
 
-    /// Works like [`Moments::adamw`] for Muon's momentum.
+    /// Works like [`Moments::adamw`] for Muon's momentum, `[len]`, float32.
     pub fn muon(&self, index: usize, len: i64) -> Tensor {
         self.momentum.narrow(self.places[index].at, len)
     }

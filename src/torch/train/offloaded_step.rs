@@ -35,7 +35,8 @@ pub(super) enum MomentsOf {
 }
 
 impl MomentsOf {
-    /// Takes a step of `params`, float32, on the CPU; `rounded` gets them in bfloat16.
+    /// Takes a step of `params`, flat `[len]`, float32, on the CPU, with `grad` `[len]`, float32; `rounded`, where it is given, gets the
+    /// result `[len]` in bfloat16.
     pub fn step_on_cpu(&self, params: &Tensor, rounded: Option<&Tensor>, grad: &Tensor, step: &AdamWStep) {
         match self {
             Self::Float([mean, square]) => adamw(params, rounded, grad, [mean, square], step),

@@ -16,7 +16,7 @@ pub struct StateSlice<'a> {
 }
 
 impl<'a> StateSlice<'a> {
-    /// Of a tensor that has one element for each of the parameter's.
+    /// Makes a slice of a flat tensor `[len]` that has one element for each of the parameter's, from element `at` on.
     pub fn of(tensor: &'a Tensor, at: i64) -> Self {
         Self { tensor, at, block: 1 }
     }
@@ -97,7 +97,7 @@ pub(super) struct StateTensor {
 }
 
 impl StateTensor {
-    /// Elements from `at` on, `len` of them, which are all away or all here.
+    /// Returns the `len` elements from `at` on, `[len]`, which are all away or all here.
     ///
     /// # Panics
     /// Some are away and some are not.
@@ -115,7 +115,7 @@ impl StateTensor {
         }
     }
 
-    /// Its tensors that have elements.
+    /// Returns its flat tensors, `[elements]` each, without those that have no elements.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         [&self.away, &self.here].into_iter().filter(|tensor| tensor.numel() > 0)
     }

@@ -169,7 +169,7 @@ fn ranges(params: &ParamStore, wanted: impl Fn(&ParamSpec) -> bool) -> Vec<(i64,
     found
 }
 
-/// Works like [`gather_whole`] for one of the checkpoint's tensors.
+/// Works like [`gather_whole`] for one of the checkpoint's tensors, which is returned in its shape there `[…]`.
 ///
 /// # Errors
 /// As [`sum_replicas`].
@@ -184,7 +184,8 @@ pub fn gather_piece(spec: &ParamSpec, piece: &StoredTensor, part: &Tensor, mesh:
     Ok(whole)
 }
 
-/// A tensor of the whole parameter from the parts that ranks hold; the same on all of them, of which each calls it.
+/// Returns a tensor of the whole parameter's shape `[…]` from the parts, of the spec's shape, that ranks hold. It is the same on all of
+/// them, and each of them calls this function.
 ///
 /// # Errors
 /// As [`sum_replicas`].

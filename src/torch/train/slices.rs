@@ -16,7 +16,8 @@ impl TrainState {
         zero.gather(&trained)
     }
 
-    /// The gradient of parameter `id` that waits for its commit, whole, as [`TrainState::gather_state`].
+    /// Returns the gradient of parameter `id` that waits for its commit, float32, in the shape `[…]` of its spec, gathered as
+    /// [`TrainState::gather_state`] does.
     ///
     /// # Errors
     /// A rank is gone or did not come in time.
@@ -43,7 +44,7 @@ impl TrainState {
         Ok(made)
     }
 
-    /// The values of what this rank's optimizer changes, laid out as its state.
+    /// Returns the values of what this rank's optimizer changes, `[num_owned]`, in the parameters' type, laid out as its state.
     pub fn own_values(&self) -> Tensor {
         let flat = self.params.flat().detach();
         match self.params.sharding().shared {
@@ -53,7 +54,8 @@ impl TrainState {
         }
     }
 
-    /// Parameter `id` of what lies in slices as the parameters do, whole, on every rank, each of which calls it.
+    /// Returns parameter `id` from `own` `[num_owned]`, which lies in slices as the parameters do: in the shape `[…]` of its spec, on
+    /// every rank, each of which calls this function.
     ///
     /// # Errors
     /// A rank is gone or did not come in time.
@@ -61,7 +63,8 @@ impl TrainState {
         self.gather_slice(id, &StateSlice::of(own, self.params.owned_range(id).1))
     }
 
-    /// Works like [`TrainState::gather_state`] for a slice that lies anywhere; of blocks, a flat tensor of all of them.
+    /// Works like [`TrainState::gather_state`] for a slice that lies anywhere; where the slice has one element for a block of the
+    /// parameter's, a flat tensor `[blocks]` of all blocks is returned.
     ///
     /// # Errors
     /// Fails as that function does.

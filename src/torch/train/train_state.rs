@@ -180,8 +180,8 @@ impl TrainState {
         &self.params
     }
 
-    /// The tensors that only [`TrainState::commit`], and a pool whose members come and go, change: of those that a
-    /// checkpoint is made from.
+    /// Returns those of the tensors a checkpoint is made from that change in [`TrainState::commit`] alone, and where members of a pool
+    /// come and go: the parameters' flat buffer `[len]` and the tensors of the optimizer's state, flat as well.
     pub fn lasting(&self) -> Vec<Tensor> {
         let state = self.optimizer.iter().flat_map(|optimizer| optimizer.tensors()).map(Tensor::shallow_clone);
         [self.params.flat().detach()].into_iter().chain(state).collect()
@@ -249,8 +249,7 @@ impl TrainState {
         Lane(self.group.rank() as u32)
     }
 
-    /// In place: the sum over the pool's replicas of a contiguous tensor, which each of them gives.
-    /// The tensor may have any shape.
+    /// Sums a contiguous tensor of any shape, which each of the pool's replicas gives, over the replicas, in place.
     ///
     /// # Errors
     /// A replica is gone or did not come in time.

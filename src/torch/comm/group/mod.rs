@@ -162,23 +162,23 @@ impl ProcessGroup {
         self.world
     }
 
-    /// In place: the sum over ranks of a contiguous tensor.
+    /// Sums a contiguous tensor of any shape over the ranks, in place.
     pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<(), NativeError> {
         self.start_all_reduce_sum(tensor)?.wait()
     }
 
-    /// Works like `all_reduce_sum`, on its way when it returns. The tensor is not to be touched before it was waited
-    /// for.
+    /// Works like [`ProcessGroup::all_reduce_sum`], and returns while the sum is on its way. The tensor is not to be touched before it
+    /// was waited for.
     pub fn start_all_reduce_sum(&self, tensor: &Tensor) -> Result<Started, NativeError> {
         self.start(tensor, tensor, |group, tensor, _| group.all_reduce_sum(tensor))
     }
 
-    /// In place: the greatest over ranks of a contiguous tensor.
+    /// Takes the greatest of each element of a contiguous tensor of any shape over the ranks, in place.
     pub fn all_reduce_max(&self, tensor: &Tensor) -> Result<(), NativeError> {
         self.start(tensor, tensor, |group, tensor, _| group.all_reduce_max(tensor))?.wait()
     }
 
-    /// The ranks' tensors, all of one shape, in the order of the ranks.
+    /// Returns the ranks' tensors, all of one shape and type, which may be any, in the order of the ranks.
     pub fn all_gather(&self, tensor: &Tensor) -> Result<Vec<Tensor>, NativeError> {
         Ok(self.all_gather_flat(tensor)?.unbind(0))
     }
@@ -192,8 +192,9 @@ impl ProcessGroup {
         Ok(output)
     }
 
-    /// The ranks' `tensor`s, all of one size, one after the other in `output`: contiguous, `world` times the elements.
-    /// Neither is to be touched before it was waited for; the tensor may be this rank's part of the output.
+    /// Begins to gather the ranks' `tensor`s, all of one number of elements, one after the other in `output`, which has `world` times the
+    /// elements; both are contiguous and of any shape. Neither is to be touched before it was waited for; `tensor` may be this rank's
+    /// part of `output`.
     pub fn start_all_gather_into(&self, output: &Tensor, tensor: &Tensor) -> Result<Started, NativeError> {
         if self.world == 1 || is_dry_run() {
             // In a dry run all ranks have what this one has: as many rows for each expert, for instance.
@@ -203,8 +204,8 @@ impl ProcessGroup {
         self.start(&output.view([-1]), &tensor.view([-1]), Group::all_gather)
     }
 
-    /// This rank's part, of `world` along the first dimension, of the sum of the ranks' tensors. Panics where that
-    /// dimension is no multiple of the ranks.
+    /// Returns this rank's part `[rows / world, …]` of the sum of the ranks' tensors `[rows, …]`. Panics where `rows` is no multiple of
+    /// `world`.
     pub fn reduce_scatter_sum(&self, tensor: &Tensor) -> Result<Tensor, NativeError> {
         let mut shape = tensor.size();
         assert_eq!(shape[0] % self.world as i64, 0, "{shape:?} over {} ranks", self.world);
@@ -214,8 +215,8 @@ impl ProcessGroup {
         Ok(output)
     }
 
-    /// Works like `reduce_scatter_sum` into a tensor; both are contiguous, and not to be touched before it was waited
-    /// for.
+    /// Works like [`ProcessGroup::reduce_scatter_sum`] into `output`, which has a `world`-th of the elements of `tensor`; both are
+    /// contiguous, of any shape, and not to be touched before it was waited for.
     pub fn start_reduce_scatter_sum_into(&self, output: &Tensor, tensor: &Tensor) -> Result<Started, NativeError> {
         if self.world == 1 {
             output.view([-1]).copy_(&tensor.view([-1]));
@@ -223,7 +224,7 @@ impl ProcessGroup {
         self.start(&output.view([-1]), &tensor.view([-1]), Group::reduce_scatter_sum)
     }
 
-    /// Sends `sent[r]` rows of `tensor` to each rank `r`, in the order of the ranks, and returns the rows that they send
+    /// Sends `sent[r]` rows of `tensor` `[rows, …]` to each rank `r`, in the order of the ranks, and returns the rows that they send
     /// here, `taken[r]` of each. Panics where there is not one count a rank.
     pub fn all_to_all(&self, tensor: &Tensor, sent: &[i64], taken: &[i64]) -> Result<Tensor, NativeError> {
         let (output, started) = self.start_all_to_all(tensor, sent, taken)?;
@@ -231,7 +232,8 @@ impl ProcessGroup {
         Ok(output)
     }
 
-    /// Works like `all_to_all`, on its way when it returns. The output is not to be read before it was waited for.
+    /// Works like [`ProcessGroup::all_to_all`], and returns while the rows are on their way. The output `[sum of taken, …]` is not to be
+    /// read before it was waited for.
     pub fn start_all_to_all(
         &self,
         tensor: &Tensor,
@@ -249,13 +251,13 @@ impl ProcessGroup {
         Ok((output, started))
     }
 
-    /// In place: the values of rank `root`.
+    /// Copies the values of rank `root` into the other ranks' tensors, in place. The tensor may have any shape.
     pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<(), NativeError> {
         self.start(tensor, tensor, |group, tensor, _| group.broadcast(tensor, root))?.wait()
     }
 
-    /// A contiguous tensor to rank `to`, which receives it under the same `tag`. It is not to be changed before it was
-    /// waited for, and that may be after the peer has received it.
+    /// Begins to send a contiguous tensor of any shape to rank `to`, which receives it under the same `tag`. It is not to be changed
+    /// before it was waited for, and that may be after the peer has received it.
     pub fn start_send(&self, tensor: &Tensor, to: usize, tag: i32) -> Result<Started, NativeError> {
         let Some(gloo) = &self.gloo else { return Ok(Started::done()) };
         match self.route(tensor, true) {
@@ -266,7 +268,7 @@ impl ProcessGroup {
         .map(Started::of)
     }
 
-    /// Into a contiguous tensor, of the kind and size that rank `from` sends under this `tag`.
+    /// Begins to receive into a contiguous tensor, of the kind and number of elements that rank `from` sends under this `tag`.
     pub fn start_recv(&self, tensor: &Tensor, from: usize, tag: i32) -> Result<Started, NativeError> {
         if is_dry_run() {
             // Integers may be indices.

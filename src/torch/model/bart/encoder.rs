@@ -90,7 +90,8 @@ impl Encoder {
         x
     }
 
-    /// Works like [`Encoder::record`] without a tape.
+    /// Works like [`Encoder::record`] without a tape: tokens `[T, D]` to rows `[R, D]`, where `take` gives the rows of a tensor at
+    /// indices `[R]`, int64.
     pub fn forward(&self, x_TD: &Tensor, sequences: &Sequences, take: fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
         let x_RD = self.positions.part.forward(&take(x_TD, &sequences.rows), &sequences.places);
         self.layers

@@ -107,7 +107,8 @@ pub fn generate_among(
 }
 
 impl Prompt {
-    /// The prompts of a batch, in which features replace `rows`; both by input. Positions have three axes.
+    /// Returns the prompts of a batch, in which features `[N, D]`, one tensor for each level, replace the tokens `rows`; `rows` and
+    /// `features` are given by input. Positions are those of the batch, `[3, T]`.
     pub fn of_batch(batch: &MicroBatch, rows: &[Vec<i64>], features: &[Vec<Tensor>]) -> Vec<Prompt> {
         let (ids, positions) = (batch.input_ids(), batch.columns.get(POSITION_IDS));
         let prompt = |ends: &[usize]| {

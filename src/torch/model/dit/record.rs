@@ -44,7 +44,7 @@ impl Recorder<'_> {
         self.record_with(batch, |row, shape| objective::noise(self.flow.seed, row.id, row.purpose, &shape))
     }
 
-    /// Works like `record`, with the noise that `draw` makes of a sample and its shape.
+    /// Works like [`Recorder::record`], with the noise that `draw` makes of a sample and its shape `[tokens, P]`, float32.
     pub fn record_with(&self, batch: &MicroBatch, draw: impl Fn(&SampleRow, [i64; 2]) -> Tensor) -> FoundationTape {
         let mut tape = Tape::new();
         let features = self.features(&mut tape, &batch.num_features, batch.feature_grads);
@@ -101,7 +101,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// This rank's rows of each stream of tokens among those of all ranks, int64; none where all are here.
+    /// Returns this rank's rows of each stream of tokens among those of all ranks, `[rows]` each, int64; none where all are here.
     pub fn own_rows(&self, batch: &MicroBatch) -> Vec<Tensor> {
         let Some(share) = share_of(batch) else { return Vec::new() };
         let features = self.features(&mut Tape::new(), &batch.num_features, false);

@@ -174,7 +174,7 @@ impl Fixture {
         }
     }
 
-    /// Returns the features of these samples' pictures, computed by the tower.
+    /// Returns the features `[F, D]` of these samples' pictures, one tensor for each level, computed by the tower.
     pub fn features(&self, samples: &[usize]) -> Vec<Tensor> {
         self.parts().features(self.pixels(samples))
     }

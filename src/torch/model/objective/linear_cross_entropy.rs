@@ -233,8 +233,8 @@ impl Custom for LinearCrossEntropy {
     }
 }
 
-/// `cap · tanh(scores / cap)`: nearly the scores where they are small, and never beyond ± `cap` (Gemma 2).
-/// Any shape, which stays.
+/// Returns `cap · tanh(scores / cap)`: nearly the scores where they are small, and never beyond ± `cap` (Gemma 2). Scores may have any
+/// shape and type, which stay.
 pub fn soft_capped(scores: &Tensor, cap: f64) -> Tensor {
     (scores / cap).tanh() * cap
 }

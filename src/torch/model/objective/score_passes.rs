@@ -20,7 +20,7 @@ pub(super) enum Scan {
 }
 
 impl Scan {
-    /// Begins a scan of the scores of these states.
+    /// Begins a scan of the scores of the states `[L, D]`.
     pub fn new(hidden_LD: &Tensor) -> Scan {
         let num_targets = hidden_LD.size()[0];
         match hidden_LD.device() {

@@ -111,7 +111,8 @@ impl MakeSettings {
         Sampler::new(&self.schedule, num_tokens(row) as usize)
     }
 
-    /// Returns what [`Underway::tensors`] are of. Tensors have the shapes that they had.
+    /// Restores a sample from the tensors that [`Underway::tensors`] gave: `x` `[tokens, width]`, float32, and those of the sampler, in
+    /// the shapes and types that they had.
     ///
     /// # Errors
     /// One is missing: they are of another sampler.

@@ -74,7 +74,8 @@ impl Sampler {
         Ok(())
     }
 
-    /// The next state of sample `x`, float32, from the velocity that was predicted there.
+    /// Returns the next state of the sample `x` `[tokens, width]`, float32, from the `velocity` `[tokens, width]` that was predicted
+    /// there; both inputs are converted to float32.
     ///
     /// # Panics
     /// The sample is done.

@@ -34,7 +34,7 @@ impl UniPc {
         own.into_iter().chain(used).collect()
     }
 
-    /// Undoes [`UniPc::state`]. Shapes as there.
+    /// Undoes [`UniPc::state`]: `numbers` is `[2]`, the other tensors have the sample's shape `[tokens, width]`.
     ///
     /// # Errors
     /// The tensor that is missing.
@@ -46,8 +46,8 @@ impl UniPc {
         Ok(())
     }
 
-    /// From noise level `sigma` to `next`, which is 0 in the last step.
-    /// `x` and `velocity` are `[tokens, width]`, as is what is returned.
+    /// Takes a sample from noise level `sigma` to `next`, which is 0 in the last step. `x` and `velocity` are `[tokens, width]`, as is
+    /// what is returned.
     pub fn step(&mut self, x: &Tensor, velocity: &Tensor, [sigma, next]: [f64; 2]) -> Tensor {
         let m = x - velocity * sigma;
         let x = match &self.former {

@@ -115,7 +115,8 @@ impl Fixture {
         Tensor::cat(&samples.iter().map(of).collect::<Vec<_>>(), 0)
     }
 
-    /// What the towers make of these samples, in the type of the parameters.
+    /// Returns the features of these samples that the towers would give, in the type of the parameters: of texts `[tokens, width]`, and
+    /// of frames `[places, numbers of a place]`.
     pub fn features(&self, samples: &[usize], shows: Shows) -> [Tensor; 2] {
         let prompt =
             |sample: &usize| self.inputs["text"].get(*sample as i64).narrow(0, 0, self.samples[*sample].prompt);
@@ -197,7 +198,7 @@ impl Fixture {
         }
     }
 
-    /// The loss and gradients of a tape of these samples.
+    /// Returns the loss and gradients of a tape of these samples; `features` are those of [`Fixture::features`].
     pub fn run(&self, tape: FoundationTape, features: &[Tensor]) -> (f64, GradBuffer) {
         let inputs = tape.features.iter().flatten().zip(features).map(|(slot, x)| (*slot, x.shallow_clone())).collect();
         let mut run = Execution::new(tape.tape, self.params.clone(), inputs);

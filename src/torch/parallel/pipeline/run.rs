@@ -174,9 +174,9 @@ impl PipelineRun {
         most
     }
 
-    /// Does the tasks that come next together, forwards. `begin` makes their executions, but those of chunks; outputs and
-    /// what is kept can be read of the ones that `seen` is given. Both are told which of them it is. Inputs have the shapes that
-    /// their tape reads.
+    /// Computes the forwards that come next together. `begin` makes the execution of each micro-batch, except for chunks; `seen` is given
+    /// each execution after its forward and can read its outputs and kept slots. Both are told the number of the micro-batch among them.
+    /// Inputs have the shapes that their tape reads.
     ///
     /// # Errors
     /// A rank is gone or did not come in time.

@@ -233,7 +233,7 @@ impl Checkpoint {
         self.read_part(stored, start, &shape, kind)
     }
 
-    /// Reads a whole tensor, as [`Checkpoint::read_rows`].
+    /// Reads a whole tensor as [`Checkpoint::read_rows`] does, in the shape `[…]` that the file has.
     ///
     /// # Errors
     /// It cannot be read.

@@ -13,7 +13,7 @@ pub struct Beyond {
     pub to: Dtype,
 }
 
-/// Returns floating-point values in the type `to`, rounded to the nearest.
+/// Returns floating-point values of any shape in the type `to`, rounded to the nearest; the shape stays.
 ///
 /// # Errors
 /// Finite ones would be infinite.

@@ -68,7 +68,7 @@ pub(super) fn run(jobs: Vec<Job<'_>>) -> Result<(), TensorFileError> {
 }
 
 impl TensorFile {
-    /// Reads one tensor onto the CPU, in the file's type; `None` where the file has no such name.
+    /// Reads one tensor onto the CPU, in the file's shape `[…]` and type; `None` where the file has no such name.
     ///
     /// # Errors
     /// It cannot be read, or libtorch has no such type.

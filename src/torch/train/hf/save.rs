@@ -178,8 +178,8 @@ pub(super) fn sized_of<'a>(params: &ParamStore, pieces: &[(ParamId, &'a StoredTe
     pieces.iter().map(sized).collect()
 }
 
-/// Works like [`save_weights`] for frozen parameters of `kind` that no store holds: `value` gives each in turn, unless the files
-/// are the `same` as before.
+/// Works like [`save_weights`] for frozen parameters of `kind` that no store holds: `value` gives each in turn, in the shape `[…]` of its
+/// spec, unless the files are the `same` as before.
 ///
 /// # Errors
 /// As `value`, and where a file cannot be written.
@@ -216,7 +216,7 @@ pub fn save_specs(
     Ok(saved)
 }
 
-/// Writes the file `name`, makes it durable and hashes it. `notes` become the header's `__metadata__`.
+/// Writes the file `name` with tensors of any shapes, makes it durable and hashes it. `notes` become the header's `__metadata__`.
 ///
 /// # Errors
 /// The file cannot be written.

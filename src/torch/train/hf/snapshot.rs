@@ -49,7 +49,8 @@ pub(super) struct Kept {
 }
 
 impl Snapshot {
-    /// An empty one. `lasting`: CPU tensors that stay as they are, and are not freed, until [`Snapshot::copy`] is done.
+    /// Makes an empty snapshot, which fills the buffers `spare` first. `lasting` are tensors of any shape; those on the CPU that are
+    /// contiguous must stay as they are, and not be freed, until [`Snapshot::copy`] is done.
     pub fn new(spare: Vec<Vec<u8>>, lasting: &[Tensor]) -> Self {
         let on_cpu = lasting.iter().filter(|tensor| tensor.device() == Device::Cpu && tensor.is_contiguous());
         let lasting = on_cpu.map(addresses).collect();

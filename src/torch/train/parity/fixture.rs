@@ -119,7 +119,7 @@ impl Fixture {
         })
     }
 
-    /// A tensor of the reference. It has the reference's shape.
+    /// Returns a tensor of the reference, in the shape and type of the file.
     ///
     /// # Errors
     /// The fixture has no such tensor.

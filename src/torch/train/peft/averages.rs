@@ -29,8 +29,8 @@ impl Averages {
         }
     }
 
-    /// The average of a parameter, float32, as flat as its file has it; `None`: its value is its average, since it is not
-    /// trained or its pool has taken no step.
+    /// Returns the average of a parameter, float32, flat `[elements]` as its file has it; `None`: the parameter's value is its average,
+    /// since it is not trained or its pool has taken no step.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -40,7 +40,8 @@ impl Averages {
         Ok(files.find_map(|file| file.read(&name).transpose()).transpose()?)
     }
 
-    /// Works like [`Averages::find`] of a parameter that is trained, whose value is `own`.
+    /// Works like [`Averages::find`] for a parameter that is trained, whose value is `own` `[…]`; the average is returned in the shape of
+    /// `own`.
     ///
     /// # Errors
     /// There is none, or as there.

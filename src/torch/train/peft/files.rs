@@ -59,7 +59,7 @@ impl Files {
         self.tensors.get_key_value(name).map(|(name, held)| (name.as_str(), &held.info))
     }
 
-    /// Reads a tensor; `None`: there is none of this name.
+    /// Reads a tensor in the shape `[…]` and type of its file; `None`: there is none of this name.
     ///
     /// # Errors
     /// Fails as [`TensorFile::read`] does.

@@ -325,7 +325,8 @@ impl AdapterFolder {
         }
     }
 
-    /// A and B of the whole map, and with DoRA the norms of its rows.
+    /// Returns `lora_A` `[r, in]` and `lora_B` `[out, r]` of the whole map, and with DoRA the norms `[out]` of its rows; of a stack of E
+    /// maps `[E·r, in]` and `[out, r·E]`.
     ///
     /// # Errors
     /// A file cannot be read, or has norms of some of a map's rows only.

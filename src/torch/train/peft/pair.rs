@@ -19,14 +19,16 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// A and B, and with DoRA norms, of a map or a stack of so many.
+    /// Makes the pair of `lora_A` `[r, in]` and `lora_B` `[out, r]`, and with DoRA norms `[out]`, of one map; of a stack of `stacked`
+    /// maps E, `[E·r, in]` and `[out, r·E]`.
     pub fn new(mut parts: Vec<Tensor>, stacked: Option<i64>, scale: f64) -> Self {
         let magnitude = (parts.len() > 2).then(|| parts.remove(2));
         let b = parts.remove(1);
         Self { a: parts.remove(0), b, magnitude, stacked, scale }
     }
 
-    /// `base`, the parameter or a piece of it in the file's shape, with the adapter.
+    /// Returns `base` with the adapter added, in the shape of `base`: `[out, in]` or `[E, out, in]` of a whole parameter, else that of
+    /// its `piece` in the file.
     pub fn apply(&self, base: &Tensor, piece: Option<&StoredTensor>) -> Tensor {
         self.apply_by(base, piece, row_norms)
     }

@@ -19,7 +19,7 @@ pub struct WholePiece {
 }
 
 impl WholePiece {
-    /// Returns what of `param`, which is whole, the file has. It has the parameter's shape.
+    /// Returns the part of `param`, which has the whole parameter's shape, that the file holds, in the file's shape `[…]`.
     pub fn take(&self, param: &Tensor) -> Tensor {
         let part = self.piece.as_ref().map_or_else(|| param.shallow_clone(), |piece| piece.view(param));
         match &self.rows {
@@ -28,7 +28,7 @@ impl WholePiece {
         }
     }
 
-    /// Puts the file's tensor into `param`, which is whole. The tensor has the parameter's shape.
+    /// Puts the file's `tensor`, of the file's shape `[…]`, into `param`, which has the whole parameter's shape.
     pub fn put(&self, param: &Tensor, tensor: &Tensor) {
         let mut part = self.piece.as_ref().map_or_else(|| param.shallow_clone(), |piece| piece.view(param));
         match &self.rows {

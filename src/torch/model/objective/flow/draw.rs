@@ -17,12 +17,12 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// Its noise `shape`, float32, on the CPU.
+    /// Returns the noise of this draw, of the given `shape`, float32, on the CPU.
     pub fn noise(&self, shape: &[i64]) -> Tensor {
         normal(&self.numbers(u64::from(self.number)), shape)
     }
 
-    /// Noise `shape`, float32, on the CPU, for something else, which `what` tells.
+    /// Returns noise of the given `shape`, float32, on the CPU, for another purpose, which the number `what` tells.
     pub fn noise_of(&self, what: u32, shape: &[i64]) -> Tensor {
         normal(&self.numbers(Self::stream(what, self.number)), shape)
     }

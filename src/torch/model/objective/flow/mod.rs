@@ -25,8 +25,8 @@ pub enum NoisePurpose {
     Evaluation(u32),
 }
 
-/// The noise `shape` of a sample, float32, on the CPU. The sample's position counts over all epochs, so that every visit has
-/// its own.
+/// Returns the noise of a sample, of the given `shape`, float32, on the CPU. The sample's position counts over all epochs, so that every
+/// visit has its own.
 pub fn noise(seed: u64, sample: SampleId, purpose: NoisePurpose, shape: &[i64]) -> Tensor {
     Draw { seed, sample, purpose, number: 0 }.noise(shape)
 }
