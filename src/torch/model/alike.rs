@@ -75,7 +75,7 @@ mod tests {
     use crate::model::ModelConfig;
     use crate::model::decoder::MixerConfig;
 
-    /// As a run of a config with that `model_type` takes it.
+    /// The expected number is the one that a run of a config with that `model_type` takes.
     #[test]
     fn an_absent_number_of_key_value_heads_is_the_familys() {
         let config = json!({

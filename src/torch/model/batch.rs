@@ -28,9 +28,10 @@ pub struct MicroBatch {
     pub feature_grads: bool,
     /// The share of a row, where these are some tokens of a row that other ranks share.
     pub row: Option<Rc<ContextShard>>,
-    /// For such tokens: which of the whole row's features are theirs, in their order, by input.
+    /// The features of the whole row, by input, that are of these tokens, in their order, where the batch has some tokens of a shared
+    /// row.
     pub shared_features: Vec<Vec<i64>>,
-    /// For a piece of a longer row: how many tokens of its first document came in earlier pieces.
+    /// The number of tokens of its first document that came in earlier pieces, where the batch is a piece of a longer row.
     pub past: Option<usize>,
     /// Forward only: the tape is to end with [`FoundationTape::predicted`], and with the sum of the targets' cross-entropies
     /// alone for its loss.

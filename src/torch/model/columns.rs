@@ -25,7 +25,7 @@ pub struct Column {
 /// Says how many rows a sample has in a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowCount {
-    /// As many as it has tokens.
+    /// One row for each token of the sample.
     Tokens,
     /// The same number for each sample, for example 50 actions.
     Fixed(u32),

@@ -14,10 +14,11 @@ pub struct Decoding {
     pub sampling: Option<Sampling>,
     /// Tokens of the prompt and of the continuation so far lose by this factor, above 1; `None`: they do not.
     pub repetition_penalty: Option<f64>,
-    /// What the scores of tokens of the continuation so far lose, and lose again for every time that they are there.
+    /// The number that is subtracted once from the scores of tokens of the continuation so far, and the one that is subtracted for every
+    /// time that such a token occurs.
     pub presence_penalty: f64,
     pub frequency_penalty: f64,
-    /// Also tell how likely each token was, with so many of the most likely ones; `None`: that is not told.
+    /// The number of most likely tokens whose log probabilities are told with each chosen token's; `None`: none are told.
     pub top_logprobs: Option<usize>,
 }
 
@@ -53,7 +54,7 @@ pub enum Continued {
 /// Continuations of a batch of prompts, token by token.
 pub(super) struct Continuations<'a> {
     decodings: &'a [&'a Decoding],
-    /// Which of them go on.
+    /// True for the continuations that go on.
     pub running: Vec<bool>,
     /// The tokens that each has seen, and how many of them are the prompt's.
     seen: Vec<Vec<i64>>,

@@ -1,4 +1,4 @@
-//! Which fixture a folder has.
+//! Tells which fixture a folder has.
 
 use std::path::Path;
 

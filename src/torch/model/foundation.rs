@@ -200,13 +200,14 @@ pub trait FoundationModel {
         Vec::new()
     }
 
-    /// Continues each document of the batch greedily; one list of tokens for each. `None`: the model cannot, or not this part
-    /// of it.
+    /// Continues each document of the batch, on the `features` `[N, D]` of its items, by input one tensor for each level; returns one
+    /// list of tokens for each document. `None`: the model cannot, or not this part of it.
     fn generate(&self, _batch: &MicroBatch, _features: &[Vec<Tensor>], _decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
         None
     }
 
-    /// How answers begin and end where an encoder reads prompts and a decoder writes answers; `None`: tokens follow those of prompts.
+    /// Returns the tokens with which answers begin and end where an encoder reads prompts and a decoder writes answers; `None`: tokens
+    /// follow those of prompts.
     fn answer_tokens(&self) -> Option<AnswerTokens> {
         None
     }
@@ -217,7 +218,7 @@ pub trait FoundationModel {
         None
     }
 
-    /// By how much a step moves the balancing biases of routers; 0: they stay.
+    /// Returns the amount by which a step moves the balancing biases of routers; 0: they stay.
     fn bias_update_rate(&self) -> f64 {
         0.0
     }
@@ -248,7 +249,7 @@ pub struct VelocityTape {
 /// A recorded micro-batch.
 pub struct FoundationTape {
     pub tape: Rc<Tape>,
-    /// By input, inputs `[num_features, width]`, one a tensor; empty where the batch has no items for it.
+    /// The input slots `[num_features, width]` by input, one for each level; empty where the batch has no items for the input.
     pub features: Vec<Vec<Slot>>,
     /// Scalar: the sum of the token losses times `loss_scale`, and other losses where the model has such. A kept slot;
     /// only of a stage of a pipeline that is not the last it is `None`.
@@ -256,8 +257,8 @@ pub struct FoundationTape {
     /// For an evaluation: the token with the highest score at each counted target, `[L]`, int64, in a kept slot; `None`
     /// where the model does not say.
     pub predicted: Option<Slot>,
-    /// What is measured of pairs of answers ([`Pairs::loss`](super::objective::Pairs::loss)), in a kept slot; `None` where
-    /// samples are no pairs.
+    /// The measures of pairs of answers ([`Pairs::loss`](super::objective::Pairs::loss)), in a kept slot; `None` where samples are no
+    /// pairs.
     pub measures: Option<Slot>,
     /// Holds what the stage before sends: inputs. Empty without a pipeline.
     pub inbound: Vec<Boundary>,

@@ -15,7 +15,7 @@ use super::towers::{FeatureInput, Towers};
 use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::Policy;
 
-/// What an encoder of one's own is made from.
+/// The arguments from which an own encoder is made.
 #[derive(Clone, Copy, Debug)]
 pub struct EncoderPart<'a> {
     /// The part's section of the model's `config.json`.
@@ -26,15 +26,15 @@ pub struct EncoderPart<'a> {
     pub width: i64,
 }
 
-/// What a foundation of one's own is made from.
+/// The arguments from which an own foundation is made.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundationPart<'a> {
     /// The `config.json` of a model of this alone, or the section `foundation` of a model of parts.
     pub config: &'a Value,
     /// The names of its parameters must begin with this: `foundation.`, or nothing where there is no other part.
     pub prefix: &'a str,
-    /// What it is given from towers; it must say so in [`FoundationFamily::inputs`]. Empty where only its shape is asked for, to
-    /// make towers of the right width.
+    /// The features that towers give to it, which its [`FoundationFamily::inputs`] must name. The list is empty where only its shape is
+    /// asked for, to make towers of the right width.
     pub inputs: &'a [FeatureInput],
 }
 

@@ -1,6 +1,6 @@
-//! Why ranks cannot share a model as a layout asks.
+//! The reasons why ranks cannot share a model as a layout asks.
 
-/// Why the tokens of a decoder's rows cannot be split among ranks. Keys are those of `config.json`.
+/// The reasons why the tokens of a decoder's rows cannot be split among ranks. Keys are those of `config.json`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContextParallelError {
     #[error("this model does not support context parallelism: set context_parallel to 1")]
@@ -35,7 +35,7 @@ pub enum ContextParallelError {
     AllHeads { heads: i64, parts: usize },
 }
 
-/// Why a decoder cannot be split so. Keys are those of `config.json`.
+/// The reasons why a decoder's layers cannot be split among tensor-parallel ranks. Keys are those of `config.json`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorParallelError {
     #[error("{key} is {size}, which tensor_parallel={ranks} does not divide")]

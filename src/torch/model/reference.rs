@@ -27,10 +27,10 @@ use crate::native::is_dry_run;
 use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::{Policy, Slot, Tape};
 
-/// What the names of its parameters begin with.
+/// The prefix of the names of a reference model's parameters.
 pub const REFERENCE_PREFIX: &str = "reference.";
 
-/// Why a model cannot learn from answers, or be what it is compared with.
+/// The reasons why a model cannot learn from answers, or cannot be their reference model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswersError {
     #[error("it is only supported for language models with a single decoder, which {model_type} is not")]
@@ -55,13 +55,13 @@ struct ReferenceFamily {
     pictures: Option<Pictures>,
 }
 
-/// How it sees pictures.
+/// The vision tower of a reference model and the placeholders that its features replace.
 #[derive(Clone, Debug)]
 struct Pictures {
     whole: VisionConfig,
     config: VisionConfig,
     placeholders: Vec<i64>,
-    /// How many features it makes of grids of 4, 8 and 16 patches a side.
+    /// The numbers of features of grids of 4, 8 and 16 patches a side.
     num_features: [usize; 3],
 }
 
@@ -135,7 +135,7 @@ impl Pictures {
         Ok(Some(Pictures { config: whole.clone(), whole, placeholders: it.placeholders.clone(), num_features }))
     }
 
-    /// What two models that get the same items must have in common.
+    /// Describes the items that the model takes: two models that get the same items must have the same description.
     fn sees(&self) -> String {
         let (values, merge) = (self.whole.patch_dim(), self.whole.projector.merge);
         let [few, more, most] = self.num_features;
@@ -257,7 +257,7 @@ impl EncoderModel for ReferenceModel {
         true
     }
 
-    /// Of documents whose values nobody knows.
+    /// Records documents whose values are not known yet; only their sizes are.
     fn record(&self, grids: &[Grid]) -> EncoderTape {
         self.record_documents(match &self.pictures {
             None => {

@@ -1,7 +1,7 @@
-//! What a reference model reads: documents, each with the tokens to predict in it.
+//! The items of a reference model: documents, each with the tokens to predict in it.
 //!
-//! Of a model of text alone an item has a row for each of a document's tokens: the token's id, and the token to predict there or -1.
-//! Of one that sees pictures it has the values of a [`PicturedAnswer`], a row each.
+//! For a model of text alone an item has a row for each of a document's tokens: the token's id, and the token to predict there or -1. For
+//! a model that sees pictures it has the values of a [`PicturedAnswer`], a row each.
 //!
 //! Shapes: V values of all items, T tokens of all documents, P patches of all pictures, X values of a patch.
 
@@ -15,7 +15,7 @@ use super::text::{head_of, take_patches};
 /// Values of a row of text: the id of a token, and the token to predict.
 pub(super) const VALUES: i64 = 2;
 
-/// How a model sees pictures.
+/// The placeholders, patches and features of a model that sees pictures.
 pub(super) struct Pictured<'a> {
     pub placeholders: &'a [i64],
     pub patch_dim: i64,
@@ -25,14 +25,14 @@ pub(super) struct Pictured<'a> {
 
 /// The documents of a batch, end to end.
 pub(super) struct Documents {
-    /// Where they end among tokens: `[0, …, T]`.
+    /// The ends of documents among tokens: `[0, …, T]`.
     pub ends: Vec<usize>,
     pub ids: Vec<i64>,
-    /// For each token the one to predict, or -1.
+    /// The token to predict at each token, or -1.
     pub targets: Vec<i64>,
     /// The patches of all pictures.
     pub grids: Vec<Grid>,
-    /// By axis, of all tokens.
+    /// The positions of all tokens on each axis.
     positions: [Vec<f32>; 3],
     /// The values that are patches, and how many are one.
     patches: Vec<Range<i64>>,
@@ -155,7 +155,7 @@ impl Documents {
         (0..).zip(&self.ids).filter(|(_, id)| placeholders.contains(id)).map(|(row, _)| row).collect()
     }
 
-    /// Of each token to predict the number of its document.
+    /// Returns the number of the document of each token to predict.
     pub fn answers(&self) -> Vec<i64> {
         let of = |(two, number): (&[usize], i64)| {
             let counted = self.targets[two[0]..two[1]].iter().filter(|target| **target >= 0);

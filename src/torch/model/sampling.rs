@@ -11,7 +11,7 @@ use tch::{Kind, Tensor};
 use crate::nn::prefix_sums;
 use crate::params::uniform;
 
-/// At a temperature below this one, scores would be infinite; it leaves only the best tokens.
+/// The lowest temperature at which scores are divided; at a lower one they would be infinite, and only the best tokens are left.
 const COLDEST: f64 = 1e-30;
 
 /// Describes which tokens may come, and from where the draw begins.
@@ -19,11 +19,11 @@ const COLDEST: f64 = 1e-30;
 pub struct Sampling {
     /// Above 0; small ones come near the most likely token.
     pub temperature: f64,
-    /// Only so many of the most likely tokens; 0: all.
+    /// The number of most likely tokens that are kept; 0: all.
     pub top_k: i64,
-    /// Only the most likely tokens whose probabilities add up to this; 1: all.
+    /// The sum of the probabilities of the most likely tokens that are kept; 1: all.
     pub top_p: f64,
-    /// Only tokens at least this many times as likely as the most likely one; 0: all.
+    /// The smallest probability that is kept, as a share of that of the most likely token; 0: all.
     pub min_p: f64,
     pub seed: u64,
 }

@@ -154,7 +154,7 @@ impl TreeNames {
         self.name(head).strip_suffix(".weight").map(str::to_owned)
     }
 
-    /// Of the name of a parameter and that of its only tensor in files, the one that rules of this tree are about.
+    /// Returns the name that rules of this tree match: the parameter's own, or that of its only tensor in files.
     pub fn known<'a>(&self, parameter: &'a str, in_file: &'a str) -> &'a str {
         if self.by_parameter { parameter } else { in_file }
     }

@@ -73,8 +73,8 @@ impl AudioLayout {
         self.chunks.iter().flat_map(move |chunk| (0..len).map(|at| (at < chunk.seen).then_some(chunk.start + at)))
     }
 
-    /// For each output of the first convolution along time the frames that it sees, and for each position the outputs of the
-    /// first that it sees. How many outputs the first has is the third.
+    /// Returns the frames that each output of the first convolution along time sees, the outputs of the first that each position sees,
+    /// and the number of outputs of the first.
     pub fn taps(&self) -> (Vec<Option<usize>>, Vec<Option<usize>>, usize) {
         let (mut first, mut second, mut outputs) = (Vec::new(), Vec::new(), 0);
         // Around each output three inputs, where they are in the segment.

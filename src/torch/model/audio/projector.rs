@@ -1,4 +1,4 @@
-//! From an audio tower's states to features of the decoder's width.
+//! The projector from an audio tower's states to features of the decoder's width.
 //!
 //! Shapes: K states, D their width, X values of a stack, N features, E width of the decoder.
 

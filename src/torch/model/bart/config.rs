@@ -8,10 +8,10 @@ use crate::nn::Activation;
 /// The epsilon of all layer norms.
 pub(super) const EPS: f64 = 1e-5;
 
-/// What both sides have in common, and the encoder. Norms are behind their branches.
+/// The sizes that both sides have in common, and those of the encoder. Norms are behind their branches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BartConfig {
-    /// What the names of all parameters begin with.
+    /// The prefix of the names of all parameters.
     pub prefix: String,
     pub vocab_size: i64,
     /// The token that fills up prompts. Its row of the table is not trained by what is read.
@@ -21,7 +21,7 @@ pub struct BartConfig {
     /// Rows that have a position, on either side.
     pub max_positions: i64,
     pub activation: Activation,
-    /// What embeddings are multiplied with.
+    /// The factor of embeddings.
     pub scale: f64,
     /// The standard deviation of random weights.
     pub std: f64,
@@ -45,7 +45,7 @@ pub struct EncoderDecoderConfig {
     pub answers: AnswerTokens,
 }
 
-/// How answers begin and end.
+/// The tokens with which answers begin and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerTokens {
     /// The token before an answer.
@@ -67,12 +67,12 @@ impl AnswerTokens {
 }
 
 impl BartConfig {
-    /// What the names of the encoder's parameters begin with.
+    /// Returns the prefix of the names of the encoder's parameters.
     pub(super) fn encoder_prefix(&self) -> String {
         format!("{}encoder.", self.prefix)
     }
 
-    /// What the names of the decoder's parameters begin with.
+    /// Returns the prefix of the names of the decoder's parameters.
     pub(super) fn decoder_prefix(&self) -> String {
         format!("{}decoder.", self.prefix)
     }
@@ -86,7 +86,7 @@ impl StackConfig {
 }
 
 impl EncoderDecoderConfig {
-    /// What the encoder takes from towers.
+    /// Returns the features that the encoder takes from towers.
     pub(super) fn inputs(&self) -> Vec<FeatureInput> {
         let input = |token| FeatureInput {
             tower: Tower::Vision,

@@ -27,7 +27,7 @@ struct Layer {
     mlp: Part<FeedForward>,
 }
 
-/// What a layer keeps of the tokens before, and of the encoder: keys and values.
+/// The keys and values that a layer keeps, of the tokens before and of the encoder's states.
 pub(super) struct LayerCache {
     /// `[B, H, tokens, C]` each; `None` before the first.
     own: Option<[Tensor; 2]>,
@@ -96,7 +96,7 @@ impl Decoder {
         x
     }
 
-    /// What layers keep before the first token, of the encoder's states `[S, D]`.
+    /// Returns the caches of the layers before the first token, for the encoder's states `[S, D]`.
     pub fn begin(&self, encoded_SD: &Tensor) -> Vec<LayerCache> {
         let cache = |layer: &Layer| LayerCache { own: None, encoded: layer.across.part.keys_values(encoded_SD) };
         self.layers.iter().map(cache).collect()

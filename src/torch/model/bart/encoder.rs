@@ -15,7 +15,7 @@ use crate::tape::{Policy, Slot, Tape};
 
 /// Sequences of a micro-batch, end to end.
 pub(in crate::model) struct Sequences {
-    /// For each row its row among all tokens, `[R]`.
+    /// The row among all tokens of each row, `[R]`.
     pub rows: Rc<Tensor>,
     /// Entries of the table of positions, `[R]`.
     pub places: Tensor,

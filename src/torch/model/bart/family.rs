@@ -46,7 +46,7 @@ impl FoundationFamily for EncoderDecoderFamily {
         Some(&self.config)
     }
 
-    /// Of a token that is asked, of which samples have the most.
+    /// Returns the sizes of the work on a token of a question, of which samples have the most.
     fn shape(&self) -> FoundationShape {
         let EncoderDecoderConfig { bart, .. } = &self.config;
         let attention = 2 * bart.encoder.num_layers * bart.width;

@@ -17,7 +17,7 @@ const MLP_NORM: &str = "final_layer_norm";
 /// Positions that the table has before the first.
 pub(super) const OFFSET: i64 = 2;
 
-/// What an attention is called.
+/// The kind of an attention, by which its parameters are named.
 #[derive(Clone, Copy)]
 pub(super) enum Attends {
     ToItself,

@@ -1,4 +1,4 @@
-//! Where the rows of a micro-batch's samples lie on both sides. A sample is what is asked and then the tokens before those of its
+//! The places of the rows of a micro-batch's samples on both sides. A sample is a question and then the tokens before those of its
 //! answer; where the answer begins, positions restart. A sample without an answer has the token before the first one.
 
 use std::rc::Rc;
@@ -23,7 +23,7 @@ pub struct AnsweredSamples<'a> {
     pub feature_rows: Vec<i64>,
 }
 
-/// What all layers read of a micro-batch beside their rows.
+/// The ids, attentions and labels of a micro-batch that all layers read beside their rows.
 pub(super) struct Layout {
     /// The ids of all tokens, those that are added to samples without an answer behind the others.
     pub ids: Tensor,

@@ -61,7 +61,7 @@ impl EncoderDecoder {
         }
     }
 
-    /// What it is made of.
+    /// Returns the config that the network is made from.
     pub fn config(&self) -> &EncoderDecoderConfig {
         &self.config
     }

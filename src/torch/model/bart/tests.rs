@@ -1,5 +1,5 @@
-//! What holds of Florence-2 beside the reference's numbers (`tests/parity.rs`), on fixtures that `tests/oracle/make_florence.py`
-//! makes. `LOONGFORGE_FLORENCE` has those of another folder read.
+//! Tests of Florence-2 beside the comparison with the reference (`tests/parity.rs`), on fixtures that `tests/oracle/make_florence.py`
+//! makes. `LOONGFORGE_FLORENCE` names another folder of fixtures.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ fn fixtures() -> Vec<(String, Fixture)> {
     fixture::open(&fixture::folders("florence", &["florence2"]), |folder| Fixture::read(folder, Kind::Float))
 }
 
-/// In an answer the token of pictures is a token as any other, whose row is not that of padding.
+/// The token of pictures is a token as any other in an answer, and its row is not that of padding.
 #[test]
 fn an_answer_may_have_the_token_of_pictures() {
     for (name, fixture) in fixtures() {
@@ -48,7 +48,7 @@ fn a_sample_without_an_answer_counts_for_nothing() {
     }
 }
 
-/// What transformers 5.17 forces without a `generation_config.json`: what the config says, and not what its class has.
+/// Without a `generation_config.json`, transformers 5.17 forces the tokens that the config names, and not the defaults of its class.
 #[test]
 fn forced_tokens_are_those_of_the_config() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/florence/florence2-seed1/config.json");

@@ -10,7 +10,7 @@ pub(super) const EPS: f64 = 1e-5;
 /// A DaViT tower and its projector.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DavitConfig {
-    /// What the names of the tower's parameters begin with, and those of the projector's.
+    /// The prefixes of the names of the tower's parameters, and of the projector's.
     pub prefix: String,
     pub projector_prefix: String,
     /// Channels of a picture.

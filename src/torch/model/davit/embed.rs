@@ -18,7 +18,7 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    /// Of `shape` `[outputs, inputs of a group, rows, columns]`.
+    /// Returns the parameters of a convolution, whose weight has the `shape` `[outputs, inputs of a group, rows, columns]`.
     pub fn specs(prefix: &str, name: &str, shape: [i64; 4], std: f64) -> Vec<ParamSpec> {
         vec![
             ParamSpec::new(format!("{prefix}{name}.weight"), &shape, Init::Normal(std)),

@@ -1,5 +1,5 @@
-//! From the last stage to features: learned positions of rows and columns, the position of the frame, the mean of all places before
-//! them, and a map with a norm.
+//! The projector from the states of the last stage to features: learned positions of rows and columns, the position of the frame, the
+//! mean of all places before them, and a map with a norm.
 //!
 //! Shapes: B pictures, C channels, H rows, W columns, N = H·W places, D width of features.
 

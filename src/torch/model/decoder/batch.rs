@@ -20,14 +20,14 @@ pub struct TextBatch {
     pub position_ids: Tensor,
     /// Tells where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
-    /// Which tokens see each other: what [`Sees::mask_of`](super::Sees::mask_of) says of a whole row.
+    /// The mask of the tokens: that of [`Sees::mask_of`](super::Sees::mask_of) for a whole row.
     pub mask: Mask,
     /// The tokens that features replace, in the features' order, by input.
     pub feature_rows: Vec<Vec<i64>>,
     /// The share of a row, where these are some tokens of a row that other ranks share; everything else is of these
     /// tokens alone.
     pub row: Option<Rc<ContextShard>>,
-    /// For a piece of a longer row: how many tokens of its first document came in earlier pieces.
+    /// The number of tokens of its first document that came in earlier pieces, where these are a piece of a longer row.
     pub past: Option<usize>,
     /// Documents have beginnings in common: tokens and positions are those of the rows that are computed, `cu_seqlens` tells where
     /// the documents end with all of theirs.
@@ -36,9 +36,9 @@ pub struct TextBatch {
 
 /// Holds what the loss counts.
 pub struct Targets {
-    /// For each token the one to predict (already shifted), or -100: `[T]`.
+    /// The token to predict at each token (already shifted), or -100: `[T]`.
     pub labels: Vec<i64>,
-    /// Of each token the weight of its target; `None`: all count alike.
+    /// The weight of each token's target; `None`: all count alike.
     pub weights: Option<Vec<f32>>,
     /// Multiplies the sum of the counted tokens' losses; for a mean, one over the number of targets of the whole step.
     pub scale: f64,
@@ -46,7 +46,7 @@ pub struct Targets {
     pub evaluates: bool,
     /// The row is of answers that are pairs or have labels, and its loss is that of their objective.
     pub answers: Option<Answers>,
-    /// What training adds to the embeddings of the tokens.
+    /// The noise that training adds to the embeddings of the tokens.
     pub noise: Option<EmbeddingNoise>,
 }
 
@@ -73,8 +73,7 @@ impl Targets {
 /// A decoder's tape and the slots of interest.
 pub struct TextTape {
     pub tape: Tape,
-    /// By input the slots of its tensors, `[N, D]` each. Empty where the batch has no features of it, and in stages but the
-    /// first.
+    /// The slots `[N, D]` of each input's features, by input. Empty where the batch has no features of it, and in stages but the first.
     pub features: Vec<Vec<Slot>>,
     /// The hidden states after the last norm: `[T, D]`, or `[L, D]`, those of counted targets, where there is a loss.
     pub hidden: Slot,
@@ -87,11 +86,11 @@ pub struct TextTape {
     /// A scalar, float64: what to differentiate; of an evaluation the sum of the targets' cross-entropies, or of the losses of
     /// answers.
     pub loss: Option<Slot>,
-    /// What is measured of answers ([`Answers::loss`]), a kept slot.
+    /// The measures of answers ([`Answers::loss`]), a kept slot.
     pub measures: Option<Slot>,
-    /// For an evaluation: the entry with the highest score at each counted target, `[L]`, int64.
+    /// The entry with the highest score at each counted target of an evaluation, `[L]`, int64.
     pub predicted: Option<Slot>,
-    /// For each mixer with a loss of its own, such as an indexer's, the sum over tokens, unweighted; kept slots.
+    /// The sum over tokens of the loss of each mixer that has one, such as an indexer's, unweighted; kept slots.
     pub mixer_losses: Vec<Slot>,
     /// The routing of a mixture of experts.
     pub routing: Option<Routing>,

@@ -26,7 +26,7 @@ pub struct DecoderConfig {
     pub layers: Vec<LayerConfig>,
     /// The streams that the residual is made of (hyper-connections); `None`: one, to which branches add.
     pub streams: Option<StreamsConfig>,
-    /// Which tokens see tokens behind them.
+    /// The tokens that see tokens behind them.
     pub sees: Sees,
     pub tie_word_embeddings: bool,
     /// True if the head has a bias.
@@ -41,9 +41,9 @@ pub struct DecoderConfig {
     pub balance: Balance,
     /// Weight of the mean over tokens of the indexers' losses, summed over layers.
     pub indexer_loss_coef: f64,
-    /// Of the labels of trained tokens, those of prediction heads too; `None`: labels are as they come.
+    /// The smoothing of the labels of trained tokens, those of prediction heads too; `None`: labels are not smoothed.
     pub smoothing: Option<Smoothing>,
-    /// How much the targets of a sample count, those of prediction heads too.
+    /// The weighting of the targets of a sample, those of prediction heads too.
     pub weighting: LossWeighting,
     /// The noise of embeddings in training; `None`: there is none.
     pub neftune: Option<Neftune>,
@@ -240,7 +240,7 @@ pub struct MtpNames {
     pub layer: Option<Box<LayerConfig>>,
 }
 
-/// How a head joins the embedding of a token with the state before it.
+/// The maps by which a head joins the embedding of a token with the state before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MtpProjection {
     /// One map of both, end to end.

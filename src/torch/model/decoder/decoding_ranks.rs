@@ -13,7 +13,7 @@ use crate::params::share;
 /// One rank's way to the others. The first error is kept, and nothing is sent behind it.
 pub struct DecodingRanks {
     group: ProcessGroup,
-    /// Of the whole model.
+    /// The number of tokens of the whole model's vocabulary.
     vocab_size: i64,
     failed: RefCell<Option<NativeError>>,
 }

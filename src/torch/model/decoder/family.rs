@@ -23,7 +23,7 @@ use crate::model::towers::FeatureInput;
 use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
 
-/// What needs whole rows where samples are pairs of answers.
+/// The key that needs whole rows where samples are pairs of answers.
 const PAIRS: &str = "train.preference";
 
 /// A decoder that features go into, whole or a rank's part of it.
@@ -151,7 +151,7 @@ impl DecoderModel {
 }
 
 impl DecoderModel {
-    /// Of each of the batch's own tokens the weight that its target has; `None`: all count alike.
+    /// Returns the weight of the target of each of the batch's own tokens; `None`: all count alike.
     fn target_weights(&self, batch: &MicroBatch) -> Option<Vec<f32>> {
         let weighting = self.decoder.config().weighting;
         if weighting == LossWeighting::Token || batch.evaluates || batch.samples.is_empty() {

@@ -22,7 +22,7 @@ pub struct Prompt {
     pub position_ids: Tensor,
     /// The tokens that features replace, in the features' order, by input.
     pub feature_rows: Vec<Vec<i64>>,
-    /// By input, the tower's outputs for this prompt's items, `[N, D]` each; empty without items.
+    /// The tower's outputs for this prompt's items, `[N, D]` each, by input; empty without items.
     pub features: Vec<Vec<Tensor>>,
 }
 
@@ -158,7 +158,7 @@ struct Cache {
     positions: Tensor,
 }
 
-/// What the layers of a stage keep, on its device.
+/// The states that the layers of a stage keep, on its device.
 struct StageCache {
     layers: Vec<State>,
     columns: CacheColumns,

@@ -28,7 +28,7 @@ pub(super) struct Layer {
     output_norms: Option<[OutputNorm; 2]>,
     /// Multiplies the outputs of both branches.
     output_scale: Option<f64>,
-    /// Where the residual is several streams, those of the two branches.
+    /// The connections of the two branches, where the residual is several streams.
     connections: Option<[Connection; 2]>,
     /// The number of its rotary embeddings among the decoder's.
     pub rope: usize,

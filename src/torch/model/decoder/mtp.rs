@@ -65,7 +65,7 @@ pub(super) struct Join {
 
 enum Projection {
     Joined(Linear),
-    /// Of the embedding, and of the state.
+    /// The maps of the embedding, and of the state.
     Apart([Linear; 2]),
 }
 

@@ -21,7 +21,7 @@ pub struct Names {
     /// Gate and up of a dense feed-forward, and down.
     pub gate_up: GateUp<'static>,
     pub down: &'static str,
-    /// What files write otherwise than the modules are called, in this order: a part of a name and what stands for it.
+    /// The parts of names that files write otherwise than the modules are called, in this order: a part of a name and what stands for it.
     pub renames: &'static [(&'static str, &'static str)],
 }
 

@@ -33,7 +33,7 @@ pub struct Neftune {
 /// The noise of a batch's tokens, not yet drawn.
 #[derive(Clone, Debug)]
 pub struct EmbeddingNoise {
-    /// Of each token `[T]`.
+    /// The key of each token's noise, `[T]`.
     keys: Vec<i64>,
     /// The largest number that is added to the token's embedding, `[T]`.
     sizes: Vec<f32>,

@@ -13,13 +13,13 @@ use crate::device::upload;
 use crate::nn::PieceAttention;
 use crate::tape::{Boundary, Policy, Slot, Tape};
 
-/// What a stage's layers begin with.
+/// The slots that a stage's layers begin with.
 struct Entry {
     /// The residual stream before the first layer of the stage.
     x: Slot,
-    /// As in [`TextTape::features`].
+    /// The slots of [`TextTape::features`].
     features: Vec<Vec<Slot>>,
-    /// As in [`TextTape::inbound`].
+    /// The boundaries of [`TextTape::inbound`].
     inbound: Vec<Boundary>,
     carried: Carried,
 }
@@ -97,7 +97,7 @@ impl Decoder {
         }
     }
 
-    /// What the layers of the tape share, before anything is recorded.
+    /// Makes the state that the layers of the tape share, before anything is recorded.
     fn recording(&self, batch: &TextBatch, targets: Option<&Targets>, options: &TextOptions) -> Recording {
         let trains = targets.is_some_and(|targets| !targets.evaluates);
         Recording {
@@ -117,7 +117,7 @@ impl Decoder {
         }
     }
 
-    /// What crosses the boundary before `layer`.
+    /// Describes the tensors that cross the boundary before `layer`.
     fn crossing(&self, layer: usize, batch: &TextBatch, options: &TextOptions, recording: &Recording) -> Crossing {
         let tokens = recording.tokens();
         Crossing {
@@ -154,7 +154,7 @@ impl Decoder {
         Entry { x, features, inbound: Vec::new(), carried }
     }
 
-    /// What the stage before sends.
+    /// Records the inputs that the stage before sends.
     fn record_inbound(&self, tape: &mut Tape, crossing: &Crossing) -> Entry {
         let slots = crossing.tensors(&self.config).into_iter().map(|(.., grad)| tape.input(grad));
         let slots: Vec<Slot> = slots.collect();

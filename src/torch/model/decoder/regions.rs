@@ -33,7 +33,7 @@ impl Recording {
         }
     }
 
-    /// After a branch that all ranks computed alike.
+    /// Takes this rank's rows of `y`, the output of a branch that all ranks computed alike.
     pub fn split_rows(&self, tape: &mut Tape, y: Slot) -> Slot {
         tape.set_alike(false);
         if self.splits_tokens() { tape.split_rows(y, self.num_tokens) } else { y }
@@ -68,7 +68,7 @@ impl<T: ?Sized + 'static> Branch<T> {
         Entered { x: recording.enter_region(tape, x), is_normed: true, ids: self.ids.clone() }
     }
 
-    /// For a branch that all ranks compute alike, on all tokens.
+    /// Gathers all tokens of `x` for a branch that all ranks compute alike.
     pub fn collect(&self, tape: &mut Tape, x: Slot, recording: &Recording) -> Entered {
         let x = if recording.splits_tokens() { tape.gather_rows(x, recording.num_tokens) } else { x };
         tape.set_alike(recording.parallel.tp > 1);

@@ -1,8 +1,8 @@
-//! Which tokens of a document see tokens behind them, as the decoder's family says.
+//! The tokens of a document that see tokens behind them, as the decoder's family says.
 
 use crate::nn::Mask;
 
-/// Which tokens of a document see tokens behind them.
+/// The tokens of a document that see tokens behind them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sees {
     /// None does, as in text.

@@ -40,7 +40,7 @@ impl Stage {
 
 /// Holds what a stage hands on, or takes, besides the hidden states: which of them there are is the same on both sides.
 pub(super) struct Carried {
-    /// By input, levels of DeepStack for layers from this stage on.
+    /// The levels of DeepStack for layers from this stage on, by input.
     pub deep: Vec<Vec<Slot>>,
     pub routers: RouterSums,
     /// The sum of the mixers' losses.
@@ -50,7 +50,7 @@ pub(super) struct Carried {
 /// The boundary before a layer, without its slots: the shape, kind and need of a gradient of each tensor.
 pub(super) struct Crossing {
     pub num_tokens: i64,
-    /// By input: rows of features, and levels of DeepStack that layers from here on add.
+    /// The number of rows of features, and of levels of DeepStack that layers from here on add, by input.
     pub features: Vec<(i64, usize)>,
     pub train_features: bool,
     pub wanted: Wanted,

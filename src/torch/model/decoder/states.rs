@@ -9,7 +9,7 @@ use super::transformer::Decoder;
 use crate::nn::Mask;
 use crate::tape::{Policy, Slot, Tape};
 
-/// What stands among the tokens of texts.
+/// The features that stand among the tokens of texts.
 pub struct Interleaved {
     /// Positions of all tokens on three axes, `[3, T]`, float.
     pub positions: Tensor,

@@ -25,7 +25,7 @@ pub(super) struct Connection {
     ids: Vec<ParamId>,
 }
 
-/// What a branch reads, and what its output is joined by: slots of its weights and of the mix of streams.
+/// The slots of a branch's input, and of the weights of its output and of the mix of streams.
 pub(super) struct Opened {
     pub read: Slot,
     spread: Option<[Slot; 2]>,
@@ -58,7 +58,7 @@ impl Connection {
         }))
     }
 
-    /// What the branch reads of the streams `[T, M·D]`, `[T, D]`, without a tape.
+    /// Returns the branch's input `[T, D]`, made of the streams `[T, M·D]`, and how its output is added to them, without a tape.
     pub fn open(&self, x: &Tensor) -> (Tensor, Spread) {
         self.module.open(x)
     }

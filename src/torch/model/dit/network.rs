@@ -20,7 +20,7 @@ pub(super) struct Work<'a> {
     pub num_text: i64,
     pub num_pictures: i64,
     pub policy: Policy,
-    /// Where other ranks have tokens of these samples as well.
+    /// The share of this rank, where other ranks have tokens of these samples as well.
     pub share: Option<Share>,
 }
 

@@ -112,12 +112,12 @@ fn stages_tell_the_velocity_of_the_whole() {
     }
 }
 
-/// What one of two ranks gives.
+/// The results of one of two ranks.
 struct OnRank {
     loss: f64,
     /// The velocity of its tokens, and which of all these are.
     velocity: (Tensor, Option<Vec<i64>>),
-    /// Of each parameter its name, whether the rank has all of it, and its gradient.
+    /// The name of each parameter, whether the rank has all of it, and its gradient.
     params: Vec<(String, bool, Tensor)>,
     /// Gradients of features, by input.
     features: Vec<Option<Tensor>>,

@@ -22,7 +22,7 @@ impl Share {
     }
 }
 
-/// How tokens of samples that end at `ends` attend to each other.
+/// The attention of tokens of samples that end at `ends` to each other.
 pub(super) enum Samples {
     /// All are here.
     Whole(PackedAttention),

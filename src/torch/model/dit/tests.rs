@@ -22,8 +22,8 @@ use crate::tape::{Execution, Policy};
 
 /// The tolerance of velocities and losses, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 5e-6;
-/// That of gradients. The largest are errors of the reference: `attn2.to_k` meets hundreds of equal rows of padding, whose
-/// gradients it sums in float32.
+/// The tolerance of gradients. The largest differences are errors of the reference: `attn2.to_k` meets hundreds of equal rows of padding,
+/// whose gradients it sums in float32.
 const OF_GRADIENTS: f64 = 5e-5;
 
 pub(crate) fn folders() -> Vec<PathBuf> {
@@ -286,7 +286,7 @@ fn packed_samples_are_what_they_are_alone() {
     }
 }
 
-/// To be made, a sample comes without its target and with a second prompt.
+/// A sample that is to be made comes without its target and with a second prompt.
 #[test]
 fn samples_without_targets_have_the_velocity_of_the_prompt_that_is_asked_for() {
     for folder in folders() {
@@ -416,7 +416,7 @@ fn masks_divide_the_loss_among_tokens() {
     assert!((loss(&half, &all) / packed - 1.0).abs() < 1e-5, "samples read each other's masks");
 }
 
-/// In bfloat16, velocities come as near as weights that are rounded can.
+/// Velocities in bfloat16 come as near as weights that are rounded can.
 #[test]
 fn bfloat16_comes_near() {
     for folder in folders() {

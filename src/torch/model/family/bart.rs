@@ -10,7 +10,8 @@ use crate::nn::Activation;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// What both sides have in common, and the encoder, whose features are `outputs` wide. Names of parameters begin with `prefix`.
+/// Reads the sizes that both sides have in common, and those of the encoder, whose features are `outputs` wide. Names of parameters begin
+/// with `prefix`.
 pub(super) fn read(keys: &Keys<'_>, prefix: &str, outputs: i64) -> Result<BartConfig> {
     keys.only("model_type", &[json!("florence2_language"), json!("bart")])?;
     keys.only("tie_word_embeddings", &[json!(true)])?;

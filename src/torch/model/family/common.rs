@@ -15,9 +15,9 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 /// Describes where a decoder's tensors stand in a checkpoint: alone, or inside of a multimodal model.
 #[derive(Clone, Debug)]
 pub(in crate::model) struct NamePrefix {
-    /// Before the names of the base model: `model.`
+    /// The prefix of the names of the base model: `model.`
     pub base: String,
-    /// Before the name of the head: empty, or `language_model.`
+    /// The prefix of the name of the head: empty, or `language_model.`
     pub head: String,
 }
 
@@ -69,14 +69,14 @@ pub(super) fn attention_or(keys: &Keys<'_>, default_head_dim: Option<i64>) -> Re
 /// `max_window_layers` of `Qwen2Config` and `Qwen3Config`.
 pub(super) const MAX_WINDOW_LAYERS: i64 = 28;
 
-/// For each layer the window of its attention, by `use_sliding_window`, `sliding_window`, `max_window_layers` and
-/// `layer_types`, as Qwen2's and Qwen3's classes take them. `num_full`: the default of `max_window_layers`.
+/// Returns the window of each layer's attention, by `use_sliding_window`, `sliding_window`, `max_window_layers` and `layer_types`, as
+/// Qwen2's and Qwen3's classes take them. `num_full`: the default of `max_window_layers`.
 fn windows(keys: &Keys<'_>, num_full: i64) -> Result<Vec<Option<i64>>> {
     let num_full = keys.index_or("max_window_layers")?.unwrap_or(num_full);
     windows_of(keys, window(keys)?, |layer| layer >= num_full)
 }
 
-/// For each layer its window: this one in the layers that slide by `layer_types`, or where the config has no such key, in those
+/// Returns the window of each layer: this one in the layers that slide by `layer_types`, or where the config has no such key, in those
 /// that `slides` says.
 pub(super) fn windows_of(
     keys: &Keys<'_>,
@@ -93,12 +93,12 @@ pub(super) fn windows_of(
     Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
 }
 
-/// For each layer whether its attention has a window, by `layer_types`; `None` where the config does not say.
+/// Returns for each layer whether its attention has a window, by `layer_types`; `None` where the config does not say.
 pub(super) fn sliding_layers(keys: &Keys<'_>) -> Result<Option<Vec<bool>>> {
     layers_of(keys, ["full_attention", "sliding_attention"])
 }
 
-/// For each layer whether it is of the second of these kinds, by `layer_types`; `None` where the config does not say.
+/// Returns for each layer whether it is of the second of these kinds, by `layer_types`; `None` where the config does not say.
 pub(super) fn layers_of(keys: &Keys<'_>, kinds: [&str; 2]) -> Result<Option<Vec<bool>>> {
     let Some(types) = keys.value("layer_types") else { return Ok(None) };
     let num_layers = keys.size("num_hidden_layers")?;

@@ -25,7 +25,7 @@ const KINDS: [&str; 3] = ["sliding_attention", "compressed_sparse_attention", "h
 /// `compress_ratios` of the same.
 const RATIOS: [i64; 3] = [0, 4, 128];
 
-/// What published files write otherwise than the modules are called.
+/// The parts of names that published files write otherwise than the modules are called.
 const RENAMES: &[(&str, &str)] = &[
     ("model.embed_tokens.", "embed."),
     ("lm_head.", "head."),
@@ -162,8 +162,8 @@ fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     keys.only("router_jitter_noise", &[json!(0.0), json!(0)])
 }
 
-/// For each layer the number of its kind: `layer_types`, or `compress_ratios`, whose last entries are those of prediction
-/// heads, or as the class has it.
+/// Returns the number of each layer's kind: by `layer_types`, or by `compress_ratios`, whose last entries are those of prediction heads,
+/// or by the class's default.
 fn kinds(keys: &Keys<'_>) -> Result<Vec<usize>> {
     let num_layers = keys.size("num_hidden_layers")? as usize;
     let alternating = |layer: usize| if layer > 1 && layer % 2 == 1 { 1 } else { 2 };
@@ -177,7 +177,7 @@ fn kinds(keys: &Keys<'_>) -> Result<Vec<usize>> {
     enough(keys, key, found, num_layers)
 }
 
-/// For each layer whether its experts are looked up by token: `mlp_layer_types`, or the first `num_hash_layers`.
+/// Returns for each layer whether its experts are looked up by token: by `mlp_layer_types`, or the first `num_hash_layers`.
 fn hashed(keys: &Keys<'_>, num_layers: usize) -> Result<Vec<bool>> {
     let Some(types) = keys.value("mlp_layer_types") else {
         let first = keys.index_or("num_hash_layers")?.unwrap_or(3);
@@ -187,7 +187,7 @@ fn hashed(keys: &Keys<'_>, num_layers: usize) -> Result<Vec<bool>> {
     Ok(enough(keys, "mlp_layer_types", found, num_layers)?.into_iter().map(|kind| kind == 1).collect())
 }
 
-/// Where each entry of a list stands among those that are known.
+/// Returns the place of each entry of a list among those that are known.
 fn listed(keys: &Keys<'_>, key: &str, list: &Value, known: &[Value]) -> Result<Vec<usize>> {
     let place = |entry: &Value| known.iter().position(|known| known == entry);
     let found: Option<Vec<usize>> = list.as_array().and_then(|list| list.iter().map(place).collect());
@@ -281,7 +281,8 @@ mod tests {
         Ok(model.decoder().unwrap().clone())
     }
 
-    /// Of each layer the tokens of an entry, whether an indexer chooses, the base of its rotations, and a table of experts.
+    /// Returns for each layer the tokens of an entry, whether an indexer chooses, the base of its rotations, and whether it has a table
+    /// of experts.
     fn layers(changes: Value) -> Vec<(i64, bool, f64, bool)> {
         let decoder = read(changes).unwrap();
         let of = |layer: &LayerConfig| {

@@ -37,7 +37,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfi
 /// The keys that say how many experts there are.
 pub(super) const NUM_EXPERTS: [&str; 2] = ["moe_num_experts", "num_experts"];
 
-/// So many experts of this width; the checkpoint's balancing bias is `[bias_rows, E]`.
+/// Reads the config of `num_experts` experts of this width; the checkpoint's balancing bias is `[bias_rows, E]`.
 pub(super) fn experts(
     keys: &Keys<'_>,
     num_experts: i64,

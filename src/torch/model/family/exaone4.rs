@@ -40,7 +40,7 @@ mod tests {
     use crate::model::decoder::MixerConfig;
     use crate::model::family::decoder_of::decoder_of;
 
-    /// For each layer its window, and whether it turns.
+    /// Returns for each layer its window, and whether it turns.
     fn layers(changes: Value) -> Result<Vec<(Option<i64>, bool)>, String> {
         let config = json!({
             "model_type": "exaone4", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,

@@ -68,8 +68,8 @@ pub(super) fn sparse_layers(keys: &Keys<'_>) -> Result<Option<Vec<bool>>> {
     Ok(Some(found))
 }
 
-/// Without the load-balancing loss of its own config, which transformers does not add inside of this model; a run may ask
-/// for one.
+/// Removes the load-balancing loss of the decoder's own config, which transformers does not add inside of this model; a run may ask for
+/// one.
 pub(super) fn unbalanced(decoder: DecoderConfig) -> DecoderConfig {
     DecoderConfig { balance: Balance::default(), ..decoder }
 }

@@ -20,7 +20,7 @@ use crate::params::ParallelRank;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// What the names of all parameters begin with.
+/// The prefix of the names of all parameters.
 const PREFIX: &str = "model.";
 
 /// Keys of lerobot 0.6.2's config that change nothing here: what is read of data is `core/data/policy`'s, how a run trains is the

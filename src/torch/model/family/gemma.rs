@@ -46,8 +46,8 @@ pub(super) fn soft_cap(keys: &Keys<'_>, key: &str, default: Option<f64>) -> Resu
     }
 }
 
-/// For each layer the window of its attention: `sliding_window` in all layers but every `interval`th, if `layer_types`
-/// does not say otherwise.
+/// Returns the window of each layer's attention: `sliding_window` in all layers but every `interval`th, if `layer_types` does not say
+/// otherwise.
 pub(super) fn windows(keys: &Keys<'_>, interval: i64) -> Result<Vec<Option<i64>>> {
     let num_layers = keys.size("num_hidden_layers")?;
     let slides = match sliding_layers(keys)? {

@@ -88,7 +88,7 @@ mod tests {
     use crate::model::config::ModelConfig;
     use crate::model::decoder::{MixerConfig, Sees};
 
-    /// As published by Google, 4B.
+    /// Returns the config of Gemma 3 4B as published by Google.
     fn published() -> Value {
         json!({"model_type": "gemma3", "boi_token_index": 255_999, "eoi_token_index": 256_000, "eos_token_id": [1, 106],
             "image_token_index": 262_144, "initializer_range": 0.02, "mm_tokens_per_image": 256,

@@ -20,7 +20,7 @@ use crate::model::tree_names::TreeNames;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// What lerobot begins the names of all parameters with.
+/// The prefix that lerobot gives to the names of all parameters.
 const LEROBOT_PREFIX: &str = "_groot_model.";
 
 /// NVIDIA's config.
@@ -77,7 +77,7 @@ fn of_lerobot(keys: &Keys<'_>) -> Result<Parts> {
     parts(version, LEROBOT_PREFIX, &own, tuned(keys, defaults(version))?)
 }
 
-/// What absent keys mean: for N1.6 the defaults of NVIDIA's class, for N1.7 what lerobot takes for the published policy's.
+/// The values of absent keys: for N1.6 the defaults of NVIDIA's class, for N1.7 those that lerobot takes for the published policy.
 struct Defaults {
     horizon: i64,
     /// Numbers of an action or a state.

@@ -10,7 +10,7 @@ use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::minicpm;
 
-/// What `vision_config.model_type` may be; transformers does not read it.
+/// The accepted value of `vision_config.model_type`; transformers does not read it.
 const TOWER: &str = "minicpmv4_6_vision";
 
 /// Reads the `config.json` of `MiniCPMV4_6ForConditionalGeneration`.
@@ -36,7 +36,7 @@ mod tests {
 
     use crate::model::config::ModelConfig;
 
-    /// As published by OpenBMB, with fewer layers of the decoder.
+    /// Returns the config as published by OpenBMB, with fewer layers of the decoder.
     fn published() -> Value {
         json!({"model_type": "minicpmv4_6", "drop_vision_last_layer": false, "image_size": 1120, "image_token_id": 56,
             "video_token_id": 57, "tie_word_embeddings": true,

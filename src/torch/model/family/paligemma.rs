@@ -84,7 +84,7 @@ mod tests {
     use crate::model::config::ModelConfig;
     use crate::model::decoder::{MixerConfig, Sees};
 
-    /// As published by Google: PaliGemma 3B and PaliGemma 2 3B.
+    /// Returns the configs of PaliGemma 3B and PaliGemma 2 3B as published by Google.
     fn published() -> [Value; 2] {
         let vision = json!({"hidden_size": 1152, "intermediate_size": 4304, "model_type": "siglip_vision_model",
             "num_attention_heads": 16, "num_hidden_layers": 27, "num_image_tokens": 256, "patch_size": 14,

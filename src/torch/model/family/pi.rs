@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(gates.init, Init::Parts(&[0.0, 0.0, 0.0]));
     }
 
-    /// Of the policy the expert alone is trained, with the maps of actions and time.
+    /// Only the expert is trained in the policy, with the maps of actions and time.
     #[test]
     fn the_prefix_can_be_frozen() {
         let mut config = small();

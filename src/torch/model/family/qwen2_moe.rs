@@ -41,7 +41,7 @@ mod tests {
         decoder_of(config, &changes)
     }
 
-    /// By layer the window, and whether queries have biases.
+    /// Returns for each layer the window, and whether queries have biases.
     fn attention(changes: Value) -> Vec<(Option<i64>, bool)> {
         let of_layer = |mixer: &MixerConfig| match mixer {
             MixerConfig::Attention(attention) => (attention.window, attention.qkv_bias),

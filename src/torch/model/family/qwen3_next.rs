@@ -95,7 +95,7 @@ fn gated_delta(keys: &Keys<'_>, layout: GatedDeltaLayout) -> Result<GatedDeltaCo
     Ok(config)
 }
 
-/// For each layer whether it attends to all tokens: `layer_types`, or every `full_attention_interval`th.
+/// Returns for each layer whether it attends to all tokens: by `layer_types`, or every `full_attention_interval`th.
 fn full_attention(keys: &Keys<'_>) -> Result<Vec<bool>> {
     if let Some(full) = layers_of(keys, ["linear_attention", "full_attention"])? {
         return Ok(full);

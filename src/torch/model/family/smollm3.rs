@@ -32,7 +32,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     layered(keys, place, turns.iter().copied().zip(windows).map(layer).collect(), rope)
 }
 
-/// For each layer whether queries and keys turn: a 1 in `no_rope_layers`, or all but every `no_rope_layer_interval`th.
+/// Returns for each layer whether queries and keys turn: a 1 in `no_rope_layers`, or all but every `no_rope_layer_interval`th.
 fn turning_layers(keys: &Keys<'_>) -> Result<Vec<bool>> {
     let num_layers = keys.size("num_hidden_layers")?;
     let Some(listed) = keys.value("no_rope_layers") else {
@@ -56,7 +56,7 @@ mod tests {
     use crate::model::decoder::MixerConfig;
     use crate::model::family::decoder_of::decoder_of;
 
-    /// For each layer whether it turns, and its window.
+    /// Returns for each layer whether it turns, and its window.
     fn layers(changes: Value) -> Result<Vec<(bool, Option<i64>)>, String> {
         let config = json!({
             "model_type": "smollm3", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,

@@ -36,7 +36,7 @@ const PROJECTOR: &str = "model.vlm_with_expert.vlm.model.connector.modality_proj
 const CARRIED: &[&str] = &["model.vlm_with_expert.vlm.lm_head."];
 /// `rms_norm_eps` of SmolVLM2, for both streams. Its `rope_theta` is not used: lerobot turns heads by its own base.
 const NORM: NormConfig = NormConfig { eps: 1e-5, zero_centered: false };
-/// As lerobot draws times, without a key for it.
+/// The distribution from which lerobot draws times; there is no key for it.
 const TIMES: TimeSampler = TimeSampler::Beta { alpha: 1.5, beta: 1.0, scale: 0.999, offset: 0.001 };
 /// The published policy's vision-language model.
 const PUBLISHED: &str = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct";
@@ -60,7 +60,7 @@ const READ: &[&str] = &[
     "expert_width_multiplier", "min_period", "max_period", "rtc_config",
 ];
 
-/// What `vlm_model_name` or `sizes` stand for.
+/// The sizes that `vlm_model_name` or `sizes` stand for.
 struct Vlm {
     vocab_size: i64,
     /// The stream of all its layers.
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!((count + 49_280 * 960) / 1_000_000, 450);
     }
 
-    /// What lerobot freezes of the foundation; towers are the run's to freeze.
+    /// The frozen parts of the foundation are those that lerobot freezes; towers are the run's to freeze.
     #[test]
     fn parts_are_frozen_as_lerobot_freezes_them() {
         let frozen = |change: Value| {
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(last.len(), 10);
     }
 
-    /// How many layers the streams have, and in which of them actions attend to both.
+    /// The streams have as many layers as lerobot's, and actions attend to both streams in the same of them.
     #[test]
     fn layers_are_those_that_lerobot_builds() {
         let crosses = |change: Value| {

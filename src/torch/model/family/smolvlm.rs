@@ -18,7 +18,7 @@ use crate::nn::Resampling;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// What `vision_config.model_type` may be; transformers does not read it.
+/// The accepted values of `vision_config.model_type`; transformers does not read it.
 const TOWERS: [&str; 4] = ["smolvlm_vision", "smolvlm", "idefics3_vision", "idefics3"];
 
 /// Reads the `config.json` of `SmolVLMForConditionalGeneration`.
@@ -79,7 +79,7 @@ mod tests {
 
     use crate::model::config::ModelConfig;
 
-    /// As published by Hugging Face: SmolVLM2 2.2B, without keys that say nothing of the model.
+    /// Returns the config of SmolVLM2 2.2B as published by Hugging Face, without keys that say nothing of the model.
     fn published() -> Value {
         json!({"model_type": "smolvlm", "image_token_id": 49_190, "scale_factor": 3, "tie_word_embeddings": false,
             "vocab_size": 49_280, "text_config": {"head_dim": 64, "hidden_size": 2048, "intermediate_size": 8192,

@@ -1,4 +1,4 @@
-//! What a family of language models is: a `model_type`, a reader of its `config.json`, and the key/value heads that its config
+//! The definition of a family of language models: a `model_type`, a reader of its `config.json`, and the key/value heads that its config
 //! class has where a config does not say how many.
 
 use serde_json::{Value, json};

@@ -82,7 +82,7 @@ mod tests {
         config.towers.specs().into_iter().map(|spec| spec.name).collect()
     }
 
-    /// As published by Moonshot: other keys than transformers', and the patch embedding elsewhere.
+    /// Configs published by Moonshot have other keys than transformers', and the patch embedding elsewhere.
     #[test]
     fn published_kimi_configs_are_read() {
         let config = json!({"model_type": "kimi_k25", "media_placeholder_token_id": 301, "text_config": {
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(ModelConfig::from_hf(&config).unwrap().decoder().unwrap().balance, Balance::default());
     }
 
-    /// As published by Baidu: the layers with experts by their ends, the frequencies of frames by `freq_allocation`.
+    /// Configs published by Baidu name the layers with experts by their ends, and the frequencies of frames by `freq_allocation`.
     #[test]
     fn published_ernie_configs_are_read() {
         let config = json!({"model_type": "ernie4_5_moe_vl", "im_patch_id": 301, "vocab_size": 320, "hidden_size": 64,
@@ -148,7 +148,7 @@ mod tests {
         }
     }
 
-    /// As published by Qwen: the decoder's keys beside the others, `in_chans`.
+    /// Configs published by Qwen have the decoder's keys beside the others, and `in_chans`.
     #[test]
     fn published_qwen2_5_vl_configs_are_read() {
         let config = json!({"model_type": "qwen2_5_vl", "image_token_id": 301, "vocab_size": 320, "hidden_size": 64,

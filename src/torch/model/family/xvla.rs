@@ -23,7 +23,7 @@ use crate::model::xvla::{FrozenParts, XvlaConfig};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// What the names of all parameters begin with.
+/// The prefix of the names of all parameters.
 const PREFIX: &str = "model.";
 const TOWER: &str = "model.vlm.vision_tower.";
 const PROJECTOR: &str = "model.vlm.multi_modal_projector.";

@@ -25,7 +25,7 @@ impl GrootActing {
         GrootActing { network: Network::new(config, params, Policy::Keep) }
     }
 
-    /// What actions see of samples.
+    /// Returns the states that actions see of samples.
     fn context(&self, mut x: Tensor, at: &Layout) -> Tensor {
         let context = &self.network.context;
         if let Some(norm) = &context.norm {

@@ -9,7 +9,7 @@ use super::config::{TransformerSizes, torch_std};
 use crate::nn::{Activation, Dropout, LayerNorm, Linear};
 use crate::params::{ParamSpec, Scope};
 
-/// Of all norms but the last.
+/// The epsilon of all norms but the last.
 pub(super) const EPS: f64 = 1e-5;
 const HEADS: [&str; 3] = ["attn1.to_q", "attn1.to_k", "attn1.to_v"];
 const OUT: &str = "attn1.to_out.0";
@@ -19,7 +19,7 @@ const EXPANSION: i64 = 4;
 /// Sites of dropout are numbered within a layer; each layer of a policy has its own range.
 pub(super) const SITES: u64 = 1 << 32;
 
-/// What tells a layer of actions from one of tokens.
+/// The differences between a layer of actions and one of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockKind {
     /// Scale and shift of the norm before attention are maps of a condition, and no norm has weights of its own.
@@ -32,7 +32,7 @@ pub(super) struct BlockKind {
 enum Norm {
     Plain(LayerNorm),
     Adaptive(Linear),
-    /// Without weights.
+    /// A norm without weights.
     Bare,
 }
 

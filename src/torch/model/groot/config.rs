@@ -15,13 +15,13 @@ pub(super) const STD: f64 = 0.02;
 /// A policy with a diffusion transformer behind a decoder's first layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrootConfig {
-    /// What the names of all parameters begin with.
+    /// The prefix of the names of all parameters.
     pub prefix: String,
     /// The layers of the language model that are there. Actions see what the last of them returns.
     pub backbone: DecoderConfig,
     /// True if they see it behind the language model's last norm (N1.6).
     pub last_norm: bool,
-    /// What replaces tokens of pictures.
+    /// The features that replace tokens of pictures.
     pub input: FeatureInput,
     /// True if states of tokens are normed before anything else (`use_vlln`).
     pub norm: bool,
@@ -41,7 +41,8 @@ pub struct GrootConfig {
     /// Entries of the table of positions of actions; `None`: there is none.
     pub max_positions: Option<i64>,
     pub num_embodiments: i64,
-    /// How times between actions, 0, and noise, 1, are drawn in training: the reference counts them the other way round.
+    /// The distribution from which times between actions, 0, and noise, 1, are drawn in training: the reference counts them the other way
+    /// round.
     pub times: TimeSampler,
     /// Times are rounded down to so many (`num_timestep_buckets`).
     pub num_buckets: i64,
@@ -97,12 +98,12 @@ impl GrootConfig {
         1 + self.horizon
     }
 
-    /// What the names of the language model's parameters begin with.
+    /// Returns the prefix of the names of the language model's parameters.
     pub(super) fn backbone_prefix(&self) -> String {
         format!("{}backbone.", self.prefix)
     }
 
-    /// What the names of all others begin with.
+    /// Returns the prefix of the names of all other parameters.
     pub(super) fn head_prefix(&self) -> String {
         format!("{}action_head.", self.prefix)
     }

@@ -1,4 +1,4 @@
-//! What actions see: the states of tokens behind a norm and a transformer of their own (`vlln`, `vl_self_attention`).
+//! The states that actions see: those of tokens behind a norm and a transformer of their own (`vlln`, `vl_self_attention`).
 //!
 //! Shapes: T tokens of all samples, D their width.
 

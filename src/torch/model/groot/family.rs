@@ -30,7 +30,7 @@ impl Architecture for GrootConfig {
         action_columns(self.horizon, self.action_dim).into_iter().chain(own).collect()
     }
 
-    /// Of a token: rows of actions are few beside them.
+    /// Returns the sizes of the work on a token: rows of actions are few beside them.
     fn shape(&self) -> FoundationShape {
         let (backbone, context) = (&self.backbone, &self.context);
         let layers = [backbone.layer_prefix(0), format!("{}vl_self_attention.", self.head_prefix())];

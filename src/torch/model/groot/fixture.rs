@@ -27,7 +27,7 @@ use crate::tape::Policy;
 
 /// The tolerance of losses and actions, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 5e-6;
-/// That of gradients: sums over all rows, in another order. The reference's own are off by up to 4e-5 in float32.
+/// The tolerance of gradients, which are sums over all rows in another order. The reference's own are off by up to 4e-5 in float32.
 const OF_GRADIENTS: f64 = 5e-5;
 
 /// A policy and its samples.
@@ -48,7 +48,7 @@ struct Summary {
     lens: Vec<usize>,
     /// Patches of a picture of each camera, down and across.
     grids: Vec<[u32; 2]>,
-    /// By draw, the samples whose state is dropped.
+    /// The samples whose state is dropped, for each draw.
     dropped: Vec<Vec<usize>>,
 }
 

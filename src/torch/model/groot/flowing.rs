@@ -1,4 +1,4 @@
-//! What is drawn for a micro-batch, and its samples on their way from noise to actions.
+//! The noise and times that are drawn for a micro-batch, and its samples between noise and actions.
 //!
 //! Shapes: N samples, K draws of each, H actions of a sample of A numbers each. Times are the reference's: 0 is noise, 1 are actions.
 
@@ -10,13 +10,14 @@ use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::objective::Draw;
 use crate::model::policy::{ACTIONS, STATE, WEIGHTS, shares};
 
-/// What is drawn for a sample beside noise and time: whether its state is hidden, masks of rows and of tokens, and noise of its state.
+/// The numbers of the random streams of a sample beside noise and time: whether its state is hidden, masks of rows and of tokens, and
+/// noise of its state.
 const HIDDEN: u32 = 0;
 const OF_ROWS: u32 = 1;
 const OF_TOKENS: u32 = 2;
 const OF_STATE: u32 = 3;
 
-/// What is drawn for all samples: in their order, and the draws of each side by side.
+/// The numbers that are drawn for all samples, in their order, the draws of each side by side.
 pub(in crate::model) struct Noise {
     /// `[N·K, H, A]`, float32.
     pub noise: Tensor,
@@ -24,7 +25,7 @@ pub(in crate::model) struct Noise {
     pub times: Vec<f32>,
     /// 0 where a state is hidden, else 1, `[N·K]`, float32; `None`: none is.
     pub keeps: Option<Tensor>,
-    /// What is added to the rows of states, `[N·K, 1, D]`, float32; `None`: nothing is.
+    /// The noise that is added to the rows of states, `[N·K, 1, D]`, float32; `None`: nothing is.
     pub state_noise: Option<Tensor>,
     /// The keys of tokens, and of rows of draws, int64, for dropout; `None`: nothing is dropped.
     pub dropout: [Option<Tensor>; 2],

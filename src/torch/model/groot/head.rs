@@ -1,4 +1,4 @@
-//! What is behind the layers of actions: a norm that goes by the time, and maps to velocities.
+//! The head behind the layers of actions: a norm whose scale and shift depend on the time, and maps to velocities.
 //!
 //! Shapes: S draws of L rows, H of them actions of A numbers, D width, Y that behind the norm.
 
@@ -10,7 +10,7 @@ use crate::model::tower_blocks::Part;
 use crate::nn::{CategoryLinear, Linear};
 use crate::params::{ParamSpec, ParamStore};
 
-/// Of the last norm.
+/// The epsilon of the last norm.
 const EPS: f64 = 1e-6;
 const MODULATION: &str = "model.proj_out_1";
 const OUT: &str = "model.proj_out_2";

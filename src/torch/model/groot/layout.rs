@@ -1,4 +1,4 @@
-//! Which rows of a micro-batch's samples see which.
+//! The rows of a micro-batch's samples that see each other.
 //!
 //! A sample has its tokens, and a group of rows for each draw of noise: its state and its actions. Rows of a group see each other,
 //! and in turn the tokens of text and those of pictures of their sample.
@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 use super::config::GrootConfig;
 use crate::nn::{CrossAttention, DocumentKeys, Dropout, Mask, PackedAttention};
 
-/// What all layers know of a micro-batch.
+/// The attentions and dropouts of a micro-batch that all layers read.
 pub(super) struct Layout {
     /// Tokens of a sample see each other.
     pub tokens: PackedAttention,
@@ -21,7 +21,7 @@ pub(super) struct Layout {
     /// The tokens of text that rows see, and those of pictures.
     pub text: Seen,
     pub pictures: Seen,
-    /// Of tokens, and of rows.
+    /// The dropouts of tokens, and of rows.
     pub dropout: [Dropout; 2],
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Layer {
     pub feed_forward: Part<FeedForward>,
 }
 
-/// What the rows of a layer see.
+/// The keys that the rows of a layer see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sees {
     /// The rows of their draw.

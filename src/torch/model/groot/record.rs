@@ -66,7 +66,7 @@ impl PolicyNetwork for Network {
 }
 
 impl Network {
-    /// What actions see of tokens whose states are `x`.
+    /// Records the states that actions see, of tokens whose states are `x`.
     fn record_context(&self, tape: &mut Tape, mut x: Slot, layout: &Rc<Layout>) -> Slot {
         let policy = self.policy;
         if self.config.options.insulate {

@@ -32,12 +32,12 @@ pub(super) struct Rows {
     horizon: i64,
 }
 
-/// What the rows of draws are made of.
+/// The tensors that the rows of draws are made of.
 pub(super) struct Drawn {
     /// `[S, 1, X]`, and what each draw's state counts: 0 where it is hidden, else 1, `[S]`; float32.
     pub state: Tensor,
     pub keeps: Option<Tensor>,
-    /// What is added to the row of each draw's state, `[S, 1, D]`, float32.
+    /// The noise that is added to the row of each draw's state, `[S, 1, D]`, float32.
     pub state_noise: Option<Tensor>,
     /// `[S, H, A]`, float32.
     pub noised: Tensor,
@@ -118,7 +118,7 @@ impl Rows {
     }
 }
 
-/// What norms go by, of S times: `[S, D]`, float32.
+/// Returns the conditions of norms at S times: `[S, D]`, float32.
 pub(super) fn condition(of: &TimeEmbedder, drawn: &Drawn) -> Tensor {
     of.forward(&cosines_first(&drawn.times, CHANNELS, drawn.embodiment.device())).silu()
 }

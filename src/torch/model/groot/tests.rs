@@ -1,5 +1,5 @@
-//! What holds of GR00T beside the reference's numbers (`tests/parity.rs`), on fixtures that `tests/oracle/make_groot.py` makes.
-//! `LOONGFORGE_POLICIES` has those of another folder read.
+//! Tests of GR00T beside the comparison with the reference (`tests/parity.rs`), on fixtures that `tests/oracle/make_groot.py` makes.
+//! `LOONGFORGE_POLICIES` names another folder of fixtures.
 
 use tch::{Kind, Tensor};
 

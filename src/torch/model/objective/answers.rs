@@ -1,4 +1,4 @@
-//! What is learned of the answers of a row: of pairs, or of groups of single ones.
+//! The objectives of the answers of a row, which are pairs, or groups of single ones.
 
 use tch::Tensor;
 
@@ -29,7 +29,8 @@ impl Answers {
         }
     }
 
-    /// See [`Pairs::loss`]. Panics where the loss needs a reference, and there is none. `losses_L` is `[L]`; shapes as there.
+    /// Returns what [`Pairs::loss`] returns, in the same shapes. `losses_L` is `[L]`. Panics where the loss needs a reference, and there
+    /// is none.
     pub fn loss(&self, losses_L: &Tensor, reference: Option<&Tensor>, scale: f64) -> [Tensor; 2] {
         match self {
             Answers::Pairs(pairs) => pairs.loss(losses_L, reference, scale),

@@ -29,7 +29,7 @@ pub struct CrossEntropy {
     pub divisor: Option<f64>,
     /// Scores s become `cap · tanh(s / cap)`.
     pub soft_cap: Option<f64>,
-    /// What the labels of [`CrossEntropy::record`] are smoothed by; scores and log-probabilities are those of the labels.
+    /// The smoothing of the labels of [`CrossEntropy::record`]; scores and log-probabilities are those of the labels themselves.
     pub smoothing: Option<Smoothing>,
     pub parallel: ParallelRank,
     pub device: Device,
@@ -88,8 +88,8 @@ impl CrossEntropy {
         }
     }
 
-    /// For an evaluation: the sum of the cross-entropies, and at each target the entry with the highest score `[L]`, int64; in
-    /// kept slots.
+    /// Records, for an evaluation, the sum of the cross-entropies, and at each target the entry with the highest score `[L]`, int64; both
+    /// are in kept slots.
     pub fn record_scores(&self, tape: &mut Tape, hidden: Slot, labels: &[i64]) -> [Slot; 2] {
         let scores = self.linear(self.labels(labels), 1.0);
         let ParallelRank { tp, tp_rank, .. } = self.parallel;
@@ -110,8 +110,8 @@ impl CrossEntropy {
         slots
     }
 
-    /// For each of `labels` its cross-entropy `[L]`, float32, by the states `hidden_LD`, and the entry with the highest score
-    /// there `[L]`, int64; without a tape, with the whole vocabulary.
+    /// Returns the cross-entropy of each of `labels`, `[L]`, float32, by the states `hidden_LD`, and the entry with the highest score
+    /// there, `[L]`, int64; without a tape, with the whole vocabulary.
     pub fn of_each(&self, hidden_LD: &Tensor, labels: &[i64]) -> (Tensor, Tensor) {
         self.linear(self.labels(labels), 1.0).of_each(hidden_LD)
     }

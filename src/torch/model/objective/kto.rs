@@ -27,7 +27,7 @@ pub struct Kto {
 pub struct Groups {
     weights: Kto,
     beta: f64,
-    /// For each counted target the number of its document.
+    /// The number of the document of each counted target.
     documents: Vec<i64>,
     num_documents: i64,
     groups: Vec<Group>,
@@ -38,7 +38,7 @@ pub struct Groups {
 struct Group {
     /// The documents of its answers.
     answers: Range<usize>,
-    /// Which of them are good.
+    /// True for the answers that are good.
     is_good: Vec<bool>,
 }
 

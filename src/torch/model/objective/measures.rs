@@ -1,4 +1,4 @@
-//! What is measured of answers that are learned from, beside their loss.
+//! The measures of answers that are learned from, beside their loss.
 
 use tch::Tensor;
 

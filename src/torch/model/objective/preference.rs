@@ -9,8 +9,8 @@ use super::kto::Kto;
 use super::measures::{Measures, NUM_MEASURES};
 use crate::device::upload;
 
-/// How the preference of the chosen answer becomes a loss. With Δ = β · (log-ratio of the chosen − log-ratio of the rejected
-/// answer), a log-ratio being the log-probability of the model minus that of the reference:
+/// The function that turns the preference of the chosen answer into a loss. With Δ = β · (log-ratio of the chosen − log-ratio of the
+/// rejected answer), a log-ratio being the log-probability of the model minus that of the reference:
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PreferenceLoss {
     /// DPO (Rafailov et al. 2023): −(1 − ε)·ln σ(Δ) − ε·ln σ(−Δ), ε being the share of labels that are wrong.
@@ -49,7 +49,7 @@ pub struct Preference {
 #[derive(Clone, Debug)]
 pub struct Pairs {
     objective: Preference,
-    /// For each counted target the number of its answer: pair `p` has the answers `2p`, chosen, and `2p + 1`.
+    /// The number of the answer of each counted target: pair `p` has the answers `2p`, chosen, and `2p + 1`.
     answers: Vec<i64>,
     num_pairs: i64,
     /// 1 for a pair of two answers with targets, else 0: it has lost the features of an item.
@@ -57,7 +57,7 @@ pub struct Pairs {
 }
 
 impl PreferenceLoss {
-    /// Whether the loss reads log-probabilities of a reference model.
+    /// Returns whether the loss reads log-probabilities of a reference model.
     pub fn needs_reference(self) -> bool {
         !matches!(self, PreferenceLoss::Orpo | PreferenceLoss::Simpo { .. })
     }

@@ -6,12 +6,12 @@
 
 use tch::Tensor;
 
-/// How much of the target is spread.
+/// The share of the target that is spread over the vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Smoothing {
     /// The share that is spread, in (0, 1).
     share: f64,
-    /// What each entry of the whole vocabulary gets of it, whatever part of the vocabulary a rank has.
+    /// The part of that share that each entry of the whole vocabulary gets, whatever part of the vocabulary a rank has.
     each: f64,
 }
 

@@ -1,7 +1,7 @@
 //! Describes what the first files of FastWAM call the blocks of its streams: they lay under the stream then (`MoT._load_from_state_dict`
 //! of lerobot), and now lie under the layer that both share.
 
-/// What names of a stream begin with, whatever is before it.
+/// The start of the names of a stream, behind the prefix of all names.
 const STREAMS: &str = "mot.mixtures.";
 
 /// The names in files whose blocks lie under their stream.

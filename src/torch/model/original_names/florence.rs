@@ -1,7 +1,7 @@
 //! Describes what files of X-VLA call the tensors of Florence-2: those that were trained before lerobot took it from transformers have
 //! the names of its first release (`_remap_vendored_florence_state_dict` of lerobot).
 
-/// What the names of Florence-2 begin with.
+/// The prefix of the names of Florence-2.
 const PREFIX: &str = "model.vlm.";
 const TABLE: &str = "model.vlm.language_model.encoder.embed_tokens.weight";
 const SHARED: &str = "model.vlm.language_model.shared.weight";

@@ -12,7 +12,7 @@ const BEGINNINGS: [(&str, &str); 4] = [
 /// Read in one direction alone: folders are written with the published names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreshNames {
-    /// Which of the beginnings the folder has.
+    /// True for each of the beginnings of names that the folder has.
     has: [bool; 4],
 }
 

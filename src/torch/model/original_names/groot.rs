@@ -6,7 +6,7 @@ const TIED: [[&str; 2]; 2] = [
     ["backbone.model.lm_head.weight", "backbone.model.model.language_model.embed_tokens.weight"],
     ["backbone.model.language_model.lm_head.weight", "backbone.model.language_model.model.embed_tokens.weight"],
 ];
-/// What lerobot begins the names of all tensors with.
+/// The prefix that lerobot gives to the names of all tensors.
 const LEROBOT: &str = "_groot_model.";
 
 /// The names in files of GR00T whose table of tokens is stored as a head.

@@ -1,7 +1,7 @@
 //! Describes what files of Pi0 and Pi0.5 call their tensors: lerobot saves them under `model.`, files made of openpi's weights lack
 //! it, and those of older versions nest PaliGemma otherwise.
 
-/// What lerobot's policies begin the names of all tensors with.
+/// The prefix that lerobot's policies give to the names of all tensors.
 const PREFIX: &str = "model.";
 const PALIGEMMA: &str = "paligemma_with_expert.paligemma.";
 const HEAD: &str = "lm_head.weight";

@@ -18,7 +18,7 @@ pub(super) struct TwoStreams {
     network: Network,
 }
 
-/// What of samples all steps read.
+/// The tensors of samples that all steps read.
 struct Seen {
     layout: Layout,
     /// The keys and values that actions meet in each layer.

@@ -1,4 +1,4 @@
-//! What holds of every policy, whatever its network: checks that the tests of all of them share.
+//! Checks that hold for every policy, whatever its network, and that the tests of all of them share.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! What policies read of samples beside their tokens.
+//! The columns of samples that policies read beside their tokens.
 
 use tch::Kind;
 

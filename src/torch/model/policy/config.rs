@@ -21,12 +21,12 @@ pub struct PolicyConfig {
     pub expert: StreamConfig,
     /// The norms of both streams, but for those that have a condition.
     pub norm: NormConfig,
-    /// That of the feed-forwards of both streams.
+    /// The activation of the feed-forwards of both streams.
     pub activation: Activation,
     /// True if features of pictures are multiplied by the root of their width, as tokens are.
     pub scaled_pictures: bool,
-    /// In every so many layers, from the first on, actions attend to both streams; in the others to the prefix alone, whose keys and
-    /// values they map once more. 1: they attend to both in all layers. 0: in none.
+    /// The distance of the layers, the first of them included, in which actions attend to both streams; in the others they attend to the
+    /// prefix alone, whose keys and values they map once more. 1: they attend to both in all layers. 0: in none.
     pub joint_every: usize,
     /// True if an action sees itself and those before it alone, where actions attend to each other.
     pub causal_actions: bool,
@@ -37,7 +37,7 @@ pub struct PolicyConfig {
     pub horizon: i64,
     pub time: TimeUse,
     pub state: StateToken,
-    /// How times between actions, 0, and noise, 1, are drawn in training.
+    /// The distribution from which times between actions, 0, and noise, 1, are drawn in training.
     pub times: TimeSampler,
     /// The shortest and the longest period of the sinusoids of a time.
     pub periods: [f64; 2],
@@ -52,13 +52,13 @@ pub struct PolicyConfig {
 /// The beginnings of parameters' names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyTree {
-    /// Of all of them.
+    /// The prefix of all names.
     pub all: &'static str,
-    /// Of the vision-language model, behind `all`.
+    /// The part of the vision-language model's prefix behind `all`.
     pub vlm: &'static str,
-    /// Of the prefix's stream, behind `vlm`.
+    /// The part of the prefix of the language stream behind `vlm`.
     pub text: &'static str,
-    /// Of the actions' stream, behind `all`.
+    /// The part of the prefix of the actions' stream behind `all`.
     pub expert: &'static str,
     /// The name behind `vlm` under which the table of tokens is stored once more, where it is.
     pub head: Option<&'static str>,
@@ -115,9 +115,9 @@ pub struct PolicyOptions {
     pub noise_draws: u32,
     /// True if gradients of actions end at the keys and values of the prefix (knowledge insulation).
     pub insulate: bool,
-    /// Of the loss of actions by flow, where there is one of tokens.
+    /// The weight of the loss of actions by flow, where there is one of tokens.
     pub flow_weight: f64,
-    /// Of the loss of the tokens behind a prompt, which the prefix's stream predicts and actions do not see; 0: there is none.
+    /// The weight of the loss of the tokens behind a prompt, which the prefix's stream predicts and actions do not see; 0: there is none.
     pub token_weight: f64,
     /// The most actions at the begin of a chunk that a draw is given as they are, and that it does not learn: the policy goes on
     /// with a chunk then (real-time chunking).
@@ -179,17 +179,17 @@ impl PolicyConfig {
         RopeConfig::plain(self.text.head_dim, THETA)
     }
 
-    /// What the names of the vision-language model's parameters begin with.
+    /// Returns the prefix of the names of the vision-language model's parameters.
     pub(super) fn vlm_prefix(&self) -> String {
         format!("{}{}", self.names.all, self.names.vlm)
     }
 
-    /// What the names of the prefix's parameters begin with.
+    /// Returns the prefix of the names of the parameters of the prefix's stream.
     pub(super) fn text_prefix(&self) -> String {
         format!("{}{}", self.vlm_prefix(), self.names.text)
     }
 
-    /// What the names of the parameters of the actions' stream begin with.
+    /// Returns the prefix of the names of the parameters of the actions' stream.
     pub(super) fn expert_prefix(&self) -> String {
         format!("{}{}", self.names.all, self.names.expert)
     }

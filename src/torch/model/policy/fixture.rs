@@ -29,7 +29,7 @@ pub(super) mod answers;
 
 /// The tolerance of losses and actions, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 5e-6;
-/// That of gradients: sums over all rows, in another order.
+/// The tolerance of gradients, which are sums over all rows in another order.
 const OF_GRADIENTS: f64 = 2e-5;
 
 /// A policy of two streams and its samples.
@@ -39,7 +39,7 @@ pub(in crate::model) struct Fixture {
     pub samples: Vec<Sample>,
     pub inputs: BTreeMap<String, Tensor>,
     pub expected: BTreeMap<String, Tensor>,
-    /// What follows each sample's prompt, to be predicted; none but under [`Fixture::with_answers`].
+    /// The tokens behind each sample's prompt that are to be predicted; empty except in a fixture made by [`Fixture::with_answers`].
     pub answers: Vec<Vec<i64>>,
     /// The tensors of `answers.safetensors`, where `tests/oracle/make_answers.py` has added it.
     of_answers: Option<BTreeMap<String, Tensor>>,
@@ -50,7 +50,7 @@ pub(in crate::model) struct Fixture {
     action_dim: i64,
 }
 
-/// What a sample has of prompt, cameras and actions.
+/// The prompt, the cameras and the number of counted actions of a sample.
 #[derive(Clone, Deserialize)]
 pub(in crate::model) struct Sample {
     prompt: i64,

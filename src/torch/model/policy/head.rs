@@ -1,4 +1,4 @@
-//! What is behind the last layer: the norm of actions and the map to their velocity.
+//! The head behind the last layer: the norm of actions and the map to their velocity.
 //!
 //! Shapes: S draws of L rows, H of them actions of A numbers, E width of the stream.
 

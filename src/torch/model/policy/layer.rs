@@ -20,14 +20,14 @@ const MLP: [&str; 3] = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
 /// The norm before a branch.
 pub(super) enum Norm {
     Plain(RmsNorm),
-    /// Of the time of the noise.
+    /// A norm whose scale and shift are maps of the time of the noise.
     Adaptive(AdaptiveNorm),
 }
 
 /// Queries, keys and values of a stream, and the map of what they attend to.
 pub(super) struct Heads {
     norm: Norm,
-    /// Of the stream's rows, or of the prefix's keys and values where `is_cross`.
+    /// The maps to keys and values, from the stream's rows, or from the prefix's keys and values where `is_cross`.
     keys: [Linear; 2],
     is_cross: bool,
     /// `None` where nothing reads what they would make.

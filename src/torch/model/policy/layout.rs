@@ -1,4 +1,4 @@
-//! Where the rows of a micro-batch's samples lie in both streams.
+//! The places of the rows of a micro-batch's samples in both streams.
 //!
 //! A sample has its tokens, and maybe a state, in the prefix, and a group of rows for each draw of noise in the stream of actions.
 //! Positions of a group go on where those of its prefix end, but for layers in which it attends to nothing else: there they begin
@@ -21,7 +21,7 @@ pub(super) struct Predicted {
     pub samples: Vec<usize>,
 }
 
-/// What all layers read of a micro-batch beside their rows.
+/// The attentions, ropes and indices of a micro-batch that all layers read beside their rows.
 pub(super) struct Layout {
     /// Prefixes attend to themselves.
     pub prefix: PackedAttention,
@@ -30,7 +30,7 @@ pub(super) struct Layout {
     pub ropes: [Rope; 2],
     /// Turns rows of actions in layers where they attend to the prefix alone; `None`: there is no such layer.
     pub alone: Option<Rope>,
-    /// For each row of the prefix its row among all tokens and, behind them, states; `None`: that is the order.
+    /// The row among all tokens and, behind them, states of each row of the prefix; `None`: they are in that order.
     pub order: Option<Tensor>,
     /// The tokens that are predicted; none where the policy learns none.
     pub predicted: Predicted,
@@ -113,8 +113,8 @@ impl Layout {
         }
     }
 
-    /// Nothing is learned of tokens, nor of what they are made from: of the prefix states alone have gradients. For policies whose
-    /// states no token sees.
+    /// Makes a layout in which only the states of the prefix have gradients: nothing is learned from tokens, nor from what they are made
+    /// from. It is for policies whose states no token sees.
     pub fn with_states_apart(mut self, num_states: usize) -> Layout {
         self.apart = self.order.as_ref().map(|order| {
             let (rows, num_states) = (order.argsort(0, false), num_states as i64);

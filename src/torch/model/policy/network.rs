@@ -17,7 +17,7 @@ pub(in crate::model) struct Network {
     pub(super) embed: Embed,
     pub(super) layers: Vec<Layer>,
     pub(super) head: Part<Head>,
-    /// What is behind the layers of the prefix, where it predicts tokens.
+    /// The head behind the layers of the prefix, where it predicts tokens.
     pub(super) tokens: Option<TokenHead>,
     /// True if of the prefix nothing is learned but the map of states, which no token sees.
     pub(super) learns_states_alone: bool,

@@ -1,4 +1,4 @@
-//! What is drawn for the samples of a micro-batch, and how their draws share in the loss.
+//! The noise and times that are drawn for the samples of a micro-batch, and the shares of their draws in the loss.
 //!
 //! Shapes: N samples, K draws of each, H actions of a sample of A numbers each.
 
@@ -20,7 +20,7 @@ pub struct Noise {
     pub delays: Vec<u32>,
 }
 
-/// What a chance is for, beside noise and times.
+/// The number of the random stream of delays, which differs from those of noise and times.
 const DELAY: u32 = 0;
 
 impl Noise {
@@ -50,8 +50,8 @@ impl Noise {
     }
 }
 
-/// What each draw counts, `[N, K, 1, 1]`, float32, on `device`: an even share of its sample, times `at` of its time; nothing of a
-/// sample that does not count. `times` are those of all draws.
+/// Returns the weight of each draw in the loss, `[N, K, 1, 1]`, float32, on `device`: an even share of its sample, times `at` of its
+/// time; 0 for a sample that does not count. `times` are those of all draws.
 pub fn shares(rows: &[SampleRow], times: &[f32], at: impl Fn(f64) -> f64, device: Device) -> Tensor {
     let num_draws = times.len() / rows.len();
     let of_draw = |(number, time): (usize, &f32)| {

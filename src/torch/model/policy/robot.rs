@@ -1,4 +1,4 @@
-//! What a policy is for those who train it or let it act, however its streams are built.
+//! The interface of a policy for training and acting, however its streams are built.
 
 use tch::{Device, Tensor};
 
@@ -28,7 +28,7 @@ pub trait RobotPolicy {
         false
     }
 
-    /// What of [`RobotPolicy::options`] it cannot do, by the key that asks for it; `None`: nothing.
+    /// Returns which of [`RobotPolicy::options`] it cannot follow, by the config's key that asks for it; `None`: it can follow all.
     fn cannot(&self) -> Option<String> {
         None
     }
@@ -43,7 +43,7 @@ pub trait RobotPolicy {
     }
 }
 
-/// What a policy predicts of an observation, and what it reads of one.
+/// The sizes of the actions that a policy predicts from an observation, and of what it reads of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionChunk {
     /// Actions that it predicts at once.
@@ -67,7 +67,7 @@ pub struct ActionChunk {
 pub struct Observed<'a> {
     /// Those of [`ActionChunk::columns`].
     pub columns: &'a Columns,
-    /// Where the samples' tokens end, `[0, …, T]`.
+    /// The ends of the samples' tokens, `[0, …, T]`.
     pub cu_seqlens: &'a [usize],
     /// `[F, D]` of each tensor of a tower, one tower after the other: they replace its tokens in their order. None of a tower without
     /// items.

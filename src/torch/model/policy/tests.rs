@@ -1,5 +1,5 @@
-//! What holds of policies of two streams beside the reference's numbers (`tests/parity.rs`), on fixtures that
-//! `tests/oracle/make_policies.py` makes. `LOONGFORGE_POLICIES` has those of another folder read.
+//! Tests of policies of two streams beside the comparison with the reference (`tests/parity.rs`), on fixtures that
+//! `tests/oracle/make_policies.py` makes. `LOONGFORGE_POLICIES` names another folder of fixtures.
 
 mod answers;
 
@@ -78,8 +78,8 @@ fn insulated_gradients_end_at_the_prefix() {
     }
 }
 
-/// Where of the prefix the map of states learns alone, it and the actions' stream have the gradients that they have where those of
-/// all tokens are computed beside them, and activations may be kept or computed again.
+/// A map of states that alone learns in the prefix, and the actions' stream, have the gradients that they have where those of all tokens
+/// are computed beside them, and activations may be kept or computed again.
 #[test]
 fn states_that_learn_alone_have_the_gradients_that_they_have_beside_tokens() {
     let has_states = |fixture: &Fixture| fixture.config.state == StateToken::PrefixLevel;
@@ -145,7 +145,7 @@ fn samples_have_their_own_noise_and_count_by_their_targets() {
     checks::filler_has_no_loss(&model, &fixture.params);
 }
 
-/// What nothing reads is stored and not trained, so that weight decay leaves it alone as the reference does.
+/// A parameter that nothing reads is stored and not trained, so that weight decay leaves it alone as the reference does.
 #[test]
 fn parameters_without_a_gradient_are_frozen() {
     for (_, fixture) in fixtures() {

@@ -37,7 +37,7 @@ impl Architecture for PolicyConfig {
         action_columns(self.horizon, self.action_dim).into_iter().chain(state).collect()
     }
 
-    /// Of a token of the prefix: actions are few beside them.
+    /// Returns the sizes of the work on a token of the prefix: actions are few beside them.
     fn shape(&self) -> FoundationShape {
         let (text, layers) = (self.text, format!("{}layers.", self.text_prefix()));
         let aside = self.specs().into_iter().map(|spec| spec.name).filter(|name| !name.starts_with(&layers));
@@ -72,7 +72,8 @@ impl RobotPolicy for PolicyConfig {
         self.options
     }
 
-    /// Where each action has a time of its own in the norms, those that are given have that of no noise.
+    /// Returns whether the policy can go on with a chunk: each action has a time of its own in the norms, and given actions have the time
+    /// of no noise.
     fn continues_chunks(&self) -> bool {
         self.has_condition()
     }

@@ -27,7 +27,7 @@ pub struct WritingFamily {
     options: PolicyOptions,
 }
 
-/// What is written.
+/// The sizes of the actions that are written as tokens, and the ids of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WritingSizes {
     /// Actions of a chunk.

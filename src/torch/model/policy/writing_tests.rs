@@ -1,5 +1,5 @@
-//! What holds of Pi0-FAST beside the reference's numbers (`tests/parity.rs`), on fixtures that `tests/oracle/make_pi0_fast.py` makes.
-//! `LOONGFORGE_POLICIES` has those of another folder read.
+//! Tests of Pi0-FAST beside the comparison with the reference (`tests/parity.rs`), on fixtures that `tests/oracle/make_pi0_fast.py`
+//! makes. `LOONGFORGE_POLICIES` names another folder of fixtures.
 
 use tch::Kind;
 

@@ -78,7 +78,7 @@ impl ClipTextConfig {
 /// The encoder of a config, up to a layer.
 pub(super) struct ClipTextTower {
     is_split: bool,
-    /// Of tokens and of positions.
+    /// The tables of tokens and of positions.
     tables: Part<[Tensor; 2]>,
     blocks: Vec<(Part<Attention>, Part<Mlp>)>,
     /// `None` where the last states are not wanted.
@@ -104,7 +104,7 @@ impl ClipTextTower {
         }
     }
 
-    /// As [`super::t5_tower::T5Tower::record`], of texts of no more tokens than there are positions.
+    /// Works like [`super::t5_tower::T5Tower::record`], for texts of no more tokens than there are positions.
     pub fn record(&self, tape: &mut Tape, ends: &[usize], ids: Slot, policy: Policy) -> Vec<Slot> {
         let texts = Rc::new(PackedAttention::new(ends, Mask::Causal, self.device));
         let positions: Vec<i64> = ends.windows(2).flat_map(|two| 0..(two[1] - two[0]) as i64).collect();

@@ -40,7 +40,7 @@ impl DecoderTower {
         }
     }
 
-    /// As [`super::t5_tower::T5Tower::record`], of texts with `among` between their tokens.
+    /// Works like [`super::t5_tower::T5Tower::record`], for texts with `among` between their tokens.
     pub fn record(
         &self,
         tape: &mut Tape,

@@ -110,7 +110,7 @@ impl TextConfig {
 /// The encoder on the parameters of a store.
 struct TextEncoder {
     tower: Tower,
-    /// With the placeholder of pictures and the values of a patch.
+    /// The vision tower, with the placeholder of pictures and the number of values of a patch.
     pictures: Option<(VisionEncoder, i64, i64)>,
     layers: Vec<usize>,
     drop_tokens: usize,

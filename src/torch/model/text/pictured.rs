@@ -1,4 +1,4 @@
-//! Where texts and the pictures among them lie among the values of items of a text tower.
+//! The places of texts and of the pictures among them in the values of items of a text tower.
 //!
 //! Shapes: V values of all items, T tokens of all texts, P patches of all pictures, X values of a patch.
 
@@ -9,13 +9,13 @@ use tch::{Device, Kind, Tensor};
 
 /// The texts of a batch.
 pub(super) struct PicturedTexts {
-    /// Where texts end among tokens: `[0, …, T]`.
+    /// The ends of texts among tokens: `[0, …, T]`.
     pub ends: Vec<usize>,
     /// The patches of all pictures.
     pub grids: Vec<Grid>,
     /// The tokens that features of pictures replace.
     pub rows: Vec<i64>,
-    /// By axis, of all tokens.
+    /// The positions of all tokens on each axis.
     positions: [Vec<f32>; 3],
     /// The values that are ids, and those of patches.
     ids: Vec<Range<i64>>,

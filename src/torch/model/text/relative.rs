@@ -44,10 +44,10 @@ impl DistanceBuckets {
     }
 }
 
-/// Which texts of a batch are computed together, and the buckets of their pairs; made once, for all layers.
+/// The texts of a batch that are computed together, and the buckets of their pairs of tokens; made once, for all layers.
 pub(super) struct RelativeAttention {
     texts: PackedAttention,
-    /// For each batch of texts of one length, `[L, L]`.
+    /// The buckets of each batch of texts of one length, `[L, L]`.
     buckets: Vec<Tensor>,
 }
 

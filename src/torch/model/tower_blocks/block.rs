@@ -22,7 +22,7 @@ pub struct BlockConfig {
     /// Tells whose part of a block this is.
     pub parallel: ParallelRank,
     pub norm: TowerNorm,
-    /// Before the attention and before the MLP.
+    /// The names of the norms before the attention and before the MLP.
     pub norms: [&'static str; 2],
     /// One name where the checkpoint has queries, keys and values as one matrix, else three.
     pub qkv: Vec<&'static str>,

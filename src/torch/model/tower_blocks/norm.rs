@@ -8,9 +8,9 @@ use crate::params::{ParamSpec, Scope};
 /// A norm and its epsilon.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TowerNorm {
-    /// With weight and bias.
+    /// A layer norm with weight and bias, and its epsilon.
     Layer(f64),
-    /// With weight only.
+    /// An RMS norm with a weight, and its epsilon.
     Rms(f64),
     /// The same with one plus the weight for a factor (Gemma).
     CenteredRms(f64),

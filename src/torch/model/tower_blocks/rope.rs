@@ -86,7 +86,8 @@ impl Rotation {
         }
     }
 
-    /// For the fused operator, where it takes the heads. It has no gradient of the tables, which a learned angle needs.
+    /// Returns the tables for the fused operator, where it takes the heads. It has no gradient of the tables, which a learned angle
+    /// needs.
     fn turn(&self, x_SHC: &Tensor) -> Option<Turn<'_>> {
         let fits = can_fuse(x_SHC) && is_table(&self.cos_SC) && !self.cos_SC.requires_grad();
         let neighbors = self.order == AxialOrder::Interleaved;

@@ -42,7 +42,7 @@ pub struct VaeConfig {
     pub pixel_channels: i64,
     /// Side of the square of pixels that is one place of the network.
     pub patch: i64,
-    /// By channel: a latent is `(z - mean) / std`.
+    /// The means of the channels, and their standard deviations: a latent is `(z - mean) / std`.
     pub mean: Vec<f64>,
     pub std: Vec<f64>,
 }

@@ -31,7 +31,7 @@ impl VaeConfig {
         self.halves_time.get(number).map(|time| [1 + i64::from(*time), 2])
     }
 
-    /// From pixels `[T, H, W, channels of a place]` to means and log-variances `[T', H', W', 2 · latent channels]`.
+    /// Returns the layers from pixels `[T, H, W, channels of a place]` to means and log-variances `[T', H', W', 2 · latent channels]`.
     pub(super) fn encoder(&self) -> Vec<Named> {
         let mut width = self.base[0];
         let inputs = self.pixel_channels * self.patch.pow(2);
@@ -65,7 +65,7 @@ impl VaeConfig {
         layers
     }
 
-    /// From latents `[T, H, W, latent channels]` to pixels `[T', H', W', channels of a place]`.
+    /// Returns the layers from latents `[T, H, W, latent channels]` to pixels `[T', H', W', channels of a place]`.
     pub(super) fn decoder(&self) -> Vec<Named> {
         let latents = self.latent_channels;
         let mut width = self.base[1] * self.multipliers[self.multipliers.len() - 1];

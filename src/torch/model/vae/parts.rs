@@ -1,4 +1,4 @@
-//! Which autoencoder a config names.
+//! The autoencoder that a config names.
 
 use std::sync::Arc;
 

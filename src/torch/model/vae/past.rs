@@ -1,4 +1,4 @@
-//! What a network keeps of the frames that it has seen, for those that come next.
+//! The states of frames that a network has seen, which it keeps for the frames that come next.
 
 use tch::Tensor;
 
@@ -13,7 +13,7 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Before any frame.
+    /// Makes the state before any frame.
     pub fn none() -> Past {
         Past { kept: Vec::new(), next: 0, is_first: true, is_last: true }
     }

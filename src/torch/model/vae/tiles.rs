@@ -10,7 +10,7 @@ pub struct Tiles {
 }
 
 impl Default for Tiles {
-    /// As diffusers has them.
+    /// Returns the sizes that diffusers has by default.
     fn default() -> Tiles {
         Tiles { side: 256, stride: 192 }
     }

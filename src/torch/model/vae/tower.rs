@@ -29,7 +29,7 @@ struct VaeEncoder {
     policy: Policy,
 }
 
-/// From pixels to latents.
+/// The network from pixels to latents.
 pub(super) struct Encoder {
     config: VaeConfig,
     patch: LatentPatch,

@@ -37,8 +37,7 @@ pub(super) struct EmbedInputs {
     resampled: Option<Resampled>,
     /// `[P, D]`, float32.
     sinusoids: Option<Tensor>,
-    /// For each row of the sequence its row in the learned tokens and the patches behind them; `None` where the sequence is
-    /// the patches.
+    /// The row in the learned tokens and the patches behind them of each row of the sequence; `None` where the sequence is the patches.
     rows: Option<Tensor>,
 }
 
@@ -131,7 +130,7 @@ impl EmbedInputs {
     }
 }
 
-/// For every patch the sines and cosines of its frame's number, zeros in an item of one frame: `[P, D]`, float32.
+/// Returns the sines and cosines of the number of each patch's frame, zeros in an item of one frame: `[P, D]`, float32.
 fn sinusoids(grids: &[Grid], width: i64) -> Tensor {
     let exponents = Tensor::arange_start_step(0, width, 2, (Kind::Float, Device::Cpu)) / width as f64;
     let frequencies = Tensor::from(10_000f32).pow(&exponents).reciprocal();

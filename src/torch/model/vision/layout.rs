@@ -42,7 +42,7 @@ pub(super) struct LayoutConfig {
 /// S rows, made of P patches and the learned tokens before each frame.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// For each row the patch that it is, or `None` for a learned token, `[S]`.
+    /// The patch of each row, or `None` for a learned token, `[S]`.
     pub rows: Vec<Option<usize>>,
     /// Row and column of each, `[S]`; zeros for a learned token.
     pub positions: Vec<[i64; 2]>,
@@ -50,7 +50,7 @@ pub(super) struct Layout {
     pub documents: Vec<usize>,
     /// The same for windows; empty where there are none.
     pub windows: Vec<usize>,
-    /// For each patch in merge order its row, `[P]`; behind those of the learned tokens of its frame, where they leave as well.
+    /// The row of each patch in merge order, `[P]`; behind those of the learned tokens of its frame, where they leave the tower as well.
     pub merged: Vec<usize>,
 }
 
@@ -116,7 +116,7 @@ impl Layout {
         self.merged.extend(coordinates(grid, config.merge).map(|(row, column)| row_at[place(row, column)]));
     }
 
-    /// For each row its place in all learned tokens of a frame, `num_tokens` of them, followed by all patches.
+    /// Returns the place of each row in all learned tokens of a frame, `num_tokens` of them, followed by all patches.
     pub fn places(&self, num_tokens: usize) -> Vec<i64> {
         let mut token = 0;
         let place = |row: &Option<usize>| {

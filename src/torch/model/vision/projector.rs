@@ -1,4 +1,4 @@
-//! From a tower's states to features of the decoder's width. Any projector goes with any tower.
+//! The projectors from a tower's states to features of the decoder's width. Any projector goes with any tower.
 //!
 //! Shapes: P states in merge order, D their width, B values of a block (`merge² · D`), N features, E width of the
 //! decoder.

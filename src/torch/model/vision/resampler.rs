@@ -68,8 +68,8 @@ impl Stack {
     }
 }
 
-/// For each feature its two blocks: of frames 2i and 2i + 1, or twice of the one frame. A last odd frame has no pair
-/// and is dropped, as in the reference.
+/// Returns the two blocks of each feature: of frames 2i and 2i + 1, or twice of the one frame. A last odd frame has no pair and is
+/// dropped, as in the reference.
 fn pairs(frames: &[[i64; 2]]) -> [Vec<i64>; 2] {
     let (mut even, mut odd) = (Vec::new(), Vec::new());
     let mut start = 0;

@@ -33,7 +33,7 @@ pub struct Tower {
 /// Holds what a tower gives, `[P, D]` each in merge order; fewer rows where frames are averaged.
 pub struct States {
     pub last: Slot,
-    /// After the blocks of `TowerConfig::deepstack`, in their order.
+    /// The states behind the blocks of `TowerConfig::deepstack`, in their order.
     pub deepstack: Vec<Slot>,
 }
 

@@ -40,7 +40,7 @@ pub struct TowerConfig {
     pub final_norm: Option<(&'static str, TowerNorm)>,
     /// True if an item's states are averaged over its frames.
     pub frame_mean: bool,
-    /// After these blocks states are taken for the decoder's first layers (DeepStack).
+    /// The blocks behind which states are taken for the decoder's first layers (DeepStack).
     pub deepstack: Vec<i64>,
     /// Blocks behind the last one whose states are used. The checkpoint has them: they are kept as they are.
     pub unused_blocks: i64,

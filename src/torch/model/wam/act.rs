@@ -19,7 +19,7 @@ pub(super) struct JoinedActing {
     network: Network,
 }
 
-/// What of samples all steps read.
+/// The tensors of samples that all steps read.
 struct Seen {
     layout: Layout,
     /// Keys and values of the first frames in each layer, `[T, heads, channels]`.

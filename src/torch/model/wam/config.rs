@@ -38,7 +38,7 @@ const fn rule(queries: Of, keys: Of) -> SegmentRule<Of> {
 /// A world-action model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WamConfig {
-    /// What the names of all parameters begin with.
+    /// The prefix of the names of all parameters.
     pub prefix: String,
     /// The stream of frames, and that of actions: as many layers, heads and channels of a head, and widths of their own.
     pub video: WanConfig,

@@ -34,7 +34,7 @@ impl Architecture for WamConfig {
         action_columns(self.horizon, self.action_dim).into_iter().chain(state).chain([frames]).collect()
     }
 
-    /// Of a place of a frame: actions and rows of text are few beside them.
+    /// Returns the sizes of the work on a place of a frame: actions and rows of text are few beside them.
     fn shape(&self) -> FoundationShape {
         let video = &self.video;
         let heads = video.num_heads * video.head_dim;

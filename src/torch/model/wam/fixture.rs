@@ -24,7 +24,7 @@ use crate::tape::{Execution, Policy};
 
 /// The tolerance of losses and actions, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 5e-6;
-/// That of gradients: sums over all rows, in another order.
+/// The tolerance of gradients, which are sums over all rows in another order.
 const OF_GRADIENTS: f64 = 3e-5;
 
 /// A policy and its samples.
@@ -49,7 +49,7 @@ struct Sample {
     frames: i64,
 }
 
-/// What of the samples a batch has.
+/// The parts of the samples that a batch has.
 #[derive(Clone, Copy, PartialEq)]
 pub(in crate::model) enum Shows {
     All,

@@ -3,7 +3,7 @@
 use super::config::Flow;
 use loongforge_core::schedule::TimeSampler;
 
-/// What samples count at their times (`WanContinuousFlowMatchScheduler.training_weight`): a bell around the middle without its
+/// The weight of samples by their times (`WanContinuousFlowMatchScheduler.training_weight`): a bell around the middle without its
 /// smallest value, 1 on the mean of the times of a schedule of so many steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bell {

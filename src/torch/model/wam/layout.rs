@@ -11,7 +11,7 @@ use super::config::{LATENT_ID, Of, RULES, TEXT_ID, WamConfig};
 use crate::model::dit::{Segments, Tables, TokenPosition, places, rotation};
 use crate::nn::{CrossAttention, DocumentKeys, Segment, SegmentAttention};
 
-/// Where the places and texts of samples are among those of all.
+/// The places and texts of each sample among those of all.
 pub(super) struct Samples {
     latents: Vec<Range<i64>>,
     texts: Vec<Range<i64>>,
@@ -21,7 +21,7 @@ pub(super) struct Samples {
 pub(super) struct Layout {
     pub video: Tables,
     pub action: Tables,
-    /// What frames see of frames' keys, and actions of frames' and, behind them, actions'.
+    /// The attention of frames to the keys of frames, and that of actions to the keys of frames and, behind them, of actions.
     pub frames_see: SegmentAttention,
     pub actions_see: SegmentAttention,
     /// Rows of text, then states, then a row of zeros, in the order in which samples have them; the zeros are the last.
@@ -31,7 +31,7 @@ pub(super) struct Layout {
 }
 
 impl Samples {
-    /// By the ids of samples' rows, which end at `ends` `[0, …]`.
+    /// Finds the samples by the ids of their rows, which end at `ends` `[0, …]`.
     pub fn of(ids: &[i64], ends: &[usize]) -> Samples {
         let counted = |id: i64| {
             let mut end = 0;

@@ -32,7 +32,7 @@ pub(in crate::model) struct Network {
     pub(super) state: Option<Part<Linear>>,
     pub(super) head: Part<Head>,
     pub(super) action_head: Part<Linear>,
-    /// What samples count at the times of frames, and of actions.
+    /// The weights of samples at the times of frames, and of actions.
     pub(super) bells: [Bell; 2],
     pub(super) policy: Policy,
     pub(super) device: Device,

@@ -1,4 +1,4 @@
-//! What is drawn for the samples of a micro-batch: frames and actions have noise and a time of their own each.
+//! The noise and times that are drawn for the samples of a micro-batch: frames and actions have noise and a time of their own each.
 //!
 //! Shapes: N samples, T places of all samples' frames, P numbers of a place, H actions of a sample of A numbers each.
 

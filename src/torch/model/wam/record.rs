@@ -20,10 +20,10 @@ use crate::model::policy::{ACTIONS, PolicyNetwork, STATE, WEIGHTS};
 use crate::model::towers::FeatureInput;
 use crate::tape::{Policy, Slot, Tape};
 
-/// Which of the tables of a layout a stream reads.
+/// Chooses the tables of a layout that a stream reads.
 type TablesOf = fn(&Layout) -> &Tables;
 
-/// What all blocks of a stream read beside its rows.
+/// The slots that all blocks of a stream read beside its rows.
 struct Told {
     modulations: Slot,
     level: Slot,
@@ -155,7 +155,7 @@ impl Network {
         (rows, tape.run("velocity", &[], Policy::Keep, &[], 1, move |_| vec![target.shallow_clone()])[0])
     }
 
-    /// What a stream's blocks are told of times and of `context`.
+    /// Records the slots that a stream's blocks read of times and of `context`.
     fn record_told(&self, tape: &mut Tape, stream: &Stream, times: &[f64], context: Slot) -> Told {
         let waves = exact_sinusoids(times, stream.freq_dim, self.device);
         let (part, name) = (stream.time.part.clone(), stream.name);
@@ -223,8 +223,8 @@ impl Network {
         tape.add(x, y)
     }
 
-    /// What the numbers of frames `[T, 1]` and of actions `[N·H, A]` count: each sample is the mean of those that do, times the
-    /// weight of its time; nothing of one that does not count.
+    /// Returns the weights of the numbers of frames `[T, 1]` and of actions `[N·H, A]` in the loss: each sample is the mean of those that
+    /// count, times the weight of its time; the others have 0.
     fn weights(&self, batch: &MicroBatch, rows: &[SampleRow], noise: &Noise, layout: &Layout) -> [Tensor; 2] {
         let config = &self.config;
         let [of_video, of_action] = &self.bells;

@@ -1,5 +1,5 @@
-//! What holds of FastWAM beside the reference's numbers (`tests/parity.rs`), on fixtures that `tests/oracle/make_fastwam.py` makes.
-//! `LOONGFORGE_POLICIES` has those of another folder read.
+//! Tests of FastWAM beside the comparison with the reference (`tests/parity.rs`), on fixtures that `tests/oracle/make_fastwam.py` makes.
+//! `LOONGFORGE_POLICIES` names another folder of fixtures.
 
 use std::rc::Rc;
 

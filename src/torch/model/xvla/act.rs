@@ -18,7 +18,7 @@ pub(super) struct SoftPrompted {
     network: Network,
 }
 
-/// What of samples all steps read.
+/// The tensors of samples that all steps read.
 struct Seen {
     layout: Layout,
     domains: Tensor,

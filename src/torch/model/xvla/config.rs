@@ -15,7 +15,7 @@ pub(super) const DOMAIN: &str = "domain";
 /// A policy with soft prompts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct XvlaConfig {
-    /// What the names of all parameters begin with.
+    /// The prefix of the names of all parameters.
     pub prefix: String,
     pub language: BartConfig,
     /// Features of a picture, and pictures of a sample; those that it lacks are rows of zeros.
@@ -64,7 +64,7 @@ impl XvlaConfig {
         self.space.dim() as i64
     }
 
-    /// What the names of the transformer's parameters begin with.
+    /// Returns the prefix of the names of the transformer's parameters.
     pub(super) fn transformer_prefix(&self) -> String {
         format!("{}transformer.", self.prefix)
     }

@@ -37,7 +37,7 @@ impl Architecture for XvlaConfig {
         action_columns(self.horizon, self.action_dim()).into_iter().chain(state).chain([domain]).collect()
     }
 
-    /// Of a token, which both transformers read: actions and prompts are few beside them.
+    /// Returns the sizes of the work on a token, which both transformers read: actions and prompts are few beside them.
     fn shape(&self) -> FoundationShape {
         let XvlaConfig { width, depth, mlp_dim, language, .. } = self;
         let of_blocks = depth * (4 * width * width + 2 * width * mlp_dim);

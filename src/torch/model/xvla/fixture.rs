@@ -27,8 +27,8 @@ use crate::tape::Policy;
 
 /// The tolerance of losses and actions, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 5e-6;
-/// That of gradients: sums over all rows, in another order. Those of DaViT's first stages that the reference has in float32 are up to
-/// 9e-5 off what it has in float64.
+/// The tolerance of gradients, which are sums over all rows in another order. Those of DaViT's first stages that the reference has in
+/// float32 are up to 9e-5 off what it has in float64.
 const OF_GRADIENTS: f64 = 1e-4;
 
 /// A policy and its samples.

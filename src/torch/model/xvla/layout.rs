@@ -1,4 +1,4 @@
-//! Where the rows of a micro-batch's samples lie in both transformers.
+//! The places of the rows of a micro-batch's samples in both transformers.
 //!
 //! The encoder of language reads the features of a sample's first picture and then its text. The transformer reads, for each draw
 //! of noise, actions, what the encoder has made, the features of the other pictures, and the prompts of the domain. A picture that a
@@ -12,17 +12,17 @@ use super::config::XvlaConfig;
 use crate::model::bart::Sequences;
 use crate::nn::{Mask, PackedAttention};
 
-/// What all layers read of a micro-batch beside their rows.
+/// The indices and ropes of a micro-batch that all layers read beside their rows.
 pub(super) struct Layout {
     /// The encoder's rows among all tokens, behind which is a row of zeros.
     pub texts: Rc<Sequences>,
     /// Rows of the encoder of each sample.
     pub encoded_lens: Vec<i64>,
-    /// For each row of other pictures its row among all tokens, behind which is a row of zeros; `None`: samples have one picture.
+    /// The row among all tokens, behind which is a row of zeros, of each row of other pictures; `None`: samples have one picture.
     pub views: Option<Tensor>,
     /// Rows of other pictures of each sample.
     pub view_lens: Vec<i64>,
-    /// For each row of the transformer its row among those of all actions, of the encoder, of other pictures and of prompts, end to
+    /// The source of each row of the transformer, among the rows of all actions, of the encoder, of other pictures and of prompts, end to
     /// end.
     pub order: Tensor,
     /// Entries of the transformer's table of positions, behind which is a row of zeros.

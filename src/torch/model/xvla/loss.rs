@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::model::objective::LossKind;
 
-/// What a difference of predicted and recorded actions costs.
+/// The loss of the difference of predicted and recorded actions.
 pub(super) struct ActionCost {
     kind: LossKind,
     /// `[A]`: true for numbers whose prediction is a logit; `None`: there are none.
@@ -38,12 +38,12 @@ impl ActionCost {
     }
 }
 
-/// What each number of an action counts, `[A]`.
+/// Returns the weight of each number of an action in the loss, `[A]`.
 fn of_numbers(space: &ActionSpace, device: Device) -> Tensor {
     Tensor::from_slice(&space.weights).to_device(device)
 }
 
-/// Of logits and of probabilities between 0 and 1, as torch's `binary_cross_entropy_with_logits`.
+/// Returns the cross-entropy of logits and of probabilities between 0 and 1, as torch's `binary_cross_entropy_with_logits` does.
 fn cross_entropy(logits: &Tensor, target: &Tensor) -> Tensor {
     logits.clamp_min(0.0) - logits * target + (-logits.abs()).exp().log1p()
 }

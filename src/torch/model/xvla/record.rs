@@ -148,8 +148,8 @@ impl Network {
         values.view([-1, 1, self.config.horizon, self.config.action_dim()])
     }
 
-    /// What predictions cost: an even share of the sample's for each of its draws, times the weight of its time; nothing of a sample
-    /// that does not count.
+    /// Returns the loss of predictions with its weights: each draw has an even share of its sample's, times the weight of its time; a
+    /// sample that does not count has 0.
     fn cost(&self, batch: &MicroBatch, rows: &[SampleRow], noise: &Noise, flow: &FlowSettings) -> ActionCost {
         let num_draws = self.config.options.noise_draws as usize;
         let at = |time| if batch.evaluates { 1.0 } else { flow.weight.at(time) };

@@ -1,5 +1,5 @@
-//! What holds of X-VLA beside the reference's numbers (`tests/parity.rs`), on fixtures that `tests/oracle/make_xvla.py` makes.
-//! `LOONGFORGE_POLICIES` has those of another folder read.
+//! Tests of X-VLA beside the comparison with the reference (`tests/parity.rs`), on fixtures that `tests/oracle/make_xvla.py` makes.
+//! `LOONGFORGE_POLICIES` names another folder of fixtures.
 
 use tch::{Kind, Tensor};
 

@@ -20,8 +20,8 @@ pub(super) const EPS: f64 = 1e-6;
 pub(super) struct Context {
     pub pictures: Segments,
     pub text: Segments,
-    /// For each row of the attention its row among those of text and, behind them, pictures; and the inverse. `None`: that
-    /// is the order.
+    /// The row among those of text and, behind them, pictures of each row of the attention; and the inverse. `None`: they are in that
+    /// order.
     pub order: Option<[Tensor; 2]>,
     /// Turn rows of text and of pictures.
     pub rotations: [Rotation; 2],
@@ -163,7 +163,7 @@ impl Attention {
         }
     }
 
-    /// What multiplies the products of queries and keys.
+    /// Returns the factor of the products of queries and keys.
     pub fn scale(&self) -> f64 {
         (self.head_dim as f64).powf(-0.5)
     }

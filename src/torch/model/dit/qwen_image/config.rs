@@ -25,7 +25,7 @@ pub struct QwenImageConfig {
     pub axes: [i64; 3],
     /// True if references are modulated as clean (2511).
     pub clean_references: bool,
-    /// Whose part of the blocks this is.
+    /// The rank whose part of the blocks this is.
     pub parallel: ParallelRank,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Layout {
     pub num_tokens: i64,
     /// Noise levels of the rows of modulations.
     pub levels: Vec<f64>,
-    /// Which of them are samples' own, of which text and targets are modulated.
+    /// The numbers of those that are samples' own, by which text and targets are modulated.
     pub of_samples: Vec<i64>,
     /// Targets among the tokens of pictures; `None`: there is nothing else.
     pub targets: Option<Vec<i64>>,
@@ -31,13 +31,13 @@ pub(super) struct Layout {
     pub own: Option<[Rc<Tensor>; 2]>,
 }
 
-/// Where rows lie.
+/// The places of rows.
 struct Rows {
     num_text: i64,
     num_pictures: i64,
-    /// Where samples end in the attention.
+    /// The ends of samples in the attention.
     ends: Vec<usize>,
-    /// For each row of the attention its row among those of text and, behind them, pictures.
+    /// The row among those of text and, behind them, pictures of each row of the attention.
     order: Vec<i64>,
     /// The places of rows of text and of pictures.
     turned: [Vec<TokenPosition>; 2],

@@ -38,7 +38,7 @@ struct Block {
     attention: Part<Attention>,
     pictures: Part<FeedForward>,
     text: Part<FeedForward>,
-    /// Nothing reads the text of the last block.
+    /// True for the last block, whose text nothing reads.
     is_last: bool,
 }
 

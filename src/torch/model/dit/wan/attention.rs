@@ -99,7 +99,7 @@ impl Heads {
         self.v.forward(x).unflatten(-1, [-1, self.head_dim])
     }
 
-    /// What multiplies the products of queries and keys.
+    /// Returns the factor of the products of queries and keys.
     pub fn scale(&self) -> f64 {
         (self.head_dim as f64).powf(-0.5)
     }

@@ -82,7 +82,7 @@ impl SelfAttention {
         tables.segments.gate(&self.heads.output(y), &of(modulations, &self.table), 2)
     }
 
-    /// What multiplies the products of queries and keys.
+    /// Returns the factor of the products of queries and keys.
     pub fn scale(&self) -> f64 {
         self.heads.scale()
     }
@@ -176,7 +176,7 @@ impl FeedForward {
         }
     }
 
-    /// See [`SelfAttention::forward`]. `[T, D]` and `[R, 6, D]` to `[T, D]`.
+    /// Works like [`SelfAttention::forward`]: `[T, D]` and `[R, 6, D]` to `[T, D]`.
     pub fn forward(&self, x: &Tensor, modulations: &Tensor, tables: &Tables) -> Tensor {
         let table = of(modulations, &self.table);
         let x = tables.segments.modulate(x, &table, 3, self.eps);

@@ -19,7 +19,7 @@ const MOST_PATCH: i64 = 1 << 16;
 pub struct WanConfig {
     /// The prefix of all names.
     pub prefix: String,
-    /// What files call the parameters.
+    /// The names of the parameters in files.
     pub names: Naming,
     /// Width of a hidden state; all heads together may have another.
     pub hidden: i64,
@@ -44,7 +44,7 @@ pub struct WanConfig {
     pub eps: f64,
     /// Tokens of pictures that cross-attention sees as well.
     pub image: Option<ImageTokens>,
-    /// Whose part of the blocks this is.
+    /// The rank whose part of the blocks this is.
     pub parallel: ParallelRank,
 }
 

@@ -13,7 +13,7 @@ use crate::model::dit::share::{Samples, of_tokens};
 use crate::model::tower_blocks::Rotation;
 use crate::nn::{CrossAttention, DocumentKeys};
 
-/// What the branches of a block read beside their rows; made once a micro-batch, for all blocks.
+/// The tables that the branches of a block read beside their rows; made once a micro-batch, for all blocks.
 pub(in crate::model) struct Tables {
     pub segments: Segments,
     pub rotation: Rotation,
@@ -38,7 +38,7 @@ pub(super) fn frame(sample: &Sample) -> i64 {
     i64::from(sample.grid.h) * i64::from(sample.grid.w)
 }
 
-/// Where the tokens of samples end: `[0, …, T]`.
+/// Returns the ends of the tokens of samples: `[0, …, T]`.
 pub(super) fn ends(work: &Work<'_>) -> Vec<usize> {
     let mut ends = vec![0];
     work.samples.iter().for_each(|sample| ends.push(ends[ends.len() - 1] + sample.num_tokens() as usize));

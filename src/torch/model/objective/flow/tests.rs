@@ -40,7 +40,7 @@ fn noise_is_normal_and_belongs_to_seed_sample_and_purpose() {
     }
 }
 
-/// By the definition and autograd: of predictions and of targets.
+/// The gradients of predictions and of targets are those that autograd finds for the definition.
 #[test]
 fn losses_and_gradients_equal_the_definition() {
     tch::manual_seed(3);

@@ -24,7 +24,7 @@ fn grads<'a>(fixture: &'a Fixture, found: &'a Found) -> impl Iterator<Item = (St
     })
 }
 
-/// With insulation the flow's gradient of every tensor of the prefix is exactly 0, and that of the tokens of every tensor of the
+/// With insulation, the flow's gradient of every tensor of the prefix is exactly 0, and so is the tokens' gradient of every tensor of the
 /// action expert: neither loss moves a bit of what the other trains.
 #[test]
 fn neither_loss_reaches_what_the_other_trains() {
