@@ -1,4 +1,4 @@
-//! What libgomp and cuBLAS read of the environment, set before they are loaded.
+//! The environment variables of libgomp and cuBLAS, set before they are loaded.
 //!
 //! Both read their variables once, so a program that links this crate starts itself again with them. It does so before the constructors
 //! of the libraries: those of libtorch, which register its operators, take a quarter of a second.

@@ -79,7 +79,7 @@ fn memory(index: usize) -> Option<(u64, u64)> {
     (status == 0).then_some((free as u64, all as u64))
 }
 
-/// Where CUDA says its bus is, as `0000:0a:00.0`.
+/// Returns the PCI bus id of a GPU as CUDA gives it, as `0000:0a:00.0`.
 fn bus_id(index: usize) -> Option<String> {
     let get: unsafe extern "C" fn(*mut u8, c_int, c_int) -> c_int = runtime_function(c"cudaDeviceGetPCIBusId")?;
     let mut id = [0u8; 64];

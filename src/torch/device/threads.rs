@@ -4,7 +4,7 @@ use loongforge_core::config::Device;
 
 use super::environment::CUBLAS_WORKSPACE;
 
-/// Whether cuBLAS has one of the work spaces with which libtorch takes it to be deterministic.
+/// Returns whether cuBLAS has one of the work spaces with which libtorch takes it to be deterministic.
 pub(super) fn has_fixed_workspace() -> bool {
     std::env::var(CUBLAS_WORKSPACE).is_ok_and(|size| [":4096:8", ":16:8"].contains(&size.as_str()))
 }

@@ -43,7 +43,7 @@ impl Activations {
         Ok(Activations(Some(Planned { planner: MemoryPlanner::new(budget.bytes(), transfers), key })))
     }
 
-    /// For `rows` rows, with `alive` executions between their forward and the end of their backward at once.
+    /// Makes an execution for `rows` rows, with `alive` executions between their forward and the end of their backward at once.
     ///
     /// # Errors
     /// The budget is too small.

@@ -39,7 +39,7 @@ pub struct EngineSpec {
     pub reads: bool,
     /// Tokens that end what is generated in an evaluation.
     pub stop_token_ids: Vec<i64>,
-    /// How pictures and clips are made of prompts while the run goes on.
+    /// The settings of the pictures and clips that are made of prompts while the run goes on.
     pub samples: Option<SampleSpec>,
 }
 

@@ -1,4 +1,4 @@
-//! What encodes into a `cache_dir` and what reads from it, from the run's configuration.
+//! Builds the engines that encode into a `cache_dir` and those that read from it, from the run's configuration.
 
 use super::actor_spec::{EngineSpec, OwnPool, build_state, device_of, own_pool, policy, settle, settle_thread};
 use super::cache_folder::CacheFolder;

@@ -31,7 +31,7 @@ impl FeatureCache {
         Self { capacity, bytes: 0, entries: LruCache::unbounded(), spill: None, folders: BTreeMap::new() }
     }
 
-    /// With a file for what finds no room.
+    /// Adds a file for features that find no room in memory.
     pub fn with_spill(self, spill: Spill) -> Self {
         Self { spill: Some(spill), ..self }
     }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Says where the features of one tower are in an object store.
 pub(super) struct CacheStore {
-    /// Without a slash at its end.
+    /// The store's URL, without a slash at its end.
     url: String,
     /// Gives the end of the thread that sends files while a run computes.
     sending: Option<flume::Receiver<io::Result<()>>>,

@@ -17,9 +17,9 @@ pub struct Membership {
     /// Folder in which members find each other.
     rendezvous: PathBuf,
     epoch: Epoch,
-    /// In the order of ranks.
+    /// The numbers of the members, in the order of ranks.
     members: Vec<u32>,
-    /// So many of them, the first ones, have the pool's parameters; the others take them.
+    /// The number of members, the first ones, that have the pool's parameters; the others take them.
     num_current: usize,
     /// The pool has the group of this epoch.
     formed: bool,

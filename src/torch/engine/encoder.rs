@@ -237,7 +237,8 @@ impl EncoderWorker {
         self.mesh.tp.world() > 1
     }
 
-    /// In each lane strictly in the order of its units, so that a sum does not depend on who was faster.
+    /// Runs the next backward of a unit that has its gradients: in each lane strictly in the order of its units, so that a sum does not
+    /// depend on who was faster.
     fn backward_next(&mut self, ports: &mut Ports) -> Result<Option<UnitId>, EngineError> {
         let in_step = self.in_step();
         // Who has yet to encode a unit meets others in that first.

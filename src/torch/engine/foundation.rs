@@ -99,7 +99,7 @@ impl FoundationWorker {
         self
     }
 
-    /// What data actors send of samples.
+    /// Returns the columns that data actors send of samples.
     pub(super) fn columns(&self) -> Rc<[Column]> {
         self.rank.columns().clone()
     }

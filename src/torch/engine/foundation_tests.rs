@@ -30,7 +30,7 @@ fn tokens(documents: &[usize]) -> [Vec<i64>; 3] {
     [ids, positions.repeat(3), targets]
 }
 
-/// By name.
+/// The gradients of parameters by their names.
 type Gradients = BTreeMap<String, Vec<f64>>;
 
 /// Loss and gradient of a step whose packs are samples of documents.

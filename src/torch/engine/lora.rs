@@ -49,7 +49,7 @@ pub enum TrainedError {
     },
 }
 
-/// What to say where the head is named and there is none.
+/// Returns what to add to an error where the head is named and there is none.
 fn of_head(target: &str) -> &'static str {
     match target.rsplit('.').next() {
         Some("lm_head") => {

@@ -15,7 +15,7 @@ use tch::Tensor;
 pub(super) struct PackWork {
     pub pack: Pack,
     pub tokens: Assembler,
-    /// In placeholder order.
+    /// The units of the pack, in the order of their placeholders.
     pub units: Vec<PackUnit>,
     pub chunks: Vec<PackChunk>,
 }
@@ -25,7 +25,7 @@ pub(super) struct PackChunk {
     pub filled: Filled,
     /// Slots of the features on the tape of the first stage, by input.
     pub slots: Vec<Vec<Slot>>,
-    /// By input, one for each level, after the backward.
+    /// The gradients of features after the backward, by input one for each level.
     pub grads: Vec<Vec<Tensor>>,
     pub is_done: bool,
 }

@@ -29,7 +29,7 @@ fn dense() -> ModelConfig {
     model(include_str!("../tests/fixtures/qwen3-seed1/config.json"), 5)
 }
 
-/// With losses over all layers' routers.
+/// Returns a model with losses over all layers' routers.
 fn moe() -> ModelConfig {
     let mut config = model(include_str!("../tests/fixtures/qwen3_moe-seed1/config.json"), 4);
     let balance = Balance { aux_loss_coef: 0.1, z_loss_coef: 0.01, bias_update_rate: 0.0 };
@@ -37,7 +37,7 @@ fn moe() -> ModelConfig {
     config
 }
 
-/// With features of DeepStack for the first layers.
+/// Returns a model with features of DeepStack for the first layers.
 fn vlm() -> ModelConfig {
     model(include_str!("../tests/fixtures/qwen3_vl-seed1/config.json"), 4)
 }

@@ -47,7 +47,7 @@ pub struct PolicyModel {
     continues_chunks: bool,
     columns: Rc<[Column]>,
     acting: Box<dyn Acting>,
-    /// In the order of the foundation's inputs.
+    /// The towers, in the order of the foundation's inputs.
     towers: Vec<OpenTower>,
 }
 
@@ -131,7 +131,7 @@ impl PolicyModel {
         self.continues_chunks
     }
 
-    /// What it predicts.
+    /// Returns the sizes of what it predicts.
     pub fn chunk(&self) -> &ActionChunk {
         &self.chunk
     }
@@ -221,7 +221,7 @@ impl PolicyModel {
         })
     }
 
-    /// What it reads of the sample, checked; other columns are empty.
+    /// Returns the columns that it reads of the sample, checked; other columns are empty.
     fn columns(&self, sample: &Sample) -> Result<Columns, PolicyError> {
         let wrong = |reason: String| Err::<Columns, _>(PolicyError::Sample(reason));
         let (vocab_size, image) = (self.chunk.vocab_size, self.chunk.image_token);

@@ -23,7 +23,7 @@ pub struct Splits {
     pub context: ContextAttention,
     /// Holds what replicas share out: see [`ZeroStage::of_level`].
     pub zero: usize,
-    /// Where experts are spread, two packs go in turns.
+    /// True if two packs are computed in turns where experts are spread over ranks.
     pub expert_overlap: bool,
 }
 

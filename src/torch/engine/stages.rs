@@ -22,13 +22,13 @@ const MAX_TENSORS: usize = 64;
 pub struct Stages {
     pub(super) mesh: Rc<Mesh>,
     pub(super) pipeline: Pipeline,
-    /// In the order of the layers.
+    /// The stages that are here, in the order of the layers.
     pub(super) models: Vec<Box<dyn FoundationModel>>,
     /// 0: rows are whole.
     pub(super) chunk_tokens: usize,
     /// Tells how the tokens of ranks that share a row attend to each other.
     pub(super) context: ContextAttention,
-    /// Where experts are spread, two packs go in turns.
+    /// True if two packs are computed in turns where experts are spread over ranks.
     pub(super) overlaps_experts: bool,
 }
 
@@ -70,8 +70,7 @@ impl Stages {
         Stages { context, ..self }
     }
 
-    /// Where experts are spread over ranks, two packs go in turns, so that one is computed while rows of the other are on
-    /// their way.
+    /// Computes two packs in turns where experts are spread over ranks, so that one is computed while rows of the other are on their way.
     pub fn overlapping_experts(self, overlaps_experts: bool) -> Stages {
         Stages { overlaps_experts, ..self }
     }

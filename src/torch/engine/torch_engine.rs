@@ -29,15 +29,15 @@ pub struct TorchEngine {
     foundation: Option<FoundationWorker>,
     exports: Exports,
     savers: BTreeMap<SaveTo, Saver>,
-    /// To be saved with the end of these steps.
+    /// The saves that are due at the end of these steps.
     due: Vec<(StepId, SaveTo, PathBuf)>,
     /// Steps that were applied or aborted: the step that is computed now.
     version: Version,
     planned: VecDeque<Arc<StepPlan>>,
     /// Parcels of steps whose plan is still on its way here: peers may have had theirs earlier. Their credit bounds them.
     early: Vec<(ActorId, Parcel)>,
-    /// So many planned steps, the first ones, are reduced and wait for their commits: one at most, but where encoders are
-    /// frozen and go ahead. Where members come and go, it may be finished and wait to be told to reduce.
+    /// The number of planned steps, the first ones, that are reduced and wait for their commits: one at most, unless encoders are frozen
+    /// and go ahead. Where members come and go, a step may be finished and wait to be told to reduce.
     num_reported: usize,
     options: EngineOptions,
 }

@@ -170,7 +170,7 @@ fn a_rank_without_a_pack_needs_nothing_of_the_reference_model() {
     }
 }
 
-/// Where maps read a rank's own tokens, their masks are those of a process that has all.
+/// Where maps read a rank's own tokens, their masks are those of a process that has all tokens.
 #[test]
 fn ranks_that_split_tokens_outside_of_regions_number_their_own() {
     let of_rank = |tp_rank: usize| -> Vec<i64> {

@@ -61,7 +61,7 @@ pub struct FlashDocuments<'a> {
     pub ends: &'a Tensor,
     /// The tokens of the longest document.
     pub longest: i64,
-    /// So many tokens are seen, the last of them the token itself; `None`: all.
+    /// The number of tokens that a token sees, itself the last of them; `None`: all.
     pub window: Option<i64>,
     pub causal: bool,
     /// Multiplies scores.
@@ -82,7 +82,7 @@ pub fn flash_attention([q, k, v]: [&Tensor; 3], documents: &FlashDocuments<'_>) 
     found.into_iter().next().expect("the first output is what attention gives")
 }
 
-/// Whether rows and heads start at multiples of 16 bytes, in half precision.
+/// Returns whether rows and heads start at multiples of 16 bytes, in half precision.
 fn is_aligned(x: &Tensor) -> bool {
     let strides = x.stride();
     let (last, others) = strides.split_last().expect("heads have three dimensions");

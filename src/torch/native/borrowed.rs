@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 use super::error::last_error;
 use super::ffi::{self, raw};
 
-/// Where libtorch allocates begin its tensors: the same computation has the same bits on borrowed memory.
+/// The alignment at which libtorch allocates tensors: the same computation has the same bits on borrowed memory.
 const ALIGN: usize = 64;
 
 /// Returns a tensor of the given `shape` and `kind` on the bytes of `owner`, which is dropped, on any thread, with the last tensor that

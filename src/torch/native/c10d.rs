@@ -48,8 +48,8 @@ pub struct Group {
 unsafe impl Send for Group {}
 
 impl Group {
-    /// Over Gloo, for tensors in host memory. Waits until all ranks have named the same file and group, at most `timeout`, which later
-    /// bounds each collective too. `host` is this machine's address as the other ranks reach it.
+    /// Joins a group over Gloo, for tensors in host memory. Waits until all ranks have named the same file and group, at most `timeout`,
+    /// which later bounds each collective too. `host` is this machine's address as the other ranks reach it.
     ///
     /// # Errors
     /// A rank did not come in time, or cannot be reached.
@@ -76,8 +76,8 @@ impl Group {
         Ok(Group { name: name.into(), rank, world, group })
     }
 
-    /// As [`Group::gloo`] over NCCL, for tensors on this thread's CUDA device, of which every rank has one of its own. A
-    /// collective that was waited for is ordered before what the thread asks of its stream afterwards.
+    /// Works like [`Group::gloo`] over NCCL, for tensors on this thread's CUDA device; every rank has a device of its own. A collective
+    /// that was waited for is ordered before what the thread asks of its stream afterwards.
     ///
     /// # Errors
     /// libtorch_cuda is not loaded, or there is no GPU.

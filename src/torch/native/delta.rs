@@ -5,8 +5,8 @@ use tch::Tensor;
 use super::error::last_error;
 use super::ffi::{self, raw};
 
-/// For every chunk in turn `v_new = u - w S`, then `S' = decay S + keysᵀ v_new`. Returns `v_new` `[N, V, I, E]` and the
-/// states before every chunk `[N, V, C, E]`, both with gradients.
+/// Computes for every chunk in turn `v_new = u - w S`, then `S' = decay S + keysᵀ v_new`. Returns `v_new` `[N, V, I, E]` and the states
+/// before every chunk `[N, V, C, E]`, both with gradients.
 ///
 /// `u` `[N, V, I, E]`, `w` and `keys` `[N, V, I, C]`, `decay` `[N, V]` belong to N chunks, in steps: `counts` tells how
 /// many documents have a first chunk, a second, and so on. It falls, since a document that ends is the last of

@@ -21,7 +21,7 @@ pub fn dynamic_map(signed: bool) -> [f32; 256] {
     numbers.try_into().expect("256 numbers")
 }
 
-/// As `torch.linspace(0.1, 1, count)`: from both ends to the middle, each number rounded once.
+/// Returns the numbers of `torch.linspace(0.1, 1, count)`: from both ends to the middle, each number rounded once.
 fn linspace(count: usize) -> Vec<f32> {
     let (start, end) = (0.1f32, 1.0f32);
     let step = (end - start) / (count - 1) as f32;

@@ -1,4 +1,4 @@
-//! What glibc's `malloc` does with memory that is freed.
+//! Settings of glibc's `malloc` for memory that is freed.
 
 /// Bytes that are kept at the end of a heap: the frames that a decoder of 1080p holds, or a picture of 20 megapixels.
 const KEPT: i32 = 64 << 20;

@@ -16,7 +16,7 @@ use super::ffi;
 
 /// Records operators of all threads of the process, and kernels of its GPUs, until it is stopped or dropped.
 pub struct Profiler {
-    /// Where the trace goes.
+    /// The channel to the profiler's thread, which takes the path of the trace.
     end: Option<flume::Sender<PathBuf>>,
     thread: Option<JoinHandle<Result<Profile, NativeError>>>,
 }

@@ -14,7 +14,7 @@ pub struct AdaptiveNorm {
     eps: f64,
 }
 
-/// Where scale, shift and gate start: gates of 0 are branches that begin as nothing.
+/// The start of scale, shift and gate: branches whose gates are 0 add nothing at first.
 const GATED: Init = Init::Parts(&[0.0, 0.0, 0.0]);
 /// The same with gates of 1.
 const OPEN: Init = Init::Parts(&[0.0, 0.0, 1.0]);
@@ -66,7 +66,7 @@ mod tests {
     use super::{AdaptiveNorm, gate_rows_of};
     use crate::params::{ParamStore, Scope};
 
-    /// By the definition, a group at a time; scale, shift and gate in this order.
+    /// The expected values follow the definition, a group at a time, with scale, shift and gate in this order.
     #[test]
     fn groups_have_their_own_scale_shift_and_gate() {
         tch::manual_seed(2);

@@ -102,8 +102,9 @@ impl Fit {
         Fit { pads: has_two_widths, repeats: false }
     }
 
-    /// On a GPU flash attention takes grouped heads, but only numbers of 16 bits, one width of at most 256 and no mask; the
-    /// memory-efficient operator takes all of these, but no groups. `widths`: of queries with keys, and of values.
+    /// Returns how heads must be changed for the operators of a GPU: flash attention takes grouped heads, but only numbers of 16 bits,
+    /// one width of at most 256 and no mask; the memory-efficient operator takes all of these, but no groups. `widths`: of queries with
+    /// keys, and of values.
     fn of_gpu(is_grouped: bool, widths: [i64; 2], has_mask: bool, kind: Kind) -> Fit {
         let [width, values] = widths;
         let can_flash = !has_mask && matches!(kind, Kind::Half | Kind::BFloat16) && width.max(values) <= MAX_FLASH;

@@ -30,7 +30,7 @@ fn longest_beside(shortest: usize) -> usize {
 pub struct DocumentBatch {
     /// The lens of each document.
     pub lens: Vec<i64>,
-    /// Which documents of the row they are.
+    /// The numbers of these documents in the row.
     pub documents: Vec<usize>,
     pub longest: i64,
 }
@@ -44,21 +44,21 @@ pub struct PackedAttention {
     batches: Vec<DocumentBatch>,
     /// `None` where the batches are the row itself, one after the other.
     order: Option<Order>,
-    /// For a mask of blocks, what computes it.
+    /// The attention that computes a mask of blocks, where the mask is one.
     blocks: Option<Box<BlockAttention>>,
     /// The same with windows, by their lengths: made when a layer asks, for all that have the same.
     windowed: RefCell<BTreeMap<i64, Rc<BlockAttention>>>,
-    /// Where documents have beginnings in common, whose rows come once.
+    /// The index of rows that several documents share, where documents have beginnings in common, whose rows come once.
     shared: Option<Box<SharedIndex>>,
     device: Device,
 }
 
 struct Order {
-    /// For each row of the batches, its token.
+    /// The token of each row of the batches.
     tokens: Tensor,
-    /// For each token, its row in the batches.
+    /// The row of each token in the batches.
     rows: Tensor,
-    /// On a GPU 1 of each row of the batches and 0 of padding, `[rows, 1]`, float32; `None` where nothing is padded.
+    /// On a GPU, a 1 for each row of the batches and a 0 for padding, `[rows, 1]`, float32; `None` where nothing is padded.
     counts: Option<Tensor>,
 }
 
@@ -219,7 +219,8 @@ impl PackedAttention {
         self.join(outputs.map(|((q, k), v)| attend_sinking(q, k, v, None, self.is_causal(), scores, sinks_H)).collect())
     }
 
-    /// By libtorch's operator on a GPU; with a `window` of so many tokens. `None` where that takes no such heads or scores.
+    /// Attends by libtorch's flash attention on a GPU, `[T, H·V]`, with a `window` of so many tokens. `None` where that takes no such
+    /// heads or scores.
     pub(super) fn flash(
         &self,
         [q_THC, k_TKC, v_TKV]: [&Tensor; 3],

@@ -15,7 +15,7 @@ use crate::device::upload;
 /// Describes how the segments of one packed row are batched.
 pub(super) struct BlockAttention {
     batches: Vec<SegmentBatch>,
-    /// For each token, its row in the batches; `None` where the batches are the row itself.
+    /// The row of each token in the batches; `None` where the batches are the row itself.
     rows: Option<Tensor>,
 }
 

@@ -27,7 +27,7 @@ pub struct HyperConnection {
     map: StreamMap,
 }
 
-/// How a branch's output comes back to the streams, in the kind of the streams.
+/// The weights by which a branch's output is added to the streams, in the kind of the streams.
 pub struct Spread {
     /// The weights of the output, `[T, M]`.
     pub post_TM: Tensor,
@@ -96,7 +96,7 @@ impl HyperConnection {
         HyperConnection { config: *config, map: StreamMap { weight, base, scale } }
     }
 
-    /// What the branch reads of the streams `[T, M·D]`, `[T, D]`, and how its output comes back.
+    /// Returns the branch's input `[T, D]`, made of the streams `[T, M·D]`, and the weights by which its output is added to them.
     pub fn open(&self, x: &Tensor) -> (Tensor, Spread) {
         let StreamsConfig { count, sinkhorn_iters, eps, norm_eps } = self.config;
         let (kind, x) = (x.kind(), x.to_kind(Kind::Float));

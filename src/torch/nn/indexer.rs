@@ -25,10 +25,10 @@ pub struct IndexerConfig {
 /// Says how the indexer learns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IndexerTraining {
-    /// Not at all.
+    /// The indexer does not learn.
     #[default]
     Frozen,
-    /// From the attention to the keys that it chose.
+    /// The indexer learns from the attention to the keys that it chose.
     Sparse,
     /// Warm-up: it chooses nothing, and learns from the attention to all keys.
     Dense,

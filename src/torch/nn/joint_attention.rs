@@ -16,7 +16,7 @@ use crate::device::upload;
 /// Describes which rows meet which keys; made once a micro-batch, for all layers.
 pub struct JointAttention {
     batches: Vec<Batch>,
-    /// For each group its place among those of the batches; `None`: that is the order.
+    /// The place of each group among those of the batches; `None`: the batches have them in order.
     places: Option<Tensor>,
     /// `[1, 1, L, L]`, bool: which rows of a group see which; `None`: all see all.
     seen: Option<Tensor>,
@@ -96,7 +96,7 @@ impl JointAttention {
         })
     }
 
-    /// What each batch attends to, `[B, L, H·C]`, in the order of the groups: `[S·L, H·C]`.
+    /// Joins the attended values `[B, L, H·C]` of the batches in the order of the groups: `[S·L, H·C]`.
     fn joined(&self, attended: impl Fn(&Batch) -> Tensor) -> Tensor {
         let attended: Vec<Tensor> = self.batches.iter().map(attended).collect();
         let y = if attended.len() == 1 { attended[0].shallow_clone() } else { Tensor::cat(&attended, 0) };

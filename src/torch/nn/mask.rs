@@ -39,7 +39,7 @@ impl Mask {
         Mask::Runs((0..is_in.len()).map(|at| !(is_in[at] && at > 0 && is_in[at - 1])).collect())
     }
 
-    /// Of a mask of blocks where these begin.
+    /// Returns where blocks begin in a mask of blocks; `None` for other masks.
     pub(super) fn begins(&self) -> Option<&[bool]> {
         match self {
             Mask::Causal | Mask::Full => None,
@@ -53,7 +53,7 @@ impl Mask {
     }
 }
 
-/// How a window cuts blocks.
+/// The window that cuts blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WindowCut {
     /// Tokens of the window.
@@ -66,7 +66,7 @@ pub(super) struct WindowCut {
 /// that are within a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// Where the document begins in the row.
+    /// The row's token at which the document begins.
     pub document: usize,
     /// The queries, within the document.
     pub queries: Range<usize>,

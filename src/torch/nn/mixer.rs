@@ -14,13 +14,13 @@ use super::{DeltaDocuments, PackedAttention, PieceAttention, Rope};
 /// Holds what layers with the same rotary embeddings share of one packed row; made once a micro-batch.
 pub struct Context {
     pub rope: Rope,
-    /// Who sees whom: causal within documents, but for decoders whose pictures or prompts see all of themselves.
+    /// The documents and their mask: causal within documents, except for decoders whose pictures or prompts see all of themselves.
     pub documents: Rc<PackedAttention>,
     /// Tells where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
     /// Keys that indexers chose, for layers that take another layer's choice.
     pub chosen: Rc<LayerCache<Vec<Vec<ChosenKeys>>>>,
-    /// For gated delta nets, where a decoder has some.
+    /// The documents of gated delta nets, where a decoder has some.
     pub gated_delta: Option<Rc<DeltaDocuments>>,
 }
 
@@ -64,7 +64,8 @@ pub trait Mixer {
         false
     }
 
-    /// Works like `forward`, and the sum over tokens of the mixer's own loss, a float32 scalar, where it has one.
+    /// Works like [`Mixer::forward`], `[T, D]` to `[T, D]`, and also returns the sum over tokens of the mixer's own loss, a float32
+    /// scalar, where it has one.
     fn forward_with_loss(&self, x_TD: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
         (self.forward(x_TD, context), None)
     }
@@ -80,8 +81,9 @@ pub trait Mixer {
         false
     }
 
-    /// Works like `forward` on a piece, which also attends to the keys and values `past` of its first document's
-    /// earlier tokens; returns the piece's own keys and values as well. Panics where the mixer takes no pieces.
+    /// Works like [`Mixer::forward`] on a piece, `[T, D]` to `[T, D]`, which also attends to the keys `[past, K, C]` and values `[past,
+    /// K, V]` of its first document's earlier tokens; returns the piece's own keys and values as well. Panics where the mixer takes no
+    /// pieces.
     fn forward_piece(
         &self,
         _x_TD: &Tensor,
@@ -92,7 +94,8 @@ pub trait Mixer {
         panic!("a mixer that takes no pieces")
     }
 
-    /// Works like `forward` on the prompts of a generation, and fills `state` with what [`Mixer::step`] needs of them.
+    /// Works like [`Mixer::forward`] on the prompts of a generation, `[T, D]` to `[T, D]`, and fills `state` with what [`Mixer::step`]
+    /// needs of them.
     fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &CacheColumns, state: &mut State) -> Tensor;
 
     /// One more token of each sequence, `[B, D]` to `[B, D]`; it goes to column `columns.used - 1`.
@@ -123,7 +126,7 @@ pub struct CacheColumns {
     pub num_columns: i64,
     /// Columns in use, the present one included.
     pub used: i64,
-    /// For each prompt token its row in `[B·S]`, `[T]`, int64.
+    /// The row in `[B·S]` of each prompt token, `[T]`, int64.
     pub places_T: Tensor,
     /// Tells which columns hold something, `[B, 1, 1, S]`.
     pub filled_B11S: Tensor,

@@ -71,7 +71,7 @@ struct Rows {
     /// The normed latent, and the turned channels that all heads share.
     latent_TR: Tensor,
     turned_T1P: Tensor,
-    /// For an indexer.
+    /// The latent of queries that an indexer reads.
     q_latent: Option<Tensor>,
 }
 
@@ -210,7 +210,7 @@ impl Mixer for Mla {
         (self.o.forward(&y), loss)
     }
 
-    /// Not with keys that an indexer chooses from the whole document.
+    /// Returns this mixer, except where an indexer chooses keys from the whole document.
     fn cut(&self) -> Option<&dyn QkvMixer> {
         (self.config.keys == KeyChoice::All).then_some(self)
     }

@@ -152,7 +152,7 @@ mod tests {
 
     use super::RmsNorm;
 
-    /// In bfloat16 the factor of small weights would be 1: what comes out would be off in all rows alike.
+    /// In bfloat16 the factor of small weights would be 1, and all rows that come out would be off alike.
     #[test]
     fn a_factor_beside_one_keeps_the_digits_of_its_weight() {
         tch::manual_seed(3);

@@ -30,8 +30,8 @@ pub enum Resampling {
     Bucketed,
     /// The same, where a patch's begin is a quotient and not a product with the reciprocal (MiniCPM-V 4.6): other rounding.
     BucketedQuotient,
-    /// By Keys' kernel with `a = -0.5`, which is as much wider as a picture is smaller than the table, centers half an entry in
-    /// (`F.interpolate` with `antialias`).
+    /// The entries around a patch by Keys' kernel with `a = -0.5`, which is as much wider as a picture is smaller than the table, centers
+    /// half an entry in (`F.interpolate` with `antialias`).
     Antialiased,
     /// The same with a triangle for a kernel (SigLIP 2 of native resolution).
     AntialiasedBilinear,
@@ -132,8 +132,8 @@ impl Resampling {
     }
 }
 
-/// For each of `size` patches of an axis the entry of `side` in whose part it begins. Computed as transformers does, by libtorch in
-/// float32: where its rounding of a patch's begin is below a boundary that is equal to it, the entry is the one before.
+/// Returns the entry of `side` in whose part of the axis each of `size` patches begins. It is computed as transformers does, by libtorch
+/// in float32: where its rounding of a patch's begin is below a boundary that is equal to it, the entry is the one before.
 fn buckets(size: u32, side: u32, resampling: Resampling) -> Vec<i64> {
     let options = (Kind::Float, Device::Cpu);
     let part = 1.0 / f64::from(side);
@@ -175,8 +175,8 @@ mod tests {
         }
     }
 
-    /// As `SmolVLMVisionEmbeddings` of transformers has them; the first with entries of a table of another size, the last with
-    /// parts that no float32 has.
+    /// Buckets are those of `SmolVLMVisionEmbeddings` of transformers; the first case has entries of a table of another size, the last
+    /// has parts that no float32 has.
     #[test]
     fn buckets_are_those_of_transformers() {
         assert_eq!(super::buckets(4, 6, Resampling::Bucketed), [0, 1, 3, 4]);

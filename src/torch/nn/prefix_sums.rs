@@ -12,7 +12,7 @@ pub fn prefix_sums(x: &Tensor) -> Tensor {
     if x.device() == Device::Cpu { x.cumsum(-1, None) } else { by_products(x) }
 }
 
-/// As products with a triangle of ones, within blocks and then over them.
+/// Computes prefix sums as products with a triangle of ones, within blocks and then over them.
 fn by_products(x: &Tensor) -> Tensor {
     let len = x.size().last().copied().expect("a dimension");
     let within = |x: &Tensor, len: i64| x.matmul(&Tensor::ones([len, len], (x.kind(), x.device())).triu(0));

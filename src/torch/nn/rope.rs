@@ -140,7 +140,7 @@ impl Rope {
         Rope { cos_TR, sin_TR, layout: self.layout, queries_T11: None }
     }
 
-    /// For the fused operator behind a norm, where it takes the tables.
+    /// Returns the tables for the fused operator behind a norm, where it takes them.
     pub(super) fn turn(&self) -> Option<Turn<'_>> {
         let fits = self.layout == RopeLayout::HalfSplit && is_table(&self.cos_TR);
         fits.then_some(Turn { cos: &self.cos_TR, sin: &self.sin_TR, neighbors: false })

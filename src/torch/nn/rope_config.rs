@@ -84,8 +84,8 @@ pub enum RopeAxes {
 }
 
 impl RopeAxes {
-    /// So many frequencies of frames, then of rows, then of columns, and again of frames where there are more than three
-    /// sections (`Qwen2_5_VLRotaryEmbedding`).
+    /// Assigns as many frequencies as `sections` says to frames, then to rows, then to columns, and again to frames where there are more
+    /// than three sections (`Qwen2_5_VLRotaryEmbedding`).
     pub fn contiguous(sections: &[i64]) -> RopeAxes {
         let axes = (0..).zip(sections).flat_map(|(at, size): (i64, &i64)| std::iter::repeat_n(at % 3, *size as usize));
         RopeAxes::Three(axes.collect())

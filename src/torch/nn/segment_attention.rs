@@ -151,7 +151,7 @@ mod tests {
     use super::{Chunks, Segment, SegmentAttention, SegmentRule, SegmentRules};
     use crate::native::grad;
 
-    /// What LingBot-VA packs, beside frames and actions of FastWAM.
+    /// The kinds of segments that LingBot-VA packs, beside frames and actions of FastWAM.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Of {
         Clean,

@@ -32,7 +32,7 @@ pub enum Qkv {
     Separate([&'static str; 3]),
     /// Queries, then keys, then values (Qwen 1).
     Joint(&'static str),
-    /// For each key head its queries, its key and its value (InternLM2).
+    /// One weight that holds, for each key head, its queries, its key and its value (InternLM2).
     Grouped(&'static str),
 }
 
@@ -210,7 +210,7 @@ impl Mixer for SelfAttention {
         self.output(&self.attend(&context.documents, [&q_THC, &k_TKC, &v_TKC]), gate.as_ref())
     }
 
-    /// Not with a window, a soft cap or sinks.
+    /// Returns this mixer, except where it has a window, a soft cap or sinks.
     fn cut(&self) -> Option<&dyn QkvMixer> {
         let AttentionConfig { window, scores, sinks, .. } = &self.config;
         (window.is_none() && scores.soft_cap.is_none() && !sinks).then_some(self)

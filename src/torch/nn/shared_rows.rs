@@ -15,12 +15,12 @@ use crate::device::upload;
 /// A document needs one row in so many of its packed row in common with others; fewer are not worth an index for every layer.
 const WORTH: usize = 16;
 
-/// Which rows of a packed row are computed, and whose each token's is.
+/// The rows of a packed row that are computed, and the computed row that each token has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedRows {
     /// The tokens whose rows are computed, ascending, `[U]`.
     kept: Vec<i64>,
-    /// For each token its place among these, `[T]`.
+    /// The place of each token's row among these, `[T]`.
     places: Vec<i64>,
 }
 
@@ -62,7 +62,7 @@ impl SharedRows {
         &self.kept
     }
 
-    /// What these tokens have of a value that every token has.
+    /// Returns the values of the tokens whose rows are computed, from those of all tokens.
     pub fn of<T: Copy>(&self, all: &[T]) -> Vec<T> {
         self.kept.iter().map(|row| all[*row as usize]).collect()
     }

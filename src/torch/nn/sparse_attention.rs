@@ -70,7 +70,7 @@ pub(super) fn chunks(mut first: i64, end: i64, docs: i64, heads: i64) -> Vec<(i6
     found
 }
 
-/// For each batch of documents, the `topk` best keys of the queries that see more.
+/// Returns, for each batch of documents, the `topk` best keys of the queries that see more.
 pub fn choose(documents: &PackedAttention, rows: &IndexRows, topk: i64) -> Vec<Vec<ChosenKeys>> {
     let _no_grad = tch::no_grad_guard();
     if documents.batches().iter().all(|batch| batch.longest <= topk) {

@@ -37,7 +37,7 @@ fn squares_of_replica(folder: &Path, store: &Path, rank: usize) -> f64 {
     squares(grads.flat())
 }
 
-/// Also those that only pictures meet.
+/// A replica that computes a filler enters all parameters, those that only pictures meet included.
 #[test]
 fn a_replica_that_computes_a_filler_enters_all_parameters() {
     for folder in folders() {

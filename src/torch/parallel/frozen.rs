@@ -15,7 +15,7 @@ use crate::tape::{Transfer, Transfers};
 
 /// The [`Unsharder`] of a store's frozen units.
 pub struct FrozenWeights {
-    /// Where some lie on the host.
+    /// The copies of units from the host, where some lie there.
     transfers: Option<Rc<Transfers>>,
     state: RefCell<State>,
 }

@@ -12,17 +12,17 @@ use crate::native::{Purpose, allocate, allocated_for, pinned, release, uncounted
 /// The frozen linear maps of one layer that are held in one way.
 pub struct FrozenUnit {
     held: Held,
-    /// What leaves are views of, `[len]` of the store's kind. It has memory only while it is in use.
+    /// The memory that leaves are views of, `[len]` of the store's kind. It is allocated only while it is in use.
     whole: Tensor,
     /// Always there, flat: of the store's kind and laid out as `whole`, or rounded.
     values: Tensor,
-    /// What belongs to rounded values, on the device: float32 scales or maxima, and maxima that are rounded themselves.
+    /// The numbers beside rounded values, on the device: float32 scales or maxima, and maxima that are rounded themselves.
     scales: Tensor,
     codes: Tensor,
     weights: Vec<WeightInUnit>,
 }
 
-/// Where a weight lies in its unit.
+/// The place of a weight in its unit.
 struct WeightInUnit {
     start: i64,
     shape: Vec<i64>,
@@ -170,7 +170,7 @@ impl FrozenUnit {
         made
     }
 
-    /// What weight `at` was rounded to: values, what is beside them, and rounded maxima.
+    /// Returns the rounded weight `at`: values, the numbers beside them, and rounded maxima.
     #[cfg(test)]
     pub(super) fn rounded(&self, at: usize) -> [Tensor; 3] {
         let place = &self.weights[at];

@@ -15,7 +15,7 @@ pub enum Init {
     Zeros,
     Ones,
     Constant(f64),
-    /// As many equal parts, one behind the other, of one value each.
+    /// Equal parts, one behind the other, each filled with one value.
     Parts(&'static [f64]),
     /// Between minus and plus this bound.
     Uniform(f64),

@@ -23,7 +23,7 @@ fn store(spec: ParamSpec, kind: Kind) -> ParamStore {
     ParamStore::new(vec![spec], kind, Device::Cpu)
 }
 
-/// What a store makes of a weight: what it was rounded to, and the way back.
+/// Returns what a store rounds a weight to, and the weight that it makes of that.
 fn rounded(rounding: Rounding, weight: &Tensor, kind: Kind) -> ([Tensor; 3], Tensor) {
     let store = store(spec(&weight.size(), rounding), kind);
     let id = store.id("layers.0.w");

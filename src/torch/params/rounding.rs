@@ -24,7 +24,7 @@ pub enum Rounding {
     Int8,
 }
 
-/// What a rounded weight takes: elements of its values, float32 numbers beside them, and bytes of rounded maxima.
+/// The memory of a rounded weight: elements of its values, float32 numbers beside them, and bytes of rounded maxima.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub values: i64,
@@ -48,7 +48,7 @@ impl Rounding {
         }
     }
 
-    /// What a weight of this shape, of these `matrices`, takes.
+    /// Returns the memory of a weight of this shape, of these `matrices`.
     pub(super) fn sizes(self, shape: &[i64], matrices: &[RowRange]) -> Sizes {
         let (rows, width) = rows_of(shape);
         let blocks = num_blocks(width);

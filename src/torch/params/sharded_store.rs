@@ -23,7 +23,7 @@ struct Group {
 }
 
 impl Group {
-    /// Without parameters, the one that this is of.
+    /// Makes the group that this parameter belongs to, without parameters.
     fn of(spec: &ParamSpec) -> Group {
         let of_experts = spec.shard.as_ref().is_some_and(|shard| shard.of_experts);
         let trained = spec.role == Role::Trained;

@@ -22,7 +22,7 @@ pub enum Role {
 /// Says how a frozen parameter is held while no tape reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Held {
-    /// What its values are rounded to.
+    /// The type that its values are rounded to.
     pub rounding: Rounding,
     /// It lies in the host's memory.
     pub on_host: bool,
@@ -99,7 +99,7 @@ impl ParamSpec {
         ParamSpec { role, ..self }
     }
 
-    /// Not trained; a buffer stays one.
+    /// Makes a trained parameter frozen; a buffer stays one.
     pub fn frozen(self) -> ParamSpec {
         if self.role == Role::Trained { self.with_role(Role::Frozen) } else { self }
     }

@@ -26,7 +26,7 @@ use crate::native::{NativeError, Purpose, allocated_for, release};
 
 pub(super) struct Param {
     pub spec: ParamSpec,
-    /// In the store's order; a buffer and what is in a frozen unit have none.
+    /// The parameter's first element in the store's order; a buffer and what is in a frozen unit have none.
     pub offset: i64,
     pub len: i64,
     /// The unit of the parameter, where replicas share parameters out.
@@ -91,7 +91,7 @@ impl ParamStore {
         ParamStore { num_trained, trained, ..ParamStore::of(flat, params, others) }
     }
 
-    /// With `others` behind: frozen units and buffers. The numbers of what is trained are the caller's.
+    /// Makes a store of `params` with `others` behind: frozen units and buffers. The caller sets the numbers of trained parameters.
     pub(super) fn of(flat: Tensor, mut params: Vec<Param>, others: Vec<ParamSpec>) -> ParamStore {
         let (apart, buffers): (Vec<_>, Vec<_>) = others.into_iter().partition(ParamSpec::is_apart);
         let (frozen, placed) = in_frozen_units(apart, flat.kind(), flat.device());

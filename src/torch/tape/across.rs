@@ -153,7 +153,7 @@ fn most_rows(group: &ProcessGroup, rows: i64) -> i64 {
     (rows as u64).div_ceil(group.world() as u64) as i64
 }
 
-/// With zeros after its rows, up to `rows`.
+/// Adds rows of zeros behind those of `x`, up to `rows`.
 fn padded(x: &Tensor, rows: i64) -> Tensor {
     let mut shape = x.size();
     if shape[0] == rows {

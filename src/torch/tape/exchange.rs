@@ -15,8 +15,7 @@ pub(super) struct ExpertExchange {
     /// Rows that this rank sends to each rank, and takes of each.
     sent: Vec<i64>,
     taken: Vec<i64>,
-    /// For each row here, sorted by expert and then by the rank that it came from, its place among those that were taken;
-    /// and the inverse.
+    /// The place of each row here, sorted by expert and then by the rank that it came from, among those that were taken; and the inverse.
     order: Tensor,
     places: Tensor,
     counts: Tensor,
@@ -92,7 +91,7 @@ impl ExpertExchange {
 pub(super) struct Moving {
     rows: Tensor,
     started: Started,
-    /// In which they are wanted.
+    /// The order in which the rows are wanted.
     order: Option<Tensor>,
 }
 

@@ -45,7 +45,7 @@ pub struct Execution {
     forward_only: bool,
     /// True if rows that set out to other ranks are waited for in the next step, and not in the same.
     pub(super) defers: bool,
-    /// Such rows, and the slot of which they are the value or the gradient.
+    /// The rows on their way to other ranks, and the slot of which they are the value or the gradient.
     pub(super) on_the_way: RefCell<Option<(Slot, Moving)>>,
     /// The first operation that reads a parameter.
     first_reader: OnceCell<BTreeMap<ParamId, usize>>,

@@ -61,8 +61,8 @@ impl Memory {
         Memory::new(Course::Planned(plan), choices, transfers)
     }
 
-    /// For `count` operations: all are computed again, from inputs that go to the host where they would take more than
-    /// a quarter of `budget`.
+    /// Makes the memory of an execution that measures `count` operations: all are computed again, from inputs that go to the host where
+    /// they would take more than a quarter of `budget`.
     pub fn measuring(count: usize, budget: u64, transfers: Option<Rc<Transfers>>) -> Memory {
         Memory::new(Course::Measuring { budget }, vec![Choice::Recompute; count], transfers)
     }

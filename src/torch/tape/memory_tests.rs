@@ -85,7 +85,7 @@ fn solved_plans_keep_within_their_budget() {
     assert!(transfers.moved_bytes() > before);
 }
 
-/// Of a plan that moves nothing: what moves lies on the host of this machine and would be counted there.
+/// The plans that are tested move nothing: tensors that move lie on the host of this machine and would be counted there.
 #[test]
 fn bytes_are_counted_as_the_allocator_counts_them() {
     let params = params();

@@ -42,7 +42,7 @@ struct Profile {
     rows: i64,
     micro_batches: u32,
     operations: Vec<Measured>,
-    /// By rows, and by the executions that are alive at once.
+    /// The plans by rows, and by the number of executions that are alive at once.
     plans: BTreeMap<(i64, u64), Rc<TapePlan>>,
 }
 

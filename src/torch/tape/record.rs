@@ -54,7 +54,7 @@ pub enum Policy {
 pub struct Needs {
     /// One for each slot read.
     pub reads: Vec<bool>,
-    /// For the parameters, all or none.
+    /// True if the gradients of the parameters are needed, of all of them or of none.
     pub params: bool,
 }
 

@@ -57,7 +57,7 @@ struct Moved {
 /// A copy that was asked for.
 pub struct Transfer {
     done: flume::Receiver<Copied>,
-    /// In a dry run large copies take until somebody waits: what waits for room in a run is to be counted.
+    /// True if the copy lasts until somebody waits, as a large one does in a dry run: what waits for room in a run is to be counted.
     takes_long: bool,
 }
 

@@ -14,7 +14,7 @@ use crate::params::{GradBuffer, Masks, ParamStore};
 /// One of several executions.
 pub struct Turn {
     pub run: Execution,
-    /// See [`ParamStore::set_dropout`].
+    /// The masks for [`ParamStore::set_dropout`].
     pub dropout: Option<Masks>,
 }
 

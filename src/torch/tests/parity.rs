@@ -79,8 +79,8 @@ fn changed_in(fixture: &Path, file: &str, change: impl Fn(&mut Vec<(String, Tens
     folder
 }
 
-/// Of each kind of fixture without columns of tokens: a loss, a gradient and sampled actions that are a little off, and a gradient that
-/// is missing, fail and are named; a folder that lacks a tensor is none.
+/// A loss, a gradient and sampled actions that are a little off, and a gradient that is missing, fail and are named, in each kind of
+/// fixture without columns of tokens; a folder that lacks a tensor is no fixture.
 #[test]
 fn a_policy_that_is_off_fails() {
     set_intra_op_threads(1);

@@ -27,13 +27,13 @@ pub struct AdamW {
     /// The average of the float32 parameters.
     pub(super) ema: Option<Ema>,
     pub(super) num_steps: u64,
-    /// Where the state lies.
+    /// The places of the state.
     pub(super) places: Places,
     /// Brings gradients to state that is across a bus, and weights back.
     pub(super) transfers: Option<Transfers>,
     /// The rank's elements, in parts that are changed alike and have their state in one place.
     pub(super) parts: Vec<OwnedPart>,
-    /// What is changed one parameter at a time; none where AdamW changes all of a part at once.
+    /// The parts that are changed one parameter at a time; none where AdamW changes all of a part at once.
     pieces: Vec<Piece>,
 }
 
@@ -266,7 +266,7 @@ impl AdamW {
         }
     }
 
-    /// By libtorch's fused operator; the gradient is scaled.
+    /// Takes a step by libtorch's fused operator, for a gradient that is scaled.
     fn step_fused(
         &self,
         target: &Tensor,

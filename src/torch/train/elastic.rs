@@ -65,7 +65,7 @@ impl TrainState {
         Ok(found)
     }
 
-    /// In the order of the lanes, whoever summed them.
+    /// Sums the lanes in their order, whoever computed them.
     fn sum_lanes(&self, owners: &BTreeMap<Lane, usize>) -> Result<Tensor, NativeError> {
         let mut sum: Option<Tensor> = None;
         for (lane, &owner) in owners {

@@ -1,4 +1,5 @@
-//! What an optimizer keeps of each parameter, and where: one tensor for all parameters of a rule, one parameter behind the other.
+//! The tensors that an optimizer keeps of parameters, and their places: one tensor for all parameters of a rule, one parameter behind the
+//! other.
 
 use super::placed::{Places, StateSlice, StateTensor};
 use super::rule::{OptimizerMethod, Rule};
@@ -15,7 +16,7 @@ pub(super) struct Moments {
     bytes: [Bytes; 2],
     /// Muon's, float32.
     momentum: StateTensor,
-    /// Of each trained parameter, in the store's order.
+    /// The place of the state of each trained parameter, in the store's order.
     places: Vec<StateOffset>,
 }
 
@@ -25,7 +26,7 @@ struct Bytes {
     maxima: StateTensor,
 }
 
-/// Where the state of this rank's part of a parameter begins among the tensors of its rule.
+/// The place at which the state of this rank's part of a parameter begins among the tensors of its rule.
 #[derive(Clone, Copy)]
 struct StateOffset {
     rule: Rule,

@@ -19,8 +19,8 @@ pub(super) fn nesterov(momentum: &Tensor, grad: &Tensor, config: &MuonConfig) ->
     grad.lerp(momentum, config.momentum)
 }
 
-/// What is taken from parameter `spec`, of the shape of `update`, with a learning rate of 1: each of its matrices made orthogonal, times
-/// the factor of its shape. bfloat16 products, float32 out.
+/// Returns what is subtracted from parameter `spec`, of the shape of `update`, with a learning rate of 1: each of its matrices made
+/// orthogonal, times the factor of its shape. Products are in bfloat16, the result is float32.
 ///
 /// # Errors
 /// libtorch lacks the operator.

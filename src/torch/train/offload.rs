@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-/// Where the optimizer's state lies.
+/// The place of the optimizer's state off the device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offload {
     pub to: Tier,

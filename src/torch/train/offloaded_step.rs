@@ -16,9 +16,9 @@ const CHUNK: i64 = 16 << 20;
 /// Chunks whose new weights are on their way at once.
 const LEAVING: usize = 2;
 
-/// What AdamW changes in one pass: elements that lie one after the other, flat.
+/// The elements that AdamW changes in one pass, which lie one after the other, flat.
 pub(super) struct Change {
-    /// Where they lie in the state.
+    /// The place of the first element in the state.
     pub at: i64,
     /// The weights, of the model's kind.
     pub values: Tensor,

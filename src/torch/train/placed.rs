@@ -36,11 +36,11 @@ impl<'a> StateSlice<'a> {
     }
 }
 
-/// Where each tensor of the state is to lie.
+/// The place of each tensor of the state.
 pub(super) struct Places {
     offload: Option<Offload>,
     device: Device,
-    /// How many of the trained parameters, the first ones, have their state away.
+    /// The number of trained parameters, the first ones, whose state is off the device.
     pub num_away: usize,
     /// This rank's elements of these, and the gaps between them, in the order of the store.
     pub elements_away: i64,
@@ -106,7 +106,7 @@ impl StateTensor {
         tensor.narrow(0, if len == 0 { 0 } else { at }, len)
     }
 
-    /// What begins at `at`, with `block` elements of the parameter for each.
+    /// Returns the part that begins at `at`, with `block` elements of the parameter for each of its own.
     pub fn slice(&self, at: i64, block: i64) -> StateSlice<'_> {
         let cut = self.away.numel() as i64;
         match at < cut {

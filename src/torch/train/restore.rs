@@ -197,7 +197,7 @@ fn runs(shape: &[i64], shard: Option<&Shard>, part: &Range<i64>) -> Option<Vec<R
 mod tests {
     use super::*;
 
-    /// What the runs say, element by element, against taking the shard of the whole.
+    /// The runs name, element by element, what the shard takes of the whole.
     #[test]
     fn runs_are_the_parts_of_shards() {
         let whole = Tensor::arange(24, (tch::Kind::Int64, Device::Cpu)).view([6, 4]);

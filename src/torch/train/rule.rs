@@ -24,7 +24,7 @@ pub struct OptimizerConfig {
     pub offload: Option<Offload>,
 }
 
-/// What it does beyond AdamW.
+/// The method of the optimizer: AdamW, or AdamW with a variation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum OptimizerMethod {
     #[default]
@@ -44,7 +44,7 @@ pub struct MuonConfig {
     pub lr_ratio: f64,
 }
 
-/// How the learning rate of Muon follows the shape of a matrix.
+/// The way in which the learning rate of Muon follows the shape of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adjust {
     Original,
@@ -66,7 +66,7 @@ impl From<AdamWConfig> for OptimizerConfig {
 }
 
 impl OptimizerMethod {
-    /// How a store has to be shared out for it.
+    /// Returns the sharding of a store that this method needs.
     pub fn sharding(self, sharding: Sharding) -> Sharding {
         if self == OptimizerMethod::AdamW8bit { sharding.in_blocks(MOMENT_BLOCK) } else { sharding }
     }

@@ -14,7 +14,7 @@ const MAX_COPIED: i64 = 16 << 20;
 /// Elements of gradients that are copied in float64 at once: 128 MiB.
 const MAX_WIDE: i64 = 16 << 20;
 
-/// In place: the gradients become the sums over the replicas, those of experts over the ranks with the same ones.
+/// Sums the gradients over the replicas, those of experts over the ranks with the same ones, in place.
 ///
 /// # Errors
 /// A rank is gone or did not come in time.
@@ -28,8 +28,8 @@ pub(super) fn sum_replicas(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> 
     Ok(())
 }
 
-/// In place: the gradients of what tensor-parallel ranks hold in copies become the sums of theirs. Where replicas share
-/// sums out, `grads` are this rank's slices.
+/// Sums the gradients of what tensor-parallel ranks hold in copies over these ranks, in place. Where replicas share sums out, `grads` are
+/// this rank's slices.
 ///
 /// # Errors
 /// As [`sum_replicas`].
@@ -200,7 +200,7 @@ pub fn gather_whole(spec: &ParamSpec, part: &Tensor, mesh: &Mesh) -> Result<Tens
     Ok(whole)
 }
 
-/// In place: every element's bytes come from the rank that has it, and are zero elsewhere.
+/// Fills `whole` in place: every element's bytes come from the rank that has it, and are zero elsewhere.
 fn sum_bytes(whole: &Tensor, shard: &Shard, mesh: &Mesh) -> Result<(), NativeError> {
     let bytes = whole.view([-1]).view_dtype(Kind::Uint8);
     mesh.tp.all_reduce_sum(&bytes)?;

@@ -42,7 +42,7 @@ pub struct TrainState {
     pub(super) buckets: Option<Buckets>,
     /// This one's place among replicas that come and go; `None` where they do not.
     pub(super) elastic_rank: Option<usize>,
-    /// What the optimizer changes, while averages are in its place.
+    /// The optimizer's own weights, while averages are in their place.
     pub(super) own_weights: Option<Tensor>,
 }
 

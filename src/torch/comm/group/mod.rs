@@ -40,7 +40,7 @@ pub struct ProcessGroup {
 /// Says which way a tensor goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
-    /// There is nobody else, or this is a dry run.
+    /// The tensor goes nowhere: there is no other rank, or this is a dry run.
     Nowhere,
     Gloo,
     Nccl,

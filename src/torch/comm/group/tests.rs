@@ -194,7 +194,7 @@ fn nccl_is_there_by_the_names_that_it_is_asked_for_by() {
     assert!(error.contains("GPU"), "{error}");
 }
 
-/// Else a thread of NCCL's backend throws where a collective fails, and the process ends.
+/// Otherwise a thread of NCCL's backend throws where a collective fails, and the process ends.
 #[test]
 fn nccl_leaves_failures_to_the_thread_that_waits() {
     assert_eq!(std::env::var("TORCH_NCCL_BLOCKING_WAIT").as_deref(), Ok("1"));

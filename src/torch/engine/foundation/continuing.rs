@@ -16,7 +16,7 @@ use tch::{Kind, Tensor};
 struct Growing {
     filled: Filled,
     documents: Vec<Document>,
-    /// Where a decoder writes what follows, apart from the prompt.
+    /// The tokens around answers, where a decoder writes what follows, apart from the prompt.
     answers: Option<AnswerTokens>,
 }
 
@@ -187,8 +187,8 @@ fn predict(rank: &Rank, filled: Option<Filled>) -> Result<Option<Vec<i64>>, Engi
     Ok(says_all.then(|| of_documents.collect()))
 }
 
-/// Which of the targets, behind which a row has these `ends`, a rank has, in the order of its tokens; `rows` are these, where ranks
-/// share the row.
+/// Returns which of the targets, behind which a row has these `ends`, a rank has, in the order of its tokens; `rows` are the rank's rows,
+/// where ranks share the row.
 fn places(ends: &[usize], rows: Option<Tensor>) -> Tensor {
     let Some(rows) = rows else { return Tensor::arange(ends.len() as i64, (Kind::Int64, tch::Device::Cpu)) };
     let rows = Vec::<i64>::try_from(rows).expect("a row of integers");

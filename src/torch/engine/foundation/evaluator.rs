@@ -55,7 +55,7 @@ impl Evaluator {
         Ok(Progress::Busy)
     }
 
-    /// What pack `number` of a step comes to.
+    /// Returns the result of pack `number` of a step.
     fn done(
         &self,
         purpose: Purpose,

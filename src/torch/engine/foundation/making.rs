@@ -187,5 +187,5 @@ fn velocity_together(rank: &Rank, filled: &Filled, at: &Noised) -> Result<Tensor
     Ok(sum.to_kind(params.flat().kind()))
 }
 
-/// See [`SampleMaking::finish`].
+/// The type of [`SampleMaking::finish`], whose tensor is `[tokens, width]`.
 pub type Finish = Box<dyn Fn(StepId, &SampleRow, &Tensor) -> Result<String, EngineError>>;

@@ -1,4 +1,4 @@
-//! What a rank has of a foundation: its stages, and the training state of their parameters.
+//! The part of a foundation that a rank has: its stages, and the training state of their parameters.
 
 use crate::engine::stages::Stages;
 use crate::model::{Column, FeatureInput};

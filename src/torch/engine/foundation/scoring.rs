@@ -13,9 +13,9 @@ use tch::{Kind, Tensor};
 /// The slot that tells what is right of a micro-batch.
 #[derive(Clone, Copy)]
 pub(super) enum Judged {
-    /// What the model predicts at the targets.
+    /// The tokens that the model predicts at the targets.
     Tokens(Slot),
-    /// What is measured of pairs of answers.
+    /// The measures of pairs of answers.
     Pairs(Slot),
 }
 

@@ -18,9 +18,9 @@ use tch::Tensor;
 /// A planned step of one replica, as one of its ranks does it.
 pub(super) struct Step {
     pub id: StepId,
-    /// Of all targets together: the denominator of the mean.
+    /// The weight of all targets together: the denominator of the mean.
     weight: f64,
-    /// Nothing is trained in it.
+    /// The evaluation that this step is; nothing is trained in it.
     pub evaluation: Option<Evaluating>,
     pub packs: Vec<PackWork>,
     pub run: PipelineRun,
@@ -29,7 +29,7 @@ pub(super) struct Step {
     pub sent: Vec<Started>,
     /// Summed on the device, and read once the step is done: reading waits for it.
     pub loss: Option<Tensor>,
-    /// What is measured of pairs of answers, summed likewise.
+    /// The measures of pairs of answers, summed on the device as well.
     pub measures: Option<Tensor>,
     pub routing: StepRouting,
     /// Some encoders want gradients of their features.
@@ -185,7 +185,8 @@ impl Step {
     }
 }
 
-/// What the targets of a plan weigh together. The same for every layout: samples are summed by their positions in the stream.
+/// Returns the weight of the targets of a plan together. It is the same for every layout: samples are summed by their positions in the
+/// stream.
 fn weight_of(plan: &StepPlan, weighting: LossWeighting) -> f64 {
     if weighting == LossWeighting::Token {
         return plan.num_targets.max(1) as f64;

@@ -45,7 +45,7 @@ fn tp(ranks: usize) -> PoolLayouts {
     foundation(Layout { tp: ranks, ..Layout::default() })
 }
 
-/// With the sequence split as well.
+/// Returns layouts in which the sequence is split as well.
 fn sp(ranks: usize) -> PoolLayouts {
     PoolLayouts { splits: Splits { sequence_parallel: true, ..Splits::default() }, ..tp(ranks) }
 }

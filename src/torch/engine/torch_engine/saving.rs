@@ -68,7 +68,7 @@ impl TorchEngine {
         Ok(())
     }
 
-    /// Before parameters change.
+    /// Waits until the tensors to be saved are copied, before parameters change.
     pub(super) fn wait_copied(&self) {
         self.savers.values().for_each(Saver::wait_copied);
     }

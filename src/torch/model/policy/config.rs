@@ -25,8 +25,8 @@ pub struct PolicyConfig {
     pub activation: Activation,
     /// True if features of pictures are multiplied by the root of their width, as tokens are.
     pub scaled_pictures: bool,
-    /// The distance of the layers, the first of them included, in which actions attend to both streams; in the others they attend to the
-    /// prefix alone, whose keys and values they map once more. 1: they attend to both in all layers. 0: in none.
+    /// Actions attend to both streams in the layers whose numbers are multiples of this, the first of which is 0; in the others they
+    /// attend to the prefix alone, whose keys and values they map once more. 1: they attend to both in all layers. 0: in none.
     pub joint_every: usize,
     /// True if an action sees itself and those before it alone, where actions attend to each other.
     pub causal_actions: bool,

@@ -27,7 +27,7 @@ pub struct WritingFamily {
     options: PolicyOptions,
 }
 
-/// The sizes of the actions that are written as tokens, and the ids of these.
+/// The sizes of the actions that are written as tokens, and the token of pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WritingSizes {
     /// Actions of a chunk.

@@ -227,7 +227,7 @@ impl CompressedAttention {
 }
 
 impl Compressed {
-    /// By batch of documents, the rotations of their entries, which stand where their first tokens do.
+    /// Returns the rotations of the entries of each batch of documents; entries stand where their first tokens do.
     fn entry_ropes(&self, documents: &PackedAttention, rope: &Rope) -> Vec<Rope> {
         let [cos, sin] = rope.tables().map(|table| documents.split(table));
         let of_entries = |table: &Tensor| {

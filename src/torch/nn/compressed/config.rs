@@ -20,13 +20,13 @@ pub struct CompressedConfig {
     pub norm_eps: f64,
 }
 
-/// How tokens become entries.
+/// The way in which tokens become entries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compression {
     /// Tokens of an entry. A document's entries begin at its first token; tokens behind the last whole entry have none.
     pub rate: i64,
-    /// With an indexer (CSA) an entry is made of the tokens before it as well, and a query sees the best entries alone;
-    /// without (HCA) it sees all that are complete.
+    /// The indexer, with which (CSA) an entry is made of the tokens before it as well, and a query sees the best entries alone; without
+    /// one (HCA) a query sees all entries that are complete.
     pub indexer: Option<EntryIndexer>,
 }
 

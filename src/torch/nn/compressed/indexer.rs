@@ -20,7 +20,7 @@ pub(super) struct EntryChooser {
     config: EntryIndexer,
 }
 
-/// Of some tokens: queries of the heads, the weights of these, and what they give to entries.
+/// The queries of the heads of some tokens, the weights of these, and what the tokens give to entries.
 pub(super) struct IndexTokens {
     /// `[T, I, C]`
     pub q: Tensor,
@@ -67,7 +67,7 @@ impl EntryChooser {
         }
     }
 
-    /// Which of the entries `[B, W, C]` the queries `[B, Q, I, C]` see, `[B, Q, W]`: the best of the `visible` ones, which
+    /// Returns which of the entries `[B, W, C]` the queries `[B, Q, I, C]` see, `[B, Q, W]`, bool: the best of the `visible` ones, which
     /// may be `[1, Q, W]`; all of these where they are few enough.
     pub fn choose(&self, q: &Tensor, weights: &Tensor, entries: &Tensor, visible: &Tensor) -> Tensor {
         let (count, topk) = (entries.size()[1], self.config.topk);

@@ -19,10 +19,10 @@ pub struct DeltaDocuments {
     pub(super) chunk: i64,
     /// Chunks of each step.
     pub(super) counts: Vec<i64>,
-    /// For each row of the chunks `[N, heads, I]`, its row in the heads of the tokens `[T, heads]`.
+    /// The row in the heads of the tokens `[T, heads]` of each row of the chunks `[N, heads, I]`.
     pub(super) key_rows: Tensor,
     pub(super) value_rows: Tensor,
-    /// For each row of the tokens' value heads, its row in the chunks.
+    /// The row in the chunks of each row of the tokens' value heads.
     pub(super) token_rows: Tensor,
     /// 1 where a chunk has a token, 0 where it is padded: `[N, 1, I]`, float32.
     pub(super) filled: Tensor,
@@ -30,7 +30,7 @@ pub struct DeltaDocuments {
     pub(super) order: Tensor,
     /// The convolution's input: for each document W - 1 times row T, which is zero, and the document's tokens.
     pub(super) conv_inputs: Tensor,
-    /// For each token, its row among the convolution's outputs, `[T]`.
+    /// The row of each token among the convolution's outputs, `[T]`.
     pub(super) conv_outputs: Tensor,
     /// The last W - 1 rows of each document's input, as tokens or row T, `[B·(W - 1)]`.
     pub(super) conv_ends: Tensor,

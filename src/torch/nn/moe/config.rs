@@ -77,9 +77,9 @@ pub enum GroupScore {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Normalize {
     No,
-    /// By the sum plus this.
+    /// Weights are divided by their sum plus this.
     Sum(f64),
-    /// By the sum, or this where the sum is smaller.
+    /// Weights are divided by their sum, or by this where the sum is smaller.
     ClampedSum(f64),
 }
 
@@ -114,7 +114,7 @@ impl RouterConfig {
         RouterConfig { scores: RouterScores::Sigmoid, bias: true, ..RouterConfig::softmax(num_experts, top_k) }
     }
 
-    /// Why these numbers do not fit together, if they do not; the keys are Hugging Face's.
+    /// Returns why these numbers do not fit together, if they do not, with the key that says so; the keys are Hugging Face's.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         let RouterConfig { num_experts, top_k, .. } = *self;
         if top_k > num_experts {

@@ -57,7 +57,7 @@ impl GateOrder {
 /// Gradients of an expert layer's rows `[N, D]` and of its parameters.
 pub struct ExpertsGrads {
     pub rows: Option<Tensor>,
-    /// With their places among the parameters that were taken. None of frozen ones.
+    /// The gradients of the parameters, with their places among those that were taken. Frozen ones have none.
     pub params: Vec<(usize, Tensor)>,
 }
 
@@ -209,7 +209,7 @@ impl Experts {
     }
 }
 
-/// Of biases `[E, O]` for each row that of its expert, `[N, O]`.
+/// Returns the bias of each row's expert, `[N, O]`, of biases `[E, O]`.
 fn of_rows(bias_EO: &Tensor, counts_E: &Tensor, num_rows: i64) -> Tensor {
     bias_EO.index_select(0, &Tensor::repeat_interleave(counts_E, num_rows))
 }

@@ -105,8 +105,8 @@ fn with_zeros(products: &Tensor, counts_E: &Tensor) -> Tensor {
     products.masked_fill(&counts_E.eq(0i64).view([-1, 1, 1]), 0.0)
 }
 
-/// Whether libtorch's grouped product takes a matrix, or a stack of them: it and its rows (or columns) start at multiples of
-/// 16 bytes.
+/// Returns whether libtorch's grouped product takes a matrix, or a stack of them: it and its rows (or columns) start at multiples of 16
+/// bytes.
 fn is_aligned(x: &Tensor) -> bool {
     let (size, strides) = (x.size(), x.stride());
     let [.., rows, columns] = size[..] else { return false };

@@ -5,7 +5,7 @@ use tch::{Kind, Tensor};
 
 /// The order of the rows.
 pub struct Order {
-    /// For each row of the sorted ones where it stands in `[T, K]`, `[N]` int64; a token's rows keep its order.
+    /// The place in `[T, K]` of each of the sorted rows, `[N]` int64; a token's rows keep its order.
     pub sources_N: Tensor,
     /// The inverse: for each place in `[T, K]` its row, `[N]` int64.
     pub rows_N: Tensor,

@@ -14,7 +14,7 @@ pub struct Router {
     config: RouterConfig,
     weight_ED: Tensor,
     adapter: Option<Adapter>,
-    /// Of the logits.
+    /// The bias of the logits.
     logit_bias_E: Option<Tensor>,
     /// The balancing bias.
     bias_E: Option<Tensor>,

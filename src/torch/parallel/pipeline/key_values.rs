@@ -22,7 +22,7 @@ pub(super) struct KeyValuePool {
 struct Layer {
     /// `[rows, …]`
     values: Pair,
-    /// From the first backward on.
+    /// The gradients, from the first backward on.
     grads: Option<Pair>,
 }
 

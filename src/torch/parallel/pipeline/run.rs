@@ -55,7 +55,7 @@ pub struct PipelineRun {
     sent: Vec<Sent>,
     /// True if two micro-batches at a time are computed in turns.
     in_pairs: bool,
-    /// There are no backwards, and nothing is kept for them.
+    /// True if there are no backwards, and nothing is kept for them.
     forward_only: bool,
 }
 

@@ -143,7 +143,7 @@ impl Batch {
 /// Describes how heads lie before the operator: `[B, heads, rows, width]`.
 struct Heads {
     groups: i64,
-    /// Without a mask the G heads of queries that share keys are rows of one head; with one, keys are repeated.
+    /// True if the G heads of queries that share keys are rows of one head, as without a mask; with one, keys are repeated.
     folded: bool,
     num_queries: i64,
     widths: [i64; 2],

@@ -23,7 +23,7 @@ pub(super) struct Ring {
 struct Pass {
     sent: Started,
     received: Started,
-    /// Until it is sent.
+    /// The tensor that is sent, which is held until then.
     _mine: Tensor,
     theirs: Tensor,
 }

@@ -20,12 +20,12 @@ pub struct ContextShard {
 }
 
 pub(super) enum ContextMethod {
-    /// For each rank, what this rank's queries see of its keys.
+    /// The parts of each rank's keys that this rank's queries see.
     Ring(Vec<Vec<Batch>>),
     Heads {
         /// The documents of the whole row.
         documents: PackedAttention,
-        /// For each token its place among the ranks' tokens, one rank's after the other's, and the inverse.
+        /// The place of each token among the ranks' tokens, one rank's after the other's, and the inverse.
         places: Tensor,
         tokens: Tensor,
     },

@@ -81,7 +81,7 @@ impl RowSplit {
         ends
     }
 
-    /// For each token of the row, its place among the tokens of rank 0, then of rank 1, and so on.
+    /// Returns the place of each token of the row among the tokens of rank 0, then of rank 1, and so on.
     pub fn places(&self) -> Vec<i64> {
         let mut places = vec![0; self.num_tokens()];
         let rows = (0..self.num_ranks).flat_map(|rank| self.rows(rank));

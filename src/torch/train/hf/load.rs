@@ -73,7 +73,7 @@ fn load(
     Ok(())
 }
 
-/// What is read of a checkpoint, and where to.
+/// The parts of a checkpoint that are read, and the tensors that they are read into.
 #[derive(Default)]
 struct Reads<'a> {
     /// Parts that lie in the file as in memory, from this element on: they are read in place.
@@ -84,7 +84,7 @@ struct Reads<'a> {
     grown: Vec<(Tensor, &'a Checkpoint, &'a Stored)>,
     /// Whole values of parameters of which this rank keeps a slice, or that it holds in another way.
     landed: Vec<(ParamId, Tensor)>,
-    /// Of weights that are held as float8, for each number the scale that it has in a file of float8, or 0.
+    /// The scale of each number of weights that are held as float8, as a file of float8 has it, or 0.
     scales: BTreeMap<ParamId, Tensor>,
 }
 

@@ -1,4 +1,4 @@
-//! What the model calls the tensors of a file.
+//! The names that the model has for the tensors of a file.
 
 use super::file::TensorFile;
 use crate::model::{
@@ -12,7 +12,7 @@ use loongforge_core::data::Component;
 pub(super) struct NamesIn {
     /// The network that they are of.
     component: Option<Component>,
-    /// What names begin with in the file, and not in the network.
+    /// The prefix that names have in the file, and not in the network.
     prefix: &'static str,
     naming: Option<Naming>,
     policy: Option<PolicyNames>,

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Bytes of `config.json` or an index at most.
 const MAX_JSON: u64 = 256 << 20;
-/// What the files of a model's weights are called: what comes before `.safetensors`, or `.safetensors.index.json`.
+/// The name of the files of a model's weights before `.safetensors`, or `.safetensors.index.json`.
 pub(super) const WHOLE: &str = "model";
 
 /// The files of a folder, whose names begin with `stem`.

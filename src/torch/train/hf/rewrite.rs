@@ -25,7 +25,7 @@ pub struct Rewrite<'a> {
     pub max_shard_size: u64,
     /// Returns what a tensor of the checkpoint is called in the new files; `None` leaves it out.
     pub rename: &'a dyn Fn(&str) -> Option<String>,
-    /// What comes before `.safetensors` in the new files' names, which may have a folder.
+    /// The part of the new files' names before `.safetensors`, which may have a folder.
     pub stem: &'a str,
 }
 

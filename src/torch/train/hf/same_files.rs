@@ -59,7 +59,7 @@ impl Written {
         Ok(Self { file, changed, saved: saved.clone() })
     }
 
-    /// Where file systems have no links, the file is gone, or somebody has written to it, it is an error.
+    /// Links the file at `path`. It is an error where file systems have no links, the file is gone, or somebody has written to it.
     fn link(&self, path: &Path) -> io::Result<()> {
         let found = self.file.metadata()?;
         if changed(&found) != self.changed || found.len() != self.saved.bytes {
@@ -71,7 +71,7 @@ impl Written {
     }
 }
 
-/// When the contents changed last.
+/// Returns when the contents changed last, in seconds and nanoseconds.
 fn changed(found: &Metadata) -> (i64, i64) {
     (found.mtime(), found.mtime_nsec())
 }

@@ -23,7 +23,7 @@ use tch::{Device, Kind, Tensor};
 /// Says where files go.
 #[derive(Clone, Copy)]
 pub enum Target<'a> {
-    /// At once into a folder.
+    /// The file goes into a folder at once.
     Folder(&'a Path),
     /// Into memory; who has the snapshot writes them. A file has no hash until then.
     Memory(&'a RefCell<Snapshot>),

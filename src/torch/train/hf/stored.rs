@@ -28,7 +28,7 @@ pub(super) enum Source {
         scale: TensorPlace,
         block: [usize; 2],
     },
-    /// With one scale, one for each row, or none.
+    /// Float8 with one scale, with one for each row, or without scales.
     PlainFp8 {
         weight: TensorPlace,
         scale: Option<TensorPlace>,
@@ -249,8 +249,8 @@ impl Parts<'_> {
         Ok(Stored { shape, dtype: Dtype::F32, bytes: bytes + scale_bytes, source })
     }
 
-    /// As ComfyUI and compressed-tensors have it: `NAME.weight` beside its scale, which [`NamesIn`] calls `NAME.weight_scale`, or
-    /// alone unless it `is_scaled`.
+    /// Finds a weight as ComfyUI and compressed-tensors store it: `NAME.weight` beside its scale, which [`NamesIn`] calls
+    /// `NAME.weight_scale`, or alone unless it `is_scaled`.
     fn plain_fp8(&mut self, weight: &str, is_scaled: bool) -> Result<Stored, String> {
         let name = Some(format!("{weight}_scale")).filter(|name| self.dtype(name).is_some());
         if is_scaled && name.is_none() {

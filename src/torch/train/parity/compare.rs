@@ -6,12 +6,12 @@ use tch::Tensor;
 
 /// Holds what steps of AdamW give.
 pub struct Steps {
-    /// Before each step, and after the last one.
+    /// The loss before each step, and after the last one.
     pub losses: Vec<f64>,
     pub grad_norms: Vec<f64>,
     /// The gradients of the first step, by the names of the checkpoint's tensors.
     pub gradients: Vec<(String, Tensor)>,
-    /// After the last one.
+    /// The weights after the last step.
     pub weights: Vec<(String, Tensor)>,
     pub(crate) ill_conditioned: bool,
 }

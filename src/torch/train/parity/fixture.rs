@@ -54,7 +54,7 @@ pub(crate) struct Fixture {
     pub device: Device,
     /// True if it has adapters of PEFT: they alone are trained then.
     pub has_adapter: bool,
-    /// What the frozen weights of its linear maps are rounded to, in the reference as well.
+    /// The type that the frozen weights of its linear maps are rounded to, in the reference as well.
     pub rounding: Rounding,
     /// The reference's greedy continuation of each document, from `generated.json` where there is one.
     pub generated: Option<Vec<Vec<i64>>>,

@@ -26,7 +26,7 @@ pub(super) struct Loss {
 
 pub(super) struct Models {
     pub text: ModelState<Decoder>,
-    /// In the order of the decoder's inputs.
+    /// The towers, in the order of the decoder's inputs.
     pub towers: Vec<(FeatureInput, ModelState<Box<dyn EncoderModel>>)>,
     pub device: Device,
     /// The values of the last step.
@@ -35,7 +35,7 @@ pub(super) struct Models {
     pub policy: Policy,
 }
 
-/// By tower, what it has made; nothing without items.
+/// Returns the outputs of each tower; nothing without items.
 fn values(encoded: &[Option<(Execution, Vec<Slot>)>]) -> Vec<Vec<Tensor>> {
     let of_tower = |encoded: &Option<(Execution, Vec<Slot>)>| {
         let outputs = encoded.iter().flat_map(|(run, slots)| slots.iter().map(|slot| run.value(*slot)));
@@ -111,7 +111,7 @@ impl Models {
         Some((execution, made.outputs))
     }
 
-    /// By tower, its outputs for the documents' items; none without items. Each level is `[features, D]`.
+    /// Returns the outputs of each tower for the documents' items; none without items. Each level is `[features, D]`.
     pub fn features(&self, documents: &[&Document]) -> Vec<Vec<Tensor>> {
         values(&self.encode(documents, false))
     }

@@ -19,7 +19,7 @@ pub(super) struct Files {
 
 struct Held {
     file: usize,
-    /// In its file.
+    /// The tensor's name in its file.
     name: String,
     info: TensorInfo,
 }

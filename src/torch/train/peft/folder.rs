@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use tch::{Kind, Tensor};
 
-/// Why a head has no tensor of its own.
+/// The reason why a head has no tensor of its own.
 const TIED: &str = "the model's head is its embedding (tie_word_embeddings)";
 
 /// A folder of PEFT's, or a file of adapters in another form.
@@ -54,7 +54,7 @@ pub struct Contents {
     pub whole: Vec<FoundWhole>,
     /// The names of their tensors.
     pub tensors: BTreeSet<String>,
-    /// What the names of tensors of a head begin with that the model has in its embedding.
+    /// The prefix of the names of tensors of a head that the model has in its embedding.
     tied_head: Option<String>,
 }
 

@@ -14,7 +14,7 @@ pub const DIFFUSERS_LORA_FILE: &str = "pytorch_lora_weights.safetensors";
 /// The note in which Diffusers keeps PEFT's settings.
 pub(super) const METADATA: &str = "lora_adapter_metadata";
 
-/// What names begin with of a text tower.
+/// The prefix of the names of a text tower.
 pub(super) const TEXT: &str = "text_encoder.";
 
 /// The form of a single file of adapters.
@@ -76,7 +76,7 @@ impl LoraForm {
         Ok((tensors, (self == Self::Diffusers).then(|| metadata(maps).to_string())))
     }
 
-    /// What the names of a map's tensors begin with.
+    /// Returns the prefix of the names of a map's tensors.
     fn name(self, path: &str) -> Result<String, String> {
         let (network, inner) = match path.strip_prefix(SECOND) {
             Some(inner) => (SECOND, inner),

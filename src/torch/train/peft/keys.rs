@@ -1,16 +1,16 @@
-//! What files call the tensors of adapters. PEFT's folders have the names that we go by; files of diffusion models have others:
-//! Diffusers' (`transformer.PATH.lora_A.weight`), ComfyUI's (`diffusion_model.PATH…`, PATH as in the model's first release) and
-//! kohya's (`lora_unet_PATH.lora_down.weight` with `_` for every dot, and `.alpha`); DiffSynth-Studio's begin with the transformer's
-//! blocks (`blocks.0.self_attn.q.lora_A.default.weight`). One table tells them apart.
+//! The names of the tensors of adapters in files. PEFT's folders have the names that we go by; files of diffusion models have others:
+//! Diffusers' (`transformer.PATH.lora_A.weight`), ComfyUI's (`diffusion_model.PATH…`, PATH as in the model's first release) and kohya's
+//! (`lora_unet_PATH.lora_down.weight` with `_` for every dot, and `.alpha`); DiffSynth-Studio's begin with the transformer's blocks
+//! (`blocks.0.self_attn.q.lora_A.default.weight`). One table tells them apart.
 
 use super::names::{PREFIX, SECOND};
 use crate::model::{COMFY_PREFIX, Naming};
 use crate::params::ADAPTER_PARTS;
 use std::collections::BTreeMap;
 
-/// What the names of a transformer's tensors begin with.
+/// The prefix of the names of a transformer's tensors.
 pub(super) const NETWORK: &str = "transformer.";
-/// What names begin with in files that ComfyUI loads, and in kohya's.
+/// The prefix of names in files that ComfyUI loads, and in kohya's.
 pub(super) const COMFY: &str = "diffusion_model.";
 pub(super) const KOHYA: &str = "lora_unet_";
 
@@ -25,7 +25,7 @@ const BEGINNINGS: [(&str, &str); 7] = [
     (NETWORK, ""),
 ];
 
-/// What names begin with in files of DiffSynth-Studio, of Wan and of Qwen-Image.
+/// The prefixes of names in files of DiffSynth-Studio, of Wan and of Qwen-Image.
 const BLOCKS: [&str; 2] = ["blocks.", "transformer_blocks."];
 
 /// Ends of names in files, and PEFT's.
@@ -55,7 +55,7 @@ pub(super) struct Keys {
 #[derive(Default)]
 struct Others {
     by_name: BTreeMap<String, String>,
-    /// By the path with `_` for every dot, and the end.
+    /// The names by the path with `_` for every dot, and the end.
     flat: BTreeMap<String, String>,
 }
 

@@ -16,7 +16,7 @@ const MAX_HEADS: usize = 16;
 
 /// The adapters of a folder, in memory, by the tensors of their base that they change.
 pub struct Adapters {
-    /// With the names of the parameters that they change.
+    /// The changes, with the names of the parameters that they change.
     changes: Vec<(String, Change)>,
     /// The change and the part of the parameter that a tensor holds, by the tensor's name.
     places: BTreeMap<String, (usize, StoredTensor)>,
