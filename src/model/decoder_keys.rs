@@ -1,4 +1,4 @@
-//! What a run's config says of a language model beside its `config.json`: heads that predict further tokens, balance of experts, and
+//! The keys of a run's config for a language model beside its `config.json`: heads that predict further tokens, balance of experts, and
 //! indexers.
 
 use crate::model::error::FolderError;

@@ -104,7 +104,7 @@ impl FolderError {
     }
 }
 
-/// What to do about a model of parts whose config names no token for what a tower is given.
+/// Returns what to do about a model of parts whose config names no token for what a tower is given.
 fn placeholder(error: &ModelConfigError) -> String {
     let ModelConfigError::Missing { key } = error else { return String::new() };
     let thing = match key.as_str() {

@@ -107,12 +107,12 @@ impl Hub {
         Self::of(RepoType::Model)
     }
 
-    /// For repositories of models.
+    /// Returns the hub's settings for repositories of models.
     pub fn of_models() -> Self {
         Self::of(RepoType::Model)
     }
 
-    /// For repositories of this kind.
+    /// Returns the hub's settings for repositories of this kind.
     pub(super) fn of(kind: RepoType) -> Self {
         let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let cache = Cache::new(hub_cache());
@@ -125,7 +125,7 @@ impl Hub {
         Self { kind, cache, endpoint: endpoint.trim_end_matches('/').to_owned(), offline, token }
     }
 
-    /// What writing needs: the endpoint, whether the network is forbidden, and the token.
+    /// Returns what writing needs: the endpoint, whether the network is forbidden, and the token.
     pub(super) fn writing(self) -> (String, bool, Option<String>) {
         (self.endpoint, self.offline, self.token)
     }

@@ -1,4 +1,4 @@
-//! Whether two folders are of one model: which keys of their `config.json` differ.
+//! The comparison of two folders that may be of one model, which finds the keys of their `config.json` that differ.
 
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;

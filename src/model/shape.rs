@@ -1,4 +1,4 @@
-//! What planning needs to know of a model.
+//! The sizes of a model that planning needs.
 
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::ModelKind;

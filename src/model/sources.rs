@@ -1,4 +1,4 @@
-//! Where a config's models lie: what is on the hub becomes a folder of its cache.
+//! The places of a config's models: a model on the hub becomes a folder of its cache.
 
 use crate::model::error::FolderError;
 use crate::model::hub::{model_here, resolve, resolve_config};

@@ -1,4 +1,4 @@
-//! What a run's training asks of a model that predicts tokens, beside its objective.
+//! The settings of a run's training for a model that predicts tokens, beside its objective.
 
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;

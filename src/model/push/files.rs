@@ -1,4 +1,4 @@
-//! Which files of a folder make up a model that others can use.
+//! The files of a folder that make up a model that others can use.
 
 use super::error::PushError;
 use loongforge_core::checkpoint::{MANIFEST, SPEAKERS};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ENDINGS: [&str; 8] = [".safetensors", ".json", ".txt", ".jinja", ".model", ".tiktoken", ".md", ".gguf"];
 /// One of these makes a folder a model.
 const HEADS: [&str; 3] = ["config.json", "adapter_config.json", "model_index.json"];
-/// What only the run that wrote it needs.
+/// The files that only the run that wrote them needs.
 const OF_RUN: [&str; 2] = [MANIFEST, "data.json"];
 
 /// A file to be pushed.

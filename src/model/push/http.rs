@@ -11,7 +11,7 @@ use ureq::{Agent, Body};
 
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 const CONNECT: Duration = Duration::from_secs(30);
-/// For the answer, once everything is sent.
+/// The time that an answer may take, once everything is sent.
 const ANSWER: Duration = Duration::from_secs(300);
 /// Seconds before each of the tries that follow the first.
 const WAITS: [u64; 4] = [1, 2, 4, 8];
@@ -23,7 +23,7 @@ pub struct Client {
     token: String,
 }
 
-/// What is sent.
+/// The body of a request.
 #[derive(Clone, Copy)]
 pub enum Sent<'a> {
     Nothing,

@@ -38,7 +38,7 @@ const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// Tells what was pushed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pushed {
-    /// Where it is.
+    /// The address of the commit on the hub, or of the repository where the hub names no commit.
     pub url: String,
     pub num_files: usize,
     /// Bytes of all files, and of those that had to be sent.

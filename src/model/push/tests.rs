@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What the server has and was asked.
+/// The server's state: its objects, and the requests that it got.
 #[derive(Default)]
 struct Server {
     endpoint: String,
@@ -21,7 +21,7 @@ struct Server {
     /// A file of an earlier push.
     old: Option<&'static str>,
     asked: Mutex<Vec<String>>,
-    /// By hash.
+    /// The stored objects by their hashes.
     stored: Mutex<BTreeMap<String, Vec<u8>>>,
     parts: Mutex<BTreeMap<String, Vec<u8>>>,
     commits: Mutex<Vec<Vec<Value>>>,
@@ -155,7 +155,7 @@ fn respond(
     }
 }
 
-/// Where an object goes; nowhere where it is stored.
+/// Returns the actions by which an object is uploaded; none where it is stored.
 fn place(server: &Server, object: &Value) -> Value {
     let oid = object["oid"].as_str().unwrap();
     if server.stored.lock().unwrap().contains_key(oid) {
