@@ -54,7 +54,7 @@ pub struct Resume {
     pub state: SchedulerState,
 }
 
-/// Why there is no run to start.
+/// The reasons why there is no run to start.
 #[derive(Debug, thiserror::Error)]
 pub enum ComposeError {
     /// Everything that is wrong with the config.
@@ -272,14 +272,14 @@ impl Composition {
         }
     }
 
-    /// With `device: cuda` this process takes the GPU `rank` of its host, which counts from 0.
+    /// Makes this process take the GPU `rank` of its host, which counts from 0, with `device: cuda`.
     pub fn on_local_rank(mut self, rank: Option<u32>) -> Self {
         self.local_rank = rank;
         self
     }
 
-    /// With `device: cuda` and no rank of its host this process takes the GPU of place `place` in its pool, rather than of its index,
-    /// which is greater where it replaces another one.
+    /// Makes this process take the GPU of place `place` in its pool, with `device: cuda` and no rank of its host, rather than of its
+    /// index, which is greater where it replaces another one.
     pub fn in_place(mut self, place: Option<u32>) -> Self {
         self.place = place;
         self

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a program adds to the built-in families. `loongforge::cli::main_with` runs the whole command line with it, in every
+/// The families that a program adds to the built-in ones. `loongforge::cli::main_with` runs the whole command line with them, in every
 /// process of a run.
 #[derive(Default)]
 pub struct Families {

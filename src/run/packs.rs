@@ -35,7 +35,7 @@ const NOT_OF_PACKS: [&str; 3] = ["index_dir", "on_bad_sample", "on_change"];
 /// The same of `data.pack`.
 const NOT_OF_ONE: [&str; 2] = ["look_ahead", "mode"];
 
-/// Why packs cannot be trained on, or not be looked for.
+/// The reasons why packs cannot be trained on, or cannot be looked for.
 #[derive(Debug, thiserror::Error)]
 pub enum PacksError {
     #[error(
@@ -60,7 +60,7 @@ pub enum PacksError {
 /// Holds what is written of the packs beside them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Ledger {
-    /// What decides the packs.
+    /// A hash of everything that decides the packs.
     key: String,
     /// `None`: they are being made.
     packs: Option<Packs>,

@@ -1,4 +1,4 @@
-//! What a run's checkpoints hold besides its engines' files, and their publication.
+//! The files of a run's checkpoints besides those of its engines, and the publication of checkpoints.
 
 use crate::checkpoint::saved_config;
 use crate::model::folder::ModelFolder;

@@ -27,7 +27,7 @@ pub struct NotUploaded {
     dir: PathBuf,
 }
 
-/// Why a store is no place for a run's checkpoints.
+/// The reasons why a store is no place for a run's checkpoints.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
     #[error("checkpoint.upload cannot be read")]

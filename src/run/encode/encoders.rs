@@ -61,7 +61,7 @@ impl Encoders {
 }
 
 impl Working<'_> {
-    /// What all of them have done, once there is nothing more to do.
+    /// Waits for all encoders, and returns what they have done together.
     pub fn join(self) -> Result<Totals, EncodeError> {
         let mut all = Totals::new();
         let mut failed = None;

@@ -11,20 +11,20 @@ use std::sync::Mutex;
 /// The way to the encoders of each tower.
 pub type Queues = BTreeMap<Tower, flume::Sender<KeyedItem>>;
 
-/// What was read.
+/// The visits that were read, and the samples that were bad.
 #[derive(Default)]
 pub struct Fed {
     pub visits: [u64; 2],
     pub bad: Vec<SkippedSample>,
 }
 
-/// What the feeders know together.
+/// The state that the feeders share.
 #[derive(Default)]
 struct Shared {
     fed: Fed,
     /// Items that were handed on.
     items: HashSet<Key>,
-    /// What was visited: the data set, the sample, what was chosen of it. Whether it was good.
+    /// True for the visits that were good, by data set, sample, and what was chosen of it.
     visited: HashMap<(usize, u64, u64), bool>,
 }
 

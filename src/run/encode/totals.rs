@@ -1,4 +1,4 @@
-//! What came of making features ahead.
+//! The results of making features ahead.
 
 use crate::preflight::WeightsProblem;
 use loongforge_core::data::DataError;
@@ -7,7 +7,7 @@ use loongforge_core::message::{PoolName, SkippedSample, Tower};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Why features cannot be made ahead.
+/// The reasons why features cannot be made ahead.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     #[error("no encoder pool has a folder for features: set one, as in `pools.{0}.cache_dir=features`")]
@@ -26,7 +26,7 @@ pub enum EncodeError {
     AllBad(SkippedSample),
 }
 
-/// What was done for one tower.
+/// The items of one tower that were encoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TowerTotals {
     /// Different items.
@@ -38,7 +38,7 @@ pub struct TowerTotals {
     pub folder: PathBuf,
 }
 
-/// What was done.
+/// The items and visits of all towers.
 #[derive(Clone, Debug, Default)]
 pub struct Encoded {
     pub towers: BTreeMap<Tower, TowerTotals>,

@@ -1,4 +1,4 @@
-//! Which samples a run will ask features of.
+//! The samples whose features a run will need.
 
 use loongforge_core::config::{PackMode, RunConfig};
 use loongforge_core::data::tools::Share;
@@ -82,7 +82,7 @@ impl Visits {
         self.num_bad.fetch_add(1, Relaxed);
     }
 
-    /// What a user should know of them.
+    /// Returns a note for the user about the visits, where there is something to say.
     pub fn note(&self) -> Option<String> {
         self.is_one_epoch.then(|| {
             "data.pack.mode is not step: the number of samples that the run reads is not known in advance, so one epoch is encoded"

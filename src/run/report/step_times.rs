@@ -1,4 +1,4 @@
-//! How long steps took, and how long a run was active.
+//! The times that steps took, and the time that a run was active.
 
 use loongforge_core::schedule::StepSummary;
 use std::time::Instant;
