@@ -19,7 +19,7 @@ use tch::Kind;
 /// New tokens of an answer to a prompt, unless told otherwise.
 pub const MAX_NEW_TOKENS: usize = 128;
 
-/// Which model answers.
+/// Options that name the model that answers.
 #[derive(Args, Clone)]
 pub struct AskedModel {
     /// Checkpoint (of adapters, too), run folder (its newest checkpoint), or Hugging Face folder or hub id of a supported model
@@ -121,7 +121,7 @@ impl AskedModel {
     }
 }
 
-/// How tokens are chosen.
+/// Options for the choice of tokens.
 #[derive(Args, Clone)]
 pub struct Choosing {
     /// Sampling temperature [default: greedy]

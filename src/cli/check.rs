@@ -178,7 +178,7 @@ impl Stage<'_> {
 /// A config that passed all checks before a run.
 pub(super) struct Checked {
     loaded: Loaded,
-    /// With the number of steps that epochs come to.
+    /// The config, with the number of steps that epochs come to.
     pub config: RunConfig,
     folder: ModelFolder,
     epochs: Option<Epochs>,

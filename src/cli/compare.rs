@@ -87,7 +87,7 @@ fn read(dir: &Path) -> anyhow::Result<PastRun> {
     }
 }
 
-/// What the runs are called: by their folders where two have one name.
+/// Returns the names of the runs; these are their folders where two have one name.
 fn names(runs: &[PastRun]) -> Vec<String> {
     let distinct: BTreeSet<&str> = runs.iter().map(|run| run.name.as_str()).collect();
     let by_name = distinct.len() == runs.len();

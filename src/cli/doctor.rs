@@ -107,7 +107,7 @@ fn processor() -> Finding {
     )
 }
 
-/// From `/proc/meminfo`.
+/// Finds how much memory there is, and how much is available, from `/proc/meminfo`.
 fn memory(info: &str) -> Finding {
     let [total, free] = ["MemTotal", "MemAvailable"].map(|name| system_bytes(info, name).unwrap_or(0));
     let found = format!("{} of {} are available", bytes(free), bytes(total));

@@ -1,6 +1,6 @@
 //! A finding of `loongforge doctor`: one thing that it looked at, and what to do about it.
 
-/// How well something is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Good,

@@ -48,7 +48,7 @@ pub struct InitArgs {
     overwrite: bool,
 }
 
-/// What is trained.
+/// The weights that are trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Method {
     /// Low-rank adapters

@@ -1,4 +1,4 @@
-//! How many files this process may have open: sockets of actors, their runtimes, data and checkpoints.
+//! The number of files that this process may have open: sockets of actors, their runtimes, data and checkpoints.
 
 use super::UsageError;
 use loongforge_core::schedule::PoolSizes;

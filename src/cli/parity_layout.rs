@@ -12,7 +12,7 @@ use std::process::{Child, Command};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How long a collective waits for a process that does not come.
+/// The time that a collective waits for a process that does not come.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Layouts of the pools, as `POOL.AXIS=SIZE,…`.

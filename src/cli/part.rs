@@ -1,4 +1,4 @@
-//! Which part of a distributed run this process is, from options or the launcher's environment.
+//! The part of a distributed run that this process is, from options or the launcher's environment.
 
 use super::UsageError;
 use clap::Args;
@@ -36,7 +36,7 @@ pub struct PartArgs {
     pub no_shared_memory: bool,
 }
 
-/// What this process is to do.
+/// The scheduler and actors that this process runs, and the address of the run.
 pub struct Part {
     pub scheduler: bool,
     pub actors: Vec<WantedActor>,

@@ -112,7 +112,7 @@ pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Where a browser finds the page: for whoever sits at this terminal.
+/// Returns a line with the address of the page for a browser, for the person at this terminal.
 fn page_line(target: &Target) -> String {
     match &target.address {
         Address::Tcp { .. } => format!("\npage  http://{}/?token={}\n", target.address, target.token),

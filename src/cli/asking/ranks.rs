@@ -1,15 +1,15 @@
-//! How a model is laid out over devices where nobody says it: as its run split each layer, or divided the layers into stages, where
+//! The layout of a model over devices where no option says it: as its run split each layer, or divided the layers into stages, where
 //! there are GPUs for them.
 
 use loongforge_core::checkpoint::Manifest;
 use std::path::Path;
 
-/// How a model is laid out over devices.
+/// The layout of a model over devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Each layer is split among so many; 1: the model is whole.
     Split(usize),
-    /// So many stages of layers, one behind the other.
+    /// The layers are divided into so many stages, one behind the other.
     Staged(usize),
 }
 
@@ -22,7 +22,7 @@ impl Layout {
     }
 }
 
-/// How the run that trained a model had laid its foundation out.
+/// The layout of the foundation in the run that trained the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainedOn {
     tensor_parallel: usize,

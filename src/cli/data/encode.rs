@@ -81,7 +81,7 @@ pub fn encode(args: EncodeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is the user's to change, and what is not.
+/// Makes a usage error of an error that the user can mend, and leaves others as they are.
 fn wrong(error: EncodeError) -> anyhow::Error {
     match error {
         EncodeError::Encoder { .. } => error.into(),

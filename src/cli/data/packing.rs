@@ -7,7 +7,7 @@ use loongforge_core::engine::fault;
 use loongforge_core::observe::{Bar, Console, safe};
 use std::path::Path;
 
-/// What has come of it, and the first sample that is bad.
+/// The packs, and the first sample that is bad.
 pub struct Packing {
     pub packed: Packed,
     pub first_bad: Option<String>,

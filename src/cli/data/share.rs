@@ -1,4 +1,4 @@
-//! Which part of a job this process does, from an option or the cluster's environment.
+//! The part of a job that this process does, from an option or the cluster's environment.
 
 use super::UsageError;
 use clap::Args;

@@ -23,7 +23,7 @@ const MAX_LINE: u64 = 64 << 20;
 /// Bad lines that are named one by one.
 const LISTED: usize = 10;
 
-/// How the lines of a file are answered.
+/// Options for the answers to the lines of a file.
 pub struct FileArgs<'a> {
     pub model: &'a AskedModel,
     pub choosing: &'a Choosing,
@@ -42,7 +42,7 @@ pub struct FileArgs<'a> {
 /// A line that can be answered.
 #[derive(Clone)]
 struct Asked {
-    /// What the output says beside the answer.
+    /// The fields of the output beside the answer.
     record: Value,
     sample: Rc<Sample>,
     wanted: Wanted,

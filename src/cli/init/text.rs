@@ -18,9 +18,9 @@ pub enum Kind {
 pub enum Learns {
     /// The assistant's messages
     Answers,
-    /// Which of two answers is better
+    /// The better of two answers
     Pairs,
-    /// Which answers are good
+    /// The good answers, and not the bad ones
     Labels,
     /// All tokens
     Texts,
@@ -49,7 +49,7 @@ impl Learns {
     }
 }
 
-/// What the user has chosen.
+/// The choices of the user.
 pub struct Choices {
     pub name: String,
     pub model: String,

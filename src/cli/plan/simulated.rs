@@ -200,7 +200,7 @@ impl Case {
     }
 }
 
-/// What --gantt draws, by the file's name.
+/// The form of the chart that --gantt draws, by the file's name.
 enum Drawing {
     Page,
     Picture,

@@ -1,4 +1,4 @@
-//! Where a run's scheduler listens, and how others find it.
+//! The address at which a run's scheduler listens, and the file by which others find it.
 
 use crate::cli::scale::{ADDRESS, SOCKET};
 use loongforge_core::config::Address;
@@ -20,8 +20,8 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// In the run's folder, where its scheduler listens, for who looks for the run: a link to its socket, or a file with its
-/// address. Gone with the run.
+/// A file in the run's folder that says where its scheduler listens, for processes that look for the run: a link to its socket, or a file
+/// with its address. It is removed with the run.
 pub struct AddressFile(PathBuf);
 
 impl AddressFile {

@@ -197,11 +197,11 @@ impl SchedulerProcess<'_> {
     }
 }
 
-/// Where an attempt at the run begins.
+/// The point where an attempt at the run begins.
 struct Beginning {
     /// The first step and position in the data stream of which nothing is reported yet.
     reported: (StepId, SampleId),
-    /// In the place of a scheduler that has died: the first step that nobody was told of.
+    /// The first step that nobody was told of, where this process takes the place of a scheduler that has died.
     take_over_at: Option<StepId>,
     /// The run in the same folder before this one, which goes with the first step.
     former: Option<FormerRun>,

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// Ending of the large files.
 const TENSORS: &str = ".safetensors";
 
-/// How a checkpoint is looked at before a run goes on from it.
+/// The checks of a checkpoint before a run goes on from it.
 pub struct Expect<'a> {
     /// The run's composed config.
     pub composed: &'a Value,
@@ -353,7 +353,7 @@ mod tests {
         assert!(!is_fetched(&gone, &stored, 6).unwrap());
     }
 
-    /// Here the run had taken five steps; another machine resumed it after two, and has taken four.
+    /// The run had taken five steps here; another machine resumed it after two, and has taken four.
     #[test]
     fn a_run_that_was_resumed_on_another_machine_is_not_resumed_from_what_that_one_left_aside() {
         const YAML: &str = include_str!("../../../configs/sft_text.yaml");

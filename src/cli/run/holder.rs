@@ -1,4 +1,4 @@
-//! Who holds a run's folder: a process, told from every other one, also from a later one with the same number.
+//! The holder of a run's folder: a process, told from every other one, also from a later one with the same number.
 
 use loongforge_core::clock::since_epoch;
 use loongforge_core::observe::Utc;
@@ -22,7 +22,7 @@ pub struct Holder {
     pub token: String,
 }
 
-/// What is known of a holder.
+/// The state of a holder, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// It is this run itself: a scheduler before this one has taken the lock for the process that keeps both.

@@ -20,14 +20,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The lock's file in a folder.
 pub const LOCK: &str = "run.lock";
-/// How often a holder touches its files.
+/// The time between two touches of a holder's files.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A holder on another machine that has not touched its file for so long is dead.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How often a file of another machine is looked at.
+/// The time between two looks at a file of another machine.
 const GLANCE: Duration = Duration::from_millis(250);
 
-/// Why a folder cannot be had.
+/// The reasons why a folder cannot be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error("{} is in use by another run: {holder} ({path}); wait for it or stop it, or set run.name", folder(path).display())]

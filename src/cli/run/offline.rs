@@ -19,7 +19,7 @@ pub fn has_packs(composition: &Composition) -> anyhow::Result<bool> {
     Ok(!config.packs_first() || WantedPacks::new(config, composition.folder())?.find()?.is_some())
 }
 
-/// Whose packs a run takes.
+/// The process that makes the packs of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PacksOf {
     /// The packs that this process finds or makes.

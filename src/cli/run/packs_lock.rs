@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const KEY: &str = "run.dir";
 const BEGIN: &str = "packs.lock";
-/// How long the others may take to begin, at most, and how often they are looked at.
+/// The time that other processes may take to begin, at most, and the time between two looks at them.
 const PATIENCE: Duration = Duration::from_secs(120);
 const GLANCE: Duration = Duration::from_millis(20);
 

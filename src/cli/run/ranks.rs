@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// How often the ranks are looked after.
+/// The time between two looks at the ranks.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Starts this command once for each of `count` ranks and waits for them. They are a gang: where one fails, the others

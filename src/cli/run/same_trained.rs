@@ -13,7 +13,7 @@ use std::path::Path;
 /// Ending of what a parameter itself is in such a file, where the checkpoint has its values nowhere else.
 const VALUE: &str = "value";
 
-/// What a checkpoint has of a parameter that was trained.
+/// The parts of a trained parameter that a checkpoint has.
 #[derive(Debug, Default, PartialEq)]
 struct Then {
     shape: Vec<i64>,
