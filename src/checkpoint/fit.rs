@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::path::Path;
 use tch::Kind;
 
-/// Why weights and model do not go together.
+/// The reasons why weights and model do not go together.
 pub type FitError = WeightsError;
 
 /// Opens the weights in `folder` and compares all of them with the parameters of both pools; parts that checkpoints carry

@@ -3,9 +3,9 @@
 use loongforge_core::data::{Component, has_dtype};
 use serde_json::{Value, json};
 
-/// Without packing, and with `dtype` (`"bfloat16"`, `"float32"`) wherever the original names a type; transformers 4 calls
-/// it `torch_dtype`. `None` leaves types as they are. The sections of parts whose tensors are carried unchanged
-/// keep their types: `carried` has the beginnings of their tensors' names.
+/// Returns the config without packing, and with `dtype` (`"bfloat16"`, `"float32"`) wherever the original names a type; transformers 4
+/// calls it `torch_dtype`. `None` leaves types as they are. The sections of parts whose tensors are carried unchanged keep their types:
+/// `carried` has the beginnings of their tensors' names.
 pub fn saved_config(config: &Value, dtype: Option<&str>, carried: &[&str]) -> Value {
     let mut saved = config.clone();
     let Some(map) = saved.as_object_mut() else { return saved };

@@ -65,9 +65,9 @@ impl Architecture {
 /// Says where a tensor of a checkpoint goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Goes {
-    /// To the tensor of this name.
+    /// The tensor becomes the tensor of this name.
     To(String),
-    /// To the stack of this name, as this expert's.
+    /// The tensor becomes the part of this expert in the stack of this name.
     Expert(String, usize),
     /// It is made anew from the metadata.
     Nowhere,
@@ -113,7 +113,7 @@ const EXPERTS: [(&str, &str); 6] = [
     ("w2", "ffn_down_exps"),
 ];
 
-/// Where the tensor of this name goes; `None`: llama.cpp has no such tensor.
+/// Returns where the tensor of this name goes; `None`: llama.cpp has no such tensor.
 pub fn destination(architecture: Architecture, name: &str) -> Option<Goes> {
     let find = |table: &[(&str, &'static str)], name: &str| {
         table.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours)

@@ -1,4 +1,4 @@
-//! Which tensors a GGUF file has, of what type, and what each is made of.
+//! The tensors of a GGUF file, their types, and the tensors that each is made of.
 
 use super::container::{Description, Q8_0_VALUES, TensorType};
 use super::names::{Architecture, Goes, destination, order};
@@ -9,7 +9,7 @@ use tch::Tensor;
 
 /// Names that one error lists.
 const MAX_NAMES: usize = 4;
-/// What divides the frequencies of rotary embeddings.
+/// The name of the divisors of the frequencies of rotary embeddings.
 const FREQUENCIES: &str = "rope_freqs.weight";
 
 /// A tensor of the file.
