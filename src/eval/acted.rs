@@ -1,4 +1,4 @@
-//! After a run of a robot policy: its actions on held-out episodes beside the recorded ones, and beside those that need no policy.
+//! The actions of a robot policy after its run, on held-out episodes, beside the recorded ones, and beside those that need no policy.
 
 use crate::policy::open_loop::open_loop;
 use crate::policy::trained::Trained;

@@ -2,13 +2,13 @@
 
 use loongforge_core::data::policy::Compared;
 
-/// What acts: the policy, and baselines.
+/// The sources of actions: the policy, and baselines.
 const WAYS: [&str; 3] = ["the policy", "the last action again", "the current state"];
 
 /// Sums over the numbers of actions that were recorded within an episode.
 #[derive(Default)]
 pub struct ActionErrors {
-    /// By way; the last one only where states have as many numbers as actions.
+    /// The sums of each source of actions; the last one only where states have as many numbers as actions.
     sums: [f64; WAYS.len()],
     counts: [u64; WAYS.len()],
 }

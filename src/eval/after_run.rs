@@ -1,5 +1,5 @@
-//! After a run: held-out samples of its last checkpoint, their questions answered greedily, a few of them in the terminal, and
-//! pictures of the results. What was evaluated while the run went on is not evaluated again.
+//! The report after a run: held-out samples of its last checkpoint, their questions answered greedily, a few of them in the terminal, and
+//! pictures of the results. A set that was evaluated while the run went on is not evaluated again.
 
 use crate::eval::acted::act;
 use crate::eval::answers::Asking;

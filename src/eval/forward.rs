@@ -28,15 +28,15 @@ pub struct ForwardModel {
     /// Each with its parameters, and the tokens that its features replace.
     towers: Vec<LoadedTower>,
     language: Language,
-    /// Of the first stage.
+    /// The parameters of the first stage.
     params: Rc<ParamStore>,
-    /// Where the decoder is this rank's part alone: the way to the others.
+    /// The connection to the other ranks, where the decoder is this rank's part alone.
     ranks: Option<Ranks>,
     /// The devices of all stages or ranks.
     devices: Vec<Device>,
 }
 
-/// What reads prompts and writes answers.
+/// The model that reads prompts and writes answers.
 enum Language {
     /// Its stages in order; one where it is whole.
     Decoder(Vec<Decoder>),
@@ -267,7 +267,7 @@ impl ForwardModel {
         self.towers.iter().map(|tower| tower.input.rows(input_ids)).collect()
     }
 
-    /// By tower, its outputs for all items of the samples; none without such.
+    /// Returns the outputs `[features, D]` of each tower for all items of the samples, one for each level; none without such items.
     fn features(&self, samples: &[&Sample]) -> Vec<Vec<Tensor>> {
         self.towers.iter().map(|tower| tower.features(samples)).collect()
     }
@@ -279,7 +279,7 @@ fn computes(device: Device) -> bool {
     Tensor::f_zeros([1], (Kind::Float, device)).and_then(|zero| zero.f_double_value(&[0])).is_ok()
 }
 
-/// So many stages of a decoder, with as many layers as any other, or one more in the first ones.
+/// Divides a decoder into `num` stages, with as many layers as any other, or one more in the first ones.
 fn stages_of(config: &DecoderConfig, num: usize) -> Result<Vec<Stage>, StageError> {
     let layers = config.num_layers();
     let ranges = Pipeline { ranks: num, virtual_stages: 1 }.layers(layers);

@@ -65,7 +65,7 @@ struct Judged<'a> {
     clip: &'a Made,
     /// The true clips of all prompts with its first frame.
     futures: Vec<&'a [RgbImage]>,
-    /// What was made of the next of these prompts.
+    /// The clip that was made of the next of these prompts.
     of_another: &'a Made,
 }
 

@@ -26,7 +26,7 @@ type Loaded = (Box<dyn FoundationModel>, Rc<ParamStore>);
 /// Towers, transformers and decoder with their weights; adapters are added to them.
 pub struct Painter {
     folder: ModelFolder,
-    /// In the order of the transformer's inputs.
+    /// The towers, in the order of the transformer's inputs.
     towers: Vec<LoadedTower>,
     transformer: Loaded,
     /// The one of low noise, where the model has one, and the level below which it predicts.

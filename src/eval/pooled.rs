@@ -135,7 +135,7 @@ fn distinct(texts: &[String]) -> Vec<String> {
     texts
 }
 
-/// By tower the mean of each channel over all items of a sample, then each deviation.
+/// Returns for each tower the mean of each channel over all items of a sample, then each deviation.
 fn statistics(sample: &Sample) -> BTreeMap<Tower, Vec<f32>> {
     let mut sums: BTreeMap<Tower, (f64, Vec<[f64; 2]>)> = BTreeMap::new();
     for item in &sample.media {

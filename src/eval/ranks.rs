@@ -15,7 +15,7 @@ use std::time::Duration;
 use tch::{Device, Kind};
 use tempfile::TempDir;
 
-/// How long a rank waits for another one within an answer.
+/// The time that a rank waits for another one within an answer.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A rank's decoder on its parameters.
@@ -24,7 +24,7 @@ pub struct DecoderPart {
     pub params: Rc<ParamStore>,
 }
 
-/// What all ranks are asked.
+/// The prompts that all ranks are asked.
 struct Job {
     prompts: Vec<Prompt>,
     decodings: Vec<Decoding>,
@@ -36,11 +36,11 @@ pub struct Ranks {
     others: Vec<Sender<Job>>,
     /// Ranks are in step between two answers. One that failed within an answer leaves them out of step.
     in_step: Cell<bool>,
-    /// Where they meet.
+    /// The folder in which ranks meet.
     _meeting: TempDir,
 }
 
-/// What a rank's thread begins with.
+/// The values that a rank's thread begins with.
 #[derive(Clone)]
 struct Start {
     whole: DecoderConfig,

@@ -1,4 +1,4 @@
-//! What a model that reads pictures says of those that another has made, beside its controls.
+//! The answers of a model that reads pictures about those that another model has made, beside its controls.
 
 use crate::eval::aligned::aligned;
 use crate::eval::generator::Reader;
@@ -26,8 +26,8 @@ pub struct Readings<'a> {
 }
 
 impl Readings<'_> {
-    /// What the reader says of each picture that was made, and a table of how often it is what was asked for; in the same table
-    /// the true pictures, and the same readings by the answers of other prompts. `what` the pictures are.
+    /// Returns what the reader says of each picture that was made, and a table of how often it is what was asked for; in the same table
+    /// are the true pictures, and the same readings by the answers of other prompts. `what` names the pictures.
     ///
     /// # Errors
     /// The reader takes no such pictures.
@@ -70,7 +70,7 @@ impl Readings<'_> {
     }
 }
 
-/// How many readings are what was expected, and how many of their characters.
+/// The number of readings that are as expected, and the share of their characters.
 #[derive(Debug, PartialEq)]
 struct Share {
     count: usize,

@@ -30,7 +30,7 @@ pub struct EvalReport {
     judged: Option<Judged>,
     /// Answers that are shown.
     show: usize,
-    /// By set.
+    /// The scoring of each set, by its name.
     scoring: BTreeMap<String, Scoring>,
 }
 
@@ -165,13 +165,13 @@ impl EvalReport {
     }
 }
 
-/// What a run judges of held-out answers, if it learns which ones are preferred.
+/// Returns what a run judges of held-out answers, if it learns which ones are preferred.
 fn judged(config: &RunConfig) -> Option<Judged> {
     let preference = config.train.preference.as_ref()?;
     Some(if preference.loss == PreferenceLoss::Kto { Judged::Answers } else { Judged::Pairs })
 }
 
-/// What is learned of the set are values of actions, and no tokens.
+/// Returns whether values of actions are learned from the set, and no tokens.
 fn has_values(set: &HeldOutSet) -> bool {
     set.dataset.maker().as_policy().is_some_and(|policy| policy.writes().is_none())
 }
