@@ -15,7 +15,7 @@ const NUM_STRIPS: usize = 8;
 const STRIP_FRAMES: usize = 12;
 const GAP: u32 = 1;
 
-/// What was counted of a policy.
+/// The counts of a policy's episodes.
 pub struct Judged {
     pub plain: Tally,
     pub other_color: Tally,

@@ -9,7 +9,7 @@ use loongforge_core::robot::pads::{Expert, Random};
 use loongforge_core::robot::{Policy, Replay};
 use std::path::PathBuf;
 
-/// Which policy acts.
+/// The policy that acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Choice {
     /// The trained one of the checkpoint
@@ -50,7 +50,7 @@ pub struct Wanted {
     pub device: Option<Device>,
 }
 
-/// What a policy is opened for.
+/// The purpose for which a policy is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// One observation, of which the whole chunk is printed.

@@ -16,7 +16,7 @@ struct Errors {
     squared: Vec<f64>,
 }
 
-/// What is compared: the policy, and what needs none.
+/// The sources of actions that are compared: the policy, and baselines.
 const WAYS: [&str; 4] = ["the policy", "the last action again", "the mean action", "the current state"];
 
 /// Errors of a policy and of its baselines on recorded episodes, `WAYS` in order.
@@ -24,7 +24,7 @@ pub struct OpenLoop {
     names: Vec<String>,
     ways: Vec<(&'static str, Errors)>,
     num_actions: usize,
-    /// Of the first episode: recorded and predicted actions, a row a frame.
+    /// Recorded and predicted actions of the first episode, a row a frame.
     trace: [Vec<Vec<f32>>; 2],
 }
 

@@ -2,7 +2,7 @@
 
 use loongforge_core::robot::wilson;
 
-/// How often something was reached.
+/// The number of episodes in which something was reached.
 pub struct Row {
     pub what: String,
     pub successes: usize,

@@ -77,12 +77,12 @@ impl Trained {
     }
 }
 
-/// What is wrong with an observation, which is no sample of a file.
+/// Returns what is wrong with an observation, which is no sample of a file.
 fn reason(error: DataError) -> String {
     if let DataError::Line(reason) = error { reason } else { error.to_string() }
 }
 
-/// What the robot that the maker has chosen is told of the policy.
+/// Returns what the maker's robot is told of the policy.
 fn spec_of(
     maker: &PolicyMaker,
     model: &PolicyModel,
