@@ -19,7 +19,7 @@ const BUDGET_STEPS: usize = 3;
 /// Samples that are read for that, at most.
 const MAX_OF_BUDGET: usize = 256;
 
-/// Why a data set is of no use to a run.
+/// The reasons why a data set is of no use to a run.
 #[derive(Debug, thiserror::Error)]
 pub enum DataProblem {
     #[error("data.train: none of the {seen} samples of {name} that were looked at can be used; the first: {first}")]

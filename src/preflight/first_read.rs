@@ -10,7 +10,7 @@ use loongforge_core::schedule::{MIN_SEEN, Skipped};
 /// Positions of the run's order that are read, at most: a fraction is judged from [`MIN_SEEN`] on.
 const MOST: u64 = 2 * MIN_SEEN;
 
-/// How many samples a run would read before it ends, and why it would.
+/// The number of samples that a run would read before it ends, and why it would.
 #[derive(Debug, thiserror::Error)]
 #[error("data.train: the run would end after the first {read} samples that it reads: {why}")]
 pub struct FirstRead {
@@ -18,7 +18,7 @@ pub struct FirstRead {
     pub why: String,
 }
 
-/// Why the reading ends: the run would, or it has what it needs.
+/// The reason why the reading ends: the run would, or it has what it needs.
 enum End {
     Refused(FirstRead),
     Enough,

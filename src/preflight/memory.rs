@@ -12,7 +12,7 @@ use std::path::Path;
 /// Parameters of a pool above which sizes are a mistake, whatever the machines: the largest models have 2^41.
 const MAX_PARAMETERS: u64 = 1 << 48;
 
-/// Why the weights of a run fit nowhere.
+/// The reasons why the weights of a run fit nowhere.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryProblem {
     #[error("the model has {parameters} parameters: check the sizes in its config")]

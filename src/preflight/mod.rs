@@ -58,7 +58,7 @@ pub struct Passed {
     pub num_samples: u64,
 }
 
-/// Why a run cannot begin.
+/// The reasons why a run cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
     #[error(transparent)]

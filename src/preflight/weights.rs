@@ -7,7 +7,7 @@ use loongforge_core::message::Tower;
 use loongforge_torch::engine::check_weights;
 use loongforge_torch::model::ModelConfig;
 
-/// Why a run cannot begin with the weights that its config names.
+/// The reasons why a run cannot begin with the weights that its config names.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsProblem {
     #[error("{0}; for random weights set model.weights=random")]
