@@ -18,7 +18,7 @@ struct Request {
     answer: Sender<Outcome>,
 }
 
-/// Where connections bring their observations.
+/// The queue to which connections bring their observations.
 #[derive(Clone)]
 pub struct Actor(Sender<Request>);
 

@@ -13,9 +13,9 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-/// How long a client may take to take an answer, and what is behind a refused message is read.
+/// The time that a client may take to read an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a client may go on sending what was refused.
+/// The time for which a client may go on sending after its message was refused.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Talks with a client until one of both ends it; returns why, where that was an error.

@@ -1,4 +1,4 @@
-//! What a request of HTTP is answered: a page of the protocol, a WebSocket, or why not.
+//! The answers to requests over HTTP: a page of the protocol, a WebSocket, or a refusal.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -11,7 +11,7 @@ use loongforge_actors::watch::is_same;
 use loongforge_core::robot::wire::Protocol;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-/// What is answered to a request.
+/// The answer to a request.
 pub enum Answer {
     Page(Response<Full<Bytes>>),
     /// The response with which a WebSocket begins.

@@ -19,10 +19,11 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// How long a client may take to ask for a page or a WebSocket.
+/// The time that a client may take to ask for a page or a WebSocket.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a client may say nothing before its machine is asked whether it is there, how often it is asked again, and how many times
-/// in vain: one that has lost its power says nothing more, and would keep its place.
+/// The time for which a client may say nothing before its machine is asked whether it is there, the time between two questions, and the
+/// number of questions without an answer that end a connection: a machine that has lost its power says nothing more, and would keep its
+/// place.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 const ASKED_EVERY: Duration = Duration::from_secs(10);
 const NUM_ASKED: u32 = 6;
@@ -50,12 +51,12 @@ pub enum ServeError {
     Ended,
 }
 
-/// Where a server listens, and who may come in.
+/// The address at which a server listens, and its conditions for clients.
 pub struct Door {
     pub host: String,
     /// 0: any that is free.
     pub port: u16,
-    /// What clients say (`Authorization: Api-Key …` to a policy, `Bearer …` to a language model); `None`: nothing.
+    /// The key that clients must send (`Authorization: Api-Key …` to a policy, `Bearer …` to a language model); `None`: they need none.
     pub key: Option<String>,
     /// Addresses beyond this machine may be listened at, in plain text.
     pub is_open: bool,

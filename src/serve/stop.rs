@@ -1,4 +1,4 @@
-//! When a server ends.
+//! The signals at which a server ends.
 
 use loongforge_actors::StopSignals;
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 /// Tells what a request hears of its answer.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// There is none, or no more.
+    /// There is no answer, or no more of it.
     Refused(ApiError),
     /// The model reads the prompt, of so many tokens.
     Begun {

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// What bounds the requests of a server.
+/// The bounds of the requests of a server.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// New tokens of an answer.
@@ -34,13 +34,13 @@ struct Job {
     events: Sender<Event>,
 }
 
-/// Where requests are brought.
+/// The queue to which requests are brought.
 #[derive(Clone)]
 pub struct Engine {
     jobs: Sender<Job>,
     /// The model's end of the queue, from which those are taken whose clients have gone.
     waiting: Receiver<Job>,
-    /// Nothing comes out of it: it is closed when the model's thread ends.
+    /// A channel that carries nothing: it is closed when the model's thread ends.
     ended: Receiver<()>,
 }
 

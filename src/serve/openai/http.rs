@@ -1,4 +1,4 @@
-//! What a request of HTTP is answered.
+//! The answers to requests over HTTP.
 
 use super::batch::Event;
 use super::engine::{Engine, Limits};
@@ -22,20 +22,20 @@ use tokio::time::timeout;
 
 /// Bytes of a request's body.
 pub const MAX_BODY: usize = 64 << 20;
-/// How long a client may take to send a body.
+/// The time that a client may take to send a body.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time that a stream waits for its turn before it begins: proxies end a request without a response after 60 s, for example.
 const TURN: Duration = Duration::from_secs(45);
 
-/// What all requests have in common.
+/// The values that all requests have in common.
 pub struct Shared {
     pub engine: Engine,
     pub limits: Limits,
-    /// What the model is called.
+    /// The model's name.
     pub name: String,
-    /// What clients must have, if anything.
+    /// The key that clients must send, if any.
     pub key: Option<String>,
-    /// When the server began, in seconds since 1970.
+    /// The time at which the server began, in seconds since 1970.
     pub since: u64,
 }
 
@@ -127,7 +127,7 @@ where
     Ok(response)
 }
 
-/// Who may ask.
+/// Refuses a request that comes from a web page, or without the key.
 fn admit<B>(request: &Request<B>, shared: &Shared) -> Result<(), ApiError> {
     // Browsers say where a page comes from: no web page may use the model of who looks at it.
     if request.headers().contains_key(ORIGIN) {
@@ -169,7 +169,7 @@ where
     }
 }
 
-/// What comes next of an answer that has not ended.
+/// Returns the next event of an answer that has not ended.
 async fn next(answer: &Receiver<Event>) -> Result<Event, ApiError> {
     match answer.recv_async().await {
         Ok(Event::Refused(error)) => Err(error),

@@ -18,9 +18,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How long a client may take to send a request's head.
+/// The time that a client may take to send a request's head.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long what is answered may take to be sent after the model's thread has ended.
+/// The time that answers may take to be sent after the model's thread has ended.
 const DRAIN: Duration = Duration::from_secs(1);
 /// Bytes of a request's head at most, and header lines in it.
 const MAX_HEAD: usize = 16 << 10;
