@@ -1,9 +1,9 @@
-//! How many tokens a model reads and writes at once.
+//! The number of tokens that a model reads and writes at once.
 
 use loongforge_core::data::ModelCard;
 use serde_json::Value as Json;
 
-/// How many tokens a prompt and its answer may have, by a model's `config.json`.
+/// The number of tokens that a prompt and its answer may have, by a model's `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Positions {
     /// Tokens of both together, or of each.
@@ -60,8 +60,8 @@ pub enum NoRoom {
     Apart { num_tokens: usize, max_new_tokens: usize, most: usize },
 }
 
-/// How many new tokens an answer may have: those that are `wanted`, else `usual` ones or what the model's length leaves. A model that
-/// names no length has room for all.
+/// Returns how many new tokens an answer may have: those that are `wanted`, else `usual` ones or what the model's length leaves. A model
+/// that names no length has room for all.
 ///
 /// # Errors
 /// The prompt of `num_tokens` leaves no room for those that are wanted, or for any.

@@ -18,7 +18,7 @@ pub struct Wanted {
     pub frequency_penalty: f64,
     /// The first of these ends the answer and is left out, as is a token that ends a turn.
     pub stops: Vec<String>,
-    /// Also tell how likely each token was, with so many of the most likely ones; `None`: that is not told.
+    /// The number of most likely tokens whose likelihoods are told with each token's; `None`: none are told.
     pub top_logprobs: Option<usize>,
     /// The answer goes on with the prompt's own text, and does not begin a turn.
     pub goes_on: bool,
@@ -31,7 +31,7 @@ pub enum Piece {
     Likely(Likely),
     /// Text that follows what was told before, of whole characters; empty where a token has told none.
     Text(String),
-    /// Nothing follows. `num_tokens` were made, without the token that ended it.
+    /// The end of the answer. `num_tokens` were made, without the token that ended it.
     End { finish: Finish, num_tokens: usize },
 }
 
