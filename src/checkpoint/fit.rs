@@ -17,8 +17,8 @@ pub type FitError = WeightsError;
 /// are left out of it. Nothing is allocated.
 ///
 /// # Errors
-/// A file is torn, or a tensor is missing, misshaped, of a wrong type or not the model's: all of them in one table; or as
-/// [`expect_tied_head`].
+/// A file is torn, or a tensor is missing, misshaped, of a wrong type or not the model's, and all such tensors are in one table; or it
+/// fails as [`expect_tied_head`] does.
 pub fn expect_fit(folder: &Path, model: &ModelConfig, options: &LoadOptions) -> Result<(), FitError> {
     let checkpoint = Checkpoint::open(folder)?;
     let carried = model.carried.prefixes.iter().map(|prefix| format!("{prefix}*"));

@@ -123,7 +123,7 @@ impl Stage<'_> {
     /// Checks the stage. Where the one before it has no checkpoint yet, or all begin anew, that is with the model of the first one.
     ///
     /// # Errors
-    /// A [`UsageError`]; mistakes in the file are printed.
+    /// Fails with a [`UsageError`]; mistakes in the file are printed.
     pub fn check(&self, Against { before, is_anew, has_device }: Against<'_>) -> anyhow::Result<Checked> {
         let has_begun = match before {
             Some(before) => {
@@ -165,7 +165,7 @@ impl Stage<'_> {
     /// Reads the stage's config.
     ///
     /// # Errors
-    /// A [`UsageError`]; mistakes in the file are printed.
+    /// Fails with a [`UsageError`]; mistakes in the file are printed.
     pub fn load(&self, start: StageStart) -> anyhow::Result<Loaded> {
         let words: Vec<String> = self.overrides.iter().chain([&self.word]).cloned().collect();
         config::load_stage(self.file, &words, super::environment(), start).map_err(|report| {

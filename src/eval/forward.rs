@@ -63,7 +63,7 @@ impl ForwardModel {
     /// the first device has the towers too.
     ///
     /// # Errors
-    /// As there; the decoder has fewer layers than that, or cannot be cut there.
+    /// Fails as [`ForwardModel::load`] does, and where the decoder has fewer layers than there are stages, or cannot be cut there.
     pub fn load_staged(folders: &ModelFolders, kind: Option<Kind>, devices: &[Device]) -> Result<Self> {
         let ModelFolders { weights, adapters, config } = folders;
         let folder = ModelFolder::open_plain(config)?;
@@ -129,7 +129,7 @@ impl ForwardModel {
     /// this process. This thread is the first of them, and has the towers.
     ///
     /// # Errors
-    /// As there; the decoder cannot be split so, there are adapters, or a rank does not come.
+    /// Fails as [`ForwardModel::load`] does, and where the decoder cannot be split so, there are adapters, or a rank does not come.
     pub fn load_among(folders: &ModelFolders, kind: Kind, devices: &[Device]) -> Result<Self> {
         let ModelFolders { weights, adapters, config } = folders;
         if adapters.is_some() {

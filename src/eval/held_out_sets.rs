@@ -60,7 +60,7 @@ pub fn during<'a>(config: &'a RunConfig, folder: &ModelFolder) -> Option<&'a Eva
 /// The sets that are evaluated while the run goes on, and behind them the prompts of samples.
 ///
 /// # Errors
-/// See [`open`].
+/// Fails as [`open`] does.
 pub fn open_during(
     config: &RunConfig,
     folder: &ModelFolder,

@@ -122,7 +122,7 @@ impl ModelFolder {
     /// Works like [`ModelFolder::open`], settles what `config.model` does not say, and learns what `config.train.preference` says.
     ///
     /// # Errors
-    /// See [`ModelFolder::open`] and [`ModelFolder::with_preference`].
+    /// Fails as [`ModelFolder::open`] and [`ModelFolder::with_preference`] do.
     pub fn open_settled(config: &mut RunConfig) -> Result<Self, FolderError> {
         let model = &mut config.model;
         let folder = Self::open(model)?;
@@ -153,7 +153,7 @@ impl ModelFolder {
     /// Reads a checkpoint or any other model folder as it is.
     ///
     /// # Errors
-    /// See [`ModelFolder::open`].
+    /// Fails as [`ModelFolder::open`] does.
     pub fn open_plain(path: &Path) -> Result<Self, FolderError> {
         let json = read(path, &|_| false)?;
         let is_saved = is_saved(path, &json);
@@ -203,7 +203,7 @@ impl ModelFolder {
     /// Returns what makes samples for this model, whatever it learns; files are decoded by `decoder`.
     ///
     /// # Errors
-    /// See [`open_maker`].
+    /// Fails as [`open_maker`] does.
     pub fn maker(
         &self,
         options: &ProcessorOptions,

@@ -58,7 +58,7 @@ pub fn resolve_model(load: &str) -> Result<PathBuf, HubError> {
 /// Works like [`resolve_model`], without fetching weights: for what only reads the config or the tokenizer.
 ///
 /// # Errors
-/// Works like [`resolve_model`].
+/// Fails as [`resolve_model`] does.
 pub fn resolve_config(load: &str) -> Result<PathBuf, HubError> {
     resolve(load, Extent::WithoutWeights)
 }

@@ -26,7 +26,7 @@ pub enum Extent {
 /// the manifest's.
 ///
 /// # Errors
-/// There is none, a file is damaged, or the store cannot be reached.
+/// There is no model, a file is damaged, or the store cannot be reached.
 pub fn fetch_model(url: &str, extent: Extent, is_wanted: impl Fn(&str) -> bool) -> Result<PathBuf, StoredError> {
     store::check_store_url(url).map_err(|reason| StoreError::new(url, reason))?;
     let mut url = url.trim_end_matches('/').to_owned();

@@ -102,7 +102,7 @@ pub fn open_loop(
 /// Sees to it that pairs of [`open_loop`] name cameras of the set and of the policy, each once.
 ///
 /// # Errors
-/// The reason, with the pair.
+/// The cameras do not fit; the error names the pair.
 pub fn expect_cameras(spec: &PolicySpec, set: &Set, cameras: &[(String, String)]) -> Result<(), String> {
     let known: Vec<&str> = set.info().cameras().map(|feature| feature.key.as_str()).collect();
     for (at, (key, name)) in cameras.iter().enumerate() {

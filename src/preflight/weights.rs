@@ -28,7 +28,7 @@ impl From<FitError> for WeightsProblem {
 /// Checks that the weights that a fresh run begins with are those of its model, before anything is built.
 ///
 /// # Errors
-/// All that does not fit, in one table, or the file that is torn.
+/// A file is torn, or tensors do not fit, all of which are in one table.
 pub fn expect_weights(config: &RunConfig, folder: &ModelFolder) -> Result<(), WeightsProblem> {
     let model = &config.model;
     let has_parts = model.parts().iter().any(|(_, part)| part.load.is_some());

@@ -93,7 +93,7 @@ impl Composition {
     /// The run of this config with built-in models.
     ///
     /// # Errors
-    /// The model folder is missing or of a model that is not built in; or as [`Composition::settled`].
+    /// The model folder is missing or of a model that is not built in; or it fails as [`Composition::settled`] does.
     pub fn new(config: RunConfig) -> Result<Self, ComposeError> {
         Self::unsettled(config)?.settled()
     }
@@ -167,7 +167,7 @@ impl Composition {
     /// what the user should know, a line each.
     ///
     /// # Errors
-    /// The first reason for which the run could not go; or as [`Composition::settled`].
+    /// The run could not go, for the reason that is found first; or it fails as [`Composition::settled`] does.
     pub fn preflight(self, asked: Asked) -> Result<(Self, Vec<String>), ComposeError> {
         let (composition, lines) = self.asked(asked)?;
         match composition.config.packs_first() {
@@ -202,7 +202,7 @@ impl Composition {
     /// The run of a config's text.
     ///
     /// # Errors
-    /// Every mistake in the config; otherwise as [`Composition::new`].
+    /// The config has mistakes, all of which are named; or it fails as [`Composition::new`] does.
     pub fn from_yaml(text: &str) -> Result<Self, ComposeError> {
         let loaded = load_text(text).map_err(ComposeError::Config)?;
         Self::new(loaded.config)
@@ -264,7 +264,7 @@ impl Composition {
     /// Sees to it that the weights that a fresh run begins with are those of its model, before anything is built.
     ///
     /// # Errors
-    /// All that does not fit, in one table, or the file that is torn.
+    /// A file is torn, or tensors do not fit, all of which are in one table.
     pub fn expect_weights(&self) -> Result<(), WeightsProblem> {
         match &self.resume {
             None => expect_weights(&self.config, &self.folder),
@@ -365,7 +365,7 @@ impl Composition {
     /// Runs all actors in this process until the end.
     ///
     /// # Errors
-    /// The first cause that ended the run.
+    /// The run ended early; the error is the first cause.
     pub fn run(self, observer: Box<dyn Observer>) -> Result<Outcome, RunError> {
         let (recipe, spec) = self.into_parts();
         run_in_process(spec, move |assignment| engines::engine(recipe.clone(), assignment), observer)
@@ -375,7 +375,7 @@ impl Composition {
     /// says, and skipped samples named on the error stream.
     ///
     /// # Errors
-    /// As [`Composition::run`].
+    /// Fails as [`Composition::run`] does.
     pub fn run_with(self, each_step: impl FnMut(&StepSummary) + 'static) -> Result<Outcome, RunError> {
         let composed = serde_json::to_value(&self.config).expect("a config is JSON");
         let publication = publication(&self.config, composed, &self.folder).map_err(|error| RunError::Start {

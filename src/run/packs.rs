@@ -137,7 +137,7 @@ impl<'a> WantedPacks<'a> {
     /// Works like [`WantedPacks::find`], whether the shards are still there or not.
     ///
     /// # Errors
-    /// See [`WantedPacks::find`].
+    /// Fails as [`WantedPacks::find`] does.
     pub fn counted(&self) -> Result<Option<Packs>, PacksError> {
         Ok(read(&self.ledger())?.filter(|ledger| self.is_mine(Some(ledger))).and_then(|ledger| ledger.packs))
     }
@@ -145,7 +145,7 @@ impl<'a> WantedPacks<'a> {
     /// Returns the packs that are there.
     ///
     /// # Errors
-    /// There are none of this config; or too many samples are bad or too long for it.
+    /// There are no packs of this config; or too many samples are bad or too long for it.
     pub fn expect(&self) -> Result<Packs, PacksError> {
         let packs = self.find()?.ok_or_else(|| PacksError::Missing { dir: self.dir.clone() })?;
         packs.judge(self.config, &self.dir)?;
@@ -233,7 +233,7 @@ impl<'a> WantedPacks<'a> {
     /// Notes that they are whole; `bad`: samples that turned out to be bad as packs were written.
     ///
     /// # Errors
-    /// A shard cannot be read, or the ledger not be written; or as [`WantedPacks::expect`].
+    /// A shard cannot be read, or the ledger not be written; or it fails as [`WantedPacks::expect`] does.
     pub fn finish(&self, num_samples: u64, stats: PackStats, bad: u64) -> Result<Packs, PacksError> {
         let stats = PackStats { bad: stats.bad + bad, ..stats };
         let failed = |source| DataError::Read { path: self.dir.clone(), source };

@@ -46,7 +46,7 @@ impl Interrupt {
     /// Runs `answer`, which asks now and then whether it is to stop; returns whether it was.
     ///
     /// # Errors
-    /// Those of `answer`.
+    /// Fails as `answer` does.
     pub fn during(&self, answer: impl FnOnce(&dyn Fn() -> bool) -> Result<()>) -> Result<bool> {
         self.0.store(ANSWERING, Ordering::Relaxed);
         let answered = answer(&|| self.0.load(Ordering::Relaxed) == STOPPING);

@@ -17,7 +17,7 @@ impl Packing {
     /// Makes the packs of a share on `jobs` threads.
     ///
     /// # Errors
-    /// See [`PackJob::run`].
+    /// Fails as [`PackJob::run`] does.
     pub fn run(
         job: &PackJob,
         dataset: &Dataset,

@@ -18,7 +18,7 @@ const MAX_NAMED: usize = 3;
 /// Returns the checkpoint that the run was resumed from by name where it has saved none since; `None`: it was not.
 ///
 /// # Errors
-/// That checkpoint is not there any more.
+/// The checkpoint is not there any more.
 pub fn beginning(config: &RunConfig, console: &Console) -> anyhow::Result<Option<PathBuf>> {
     let dir = &config.checkpoint.dir;
     let Some(left) = LeftAside::read(dir).with_context(|| dir.display().to_string())? else { return Ok(None) };

@@ -83,7 +83,7 @@ impl RunLock {
     /// Locks a file of another name in a run's folder, which is `key`, for this process.
     ///
     /// # Errors
-    /// See [`LockError`].
+    /// Fails as [`LockError`] says.
     pub(super) fn take_file(key: &str, path: PathBuf, console: &Console) -> Result<Self, LockError> {
         let io = |source| LockError::Io { path: path.clone(), source };
         fs::create_dir_all(folder(&path)).map_err(io)?;
@@ -121,7 +121,7 @@ impl Drop for RunLock {
 /// Refuses a folder in which somebody else holds this file, without taking it.
 ///
 /// # Errors
-/// See [`LockError`].
+/// Fails as [`LockError`] says.
 pub(super) fn expect_free(key: &str, path: &Path, console: &Console) -> Result<(), LockError> {
     let Some(found) = read(path)? else { return Ok(()) };
     let is_alive = match found.life(&Holder::of(std::process::id())) {

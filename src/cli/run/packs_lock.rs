@@ -48,7 +48,7 @@ impl<'a> ShareLock<'a> {
     /// Calls `begin` while no other share begins.
     ///
     /// # Errors
-    /// Another one does not come to an end of it; or those of `begin`.
+    /// Another process does not come to an end of it; or it fails as `begin` does.
     pub fn alone<T>(&self, begin: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let begun = Instant::now();
         let _lock = loop {
@@ -63,7 +63,7 @@ impl<'a> ShareLock<'a> {
     /// Refuses to go on where a share of other packs is being made.
     ///
     /// # Errors
-    /// One is.
+    /// A share of other packs is being made.
     pub fn expect_no_other(&self) -> anyhow::Result<()> {
         expect_no_shares(self.run, Some(&self.end), self.console)
     }
@@ -72,7 +72,7 @@ impl<'a> ShareLock<'a> {
 /// Refuses a folder in which shares of packs are being made, but for those whose locks end with `but`.
 ///
 /// # Errors
-/// One is.
+/// A share of packs is being made.
 pub fn expect_no_shares(run: &Path, but: Option<&str>, console: &Console) -> anyhow::Result<()> {
     let is_share = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -68,7 +68,7 @@ impl Client {
     }
 
     /// # Errors
-    /// As [`Client::post_json`].
+    /// Fails as [`Client::post_json`] does.
     pub fn post(&self, what: &str, url: &str, kind: &str, body: &[u8]) -> Result<Value, PushError> {
         let headers =
             [("content-type", kind), ("accept", kind)].map(|(name, value)| (name.to_owned(), value.to_owned()));

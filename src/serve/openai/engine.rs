@@ -96,7 +96,8 @@ impl Engine {
     /// Brings a request; its answer comes through what is returned, and stops when that is dropped.
     ///
     /// # Errors
-    /// 400: it asks for more answers than are made together. 429: too many requests wait. 503: the model's thread has ended.
+    /// The status is 400 where the request asks for more answers than are made together, 429 where too many requests wait, and 503 where
+    /// the model's thread has ended.
     pub fn ask(&self, asked: Asked, limits: &Limits) -> Result<Receiver<Event>, ApiError> {
         let (n, all, most) = (asked.n, asked.num_answers(), limits.batch);
         if all > most {

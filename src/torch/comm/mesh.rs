@@ -67,7 +67,7 @@ impl Mesh {
     /// Works like [`Mesh::join`], of tensors on `device`, which is this rank's own; see [`ProcessGroup::join`].
     ///
     /// # Errors
-    /// As [`Mesh::join`]; or there is no such device.
+    /// Fails as [`Mesh::join`] does, and where there is no such device.
     pub fn join_on(
         store: &Path,
         name: &str,

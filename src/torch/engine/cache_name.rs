@@ -23,7 +23,7 @@ impl CacheName {
     /// any device. The name is for what this thread computes on `device`.
     ///
     /// # Errors
-    /// As `value`.
+    /// Fails as `value` does.
     pub fn new(
         it: &ModelTower,
         kind: Kind,

@@ -29,7 +29,7 @@ const EVENTS: usize = 4096;
 /// first gradient comes back, and what others made is counted by them.
 ///
 /// # Errors
-/// As [`build_engine`], where the model cannot be split as the configuration says; or a budget is too small.
+/// Fails as [`build_engine`] does where the model cannot be split as the configuration says, and where a budget is too small.
 pub fn memory_of(
     config: &RunConfig,
     model: &ModelConfig,

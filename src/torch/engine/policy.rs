@@ -73,7 +73,7 @@ impl PolicyModel {
     /// Works like [`PolicyModel::open`], of weights in a folder of their own, to which the adapters in another one are added.
     ///
     /// # Errors
-    /// As there, or the adapters are not the model's.
+    /// Fails as [`PolicyModel::open`] does, and where the adapters are not the model's.
     pub fn open_adapted(
         folder: &Path,
         (weights, adapters): (&Path, Option<&Path>),
@@ -155,7 +155,7 @@ impl PolicyModel {
     /// Works like [`PolicyModel::act`] with this noise, `[chunk_size, max_action_dim]`, in so many steps.
     ///
     /// # Errors
-    /// As [`PolicyModel::act`], or the noise has another size.
+    /// Fails as [`PolicyModel::act`] does, and where the noise has another size.
     pub fn act_from(&self, sample: &Sample, noise: &[f32], num_steps: usize) -> Result<Vec<f32>, PolicyError> {
         self.act_after(sample, noise, num_steps, &[])
     }
@@ -164,7 +164,7 @@ impl PolicyModel {
     /// the policy goes on with a chunk that has begun.
     ///
     /// # Errors
-    /// As [`PolicyModel::act_from`], or the given ones are a whole chunk, or the policy cannot.
+    /// Fails as [`PolicyModel::act_from`] does, and where the given actions are a whole chunk, or the policy cannot go on with a chunk.
     pub fn act_after(
         &self,
         sample: &Sample,
@@ -208,7 +208,7 @@ impl PolicyModel {
     /// The tokens that follow `sample`, of a policy that writes actions, before `stop`; `most` at most. Always the most likely one.
     ///
     /// # Errors
-    /// As [`PolicyModel::act`]; or the policy makes actions of noise.
+    /// Fails as [`PolicyModel::act`] does, and where the policy makes actions of noise.
     pub fn write(&self, sample: &Sample, stop: i64, most: usize) -> Result<Vec<i64>, PolicyError> {
         let (columns, features) = (self.columns(sample)?, self.features(sample)?);
         let decoding = Decoding { max_new_tokens: most, stop_token_ids: vec![stop], ..Decoding::default() };

@@ -20,7 +20,7 @@ mod policy;
 /// Checks layout, stages, adapters and checkpoints of every actor.
 ///
 /// # Errors
-/// The first thing for which an actor could not build its engine, or could not run a pack.
+/// An actor could not build its engine, or could not run a pack; the error is the first such thing.
 pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
     let mut foundations = Vec::new();
     for (name, pool) in config.foundations() {

@@ -25,7 +25,7 @@ pub fn trained<'a>(
 /// match in the other.
 ///
 /// # Errors
-/// As [`trained`] where the foundation is the only one, else as [`trained_stage`].
+/// Fails as [`trained`] does where the foundation is the only one, else as [`trained_stage`] does.
 pub fn trained_foundation<'a>(
     specs: Vec<ParamSpec>,
     model: &ModelConfig,

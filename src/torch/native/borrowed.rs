@@ -14,7 +14,7 @@ const ALIGN: usize = 64;
 /// shares them or in [`own`]. Nobody may write to the tensor in place.
 ///
 /// # Errors
-/// The owner, which cannot lend its bytes.
+/// Returns the owner, which cannot lend its bytes, where these are empty or do not begin at a multiple of 64.
 ///
 /// # Panics
 /// The bytes are not those of a contiguous tensor of this shape and kind.

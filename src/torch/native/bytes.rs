@@ -21,7 +21,7 @@ pub fn bytes_mut(tensor: &mut Tensor) -> &mut [u8] {
 /// Works like [`bytes_mut`], for reading. The tensor may have any shape.
 ///
 /// # Panics
-/// As [`bytes_mut`].
+/// Panics as [`bytes_mut`] does.
 pub fn bytes(tensor: &Tensor) -> &[u8] {
     let len = num_bytes(tensor);
     if len == 0 {

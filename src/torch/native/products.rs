@@ -30,7 +30,7 @@ pub fn expect_products(products: Products) -> Result<(), String> {
 /// Sets how the products that are called from this thread are computed; before that they are as `auto` says.
 ///
 /// # Errors
-/// As [`expect_products`].
+/// Fails as [`expect_products`] does.
 pub fn set_products(products: Products) -> Result<(), String> {
     expect_products(products)?;
     let which = match products {

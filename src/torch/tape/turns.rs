@@ -40,7 +40,7 @@ impl Execution {
 /// All that is left of the forwards.
 ///
 /// # Errors
-/// As [`Execution::forward_step`].
+/// Fails as [`Execution::forward_step`] does.
 pub fn forward_in_turns(params: &ParamStore, turns: &mut [Turn]) -> Result<(), NativeError> {
     in_turns(params, turns, |turns, at| turns[at].run.forward_step())
 }
@@ -48,7 +48,7 @@ pub fn forward_in_turns(params: &ParamStore, turns: &mut [Turn]) -> Result<(), N
 /// All that is left of the backwards; `after` each step it is told of them and of the sums so far.
 ///
 /// # Errors
-/// As [`Execution::backward_step`], and those of `after`.
+/// Fails as [`Execution::backward_step`] does, and as `after` does.
 pub fn backward_in_turns(
     params: &ParamStore,
     turns: &mut [Turn],

@@ -129,7 +129,7 @@ impl AdamW {
     /// has.
     ///
     /// # Errors
-    /// As there, or a rank is gone.
+    /// Fails as [`AdamW::step`] does, and where a rank is gone.
     pub fn step_among(
         &mut self,
         grad: &Tensor,

@@ -32,7 +32,7 @@ pub(super) fn sum_replicas(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> 
 /// this rank's slices.
 ///
 /// # Errors
-/// As [`sum_replicas`].
+/// Fails as [`sum_replicas`] does.
 pub(super) fn sum_copies(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<(), NativeError> {
     let copied: Vec<(ParamId, &Shard)> = params
         .trained_ids()
@@ -86,7 +86,7 @@ fn whole_part(params: &ParamStore, id: ParamId, grads: &Tensor) -> Tensor {
 /// one copy of the model. Every rank calls it. Where replicas share sums out, `grads` are this rank's slices.
 ///
 /// # Errors
-/// As [`sum_replicas`].
+/// Fails as [`sum_replicas`] does.
 pub(super) fn square_sum(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<f64, NativeError> {
     let squares = |wanted: fn(&ParamSpec) -> bool| -> f64 {
         let counts = |spec: &ParamSpec| {
@@ -102,7 +102,7 @@ pub(super) fn square_sum(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Re
 /// out.
 ///
 /// # Errors
-/// As [`sum_replicas`].
+/// Fails as [`sum_replicas`] does.
 pub(super) fn add_squares(
     of_experts: f64,
     others: f64,
@@ -172,7 +172,7 @@ fn ranges(params: &ParamStore, wanted: impl Fn(&ParamSpec) -> bool) -> Vec<(i64,
 /// Works like [`gather_whole`] for one of the checkpoint's tensors, which is returned in its shape there `[…]`.
 ///
 /// # Errors
-/// As [`sum_replicas`].
+/// Fails as [`sum_replicas`] does.
 pub fn gather_piece(spec: &ParamSpec, piece: &StoredTensor, part: &Tensor, mesh: &Mesh) -> Result<Tensor, NativeError> {
     let Some(shard) = &spec.shard else { return Ok(piece.view(part)) };
     let _no_grad = tch::no_grad_guard();
@@ -188,7 +188,7 @@ pub fn gather_piece(spec: &ParamSpec, piece: &StoredTensor, part: &Tensor, mesh:
 /// them, and each of them calls this function.
 ///
 /// # Errors
-/// As [`sum_replicas`].
+/// Fails as [`sum_replicas`] does.
 pub fn gather_whole(spec: &ParamSpec, part: &Tensor, mesh: &Mesh) -> Result<Tensor, NativeError> {
     let Some(shard) = &spec.shard else { return Ok(part.shallow_clone()) };
     let _no_grad = tch::no_grad_guard();

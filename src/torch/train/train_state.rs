@@ -57,7 +57,7 @@ impl TrainState {
     /// `optimizer: None` freezes the pool. A store that is shared out is so among the ranks of `group`.
     ///
     /// # Errors
-    /// See [`AdamW::new`].
+    /// Fails as [`AdamW::new`] does.
     ///
     /// # Panics
     /// Gradients of several lanes are to be shared out: the lanes' sums are made whole.

@@ -74,6 +74,9 @@ impl ProcessGroup {
     /// Joins `world` ranks that name the same `store_path` and `name`. The path is a file of this run on this machine,
     /// made by the first to come (one that an earlier run has left behind must be removed first); or, between machines,
     /// `tcp/HOST/PORT/MINE/KEY`: where the run's store listens, and this machine's address as the others reach it.
+    ///
+    /// # Errors
+    /// A rank did not come in time, or cannot be reached.
     pub fn gloo(
         store_path: &Path,
         name: &str,
@@ -85,6 +88,9 @@ impl ProcessGroup {
     }
 
     /// Works like [`ProcessGroup::gloo`], of tensors in host memory and on `device`, which is this rank's own.
+    ///
+    /// # Errors
+    /// Fails as [`ProcessGroup::gloo`] does, and where ranks have devices of different kinds or NCCL is not available.
     pub fn join(
         store_path: &Path,
         name: &str,
@@ -163,27 +169,42 @@ impl ProcessGroup {
     }
 
     /// Sums a contiguous tensor of any shape over the ranks, in place.
+    ///
+    /// # Errors
+    /// A rank is gone or did not come in time.
     pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<(), NativeError> {
         self.start_all_reduce_sum(tensor)?.wait()
     }
 
     /// Works like [`ProcessGroup::all_reduce_sum`], and returns while the sum is on its way. The tensor is not to be touched before it
     /// was waited for.
+    ///
+    /// # Errors
+    /// The collective cannot begin; a rank that is gone or does not come in time is an error of [`Started::wait`].
     pub fn start_all_reduce_sum(&self, tensor: &Tensor) -> Result<Started, NativeError> {
         self.start(tensor, tensor, |group, tensor, _| group.all_reduce_sum(tensor))
     }
 
     /// Takes the greatest of each element of a contiguous tensor of any shape over the ranks, in place.
+    ///
+    /// # Errors
+    /// Fails as [`ProcessGroup::all_reduce_sum`] does.
     pub fn all_reduce_max(&self, tensor: &Tensor) -> Result<(), NativeError> {
         self.start(tensor, tensor, |group, tensor, _| group.all_reduce_max(tensor))?.wait()
     }
 
     /// Returns the ranks' tensors, all of one shape and type, which may be any, in the order of the ranks.
+    ///
+    /// # Errors
+    /// Fails as [`ProcessGroup::all_reduce_sum`] does.
     pub fn all_gather(&self, tensor: &Tensor) -> Result<Vec<Tensor>, NativeError> {
         Ok(self.all_gather_flat(tensor)?.unbind(0))
     }
 
     /// Works like `all_gather`, as one tensor `[world, shape…]`.
+    ///
+    /// # Errors
+    /// Fails as [`ProcessGroup::all_reduce_sum`] does.
     pub fn all_gather_flat(&self, tensor: &Tensor) -> Result<Tensor, NativeError> {
         let mut shape = vec![self.world as i64];
         shape.extend(tensor.size());
@@ -195,6 +216,9 @@ impl ProcessGroup {
     /// Begins to gather the ranks' `tensor`s, all of one number of elements, one after the other in `output`, which has `world` times the
     /// elements; both are contiguous and of any shape. Neither is to be touched before it was waited for; `tensor` may be this rank's
     /// part of `output`.
+    ///
+    /// # Errors
+    /// The collective cannot begin; a rank that is gone or does not come in time is an error of [`Started::wait`].
     pub fn start_all_gather_into(&self, output: &Tensor, tensor: &Tensor) -> Result<Started, NativeError> {
         if self.world == 1 || is_dry_run() {
             // In a dry run all ranks have what this one has: as many rows for each expert, for instance.
@@ -206,6 +230,9 @@ impl ProcessGroup {
 
     /// Returns this rank's part `[rows / world, …]` of the sum of the ranks' tensors `[rows, …]`. Panics where `rows` is no multiple of
     /// `world`.
+    ///
+    /// # Errors
+    /// Fails as [`ProcessGroup::all_reduce_sum`] does.
     pub fn reduce_scatter_sum(&self, tensor: &Tensor) -> Result<Tensor, NativeError> {
         let mut shape = tensor.size();
         assert_eq!(shape[0] % self.world as i64, 0, "{shape:?} over {} ranks", self.world);
@@ -217,6 +244,9 @@ impl ProcessGroup {
 
     /// Works like [`ProcessGroup::reduce_scatter_sum`] into `output`, which has a `world`-th of the elements of `tensor`; both are
     /// contiguous, of any shape, and not to be touched before it was waited for.
+    ///
+    /// # Errors
+    /// The collective cannot begin; a rank that is gone or does not come in time is an error of [`Started::wait`].
     pub fn start_reduce_scatter_sum_into(&self, output: &Tensor, tensor: &Tensor) -> Result<Started, NativeError> {
         if self.world == 1 {
             output.view([-1]).copy_(&tensor.view([-1]));
@@ -226,6 +256,9 @@ impl ProcessGroup {
 
     /// Sends `sent[r]` rows of `tensor` `[rows, …]` to each rank `r`, in the order of the ranks, and returns the rows that they send
     /// here, `taken[r]` of each. Panics where there is not one count a rank.
+    ///
+    /// # Errors
+    /// Fails as [`ProcessGroup::all_reduce_sum`] does.
     pub fn all_to_all(&self, tensor: &Tensor, sent: &[i64], taken: &[i64]) -> Result<Tensor, NativeError> {
         let (output, started) = self.start_all_to_all(tensor, sent, taken)?;
         started.wait()?;
@@ -234,6 +267,9 @@ impl ProcessGroup {
 
     /// Works like [`ProcessGroup::all_to_all`], and returns while the rows are on their way. The output `[sum of taken, …]` is not to be
     /// read before it was waited for.
+    ///
+    /// # Errors
+    /// The collective cannot begin; a rank that is gone or does not come in time is an error of [`Started::wait`].
     pub fn start_all_to_all(
         &self,
         tensor: &Tensor,
@@ -252,12 +288,18 @@ impl ProcessGroup {
     }
 
     /// Copies the values of rank `root` into the other ranks' tensors, in place. The tensor may have any shape.
+    ///
+    /// # Errors
+    /// Fails as [`ProcessGroup::all_reduce_sum`] does.
     pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<(), NativeError> {
         self.start(tensor, tensor, |group, tensor, _| group.broadcast(tensor, root))?.wait()
     }
 
     /// Begins to send a contiguous tensor of any shape to rank `to`, which receives it under the same `tag`. It is not to be changed
     /// before it was waited for, and that may be after the peer has received it.
+    ///
+    /// # Errors
+    /// The transfer cannot begin; a rank that is gone or does not come in time is an error of [`Started::wait`].
     pub fn start_send(&self, tensor: &Tensor, to: usize, tag: i32) -> Result<Started, NativeError> {
         let Some(gloo) = &self.gloo else { return Ok(Started::done()) };
         match self.route(tensor, true) {
@@ -269,6 +311,9 @@ impl ProcessGroup {
     }
 
     /// Begins to receive into a contiguous tensor, of the kind and number of elements that rank `from` sends under this `tag`.
+    ///
+    /// # Errors
+    /// The transfer cannot begin; a rank that is gone or does not come in time is an error of [`Started::wait`].
     pub fn start_recv(&self, tensor: &Tensor, from: usize, tag: i32) -> Result<Started, NativeError> {
         if is_dry_run() {
             // Integers may be indices.
@@ -285,12 +330,18 @@ impl ProcessGroup {
     }
 
     /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// Fails as [`ProcessGroup::all_reduce_sum`] does.
     pub fn barrier(&self) -> Result<(), NativeError> {
         self.gloo.as_ref().map_or(Ok(()), |gloo| gloo.barrier()?.wait())
     }
 
     /// Returns when every rank is here, where collectives go over NCCL: a rank that has ended is an error at once before they begin, which
     /// NCCL notices after the timeout alone. Over Gloo they notice it themselves, and nobody waits here.
+    ///
+    /// # Errors
+    /// Fails as [`ProcessGroup::barrier`] does.
     pub fn meet(&self) -> Result<(), NativeError> {
         if self.nccl.is_some() { self.barrier() } else { Ok(()) }
     }

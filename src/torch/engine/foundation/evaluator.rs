@@ -105,7 +105,7 @@ impl Evaluator {
 }
 
 /// # Errors
-/// What is asked for needs a whole model, and this rank has none.
+/// The purpose needs a whole model, and this rank has none.
 fn expect_whole(purpose: Purpose, rank: &Rank) -> Result<(), EngineError> {
     if rank.has_whole_foundation() {
         return Ok(());

@@ -119,7 +119,7 @@ impl Step {
     /// Gets a pack's tokens and features, cut into chunks. False where the leader does not have them yet.
     ///
     /// # Errors
-    /// As [`Step::assemble`]; or the model needs whole rows.
+    /// Fails as [`Step::assemble`] does, and where the model needs whole rows.
     pub fn fill(&mut self, number: usize, rank: &Rank) -> Result<bool, EngineError> {
         let Some(filled) = self.assemble(number, rank)? else { return Ok(false) };
         let chunks = rank.stages.chunks(filled, rank.state.params())?;

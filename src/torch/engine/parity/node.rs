@@ -66,7 +66,7 @@ pub fn on_rank(
 /// The same steps, with the packs of `layouts`, in one process.
 ///
 /// # Errors
-/// As [`on_rank`].
+/// Fails as [`on_rank`] does.
 pub fn alone(folder: &Path, meeting: &Path, layouts: &PoolLayouts) -> Result<Steps, EngineError> {
     let fixture = Fixture::read(folder)?;
     let single = || Rc::new(Mesh::single());

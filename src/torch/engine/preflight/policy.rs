@@ -9,7 +9,7 @@ use loongforge_core::engine::EngineError;
 /// with what is trained of them.
 ///
 /// # Errors
-/// What the policy cannot do, and what would be trained by nothing; the key is named.
+/// The policy cannot do what is asked for, or no loss would train a part; the error names the key.
 pub(super) fn check(
     config: &RunConfig,
     model: &ModelConfig,

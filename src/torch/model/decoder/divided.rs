@@ -40,7 +40,7 @@ impl DecoderConfig {
     /// The parts of this decoder's parameters that the rank at `place` holds.
     ///
     /// # Errors
-    /// As [`DecoderConfig::divided`].
+    /// Fails as [`DecoderConfig::divided`] does.
     pub fn divided_specs(&self, place: &ParallelRank) -> Result<Vec<ParamSpec>> {
         Ok(divide(Decoder::specs(self), Decoder::specs(&self.divided(place)?), place))
     }

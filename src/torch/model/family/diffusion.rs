@@ -53,7 +53,7 @@ impl ModelConfig {
     /// kind of model.
     ///
     /// # Errors
-    /// See [`ModelConfig::from_hf`].
+    /// Fails as [`ModelConfig::from_hf`] does.
     pub fn autoencoder(config: &serde_json::Value) -> Result<Option<Autoencoder>> {
         let keys = Keys::new(config);
         if keys.text_or("model_type")? != Some(MODEL_TYPE) {

@@ -46,7 +46,7 @@ impl MakeSettings {
     /// the model predicts, `[T, P]`.
     ///
     /// # Errors
-    /// Those of `velocity`.
+    /// Fails as `velocity` does.
     pub fn advance<E>(
         &self,
         samples: &mut [Underway],
@@ -115,7 +115,7 @@ impl MakeSettings {
     /// the shapes and types that they had.
     ///
     /// # Errors
-    /// One is missing: they are of another sampler.
+    /// A tensor is missing, whose name is the error: the tensors are of another sampler.
     pub fn resume(
         &self,
         row: &SampleRow,

@@ -65,7 +65,7 @@ impl Sampler {
     /// Undoes [`Sampler::state`] on a new sampler of the same kind.
     ///
     /// # Errors
-    /// The tensor that is missing.
+    /// A tensor is missing, whose name is the error.
     fn restore(&mut self, tensor: &dyn Fn(&'static str) -> Option<Tensor>) -> Result<(), &'static str> {
         self.done = tensor("done").ok_or("done")?.int64_value(&[]) as usize;
         if let Some(unipc) = self.unipc.as_mut().filter(|_| self.done > 0) {

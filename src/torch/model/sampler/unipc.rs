@@ -37,7 +37,7 @@ impl UniPc {
     /// Undoes [`UniPc::state`]: `numbers` is `[2]`, the other tensors have the sample's shape `[tokens, width]`.
     ///
     /// # Errors
-    /// The tensor that is missing.
+    /// A tensor is missing, whose name is the error.
     pub fn restore(&mut self, tensor: &dyn Fn(&'static str) -> Option<Tensor>) -> Result<(), &'static str> {
         let get = |name| tensor(name).ok_or(name);
         let [sigma, r] = [0, 1].map(|at| get("numbers").map(|numbers| numbers.double_value(&[at])));

@@ -258,7 +258,7 @@ impl PipelineRun {
     /// meanwhile. Returns the executions, of which the gradients of inputs can be read.
     ///
     /// # Errors
-    /// As [`PipelineRun::forward`], and those of `passed`.
+    /// Fails as [`PipelineRun::forward`] does, and as `passed` does.
     ///
     /// # Panics
     /// The next task is no backward.
@@ -329,7 +329,7 @@ impl PipelineRun {
     /// Waits until all that was sent has been taken.
     ///
     /// # Errors
-    /// As [`PipelineRun::forward`].
+    /// Fails as [`PipelineRun::forward`] does.
     pub fn finish(&mut self) -> Result<(), NativeError> {
         assert!(self.next().is_none() && self.live.is_empty(), "a step that is not done");
         self.sent.drain(..).try_for_each(|sent| sent.started.wait())

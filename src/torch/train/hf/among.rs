@@ -74,7 +74,7 @@ pub fn save_weights_among(
 /// Writes a file, where this rank has a place and name for it, of tensors that all ranks make together.
 ///
 /// # Errors
-/// As [`save_weights_among`].
+/// Fails as [`save_weights_among`] does.
 pub(crate) fn write_among(
     entries: &[Entry],
     notes: &[(&str, &str)],

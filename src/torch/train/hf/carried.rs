@@ -44,7 +44,7 @@ impl CarriedTensors {
     /// Works like [`CarriedTensors::find`] for the tensors whose names `is_carried`.
     ///
     /// # Errors
-    /// As [`CarriedTensors::find`].
+    /// Fails as [`CarriedTensors::find`] does.
     pub fn find_where(
         checkpoint: Checkpoint,
         is_carried: impl Fn(&str) -> bool,

@@ -43,7 +43,7 @@ impl Checkpoint {
     /// wanted.
     ///
     /// # Errors
-    /// As [`Checkpoint::open`].
+    /// Fails as [`Checkpoint::open`] does.
     pub fn open_for(path: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Self, WeightsError> {
         let found = match components::open(path, &is_wanted)? {
             Some(found) => found,
@@ -55,7 +55,7 @@ impl Checkpoint {
     /// Works like [`Checkpoint::open`], or the adapters of a folder that has no weights beside them.
     ///
     /// # Errors
-    /// As [`Checkpoint::open`].
+    /// Fails as [`Checkpoint::open`] does.
     pub fn open_any(folder: &Path) -> Result<Self, WeightsError> {
         if is_adapter(folder) {
             Self::of(folder, plain(vec![TensorFile::open(&folder.join(ADAPTER_FILE))?]))

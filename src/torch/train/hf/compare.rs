@@ -60,7 +60,7 @@ pub struct LoadOptions {
 /// parameters cannot have, or too much.
 ///
 /// # Errors
-/// [`WeightsError::Mismatch`] with all of it.
+/// Fails with [`WeightsError::Mismatch`], which names all differences, where anything does not fit.
 pub fn compare_weights(
     specs: &[ParamSpec],
     checkpoint: &Checkpoint,

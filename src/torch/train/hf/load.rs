@@ -26,7 +26,7 @@ const STAGE: i64 = 64 << 20;
 /// Fills every parameter of `params` from the weights in `folder`.
 ///
 /// # Errors
-/// As [`load_weights_from`], and what is wrong with the folder.
+/// Fails as [`load_weights_from`] does, and where the folder's files cannot be opened.
 pub fn load_weights(params: &ParamStore, folder: &Path) -> Result<(), WeightsError> {
     load_weights_from(params, &Origin::whole(Checkpoint::open(folder)?), &LoadOptions::default())
 }
@@ -37,7 +37,7 @@ pub fn load_weights(params: &ParamStore, folder: &Path) -> Result<(), WeightsErr
 /// matter here, since other pools own it: see [`compare_weights`](super::compare_weights).
 ///
 /// # Errors
-/// Everything that does not fit at once, or the file that cannot be read.
+/// A file cannot be read, or tensors do not fit: one error names all of them.
 pub fn load_weights_from(params: &ParamStore, origin: &Origin, options: &LoadOptions) -> Result<(), WeightsError> {
     let find = |name: &str| origin.find(name).map(|(_, stored)| stored);
     let is_loaded = |id: &ParamId| !options.keep_rounded || !params.spec(*id).held.rounding.is_some();

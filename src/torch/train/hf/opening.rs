@@ -16,7 +16,7 @@ pub(super) const WHOLE: &str = "model";
 /// The files of a folder, whose names begin with `stem`.
 ///
 /// # Errors
-/// As [`Checkpoint::open`].
+/// Fails as [`Checkpoint::open`] does.
 pub(super) fn open_in(folder: &Path, stem: &str) -> Result<Vec<TensorFile>, WeightsError> {
     let index = folder.join(format!("{stem}.safetensors.index.json"));
     let single = folder.join(format!("{stem}.safetensors"));

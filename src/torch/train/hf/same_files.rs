@@ -28,7 +28,7 @@ impl SameFiles {
     /// `write` writes it.
     ///
     /// # Errors
-    /// As `write`.
+    /// Fails as `write` does.
     pub fn put(
         &self,
         folder: &Path,

@@ -182,7 +182,7 @@ pub(super) fn sized_of<'a>(params: &ParamStore, pieces: &[(ParamId, &'a StoredTe
 /// spec, unless the files are the `same` as before.
 ///
 /// # Errors
-/// As `value`, and where a file cannot be written.
+/// Fails as `value` does, and where a file cannot be written.
 pub fn save_specs(
     specs: &[ParamSpec],
     kind: Kind,

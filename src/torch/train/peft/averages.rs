@@ -44,7 +44,7 @@ impl Averages {
     /// `own`.
     ///
     /// # Errors
-    /// There is none, or as there.
+    /// There is no average of the parameter, or the file cannot be read.
     pub fn of_trained(&self, name: &str, own: &Tensor) -> Result<Tensor, AdapterError> {
         let key = format!("{name}.ema");
         if !self.files.iter().any(|file| file.tensors().contains_key(&key)) {
@@ -56,7 +56,7 @@ impl Averages {
     /// Refuses averages of adapters, which a checkpoint with whole weights has added to them.
     ///
     /// # Errors
-    /// There are some.
+    /// There are averages of adapters.
     pub fn expect_of_weights(&self) -> Result<(), AdapterError> {
         let end = format!("{}.ema", ADAPTER_PARTS[0]);
         match self.files.iter().any(|file| file.tensors().keys().any(|name| name.ends_with(&end))) {

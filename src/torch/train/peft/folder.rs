@@ -63,7 +63,7 @@ impl AdapterFolder {
     /// two transformers.
     ///
     /// # Errors
-    /// As [`read_adapter_config`], or the file of tensors is missing or torn.
+    /// Fails as [`read_adapter_config`] does, and where the file of tensors is missing or torn.
     pub fn open(path: &Path) -> Result<Self, AdapterError> {
         if path.is_file() {
             return Self::open_file(path);
@@ -277,7 +277,7 @@ impl AdapterFolder {
     /// Refuses tensors that belong to none of `contents`.
     ///
     /// # Errors
-    /// There are some: all of them.
+    /// There are such tensors: the error names all of them.
     pub fn expect_all<'a>(&self, contents: impl IntoIterator<Item = &'a Contents>) -> Result<(), AdapterError> {
         let (mut used, mut tied): (BTreeSet<&String>, Option<&str>) = (BTreeSet::new(), None);
         for contents in contents {

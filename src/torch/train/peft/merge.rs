@@ -35,7 +35,7 @@ impl Adapters {
     /// Reads the adapters in `folder` for this model, whose weights are in `base`.
     ///
     /// # Errors
-    /// As [`read_adapter_config`](super::read_adapter_config), and all tensors that have no place in the model.
+    /// Fails as [`read_adapter_config`](super::read_adapter_config) does, and names all tensors that have no place in the model.
     pub fn open(folder: &Path, model: &ModelConfig, base: &Checkpoint) -> Result<Self, AdapterError> {
         Self::of(&AdapterFolder::open(folder)?, model, base)
     }
@@ -43,7 +43,7 @@ impl Adapters {
     /// Works like [`Adapters::open`] with the averages of the adapters (`train.ema`) in their place.
     ///
     /// # Errors
-    /// As there, or the folder has no averages.
+    /// Fails as [`Adapters::open`] does, and where the folder has no averages.
     pub fn open_averages(folder: &Path, model: &ModelConfig, base: &Checkpoint) -> Result<Self, AdapterError> {
         Self::of(&AdapterFolder::open(folder)?.with_averages(folder)?, model, base)
     }
