@@ -147,7 +147,7 @@ impl Chat {
         }
     }
 
-    /// Adds a message, and prints and adds the answer. What cannot be asked is said and taken back.
+    /// Adds a message, and prints and adds the answer. A message that cannot be asked is reported and removed again.
     fn say(&mut self, reader: &Reader, args: &ChatArgs, text: &str, interrupt: &Interrupt) -> Result<()> {
         let before = self.conversation.clone();
         let (sample, max_new_tokens) = match self.ask(reader, text, args.max_new_tokens) {

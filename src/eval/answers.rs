@@ -49,7 +49,8 @@ impl Asking {
     }
 }
 
-/// Reads the next questions until `size` can be used; pictures of more would take much memory. What is wrong with others goes to `bad`.
+/// Reads the next questions until `size` can be used; pictures of more would take much memory. The reasons why others cannot be used go
+/// to `bad`.
 fn next_batch<T, E>(
     questions: &mut impl Iterator<Item = (u64, Result<T, E>)>,
     size: usize,

@@ -1,5 +1,5 @@
-//! The loss of held-out samples: read as in training and packed into rows in which no sample sees another, forward only.
-//! Not for what a model answers.
+//! The loss of held-out samples: these are read as in training and packed into rows in which no sample sees another, forward only. The
+//! answers of a model are evaluated elsewhere.
 
 use crate::eval::forward::ForwardModel;
 use anyhow::{Error, Result, bail};

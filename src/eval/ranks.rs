@@ -135,7 +135,7 @@ impl Start {
     }
 }
 
-/// Another rank than the first, until there is nothing more to come. What it meets it cannot tell but by ending.
+/// Runs a rank other than the first until the queue has ended. An error that it meets shows only in that it ends.
 fn follow(start: &Start, loaded: &Sender<Result<()>>, queue: &Receiver<Job>) {
     let part = match start.load() {
         Ok(part) => part,

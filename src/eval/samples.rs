@@ -166,8 +166,8 @@ pub fn trained_on(config: &RunConfig, folder: &ModelFolder) -> Result<Dataset, D
     Dataset::open(&config.data, maker, config.run.seed)
 }
 
-/// The set that the scheduler evaluates to make samples: number `number`, of these prompts.
-/// With `two` transformers each prompt is computed twice: from all noise on by that of high noise, and then by the other.
+/// Returns the set that the scheduler evaluates to make samples: number `number`, of these prompts. With `two` transformers each prompt
+/// is computed twice: from all noise on by that of high noise, and then by the other.
 pub fn set(sampling: &Sampling, number: usize, prompts: &Dataset, two: bool) -> EvaluationSet {
     let [_, stream] = WithHeldOut::streams(number);
     let pass = |sigma| EvaluationPass {

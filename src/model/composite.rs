@@ -1,5 +1,5 @@
-//! The `config.json` of a model that is put together from parts, and the token that stands for pictures where a
-//! `config.json` does not say. Which parts fit each other is the model's to check.
+//! The `config.json` of a model that is put together from parts, and the token that stands for pictures where a `config.json` does not
+//! say. The model checks which parts fit each other.
 
 use crate::model::diffusers::read_json;
 use crate::model::error::FolderError;

@@ -217,8 +217,8 @@ impl Hub {
         Ok(folder)
     }
 
-    /// Notes in the cache which commit the revision is, for when the hub is away. What is noted is not written again, and what cannot be
-    /// written is only missed then: a cache with all files may be read-only.
+    /// Notes in the cache which commit the revision is, for when the hub is away. A note that is there is not written again, and a note
+    /// that cannot be written is only missed when the hub is away: a cache with all files may be read-only.
     fn note_commit(&self, id: &HubId, revision: &str, commit: &str) {
         let repository = self.cache.path().join(self.repo(id, revision).folder_name());
         if hub_snapshot(&repository, revision).is_some_and(|(noted, _)| noted == commit) {

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 /// The ending of notes beside locks.
 const ENDING: &str = ".unchecked";
 
-/// A file of the cache that may not be compared yet, which a note says. Who has its lock asks.
+/// A file of the cache that may not be compared yet, which a note beside it says. Only the process that has the file's lock reads the
+/// note.
 pub(super) struct Unchecked {
     tag: String,
     blob: PathBuf,

@@ -26,8 +26,7 @@ pub(super) fn grow_vocabulary(json: &mut Value, folder: &Path) -> Result<(), Fol
 /// The key of every class of transformers with a language model, which published configs may leave out.
 const TIED: &str = "tie_word_embeddings";
 
-/// Sets `key`, which must exist, or merges an object into the one there. Of a language model, or one that has one, the key that ties
-/// its head need not exist.
+/// Sets `key`, which must exist, or merges an object into the one there. The key that ties a language model's head need not exist.
 pub(super) fn apply(json: &mut Value, key: &str, value: &Value) -> Result<(), FolderError> {
     let unknown = || FolderError::UnknownOverride { key: key.to_owned() };
     let mut place = &mut *json;

@@ -1,7 +1,7 @@
 //! Models in object stores: `s3://bucket/folder` to a folder of the cache, `~/.cache/loongforge/models` or below `XDG_CACHE_HOME`.
 //!
-//! A folder with a manifest is a checkpoint, whose files are compared with their SHA-256; one that holds checkpoints means the
-//! newest one that their run has not left aside. Of other folders the files are fetched that are fetched of a repository of the hub.
+//! A folder with a manifest is a checkpoint, whose files are compared with their SHA-256; one that holds checkpoints means the newest one
+//! that their run has not left aside. From other folders, the same files are fetched as from a repository of the hub.
 
 use loongforge_core::checkpoint::{CheckpointError, MANIFEST, StoredCheckpoints, StoredError, fetch_file, fetch_files};
 use loongforge_core::files;

@@ -1,7 +1,7 @@
 //! A run composed in code: a config, its model, and the pools' models, built in or your own.
 //!
-//! `loongforge run` is this with nothing replaced. `examples/` shows the rest. What a model of one's own is made from is
-//! named here again, so that one `use` is enough.
+//! `loongforge run` is this with nothing replaced. `examples/` shows the rest. The types from which an own model is made are re-exported
+//! here, so that one `use` is enough.
 
 use crate::eval::held_out_sets;
 use crate::model::error::FolderError;

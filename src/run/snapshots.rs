@@ -64,7 +64,7 @@ impl Snapshots {
     }
 }
 
-/// Takes away what runs of this user left that are no more. What cannot be is somebody else's.
+/// Removes the snapshots of runs of this user that have ended. Files that cannot be removed belong to somebody else.
 fn sweep(memory: &Path) {
     let Ok(entries) = std::fs::read_dir(memory) else { return };
     let ours = |path: &PathBuf| {

@@ -70,9 +70,9 @@ where
     Ok(())
 }
 
-/// Says the last thing, and ends the connection. What the client still sends is read and thrown away for a while: a socket that
-/// is closed with bytes unread would take the answer from it. Where there are whole messages to read, the client's own close is the
-/// last one: it waits then for the server to hang up.
+/// Sends the last message, and ends the connection. Bytes that the client still sends are read and thrown away for a while: a socket that
+/// is closed with bytes unread would take the answer from it. Where there are whole messages to read, the client's own close is the last
+/// one: it waits then for the server to hang up.
 async fn end<S: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<S>,
     reply: Reply,

@@ -40,8 +40,8 @@ impl TrainedOn {
         Self { tensor_parallel: value("tensor_parallel"), pipeline_parallel: value("pipeline_parallel") }
     }
 
-    /// The layout on a machine with so many GPUs, and what is to be said of it. On the CPU (`gpus` is 0) all share one memory, so
-    /// one device holds whatever several do, and on one GPU there is no choice.
+    /// Returns the layout on a machine with so many GPUs, and a note on it for the user. On the CPU (`gpus` is 0) all devices share one
+    /// memory, so one device holds whatever several do, and on one GPU there is no choice.
     pub fn layout(self, gpus: usize) -> (Layout, Option<String>) {
         let Self { tensor_parallel, pipeline_parallel } = self;
         match (tensor_parallel, pipeline_parallel) {

@@ -4,8 +4,9 @@ use loongforge_core::observe::PastRun;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Keys that differ, each with its value in every run; `None`: the run's config has no such key. What differs only since each run has
-/// a name and a folder of its own is no difference; nor is a path that two runs have in common, of which it is in one's folder.
+/// Returns the keys that differ, each with its value in every run; `None`: the run's config has no such key. A value that differs only
+/// since each run has a name and a folder of its own is no difference; nor is a path that two runs have in common, of which it is in
+/// one's folder.
 pub fn differing(runs: &[PastRun]) -> Vec<(String, Vec<Option<Value>>)> {
     let flat: Vec<BTreeMap<String, Value>> = runs.iter().map(|run| flattened(&run.config)).collect();
     let dirs: Vec<&str> = runs.iter().map(|run| run.config["run"]["dir"].as_str().unwrap_or_default()).collect();

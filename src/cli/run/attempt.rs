@@ -118,8 +118,8 @@ impl SchedulerProcess<'_> {
         Beginning { reported: (step, SampleId(u64::MAX)), take_over_at: Some(step), former }
     }
 
-    /// Makes the run's folder ready for an attempt that begins by itself. What is there of a former run is moved aside where this one
-    /// begins anew.
+    /// Makes the run's folder ready for an attempt that begins by itself. The files of a former run are moved aside where this one begins
+    /// anew.
     fn begin(&self, composition: &Composition, former: Option<FormerRun>) -> anyhow::Result<Beginning> {
         let Self { args, loaded, console, .. } = *self;
         let (dir, checkpoints) = (&loaded.config.run.dir, &loaded.config.checkpoint.dir);

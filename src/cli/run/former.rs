@@ -93,8 +93,8 @@ pub struct FormerRun {
 }
 
 impl FormerRun {
-    /// Finds the run that an earlier start moved aside. Where not all of it was moved it is put back at once; else when what is
-    /// returned is dropped. What is left of a run that is not needed any more is removed.
+    /// Finds the run that an earlier start moved aside. Where not all of it was moved it is put back at once; else when what is returned
+    /// is dropped. The remaining files of a run that is not needed any more are removed.
     ///
     /// # Errors
     /// A file cannot be moved; or it is another run's, or one's with its checkpoints elsewhere, and is named.
@@ -166,7 +166,8 @@ impl FormerRun {
         Ok(Some(former))
     }
 
-    /// Removes it: the new run has taken its first step. That is settled when this returns; the files go beside the steps.
+    /// Removes it: the new run has taken its first step. The removal is decided when this returns; the files are deleted while steps go
+    /// on.
     ///
     /// # Errors
     /// The folder cannot be renamed: to be tried again. It is not put back all the same.

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// The time between two looks at the ranks.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Starts this command once for each of `count` ranks and waits for them. They are a gang: where one fails, the others
-/// are killed, and its exit code is this process's. What asks this process to stop is told to each rank.
+/// Starts this command once for each of `count` ranks and waits for them. They end together: where one fails, the others are killed, and
+/// its exit code is this process's. A signal that asks this process to stop is passed on to each rank.
 ///
 /// The pod or node `n` has the ranks from `n * count` on; see [`node_of`].
 pub fn run(count: u32, part: &Part, pools: &PoolSizes) -> anyhow::Result<ExitCode> {

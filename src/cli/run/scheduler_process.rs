@@ -145,7 +145,8 @@ impl SchedulerProcess<'_> {
         self.finish(evaluated.map(|()| ExitCode::SUCCESS), config, uploads.take())
     }
 
-    /// Waits until checkpoints are copied. That they could not be is an error of a run that has succeeded, and else a warning.
+    /// Waits until checkpoints are copied. A checkpoint that could not be copied is an error of a run that has succeeded, and otherwise a
+    /// warning.
     fn finish(
         &self,
         ended: anyhow::Result<ExitCode>,
@@ -177,7 +178,7 @@ impl SchedulerProcess<'_> {
         !self.args.overwrite || Self::replaced().is_some_and(|mark| mark.exists())
     }
 
-    /// Memory for checkpoints, where they are wanted and of use. Without it a run goes on as well.
+    /// Returns memory for checkpoints, where it is wanted and of use. A run goes on without it as well.
     fn snapshots(&self) -> Option<Snapshots> {
         let Self { args, loaded, console, .. } = *self;
         if loaded.config.checkpoint.snapshot_every == 0 {

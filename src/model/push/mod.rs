@@ -1,5 +1,6 @@
-//! A model's folder to the Hugging Face hub, by its HTTP API: create the repository, ask which files are large, upload those by their
-//! hash, and commit all at once. What the hub has already is not sent again, so that a push that broke off goes on where it was.
+//! Pushing a model's folder to the Hugging Face hub, by its HTTP API: create the repository, ask which files are large, upload those by
+//! their hash, and commit all at once. Files that the hub has already are not sent again, so that a push that broke off goes on where it
+//! was.
 //!
 //! Nothing is ever sent but by the command that says so.
 

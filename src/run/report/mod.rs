@@ -167,8 +167,8 @@ impl Report {
     }
 }
 
-/// Begins another file for TensorBoard, if it is wanted. What earlier files have from `first_step` on is hidden then, also the
-/// evaluations before that step, which are not made again: they are repeated.
+/// Begins another file for TensorBoard, if it is wanted. TensorBoard then hides the values of earlier files from `first_step` on, and the
+/// evaluations before that step, which are not made again: they are written once more.
 fn open_tensorboard(
     config: &RunConfig,
     first_step: u64,

@@ -1,5 +1,5 @@
-//! Features that a frozen encoder has made, by the content of their media item: every epoch shows the same pictures again.
-//! Not for encoders that are trained, whose features change with every step.
+//! Features that a frozen encoder has made, by the content of their media item: every epoch shows the same pictures again. Encoders that
+//! are trained have no cache, since their features change with every step.
 
 use super::cache_folder::CacheFolder;
 use super::cache_key::Key;

@@ -111,7 +111,7 @@ impl FeatureReader {
     }
 }
 
-/// Names of the folders in a pool's store. Of one that does not answer there are none: all features may be in `cache_dir`.
+/// Returns the names of the folders in a pool's store. A store that does not answer has none: all features may be in `cache_dir`.
 fn folders_in_store(pool: PoolName, url: &str) -> Vec<String> {
     list_folders(url).unwrap_or_else(|error| {
         tracing::warn!("features are only read from cache_dir: pools.{pool}.cache_store: {error}");

@@ -1,8 +1,8 @@
 //! The foundation's part of a step: its packs in order, each as soon as its tokens and features are there.
 //!
-//! A rank does the tasks of its schedule; without a pipeline these are a forward and a backward of every pack. What
-//! waits for tokens or features is the leader's first stage alone: other ranks wait for their neighbors. Where experts are
-//! spread over ranks two packs go in turns, and sums over replicas begin with the last backward.
+//! A rank does the tasks of its schedule; without a pipeline these are a forward and a backward of every pack. Only the leader's first
+//! stage waits for tokens or features: other ranks wait for their neighbors. Where experts are spread over ranks two packs go in turns,
+//! and sums over replicas begin with the last backward.
 
 mod acting;
 mod arrivals;
@@ -124,7 +124,8 @@ impl FoundationWorker {
         self.arrivals.regroup(regroup, self.rank.replica, &mut self.steps);
     }
 
-    /// Takes tokens or features. What an encoder sends is compared with the unit that it was given, and refused.
+    /// Takes tokens or features. A parcel of an encoder is compared with the unit that the encoder was given, and refused where it does
+    /// not fit.
     pub(super) fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError> {
         self.arrivals.arrive((from, parcel), &self.rank, &mut self.steps, ports)
     }

@@ -48,7 +48,7 @@ pub(super) struct FoundationPlan {
 }
 
 impl FoundationPlan {
-    /// The plan of a rank of `pool` at `parallel`. Whether there is one does not depend on the rank.
+    /// Returns the plan of a rank of `pool` at `parallel`. Either all ranks have a plan or none has.
     ///
     /// # Errors
     /// The model cannot be split so.

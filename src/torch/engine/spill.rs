@@ -1,5 +1,5 @@
-//! Features that a cache has no memory for, in a file. What is in it stays: epochs go over the same items in turn, and
-//! making room for the newest would drop each just before it comes again.
+//! Features that a cache has no memory for, in a file. Features in the file stay there: epochs go over the same items in turn, and making
+//! room for the newest would drop each just before it comes again.
 
 use super::cache_key::Key;
 use crate::native::bytes;

@@ -119,8 +119,8 @@ impl TorchEngine {
         self.encoder.as_mut()?.membership.as_mut()
     }
 
-    /// Returns, for an encoder that goes ahead and with which nobody waits to reduce, the next step of which it has
-    /// sent everything. That must not wait for a pause in its work: others could not end the step meanwhile.
+    /// Returns, for an encoder that goes ahead and with which nobody waits to reduce, the next step of which it has sent everything. This
+    /// must not wait for a pause in the encoder's work: others could not end the step meanwhile.
     fn sent(&self, ports: &Ports) -> Option<StepId> {
         let worker = self.encoder.as_ref().filter(|_| self.options.goes_ahead)?;
         let step = self.planned.get(self.num_reported)?.step;

@@ -34,8 +34,8 @@ pub fn trained_foundation<'a>(
     with_roles(specs, &model.tree, part_of, model.low_noise.is_none())
 }
 
-/// Works like [`trained`] for one of several stages of a pipeline: what matches nothing here may match in another stage. Who begins
-/// a run asks [`trained`] of the whole model.
+/// Works like [`trained`] for one of several stages of a pipeline: a pattern that matches nothing here may match in another stage. The
+/// process that begins a run calls [`trained`] for the whole model.
 ///
 /// # Errors
 /// `lora.adapter` is not of these parameters, or a weight cannot be rounded.

@@ -33,7 +33,7 @@ pub struct ModelConfig {
 /// an Omni model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CarriedParts {
-    /// The beginnings of their tensors' names. What `config.json` says of `talker.` is in `talker_config`.
+    /// The beginnings of their tensors' names. The section of `config.json` for the prefix `talker.`, for example, is `talker_config`.
     pub prefixes: &'static [&'static str],
     /// The key of `config.json` that says whether they are there, where one does.
     pub flag: Option<&'static str>,

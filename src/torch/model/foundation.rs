@@ -171,7 +171,8 @@ pub trait FoundationModel {
         LossWeighting::Token
     }
 
-    /// The tokens that features replace, in the features' order, by input. Only a model whose rows ranks may share need say.
+    /// Returns the tokens that features replace, in the features' order, by input. Only a model whose rows ranks may share needs to
+    /// implement it.
     fn feature_rows(&self, _batch: &MicroBatch) -> Vec<Vec<i64>> {
         Vec::new()
     }
@@ -254,8 +255,8 @@ pub struct FoundationTape {
     /// Scalar: the sum of the token losses times `loss_scale`, and other losses where the model has such. A kept slot;
     /// only of a stage of a pipeline that is not the last it is `None`.
     pub loss: Option<Slot>,
-    /// For an evaluation: the token with the highest score at each counted target, `[L]`, int64, in a kept slot; `None`
-    /// where the model does not say.
+    /// The token with the highest score at each counted target of an evaluation, `[L]`, int64, in a kept slot; `None` where the model
+    /// does not say.
     pub predicted: Option<Slot>,
     /// The measures of pairs of answers ([`Pairs::loss`](super::objective::Pairs::loss)), in a kept slot; `None` where samples are no
     /// pairs.

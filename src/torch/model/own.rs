@@ -91,8 +91,8 @@ pub(super) fn own_encoder(
     Ok(Some(Arc::new(OwnEncoder { family, prefixes })))
 }
 
-/// The foundation of one's own that `config`, the section `key` of a model of parts or all of a `config.json`, asks for; `None`:
-/// it asks for none. With no towers yet, `inputs` are empty.
+/// Returns the own foundation that `config`, the section `key` of a model of parts or all of a `config.json`, asks for; `None`: it asks
+/// for none. With no towers yet, `inputs` are empty.
 pub(super) fn own_foundation(
     key: &str,
     config: &Value,

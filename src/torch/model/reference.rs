@@ -1,4 +1,4 @@
-//! A frozen language model as a tower: the log-probability of an answer, which objectives of preference compare with the
+//! A frozen language model that is built as a tower: the log-probability of an answer, which objectives of preference compare with the
 //! trained model's. So the reference is a pool of encoders like any other: of any size, on devices of its own, cached.
 //!
 //! An item is a document (`reference_items.rs`). It has one feature, two numbers whose sum is that of the log-probabilities of the

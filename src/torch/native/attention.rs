@@ -49,8 +49,8 @@ pub fn can_flash(q: &Tensor, k: &Tensor, v: &Tensor) -> bool {
     takes(q) && takes(k) && takes(v) && is_flash_width(width(q))
 }
 
-/// Returns whether flash attention has heads of this width on every GPU: a multiple of 8 up to 256. Of those above 192 and up to 224
-/// GPUs of compute capability 8.6, 8.9 and 12 refuse the backward.
+/// Returns whether flash attention has heads of this width on every GPU: a multiple of 8 up to 256. GPUs of compute capability 8.6, 8.9
+/// and 12 refuse the backward of widths above 192 and up to 224.
 fn is_flash_width(width: i64) -> bool {
     width % 8 == 0 && width <= 256 && !(193..=224).contains(&width)
 }

@@ -1,8 +1,8 @@
 //! The 256 numbers of the dynamic data type of 8 bits (Dettmers 2016, arXiv:1511.04561; 2022, arXiv:2110.02861), as
 //! `create_dynamic_map` of bitsandbytes lists them.
 
-/// Ascending, from -0.993 (signed) or 0 to 1: for each power of ten down to 1e-7 twice as many as for the one below it. Of
-/// magnitudes up to 1.
+/// Returns the numbers of the codes, ascending, from -0.993 (signed) or 0 to 1: for each power of ten down to 1e-7 there are twice as
+/// many as for the one below it. They are for magnitudes up to 1.
 pub fn dynamic_map(signed: bool) -> [f32; 256] {
     let mut numbers: Vec<f32> = vec![0.0, 1.0];
     for exponent in 0..7u32 {

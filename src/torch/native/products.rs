@@ -81,8 +81,8 @@ pub fn add_product(sum: &Tensor, a: &Tensor, transpose: bool, b: &Tensor) {
     assert!(status == 0, "add_product: {}", last_error());
 }
 
-/// Writes `a` `[M, K]` times `b` `[K, N]` to `to` `[M, N]`, or adds it where `add`; all of one kind. Without autograd. Panics where the
-/// shapes do not fit.
+/// Writes `a` `[M, K]` times `b` `[K, N]` to `to` `[M, N]`, or adds it where `add`; all of one kind. Autograd does not record it. Panics
+/// where the shapes do not fit.
 pub fn multiply(to: &Tensor, a: &Tensor, b: &Tensor, add: bool) {
     // SAFETY: the tensors are alive, and libtorch or the tiles check shapes and kinds.
     let status = unsafe { ffi::lf_multiply(raw(to), raw(a), raw(b), add) };

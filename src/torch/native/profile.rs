@@ -83,7 +83,8 @@ impl Profiler {
         }
     }
 
-    /// Writes a trace in Chrome's format, which ui.perfetto.dev shows, and returns what was recorded. What GPUs have yet to do is not in it.
+    /// Writes a trace in Chrome's format, which ui.perfetto.dev shows, and returns what was recorded. Work that GPUs have yet to do is
+    /// not in it.
     ///
     /// # Errors
     /// libtorch's profiler cannot be stopped, or the file cannot be written.

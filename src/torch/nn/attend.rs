@@ -129,9 +129,9 @@ fn taken_mask(mask: &Tensor, kind: Kind, device: Device) -> Tensor {
 /// Works like [`attend`], where in each head every query also sees a key without a value, whose score is the head's of
 /// `sinks_H` whatever the query (gpt-oss); `None`: there is no such key.
 ///
-/// The key comes first, with a channel of its own: queries have the head's score there, other keys have 0. So the fused
-/// operators compute the softmax, and the gradient of the sinks. A causal mask counts queries and keys from the start: one more
-/// query comes first as well. Panics where scores have a soft cap.
+/// The key comes first, with a channel of its own: queries have the head's score there, other keys have 0. In this way the fused
+/// operators compute the softmax, and the gradient of the sinks. A causal mask counts queries and keys from the start: one more query
+/// comes first as well. Panics where scores have a soft cap.
 pub(super) fn attend_sinking(
     q_BLHC: &Tensor,
     k_BSKC: &Tensor,

@@ -1,6 +1,6 @@
-//! The lightning indexer of DeepSeek sparse attention (`DeepseekV32Indexer`, `GlmMoeDsaIndexer`): a few narrow heads
-//! that score every earlier key for every query. What is done with the scores is `sparse_attention.rs`'s; how the
-//! indexer learns is `indexer_loss.rs`'s: the choice has no gradient.
+//! The lightning indexer of DeepSeek sparse attention (`DeepseekV32Indexer`, `GlmMoeDsaIndexer`): a few narrow heads that score every
+//! earlier key for every query. The attention by these scores is in `sparse_attention.rs`, and the indexer's loss is in
+//! `indexer_loss.rs`: the choice has no gradient.
 //!
 //! Shapes: T tokens, D hidden size, R width of the query latent, I heads, C their width.
 

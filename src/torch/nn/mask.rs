@@ -10,9 +10,9 @@ pub enum Mask {
     Causal,
     /// All of them, as patches of a picture do.
     Full,
-    /// Blocks of neighboring tokens: a token attends to its whole block and to all blocks before it (the prefixes of
-    /// PaliGemma and Pi0). For each token of the row 1 or `true` where a block begins; a document begins one in any case. A
-    /// window cuts blocks before a token's own alone.
+    /// Blocks of neighboring tokens: a token attends to its whole block and to all blocks before it (the prefixes of PaliGemma and Pi0).
+    /// The vector has `true` for each token of the row at which a block begins; a document begins one in any case. A window cuts blocks
+    /// before a token's own alone.
     Prefix(Vec<bool>),
     /// The same, where a window cuts all that is before a token, its own block's tokens as well (the pictures of Gemma 3).
     Runs(Vec<bool>),

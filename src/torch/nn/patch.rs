@@ -18,7 +18,7 @@ pub fn coordinates(grid: Grid, merge: u32) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// Says how a table of positions is fitted to a picture. As transformers'
+/// Says how a table of positions is fitted to a picture. It is computed as in transformers'
 /// `get_vision_interpolation_indices_and_weights`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resampling {

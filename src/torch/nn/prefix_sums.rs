@@ -5,9 +5,9 @@ use tch::{Device, Tensor};
 /// Values of a block.
 const BLOCK: i64 = 256;
 
-/// The sum of each value and those before it along the last dimension. libtorch's `cumsum` of real numbers on a GPU adds in an order
-/// that is not fixed, and fails where operators are to be deterministic. On a GPU a value that is not finite makes the sums of its
-/// block NaN. `[…, N]` to `[…, N]`.
+/// Returns the sum of each value and those before it along the last dimension, `[…, N]` to `[…, N]`. libtorch's `cumsum` of real numbers
+/// on a GPU adds in an order that is not fixed, and fails where operators are to be deterministic. On a GPU a value that is not finite
+/// makes the sums of its block NaN.
 pub fn prefix_sums(x: &Tensor) -> Tensor {
     if x.device() == Device::Cpu { x.cumsum(-1, None) } else { by_products(x) }
 }

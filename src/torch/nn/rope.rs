@@ -1,5 +1,5 @@
-//! Rotary position embeddings (Su et al. 2021): the tables of a micro-batch, and turning heads by them. Which
-//! frequencies there are is `rope_config.rs`'s.
+//! Rotary position embeddings (Su et al. 2021): the tables of a micro-batch, and turning heads by them. The frequencies are those of
+//! `rope_config.rs`.
 //!
 //! Shapes: T tokens, H heads, C width of a head, R channels of a head that turn.
 
@@ -19,9 +19,9 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// `position_ids` `[T]`, or `[3, T]` where the axes are three; integers or real numbers. The tables have the kind of the model, but
-    /// float32 on a CPU where that is bfloat16: the fused operator reads them so. They are where `position_ids` is. For
-    /// frequencies that depend on a document's length, see [`Rope::packed`]. Panics where the axes do not fit.
+    /// Makes the tables at `position_ids` `[T]`, or `[3, T]` where the axes are three; these are integers or real numbers. The tables
+    /// have the kind of the model, but float32 on a CPU where that is bfloat16: the fused operator reads them so. They are where
+    /// `position_ids` is. For frequencies that depend on a document's length, see [`Rope::packed`]. Panics where the axes do not fit.
     pub fn new(config: &RopeConfig, position_ids: &Tensor, kind: Kind) -> Rope {
         let (frequencies, scale) = config.frequencies(0);
         Rope::turning(config, position_ids, &frequencies.unsqueeze(0), scale, kind)

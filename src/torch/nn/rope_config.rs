@@ -9,7 +9,7 @@ use super::rope_scaling::RopeScaling;
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
     pub theta: f64,
-    /// The first channels of a head, an even number, are turned; the others pass. Of an odd one here one more turns.
+    /// The first channels of a head, an even number, are turned; the others pass. Where this number is odd, one channel more is turned.
     pub rotary_dim: i64,
     pub scaling: RopeScaling,
     pub axes: RopeAxes,

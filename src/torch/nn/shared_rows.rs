@@ -1,6 +1,6 @@
 //! Beginnings that documents of a packed row have in common, which are computed once.
 //!
-//! A token of a causal document depends on the tokens before it alone. So where a document begins as an earlier one of its row
+//! A token of a causal document depends on the tokens before it alone. Therefore, where a document begins as an earlier one of its row
 //! does, as the two answers to one prompt do, the rows of that beginning are the earlier one's, and only attention, which needs each
 //! document's keys, sees them twice.
 //!

@@ -279,8 +279,8 @@ pub fn row_norms(weight: &Tensor) -> Tensor {
     weight.norm_scalaropt_dim(2.0, [1i64].as_slice(), false)
 }
 
-/// The places of all numbers of `x` `[…, in]` in what a process that had the whole would compute, flat, int64: it numbers its rows
-/// and their inputs. Of `rows` those are of `x` that are as many.
+/// Returns the places of all numbers of `x` `[…, in]` in what a process that had the whole would compute, flat, int64: it numbers its
+/// rows and their inputs. The numbers of the rows of `x` are those among `rows` that are as many.
 fn places(x: &Tensor, rows: &[Tensor], inputs: Option<&HeldInputs>) -> Tensor {
     let first = |len: i64| Tensor::arange(len, (Kind::Int64, x.device()));
     let (len, width) = (x.numel() as i64, x.size().last().copied().unwrap_or(1).max(1));

@@ -10,7 +10,7 @@ use super::lora::{Adapter, HeldInputs};
 use super::shard::Shard;
 use super::store::ParamStore;
 
-/// A store seen from a prefix. What is taken is noted: it is what a segment that runs the layer differentiates by.
+/// A store seen from a prefix. The parameters that are taken are noted: a segment that runs the layer differentiates by them.
 pub struct Scope<'a> {
     store: &'a ParamStore,
     prefix: String,

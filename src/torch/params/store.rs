@@ -1,12 +1,11 @@
 //! The parameters of one pool in one flat buffer, or a rank's share of them.
 //!
-//! One buffer makes the optimizer one fused operator, a reduction one collective and a checkpoint one slice a name. The
-//! order is fixed: first the trained parameters that decay (two or more dimensions), then the other trained ones, then
-//! the frozen ones, each part as declared. Gradients and the optimizer's state cover the trained front alone. Within a
-//! part those of another learning rate come apart. Where replicas share them out, the same order holds within each
-//! unit. Every parameter starts at a multiple of `ALIGN` elements; the gaps stay zero. What the loss has no gradient
-//! of, such as a router's balancing bias, is a buffer: float32 and on its own. Frozen weights that are rounded or lie
-//! on the host are in units of their own.
+//! One buffer makes the optimizer one fused operator, a reduction one collective and a checkpoint one slice a name. The order is fixed:
+//! first the trained parameters that decay (two or more dimensions), then the other trained ones, then the frozen ones, each part as
+//! declared. Gradients and the optimizer's state cover the trained front alone. Within a part those of another learning rate come apart.
+//! Where replicas share them out, the same order holds within each unit. Every parameter starts at a multiple of `ALIGN` elements; the
+//! gaps stay zero. A parameter of which the loss has no gradient, such as a router's balancing bias, is a buffer: float32 and on its own.
+//! Frozen weights that are rounded or lie on the host are in units of their own.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

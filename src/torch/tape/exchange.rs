@@ -1,5 +1,5 @@
-//! Rows on their way to experts that are spread over ranks, and back. Nothing is dropped and nothing padded: every rank
-//! knows how many rows every other has for each expert, and sends as many. Who asks may compute until they are there.
+//! Rows on their way to experts that are spread over ranks, and back. Nothing is dropped and nothing padded: every rank knows how many
+//! rows every other has for each expert, and sends as many. A rank may compute other work until its rows are there.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! Describes what a memory plan adds to an execution: where each operation's tensors are, a count of their bytes, and
-//! transfers at the plan's points. What is computed does not change by it.
+//! Describes what a memory plan adds to an execution: where each operation's tensors are, a count of their bytes, and transfers at the
+//! plan's points. The plan does not change the results.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

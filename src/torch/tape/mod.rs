@@ -1,9 +1,9 @@
 //! The tape: a model's step as a list of operations over numbered slots, defined first and executed piece by piece.
 //!
-//! A segment reads some slots and writes others, and is its own small autograd graph whose inputs are leaves. What
-//! lies between segments is explicit: residual additions, rows that other pools fill in, and later collectives,
-//! transfers and pipeline boundaries. A slot's gradient is the sum over its readers, in reverse order of the tape, so
-//! the same tape gives the same bits however its execution is cut up.
+//! A segment reads some slots and writes others, and is its own small autograd graph whose inputs are leaves. The operations between
+//! segments are explicit: residual additions, rows that other pools fill in, and later collectives, transfers and pipeline boundaries. A
+//! slot's gradient is the sum over its readers, in reverse order of the tape, so the same tape gives the same bits however its execution
+//! is cut up.
 
 mod across;
 mod context;

@@ -302,8 +302,8 @@ impl Tape {
         self.kept.push(slot);
     }
 
-    /// Has gradients flow back to a slot that an operation writes, also where nothing before it needs any. On other ranks
-    /// something may, and they wait for this one in what comes between.
+    /// Has gradients flow back to a slot that an operation writes, also where nothing before it needs any. On other ranks something
+    /// before it may need them, and these ranks wait for this one in collectives between.
     pub fn let_gradients_flow(&mut self, slot: Slot) {
         self.flowing.push(slot);
     }

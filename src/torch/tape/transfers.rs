@@ -1,7 +1,7 @@
 //! Copies between a device and the host, one after the other, on a thread of their own beside the computation.
 //!
-//! On CUDA the thread has a stream of its own and the host's buffers are pinned. On a CPU the host tier is other memory
-//! of the same machine: of use only to try out what a plan does, with a throttle in place of a bus.
+//! On CUDA the thread has a stream of its own and the host's buffers are pinned. On a CPU the host tier is other memory of the same
+//! machine: it serves only to try out a plan, with a throttle in place of a bus.
 //!
 //! Stop: a drop lets the queue run empty and joins the thread. Whoever asked and has gone misses nothing.
 

@@ -1,9 +1,9 @@
 //! Sums of gradients over replicas, bucket by bucket, that begin while the last backward of a step goes on (Li et al. 2020,
 //! "PyTorch Distributed: experiences on accelerating data parallel training").
 //!
-//! A backward comes to the store's end first, so buckets go from there to its front. What does not decay, such as norms,
-//! lies together behind all layers and comes last. That order is the same on all ranks, and a rank begins a bucket when it
-//! has begun all before it: also one that has no micro-batch.
+//! A backward comes to the store's end first, so buckets go from there to its front. Parameters that do not decay, such as norms, lie
+//! together behind all layers and come last. That order is the same on all ranks, and a rank begins a bucket when it has begun all before
+//! it, even where it has no micro-batch.
 
 use std::rc::Rc;
 

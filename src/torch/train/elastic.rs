@@ -30,8 +30,8 @@ impl TrainState {
         self.group = group.into();
     }
 
-    /// Returns where gradients of a lane are summed; `None` where the pool is frozen. With one lane a replica, any lane
-    /// that it is given is that one.
+    /// Returns where gradients of a lane are summed; `None` where the pool is frozen. Where each replica has one lane, any lane that it
+    /// is given is that one.
     pub fn any_lane(&mut self, lane: Lane) -> Option<&mut GradBuffer> {
         self.optimizer.as_ref()?;
         let lane = if self.lanes == Lanes::PerReplica { Lane(0) } else { lane };

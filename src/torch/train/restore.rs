@@ -13,8 +13,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
 
-/// Reads back what [`save_state`](super::save_state) wrote, bit for bit: the optimizer, adapters, and where `weights` says so
-/// the weights, but for those that are rounded: a checkpoint has them in another type. Else the pool has the base of adapters already, which a checkpoint does not hold, and reads what is trained.
+/// Reads back what [`save_state`](super::save_state) wrote, bit for bit: the optimizer, adapters, and where `weights` says so the
+/// weights, but for those that are rounded: a checkpoint has them in another type. Without `weights` the pool has the base of adapters
+/// already, which a checkpoint does not hold, and reads the trained parameters.
 ///
 /// # Errors
 /// Files are missing, torn or of another model.

@@ -1,5 +1,5 @@
-//! One replica's share of a pool's training state: parameters, gradient lanes, update. What goes between the ranks is
-//! in `reduce.rs` and `slices.rs`.
+//! One replica's share of a pool's training state: parameters, gradient lanes, update. The collectives between the ranks are in
+//! `reduce.rs` and `slices.rs`.
 
 use super::adamw::AdamW;
 use super::buckets::{self, Buckets};

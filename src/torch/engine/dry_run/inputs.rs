@@ -97,7 +97,7 @@ impl Course {
         Ok(())
     }
 
-    /// The gradients of features that were sent. Whether there were any.
+    /// Takes the gradients of features that were sent, and returns whether there were any.
     pub(super) fn return_gradients(&mut self, plan: &StepPlan) -> Result<bool, EngineError> {
         let mut shapes: BTreeMap<UnitId, Vec<TensorMeta>> = BTreeMap::new();
         for (kind, metas) in self.outbox.drain() {

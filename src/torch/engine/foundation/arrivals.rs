@@ -77,7 +77,8 @@ impl Arrivals {
         }
     }
 
-    /// Takes tokens or features. What an encoder sends is compared with the unit that it was given, and refused.
+    /// Takes tokens or features. A parcel of an encoder is compared with the unit that the encoder was given, and refused where it does
+    /// not fit.
     ///
     /// # Errors
     /// Another actor than an encoder has sent what is not planned or does not fit the plan.

@@ -110,8 +110,8 @@ impl Growing {
     }
 }
 
-/// Continues the documents of a pack, on every rank of the replica; `None`: the model does not say what it predicts. Without a pack
-/// this rank takes part in what replicas that meet it continue.
+/// Continues the documents of a pack, on every rank of the replica; `None`: the model does not say what it predicts. Without a pack, this
+/// rank takes part in the collectives of the replicas that continue theirs.
 ///
 /// # Errors
 /// A rank of the replica is gone.

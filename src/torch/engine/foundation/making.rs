@@ -56,8 +56,9 @@ impl SampleMaking {
         }
     }
 
-    /// Makes the samples of a pack, whose tokens and features are `filled`, on every rank of the replica, and returns the names of
-    /// files that show them; the first rank writes these. Without a pack this rank takes part in what replicas that meet it make.
+    /// Makes the samples of a pack, whose tokens and features are `filled`, on every rank of the replica, and returns the names of files
+    /// that show them; the first rank writes these. Without a pack, this rank takes part in the collectives of the replicas that make
+    /// theirs.
     ///
     /// # Errors
     /// The model makes no latents, a file cannot be read or written, or a rank of the replica is gone.

@@ -1,7 +1,7 @@
 //! A fixture's steps by the engine's parts, on any layout of the two pools: every one gives the numbers of one process.
 //!
-//! Ranks of the foundation come first, those of the encoders behind them; one process alone is both. What actors send
-//! each other along edges goes through one process group here. No scheduler takes part.
+//! Ranks of the foundation come first, those of the encoders behind them; one process alone is both. Tensors that actors send each other
+//! along edges go through one process group here. No scheduler takes part.
 
 mod layout;
 mod node;

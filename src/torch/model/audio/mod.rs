@@ -1,5 +1,5 @@
-//! Audio towers and projectors. One computation serves every tower (`tower.rs`, as `tower_config.rs` says); a file for each
-//! kind reads its config. Which families have which encoder is `family/`'s.
+//! Audio towers and projectors. One computation serves every tower (`tower.rs`, as `tower_config.rs` says); a file for each kind reads
+//! its config. The files in `family/` say which families have which encoder.
 
 mod encoder;
 mod keys;

@@ -1,5 +1,5 @@
-//! An audio tower as data: every tower that is built in is Whisper's encoder with other choices. How a family's
-//! `config.json` gives them is read in `whisper.rs`, `qwen2_5.rs` and `qwen3.rs`.
+//! An audio tower as data: every tower that is built in is Whisper's encoder with other choices. The files `whisper.rs`, `qwen2_5.rs` and
+//! `qwen3.rs` read these choices from a family's `config.json`.
 
 use crate::model::tower_blocks::{BlockConfig, TowerNorm};
 use crate::nn::{Activation, Linear, RowConv};

@@ -1,5 +1,5 @@
-//! A mixer whose row is shared by several ranks (context parallelism): its attention is an operation of the tape's, and
-//! what is before and after it are segments of this rank's tokens. Which decoders can be split so.
+//! A mixer whose row is shared by several ranks (context parallelism): its attention is an operation of the tape's, and what is before
+//! and after it are segments of this rank's tokens. This module also says which decoders can be split so.
 
 use std::rc::Rc;
 

@@ -189,8 +189,8 @@ fn feature_inputs(tape: &mut Tape, batch: &TextBatch, options: &TextOptions) -> 
     num_levels(batch, options).into_iter().map(&mut inputs).collect()
 }
 
-/// Tensors of features that the batch has, by input. Of ranks that share a row all have features or none, so that gradients flow
-/// alike; some may have no rows of them.
+/// Returns the number of tensors of features that the batch has, by input. Ranks that share a row all have features or none, so that
+/// gradients flow alike; some may have no rows of them.
 fn num_levels(batch: &TextBatch, options: &TextOptions) -> Vec<usize> {
     let levels = |(rows, levels): (&Vec<i64>, &usize)| if rows.is_empty() && batch.row.is_none() { 0 } else { *levels };
     batch.feature_rows.iter().zip(&options.feature_tensors).map(levels).collect()

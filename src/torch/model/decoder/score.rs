@@ -22,8 +22,8 @@ pub struct TokenScores {
 }
 
 impl Decoder {
-    /// A tape that ends with the log-probability `[L]`, float32, of each of the `labels` that are targets: for each token the
-    /// one to predict, or below 0. Of a rank's part of a decoder, too. `features`, by input and level, are on `tape`.
+    /// Records a tape that ends with the log-probability `[L]`, float32, of each of the `labels` that are targets: for each token the one
+    /// to predict, or below 0. The decoder may be a rank's part of one. `features`, by input and level, are on `tape`.
     pub fn log_probabilities(
         &self,
         (tape, features): (Tape, Vec<Vec<Slot>>),

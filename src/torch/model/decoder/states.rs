@@ -23,9 +23,9 @@ impl Decoder {
         if self.config().has_three_axes() { positions.shallow_clone() } else { positions.get(0) }
     }
 
-    /// Records texts that end at `cu_seqlens` `[0, …, T]`; `ids` is `[T, 1]`. Returns the states `[T, D]` after the embedding
-    /// and after each layer of the stage, which is the first; ranks that share layers have all tokens between them. What balances
-    /// routers is left out. Positions count from 0 in each text, but for what `among` says.
+    /// Records texts that end at `cu_seqlens` `[0, …, T]`; `ids` is `[T, 1]`. Returns the states `[T, D]` after the embedding and after
+    /// each layer of the stage, which is the first; ranks that share layers have all tokens between them. The losses that balance routers
+    /// are left out. Positions count from 0 in each text, but for what `among` says.
     pub(in crate::model) fn record_states(
         &self,
         tape: &mut Tape,

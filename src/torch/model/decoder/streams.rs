@@ -1,5 +1,5 @@
-//! A residual of several streams (hyper-connections): what a branch reads of it, and what becomes of it then. Without them
-//! the residual is one stream, which a branch reads as it is and adds to.
+//! A residual of several streams (hyper-connections): the input that a branch reads of it, and the way in which the branch's output
+//! changes it. Without them the residual is one stream, which a branch reads as it is and adds to.
 //!
 //! Shapes: T tokens, M streams, D hidden size.
 

@@ -60,8 +60,8 @@ pub(super) fn samples(
     rows.iter().map(&mut sample).collect()
 }
 
-/// The grid of a picture's patches: its features are as many times fewer than its pixels along rows and columns. Of a clip,
-/// whose frames are fewer as well, it says rows and columns of one frame only where that can be told.
+/// Returns the grid of a picture's patches: its features are as many times fewer than its pixels along rows and columns. For a clip,
+/// whose frames are fewer as well, the grid has rows and columns of one frame only where these can be told.
 fn in_patches(item: &ItemMeta) -> Grid {
     let Grid { h, w, .. } = item.grid;
     let num_features = u64::from(item.num_features).max(1);

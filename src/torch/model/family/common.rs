@@ -214,8 +214,8 @@ pub(super) fn layered(
     })
 }
 
-/// DeepSeek-V3's prediction heads: layers after the last one, with norms and a projection beside them. What the
-/// checkpoint repeats there, embedding and head, is shared, and written as often.
+/// Returns the names of DeepSeek-V3's prediction heads: layers after the last one, with norms and a projection beside them. The embedding
+/// and the head, which the checkpoint repeats there, are shared, and written as often.
 pub(super) fn deepseek_mtp(num_layers: usize, layers: &str) -> MtpNames {
     MtpNames {
         heads: MtpPlace::Numbered(layers.to_owned(), num_layers),

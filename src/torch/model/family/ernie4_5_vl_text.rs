@@ -16,7 +16,7 @@ use crate::nn::moe::{BiasName, ExpertNames, MediaExperts, MoeConfig, MoeNames};
 
 pub(super) const FAMILY: TextFamily = TextFamily::new("ernie4_5_vl_moe_text", read).with_kv_heads(4);
 
-/// `model_type` `ernie4_5_vl_moe_text`. Which tokens are of media is said by the whole model's config: see
+/// Reads a config of `model_type` `ernie4_5_vl_moe_text`. The whole model's config says which tokens are of media: see
 /// [`set_media_tokens`]; until then none is.
 fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let num_layers = keys.size("num_hidden_layers")? as usize;

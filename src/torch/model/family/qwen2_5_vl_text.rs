@@ -8,7 +8,7 @@ use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::{read_mrope, read_rope};
 use crate::nn::NormConfig;
 
-/// The default where a config does not say. For Qwen2 it is another number.
+/// The default where a config does not say; that of Qwen2 is another number.
 const MAX_WINDOW_LAYERS: i64 = 80;
 
 pub(super) const FAMILY: TextFamily = TextFamily::new("qwen2_5_vl_text", read).with_kv_heads(8);

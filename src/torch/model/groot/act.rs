@@ -1,4 +1,4 @@
-//! Makes actions of noise by Euler's steps. What actions see does not depend on them: it is made once.
+//! Makes actions of noise by Euler's steps. The states that actions see do not depend on the actions: they are made once.
 //!
 //! Shapes: N samples, H actions of A numbers each.
 

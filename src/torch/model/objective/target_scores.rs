@@ -51,7 +51,7 @@ pub fn part_best(scores: LinearCrossEntropy, first: i64, rank: usize, world: usi
     }))
 }
 
-/// Returns the predicted entries `[L]`, int64, by the sum over ranks of what [`part_best`] writes. Of equal scores the first
+/// Returns the predicted entries `[L]`, int64, by the sum over ranks of what [`part_best`] writes. Where scores are equal, the first
 /// entry counts.
 pub fn predicted(all: &Tensor, world: usize) -> Tensor {
     let world = world as i64;

@@ -1,6 +1,6 @@
-//! The loss of tokens behind the prompt: actions in FAST's tokens, and maybe a text before them. The prefix's stream predicts each
-//! from what is before it, and the stream of actions sees none of them. So the vision-language model learns from what it is good
-//! at, and with `insulate` from nothing else (knowledge insulation, Driess et al. 2025).
+//! The loss of tokens behind the prompt: actions in FAST's tokens, and maybe a text before them. The prefix's stream predicts each from
+//! what is before it, and the stream of actions sees none of them. In this way the vision-language model learns from tokens, for which it
+//! was trained before, and with `insulate` from nothing else (knowledge insulation, Driess et al. 2025).
 //!
 //! Shapes: L tokens to predict in a micro-batch, P rows of the prefix's stream of width D.
 

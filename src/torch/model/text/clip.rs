@@ -1,5 +1,5 @@
-//! CLIP's text encoder (`CLIPTextModel`, also the one within `CLIPTextModelWithProjection` and `CLIPModel`): learned positions,
-//! causal attention, and a last norm. What is pooled and projected of a text is no feature here.
+//! CLIP's text encoder (`CLIPTextModel`, also the one within `CLIPTextModelWithProjection` and `CLIPModel`): learned positions, causal
+//! attention, and a last norm. The pooled and projected state of a text is no feature here.
 //!
 //! Shapes: S tokens of all texts, D width of a state.
 

@@ -15,9 +15,9 @@ const PROJECTOR: &str = "text_projector.";
 /// The standard deviation of a projector's random weights.
 const INITIALIZER_RANGE: f64 = 0.02;
 
-/// The encoder of these configs, with features of `width`. Names are under `text_encoder.` and `text_projector.`, after that
-/// as in the tower's own checkpoint. `read_decoder` reads a language model's config; `text` says which states are taken.
-/// Without `projector` a linear map makes features of them.
+/// Reads the encoder of these configs, with features of `width`. Names are under `text_encoder.` and `text_projector.`, after that as in
+/// the tower's own checkpoint. `read_decoder` reads a language model's config; `text` says which states are taken. Without `projector` a
+/// linear map makes features of them.
 pub(in crate::model) fn read(
     encoder: &Keys<'_>,
     projector: Option<&Keys<'_>>,

@@ -1,5 +1,5 @@
-//! Vision towers and projectors. One computation serves every tower (`tower.rs`, as `tower_config.rs` says); a file for
-//! each published tower reads its config. Which families have which encoder is `family/`'s.
+//! Vision towers and projectors. One computation serves every tower (`tower.rs`, as `tower_config.rs` says); a file for each published
+//! tower reads its config. The files in `family/` say which families have which encoder.
 
 pub(super) mod clip;
 pub(super) mod dinov2;

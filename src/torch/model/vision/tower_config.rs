@@ -1,5 +1,5 @@
-//! A vision tower as data: every tower that is built in is the same computation with other choices. How a family's
-//! `config.json` gives them is read in a file of each family beside this one.
+//! A vision tower as data: every tower that is built in is the same computation with other choices. A file of each family beside this one
+//! reads these choices from the family's `config.json`.
 
 use loongforge_core::message::Grid;
 

@@ -1,5 +1,5 @@
 //! Makes actions of one noise: at each time the policy predicts the actions anew from a mixture of the noise and of what it predicted
-//! before. What it sees does not depend on the actions: it is computed once.
+//! before. The states that it sees do not depend on the actions: they are computed once.
 //!
 //! Shapes: N samples, H actions of A numbers each, W width of the transformer.
 

@@ -1,7 +1,7 @@
 //! One step of one rank of a pipeline: its tasks in order, each between the messages that it takes and sends.
 //!
-//! Sends do not wait, so nobody waits in a circle whatever the schedule is; a send is settled when its receiver has been
-//! heard of again after taking it. What is in flight is what the schedule has begun and not ended.
+//! Sends do not wait, so nobody waits in a circle whatever the schedule is; a send is settled when its receiver has been heard of again
+//! after taking it. The tasks in flight are those that the schedule has begun and not ended.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,6 +1,6 @@
-//! Ring attention (Liu et al. 2023): every rank keeps its queries, and keys and values go round. While one rank's keys
-//! are looked at, the next rank's are on their way. The backward sends them round once more, with their gradients a
-//! step behind.
+//! Ring attention (Liu et al. 2023): every rank keeps its queries, and keys and values pass from rank to rank. While the queries attend
+//! to one rank's keys, the next rank's are on their way. The backward sends them through all ranks once more, with their gradients a step
+//! behind.
 //!
 //! Shapes: T tokens of this rank, H heads of queries, K of keys, C width of queries and keys, V of values.
 

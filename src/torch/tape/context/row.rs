@@ -11,7 +11,8 @@ use crate::native::NativeError;
 use crate::nn::{Mask, PackedAttention};
 use crate::tape::record::{Exchange, Needs};
 
-/// Made once a micro-batch. Who executes the tape has as many ranks along cp.
+/// The share of a packed row that one of several ranks has; made once a micro-batch. The mesh that executes the tape has as many ranks
+/// along cp.
 pub struct ContextShard {
     split: RowSplit,
     rank: usize,

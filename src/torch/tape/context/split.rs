@@ -1,8 +1,8 @@
 //! Describes which tokens of a packed row are whose.
 //!
-//! Every document is cut into twice as many pieces as there are ranks, and rank r has piece r and piece 2·ranks - 1 - r
-//! (Brandon et al. 2023, in the form of Llama 3's and Megatron's context parallelism): the early piece sees few keys, the
-//! late one many, together all ranks see as many. What a document's length leaves over goes to the ranks that have least.
+//! Every document is cut into twice as many pieces as there are ranks, and rank r has piece r and piece 2·ranks - 1 - r (Brandon et al.
+//! 2023, in the form of Llama 3's and Megatron's context parallelism): the early piece sees few keys, the late one many, together all
+//! ranks see as many. Tokens that a document's length leaves over go to the ranks that have fewest.
 
 use std::ops::Range;
 

@@ -69,7 +69,7 @@ impl Dtype {
         TABLE.iter().find(|entry| entry.0 == self).expect("every type is in the table").2
     }
 
-    /// Bytes of an element. Of the types that parameters have, whole numbers.
+    /// Returns the bytes of an element. It is for the types that parameters have, whose elements are whole bytes.
     pub fn bytes(self) -> usize {
         self.bits().div_ceil(8) as usize
     }

@@ -1,7 +1,7 @@
-//! Describes which way a folder stores what is stored in several ways. Of the experts of a layer publishers have one tensor an
-//! expert, or all of them stacked, as in the model or with rows and columns the other way round. The towers of CLIP and SigLIP
-//! are in `vision_model.`, and where transformers 5 has saved a fresh one they are not. What is in the folder decides, whatever
-//! is usual in the family; saving is always in the family's own way.
+//! Finds the way in which a folder stores tensors that are stored in several ways. Publishers have one tensor for each expert of a layer,
+//! or all of them stacked, as in the model or with rows and columns the other way round. The towers of CLIP and SigLIP are in
+//! `vision_model.`, and where transformers 5 has saved a fresh one they are not. The folder's tensors decide, whatever is usual in the
+//! family; saving is always in the family's own way.
 
 use super::stored::Stored;
 use crate::params::{ParamSpec, StoredTensor};
@@ -54,8 +54,8 @@ fn with_or_without<'a>(piece: StoredTensor, find: &impl Fn(&str) -> Option<&'a S
     if find(&name).is_some() { StoredTensor { name, ..piece } } else { piece }
 }
 
-/// Turns a stacked piece to how the folder has it. Of a square one the other weights of the same experts tell: gates and
-/// ups, and downs, are never both square.
+/// Turns a stacked piece to the orientation that it has in the folder. The orientation of a square piece follows from the other weights
+/// of the same experts: gates and ups, and downs, are never both square.
 fn as_stored<'a>(piece: StoredTensor, base: &str, find: &impl Fn(&str) -> Option<&'a Stored>) -> StoredTensor {
     let [experts, rows, cols] = piece.shape[..] else { unreachable!("stacked experts have three dimensions") };
     let is = |name: &str, shape: [i64; 3]| find(name).is_some_and(|stored| stored.shape == shape);

@@ -33,8 +33,8 @@ pub fn load_weights(params: &ParamStore, folder: &Path) -> Result<(), WeightsErr
 
 /// Fills every parameter of `params` for which there is a folder, converting types, unpacking what is packed.
 ///
-/// Headers are compared first: nothing is loaded unless every name and shape fits. What else is in the folder does not
-/// matter here, since other pools own it: see [`compare_weights`](super::compare_weights).
+/// Headers are compared first: nothing is loaded unless every name and shape fits. Other tensors in the folder do not matter here, since
+/// other pools own it: see [`compare_weights`](super::compare_weights).
 ///
 /// # Errors
 /// A file cannot be read, or tensors do not fit: one error names all of them.
@@ -144,7 +144,7 @@ impl<'a> Reads<'a> {
         Ok(())
     }
 
-    /// Memory for the whole of a parameter that is not here as it is read. What is rounded is rounded once.
+    /// Returns memory for the whole of a parameter that is held in another form than it is read. A rounded weight is rounded once.
     fn landing(&mut self, id: ParamId, spec: &ParamSpec, leaf: &Tensor) -> Tensor {
         let kind = if spec.held.rounding.is_some() { Kind::Float } else { leaf.kind() };
         let leaf = Tensor::zeros(spec.shape.as_slice(), (kind, leaf.device()));

@@ -1,7 +1,7 @@
 //! Weights in and out of Hugging Face folders: safetensors, single or sharded, plain or packed.
 //!
-//! Reading goes by slices: a [`Checkpoint`] reads headers only, [`compare_weights`] says what does not fit, and
-//! [`load_weights`] reads what a pool owns. What is written is always plain.
+//! Weights are read in slices: a [`Checkpoint`] reads headers only, [`compare_weights`] says what does not fit, and [`load_weights`]
+//! reads what a pool owns. Files that are written are always plain.
 
 mod among;
 mod carried;

@@ -1,4 +1,4 @@
-//! Quantized tensors as their publishers store them, back to numbers. Only reading: what we write is plain.
+//! Quantized tensors as their publishers store them, back to numbers. They are only read: the files that we write are plain.
 //!
 //! * FP8 blocks (DeepSeek): `NAME` F8_E4M3 `[.., M, N]` times `NAME_scale_inv` `[.., ceil(M/b0), ceil(N/b1)]`.
 //!   DeepSeek-V4 calls the scales `MODULE.scale`, E8M0, beside `MODULE.weight`; its experts are MXFP4 there, `MODULE.weight` I8

@@ -35,8 +35,8 @@ pub fn renamed(name: &str, begins: &[(&str, &str)]) -> String {
     begin.unwrap_or_else(|| name.to_owned())
 }
 
-/// Writes the tensors of `checkpoint` into `out`, which must be there, with an index where there are several files.
-/// Tensors that are no floats are copied. What `adapters` add is added in float32.
+/// Writes the tensors of `checkpoint` into `out`, which must be there, with an index where there are several files. Tensors that are no
+/// floats are copied. The products of `adapters` are added in float32.
 ///
 /// # Errors
 /// A file cannot be read or written, a tensor's type is one that cannot be converted, or finite values would be infinite in the type

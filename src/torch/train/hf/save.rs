@@ -122,8 +122,8 @@ fn in_file(piece: &StoredTensor, value: &Tensor) -> Tensor {
     if piece.is_integer { view.to_kind(Kind::Int64) } else { view }
 }
 
-/// Writes every parameter, in its own precision and the checkpoint's pieces, as the pool's files. What has an
-/// adapter is written with it added.
+/// Writes every parameter, in its own precision and the checkpoint's pieces, as the pool's files. A parameter that has an adapter is
+/// written with the adapter added.
 ///
 /// # Errors
 /// A file cannot be written.

@@ -256,8 +256,8 @@ fn under_our_names(expected: BTreeMap<String, Tensor>) -> BTreeMap<String, Tenso
     expected.into_iter().map(|(key, value)| (renamed(key), value)).collect()
 }
 
-/// All pictures' patches `[P, X]` and their sizes. Without a table of sizes pictures are tiles `[tiles, 3, H, W]`, each
-/// an item of its own, to be cut into patches row by row.
+/// Returns all pictures' patches `[P, X]` and their sizes. Without a table of sizes pictures are tiles `[tiles, 3, H, W]`, each an item
+/// of its own, to be cut into patches row by row.
 fn pictures(inputs: &BTreeMap<String, Tensor>, patch_dim: i64) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
     let grid = |side: &[i64]| Grid { t: side[0] as u32, h: side[1] as u32, w: side[2] as u32 };
     if let Some(patches) = inputs.get("vision_patches") {

@@ -165,7 +165,7 @@ impl Models {
         }
     }
 
-    /// Piece by piece, as the reference names them. What is no parameter there (a buffer) has no gradient.
+    /// Compares gradients piece by piece, as the reference names them. A tensor that is no parameter there (a buffer) has no gradient.
     /// Gradients that are zero in exact arithmetic (of a key's bias without rotation) are rounding on both sides.
     fn compare_gradients(&self, fixture: &Fixture, report: &mut ParityReport) {
         let rounding = fixture.rounding();

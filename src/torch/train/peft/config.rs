@@ -8,8 +8,7 @@ use std::path::Path;
 
 pub const CONFIG: &str = "adapter_config.json";
 
-/// Holds what `adapter_config.json` says that matters here. Which modules have adapters the tensors tell, and of what
-/// rank.
+/// Holds what `adapter_config.json` says that matters here. The tensors tell which modules have adapters, and of what rank.
 pub struct AdapterConfig {
     /// The settings of the modules that no pattern names.
     pub lora: LoraConfig,
