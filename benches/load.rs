@@ -24,7 +24,7 @@ fn quick() -> bool {
     std::env::var_os("LOONGFORGE_QUICK").is_some()
 }
 
-/// The tensors of Qwen3-0.6B.
+/// Returns the tensors of Qwen3-0.6B.
 fn specs() -> Vec<ParamSpec> {
     let mut specs = Vec::new();
     let mut add = |name: String, shape: &[i64]| specs.push(ParamSpec::new(name, shape, Init::Zeros));

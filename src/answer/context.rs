@@ -40,7 +40,7 @@ fn max_context(config: &Json) -> Option<usize> {
     ModelCard::of(config).of_text().find_map(length)
 }
 
-/// The length for which YaRN is made: recipes add it to a config and leave `max_position_embeddings`, which is `own`.
+/// Returns the length for which YaRN is made: recipes add it to a config and leave `max_position_embeddings`, which is `own`.
 fn stretched(keys: &Json, own: usize) -> Option<usize> {
     let sections = ["rope_scaling", "rope_parameters"].map(|key| &keys[key]);
     let section = sections.into_iter().find(|section| section.as_object().is_some_and(|keys| !keys.is_empty()))?;

@@ -49,7 +49,7 @@ struct Answering {
 }
 
 impl Answering {
-    /// The likelihood of this token, if that was told.
+    /// Returns the likelihood of this token, if that was told.
     fn likely(&mut self, tokenizer: &Tokenizer, token: i64) -> Result<Option<Likely>, DataError> {
         let before = self.before.replace(token);
         let Some(Likelihood { logprob, top }) = self.likelihood.take() else { return Ok(None) };
@@ -63,7 +63,7 @@ impl Answering {
     }
 }
 
-/// The text of a token behind another: some tokenizers leave out a space at the beginning of a text.
+/// Returns the text of a token behind another: some tokenizers leave out a space at the beginning of a text.
 fn text_of(tokenizer: &Tokenizer, before: Option<i64>, id: i64) -> Result<String, DataError> {
     if let Some(before) = before {
         let (first, both) = (tokenizer.decode_all(&[before])?, tokenizer.decode_all(&[before, id])?);
@@ -74,7 +74,7 @@ fn text_of(tokenizer: &Tokenizer, before: Option<i64>, id: i64) -> Result<String
     tokenizer.decode_all(&[id])
 }
 
-/// The prompts of questions. Several answers to one sample, which stand side by side, share what the towers make of its pictures.
+/// Returns the prompts of questions. Several answers to one sample, which stand side by side, share what the towers make of its pictures.
 fn prompts(reader: &Reader, questions: &[(&Sample, &Wanted)]) -> Vec<Prompt> {
     let mut prompts: Vec<Prompt> = Vec::with_capacity(questions.len());
     let mut before: Option<&Sample> = None;

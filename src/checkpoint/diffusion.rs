@@ -170,7 +170,7 @@ impl Format {
     }
 }
 
-/// The config of a transformer in Wan's own releases.
+/// Returns the config of a transformer in Wan's own releases.
 fn original_config(config: &Value) -> Value {
     let heads = config["num_attention_heads"].as_i64().unwrap_or(1);
     let width = heads * config["attention_head_dim"].as_i64().unwrap_or(1);

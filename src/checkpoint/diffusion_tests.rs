@@ -18,7 +18,7 @@ fn config(in_channels: i64) -> Value {
             "num_heads": 2}})
 }
 
-/// A checkpoint as a run makes it.
+/// Returns a checkpoint as a run makes it.
 fn checkpoint(folder: &Path) -> ModelConfig {
     let json = config(3);
     let model = ModelConfig::from_hf(&json).unwrap();

@@ -229,7 +229,7 @@ fn rewrite_networks(
     Ok(files)
 }
 
-/// The name that `config.json` has for the type of the weights that are written; `None`: it says what it said.
+/// Returns the name that `config.json` has for the type of the weights that are written; `None`: it says what it said.
 fn dtype_name(dtype: Option<Dtype>, checkpoint: &Checkpoint, has_adapters: bool) -> Option<&'static str> {
     let written = match dtype {
         Some(dtype) => dtype,

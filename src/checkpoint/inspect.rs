@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// A page about the folder; with `all` every tensor is a line of its own.
+/// Returns a page about the folder; with `all` every tensor is a line of its own.
 ///
 /// # Errors
 /// There are no weights in it, or they are torn.

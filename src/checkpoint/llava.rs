@@ -56,8 +56,8 @@ pub struct Llava {
 }
 
 impl Llava {
-    /// The layout of the model that this `config.json` describes, or why it does not fit the class; `None` where it is not
-    /// of a model put together from parts with an encoder.
+    /// Returns the layout of the model that this `config.json` describes, or why it does not fit the class; `None` where it is not of a
+    /// model put together from parts with an encoder.
     pub fn of(config: &Value) -> Option<Result<Self, String>> {
         let has = |part: &str| config.get(part).is_some_and(Value::is_object);
         let is_composed = config["model_type"] == "loongforge_vlm" && (has("image_encoder") || has("audio_encoder"));
@@ -100,7 +100,7 @@ impl Llava {
     }
 }
 
-/// The side of a patch, in pixels, where its config says nothing that of the class.
+/// Returns the side of a patch, in pixels, where its config says nothing that of the class.
 fn patch_size(vision: &Value) -> i64 {
     let given = &vision["patch_size"];
     let usual = || match vision["model_type"].as_str() {
@@ -159,7 +159,7 @@ fn arranged(config: &Value) -> Result<Llava, String> {
     same.map(|()| Llava { config: arranged, has_class })
 }
 
-/// The language model's config. Its class takes no null for the key that ties its head, and without the key its default.
+/// Returns the language model's config. Its class takes no null for the key that ties its head, and without the key its default.
 fn text_config(text: &Value) -> Value {
     let mut text = text.clone();
     if let Some(keys) = text.as_object_mut() {
@@ -168,7 +168,7 @@ fn text_config(text: &Value) -> Value {
     text
 }
 
-/// The tower's config without keys of our own.
+/// Returns the tower's config without keys of our own.
 fn vision_config(encoder: &Value, model_type: &str) -> Value {
     let mut vision = encoder.clone();
     if let Some(keys) = vision.as_object_mut() {
@@ -182,7 +182,7 @@ fn vision_config(encoder: &Value, model_type: &str) -> Value {
     vision
 }
 
-/// The activation of a projector of two maps without a norm, of features this wide.
+/// Returns the activation of a projector of two maps without a norm, of features this wide.
 fn projector_activation(projector: &Value, width: &Value) -> Result<Value, String> {
     let other =
         |key: &str, must: &str| Err(format!("image_projector.{key} is {}; {CLASS} needs {must}", projector[key]));

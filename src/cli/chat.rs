@@ -182,7 +182,7 @@ impl Chat {
         Ok(())
     }
 
-    /// The conversation with one message more, as the model reads it, and how many tokens its answer may have.
+    /// Returns the conversation with one message more, as the model reads it, and how many tokens its answer may have.
     fn ask(&mut self, reader: &Reader, text: &str, max_new_tokens: Option<usize>) -> Result<(Sample, usize), String> {
         if let Some(missing) = self.missing.take() {
             return Err(format!("{missing}, so the message was not sent"));

@@ -107,7 +107,7 @@ fn cell(value: Option<&Value>) -> String {
     }
 }
 
-/// A row for each figure that some run has.
+/// Returns a row for each figure that some run has.
 fn figure_rows(all: &[Figures]) -> Vec<(String, Vec<String>)> {
     type Told = fn(&Figures) -> Option<String>;
     let mut rows: Vec<(String, Vec<String>)> = Vec::new();

@@ -7,7 +7,7 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches, Id};
 use loongforge_core::config::{key_called, remark_on};
 use std::ffi::OsString;
 
-/// The command line; a mistake in it ends the program. Unknown options whose names are keys', as `--lr`, get the keys named, of
+/// Returns the command line; a mistake in it ends the program. Unknown options whose names are keys', as `--lr`, get the keys named, of
 /// commands that take keys.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
     let words = overrides(words);
@@ -80,7 +80,7 @@ fn tip(option: &str) -> Option<String> {
     remark.or_else(|| key_of(option).map(|key| format!("did you mean `--{key} VALUE` or `{key}=VALUE`?")))
 }
 
-/// The key that an option without dots means.
+/// Returns the key that an option without dots means.
 fn key_of(option: &str) -> Option<String> {
     key_called(&name_of(option)?, "")
 }

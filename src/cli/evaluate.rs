@@ -225,7 +225,7 @@ fn expect_writable(path: &Path, data: &[String]) -> anyhow::Result<()> {
     if is_there { Ok(()) } else { fs::remove_file(path).with_context(named) }
 }
 
-/// The questions, answered; with `--hypotheses` they are also written.
+/// Answers the questions; with `--hypotheses` the answers are also written.
 fn answers(
     args: &EvaluateArgs,
     model: ForwardModel,
@@ -296,7 +296,7 @@ fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Learned
     Ok((data, Learned { phase, learn }))
 }
 
-/// The samples as the model reads them.
+/// Returns the samples as the model reads them.
 fn open(
     args: &EvaluateArgs,
     model: &ModelFolder,

@@ -116,7 +116,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     files::replace_shared(file, text.as_bytes(), 0o644).with_context(|| file.display().to_string())
 }
 
-/// The value of an option, or what the user answers.
+/// Returns the value of an option, or what the user answers.
 fn answer(given: Option<String>, option: &str, question: &str, asks: bool) -> anyhow::Result<String> {
     if let Some(given) = given {
         return Ok(given);

@@ -67,7 +67,7 @@ fn size(file: &ModelFile) -> Result<ModelSize, String> {
     }
 }
 
-/// A tower's size: that of a model put together from it, without the rest.
+/// Returns a tower's size: that of a model put together from it, without the rest.
 fn tower(config: &Value) -> Result<ModelSize, String> {
     let json = json!({
         "model_type": "loongforge_vlm", "image_token_id": 1, "image_encoder": config, "image_projector": {},

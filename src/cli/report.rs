@@ -43,7 +43,7 @@ pub fn report(args: ReportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The sheet of the samples that were made last, and after how many steps.
+/// Returns the sheet of the samples that were made last, and after how many steps.
 fn newest_sheet(run: &Path) -> Option<(u64, PathBuf)> {
     let folders = fs::read_dir(run.join("samples")).into_iter().flatten().flatten();
     let sheets = folders.filter_map(|folder| {

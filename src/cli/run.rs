@@ -210,7 +210,8 @@ fn run_scheduler(
     }
 }
 
-/// The name of the log file of a process that is one actor: of its place in the run, or where the scheduler gives it one, of its own.
+/// Returns the name of the log file of a process that is one actor: of its place in the run, or where the scheduler gives it one, of its
+/// own.
 fn log_name(wanted: WantedActor) -> String {
     let pool = wanted.pool;
     match wanted.index {

@@ -142,7 +142,7 @@ fn expect_memory(prompts: &[Sample], painter: &Painter, device: tch::Device) -> 
     }
 }
 
-/// The folder of a file and its name without an ending of pictures.
+/// Returns the folder of a file and its name without an ending of pictures.
 ///
 /// # Errors
 /// The ending is that of a kind of pictures or clips which is not written.
@@ -159,7 +159,7 @@ fn place(out: &Path) -> anyhow::Result<(PathBuf, String)> {
     Ok((out.parent().unwrap_or(Path::new("")).to_owned(), name))
 }
 
-/// The section `sample` of a config that says the same.
+/// Returns the section `sample` of a config that says the same.
 fn sampling(args: &SampleArgs) -> Sampling {
     Sampling {
         prompts: PathBuf::new(),

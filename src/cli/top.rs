@@ -120,7 +120,7 @@ fn page_line(target: &Target) -> String {
     }
 }
 
-/// The terminal as it is now: its window may have changed.
+/// Returns the terminal as it is now: its window may have changed.
 fn view() -> View {
     let out = stdout();
     let width = tcgetwinsize(&out).map_or(0, |size| usize::from(size.ws_col));
@@ -133,7 +133,7 @@ fn look(target: &Target) -> Result<String, ClientError> {
     Ok(describe_run(&json("/status.json")?, &json("/history.json")?, view()))
 }
 
-/// The run that is meant; the one begun last under `runs/` where nothing is said.
+/// Returns the run that is meant; the one begun last under `runs/` where nothing is said.
 fn named(run: Option<&str>) -> anyhow::Result<String> {
     let newest = || {
         let dirs = std::fs::read_dir("runs").into_iter().flatten().flatten().map(|entry| entry.path());

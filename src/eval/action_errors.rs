@@ -30,7 +30,7 @@ impl ActionErrors {
         }
     }
 
-    /// The mean error of each way to act, by its name; none where nothing was compared.
+    /// Returns the mean error of each way to act, by its name; none where nothing was compared.
     pub fn means(&self) -> Vec<(String, f64)> {
         let all = WAYS.iter().zip(self.sums.iter().zip(self.counts));
         all.filter(|(_, (_, count))| *count > 0)

@@ -209,7 +209,7 @@ fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The device of the run, with all cores: the actors have ended.
+/// Returns the device of the run, with all cores: the actors have ended.
 fn device_of(config: &RunConfig) -> Result<tch::Device> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     set_intra_op_threads(if config.run.deterministic { config.threads_for(PoolName::FOUNDATION) } else { cores });
@@ -311,7 +311,7 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
     Ok(Some(("held-out pictures", path)))
 }
 
-/// The set's questions, answered by a classifier that knows pooled statistics of the first training samples.
+/// Returns the set's questions, answered by a classifier that knows pooled statistics of the first training samples.
 fn pooled(config: &RunConfig, reader: &Reader, num_train: u64, set: &HeldOutSet) -> Result<Vec<ScoredAnswer>> {
     let processor = reader.model().folder().processor(&ProcessorOptions::new(&config.data, &config.train))?;
     let train = Dataset::open(&config.data, processor, config.run.seed)?;

@@ -204,7 +204,7 @@ impl ForwardModel {
         }
     }
 
-    /// The scores of the samples' targets, in their order; the samples are packed into one row, in which none sees another.
+    /// Returns the scores of the samples' targets, in their order; the samples are packed into one row, in which none sees another.
     ///
     /// # Errors
     /// The device failed, or the model is in stages.
@@ -262,7 +262,7 @@ impl ForwardModel {
         if has_three_axes { positions } else { positions.get(0) }
     }
 
-    /// The tokens that features replace, by tower.
+    /// Returns the tokens that features replace, by tower.
     fn feature_rows(&self, input_ids: &[i64]) -> Vec<Vec<i64>> {
         self.towers.iter().map(|tower| tower.input.rows(input_ids)).collect()
     }
@@ -304,7 +304,7 @@ impl LoadedTower {
         self.input.tower
     }
 
-    /// The tower's outputs for all its items of the samples; none without such. Each level is `[features, D]`.
+    /// Returns the tower's outputs for all its items of the samples; none without such. Each level is `[features, D]`.
     pub fn features(&self, samples: &[&Sample]) -> Vec<Tensor> {
         let (model, params) = (&self.model, &self.params);
         let media = samples.iter().flat_map(|sample| &sample.media).filter(|item| item.tower == self.input.tower);

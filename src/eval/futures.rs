@@ -11,17 +11,17 @@ pub struct Made {
     pub truth: Vec<RgbImage>,
 }
 
-/// The frames of a strip of `count` of them, side by side.
+/// Returns the frames of a strip of `count` of them, side by side.
 pub fn frames(strip: &RgbImage, count: usize) -> Vec<RgbImage> {
     let width = strip.width() / count.max(1) as u32;
     let frame = |at: usize| imageops::crop_imm(strip, width * at as u32, 0, width, strip.height()).to_image();
     (0..count).map(frame).collect()
 }
 
-/// A table of how near clips are to the true ones behind the first frame, and of how often they are nearer to their own than to
-/// those of other prompts with the same first frame; below it the same of clips that were made of another of these prompts, and
-/// of the first frame repeated. Clips are judged whose first frame has several prompts, all with different futures; where there
-/// are none of these, the table has the nearness alone.
+/// Returns a table of how near clips are to the true ones behind the first frame, and of how often they are nearer to their own than to
+/// those of other prompts with the same first frame; below it the same of clips that were made of another of these prompts, and of the
+/// first frame repeated. Clips are judged whose first frame has several prompts, all with different futures; where there are none of
+/// these, the table has the nearness alone.
 pub fn compare(clips: &[Made]) -> Vec<String> {
     if clips.is_empty() {
         return Vec::new();
@@ -97,12 +97,12 @@ fn judged(clips: &[Made]) -> Vec<Judged<'_>> {
     judged
 }
 
-/// The peak signal-to-noise ratio behind the first frame.
+/// Returns the peak signal-to-noise ratio behind the first frame.
 fn decibels(one: &[RgbImage], other: &[RgbImage]) -> f64 {
     10.0 * (65025.0 / error(one, other).max(1e-6)).log10()
 }
 
-/// The mean square difference of bytes behind the first frame.
+/// Returns the mean square difference of bytes behind the first frame.
 fn error(one: &[RgbImage], other: &[RgbImage]) -> f64 {
     let bytes =
         |frames: &[RgbImage]| frames.iter().skip(1).flat_map(|frame| frame.as_raw().clone()).collect::<Vec<u8>>();

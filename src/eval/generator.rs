@@ -84,7 +84,7 @@ impl Reader {
         Ok(Self { processor: self.processor.with_template_kwargs(kwargs)?, ..self })
     }
 
-    /// The tokens that end an answer.
+    /// Returns the tokens that end an answer.
     pub fn stop_token_ids(&self) -> &[i64] {
         &self.stop_token_ids
     }

@@ -51,13 +51,13 @@ pub fn open(
     eval.set_names(&config.data).into_iter().map(open).collect()
 }
 
-/// The settings of evaluations while the run goes on. Diffusion models and policies are always evaluated then, if only after the
+/// Returns the settings of evaluations while the run goes on. Diffusion models and policies are always evaluated then, if only after the
 /// last step: the run's towers are there.
 pub fn during<'a>(config: &'a RunConfig, folder: &ModelFolder) -> Option<&'a Eval> {
     config.eval.as_ref().filter(|eval| eval.every_steps > 0 || folder.model_kind() != ModelKind::Tokens)
 }
 
-/// The sets that are evaluated while the run goes on, and behind them the prompts of samples.
+/// Returns the sets that are evaluated while the run goes on, and behind them the prompts of samples.
 ///
 /// # Errors
 /// Fails as [`open`] does.
@@ -96,7 +96,7 @@ pub fn spec(
     })
 }
 
-/// The passes over a set's samples: for their loss, at each of these noise `levels` where there are some, and for answers.
+/// Returns the passes over a set's samples: for their loss, at each of these noise `levels` where there are some, and for answers.
 fn scored(
     config: &RunConfig,
     eval: &Eval,

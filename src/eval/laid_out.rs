@@ -3,7 +3,7 @@
 use image::{Rgb, RgbImage, imageops};
 use loongforge_core::config::{FrameSize, SampleReader};
 
-/// The part of the picture that is read, enlarged, on its paper.
+/// Returns the part of the picture that is read, enlarged, on its paper.
 pub fn laid_out(picture: &RgbImage, settings: &SampleReader) -> RgbImage {
     let part = settings.window.map_or_else(|| picture.clone(), |window| lit(picture, window));
     let factor = settings.enlarge as u32;
@@ -19,7 +19,7 @@ pub fn laid_out(picture: &RgbImage, settings: &SampleReader) -> RgbImage {
     page
 }
 
-/// The window around the center of mass of a picture's light.
+/// Returns the window around the center of mass of a picture's light.
 fn lit(picture: &RgbImage, window: FrameSize) -> RgbImage {
     let (width, height) = picture.dimensions();
     let (columns, rows) = (window.columns.min(width), window.rows.min(height));

@@ -47,7 +47,7 @@ pub struct HeldOut {
 }
 
 impl HeldOut {
-    /// The mean cross-entropy of a target, in nats.
+    /// Returns the mean cross-entropy of a target, in nats.
     pub fn loss(&self) -> f64 {
         self.sum / self.targets as f64
     }
@@ -57,7 +57,7 @@ impl HeldOut {
         self.loss().exp()
     }
 
-    /// The part of the targets that is correct, 0 to 1.
+    /// Returns the part of the targets that is correct, 0 to 1.
     pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.targets as f64
     }

@@ -112,7 +112,7 @@ fn collect(prompts: &Dataset, folder: &Path) -> Result<Vec<Made>> {
     Ok(made)
 }
 
-/// The picture or clip from which a sample's target is made, as the model's autoencoder gets it.
+/// Returns the picture or clip from which a sample's target is made, as the model's autoencoder gets it.
 fn target(sample: &Sample) -> Option<Clip> {
     let item = sample.media.iter().find(|item| item.tower == Tower::Vae)?;
     let size = [item.grid.t, item.grid.h, item.grid.w].map(|side| side as usize);

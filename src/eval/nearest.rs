@@ -44,7 +44,7 @@ impl Nearest {
     }
 }
 
-/// The squares of a picture as wide as several of them, or the picture.
+/// Returns the squares of a picture as wide as several of them, or the picture.
 fn squares(picture: &RgbImage) -> Vec<Vec<f32>> {
     let (width, height) = picture.dimensions();
     let side = if width.is_multiple_of(height.max(1)) { height } else { width };

@@ -110,7 +110,7 @@ impl Painter {
         decode(&self.autoencoder, &self.decoder, &row, &made, fps).map_err(|error| anyhow!("{error}"))
     }
 
-    /// The latents `[tokens, width]` that are made of a prompt from this noise.
+    /// Returns the latents `[tokens, width]` that are made of a prompt from this noise.
     ///
     /// # Errors
     /// The device failed.
@@ -139,7 +139,7 @@ impl Painter {
         Ok(settings.finish(samples, &**model, &batch, &features).remove(0))
     }
 
-    /// The towers, in the order of the transformer's inputs.
+    /// Returns the towers, in the order of the transformer's inputs.
     #[cfg(test)]
     pub(crate) fn towers(&self) -> &[LoadedTower] {
         &self.towers

@@ -124,7 +124,7 @@ impl EvalReport {
         .with_answers(answers.collect(), scoring)
     }
 
-    /// The errors of a policy's actions, and of those that need no policy.
+    /// Returns the errors of a policy's actions, and of those that need no policy.
     fn action_errors(&self, set: usize, acted: &[(SampleId, Vec<f32>)]) -> Vec<(String, f64)> {
         let Some((dataset, policy)) =
             self.sets.get(set).and_then(|it| Some((&it.dataset, it.dataset.maker().as_policy()?)))
@@ -176,7 +176,7 @@ fn has_values(set: &HeldOutSet) -> bool {
     set.dataset.maker().as_policy().is_some_and(|policy| policy.writes().is_none())
 }
 
-/// A noise level as the config has it, and the mean loss there.
+/// Returns a noise level as the config has it, and the mean loss there.
 fn level((sigma, found): &(Sigma, EvaluationReport)) -> Option<(f64, f64)> {
     let loss = found.loss_sum / found.num_targets as f64;
     // A float32 has seven digits.
@@ -184,7 +184,7 @@ fn level((sigma, found): &(Sigma, EvaluationReport)) -> Option<(f64, f64)> {
     (found.num_targets > 0 && loss.is_finite()).then_some((sigma, loss))
 }
 
-/// A question with its answer, on a line.
+/// Returns a question with its answer, on a line.
 pub fn shown(answer: &ScoredAnswer) -> String {
     let one_line = |text: &str| safe(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     let (prompt, given) = (one_line(&answer.prompt), one_line(&answer.answer));

@@ -131,12 +131,12 @@ pub fn spec(config: &RunConfig, folder: &ModelFolder) -> Result<Option<SampleSpe
     }))
 }
 
-/// The number of a prompt in its file.
+/// Returns the number of a prompt in its file.
 fn number(prompt: SampleId) -> u64 {
     prompt.as_held_out().map_or(prompt.0, |(_, index)| index)
 }
 
-/// The folder of the samples that were made before a step, in the run's folder.
+/// Returns the folder of the samples that were made before a step, in the run's folder.
 pub fn step_folder(step: StepId) -> PathBuf {
     Path::new(SAMPLES).join(step_name(step.0))
 }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
-/// The file of the text tower's own tokenizer: beside the model, or of a diffusion model where Diffusers has it.
+/// Returns the file of the text tower's own tokenizer: beside the model, or of a diffusion model where Diffusers has it.
 pub(super) fn find_text_tokenizer(folder: &Path, json: &Value) -> Option<PathBuf> {
     let in_folder = (is_diffusion(json) || is_fastwam(json)).then(|| folder.join("tokenizer").join(TOKENIZER));
     [folder.join(TEXT_TOKENIZER)].into_iter().chain(in_folder).find(|file| file.is_file())
 }
 
-/// The folder with the preprocessor configs of a model's pictures: its own, or of a diffusion model where Diffusers has them.
+/// Returns the folder with the preprocessor configs of a model's pictures: its own, or of a diffusion model where Diffusers has them.
 pub(super) fn find_media(folder: &Path, json: &Value) -> PathBuf {
     let inner = ["image_processor", "processor"].map(|name| folder.join(name));
     let inner =

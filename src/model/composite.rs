@@ -31,7 +31,7 @@ fn parts(model: &Model) -> [(&'static str, &Part); 8] {
     model.parts().map(|(key, part)| (key.strip_prefix("model.").unwrap_or(key), part))
 }
 
-/// The network of a diffusion model that a part is, with or without `model.` before it.
+/// Returns the network of a diffusion model that a part is, with or without `model.` before it.
 pub(crate) fn network_of(key: &str) -> &str {
     match key.strip_prefix("model.").unwrap_or(key) {
         "foundation" => "transformer",
@@ -133,7 +133,7 @@ pub(crate) fn fit_deepstack(json: &mut Value, model: &Model) -> Option<String> {
     ))
 }
 
-/// The config of the part `key` in a model's.
+/// Returns the config of the part `key` in a model's.
 pub(crate) fn section_of<'a>(json: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     match Section::of_part(key).place(json) {
         Some(place) => json.pointer_mut(&place),
@@ -150,7 +150,7 @@ pub(crate) fn ignored(json: &Value) -> Vec<String> {
     seq_aux.then(|| said.to_owned()).into_iter().collect()
 }
 
-/// A part's config in a whole model's: the tower's or the language model's. A folder of the part alone has it itself. A
+/// Returns a part's config in a whole model's: the tower's or the language model's. A folder of the part alone has it itself. A
 /// projector's is nowhere: it is the one that the tower comes with.
 fn of_part(key: &str, mut config: Value) -> Value {
     let section = Section::of_part(key);

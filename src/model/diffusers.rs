@@ -96,7 +96,7 @@ fn read_index(folder: &Path, is_replaced: &dyn Fn(&str) -> bool) -> Result<Value
     Ok(Value::Object(json))
 }
 
-/// The config of a network whose class is one that is trained here, or that says its `model_type`.
+/// Returns the config of a network whose class is one that is trained here, or that says its `model_type`.
 fn checked(folder: &Path, name: &str, mut config: Value) -> Result<Value, FolderError> {
     let class = config["_class_name"].as_str().unwrap_or_default();
     let known =

@@ -183,7 +183,7 @@ impl ModelFolder {
         Ok(Self { path, media_path, text_tokenizer, json, config, notes: Vec::new() })
     }
 
-    /// The kind that `config.json` names for the weights, where parameters can be of it; else float32.
+    /// Returns the kind that `config.json` names for the weights, where parameters can be of it; else float32.
     pub fn kind(&self) -> Kind {
         let holders = ModelCard::of(&self.json).of_text();
         let named = holders.flat_map(|keys| ["dtype", "torch_dtype"].map(|key| keys[key].as_str())).flatten().next();
@@ -221,7 +221,7 @@ fn replaces(model: &Model, network: &str) -> bool {
     model.parts().iter().any(|(key, part)| network_of(key) == network && given(part))
 }
 
-/// The config of a model's folder or file; networks of a diffusion model for which `is_replaced` are left out.
+/// Returns the config of a model's folder or file; networks of a diffusion model for which `is_replaced` are left out.
 fn read(folder: &Path, is_replaced: &dyn Fn(&str) -> bool) -> Result<Value, FolderError> {
     match diffusers::read(folder, is_replaced)? {
         Some(json) => Ok(json),
@@ -242,7 +242,7 @@ fn is_saved(folder: &Path, json: &Value) -> bool {
     json["model_type"] == "loongforge_vlm" || folder.join(MANIFEST).is_file()
 }
 
-/// The error of a folder without a model, which may be the folder of a run.
+/// Returns the error of a folder without a model, which may be the folder of a run.
 fn no_model(folder: &Path) -> FolderError {
     let hint =
         newest_of_run(folder).map(|newest| format!("; a run's checkpoints are models: name {}", newest.display()));

@@ -46,7 +46,7 @@ pub enum HubError {
     Io { path: PathBuf, source: io::Error },
 }
 
-/// The directory of a model: `load` itself, or where the model of this hub id or URL of an object store is after all of it was
+/// Returns the directory of a model: `load` itself, or where the model of this hub id or URL of an object store is after all of it was
 /// fetched.
 ///
 /// # Errors
@@ -63,7 +63,7 @@ pub fn resolve_config(load: &str) -> Result<PathBuf, HubError> {
     resolve(load, Extent::WithoutWeights)
 }
 
-/// The directory of a model, weights included, if all of it is here; nothing is fetched.
+/// Returns the directory of a model, weights included, if all of it is here; nothing is fetched.
 pub fn model_here(load: &str) -> Option<PathBuf> {
     if is_store_url(load) {
         return None;
@@ -157,7 +157,7 @@ impl Hub {
         compared.map_err(|source| HubError::Io { path: cache.join(folder), source })
     }
 
-    /// The snapshot of this revision that the cache has.
+    /// Returns the snapshot of this revision that the cache has.
     fn cached(&self, id: &HubId) -> Option<PathBuf> {
         let revision = id.revision.as_deref().unwrap_or("main");
         let repository = self.cache.path().join(self.repo(id, revision).folder_name());

@@ -20,7 +20,7 @@ pub(super) struct Unchecked {
 }
 
 impl Unchecked {
-    /// The file with the tag `tag` of a repository, which is `folder` in the cache.
+    /// Returns the file with the tag `tag` of a repository, which is `folder` in the cache.
     pub fn of(cache: &Path, folder: &str, tag: &str) -> Self {
         let note = locks_of(cache, folder).join(format!("{tag}{ENDING}"));
         Self { tag: tag.to_owned(), blob: cache.join(folder).join("blobs").join(tag), note }

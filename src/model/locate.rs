@@ -42,7 +42,7 @@ pub enum BaseError {
     Whole { folder: PathBuf },
 }
 
-/// The folder of the model that a user names: a folder, a hub id, or the folder of a run, of which the newest checkpoint is
+/// Returns the folder of the model that a user names: a folder, a hub id, or the folder of a run, of which the newest checkpoint is
 /// meant.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use loongforge_core::message::Tower;
 use loongforge_torch::model::{self as torch, AnswersError, Kto, ModelConfig};
 
 impl ModelFolder {
-    /// The same model, which learns from pairs of answers. The reference model is that of `model.reference.load`, else this one
+    /// Returns the same model, which learns from pairs of answers. The reference model is that of `model.reference.load`, else this one
     /// as its folder has it.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ fn expect_own_pool(config: &RunConfig, model: &ModelConfig) -> Result<(), Folder
     }
 }
 
-/// The objective that a config asks for, its defaults filled in.
+/// Returns the objective that a config asks for, its defaults filled in.
 fn objective(preference: &Preference) -> torch::Preference {
     let Preference { loss, beta, label_smoothing, gamma, nll_weight, desirable_weight, undesirable_weight, .. } =
         *preference;

@@ -29,8 +29,8 @@ impl ModelFolder {
         Err(FolderError::OtherModel { path: checkpoint.path.clone(), differences })
     }
 
-    /// The checkpoint's `config.json` without its robot, where a run wrote that of a config that names none: a checkpoint's always
-    /// does, and of several robots it names the first.
+    /// Returns the checkpoint's `config.json` without its robot, where a run wrote that of a config that names none: a checkpoint's
+    /// always does, and of several robots it names the first.
     fn as_named(&self, checkpoint: &Self) -> Value {
         let mut theirs = checkpoint.json.clone();
         let has_several = checkpoint.path.join(EMBODIMENTS_FILE).is_file();

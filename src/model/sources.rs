@@ -72,7 +72,7 @@ fn settle(
     Ok(())
 }
 
-/// The parts that may start from adapters, by the keys that name those.
+/// Returns the parts that may start from adapters, by the keys that name those.
 fn adapters(model: &mut Model) -> [(&'static str, &mut Option<Lora>); 7] {
     [
         ("model.image_encoder.lora.adapter", &mut model.image_encoder.lora),
@@ -85,7 +85,7 @@ fn adapters(model: &mut Model) -> [(&'static str, &mut Option<Lora>); 7] {
     ]
 }
 
-/// The directory that a key names.
+/// Returns the directory that a key names.
 pub(super) fn locate(key: &'static str, source: &Source) -> Result<PathBuf, FolderError> {
     resolve_config(source.as_str()).map_err(|source| FolderError::Hub { key, source })
 }

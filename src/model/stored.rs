@@ -22,8 +22,8 @@ pub enum Extent {
     WithoutWeights,
 }
 
-/// The folder of the cache with the model at `url`, fetched where it is not there yet. `is_wanted`: of files by their names, beside
-/// the manifest's.
+/// Returns the folder of the cache with the model at `url`, fetched where it is not there yet. `is_wanted`: of files by their names,
+/// beside the manifest's.
 ///
 /// # Errors
 /// There is no model, a file is damaged, or the store cannot be reached.
@@ -73,7 +73,7 @@ pub fn fetch_model(url: &str, extent: Extent, is_wanted: impl Fn(&str) -> bool) 
     Ok(folder)
 }
 
-/// The folder for these files of this URL.
+/// Returns the folder for these files of this URL.
 fn cache(url: &str, objects: &[StoredObject]) -> PathBuf {
     let mut hash = Sha256::new();
     hash.update(url);

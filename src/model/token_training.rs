@@ -6,7 +6,8 @@ use loongforge_core::config::{LossWeighting, Train};
 use loongforge_torch::model::{Neftune, Smoothing};
 
 impl ModelFolder {
-    /// The same model, trained with smoothed labels and noise on embeddings, and with weighed samples, where `train` says so; noise belongs to `seed`.
+    /// Returns the same model, trained with smoothed labels and noise on embeddings, and with weighed samples, where `train` says so;
+    /// noise belongs to `seed`.
     ///
     /// # Errors
     /// It does not predict tokens, and one of them is asked for.

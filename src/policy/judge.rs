@@ -57,7 +57,7 @@ pub fn judge_pads(
 }
 
 impl Judged {
-    /// The successes as a table.
+    /// Returns the successes as a table.
     pub fn text(&self) -> String {
         let row =
             |what: &str, tally: Tally| Row { what: what.to_owned(), successes: tally.told, count: tally.num_layouts };

@@ -120,14 +120,14 @@ pub fn expect_cameras(spec: &PolicySpec, set: &Set, cameras: &[(String, String)]
     Ok(())
 }
 
-/// The policy's cameras of which the set has no pictures.
+/// Returns the policy's cameras of which the set has no pictures.
 pub fn missing_cameras<'a>(spec: &'a PolicySpec, set: &Set, cameras: &[(String, String)]) -> Vec<&'a str> {
     let is_missing = |camera: &&String| key_of(set, camera, cameras).is_none();
     spec.cameras.iter().filter(is_missing).map(String::as_str).collect()
 }
 
-/// The set's camera that is a camera of the policy: the one that is mapped to it, of those that the set has, or the one of its name,
-/// unless that is mapped to another.
+/// Returns the set's camera that is a camera of the policy: the one that is mapped to it, of those that the set has, or the one of its
+/// name, unless that is mapped to another.
 fn key_of<'a>(set: &Set, camera: &'a str, cameras: &'a [(String, String)]) -> Option<&'a str> {
     let is_there = |key: &str| set.info().cameras().any(|feature| feature.key == key);
     let mapped = cameras.iter().find(|(key, name)| name == camera && is_there(key));
@@ -184,7 +184,7 @@ impl OpenLoop {
         lines.join("\n")
     }
 
-    /// The mean absolute error of each way to act, by its name: first the policy's.
+    /// Returns the mean absolute error of each way to act, by its name: first the policy's.
     pub fn absolute_errors(&self) -> Vec<(String, f64)> {
         let count = (self.num_actions * self.names.len()).max(1) as f64;
         self.ways.iter().map(|(way, errors)| ((*way).to_owned(), errors.absolute.iter().sum::<f64>() / count)).collect()
@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// A set of one frame with these cameras.
+    /// Returns a set of one frame with these cameras.
     fn set(folder: &Path, cameras: &[&str]) -> Set {
         let mut features: Vec<Feature> = cameras.iter().map(|key| Feature::images(key, 2, 2)).collect();
         features.push(Feature::vector(ACTION, &["x"]));

@@ -9,7 +9,7 @@ pub struct Row {
     pub count: usize,
 }
 
-/// A line for each row, under a title: successes, their rate and its interval.
+/// Returns a line for each row, under a title: successes, their rate and its interval.
 pub fn table(title: &str, rows: &[Row]) -> String {
     let width = rows.iter().map(|row| row.what.len() + 2).chain([title.len()]).max().unwrap_or(0);
     let head = format!("{title:<width$}  {:>18}  95 % interval", "successes");

@@ -139,7 +139,7 @@ impl Policy for Trained {
 type Restore = fn(&PolicyMaker, &[f32], &[f32]) -> Result<Vec<f32>, DataError>;
 
 impl Trained {
-    /// A chunk of actions, which `restore` makes of normalized ones.
+    /// Returns a chunk of actions, which `restore` makes of normalized ones.
     fn chunk(&mut self, observation: &Observation, moment: Moment, restore: Restore) -> Result<Actions, String> {
         let sample = self.maker.observe(observation).map_err(reason)?;
         self.warn_of_cut();

@@ -246,7 +246,7 @@ fn num_read(config: &RunConfig, num_samples: u64) -> u64 {
     of_steps.into_iter().chain(of_epochs).min().unwrap_or(0)
 }
 
-/// A sample and its reason, without what would change the terminal.
+/// Returns a sample and its reason, without what would change the terminal.
 fn described(bad: &BadSample) -> String {
     safe(&bad.to_string())
 }

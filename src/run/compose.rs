@@ -90,7 +90,7 @@ pub struct Composition {
 }
 
 impl Composition {
-    /// The run of this config with built-in models.
+    /// Returns the run of this config with built-in models.
     ///
     /// # Errors
     /// The model folder is missing or of a model that is not built in; or it fails as [`Composition::settled`] does.
@@ -98,8 +98,8 @@ impl Composition {
         Self::unsettled(config)?.settled()
     }
 
-    /// The same where this process may be one of the run's actors, which need not see the data: `train.epochs` stay what
-    /// they are, and there is a recipe, but no run before they are [`Composition::settled`].
+    /// Returns the same where this process may be one of the run's actors, which need not see the data: `train.epochs` stay what they
+    /// are, and there is a recipe, but no run before they are [`Composition::settled`].
     ///
     /// # Errors
     /// The model folder is missing or of a model that is not built in.
@@ -199,7 +199,7 @@ impl Composition {
         self.epochs
     }
 
-    /// The run of a config's text.
+    /// Returns the run of a config's text.
     ///
     /// # Errors
     /// The config has mistakes, all of which are named; or it fails as [`Composition::new`] does.
@@ -300,7 +300,7 @@ impl Composition {
         self.resume.as_ref().map_or(SampleId(0), |resume| resume.state.cursor)
     }
 
-    /// The run's first step.
+    /// Returns the run's first step.
     pub fn first_step(&self) -> StepId {
         self.resume.as_ref().map_or(StepId(0), |resume| resume.first_step)
     }

@@ -25,7 +25,7 @@ pub struct Recipe {
     pub place: Option<u32>,
 }
 
-/// The maker of one actor's engine, to be called on the thread that will run it.
+/// Returns the maker of one actor's engine, to be called on the thread that will run it.
 pub fn engine(recipe: Arc<Recipe>, assignment: Assignment) -> EngineFactory {
     Box::new(move || build(&recipe, assignment))
 }

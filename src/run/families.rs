@@ -25,8 +25,8 @@ impl Families {
         Self::default()
     }
 
-    /// An encoder of pictures and videos: `read` makes it where `model.image_encoder.config.model_type` is `name`. Its patches
-    /// are cut as `cut` says, and of each item it must make as many features as that has places for.
+    /// Adds an encoder of pictures and videos: `read` makes it where `model.image_encoder.config.model_type` is `name`. Its patches are
+    /// cut as `cut` says, and of each item it must make as many features as that has places for.
     pub fn image_encoder<E: EncoderFamily + 'static>(
         mut self,
         name: &str,
@@ -37,8 +37,8 @@ impl Families {
         self.add(name, |models| &mut models.image_encoders, encoder(read))
     }
 
-    /// An encoder of sound: `read` makes it where `model.audio_encoder.config.model_type` is `name`. It is given frames as
-    /// `frames` says, and of each recording it must make as many features as that has places for.
+    /// Adds an encoder of sound: `read` makes it where `model.audio_encoder.config.model_type` is `name`. It is given frames as `frames`
+    /// says, and of each recording it must make as many features as that has places for.
     pub fn audio_encoder<E: EncoderFamily + 'static>(
         mut self,
         name: &str,
@@ -49,7 +49,7 @@ impl Families {
         self.add(name, |models| &mut models.audio_encoders, encoder(read))
     }
 
-    /// A foundation with its objective: `read` makes it where `name` is the `model_type` of the model, or of
+    /// Adds a foundation with its objective: `read` makes it where `name` is the `model_type` of the model, or of
     /// `model.foundation.config` in a model of parts.
     pub fn foundation<F: FoundationFamily + 'static>(
         self,
@@ -60,7 +60,7 @@ impl Families {
         self.add::<Box<ReadFoundation>>(name, |models| &mut models.foundations, Box::new(read))
     }
 
-    /// A maker of samples: `open` makes it where `data.maker` is `name`. It is given the model's `config.json` and what opens the
+    /// Adds a maker of samples: `open` makes it where `data.maker` is `name`. It is given the model's `config.json` and what opens the
     /// built-in maker.
     pub fn sample_maker(
         mut self,

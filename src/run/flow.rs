@@ -3,7 +3,7 @@
 use loongforge_core::config::{FlowLoss, LossKind, LossWeight, RunConfig};
 use loongforge_torch::model::{self as torch, FlowSettings, ModelConfig, TimeWeight};
 
-/// The model with the run's loss and seed; one that predicts tokens is what it was.
+/// Returns the model with the run's loss and seed; one that predicts tokens is what it was.
 pub(crate) fn with_flow(model: ModelConfig, config: &RunConfig) -> ModelConfig {
     let FlowLoss { kind, delta, weight, gamma, slope, per: _ } = config.train.loss.unwrap_or_default();
     let delta = delta.unwrap_or(1.0);

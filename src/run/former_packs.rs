@@ -106,7 +106,7 @@ fn removed(path: &Path) -> Result<(), DataError> {
 mod tests {
     use super::*;
 
-    /// A run's folder with the packs of one `name`.
+    /// Returns a run's folder with the packs of one `name`.
     fn folder(name: &str) -> (tempfile::TempDir, FormerPacks) {
         let dir = tempfile::tempdir().unwrap();
         let former = FormerPacks::new(dir.path().join("packs.json"), dir.path().join("packs"));

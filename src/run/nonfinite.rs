@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The line about a step that was not applied.
+/// Returns the line about a step that was not applied.
 pub fn skipped(summary: &StepSummary) -> String {
     let ids: Vec<u64> = summary.skipped.iter().map(|sample| sample.0).collect();
     let what = match summary.loss.is_finite() && summary.grad_norm.is_finite() {

@@ -4,12 +4,12 @@ use crate::run::flow::with_flow;
 use loongforge_core::config::RunConfig;
 use loongforge_torch::model::{ModelConfig, PolicyOptions};
 
-/// The model as the run trains it: with its noise levels, and with its section `policy`.
+/// Returns the model as the run trains it: with its noise levels, and with its section `policy`.
 pub(crate) fn as_configured(model: ModelConfig, config: &RunConfig) -> ModelConfig {
     with_policy(with_flow(model, config), config)
 }
 
-/// The model with the section `policy` of the run; one that is no policy is what it was.
+/// Returns the model with the section `policy` of the run; one that is no policy is what it was.
 fn with_policy(model: ModelConfig, config: &RunConfig) -> ModelConfig {
     let settings = &config.policy;
     let options = PolicyOptions {

@@ -24,7 +24,7 @@ pub fn publisher(publication: Publication, uploader: Option<Uploader>) -> Publis
     })
 }
 
-/// A precision as a config and a manifest write it.
+/// Returns a precision as a config and a manifest write it.
 pub(crate) fn precision_name(precision: Precision) -> &'static str {
     match precision {
         Precision::Float32 => "float32",
@@ -32,7 +32,7 @@ pub(crate) fn precision_name(precision: Precision) -> &'static str {
     }
 }
 
-/// A precision as a `config.json` writes it.
+/// Returns a precision as a `config.json` writes it.
 fn dtype_name(precision: Precision) -> &'static str {
     match precision {
         Precision::Float32 => "float32",

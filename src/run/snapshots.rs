@@ -52,7 +52,7 @@ impl Snapshots {
         self.folder.path()
     }
 
-    /// The newest one, if it is whole.
+    /// Returns the newest one, if it is whole.
     ///
     /// # Errors
     /// It is torn.

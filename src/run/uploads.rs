@@ -215,7 +215,7 @@ mod tests {
 
     const YAML: &str = include_str!("../../configs/sft_text.yaml");
 
-    /// A checkpoint without files.
+    /// Returns a checkpoint without files.
     fn checkpoint(dir: &Path, num_steps: u64, precision: &str) -> PathBuf {
         let dir = dir.join(format!("{precision}-{num_steps}"));
         fs::create_dir_all(&dir).unwrap();

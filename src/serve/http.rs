@@ -59,7 +59,7 @@ pub fn answer<B>(request: &Request<B>, protocol: Protocol, key: Option<&str>) ->
     Answer::WebSocket(response)
 }
 
-/// A page of text.
+/// Returns a page of text.
 fn text_page(status: StatusCode, kind: &'static str, text: &'static str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
     *response.status_mut() = status;

@@ -68,7 +68,7 @@ async fn get(address: SocketAddr, path: &str) -> String {
     answer
 }
 
-/// The observation of `openpi-client` at the beginning of a layout, as its packer writes it.
+/// Returns the observation of `openpi-client` at the beginning of a layout, as its packer writes it.
 fn observation(prompt: &str) -> Vec<u8> {
     let scene = pads::Scene::begin(pads::SceneLayout::draw(1, pads::Part::HeldOut, 0));
     let text = |text: &str| [&[0xd9, text.len() as u8][..], text.as_bytes()].concat();
@@ -88,7 +88,7 @@ fn observation(prompt: &str) -> Vec<u8> {
     [vec![0x83], entries].concat()
 }
 
-/// The next message, which must be there.
+/// Returns the next message, which must be there.
 async fn hear(socket: &mut Socket) -> Message {
     socket.next().await.expect("a message").expect("a whole message")
 }
@@ -140,7 +140,7 @@ async fn bad_messages_end_their_connection_and_no_other() {
     .await;
 }
 
-/// A client in memory that has sent what an openpi server refuses, and that server.
+/// Returns a client in memory that has sent what an openpi server refuses, and that server.
 async fn refused_in_memory() -> (WebSocketStream<DuplexStream>, JoinHandle<Result<(), String>>) {
     let (actor, spec) = Actor::start(|| Ok(Box::new(Expert::new()))).unwrap();
     let names = Names::new(&spec, &[], &[], None).unwrap();

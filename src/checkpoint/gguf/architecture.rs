@@ -153,7 +153,7 @@ fn expect_known(
     }
 }
 
-/// The key of `config.json` by which these experts are not those that llama.cpp computes: a softmax over all, the weights of the
+/// Returns the key of `config.json` by which these experts are not those that llama.cpp computes: a softmax over all, the weights of the
 /// chosen ones divided by their sum.
 fn unknown_experts(moe: &MoeConfig) -> Option<&'static str> {
     let router = &moe.router;
@@ -214,7 +214,7 @@ fn rope(keys: &mut Keys, layer: &LayerConfig, head_dim: i64) -> Result<Option<Ve
     Ok(None)
 }
 
-/// The frequencies of rotary embeddings before they are scaled.
+/// Returns the frequencies of rotary embeddings before they are scaled.
 fn frequencies(theta: f64, head_dim: i64) -> Vec<f32> {
     let exponents = Tensor::arange_start_step(0, head_dim, 2, (Kind::Float, Device::Cpu)) / head_dim;
     let frequencies = Tensor::pow_scalar(theta, &exponents).reciprocal();

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 const CONTRACTIONS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)";
 
-/// The regular expressions of published tokenizers, what llama.cpp calls their rule, and whether it takes a word that is a token
+/// Returns the regular expressions of published tokenizers, what llama.cpp calls their rule, and whether it takes a word that is a token
 /// whole, whatever the merges (`ignore_merges`).
 fn rules() -> [(String, &'static str, bool); 7] {
     let end = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -26,7 +26,7 @@ fn rules() -> [(String, &'static str, bool); 7] {
     ]
 }
 
-/// The steps of a pre-tokenizer.
+/// Returns the steps of a pre-tokenizer.
 fn steps(pre_tokenizer: &Json) -> Vec<&Json> {
     match pre_tokenizer["pretokenizers"].as_array() {
         Some(steps) => steps.iter().flat_map(steps_of).collect(),

@@ -39,7 +39,7 @@ pub fn general(
     metadata
 }
 
-/// The number of parameters as files are named by it: `7.2B`, `8x7B`.
+/// Returns the number of parameters as files are named by it: `7.2B`, `8x7B`.
 fn size_label(tensors: &[Description]) -> String {
     let experts = |tensor: &&Description| tensor.name.contains("_exps.");
     let shared: u64 = tensors.iter().filter(|tensor| !experts(tensor)).map(Description::num_values).sum();

@@ -199,7 +199,7 @@ fn write_tensor(
     write_padding(writer, &planned.description).map_err(Failed::Write)
 }
 
-/// The type of most files: that of the checkpoint's first matrix.
+/// Returns the type of most files: that of the checkpoint's first matrix.
 fn of_checkpoint(checkpoint: &Checkpoint) -> TensorType {
     let matrix = checkpoint.tensors().find(|(_, stored)| stored.shape.len() > 1 && stored.dtype.is_plain_float());
     match matrix.map(|(_, stored)| (stored.is_packed(), stored.dtype)) {

@@ -137,7 +137,7 @@ pub fn destination(architecture: Architecture, name: &str) -> Option<Goes> {
     Some(Goes::Expert(format!("blk.{layer}.{ours}.weight"), number.parse().ok()?))
 }
 
-/// The order of tensors in a file: embeddings, layers by their number, the rest.
+/// Returns the order of tensors in a file: embeddings, layers by their number, the rest.
 pub fn order(name: &str) -> (usize, usize) {
     let layer =
         name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).and_then(|(layer, _)| layer.parse().ok());

@@ -15,7 +15,7 @@ const NAMES: [(&str, &str); 7] = [
     ("mask", "mask"),
 ];
 
-/// The ids of special tokens, `add_bos_token` and `add_eos_token`.
+/// Returns the ids of special tokens, `add_bos_token` and `add_eos_token`.
 pub fn special_tokens(files: &Files, config: &Json, rows: usize) -> Metadata {
     let added = files.json["added_tokens"].as_array();
     let text_of = |name: &str| {

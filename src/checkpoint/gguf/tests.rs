@@ -23,7 +23,7 @@ fn json_of(path: &Path) -> Json {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// A copy of a golden's model, to be changed.
+/// Returns a copy of a golden's model, to be changed.
 fn copy(name: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(golden(name)).unwrap() {
@@ -124,7 +124,7 @@ fn digest(bytes: &[u8]) -> String {
     loongforge_core::text::hex(Sha256::digest(bytes))[..16].to_owned()
 }
 
-/// A long list as `expected.json` has it.
+/// Returns a long list as `expected.json` has it.
 fn shortened(value: &Json) -> Json {
     let Some(list) = value.as_array().filter(|list| list.len() > 20) else { return value.clone() };
     let bytes = match &list[0] {

@@ -44,7 +44,7 @@ impl Files {
         Ok(Self { json, settings, pieces: sentence_pieces(folder).map_err(wrong)? })
     }
 
-    /// The tokens of `model` by id.
+    /// Returns the tokens of `model` by id.
     ///
     /// # Errors
     /// An id is no whole number below `rows`.
@@ -81,7 +81,7 @@ pub fn put_added(tokens: &mut [Token], files: &Files) -> Result<(), String> {
     Ok(())
 }
 
-/// The row of this number where the tokenizer has no token for it.
+/// Returns the row of this number where the tokenizer has no token for it.
 pub fn unused(row: usize) -> Token {
     Token { text: format!("[PAD{row}]"), kind: UNUSED, score: -10000.0 }
 }

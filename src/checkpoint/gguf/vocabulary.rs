@@ -7,7 +7,7 @@ use super::tokens::Files;
 use super::word_pieces;
 use serde_json::Value as Json;
 
-/// The keys `tokenizer.*` of a model whose table of embeddings has `rows` rows; `config` is its `config.json`, `template` its
+/// Returns the keys `tokenizer.*` of a model whose table of embeddings has `rows` rows; `config` is its `config.json`, `template` its
 /// chat template.
 ///
 /// # Errors

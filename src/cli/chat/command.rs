@@ -49,7 +49,7 @@ impl Line {
     }
 }
 
-/// The next line, of which at most a byte more than `most` is kept; the rest of a longer one is passed over.
+/// Returns the next line, of which at most a byte more than `most` is kept; the rest of a longer one is passed over.
 ///
 /// # Errors
 /// The input cannot be read.

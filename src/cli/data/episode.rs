@@ -40,7 +40,7 @@ pub fn draw(folder: &Path, episode: usize, decoder: &dyn MediaDecoder, sheet: &P
     Ok(format!("{}: {title}{more}", sheet.display()))
 }
 
-/// A track for each of the feature's first numbers.
+/// Returns a track for each of the feature's first numbers.
 fn numbers(first: &Step, feature: &Feature, length: usize) -> Result<Vec<Track>> {
     let all: Vec<i64> = (0..length as i64).collect();
     let (values, width) = (first.window(&feature.key, &all)?.values, feature.width());

@@ -124,7 +124,7 @@ pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<Ex
     Ok(if num_bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
 }
 
-/// The next line, of which at most a byte more than [`MAX_LINE`] is kept; the rest of a longer one is passed over.
+/// Returns the next line, of which at most a byte more than [`MAX_LINE`] is kept; the rest of a longer one is passed over.
 fn next_line(lines: &mut BufReader<File>) -> std::io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     if lines.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut line)? == 0 {
@@ -194,7 +194,7 @@ fn is_plain(turn: &Turn) -> bool {
     turn.tools.is_empty() && turn.kwargs.is_empty() && turn.fields.is_empty()
 }
 
-/// A part of a message; media are named.
+/// Returns a part of a message; media are named.
 fn part_json<'a>(part: &Part, media: &mut impl Iterator<Item = &'a MediaSource>) -> Value {
     let mut value = json!(part);
     if let Part::Text { .. } = part {

@@ -165,7 +165,7 @@ impl Choices {
     }
 }
 
-/// A text in YAML, in quotes where it could be something else.
+/// Returns a text in YAML, in quotes where it could be something else.
 fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     let begins_plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/' || c == '.');

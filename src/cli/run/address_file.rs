@@ -4,7 +4,7 @@ use crate::cli::scale::{ADDRESS, SOCKET};
 use loongforge_core::config::Address;
 use std::path::{Path, PathBuf};
 
-/// A port of this machine's, for who shall not share memory: the same for who follows.
+/// Returns a port of this machine's, for who shall not share memory: the same for who follows.
 pub fn port_of_run(folder: &Path, is_takeover: bool) -> anyhow::Result<Address> {
     let kept = folder.join("address");
     if is_takeover {
@@ -15,7 +15,7 @@ pub fn port_of_run(folder: &Path, is_takeover: bool) -> anyhow::Result<Address> 
     Ok(address)
 }
 
-/// A port of loopback that nobody listens at.
+/// Returns a port of loopback that nobody listens at.
 fn free_port() -> anyhow::Result<u16> {
     Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

@@ -240,7 +240,7 @@ fn first_step(mut former: Option<FormerRun>, config: &RunConfig) -> FirstStep {
     })
 }
 
-/// The command that makes a process of one actor of this run.
+/// Returns the command that makes a process of one actor of this run.
 fn child(args: &RunArgs) -> anyhow::Result<Start> {
     let (program, file, overrides) = (std::env::current_exe()?, args.file.clone(), args.overrides.clone());
     let (part, processes) = (args.part.clone(), args.processes);

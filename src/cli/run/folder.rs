@@ -183,7 +183,8 @@ fn expect_same_optimizer(checkpoint: &Path, manifest: &Manifest, config: &RunCon
     Ok(())
 }
 
-/// The newest checkpoint that the run goes on from: the one that is here, or that of `checkpoint.upload`, fetched, where it is newer.
+/// Returns the newest checkpoint that the run goes on from: the one that is here, or that of `checkpoint.upload`, fetched, where it is
+/// newer.
 fn fetch_newest(config: &RunConfig, console: &Console) -> anyhow::Result<Option<PathBuf>> {
     let dir = &config.checkpoint.dir;
     let Some(url) = config.checkpoint.upload.as_deref() else { return Ok(latest(dir)?) };
@@ -205,7 +206,7 @@ fn fetch_newest(config: &RunConfig, console: &Console) -> anyhow::Result<Option<
     Ok(Some(uploads::fetch(url, num_steps, dir)?))
 }
 
-/// The checkpoint at `url`, or the newest one in the folder there, fetched into the run's folder of checkpoints. `stored`:
+/// Returns the checkpoint at `url`, or the newest one in the folder there, fetched into the run's folder of checkpoints. `stored`:
 /// `checkpoint.upload` is looked at first, since what is fetched is the run's own from then on.
 fn fetch_named(url: &str, config: &RunConfig, stored: bool, console: &Console) -> anyhow::Result<PathBuf> {
     let dir = &config.checkpoint.dir;

@@ -185,7 +185,7 @@ impl FormerRun {
         Ok(std::thread::Builder::new().name("run-before".into()).spawn(files)?)
     }
 
-    /// A run in these folders of which nothing is aside yet.
+    /// Returns a run in these folders of which nothing is aside yet.
     fn of(run: &Path, checkpoints: &Path) -> Result<Self> {
         let is_one = real(run)? == real(checkpoints)?;
         let dirs = if is_one { vec![run.to_owned()] } else { vec![run.to_owned(), checkpoints.to_owned()] };

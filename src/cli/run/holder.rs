@@ -34,7 +34,7 @@ pub enum Life {
 }
 
 impl Holder {
-    /// The holder that process `pid` of this machine is from now on.
+    /// Returns the holder that process `pid` of this machine is from now on.
     pub fn of(pid: u32) -> Self {
         let line = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let now = since_epoch();

@@ -251,7 +251,7 @@ fn create(path: &Path, me: &Holder) -> io::Result<bool> {
     }
 }
 
-/// The holder that the file names; `None` where there is no file.
+/// Returns the holder that the file names; `None` where there is no file.
 fn read(path: &Path) -> Result<Option<Holder>, LockError> {
     let path = path.to_owned();
     match if_there(fs::read(&path)) {

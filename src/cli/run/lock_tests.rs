@@ -15,7 +15,7 @@ impl Others {
         self.0.iter().map(|child| Holder::of(child.id())).collect()
     }
 
-    /// A holder that is dead.
+    /// Returns a holder that is dead.
     fn dead() -> Holder {
         let mut others = Self::new(1);
         let holder = others.holders().remove(0);

@@ -89,7 +89,7 @@ fn node_of(variable: impl Fn(&str) -> Option<String>, nodes: u32) -> u32 {
     number("JOB_COMPLETION_INDEX").or_else(|| RANKS.into_iter().find_map(of_launcher)).unwrap_or(0)
 }
 
-/// The words of a command line without `--ranks N`.
+/// Returns the words of a command line without `--ranks N`.
 fn without_ranks(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let (mut words, mut kept) = (words, Vec::new());
     while let Some(word) = words.next() {

@@ -4,7 +4,7 @@ use super::*;
 use loongforge_torch::model::{ModelConfig, Stage, generate, generate_each};
 use tch::Tensor;
 
-/// A fixture's folder and config.
+/// Returns a fixture's folder and config.
 fn fixture(name: &str) -> (PathBuf, ModelConfig) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures").join(name);
     let config = serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();

@@ -21,7 +21,7 @@ pub struct PushFile {
     pub bytes: u64,
 }
 
-/// The files of the model in `folder`, of folders in it too, and the names of those that are left out.
+/// Returns the files of the model in `folder`, of folders in it too, and the names of those that are left out.
 ///
 /// # Errors
 /// The folder cannot be read, or holds no model.

@@ -49,7 +49,7 @@ impl Client {
         Ok(Self { agent: agent.into(), endpoint, token })
     }
 
-    /// The address of something at the hub.
+    /// Returns the address of something at the hub.
     pub fn api(&self, path: &str) -> String {
         format!("{}{path}", self.endpoint)
     }

@@ -104,7 +104,7 @@ fn feed_one(samples: &WithHeldOut, visits: &Visits, visit: &Visit, queues: &Queu
     items(&sample, queues).all(|(item, queue)| !lock().items.insert(item.key) || queue.send(item).is_ok())
 }
 
-/// The items of a sample that are encoded, and where they go.
+/// Returns the items of a sample that are encoded, and where they go.
 fn items<'a>(
     sample: &'a Sample,
     queues: &'a Queues,

@@ -33,7 +33,7 @@ pub struct EncodeJob {
 }
 
 impl EncodeJob {
-    /// The job of a run's config.
+    /// Returns the job of a run's config.
     ///
     /// # Errors
     /// There is no pool with a folder, the run would be refused for its layout or weights, or the data cannot be opened.

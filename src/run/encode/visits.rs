@@ -55,12 +55,12 @@ impl Visits {
         }
     }
 
-    /// The number of visits of all shares, as long as no sample is bad.
+    /// Returns the number of visits of all shares, as long as no sample is bad.
     pub fn len(&self) -> u64 {
         self.wanted + self.held_out.len() as u64
     }
 
-    /// The next one. Visits of training are everybody's: see [`Visits::is_own`].
+    /// Returns the next one. Visits of training are everybody's: see [`Visits::is_own`].
     pub fn next(&self) -> Option<Visit> {
         let position = self.position.fetch_add(1, Relaxed);
         let good = position.saturating_sub(self.num_bad.load(Relaxed));

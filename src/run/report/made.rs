@@ -48,7 +48,7 @@ impl Report {
     }
 }
 
-/// The text of a prompt, or where it is.
+/// Returns the text of a prompt, or where it is.
 fn text(prompts: &Dataset, id: SampleId) -> String {
     let Some((_, index)) = id.as_held_out() else { return String::new() };
     prompts.caption(index).unwrap_or_else(|| prompts.place_name(index))

@@ -68,7 +68,7 @@ fn expert(expert: &ExpertStep) -> (PoolName, ExpertMetrics) {
     (pool, ExpertMetrics { samples: num_samples as u64, loss: (num_targets > 0).then_some(loss), grad_norm })
 }
 
-/// The encoder pools, where there are others than `encoder`, and the foundation pools, where there are several.
+/// Returns the encoder pools, where there are others than `encoder`, and the foundation pools, where there are several.
 fn pools(summary: &StepSummary) -> BTreeMap<PoolName, PoolMetrics> {
     let of_role =
         |role| summary.timings.iter().filter(move |(actor, _)| actor.role == role).map(|(actor, _)| actor.pool);

@@ -6,7 +6,7 @@ use loongforge_core::config::RunConfig;
 use loongforge_core::observe::{Board, Console, EvalRecord, RunInfo, StepMetrics};
 use loongforge_core::schedule::PoolSizes;
 
-/// The page of the run; without it the run goes on as well.
+/// Returns the page of the run; without it the run goes on as well.
 pub(super) fn watch(
     config: &RunConfig,
     folder: &ModelFolder,

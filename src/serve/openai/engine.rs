@@ -268,7 +268,7 @@ fn read(reader: &Reader, limits: &Limits, asked: &Asked, question: Question, par
     Ok(Ready { sample: Rc::new(sample), wanted, calls })
 }
 
-/// The question as the model reads it, and what finds calls of tools in an answer to it.
+/// Returns the question as the model reads it, and what finds calls of tools in an answer to it.
 fn prompt(
     reader: &Reader,
     limits: &Limits,

@@ -59,7 +59,7 @@ where
     }
 }
 
-/// The method of a page; `None`: there is no such page. A page that is read with GET may be asked for with HEAD.
+/// Returns the method of a page; `None`: there is no such page. A page that is read with GET may be asked for with HEAD.
 fn method_of(path: &str) -> Option<Method> {
     match path {
         "/health" | "/v1/models" => Some(Method::GET),
@@ -213,7 +213,7 @@ fn page(status: StatusCode, json: &Json) -> Response<Body> {
     response
 }
 
-/// An error as OpenAI's clients read it.
+/// Returns an error as OpenAI's clients read it.
 pub fn refusal(error: &ApiError) -> Response<Body> {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = page(status, &error.json());

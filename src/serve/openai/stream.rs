@@ -29,8 +29,8 @@ pub fn whole(text: String) -> Body {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
 
-/// The pieces of `n` answers as they come, and `[DONE]`; `prompt_tokens` are told later if the model has not begun. The answers stop when
-/// the body is dropped: their client has gone.
+/// Returns the pieces of `n` answers as they come, and `[DONE]`; `prompt_tokens` are told later if the model has not begun. The answers
+/// stop when the body is dropped: their client has gone.
 pub fn events(answer: Receiver<Event>, reply: Reply, n: usize, prompt_tokens: usize) -> Body {
     // A chat begins by saying who speaks.
     let first: String = (0..n).map(|index| line(&reply.begin(index))).collect();
@@ -58,7 +58,7 @@ struct Going {
 }
 
 impl Going {
-    /// The next lines.
+    /// Returns the next lines.
     async fn next(&mut self) -> String {
         let silent = Instant::now() + SILENCE;
         loop {

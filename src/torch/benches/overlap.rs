@@ -34,7 +34,7 @@ fn pool(mesh: &Rc<Mesh>) -> TrainState {
     pool.expect("a pool").in_buckets()
 }
 
-/// A micro-batch of `tokens` rows whose experts, where they are spread, have as many rows each.
+/// Returns a micro-batch of `tokens` rows whose experts, where they are spread, have as many rows each.
 fn begin(pool: &TrainState, mesh: &Rc<Mesh>, tokens: i64, spread: bool) -> (Turn, Slot) {
     let mut tape = Tape::new();
     let (input, counts) = (tape.input(false), tape.input(false));

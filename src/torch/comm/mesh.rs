@@ -37,7 +37,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// A pool of one rank.
+    /// Returns a pool of one rank.
     pub fn single() -> Mesh {
         let one = || Rc::new(ProcessGroup::single());
         Mesh {

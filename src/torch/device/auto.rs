@@ -4,7 +4,7 @@ use super::cuda::{CudaError, load_cuda};
 use loongforge_core::config::Device;
 use std::path::{Path, PathBuf};
 
-/// The device that `auto` is on this machine, or the one that was asked for; with why, and how to have another. Call it before
+/// Returns the device that `auto` is on this machine, or the one that was asked for; with why, and how to have another. Call it before
 /// anything asks whether CUDA is there: libtorch remembers the first answer.
 pub fn settle(device: Device) -> (Device, String) {
     match device {
@@ -34,7 +34,7 @@ fn choose(found: Option<(Result<(), CudaError>, PathBuf)>) -> (Device, String) {
     (Device::Cpu, format!("device: cpu; {said}"))
 }
 
-/// A GPU's file in a folder of devices.
+/// Returns a GPU's file in a folder of devices.
 fn gpu(dev: &Path) -> Option<PathBuf> {
     let files = std::fs::read_dir(dev).ok()?.flatten();
     let mut gpus: Vec<PathBuf> = files.map(|file| file.path()).filter(|path| is_gpu(path)).collect();

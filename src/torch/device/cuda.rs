@@ -68,7 +68,7 @@ fn open(path: &Path) -> Result<(), CudaError> {
     Err(load(message.to_string_lossy().into_owned()))
 }
 
-/// The folder that a library of this process was loaded from.
+/// Returns the folder that a library of this process was loaded from.
 fn folder_of(library: &str) -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let path = maps.lines().filter_map(|line| line.find('/').map(|start| Path::new(&line[start..])));

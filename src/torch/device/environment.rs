@@ -54,7 +54,7 @@ unsafe extern "C" fn restart(_: c_int, arguments: *const *const c_char, environm
     }
 }
 
-/// The strings of an array that ends with a null pointer.
+/// Returns the strings of an array that ends with a null pointer.
 ///
 /// # Safety
 /// All of them live as long as the program, and nobody changes them.

@@ -32,7 +32,7 @@ pub struct Stack {
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 
-/// A function of CUDA's run time, where it is loaded. The type is that of the function.
+/// Returns a function of CUDA's run time, where it is loaded. The type is that of the function.
 fn runtime_function<F: Copy>(name: &CStr) -> Option<F> {
     assert_eq!(size_of::<F>(), size_of::<*mut libc::c_void>(), "a type of functions");
     // SAFETY: the name is NUL-terminated.
@@ -41,7 +41,7 @@ fn runtime_function<F: Copy>(name: &CStr) -> Option<F> {
     (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
 }
 
-/// A number that a function of the run time writes into its only argument.
+/// Returns a number that a function of the run time writes into its only argument.
 fn number(name: &CStr) -> Option<u32> {
     let get: unsafe extern "C" fn(*mut c_int) -> c_int = runtime_function(name)?;
     let mut found = 0;
@@ -89,7 +89,7 @@ fn bus_id(index: usize) -> Option<String> {
     (status == 0).then(|| id.to_ascii_lowercase())
 }
 
-/// A number for the GPU `index` of this process, the same in every process that uses it and no other GPU's; `None` where CUDA
+/// Returns a number for the GPU `index` of this process, the same in every process that uses it and no other GPU's; `None` where CUDA
 /// does not say.
 pub fn gpu_number(index: usize) -> Option<u64> {
     let bus = bus_id(index)?;
@@ -126,7 +126,7 @@ pub fn has_grouped_products(device: tch::Device) -> bool {
     matches!(capability(index), Some((9 | 10, 0)))
 }
 
-/// The GPUs of this process, `None` for one that cannot be used; none before CUDA's libraries are loaded.
+/// Returns the GPUs of this process, `None` for one that cannot be used; none before CUDA's libraries are loaded.
 pub fn gpus() -> Vec<Option<Gpu>> {
     let gpu = |index: usize| {
         let (free, memory) = memory(index)?;
@@ -138,7 +138,7 @@ pub fn gpus() -> Vec<Option<Gpu>> {
     (0..num_gpus()).map(gpu).collect()
 }
 
-/// The versions that this process has loaded.
+/// Returns the versions that this process has loaded.
 pub fn stack() -> Stack {
     let text = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
     Stack {

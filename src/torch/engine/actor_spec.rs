@@ -64,7 +64,8 @@ pub(super) fn settle_thread(spec: &EngineSpec, own: Option<&OwnPool<'_>>) -> Res
     Ok(device)
 }
 
-/// The device that the config names for the actor `me`: its pool's, or the run's. Encoders in a foundation's actors are where those are.
+/// Returns the device that the config names for the actor `me`: its pool's, or the run's. Encoders in a foundation's actors are where
+/// those are.
 pub(super) fn device_of(config: &RunConfig, me: ActorId, own: Option<&OwnPool<'_>>) -> Device {
     let own = own.filter(|own| own.name == me.pool);
     own.and_then(|own| own.pool.device).unwrap_or(config.device)
@@ -87,7 +88,7 @@ pub(super) fn own_pool(spec: &EngineSpec) -> Option<OwnPool<'_>> {
     Some(OwnPool { name, pool, towers: all.only(set) })
 }
 
-/// The actor's number among those that use GPUs: they take one after the other, first the foundation's. `pools`: all of the run;
+/// Returns the actor's number among those that use GPUs: they take one after the other, first the foundation's. `pools`: all of the run;
 /// `place`: as in [`EngineSpec`].
 fn number_of(config: &RunConfig, pools: &PoolSizes, me: ActorId, place: Option<u32>) -> usize {
     let on_gpu = |name| match config.pools.encoder_pool(name) {
@@ -104,7 +105,7 @@ pub(super) fn is_trained(specs: &[ParamSpec]) -> bool {
     specs.iter().any(|spec| spec.role == params::Role::Trained)
 }
 
-/// The training state of a pool with the weights that a run begins with; what is trained apart from them is for [`settle`].
+/// Returns the training state of a pool with the weights that a run begins with; what is trained apart from them is for [`settle`].
 pub(super) fn build_state(
     spec: &EngineSpec,
     device: tch::Device,
@@ -186,7 +187,7 @@ pub(super) fn policy(part: &Part) -> Policy {
     }
 }
 
-/// The device of the configuration; loads the CUDA libraries when they are asked for.
+/// Returns the device of the configuration; loads the CUDA libraries when they are asked for.
 ///
 /// # Errors
 /// There is no such device on this machine.

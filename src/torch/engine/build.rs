@@ -69,12 +69,12 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     Ok(TorchEngine::new(encoder, foundation, exports, first_step, options))
 }
 
-/// The first actor of the first foundation pool.
+/// Returns the first actor of the first foundation pool.
 fn first_foundation(config: &RunConfig) -> Option<ActorId> {
     config.foundations().first().map(|(name, _)| ActorId::foundation_of(*name, 0))
 }
 
-/// The file that features go to which an encoder's cache has no memory for.
+/// Returns the file that features go to which an encoder's cache has no memory for.
 fn spill(config: &RunConfig, own: &OwnPool<'_>) -> Result<Option<Spill>, EngineError> {
     let bytes = if is_dry_run() { 0 } else { own.pool.spill.bytes() };
     let folder = &config.run.dir;
@@ -165,7 +165,7 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     Ok(worker.with_sample_making(making).with_actor(actor))
 }
 
-/// The encoder pools whose features a foundation reads.
+/// Returns the encoder pools whose features a foundation reads.
 fn peers(spec: &EngineSpec) -> Result<BTreeMap<PoolName, EncoderPeers>, EngineError> {
     let ModelConfig { towers, tree, .. } = &spec.model;
     let peers = |(name, pool, set): (PoolName, &EncoderPool, TowerSet)| {

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// The folders of what the towers of a pool make, in `dir`.
+/// Returns the folders of what the towers of a pool make, in `dir`.
 pub(super) fn cache_folders(
     spec: &EngineSpec,
     own: &OwnPool<'_>,
@@ -85,7 +85,7 @@ fn cache_dir<'a>(own: &OwnPool<'a>) -> Result<&'a PathBuf, EngineError> {
     own.pool.cache_dir.as_ref().ok_or_else(|| missing().into())
 }
 
-/// An actor of a pool without encoders.
+/// Returns an actor of a pool without encoders.
 pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<EncoderWorker, EngineError> {
     let config = &spec.config;
     let specs = encoder_specs(config, &own.towers, &spec.model.tree)?;

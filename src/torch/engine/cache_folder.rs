@@ -48,7 +48,7 @@ struct Stored {
 }
 
 impl CacheFolder {
-    /// The folder `tower` in `root`, which is made where it is missing, and filled from the folder `store` of an object store.
+    /// Returns the folder `tower` in `root`, which is made where it is missing, and filled from the folder `store` of an object store.
     ///
     /// # Errors
     /// It cannot be made, or a file in it is torn or cannot be read.
@@ -167,7 +167,7 @@ impl CacheFolder {
         store.wait(Some(deadline))
     }
 
-    /// The same for one who only reads: nothing is copied to the store.
+    /// Returns the same for one who only reads: nothing is copied to the store.
     pub fn only_read(mut self) -> Self {
         self.is_sent = true;
         self

@@ -30,7 +30,7 @@ impl Key {
         Self(hash.finalize().into())
     }
 
-    /// The key that is written so.
+    /// Returns the key that is written so.
     pub fn parse(hex: &str) -> Option<Self> {
         let byte = |at: usize| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok();
         let bytes: Option<Vec<u8>> = (0..32).map(byte).collect();

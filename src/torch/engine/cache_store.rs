@@ -18,7 +18,7 @@ pub(super) struct CacheStore {
 }
 
 impl CacheStore {
-    /// The folder `tower` in the folder `root` of a store, which need not be there.
+    /// Returns the folder `tower` in the folder `root` of a store, which need not be there.
     pub fn new(root: &str, tower: &str) -> Self {
         Self { url: format!("{}/{tower}", root.trim_end_matches('/')), sending: None }
     }
@@ -107,7 +107,7 @@ fn objects(url: &str) -> io::Result<Vec<StoredObject>> {
     Ok(objects)
 }
 
-/// The URL of a file in the folder.
+/// Returns the URL of a file in the folder.
 fn of(url: &str, name: &str) -> String {
     format!("{url}/{name}")
 }

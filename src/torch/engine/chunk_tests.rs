@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::rc::Rc;
 use tch::{Device, Tensor};
 
-/// A small Qwen3 with these numbers.
+/// Returns a small Qwen3 with these numbers.
 fn model(changes: Value) -> ModelConfig {
     let mut config: Value = serde_json::from_str(include_str!("../tests/fixtures/qwen3-seed1/config.json")).unwrap();
     for (key, value) in changes.as_object().unwrap() {
@@ -48,7 +48,7 @@ impl Rank {
         Rank { mesh, pipeline, model, pool }
     }
 
-    /// The loss; `seen` is told of the run after every task.
+    /// Returns the loss; `seen` is told of the run after every task.
     fn step(&mut self, rows: &[MicroBatch], chunk: usize, mut seen: impl FnMut(&PipelineRun, Pass)) -> f64 {
         let cut: Vec<Vec<MicroBatch>> = rows.iter().map(|row| self.model.pieces(row, chunk).unwrap()).collect();
         let counts: Vec<usize> = cut.iter().map(Vec::len).collect();
@@ -115,7 +115,7 @@ fn chunks_equal_whole_rows() {
     }
 }
 
-/// The loss and the gradient of a row with adapters that drop half of their inputs, in chunks of so many tokens; 0: whole.
+/// Returns the loss and the gradient of a row with adapters that drop half of their inputs, in chunks of so many tokens; 0: whole.
 fn with_dropout(chunk_tokens: usize) -> (f64, Tensor) {
     let config = model(json!({}));
     let lora = LoraConfig { r: 2, alpha: 4.0, dropout: 0.5, use_rslora: false, use_dora: false };

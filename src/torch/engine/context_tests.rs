@@ -130,7 +130,7 @@ fn experts_and_latent_attention_step_as_on_one_rank() {
     check(&config, 2, ContextAttention::Ulysses);
 }
 
-/// A row with pictures: the rank's loss, and the gradients of all features of every level.
+/// Returns a row with pictures: the rank's loss, and the gradients of all features of every level.
 fn with_features(config: &Value, mesh: &Rc<Mesh>, attention: ContextAttention) -> (f64, Vec<Tensor>) {
     let family = ModelConfig::from_hf(config).unwrap();
     let params = Rc::new(ParamStore::new(family.foundation.specs(), Kind::Float, Device::Cpu));

@@ -23,7 +23,7 @@ use tch::Kind;
 /// Events of one call of an engine.
 const EVENTS: usize = 4096;
 
-/// The bytes that the tensors of actor `me` take at most in the steps `plans`, the first ones of a run.
+/// Returns the bytes that the tensors of actor `me` take at most in the steps `plans`, the first ones of a run.
 ///
 /// The dry run assumes what the plans do not say: experts are chosen equally often, every unit of a step is encoded before the
 /// first gradient comes back, and what others made is counted by them.

@@ -52,7 +52,7 @@ pub struct EncoderWorker {
 }
 
 impl EncoderWorker {
-    /// An encoder of the run; of one that is split among ranks, this rank's part.
+    /// Returns an encoder of the run; of one that is split among ranks, this rank's part.
     pub fn new(replica: Replica, models: TowerModels, state: TrainState, membership: Option<Membership>) -> Self {
         Self {
             replica,
@@ -69,7 +69,7 @@ impl EncoderWorker {
         }
     }
 
-    /// An actor of a pool without encoders, which reads features where they would encode.
+    /// Returns an actor of a pool without encoders, which reads features where they would encode.
     pub(super) fn reading(
         replica: Replica,
         reader: FeatureReader,
@@ -80,7 +80,7 @@ impl EncoderWorker {
         Self { reader: Some(reader), ..Self::new(replica, models, state, membership) }
     }
 
-    /// The towers of its pool, where it has none of them in memory.
+    /// Returns the towers of its pool, where it has none of them in memory.
     pub(super) fn stored_towers(&self) -> Option<&Arc<StoredTowers>> {
         self.reader.as_ref().map(|reader| &reader.towers)
     }
@@ -123,7 +123,7 @@ impl EncoderWorker {
         self
     }
 
-    /// The pool that it is of.
+    /// Returns the pool that it is of.
     pub(super) fn pool_name(&self) -> PoolName {
         self.replica.pool
     }

@@ -44,13 +44,13 @@ impl Exports {
         Self { encoder, foundation, totals: Vec::new(), carried: Vec::new() }
     }
 
-    /// The same of a pool of encoders that writes nothing.
+    /// Returns the same of a pool of encoders that writes nothing.
     #[must_use]
     pub(super) fn without_encoder(self) -> Self {
         Self { encoder: Export::Adapter(None), ..self }
     }
 
-    /// The same with files of these tensors behind those of the pools, which this actor writes where `writes` is true.
+    /// Returns the same with files of these tensors behind those of the pools, which this actor writes where `writes` is true.
     #[must_use]
     pub(super) fn carrying(mut self, of: FilesOf, tensors: CarriedTensors, writes: bool) -> Self {
         let count = tensors.num_files();
@@ -67,7 +67,7 @@ impl Exports {
     }
 }
 
-/// The shards of an encoder pool and of a stage of the foundation, where pools need so many files.
+/// Returns the shards of an encoder pool and of a stage of the foundation, where pools need so many files.
 fn numbered(empty: Shards, (encoders, own): (&[usize], usize), foundation: &[usize], part: usize) -> [Shards; 2] {
     let all = encoders.iter().sum::<usize>();
     let total = all + foundation.iter().sum::<usize>();

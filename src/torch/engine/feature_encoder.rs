@@ -72,7 +72,7 @@ impl FeatureEncoder {
         Ok(())
     }
 
-    /// The folder of each tower.
+    /// Returns the folder of each tower.
     pub fn folders(&self) -> impl Iterator<Item = (Tower, PathBuf)> {
         self.folders.iter().map(|(tower, folder)| (*tower, Path::to_owned(folder.path())))
     }

@@ -33,7 +33,7 @@ pub(super) struct Missing {
 }
 
 impl FeatureReader {
-    /// The reader of a pool whose `cache_dir` is `dir`, and its `cache_store` `store`; `names` are those of its towers' folders.
+    /// Returns the reader of a pool whose `cache_dir` is `dir`, and its `cache_store` `store`; `names` are those of its towers' folders.
     ///
     /// # Errors
     /// A file in a folder is torn or cannot be read.

@@ -108,7 +108,7 @@ impl FoundationWorker {
         self.rank.replica.pool
     }
 
-    /// The features that it reads.
+    /// Returns the features that it reads.
     pub(super) fn inputs(&self) -> &[FeatureInput] {
         self.rank.inputs()
     }
@@ -211,7 +211,7 @@ impl FoundationWorker {
         self.steps.front().map_or(0.0, Step::loss)
     }
 
-    /// The pairs of answers of the first step; `None` where samples are none.
+    /// Returns the pairs of answers of the first step; `None` where samples are none.
     pub(super) fn pairs(&self) -> Option<PairReport> {
         self.steps.front().and_then(Step::pairs)
     }

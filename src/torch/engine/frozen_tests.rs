@@ -44,7 +44,7 @@ fn params(config: &str, kind: Kind, held: Held, sharding: Sharding) -> Rc<ParamS
     Rc::new(params)
 }
 
-/// A pool whose base has the values that `rounding` leaves, however it is held.
+/// Returns a pool whose base has the values that `rounding` leaves, however it is held.
 fn pool_of(
     rounding: Rounding,
     config: &str,

@@ -18,7 +18,7 @@ pub const ADAMW: AdamWConfig = AdamWConfig { betas: [0.9, 0.95], eps: 1e-3, weig
 pub const CLIP: f64 = 0.5;
 pub const LEARNING_RATE: f64 = 1e-2;
 
-/// A fixture's model.
+/// Returns a fixture's model.
 pub fn model(config: &str) -> ModelConfig {
     ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap()
 }
@@ -66,7 +66,7 @@ pub fn on_ranks<T: Send>(world: usize, body: impl Fn(&Path, usize) -> T + Sync) 
     })
 }
 
-/// The groups of a rank of `dp` replicas of `pp` stages.
+/// Returns the groups of a rank of `dp` replicas of `pp` stages.
 pub fn mesh(path: &Path, dp: usize, pp: usize, rank: usize) -> Rc<Mesh> {
     let layout = Layout { pp, ..Layout::replicas(dp) };
     Rc::new(Mesh::join(path, "pool", layout, rank, Duration::from_secs(60)).unwrap())
@@ -165,7 +165,7 @@ pub fn assert_equal(found: &Course, expected: &Course, tolerance: f64, what: &st
     }
 }
 
-/// The sum over ranks of their losses, with what else the first has.
+/// Returns the sum over ranks of their losses, with what else the first has.
 pub fn together(courses: Vec<Course>) -> Course {
     let mut courses = courses.into_iter();
     let mut sum = courses.next().unwrap();

@@ -49,7 +49,7 @@ pub(super) struct Features {
     pub credit: Option<CreditGuard>,
 }
 
-/// The foundation's input that takes features of this tower.
+/// Returns the foundation's input that takes features of this tower.
 pub(super) fn input_of(inputs: &[FeatureInput], tower: Tower) -> Result<usize, EngineError> {
     let missing = || EngineError::from(format!("the foundation takes no features of a {tower} tower"));
     inputs.iter().position(|input| input.tower == tower).ok_or_else(missing)
@@ -68,7 +68,7 @@ impl PackUnit {
         self.features.is_none() && !self.is_skipped
     }
 
-    /// The rows of a level of its features; zeros for who has none. They are `[features, D]`.
+    /// Returns the rows of a level of its features; zeros for who has none. They are `[features, D]`.
     pub fn level(&self, index: usize, zeros: impl FnOnce(i64) -> Tensor) -> Tensor {
         match self.features.as_ref().filter(|_| !self.is_skipped) {
             Some((_, features)) => features.tensors[index].shallow_clone(),

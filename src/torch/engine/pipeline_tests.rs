@@ -14,7 +14,7 @@ use tch::Tensor;
 
 const STEPS: i64 = 5;
 
-/// A fixture's model with so many layers.
+/// Returns a fixture's model with so many layers.
 fn model(config: &str, num_layers: usize) -> ModelConfig {
     let mut config: Value = serde_json::from_str(config).unwrap();
     let text = if config.get("text_config").is_some() { &mut config["text_config"] } else { &mut config };
@@ -101,7 +101,7 @@ fn recorded(record: FoundationTape, inputs: Vec<(Slot, Tensor)>) -> Recorded {
     Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens: 0, dropout: None }
 }
 
-/// A rank of `dp` replicas of a pipeline.
+/// Returns a rank of `dp` replicas of a pipeline.
 fn rank_of(
     config: &ModelConfig,
     pipeline: Pipeline,

@@ -145,7 +145,7 @@ impl PolicyModel {
         self.act_from(sample, &self.noise(seed), self.chunk.num_steps as usize)
     }
 
-    /// The noise that belongs to `seed`, `[chunk_size, max_action_dim]`.
+    /// Returns the noise that belongs to `seed`, `[chunk_size, max_action_dim]`.
     pub fn noise(&self, seed: u64) -> Vec<f32> {
         let numbers = Counter::new(&[seed]);
         let count = (self.chunk.horizon * self.chunk.action_dim) as u64;
@@ -205,7 +205,8 @@ impl PolicyModel {
         Ok(Vec::try_from(actions).expect("a row of numbers"))
     }
 
-    /// The tokens that follow `sample`, of a policy that writes actions, before `stop`; `most` at most. Always the most likely one.
+    /// Returns the tokens that follow `sample`, of a policy that writes actions, before `stop`; `most` at most. Always the most likely
+    /// one.
     ///
     /// # Errors
     /// Fails as [`PolicyModel::act`] does, and where the policy makes actions of noise.
@@ -254,7 +255,8 @@ impl PolicyModel {
         Ok(Columns::new(&self.columns, values))
     }
 
-    /// The features of the sample's items, `[F, D]` of each tensor of a tower, one tower after the other; none of one without items.
+    /// Returns the features of the sample's items, `[F, D]` of each tensor of a tower, one tower after the other; none of one without
+    /// items.
     fn features(&self, sample: &Sample) -> Result<Vec<Tensor>, PolicyError> {
         let all = self.towers.iter().map(|tower| tower.features(sample)).collect::<Result<Vec<_>, _>>()?;
         match sample.media.iter().find(|item| self.towers.iter().all(|tower| tower.tower != item.tower)) {
@@ -301,7 +303,7 @@ impl OpenTower {
     }
 }
 
-/// The values as a tensor of this size; `None` where they are of another kind or count.
+/// Returns the values as a tensor of this size; `None` where they are of another kind or count.
 fn tensor_of(values: &ColumnValues, kind: Kind, size: &[i64]) -> Option<Tensor> {
     let flat = match (values, kind) {
         (ColumnValues::F32(values), Kind::Float) => Tensor::from_slice(values),

@@ -10,7 +10,7 @@ use loongforge_core::engine::EngineError;
 use loongforge_core::message::{Tower, TowerPart};
 use tch::Kind;
 
-/// The encoder pool's parameters: a tower is one part of the config, its projector another.
+/// Returns the encoder pool's parameters: a tower is one part of the config, its projector another.
 pub(super) fn encoder_specs(
     config: &RunConfig,
     towers: &Towers,
@@ -19,7 +19,7 @@ pub(super) fn encoder_specs(
     Ok(trained(towers.specs(), tree, |name| tower_part(config, towers, name))?)
 }
 
-/// The part, with its key in the config, that a parameter of these towers belongs to.
+/// Returns the part, with its key in the config, that a parameter of these towers belongs to.
 pub(super) fn tower_part<'a>(config: &'a RunConfig, towers: &Towers, name: &str) -> (&'static str, &'a Part) {
     let (tower, part) = towers.part_of(name).unwrap_or((Tower::Vision, TowerPart::Encoder));
     config.model.tower_part(tower, part)
@@ -30,7 +30,7 @@ pub(super) fn num_files<'a>(specs: impl Iterator<Item = &'a ParamSpec> + Clone, 
     num_shards(specs, kind(precision), MAX_SHARD_SIZE)
 }
 
-/// The type of parameters.
+/// Returns the type of parameters.
 pub(super) fn kind(precision: Precision) -> Kind {
     match precision {
         Precision::Float32 => Kind::Float,

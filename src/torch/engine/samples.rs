@@ -63,7 +63,7 @@ impl SampleSpec {
     }
 }
 
-/// The frames of the latents `[tokens, width]` of a sample; `params` have the decoder's parameters.
+/// Returns the frames of the latents `[tokens, width]` of a sample; `params` have the decoder's parameters.
 ///
 /// # Errors
 /// The sample has no size.

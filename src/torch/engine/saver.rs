@@ -40,7 +40,7 @@ pub(super) struct Task {
 }
 
 impl Saver {
-    /// The memory of the snapshot before, once that is written.
+    /// Returns the memory of the snapshot before, once that is written.
     pub fn take_buffers(&mut self) -> Vec<Vec<u8>> {
         if let Some(Writing { handle, .. }) = self.thread.take() {
             // One that panicked has said so, and its memory is gone.

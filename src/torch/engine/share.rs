@@ -77,12 +77,12 @@ impl FoundationPlan {
         Ok(Self { family, pipeline, stages })
     }
 
-    /// The stages of the pipeline's rank `pp`.
+    /// Returns the stages of the pipeline's rank `pp`.
     fn own(&self, pp: usize) -> Vec<Stage> {
         self.pipeline.stages_of(pp).map(|stage| self.stages[stage].clone()).collect()
     }
 
-    /// The parameters of the pipeline's rank `pp`.
+    /// Returns the parameters of the pipeline's rank `pp`.
     pub fn specs(&self, pp: usize) -> Vec<ParamSpec> {
         self.own(pp).iter().flat_map(|stage| self.family.stage_specs(stage)).collect()
     }
@@ -122,7 +122,7 @@ impl FoundationShare {
         Sharding::among(ZeroStage::of_level(self.splits.zero), &self.mesh)
     }
 
-    /// A pool along `mesh.data` with this share's parameters, made a part of the whole.
+    /// Returns a pool along `mesh.data` with this share's parameters, made a part of the whole.
     pub fn join(&self, state: TrainState) -> TrainState {
         let state = state.with_stages(self.mesh.pp.clone(), &self.plan.family.shared_by_stages());
         if self.is_whole { state } else { state.split_among(self.mesh.clone()) }
@@ -138,7 +138,7 @@ impl FoundationShare {
     }
 }
 
-/// The stages of a pipeline in order; all of the model without one.
+/// Returns the stages of a pipeline in order; all of the model without one.
 ///
 /// # Errors
 /// The model cannot be cut so.

@@ -26,7 +26,7 @@ struct SpilledLevel {
 }
 
 impl Spill {
-    /// A file of `capacity` bytes at most, in `folder`.
+    /// Returns a file of `capacity` bytes at most, in `folder`.
     ///
     /// # Errors
     /// It cannot be made.

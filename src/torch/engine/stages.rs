@@ -39,7 +39,7 @@ pub(super) struct Filled {
 }
 
 impl Stages {
-    /// A model that one rank has whole.
+    /// Returns a model that one rank has whole.
     pub fn whole(model: Box<dyn FoundationModel>) -> Stages {
         let pipeline = Pipeline { ranks: 1, virtual_stages: 1 };
         Stages {
@@ -115,7 +115,7 @@ impl Stages {
         vec![Tensor::arange(batch.num_tokens(), (Kind::Int64, device)) + first]
     }
 
-    /// A row with its features, cut.
+    /// Returns a row with its features, cut.
     ///
     /// # Errors
     /// The model needs whole rows.
@@ -168,7 +168,7 @@ impl Stages {
         Filled { batch: batch.share(row, own), features }
     }
 
-    /// The gradients of all of a row's features, by input `num_features`, on every rank that shares it, from those of this
+    /// Returns the gradients of all of a row's features, by input `num_features`, on every rank that shares it, from those of this
     /// rank's.
     ///
     /// # Errors
@@ -242,7 +242,7 @@ impl Stages {
     }
 }
 
-/// The weights of samples in the loss `[samples]`, int64, where that is in no column: the leader alone knows of all features that
+/// Returns the weights of samples in the loss `[samples]`, int64, where that is in no column: the leader alone knows of all features that
 /// are missing.
 fn weights(batch: &MicroBatch, device: Device) -> Option<Tensor> {
     let weights = || batch.samples.iter().map(|sample| i64::from(sample.num_targets)).collect::<Vec<_>>();
@@ -264,7 +264,7 @@ fn tag(number: usize, index: usize) -> i32 {
     (number * MAX_TENSORS + index) as i32
 }
 
-/// The error of chunks of a model that cannot compute a row in pieces.
+/// Returns the error of chunks of a model that cannot compute a row in pieces.
 pub(super) fn whole_rows(what: &str) -> EngineError {
     format!("pools.foundation.chunk_tokens: rows cannot be split with {what}; set it to 0").into()
 }

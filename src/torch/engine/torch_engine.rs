@@ -92,7 +92,7 @@ impl TorchEngine {
         self.foundation.as_ref()
     }
 
-    /// The most memory that was taken since the engine was built.
+    /// Returns the most memory that was taken since the engine was built.
     pub(super) fn memory(&self) -> MemoryReport {
         let [activations, parameters, gradients, optimizer, buffers] =
             self.options.memory.at_peak().map(|bytes| bytes.max(0) as u64);

@@ -216,7 +216,7 @@ fn new_adapters(lora: &Lora, own: &[&LinearModule]) -> Vec<(LinearModule, LoraCo
     adapted.map(|module| (module.clone(), lora_config(lora, &module.path))).collect()
 }
 
-/// The last parts of these names, each once.
+/// Returns the last parts of these names, each once.
 fn last_names(names: &[String]) -> String {
     let mut known: Vec<&str> = names.iter().filter_map(|name| name.rsplit('.').next()).collect();
     known.sort_unstable();

@@ -29,7 +29,7 @@ fn marked(number: usize) -> MicroBatch {
     batch
 }
 
-/// The loss of these micro-batches on a rank, and the squared norm of the pool's gradient.
+/// Returns the loss of these micro-batches on a rank, and the squared norm of the pool's gradient.
 fn step(mesh: &Rc<Mesh>, numbers: &[usize]) -> [f64; 2] {
     step_of(mesh, numbers, ZeroStage::Nothing, |_| false)
 }
@@ -108,7 +108,7 @@ fn a_rank_without_pictures_brings_the_parameters_of_their_experts() {
     }
 }
 
-/// The gradients of the features of these micro-batches, of which the first alone has a picture; the decoder is frozen.
+/// Returns the gradients of the features of these micro-batches, of which the first alone has a picture; the decoder is frozen.
 fn of_features(mesh: &Rc<Mesh>, numbers: &[usize]) -> Vec<Tensor> {
     let (place, whole) = (ParallelRank::of(mesh, false), model(QWEN).foundation);
     let family = if place.is_whole() { whole } else { whole.divided(&place).unwrap() };

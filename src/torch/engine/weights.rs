@@ -54,7 +54,7 @@ fn expect_parts_used(config: &RunConfig, model: &ModelConfig) -> Result<(), Weig
     }
 }
 
-/// The keys of the parts that no folder is for although weights are to be loaded: they start with random numbers.
+/// Returns the keys of the parts that no folder is for although weights are to be loaded: they start with random numbers.
 pub fn random_parts(config: &RunConfig, model: &ModelConfig) -> Vec<&'static str> {
     let settings = &config.model;
     if settings.weights == Weights::Random || settings.load.is_some() {
@@ -75,7 +75,7 @@ fn names_of(spec: &ParamSpec) -> impl Iterator<Item = &str> {
     spec.pieces.iter().map(|piece| piece.name.as_str())
 }
 
-/// The folders of a pool with these tensors.
+/// Returns the folders of a pool with these tensors.
 fn origin<'a, N: Iterator<Item = &'a str>>(config: &RunConfig, names: impl Fn() -> N) -> Result<Origin, WeightsError> {
     let model = &config.model;
     let mut origin = match (model.weights, &model.load) {

@@ -118,7 +118,7 @@ fn batch(vocab_size: i64, lens: &[usize]) -> TextBatch {
     }
 }
 
-/// The name without the layer's number.
+/// Returns the name without the layer's number.
 fn kind_of(name: &str) -> String {
     name.split(' ').filter(|word| word.parse::<usize>().is_err()).collect::<Vec<_>>().join(" ")
 }

@@ -43,7 +43,7 @@ pub struct Alike {
 }
 
 impl ModelConfig {
-    /// The language models whose families read this `config.json`, LLaMA first, and before those that leave keys unread. Their
+    /// Returns the language models whose families read this `config.json`, LLaMA first, and before those that leave keys unread. Their
     /// tensors are not compared with anything.
     pub fn alike(config: &Value) -> Vec<Alike> {
         let is_on = |value: &Value| !(value.is_null() || *value == json!(false) || value.as_f64() == Some(0.0));

@@ -55,7 +55,7 @@ pub struct SampleRow {
 }
 
 impl SampleRow {
-    /// The row of a planned sample that has all of its features.
+    /// Returns the row of a planned sample that has all of its features.
     pub fn new(sample: &SampleMeta, purpose: NoisePurpose) -> SampleRow {
         SampleRow {
             id: sample.id,
@@ -67,7 +67,7 @@ impl SampleRow {
         }
     }
 
-    /// The same row without a weight in the loss: its sample has lost the features of an item.
+    /// Returns the same row without a weight in the loss: its sample has lost the features of an item.
     pub fn without_targets(self) -> SampleRow {
         SampleRow { num_targets: 0, ..self }
     }
@@ -94,7 +94,7 @@ impl MicroBatch {
         self.num_features.get(input).is_some_and(|count| *count > 0)
     }
 
-    /// The slot of the features of this input, where there are any.
+    /// Adds an input to the tape for the features of this input, where there are any, and returns its slot.
     pub fn feature_slot(&self, tape: &mut Tape, input: usize) -> Option<Slot> {
         self.has_features(input).then(|| tape.input(self.feature_grads))
     }
@@ -115,8 +115,7 @@ impl MicroBatch {
         }
     }
 
-    /// The row cut after every `chunk_tokens` tokens. `counts` tells how many features lie in a range of tokens, by
-    /// input.
+    /// Returns the row cut after every `chunk_tokens` tokens. `counts` tells how many features lie in a range of tokens, by input.
     pub fn pieces(&self, chunk_tokens: usize, counts: impl Fn(&[i64]) -> Vec<i64>) -> Vec<MicroBatch> {
         let (len, ids) = (self.num_tokens() as usize, self.input_ids());
         let piece = |start: usize| {
@@ -144,12 +143,12 @@ impl MicroBatch {
         self.cu_seqlens.last().copied().unwrap_or(0) as i64
     }
 
-    /// The tokens of a language model on the host.
+    /// Returns the tokens of a language model on the host.
     pub fn input_ids(&self) -> Vec<i64> {
         host(self.columns.get_on_host(INPUT_IDS))
     }
 
-    /// The targets of a language model on the host.
+    /// Returns the targets of a language model on the host.
     pub fn targets(&self) -> Vec<i64> {
         host(self.columns.get_on_host(TARGETS))
     }

@@ -32,7 +32,7 @@ pub enum RowCount {
 }
 
 impl Column {
-    /// The axis along which samples lie.
+    /// Returns the axis along which samples lie.
     pub fn axis(&self) -> i64 {
         self.before.len() as i64
     }
@@ -45,7 +45,7 @@ impl Column {
         }
     }
 
-    /// The size of a tensor of so many rows.
+    /// Returns the size of a tensor of so many rows.
     pub fn size(&self, num_rows: i64) -> Vec<i64> {
         [self.before.as_slice(), &[num_rows], &self.after].concat()
     }
@@ -81,7 +81,7 @@ impl Columns {
         Columns::new(specs, specs.iter().map(value).collect())
     }
 
-    /// The columns of tokens: ids and targets `[T]`, int64, and positions `[3, T]`, float.
+    /// Returns the columns of tokens: ids and targets `[T]`, int64, and positions `[3, T]`, float.
     pub fn of_tokens(ids: Tensor, positions: Tensor, targets: Tensor) -> Columns {
         Columns::new(&token_columns().into(), vec![ids, positions, targets])
     }
@@ -155,7 +155,7 @@ pub const TARGETS: &str = "targets";
 /// The column of the weights of tokens in the loss of a diffusion model.
 pub const WEIGHTS: &str = "weights";
 
-/// The weights of tokens `[T]`, those of references included, in the order in which a sample has them.
+/// Returns the weights of tokens `[T]`, those of references included, in the order in which a sample has them.
 pub fn weight_column() -> Column {
     Column {
         name: WEIGHTS,
@@ -167,7 +167,7 @@ pub fn weight_column() -> Column {
     }
 }
 
-/// The labels of a group of answers, 1 of a good one: `group_size` of each sample, int64.
+/// Returns the labels of a group of answers, 1 of a good one: `group_size` of each sample, int64.
 pub fn label_column(group_size: u32) -> Column {
     Column {
         name: LABELS,
@@ -179,7 +179,7 @@ pub fn label_column(group_size: u32) -> Column {
     }
 }
 
-/// The columns of language models, in the order in which data actors send them.
+/// Returns the columns of language models, in the order in which data actors send them.
 pub fn token_columns() -> Vec<Column> {
     let column = |name, kind, before: &[i64], uncounted| Column {
         name,

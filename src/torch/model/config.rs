@@ -51,7 +51,7 @@ pub struct Tokens {
 }
 
 impl ModelConfig {
-    /// A decoder with these towers, without the names of its modules.
+    /// Returns a decoder with these towers, without the names of its modules.
     pub(super) fn new(model_type: &str, decoder: DecoderConfig, towers: Vec<ModelTower>) -> ModelConfig {
         let towers = Towers::new(towers);
         let foundation = Arc::new(DecoderFamily::new(decoder.clone(), towers.inputs(decoder.hidden_size)));
@@ -70,7 +70,7 @@ impl ModelConfig {
         self.foundation.inputs()
     }
 
-    /// The decoder, where the foundation is one.
+    /// Returns the decoder, where the foundation is one.
     pub fn decoder(&self) -> Option<&DecoderConfig> {
         self.foundation.as_decoder()
     }
@@ -95,24 +95,24 @@ impl ModelConfig {
         Some(found)
     }
 
-    /// The same with what its loss is made of; `None`: the foundation does not learn velocities.
+    /// Returns the same with what its loss is made of; `None`: the foundation does not learn velocities.
     pub fn with_flow(self, flow: FlowSettings) -> Option<ModelConfig> {
         let low_noise = self.low_noise.as_ref().map(|low_noise| low_noise.with_flow(flow.clone()));
         let low_noise = low_noise.map_or(Some(None), |low_noise| low_noise.map(Some))?;
         Some(ModelConfig { foundation: self.foundation.with_flow(flow)?, low_noise, ..self })
     }
 
-    /// The same with these settings of a policy's training; `None`: the model is no policy.
+    /// Returns the same with these settings of a policy's training; `None`: the model is no policy.
     pub fn with_policy(self, options: PolicyOptions) -> Option<ModelConfig> {
         Some(ModelConfig { foundation: self.foundation.with_policy(options)?, ..self })
     }
 
-    /// The foundation that the actors of a pool have.
+    /// Returns the foundation that the actors of a pool have.
     pub fn foundation_of(&self, pool: PoolName) -> &Arc<dyn FoundationFamily> {
         self.low_noise.as_ref().filter(|_| pool == PoolName::FOUNDATION_LOW).unwrap_or(&self.foundation)
     }
 
-    /// The foundation, or the two of high and of low noise.
+    /// Returns the foundation, or the two of high and of low noise.
     pub fn foundations(&self) -> impl Iterator<Item = &Arc<dyn FoundationFamily>> {
         std::iter::once(&self.foundation).chain(&self.low_noise)
     }
@@ -125,7 +125,7 @@ impl ModelConfig {
 }
 
 impl Tokens {
-    /// The tokens that features of pictures and videos replace.
+    /// Returns the tokens that features of pictures and videos replace.
     pub(super) fn placeholders(&self) -> Vec<i64> {
         self.image.into_iter().chain(self.video).collect()
     }
@@ -148,7 +148,7 @@ impl Tokens {
         })
     }
 
-    /// The token of `key`, which the decoder must know.
+    /// Returns the token of `key`, which the decoder must know.
     pub(super) fn id(keys: &Keys<'_>, key: &str, vocab_size: i64) -> Result<i64, ModelConfigError> {
         let id = keys.index_or(key)?.ok_or_else(|| keys.missing(key))?;
         if id < vocab_size {

@@ -71,7 +71,7 @@ impl<'a> Continuations<'a> {
         Continuations { decodings, running, seen, begins, likelihoods: vec![None; decodings.len()] }
     }
 
-    /// The tokens of the longest that may come.
+    /// Returns the tokens of the longest that may come.
     pub fn max_new_tokens(&self) -> usize {
         self.decodings.iter().map(|decoding| decoding.max_new_tokens).max().unwrap_or(0)
     }
@@ -88,7 +88,7 @@ impl<'a> Continuations<'a> {
         }
     }
 
-    /// The next token of each, `[B]`, from its scores `[B, V]` and the tokens that it has seen.
+    /// Returns the next token of each, `[B]`, from its scores `[B, V]` and the tokens that it has seen.
     pub fn choose(&self, scores: &Tensor, step: usize) -> Tensor {
         let next = scores.argmax(-1, false);
         for (((row, decoding), seen), &begin) in (0..).zip(self.decodings).zip(&self.seen).zip(&self.begins) {

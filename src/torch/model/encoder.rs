@@ -18,7 +18,7 @@ pub trait EncoderFamily: Debug + Send + Sync {
     /// Its parameters, under their names in `model.safetensors`.
     fn specs(&self) -> Vec<ParamSpec>;
 
-    /// The model on parameters made from [`EncoderFamily::specs`].
+    /// Returns the model on parameters made from [`EncoderFamily::specs`].
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel>;
 
     /// Tensors of features for an item: one, and one for each DeepStack level.
@@ -55,7 +55,7 @@ pub trait EncoderFamily: Debug + Send + Sync {
         Err(TensorParallelError::Unsupported { what: "this encoder" })
     }
 
-    /// The encoder as data, for who knows what it is: built-in towers of pictures have some.
+    /// Returns the encoder as data, for who knows what it is: built-in towers of pictures have some.
     fn as_any(&self) -> Option<&dyn Any> {
         None
     }

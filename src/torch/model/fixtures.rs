@@ -7,7 +7,7 @@ use tch::Kind;
 use super::fixture::{FixtureError, ReferenceFixture, json};
 use super::{bart, groot, policy, wam, xvla};
 
-/// The fixture of a robot policy or of Florence-2 in `folder`, with parameters of `kind`; `None`: one of another model.
+/// Returns the fixture of a robot policy or of Florence-2 in `folder`, with parameters of `kind`; `None`: one of another model.
 ///
 /// # Errors
 /// A file of the fixture cannot be read, or lacks something.

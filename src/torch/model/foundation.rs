@@ -36,39 +36,39 @@ pub trait FoundationFamily: Debug + Send + Sync {
     /// Returns what planning and estimates need to know of it.
     fn shape(&self) -> FoundationShape;
 
-    /// The decoder that it is, for what only decoders do: generation, prediction heads, routers' losses. `None`: another kind
-    /// of model.
+    /// Returns the decoder that it is, for what only decoders do: generation, prediction heads, routers' losses. `None`: another kind of
+    /// model.
     fn as_decoder(&self) -> Option<&DecoderConfig> {
         None
     }
 
-    /// The encoder and decoder of language that it is; `None`: another kind of model.
+    /// Returns the encoder and decoder of language that it is; `None`: another kind of model.
     fn as_encoder_decoder(&self) -> Option<&EncoderDecoderConfig> {
         None
     }
 
-    /// The same, which learns from pairs of answers, maybe with the log-probabilities of a reference model; `None`: another
-    /// kind of model.
+    /// Returns the same, which learns from pairs of answers, maybe with the log-probabilities of a reference model; `None`: another kind
+    /// of model.
     fn with_preference(&self, _preference: Preference) -> Option<Arc<dyn FoundationFamily>> {
         None
     }
 
-    /// The same with what its loss is made of, where it learns the velocity of noised latents; `None`: another kind of model.
+    /// Returns the same with what its loss is made of, where it learns the velocity of noised latents; `None`: another kind of model.
     fn with_flow(&self, _flow: FlowSettings) -> Option<Arc<dyn FoundationFamily>> {
         None
     }
 
-    /// The same with these settings of a policy's training; `None`: another kind of model.
+    /// Returns the same with these settings of a policy's training; `None`: another kind of model.
     fn with_policy(&self, _options: PolicyOptions) -> Option<Arc<dyn FoundationFamily>> {
         None
     }
 
-    /// The policy that it is; `None`: another kind of model.
+    /// Returns the policy that it is; `None`: another kind of model.
     fn as_policy(&self) -> Option<&dyn RobotPolicy> {
         None
     }
 
-    /// The model on parameters made from [`FoundationFamily::specs`].
+    /// Returns the model on parameters made from [`FoundationFamily::specs`].
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel>;
 
     /// Returns what the rank at `place` computes of it, where layers or experts are split among ranks: its specs are
@@ -80,7 +80,7 @@ pub trait FoundationFamily: Debug + Send + Sync {
         Err(TensorParallelError::Unsupported { what: "this model" })
     }
 
-    /// The layers that a pipeline may cut between; 0: it cannot be cut.
+    /// Returns the layers that a pipeline may cut between; 0: it cannot be cut.
     fn num_layers(&self) -> usize {
         0
     }
@@ -93,7 +93,7 @@ pub trait FoundationFamily: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The parameters of a stage, under the same names.
+    /// Returns the parameters of a stage, under the same names.
     fn stage_specs(&self, _stage: &Stage) -> Vec<ParamSpec> {
         self.specs()
     }
@@ -103,7 +103,7 @@ pub trait FoundationFamily: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// A stage on parameters made from [`FoundationFamily::stage_specs`], or more.
+    /// Returns a stage on parameters made from [`FoundationFamily::stage_specs`], or more.
     fn build_stage(&self, _stage: &Stage, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
         self.build(params, policy)
     }
@@ -188,7 +188,7 @@ pub trait FoundationModel {
         Vec::new()
     }
 
-    /// The pieces of a row, of `chunk_tokens` tokens each.
+    /// Returns the pieces of a row, of `chunk_tokens` tokens each.
     ///
     /// # Errors
     /// A part of the model needs whole rows; it is named.
@@ -196,7 +196,7 @@ pub trait FoundationModel {
         Err("this model")
     }
 
-    /// The sets of experts, of which a tape's [`Routing`] may have some or all.
+    /// Returns the sets of experts, of which a tape's [`Routing`] may have some or all.
     fn expert_sets(&self) -> Vec<ExpertSet> {
         Vec::new()
     }
@@ -272,7 +272,7 @@ pub struct FoundationTape {
 }
 
 impl FoundationTape {
-    /// A whole model's tape that ends in its loss and reads these features, by input. The loss becomes a kept slot.
+    /// Returns a whole model's tape that ends in its loss and reads these features, by input. The loss becomes a kept slot.
     pub fn of_loss(mut tape: Tape, features: Vec<Vec<Slot>>, loss: Slot) -> FoundationTape {
         tape.keep(loss);
         FoundationTape {

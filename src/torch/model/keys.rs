@@ -25,7 +25,7 @@ pub enum ModelConfigError {
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// The largest size that is taken: what is made of it is bounded before anything is allocated.
+/// Returns the largest size that is taken: what is made of it is bounded before anything is allocated.
 fn most(key: &str) -> i64 {
     match key {
         "num_hidden_layers" | "depth" | "num_layers" => 4096,
@@ -103,7 +103,7 @@ impl<'a> Keys<'a> {
         Ok(Some(Keys { object, path: format!("{}{key}.", self.path), seen: self.seen.clone() }))
     }
 
-    /// The object with these values where it has no key for them: for [`Keys::instead`].
+    /// Returns the object with these values where it has no key for them: for [`Keys::instead`].
     pub fn filled(&self, defaults: &Value) -> Value {
         let mut filled = defaults.clone();
         let own = self.object.as_object().into_iter().flatten();
@@ -111,12 +111,12 @@ impl<'a> Keys<'a> {
         filled
     }
 
-    /// The keys of `object` under the same path.
+    /// Returns the keys of `object` under the same path.
     pub fn instead<'b>(&self, object: &'b Value) -> Keys<'b> {
         Keys { object, path: self.path.clone(), seen: self.seen.clone() }
     }
 
-    /// The object itself.
+    /// Returns the object itself.
     pub fn object(&self) -> &'a Value {
         self.object
     }
@@ -126,12 +126,12 @@ impl<'a> Keys<'a> {
         self.object.as_object().is_none_or(serde_json::Map::is_empty)
     }
 
-    /// The first key whose value is an object.
+    /// Returns the first key whose value is an object.
     pub fn first_object(&self) -> Option<String> {
         self.object.as_object()?.iter().find(|(_, value)| value.is_object()).map(|(key, _)| key.clone())
     }
 
-    /// A positive integer.
+    /// Returns a positive integer.
     ///
     /// # Errors
     /// The key is missing, or no integer above 0.
@@ -207,7 +207,7 @@ impl<'a> Keys<'a> {
         value.as_str().map(Some).ok_or_else(|| self.wrong(key, "a string", value))
     }
 
-    /// An activation function's name.
+    /// Returns an activation function's name.
     ///
     /// # Errors
     /// The key is no text, or names a function that is not implemented.

@@ -69,7 +69,7 @@ pub(super) fn own_foundations() -> impl Iterator<Item = &'static str> {
     OWN.get().into_iter().flat_map(|own| own.foundations.keys()).map(String::as_str)
 }
 
-/// The encoder of one's own that `config`, the section `key` of a model of parts, asks for; `None`: it asks for none.
+/// Returns the encoder of one's own that `config`, the section `key` of a model of parts, asks for; `None`: it asks for none.
 pub(super) fn own_encoder(
     tower: Tower,
     key: &str,
@@ -112,7 +112,7 @@ pub(super) fn own_foundation(
     Ok(Some(family))
 }
 
-/// A model of a foundation of one's own and these towers.
+/// Returns a model of a foundation of one's own and these towers.
 pub(super) fn own_model(model_type: &str, foundation: Arc<dyn FoundationFamily>, towers: Towers) -> ModelConfig {
     let (tree, carried) = Default::default();
     ModelConfig { model_type: model_type.to_owned(), foundation, low_noise: None, towers, tree, carried }

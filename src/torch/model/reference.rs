@@ -73,8 +73,8 @@ struct ReferenceModel {
 }
 
 impl ModelConfig {
-    /// The same, which learns from pairs of answers; `reference` is the model that they are compared with, where the objective has
-    /// one.
+    /// Returns the same, which learns from pairs of answers; `reference` is the model that they are compared with, where the objective
+    /// has one.
     ///
     /// # Errors
     /// One of them does not predict tokens, the reference has a tower of something else than pictures, or it sees pictures otherwise.
@@ -105,7 +105,7 @@ impl ModelConfig {
 }
 
 impl FeatureInput {
-    /// The log-probabilities of a reference model.
+    /// Returns the log-probabilities of a reference model.
     pub(super) fn of_reference() -> FeatureInput {
         FeatureInput { tower: Tower::Reference, num_tensors: 1, width: 2, placeholders: Vec::new() }
     }
@@ -115,7 +115,7 @@ impl FeatureInput {
         self.tower != Tower::Reference
     }
 
-    /// The kind of its tensors on a foundation whose parameters are of `kind`: sums of log-probabilities need all their digits.
+    /// Returns the kind of its tensors on a foundation whose parameters are of `kind`: sums of log-probabilities need all their digits.
     pub fn kind(&self, kind: Kind) -> Kind {
         if self.tower == Tower::Reference { Kind::Float } else { kind }
     }
@@ -237,7 +237,7 @@ impl ReferenceModel {
         EncoderTape { tape: Rc::new(tape), pixels: input, outputs: vec![sums] }
     }
 
-    /// The features of the documents' pictures, whose patches are among the values of `input`, by input of the decoder and level.
+    /// Records the features of the documents' pictures, whose patches are among the values of `input`, by input of the decoder and level.
     fn record_pictures(
         &self,
         tape: &mut Tape,

@@ -150,7 +150,7 @@ impl Documents {
         }
     }
 
-    /// The tokens that features of pictures replace.
+    /// Returns the tokens that features of pictures replace.
     pub fn rows_of(&self, placeholders: &[i64]) -> Vec<i64> {
         (0..).zip(&self.ids).filter(|(_, id)| placeholders.contains(id)).map(|(row, _)| row).collect()
     }
@@ -170,7 +170,7 @@ impl Documents {
     }
 }
 
-/// A picture of about so many patches, in blocks of any tower's size; `None`: they are too few.
+/// Returns a picture of about so many patches, in blocks of any tower's size; `None`: they are too few.
 fn picture_of(num_patches: i64) -> Option<Grid> {
     let columns = |rows: i64| num_patches.max(0) / rows / rows * rows;
     let rows = [12, 4].into_iter().find(|rows| columns(*rows) > 0)?;

@@ -79,9 +79,9 @@ fn read(
     Ok(RopeConfig { scaling: scaling.unwrap_or(RopeScaling::Default), ..RopeConfig::plain(rotary_dim, theta) })
 }
 
-/// The rotary embeddings of a model that has two kinds of them, for layers that attend to all tokens and for layers with
-/// a window (Gemma 3, OLMo 3): `rope_parameters` with a section for each kind, as transformers 5 writes it, or `rope_theta`
-/// and `rope_scaling` for the first and `rope_local_base_freq` for the second; the thetas of the class where neither is there.
+/// Returns the rotary embeddings of a model that has two kinds of them, for layers that attend to all tokens and for layers with a window
+/// (Gemma 3, OLMo 3): `rope_parameters` with a section for each kind, as transformers 5 writes it, or `rope_theta` and `rope_scaling` for
+/// the first and `rope_local_base_freq` for the second; the thetas of the class where neither is there.
 pub(super) fn read_rope_by_kind(
     keys: &Keys<'_>,
     head_dim: i64,
@@ -114,9 +114,9 @@ fn only_truncated(section: &Keys<'_>) -> Result<(), ModelConfigError> {
     section.only("truncate", &[json!(true)])
 }
 
-/// The rotary embeddings of DeepSeek-V4's layers without compressed entries, and of those with: `rope_parameters` with the
-/// sections `main` and `compress`, as transformers 5 writes it, or `rope_theta`, and `compress_rope_theta` with the scaling;
-/// YaRN then does not multiply the tables. `partial_rotary_factor` or `qk_rope_head_dim` says how many channels turn.
+/// Returns the rotary embeddings of DeepSeek-V4's layers without compressed entries, and of those with: `rope_parameters` with the
+/// sections `main` and `compress`, as transformers 5 writes it, or `rope_theta`, and `compress_rope_theta` with the scaling; YaRN then
+/// does not multiply the tables. `partial_rotary_factor` or `qk_rope_head_dim` says how many channels turn.
 pub(super) fn read_rope_by_compression(
     keys: &Keys<'_>,
     head_dim: i64,
@@ -167,8 +167,8 @@ pub(super) fn read_rope_by_compression(
     Ok([RopeConfig::plain(rotary_dim, theta), compress].map(interleaved))
 }
 
-/// The axes of a model whose tokens have three positions: `mrope_section`, by default `sections`; interleaved (Qwen3-VL)
-/// or one section after the other (Qwen2.5-VL), as the family has it.
+/// Returns the axes of a model whose tokens have three positions: `mrope_section`, by default `sections`; interleaved (Qwen3-VL) or one
+/// section after the other (Qwen2.5-VL), as the family has it.
 pub(super) fn read_mrope(
     keys: &Keys<'_>,
     rope: &RopeConfig,

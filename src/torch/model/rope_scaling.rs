@@ -5,7 +5,7 @@ use serde_json::json;
 use super::keys::{Keys, ModelConfigError};
 use crate::nn::{RopeScaling, Yarn};
 
-/// The scaling in `section` of the config `keys`, for rotary embeddings on `rotary_dim` channels of a head.
+/// Returns the scaling in `section` of the config `keys`, for rotary embeddings on `rotary_dim` channels of a head.
 pub(super) fn read_scaling(
     keys: &Keys<'_>,
     section: &Keys<'_>,
@@ -55,7 +55,7 @@ fn factor(section: &Keys<'_>) -> Result<f64, ModelConfigError> {
     }
 }
 
-/// The positions that a model had before it was stretched.
+/// Returns the positions that a model had before it was stretched.
 fn original(keys: &Keys<'_>, section: &Keys<'_>) -> Result<i64, ModelConfigError> {
     let key = "original_max_position_embeddings";
     match keys.size_or(key)?.or(section.size_or(key)?) {

@@ -29,7 +29,7 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// A token for each row of `scores` `[B, V]`: `[B]`, int64. Sequence, `step` and seed decide the draw.
+    /// Returns a token for each row of `scores` `[B, V]`: `[B]`, int64. Sequence, `step` and seed decide the draw.
     pub fn choose(&self, scores: &Tensor, step: usize) -> Tensor {
         let (num_sequences, vocab_size) = (scores.size()[0], scores.size()[1]);
         let kept = if self.top_k > 0 { self.top_k.min(vocab_size) } else { vocab_size };

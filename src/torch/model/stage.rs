@@ -36,7 +36,7 @@ impl Stage {
         self.is_first && self.is_last
     }
 
-    /// The stages of these ranges of layers, in order.
+    /// Returns the stages of these ranges of layers, in order.
     pub fn all(layers: Vec<Range<usize>>) -> Vec<Stage> {
         let last = layers.len() - 1;
         let stage = |(number, layers)| Stage { layers, is_first: number == 0, is_last: number == last };

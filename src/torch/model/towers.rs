@@ -20,7 +20,7 @@ pub struct ModelTower {
 }
 
 impl ModelTower {
-    /// The part that a parameter of the tower is of, by its name in the checkpoint.
+    /// Returns the part that a parameter of the tower is of, by its name in the checkpoint.
     pub fn part_of(&self, name: &str) -> TowerPart {
         if self.family.is_projector(name) { TowerPart::Projector } else { TowerPart::Encoder }
     }
@@ -47,7 +47,7 @@ pub fn with_values(slots: &[Vec<Slot>], values: &[Vec<Tensor>]) -> Vec<(Slot, Te
 }
 
 impl FeatureInput {
-    /// The tokens that its features replace.
+    /// Returns the tokens that its features replace.
     pub fn rows(&self, input_ids: &[i64]) -> Vec<i64> {
         (0..).zip(input_ids).filter(|(_, id)| self.placeholders.contains(id)).map(|(row, _)| row).collect()
     }
@@ -71,7 +71,7 @@ impl Towers {
         self.0.iter()
     }
 
-    /// The kinds of its towers.
+    /// Returns the kinds of its towers.
     pub fn set(&self) -> TowerSet {
         self.0.iter().map(|it| it.tower).collect()
     }
@@ -81,7 +81,7 @@ impl Towers {
         Towers(self.0.iter().filter(|it| set.contains(it.tower)).cloned().collect())
     }
 
-    /// The tower of this kind, if the model has one.
+    /// Returns the tower of this kind, if the model has one.
     pub fn get(&self, tower: Tower) -> Option<&Arc<dyn EncoderFamily>> {
         self.0.iter().find(|it| it.tower == tower).map(|it| &it.family)
     }
@@ -102,7 +102,7 @@ impl Towers {
         self.0.iter().flat_map(|it| it.family.specs()).collect()
     }
 
-    /// The tower that a parameter is of, by its name in the checkpoint, and the part of the tower. `None`: no tower has it.
+    /// Returns the tower that a parameter is of, by its name in the checkpoint, and the part of the tower. `None`: no tower has it.
     pub fn part_of(&self, name: &str) -> Option<(Tower, TowerPart)> {
         let has = |it: &&ModelTower| it.family.owns(name);
         // Families of callers may not tell their names from others': the only tower has what is left.

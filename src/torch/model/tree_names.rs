@@ -137,18 +137,18 @@ impl TreeNames {
         }
     }
 
-    /// The same of a model whose head is its embedding: the modules of the two.
+    /// Returns the same of a model whose head is its embedding: the modules of the two.
     pub fn with_tied(self, embedding: &str, head: &str) -> Self {
         Self { tied: Some([embedding, head].map(|module| format!("{module}.weight"))), ..self }
     }
 
-    /// The name of the head, where this is the weight of an embedding that is the head as well.
+    /// Returns the name of the head, where this is the weight of an embedding that is the head as well.
     pub fn tied_head(&self, name: &str) -> Option<String> {
         let [embedding, head] = self.tied.as_ref()?;
         (name == embedding).then(|| self.name(head))
     }
 
-    /// The module of a head that is the embedding as well, if there is one.
+    /// Returns the module of a head that is the embedding as well, if there is one.
     pub fn tied_module(&self) -> Option<String> {
         let [_, head] = self.tied.as_ref()?;
         self.name(head).strip_suffix(".weight").map(str::to_owned)
@@ -159,7 +159,7 @@ impl TreeNames {
         if self.by_parameter { parameter } else { in_file }
     }
 
-    /// A module's path, or a parameter's name, in transformers.
+    /// Returns a module's path, or a parameter's name, in transformers.
     pub fn name(&self, name: &str) -> String {
         // A dot behind, so that rules of whole parts fit at the end of a path as well.
         let mut found = format!("{name}.");

@@ -31,7 +31,7 @@ pub fn borrow<T: AsRef<[u8]> + Send + 'static>(owner: T, shape: &[i64], kind: Ki
     Ok(unsafe { lend(data, owner, shape, kind) })
 }
 
-/// A tensor on the bytes from `data` on, which is dropped with `owner` when its last view is gone.
+/// Returns a tensor on the bytes from `data` on, which is dropped with `owner` when its last view is gone.
 ///
 /// # Safety
 /// The bytes are `owner`'s, as many as the shape needs, aligned, and stay where they are until it is dropped.
@@ -58,7 +58,7 @@ pub fn own(tensor: &Tensor) -> u64 {
     u64::try_from(bytes).unwrap_or_else(|_| panic!("memory of a borrowed tensor: {}", last_error()))
 }
 
-/// The number by which libtorch knows a kind.
+/// Returns the number by which libtorch knows a kind.
 fn scalar_type(kind: Kind) -> i8 {
     match kind {
         Kind::Uint8 => 0,

@@ -214,7 +214,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// The collective's name.
+    /// Returns the collective's name.
     pub fn operation(&self) -> &'static str {
         self.operation
     }

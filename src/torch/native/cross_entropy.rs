@@ -31,7 +31,7 @@ impl ScoreScan {
         assert!(status == 0, "scan of scores: {}", last_error());
     }
 
-    /// The logarithm of every target's sum of exponentials, and its label's score; `[L]`, float32.
+    /// Returns the logarithm of every target's sum of exponentials, and its label's score; `[L]`, float32.
     pub fn finish(self) -> (Tensor, Tensor) {
         (self.sum.log() + self.greatest, self.label_score)
     }

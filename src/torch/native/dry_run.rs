@@ -50,7 +50,7 @@ mod tests {
 
     const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-    /// A product, its backward and an update of a square matrix.
+    /// Returns a product, its backward and an update of a square matrix.
     fn work(width: i64) -> [i64; 3] {
         let watch = MemoryWatch::start();
         let w = allocated_for(Purpose::Parameters, || Tensor::zeros([width, width], CPU)).set_requires_grad(true);

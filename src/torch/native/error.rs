@@ -29,7 +29,7 @@ pub enum NativeError {
     Nul { what: &'static str },
 }
 
-/// The message of the last failed call on this thread.
+/// Returns the message of the last failed call on this thread.
 pub(super) fn last_error() -> String {
     // SAFETY: the pointer is to a NUL-terminated thread-local string, copied before any other call can change it.
     let message = unsafe { CStr::from_ptr(ffi::lf_last_error()) };

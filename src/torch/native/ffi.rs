@@ -246,7 +246,7 @@ unsafe extern "C" {
     pub(super) fn lf_barrier(group: *mut c_void) -> *mut c_void;
 }
 
-/// The C++ tensor behind a `Tensor`. It is not changed through the pointer's constness: the shim copies handles.
+/// Returns the C++ tensor behind a `Tensor`. It is not changed through the pointer's constness: the shim copies handles.
 pub(super) fn raw(tensor: &Tensor) -> *mut C_tensor {
     tensor.as_ptr().cast_mut()
 }

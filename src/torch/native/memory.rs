@@ -71,7 +71,7 @@ impl MemoryWatch {
         unsafe { ffi::lf_memory_watch_current(self.scope) }
     }
 
-    /// The most bytes held at once since the start or the last `reset_peak`.
+    /// Returns the most bytes held at once since the start or the last `reset_peak`.
     pub fn peak(&self) -> i64 {
         // SAFETY: `scope` is alive until drop.
         unsafe { ffi::lf_memory_watch_peak(self.scope) }

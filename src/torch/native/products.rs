@@ -56,7 +56,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
     unsafe { Tensor::from_ptr(y) }
 }
 
-/// The rows `ids` (int64) of `table` `[V, D]`; those of row `padding` pass no gradient on.
+/// Returns the rows `ids` (int64) of `table` `[V, D]`; those of row `padding` pass no gradient on.
 pub fn embedding(table: &Tensor, ids: &Tensor, padding: i64) -> Tensor {
     if !can_fuse(table) || ids.kind() != Kind::Int64 {
         return Tensor::embedding(table, ids, padding, false, false);

@@ -49,7 +49,7 @@ pub fn from_int8(values: &Tensor, maxima: &Tensor, into: &Tensor) {
     expect(unsafe { ffi::lf_from_int8(raw(values), raw(maxima), raw(into)) });
 }
 
-/// The shape of a contiguous matrix on the CPU, of one of these kinds.
+/// Returns the shape of a contiguous matrix on the CPU, of one of these kinds.
 fn matrix(tensor: &Tensor, kinds: &[Kind]) -> (i64, i64) {
     assert!(tensor.device() == Device::Cpu && tensor.is_contiguous() && kinds.contains(&tensor.kind()), "{tensor:?}");
     tensor.size2().expect("a matrix")

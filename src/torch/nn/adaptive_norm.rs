@@ -38,7 +38,7 @@ impl AdaptiveNorm {
         self.dense.forward_wide(condition).unflatten(-1, [3, -1])
     }
 
-    /// The norm of `x` `[S·L, D]`, times one plus the scale, plus the shift of `modulation` `[S, 3, D]`: in float32, returned in
+    /// Returns the norm of `x` `[S·L, D]`, times one plus the scale, plus the shift of `modulation` `[S, 3, D]`: in float32, returned in
     /// the kind of `x`.
     pub fn forward(&self, x: &Tensor, modulation: &Tensor) -> Tensor {
         let [scale, shift] = [0, 1].map(|part| modulation.select(1, part).unsqueeze(1));

@@ -117,7 +117,7 @@ fn repeat_heads(x_BKSC: &Tensor, times: i64) -> Tensor {
     x_BKSC.unsqueeze(2).expand([-1, -1, times, -1, -1], false).flatten(1, 2)
 }
 
-/// The mask as the operators of `device` take it beside queries of `kind`: on a GPU what is added to scores must be of that kind.
+/// Returns the mask as the operators of `device` take it beside queries of `kind`: on a GPU what is added to scores must be of that kind.
 /// The memory-efficient one refuses another, and cuDNN's reads its bytes as if they were of that kind.
 fn taken_mask(mask: &Tensor, kind: Kind, device: Device) -> Tensor {
     match mask.kind() {

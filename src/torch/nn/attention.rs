@@ -79,7 +79,7 @@ impl Order {
         }
     }
 
-    /// The rows of the batches, `[rows, W]` or with more dimensions, to tokens, `[T, W]` or with as many.
+    /// Returns the rows of the batches, `[rows, W]` or with more dimensions, to tokens, `[T, W]` or with as many.
     fn join(&self, y: &Tensor) -> Tensor {
         match y.device() {
             Device::Cuda(_) if y.dim() == 2 => reorder_rows(y, &self.rows, &self.tokens, self.counts.as_ref()),
@@ -150,7 +150,7 @@ impl PackedAttention {
         }
     }
 
-    /// The same, of which queries, keys and values have the rows of `shared` alone, and so has what comes back. Windows and
+    /// Returns the same, of which queries, keys and values have the rows of `shared` alone, and so has what comes back. Windows and
     /// `split` have no part in it.
     #[must_use]
     pub fn with_shared(mut self, shared: &SharedRows) -> PackedAttention {
@@ -235,13 +235,13 @@ impl PackedAttention {
         Some(flash_attention([q_THC, k_TKC, v_TKV], &documents).flatten(1, 2))
     }
 
-    /// The batches of [`PackedAttention::split`].
+    /// Returns the batches of [`PackedAttention::split`].
     pub fn batches(&self) -> &[DocumentBatch] {
         &self.batches
     }
 
-    /// The rows of `x` `[T, …]` by batches of documents, `[B, L, …]` each. Panics of a mask of blocks, whose batches are not
-    /// of documents.
+    /// Returns the rows of `x` `[T, …]` by batches of documents, `[B, L, …]` each. Panics of a mask of blocks, whose batches are not of
+    /// documents.
     pub fn split(&self, x: &Tensor) -> Vec<Tensor> {
         self.split_with(x, false)
     }

@@ -13,7 +13,7 @@ pub struct CategoryLinear {
 }
 
 impl CategoryLinear {
-    /// The parameters `{name}.W` and `{name}.b` of so many categories.
+    /// Returns the parameters `{name}.W` and `{name}.b` of so many categories.
     pub fn specs(prefix: &str, name: &str, categories: i64, inputs: i64, outputs: i64, std: f64) -> Vec<ParamSpec> {
         vec![
             ParamSpec::new(format!("{prefix}{name}.W"), &[categories, inputs, outputs], Init::Normal(std)),

@@ -66,7 +66,7 @@ impl StreamMap {
     }
 }
 
-/// The sum of streams `[T, M, D]` by weights `[T, M]`, `[T, D]`.
+/// Returns the sum of streams `[T, M, D]` by weights `[T, M]`, `[T, D]`.
 fn collapsed(weights_TM: &Tensor, x_TMD: &Tensor) -> Tensor {
     (weights_TM.unsqueeze(-1) * x_TMD).sum_dim_intlist([1i64].as_slice(), false, Kind::Float)
 }
@@ -120,7 +120,7 @@ impl HyperConnection {
 }
 
 impl Spread {
-    /// The streams `[T, M·D]` after a branch that read of `x` and gave `y_TD`.
+    /// Returns the streams `[T, M·D]` after a branch that read of `x` and gave `y_TD`.
     pub fn close(&self, x: &Tensor, y_TD: &Tensor) -> Tensor {
         let x_TMD = x.unflatten(-1, [self.post_TM.size()[1], -1]);
         let mixed = self.mix_TMM.transpose(-1, -2).matmul(&x_TMD);

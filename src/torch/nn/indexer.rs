@@ -35,7 +35,7 @@ pub enum IndexerTraining {
 }
 
 impl IndexerConfig {
-    /// The most keys that a query attends to.
+    /// Returns the most keys that a query attends to.
     pub fn num_keys(&self) -> i64 {
         if self.training == IndexerTraining::Dense { i64::MAX } else { self.topk }
     }

@@ -15,9 +15,9 @@ use super::sparse_attention::{ChosenKeys, IndexRows, chunks, index_scores, later
 use crate::device::upload;
 use crate::native::grad;
 
-/// The sum over tokens of KL(attention ‖ softmax of the indexer's scores), float32. `q_THC` and `k_THC` are the
-/// attention's, and `scale` multiplies its scores. Over the keys that the attention sees: the chosen, or all earlier
-/// ones where nothing was chosen. `q_THC` and `k_THC` are `[T, H, C]`; returns a scalar.
+/// Returns the sum over tokens of KL(attention ‖ softmax of the indexer's scores), float32. `q_THC` and `k_THC` are the attention's, and
+/// `scale` multiplies its scores. Over the keys that the attention sees: the chosen, or all earlier ones where nothing was chosen.
+/// `q_THC` and `k_THC` are `[T, H, C]`; returns a scalar.
 pub fn indexer_loss(
     documents: &PackedAttention,
     rows: &IndexRows,

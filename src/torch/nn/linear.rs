@@ -35,7 +35,7 @@ impl Linear {
         }
     }
 
-    /// The type of its weight.
+    /// Returns the type of its weight.
     pub fn kind(&self) -> Kind {
         self.weight.kind()
     }

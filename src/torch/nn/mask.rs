@@ -77,8 +77,8 @@ pub(super) struct Segment {
 /// Tokens of a causal segment behind others: as many as rows of its mask.
 const MAX_CAUSAL: usize = 512;
 
-/// The segments of documents that end at `cu_seqlens`, whose blocks begin where `begins` says: a block of several tokens is
-/// one segment, and neighboring blocks of one token each make a causal one.
+/// Returns the segments of documents that end at `cu_seqlens`, whose blocks begin where `begins` says: a block of several tokens is one
+/// segment, and neighboring blocks of one token each make a causal one.
 pub(super) fn segments(cu_seqlens: &[usize], begins: &[bool]) -> Vec<Segment> {
     let mut segments = Vec::<Segment>::new();
     for ends in cu_seqlens.windows(2) {

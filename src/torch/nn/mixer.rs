@@ -70,8 +70,8 @@ pub trait Mixer {
         (self.forward(x_TD, context), None)
     }
 
-    /// The mixer cut at its attention, which is then an operation of its own: for rows that several ranks share. `None`
-    /// where it has no such place.
+    /// Returns the mixer cut at its attention, which is then an operation of its own: for rows that several ranks share. `None` where it
+    /// has no such place.
     fn cut(&self) -> Option<&dyn QkvMixer> {
         None
     }

@@ -159,12 +159,12 @@ impl Mla {
         (Tensor::cat(&[plain, turned], -1), v_THV)
     }
 
-    /// The indexer's rows of the same tokens.
+    /// Returns the indexer's rows of the same tokens.
     fn index_rows(&self, indexer: &Indexer, x_TD: &Tensor, rows: &Rows, rope: &Rope) -> IndexRows {
         indexer.rows(x_TD, rows.q_latent.as_ref().expect("an indexer comes with a latent"), rope)
     }
 
-    /// The attended values `[T, H·V]`, and the indexer's loss where it is wanted.
+    /// Returns the attended values `[T, H·V]`, and the indexer's loss where it is wanted.
     fn attend(
         &self,
         rows: &Rows,
@@ -274,7 +274,7 @@ impl QkvMixer for Mla {
     }
 }
 
-/// The columns `[B, 1, 1, used]` that the present tokens attend to; `None`: all that hold something.
+/// Returns the columns `[B, 1, 1, used]` that the present tokens attend to; `None`: all that hold something.
 fn best_columns(index: &IndexRows, keys_BSC: &Tensor, topk: i64, columns: &CacheColumns) -> Option<Tensor> {
     if columns.used <= topk {
         return None;

@@ -38,14 +38,14 @@ impl RmsNorm {
         x.to_kind(weight.kind()).rms_norm(weight.size(), Some(&weight), self.eps).to_kind(x.kind())
     }
 
-    /// The norm of rows of which this is a part, `[T, part]`: `squares` `[T, 1]`, float32, are the sums of squares of whole rows of
-    /// `width` values, the weight is the part's.
+    /// Returns the norm of rows of which this is a part, `[T, part]`: `squares` `[T, 1]`, float32, are the sums of squares of whole rows
+    /// of `width` values, the weight is the part's.
     pub fn forward_part(&self, x: &Tensor, squares: &Tensor, width: i64) -> Tensor {
         let factor = (squares / width as f64 + self.eps).rsqrt();
         (x.to_kind(Kind::Float) * factor * self.factor().to_kind(Kind::Float)).to_kind(x.kind())
     }
 
-    /// The norm of every head of `x_THC`, or, where the weight is `[H·C]`, of all heads together.
+    /// Returns the norm of every head of `x_THC`, or, where the weight is `[H·C]`, of all heads together.
     pub fn forward_heads(&self, x_THC: &Tensor) -> Tensor {
         if self.num_parts(x_THC) > 1 {
             return self.forward(&x_THC.flatten(1, 2)).view_as(x_THC);
@@ -70,7 +70,7 @@ impl RmsNorm {
         self.weight.size()[0] / x_THC.size()[2]
     }
 
-    /// The norm of every head of `x_THC`, and then the rotation. `[T, H, C]` to `[T, H, C]`.
+    /// Returns the norm of every head of `x_THC`, and then the rotation. `[T, H, C]` to `[T, H, C]`.
     pub fn forward_rotated(&self, x_THC: &Tensor, rope: &Rope) -> Tensor {
         match rope.turn().filter(|_| can_fuse(x_THC)) {
             Some(turn) => norm_rope(x_THC, Some((&self.factor(), self.eps)), Some(turn)),

@@ -84,7 +84,7 @@ impl Resampled {
 }
 
 impl Resampling {
-    /// The entries of an axis of `side` around position `at` of `size`, with their weights.
+    /// Returns the entries of an axis of `side` around position `at` of `size`, with their weights.
     fn neighbors(self, at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
         let reach = match self {
             Resampling::Antialiased => Some(2.0),
@@ -118,8 +118,8 @@ impl Resampling {
         }
     }
 
-    /// The entries of an axis of `side` around position `at` of `size`, with weights that sum up to 1. The kernel reaches so
-    /// many entries on each side of a picture of the table's size.
+    /// Returns the entries of an axis of `side` around position `at` of `size`, with weights that sum up to 1. The kernel reaches so many
+    /// entries on each side of a picture of the table's size.
     fn antialiased(self, reach: f32, at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
         let scale = side as f32 / size as f32;
         let width = scale.max(1.0);

@@ -133,7 +133,7 @@ impl Rope {
         [&self.cos_TR, &self.sin_TR]
     }
 
-    /// The rotations of other tokens, by rows of these tables. Cosines and sines are `[T, R]`.
+    /// Returns the rotations of other tokens, by rows of these tables. Cosines and sines are `[T, R]`.
     #[must_use]
     pub fn with_tables(&self, tables: [Tensor; 2]) -> Rope {
         let [cos_TR, sin_TR] = tables.map(|table| table.contiguous());

@@ -42,7 +42,7 @@ impl RopeConfig {
         matches!(self.axes, RopeAxes::Three(_))
     }
 
-    /// The length beyond which a document's frequencies are others than those of shorter ones, where there is one such length.
+    /// Returns the length beyond which a document's frequencies are others than those of shorter ones, where there is one such length.
     pub fn changes_beyond(&self) -> Option<i64> {
         match &self.scaling {
             RopeScaling::LongRope { original_max_position_embeddings: len, .. } if self.min_seq_len <= *len => {
@@ -104,7 +104,7 @@ impl RopeAxes {
 }
 
 impl RopeConfig {
-    /// The R/2 frequencies [R/2] of a document of `seq_len` tokens, float32, and what multiplies `cos` and `sin`.
+    /// Returns the R/2 frequencies [R/2] of a document of `seq_len` tokens, float32, and what multiplies `cos` and `sin`.
     pub(super) fn frequencies(&self, seq_len: i64) -> (Tensor, f64) {
         self.scaling.frequencies(self.rotary_dim, self.theta, seq_len.max(self.min_seq_len))
     }

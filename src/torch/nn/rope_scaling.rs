@@ -84,8 +84,8 @@ impl RopeScaling {
 }
 
 impl RopeScaling {
-    /// The R/2 frequencies [R/2] of `dim` = R channels in a document of `seq_len` tokens, float32 as transformers computes them, and
-    /// what multiplies `cos` and `sin`.
+    /// Returns the R/2 frequencies [R/2] of `dim` = R channels in a document of `seq_len` tokens, float32 as transformers computes them,
+    /// and what multiplies `cos` and `sin`.
     pub(super) fn frequencies(&self, dim: i64, theta: f64, seq_len: i64) -> (Tensor, f64) {
         match self {
             RopeScaling::Default => (frequencies(dim, theta), 1.0),
@@ -119,8 +119,8 @@ impl RopeScaling {
 }
 
 impl Yarn {
-    /// A ramp from the plain frequencies, of channels that turn more than `beta_fast` times over the original context,
-    /// to those divided by `factor`, of channels that turn less than `beta_slow` times.
+    /// Returns a ramp from the plain frequencies, of channels that turn more than `beta_fast` times over the original context, to those
+    /// divided by `factor`, of channels that turn less than `beta_slow` times.
     fn frequencies(&self, dim: i64, theta: f64) -> Tensor {
         let channel = |turns: f64| {
             let context = self.original_max_position_embeddings as f64;

@@ -129,7 +129,7 @@ impl SegmentAttention {
     }
 }
 
-/// The rows of the keys that a query sees, ascending, each run of them once.
+/// Returns the rows of the keys that a query sees, ascending, each run of them once.
 fn visible<K: Copy + PartialEq>(rules: SegmentRules<K>, query: &Segment<K>, keys: &[Segment<K>]) -> Vec<Range<i64>> {
     let met = keys.iter().filter(|key| rules.see((query.kind, query.chunk), (key.kind, key.chunk)));
     let mut ranges: Vec<Range<i64>> = met.map(|key| key.rows.clone()).filter(|rows| !rows.is_empty()).collect();

@@ -31,8 +31,8 @@ pub(super) struct SharedIndex {
 }
 
 impl SharedRows {
-    /// The rows of documents that end at `cu_seqlens` `[0, …, T]`, of which two tokens at the same place of two documents are alike
-    /// where `are_alike` says so; `None` where too few are to be worth it.
+    /// Returns the rows of documents that end at `cu_seqlens` `[0, …, T]`, of which two tokens at the same place of two documents are
+    /// alike where `are_alike` says so; `None` where too few are to be worth it.
     pub fn find(cu_seqlens: &[usize], are_alike: impl Fn(usize, usize) -> bool) -> Option<SharedRows> {
         let documents: Vec<Range<usize>> = cu_seqlens.windows(2).map(|ends| ends[0]..ends[1]).collect();
         let num_tokens = cu_seqlens.last().copied().unwrap_or(0);
@@ -57,7 +57,7 @@ impl SharedRows {
         Some(SharedRows { places: source.iter().map(place).collect(), kept })
     }
 
-    /// The tokens whose rows are computed.
+    /// Returns the tokens whose rows are computed.
     pub fn kept(&self) -> &[i64] {
         &self.kept
     }

@@ -59,7 +59,7 @@ pub(super) fn later(queries: i64, first: i64, device: Device) -> Tensor {
     Tensor::ones([queries, first + queries], (Kind::Bool, device)).triu(first + 1)
 }
 
-/// The rows `first..end` of queries, so many that their scores stay within the bound.
+/// Returns the rows `first..end` of queries, so many that their scores stay within the bound.
 pub(super) fn chunks(mut first: i64, end: i64, docs: i64, heads: i64) -> Vec<(i64, i64)> {
     let mut found = Vec::new();
     while first < end {

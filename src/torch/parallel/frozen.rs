@@ -100,7 +100,7 @@ impl FrozenWeights {
     }
 }
 
-/// The frozen units of these parameters, ascending.
+/// Returns the frozen units of these parameters, ascending.
 fn units(params: &ParamStore, ids: &[ParamId]) -> Vec<usize> {
     let found: BTreeSet<usize> = ids.iter().filter_map(|id| params.frozen_unit_of(*id)).collect();
     found.into_iter().collect()

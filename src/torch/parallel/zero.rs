@@ -124,7 +124,7 @@ fn settle(params: &ParamStore, grads: &mut GradBuffer, state: &mut State) -> Res
     Ok(())
 }
 
-/// The units of these parameters, ascending.
+/// Returns the units of these parameters, ascending.
 fn units(params: &ParamStore, ids: &[ParamId]) -> Vec<usize> {
     let mut units: Vec<usize> = ids.iter().filter_map(|id| params.unit_of(*id)).collect();
     units.sort_unstable();
@@ -196,7 +196,7 @@ mod tests {
         Rc::new(params)
     }
 
-    /// A micro-batch, of which rows go to experts and back behind each layer where these are spread; and its end.
+    /// Returns a micro-batch, of which rows go to experts and back behind each layer where these are spread; and its end.
     fn begin(params: &Rc<ParamStore>, mesh: &Rc<Mesh>) -> (Turn, Slot) {
         let mut tape = Tape::new();
         let (input, counts) = (tape.input(false), tape.input(false));

@@ -32,7 +32,7 @@ fn rows(values: &Tensor) -> Tensor {
     values.flatten(0, -2)
 }
 
-/// The power of two by which values up to `largest` are divided, so that they come as close to 448 as they can.
+/// Returns the power of two by which values up to `largest` are divided, so that they come as close to 448 as they can.
 fn scale_of(largest: f32) -> f32 {
     if !largest.is_normal() {
         return 1.0;

@@ -159,7 +159,7 @@ impl FrozenUnit {
         }
     }
 
-    /// A copy of weight `at`, as a tape reads it.
+    /// Returns a copy of weight `at`, as a tape reads it.
     pub(super) fn weight(&self, at: usize) -> Tensor {
         let (place, device) = (&self.weights[at], self.whole.device());
         let made = Tensor::empty(place.shape.as_slice(), (self.whole.kind(), device));

@@ -60,7 +60,7 @@ impl GradBuffer {
         unit.is_open = true;
     }
 
-    /// The gradients of a unit that is open, `[len]`.
+    /// Returns the gradients of a unit that is open, `[len]`.
     pub fn whole(&self, unit: usize) -> &Tensor {
         assert!(self.units[unit].is_open, "gradients are elsewhere");
         &self.units[unit].whole

@@ -29,7 +29,7 @@ pub enum Init {
     Distinct(i64, i64),
 }
 
-/// The values of parameter `name`, `len` of them.
+/// Returns the values of parameter `name`, `len` of them.
 pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> {
     let key = Counter::of(key_of(seed, name));
     match init {
@@ -72,7 +72,7 @@ fn each(len: usize, value: impl Fn(u64) -> f32 + Sync) -> Vec<f32> {
     values
 }
 
-/// The first `width` of a shuffle of the numbers below `below`.
+/// Returns the first `width` of a shuffle of the numbers below `below`.
 fn distinct(key: &Counter, row: u64, below: u64, width: u64) -> Vec<f32> {
     let mut numbers: Vec<u64> = (0..below).collect();
     for at in 0..width.min(below) {
@@ -96,8 +96,8 @@ pub fn sinusoids(length: i64, width: i64) -> Vec<f32> {
     (0..length).flat_map(|row| (0..width).map(move |channel| value(row, channel))).collect()
 }
 
-/// A sine and a cosine in turns of each of `length` positions, row by row: pair `i` turns with `10 000^(-i / (width / 2))` radians
-/// a position (`Florence2VisionPositionalEmbeddingCosine1D`, in float32 as there).
+/// Returns a sine and a cosine in turns of each of `length` positions, row by row: pair `i` turns with `10 000^(-i / (width / 2))`
+/// radians a position (`Florence2VisionPositionalEmbeddingCosine1D`, in float32 as there).
 pub fn alternating(length: i64, width: i64) -> Vec<f32> {
     let step = (10_000f64.ln() / (width / 2).max(1) as f64) as f32;
     let value = move |row: i64, channel: i64| {

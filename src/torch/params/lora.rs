@@ -36,19 +36,19 @@ pub struct LoraConfig {
 pub const ADAPTER_PARTS: [&str; 3] = [".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"];
 
 impl LoraConfig {
-    /// The factor of `B A x`.
+    /// Returns the factor of `B A x`.
     pub fn scale(&self) -> f64 {
         self.alpha / if self.use_rslora { (self.r as f64).sqrt() } else { self.r as f64 }
     }
 
-    /// The same rank with another factor of `B A x`.
+    /// Returns the same rank with another factor of `B A x`.
     pub fn with_scale(self, scale: f64) -> Self {
         let alpha = scale * if self.use_rslora { (self.r as f64).sqrt() } else { self.r as f64 };
         Self { alpha, ..self }
     }
 
-    /// The parameters of an adapter beside the linear map `module`: A, B, and with DoRA the norms of the rows. Panics for
-    /// DoRA beside a stack, which PEFT does not have either.
+    /// Returns the parameters of an adapter beside the linear map `module`: A, B, and with DoRA the norms of the rows. Panics for DoRA
+    /// beside a stack, which PEFT does not have either.
     pub fn specs(&self, module: &LinearModule) -> Vec<ParamSpec> {
         let path = &module.path;
         // PEFT's: Kaiming uniform with a slope of sqrt(5).
@@ -105,7 +105,7 @@ pub struct LinearModule {
 }
 
 impl LinearModule {
-    /// The parameter that `target_parameters` names, of a stack or a router; `None`: `target_modules` names the map.
+    /// Returns the parameter that `target_parameters` names, of a stack or a router; `None`: `target_modules` names the map.
     pub fn parameter(&self) -> Option<String> {
         match self.stacked {
             Some(_) => Some(self.path.clone()),
@@ -113,7 +113,7 @@ impl LinearModule {
         }
     }
 
-    /// The sizes of the whole map, of which a rank may hold a part: outputs, inputs, and how many maps a stack has.
+    /// Returns the sizes of the whole map, of which a rank may hold a part: outputs, inputs, and how many maps a stack has.
     fn whole(&self) -> [i64; 3] {
         match self.shard.as_ref().map(|shard| shard.shape.as_slice()) {
             Some(&[count, outputs, inputs]) => [outputs, inputs, count],

@@ -24,14 +24,14 @@ pub(super) fn bytes_at_rest(spec: &ParamSpec, kind: Kind) -> (u64, u64) {
     (values as u64, (sizes.scales * 4 + sizes.codes) as u64)
 }
 
-/// The matrices that a weight `[.., out, in]` is made of, as views `[rows, in]` of a tensor of its shape: one for each that the
+/// Returns the matrices that a weight `[.., out, in]` is made of, as views `[rows, in]` of a tensor of its shape: one for each that the
 /// checkpoint has.
 pub fn matrices_of(spec: &ParamSpec, tensor: &Tensor) -> Vec<Tensor> {
     let flat = tensor.view(rows_of(&spec.shape));
     matrices(spec).into_iter().map(|matrix| flat.narrow(0, matrix.first, matrix.len)).collect()
 }
 
-/// The matrices that a weight is made of: one for each that the checkpoint has, in the order of rows.
+/// Returns the matrices that a weight is made of: one for each that the checkpoint has, in the order of rows.
 pub(super) fn matrices(spec: &ParamSpec) -> Vec<RowRange> {
     let (rows, _) = rows_of(&spec.shape);
     let of_part = spec.shape[spec.shape.len() - 2];

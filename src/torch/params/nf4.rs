@@ -76,7 +76,7 @@ pub(super) fn round_maxima(maxima: &Tensor, width: i64, matrices: &[RowRange]) -
     (Tensor::cat(&codes, 0), Tensor::cat(&groups, 0))
 }
 
-/// The maxima `[blocks]` that [`round_maxima`] rounded.
+/// Returns the maxima `[blocks]` that [`round_maxima`] rounded.
 pub(super) fn maxima_from(codes: &Tensor, scales: &Tensor, width: i64, matrices: &[RowRange]) -> Tensor {
     let blocks = num_blocks(width);
     let map = resident("dynamic map", codes.device(), || Tensor::from_slice(&dynamic_map(true)));

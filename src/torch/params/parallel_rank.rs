@@ -69,7 +69,7 @@ impl ParamSpec {
         self.shard.as_ref().map_or(&self.shape, |shard| &shard.shape)
     }
 
-    /// The parts of a piece that are held here. None where others hold all of it.
+    /// Returns the parts of a piece that are held here. None where others hold all of it.
     pub fn piece_parts(&self, piece: &StoredTensor) -> Vec<PiecePart> {
         let shape = self.whole_shape();
         let mut of_whole: Region = shape.iter().map(|size| (0, *size)).collect();
@@ -107,8 +107,8 @@ impl ParamSpec {
     }
 }
 
-/// The parameters that the rank at `place` holds: `whole` are those of the whole model, `local` those of a model with the
-/// sizes that the rank computes with, which are the same parameters in the same order.
+/// Returns the parameters that the rank at `place` holds: `whole` are those of the whole model, `local` those of a model with the sizes
+/// that the rank computes with, which are the same parameters in the same order.
 pub fn divide(whole: Vec<ParamSpec>, local: Vec<ParamSpec>, place: &ParallelRank) -> Vec<ParamSpec> {
     assert_eq!(whole.len(), local.len(), "a model and its part have the same parameters");
     let mut specs: Vec<ParamSpec> =

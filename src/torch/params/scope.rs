@@ -42,7 +42,7 @@ impl<'a> Scope<'a> {
         self.store.spec(id).shard.as_ref().is_none_or(adds).then(|| self.take(name))
     }
 
-    /// The adapter of the linear map `prefix + name`, where the store has one.
+    /// Returns the adapter of the linear map `prefix + name`, where the store has one.
     pub(crate) fn take_adapter(&self, name: &str) -> Option<Adapter> {
         let path = format!("{}{name}", self.prefix);
         let of_a = self.store.spec(self.store.find(&format!("{path}.lora_A.weight"))?);

@@ -35,7 +35,7 @@ impl Group {
     }
 }
 
-/// The parts of `values`, the elements from `first` on in the store's order, that the optimizer changes alike: `params` are the
+/// Returns the parts of `values`, the elements from `first` on in the store's order, that the optimizer changes alike: `params` are the
 /// parameters there, in that order, and the gap behind each is its own. `at` is where they lie in the optimizer's state.
 fn parts(values: &Tensor, at: i64, first: i64, params: &[&Param]) -> Vec<OwnedPart> {
     let values = values.data();
@@ -145,12 +145,12 @@ impl ParamStore {
         &self.frozen
     }
 
-    /// The frozen unit of a parameter, where it is in one.
+    /// Returns the frozen unit of a parameter, where it is in one.
     pub fn frozen_unit_of(&self, id: ParamId) -> Option<usize> {
         self.params[id.index()].frozen.map(|(unit, _)| unit)
     }
 
-    /// The unit of a parameter; a buffer has none.
+    /// Returns the unit of a parameter; a buffer has none.
     pub fn unit_of(&self, id: ParamId) -> Option<usize> {
         self.params[id.index()].unit
     }
@@ -191,7 +191,7 @@ impl ParamStore {
         *self.unsharder.borrow_mut() = Some(unsharder);
     }
 
-    /// The part of a parameter that this rank's optimizer has, as elements of it and its place in the optimizer's state.
+    /// Returns the part of a parameter that this rank's optimizer has, as elements of it and its place in the optimizer's state.
     pub fn owned_range(&self, id: ParamId) -> (std::ops::Range<i64>, i64) {
         let param = &self.params[id.index()];
         let Some(unit) = param.unit.map(|unit| &self.units[unit]) else {
@@ -243,7 +243,7 @@ mod tests {
 
     use crate::params::{Init, ParamSpec, ParamStore, Shard, Sharding, Slices, ZeroStage};
 
-    /// A layer on one of four replicas over which experts are spread in pairs.
+    /// Returns a layer on one of four replicas over which experts are spread in pairs.
     fn store(rank: usize, of_experts: Slices) -> ParamStore {
         let shard = Shard { of_experts: true, ..Shard::whole(&[4, 8, 8]) };
         let experts = ParamSpec::new("layers.0.experts", &[2, 8, 8], Init::Zeros);

@@ -55,7 +55,7 @@ impl Sharding {
         Sharding { shared, rank, world, of_experts: Slices { rank, world }, align: ALIGN }
     }
 
-    /// The same, where what lies in blocks of so many elements of a parameter is not cut.
+    /// Returns the same, where what lies in blocks of so many elements of a parameter is not cut.
     pub fn in_blocks(self, elements: i64) -> Sharding {
         Sharding { align: self.align.max(elements), ..self }
     }

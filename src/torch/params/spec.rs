@@ -89,7 +89,7 @@ impl ParamSpec {
         ParamSpec { sections: Some((dim, sizes.to_vec())), ..self }
     }
 
-    /// The same parameter, stored as `pieces`.
+    /// Returns the same parameter, stored as `pieces`.
     pub fn stored_as(self, pieces: Vec<StoredTensor>) -> ParamSpec {
         ParamSpec { pieces, ..self }
     }
@@ -134,7 +134,7 @@ impl ParamSpec {
         cuts.iter().any(|cut| cut.dim + 2 >= self.shape.len())
     }
 
-    /// The same parameter on a rank that has all of it.
+    /// Returns the same parameter on a rank that has all of it.
     pub fn whole(&self) -> ParamSpec {
         ParamSpec { shape: self.whole_shape().to_vec(), shard: None, ..self.clone() }
     }

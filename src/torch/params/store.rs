@@ -152,7 +152,7 @@ impl ParamStore {
         (0..self.params.len() as u32).map(ParamId)
     }
 
-    /// The trained parameters, which are the first.
+    /// Returns the trained parameters, which are the first.
     pub fn trained_ids(&self) -> impl Iterator<Item = ParamId> + use<> {
         (0..self.trained as u32).map(ParamId)
     }
@@ -190,12 +190,12 @@ impl ParamStore {
         &self.flat
     }
 
-    /// The trained elements at the front of the store's order, with their gaps.
+    /// Returns the trained elements at the front of the store's order, with their gaps.
     pub fn num_trained(&self) -> i64 {
         self.num_trained
     }
 
-    /// The number of parameters' elements, without the gaps.
+    /// Returns the number of parameters' elements, without the gaps.
     pub fn num_elements(&self) -> i64 {
         self.params.iter().map(|param| param.len).sum()
     }

@@ -23,13 +23,13 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// The parameter itself.
+    /// Returns the parameter itself.
     pub fn whole(name: &str, shape: &[i64]) -> StoredTensor {
         let (name, shape) = (name.to_owned(), shape.to_vec());
         StoredTensor { name, shape, index: None, rows: None, transposed: false, repeats: false, is_integer: false }
     }
 
-    /// The parameter itself once more.
+    /// Returns the parameter itself once more.
     pub fn repeated(name: &str, shape: &[i64]) -> StoredTensor {
         StoredTensor { repeats: true, ..StoredTensor::whole(name, shape) }
     }

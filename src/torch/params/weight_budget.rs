@@ -50,7 +50,7 @@ fn is_away(index: usize, num: usize, all: usize) -> bool {
     (index + 1) * num / all > index * num / all
 }
 
-/// The layers of frozen linear maps, and the bytes of all other parameters.
+/// Returns the layers of frozen linear maps, and the bytes of all other parameters.
 fn layers(specs: &[ParamSpec], kind: Kind) -> (Vec<Layer>, u64) {
     let width = kind.elt_size_in_bytes() as u64;
     let (mut layers, mut others): (Vec<Layer>, u64) = (Vec::new(), 0);

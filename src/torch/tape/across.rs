@@ -47,7 +47,7 @@ pub(super) enum Crossed {
     Moving(Moving),
 }
 
-/// The first value, the others, and what the backward needs.
+/// Returns the first value, the others, and what the backward needs.
 pub(super) fn forward(
     across: Across,
     mesh: &Mesh,
@@ -79,7 +79,7 @@ pub(super) fn forward(
     Ok((Crossed::Here(value), Vec::new(), Vec::new()))
 }
 
-/// The gradient of what was read first; the others have none.
+/// Returns the gradient of what was read first; the others have none.
 pub(super) fn backward(
     across: Across,
     mesh: &Mesh,
@@ -119,7 +119,7 @@ fn sum(group: &ProcessGroup, x: &Tensor) -> Result<Tensor, NativeError> {
     Ok(sum)
 }
 
-/// The ranks' rows one after the other, for this rank's.
+/// Returns the ranks' rows one after the other, for this rank's.
 fn gather_rows(group: &ProcessGroup, x: &Tensor, rows: i64) -> Result<Tensor, NativeError> {
     let (world, most) = (group.world(), most_rows(group, rows));
     let gathered = group.all_gather_flat(&padded(x, most))?;

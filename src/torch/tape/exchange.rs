@@ -96,7 +96,7 @@ pub(super) struct Moving {
 }
 
 impl Moving {
-    /// The rows `[rows, D]`, in the order in which they are wanted.
+    /// Returns the rows `[rows, D]`, in the order in which they are wanted.
     ///
     /// # Errors
     /// A rank is gone or did not come in time.

@@ -184,7 +184,7 @@ impl Held {
         Ok(())
     }
 
-    /// The tensors. Panics where some are away.
+    /// Returns the tensors. Panics where some are away.
     pub fn into_source(self) -> Source {
         assert!(self.blocks.iter().all(|block| matches!(block.place, BlockLocation::Here)), "tensors are away");
         self.source

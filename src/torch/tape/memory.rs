@@ -230,7 +230,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The time, where it is measured, when the device has done what it was given.
+    /// Returns the time, where it is measured, when the device has done what it was given.
     pub fn clock(&self, device: Device) -> Option<Instant> {
         if !self.is_measuring() {
             return None;

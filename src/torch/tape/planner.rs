@@ -99,7 +99,7 @@ impl MemoryPlanner {
         }
     }
 
-    /// The most bytes that one execution's activations took.
+    /// Returns the most bytes that one execution's activations took.
     pub fn peak(&self) -> u64 {
         self.peak
     }

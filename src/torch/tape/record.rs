@@ -165,7 +165,7 @@ impl Tape {
         Tape::default()
     }
 
-    /// A value that whoever executes the tape supplies. Where `requires_grad`, its gradient can be read afterwards.
+    /// Records a value that whoever executes the tape supplies. Where `requires_grad`, its gradient can be read afterwards.
     pub fn input(&mut self, requires_grad: bool) -> Slot {
         let slot = self.new_slots(1)[0];
         self.inputs.push((slot, requires_grad));
@@ -186,7 +186,7 @@ impl Tape {
         self.push(name.into(), params, reads, writes, Action::Segment { forward: Box::new(forward), policy })
     }
 
-    /// An operation with its own backward, such as a fused loss.
+    /// Records an operation with its own backward, such as a fused loss.
     pub fn custom(
         &mut self,
         name: impl Into<String>,
@@ -209,7 +209,7 @@ impl Tape {
         self.push(name.into(), &[], reads, writes, Action::Exchange(exchange))
     }
 
-    /// The residual: `a + b`, of one shape.
+    /// Records the residual: `a + b`, of one shape.
     pub fn add(&mut self, a: Slot, b: Slot) -> Slot {
         self.push("add".into(), &[], &[a, b], 1, Action::Add)[0]
     }
@@ -224,7 +224,7 @@ impl Tape {
         self.push("put_rows".into(), &[], &[base, values], 1, Action::PutRows(rows))[0]
     }
 
-    /// The rows `rows` `[N]` (int64, each at most once) of `base` `[T, …]`.
+    /// Records the rows `rows` `[N]` (int64, each at most once) of `base` `[T, …]`.
     pub fn take_rows(&mut self, base: Slot, rows: Rc<Tensor>) -> Slot {
         self.push("take_rows".into(), &[], &[base], 1, Action::TakeRows(rows))[0]
     }
@@ -264,7 +264,7 @@ impl Tape {
         self.across("once", x, Across::CountOnce)
     }
 
-    /// The logarithm of the sum over the ranks of exponentials.
+    /// Records the logarithm of the sum over the ranks of exponentials.
     pub fn log_sum_exp(&mut self, x: Slot) -> Slot {
         self.across("log_sum_exp", x, Across::LogSumExp)
     }
@@ -288,7 +288,7 @@ impl Tape {
         [written[0], written[1]]
     }
 
-    /// The way back.
+    /// Records the way back of rows from their experts.
     pub fn from_experts(&mut self, rows: Slot, counts: Slot) -> Slot {
         self.push("from experts".into(), &[], &[rows, counts], 1, Action::Across(Across::FromExperts))[0]
     }
@@ -308,7 +308,7 @@ impl Tape {
         self.flowing.push(slot);
     }
 
-    /// The number of operations.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
@@ -318,7 +318,7 @@ impl Tape {
         self.operations.is_empty()
     }
 
-    /// The operations' names in order, for traces and plans.
+    /// Returns the operations' names in order, for traces and plans.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.operations.iter().map(|operation| operation.name.as_str())
     }

@@ -62,7 +62,7 @@ pub(super) fn tape(params: &Rc<ParamStore>, policy: Policy) -> (Tape, [Slot; 2],
     (tape, [input, features], output)
 }
 
-/// The rows that the head reads.
+/// Returns the rows that the head reads.
 fn counted() -> Tensor {
     Tensor::from_slice(&[0i64, 3, 17, 63])
 }

@@ -185,7 +185,7 @@ impl Transfers {
         Ok(Transfer { done: received, takes_long: false })
     }
 
-    /// A buffer of the host `[bytes]`, pinned where the device is a GPU; [`Transfers::give_back`] takes it again.
+    /// Returns a buffer of the host `[bytes]`, pinned where the device is a GPU; [`Transfers::give_back`] takes it again.
     pub fn host_buffer(&self, bytes: i64) -> Tensor {
         let size = buffer_size(bytes);
         let free = self.free.borrow_mut().get_mut(&size).and_then(Vec::pop);

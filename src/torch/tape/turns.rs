@@ -114,7 +114,7 @@ mod tests {
         Rc::new(params)
     }
 
-    /// A micro-batch that is about to go forward; what it computes it notes by its name.
+    /// Returns a micro-batch that is about to go forward; what it computes it notes by its name.
     fn begin(
         params: &Rc<ParamStore>,
         mesh: &Rc<Mesh>,

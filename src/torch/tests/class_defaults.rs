@@ -25,7 +25,7 @@ fn read(config: &Value) -> Result<String, String> {
     ModelConfig::from_hf(config).map(|model| format!("{model:?}")).map_err(|error| error.to_string())
 }
 
-/// The config without `key` in a section ("": the whole), or with this value.
+/// Returns the config without `key` in a section ("": the whole), or with this value.
 fn with(config: &Value, section: &str, key: &str, value: Option<&Value>) -> Value {
     let mut config = config.clone();
     let holder = if section.is_empty() { &mut config } else { &mut config[section] };

@@ -60,12 +60,12 @@ fn bf16_drifts_no_further_than_the_reference_does() {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
-/// A copy of a fixture whose reference has other tensors.
+/// Returns a copy of a fixture whose reference has other tensors.
 fn changed(fixture: &Path, change: impl Fn(&mut Vec<(String, Tensor)>)) -> tempfile::TempDir {
     changed_in(fixture, "expected", change)
 }
 
-/// A copy of a fixture with other tensors in one of its files.
+/// Returns a copy of a fixture with other tensors in one of its files.
 fn changed_in(fixture: &Path, file: &str, change: impl Fn(&mut Vec<(String, Tensor)>)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(fixture).unwrap() {

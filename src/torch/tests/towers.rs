@@ -50,7 +50,7 @@ fn family(folder: &Path) -> Arc<dyn EncoderFamily> {
     model(folder).towers.iter().next().unwrap().family.clone()
 }
 
-/// The kind of the fixture's tower.
+/// Returns the kind of the fixture's tower.
 fn kind(folder: &Path) -> Tower {
     model(folder).towers.iter().next().unwrap().tower
 }

@@ -51,7 +51,7 @@ struct Piece {
 pub type Gather<'a> = &'a dyn Fn(ParamId, &Tensor) -> Result<Tensor, NativeError>;
 
 impl AdamW {
-    /// The state of a trained parameter by what its tensors are called in files.
+    /// Returns the state of a trained parameter by what its tensors are called in files.
     pub(super) fn state_of(&self, params: &ParamStore, id: ParamId) -> Vec<(&'static str, StateSlice<'_>)> {
         let (_, at) = params.owned_range(id);
         let master = self.master.as_ref().map(|master| ("master", master.slice(at, 1)));
@@ -200,7 +200,7 @@ impl AdamW {
         Ok(on_cpu && may_zero && self.transfers.is_none())
     }
 
-    /// The float32 values of `values`, which lie from `at` on.
+    /// Returns the float32 values of `values`, which lie from `at` on.
     fn target(&self, at: i64, values: &Tensor) -> Tensor {
         let master = self.master.as_ref().map(|master| master.narrow(at, values.numel() as i64));
         master.unwrap_or_else(|| values.shallow_clone())
@@ -295,7 +295,7 @@ impl AdamW {
     }
 }
 
-/// The same parts, none of which has elements on both sides of `cut`.
+/// Returns the same parts, none of which has elements on both sides of `cut`.
 fn cut_at(cut: i64, parts: Vec<OwnedPart>) -> Vec<OwnedPart> {
     let each = |part: OwnedPart| {
         let (len, first) = (part.values.numel() as i64, (cut - part.at).max(0));

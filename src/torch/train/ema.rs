@@ -22,8 +22,8 @@ impl Ema {
         Ok(Self { decay, values })
     }
 
-    /// The share of the average so far after step `num_steps`, from 1. The first steps leave less of what was before, as
-    /// in the `EMAModel` of diffusers; the first leaves nothing, so that it does not matter what there was.
+    /// Returns the share of the average so far after step `num_steps`, from 1. The first steps leave less of what was before, as in the
+    /// `EMAModel` of diffusers; the first leaves nothing, so that it does not matter what there was.
     fn decay_of(&self, num_steps: u64) -> f64 {
         match num_steps.saturating_sub(1) {
             0 => 0.0,

@@ -21,7 +21,7 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen3_moe-bias-yarn-tied")
 }
 
-/// The fixture's model in bfloat16, with masters.
+/// Returns the fixture's model in bfloat16, with masters.
 fn pool(mesh: Rc<Mesh>, method: OptimizerMethod) -> TrainState {
     let config = std::fs::read(fixture().join("config.json")).unwrap();
     let config = ModelConfig::from_hf(&serde_json::from_slice(&config).unwrap()).unwrap();
@@ -33,7 +33,7 @@ fn pool(mesh: Rc<Mesh>, method: OptimizerMethod) -> TrainState {
     TrainState::with(params, ProcessGroup::single(), Lanes::PerReplica, Some(optimizer)).unwrap().split_among(mesh)
 }
 
-/// A step along gradients that depend on the round; each part comes from one of the ranks that hold it. Its norm.
+/// Returns a step along gradients that depend on the round; each part comes from one of the ranks that hold it. Its norm.
 fn step(pool: &mut TrainState, round: i64) -> f64 {
     let (params, lane) = (pool.params().clone(), pool.own_lane());
     let (first, first_of_experts) =

@@ -94,7 +94,7 @@ impl Moments {
         self.places[index].rule
     }
 
-    /// The state of the trained parameter of this index by what its tensors are called in files.
+    /// Returns the state of the trained parameter of this index by what its tensors are called in files.
     pub fn of(&self, index: usize) -> Vec<(&'static str, StateSlice<'_>)> {
         let StateOffset { rule, at } = self.places[index];
         let maxima = |number: usize| self.bytes[number].maxima.slice(at / MOMENT_BLOCK, MOMENT_BLOCK);

@@ -34,7 +34,7 @@ pub(super) fn orthogonal(spec: &ParamSpec, update: &Tensor, config: &MuonConfig)
     Ok(made)
 }
 
-/// The factor of the learning rate for a matrix `[out, in]`.
+/// Returns the factor of the learning rate for a matrix `[out, in]`.
 fn factor(matrix: &Tensor, config: &MuonConfig) -> f64 {
     let (outputs, inputs) = matrix.size2().expect("a matrix");
     let (outputs, inputs) = (outputs as f64, inputs as f64);

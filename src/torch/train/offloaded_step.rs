@@ -57,7 +57,7 @@ impl MomentsOf {
 }
 
 impl Change {
-    /// The same in chunks.
+    /// Returns the same in chunks.
     fn chunks(&self, elements: i64) -> impl Iterator<Item = Change> + '_ {
         let all = self.values.numel() as i64;
         let starts = (0..all).step_by(elements as usize);
@@ -146,7 +146,7 @@ fn finish(transfers: &Transfers, leaving: Option<Transfer>) -> Result<(), Native
     Ok(())
 }
 
-/// A view of flat numbers as bytes.
+/// Returns a view of flat numbers as bytes.
 fn bytes_of(tensor: &Tensor) -> Tensor {
     tensor.view_dtype(Kind::Uint8)
 }

@@ -30,7 +30,7 @@ fn largest(x: &Tensor) -> f64 {
     x.abs().max().double_value(&[])
 }
 
-/// A linear map's weight of this shape alone, as the optimizer changes it.
+/// Returns a linear map's weight of this shape alone, as the optimizer changes it.
 fn alone(weight: &Tensor, method: OptimizerMethod) -> (ParamStore, AdamW) {
     let spec = ParamSpec::new("layers.0.map.weight", &weight.size(), Init::Zeros);
     let params = ParamStore::new(vec![ParamSpec { is_linear: true, ..spec }], Kind::Float, Device::Cpu);
@@ -171,12 +171,12 @@ fn muon_makes_each_matrix_of_the_checkpoint_orthogonal() {
     assert_eq!(params.get("layers.0.qk.weight").detach(), Tensor::cat(&each, 0));
 }
 
-/// A layer whose parameters have every rule.
+/// Returns a layer whose parameters have every rule.
 fn pool(kind: Kind, group: ProcessGroup, shared: ZeroStage, method: OptimizerMethod) -> TrainState {
     pool_with(kind, group, shared, method, None)
 }
 
-/// The same with its state in a place.
+/// Returns the same with its state in a place.
 pub(super) fn pool_with(
     kind: Kind,
     group: ProcessGroup,

@@ -21,13 +21,13 @@ impl<'a> StateSlice<'a> {
         Self { tensor, at, block: 1 }
     }
 
-    /// The tensor's elements for these of the parameter, counted from its first.
+    /// Returns the tensor's elements for these of the parameter, counted from its first.
     pub(super) fn range(&self, part: &Range<i64>) -> Range<i64> {
         let start = part.start / self.block;
         start..start + (part.end - part.start + self.block - 1) / self.block
     }
 
-    /// The shape of the tensor of a whole parameter of this `shape`.
+    /// Returns the shape of the tensor of a whole parameter of this `shape`.
     pub(super) fn shape(&self, shape: &[i64]) -> Vec<i64> {
         match self.block {
             1 => shape.to_vec(),
@@ -73,7 +73,7 @@ impl Places {
         self.num_away > 0 && self.device != Device::Cpu
     }
 
-    /// A tensor of the state, zero, of which the first `away` elements are away.
+    /// Returns a tensor of the state, zero, of which the first `away` elements are away.
     ///
     /// # Errors
     /// A disk is full or cannot be written to.

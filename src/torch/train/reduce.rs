@@ -59,7 +59,7 @@ impl TrainState {
         self.over_stages(squares)
     }
 
-    /// The sum over replicas, or this rank's slices of it.
+    /// Returns the sum over replicas, or this rank's slices of it.
     fn sum_lanes_of_replicas(&mut self) -> Result<Tensor, NativeError> {
         let lane = self.own_lane();
         if let (Some(grads), Some(buckets)) = (self.grads.get(&lane), &mut self.buckets) {
@@ -83,7 +83,7 @@ impl TrainState {
         }
     }
 
-    /// The sum over the stages of a pipeline.
+    /// Returns the sum over the stages of a pipeline.
     fn over_stages(&self, squares: f64) -> Result<f64, NativeError> {
         let Some(stages) = self.stages.as_ref().filter(|stages| stages.group.world() > 1) else { return Ok(squares) };
         let sum = self.number(squares);

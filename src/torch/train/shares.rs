@@ -82,8 +82,8 @@ fn whole_part(params: &ParamStore, id: ParamId, grads: &Tensor) -> Tensor {
     whole.view(spec.shape.as_slice())
 }
 
-/// The sum of squares of the pool's summed gradients, each parameter once; the same on all ranks that hold the parts of
-/// one copy of the model. Every rank calls it. Where replicas share sums out, `grads` are this rank's slices.
+/// Returns the sum of squares of the pool's summed gradients, each parameter once; the same on all ranks that hold the parts of one copy
+/// of the model. Every rank calls it. Where replicas share sums out, `grads` are this rank's slices.
 ///
 /// # Errors
 /// Fails as [`sum_replicas`] does.
@@ -127,7 +127,7 @@ pub(super) fn add_squares(
     Ok(all.double_value(&[]))
 }
 
-/// The sum of squares of contiguous float32.
+/// Returns the sum of squares of contiguous float32.
 pub(super) fn squares_of(tensor: &Tensor) -> f64 {
     match tensor.device() {
         Device::Cpu => sum_of_squares(tensor),

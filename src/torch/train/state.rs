@@ -61,7 +61,7 @@ pub enum Export {
 }
 
 impl Export {
-    /// The files of weights.
+    /// Returns the files of weights.
     pub fn shards_mut(&mut self) -> &mut [Shards] {
         match self {
             Self::Weights(shards) => std::slice::from_mut(shards),
@@ -70,7 +70,7 @@ impl Export {
         }
     }
 
-    /// The files of weights.
+    /// Returns the files of weights.
     pub fn shards(&self) -> impl Iterator<Item = &Shards> {
         match self {
             Self::Weights(shards) => std::slice::from_ref(shards).iter(),
@@ -86,7 +86,7 @@ impl Export {
 }
 
 impl StateError {
-    /// The disk's fault: the pool is as it was, and training may go on.
+    /// Returns whether the disk is at fault: the pool is as it was then, and training may go on.
     pub fn is_of_disk(&self) -> bool {
         match self {
             Self::Weights(error) | Self::Adapter(AdapterError::Weights(error)) => {
@@ -204,7 +204,7 @@ fn save_networks_among(
     failed.map_or(Ok(saved), Err)
 }
 
-/// The tensors of a file of state, and where each of them lies here.
+/// Returns the tensors of a file of state, and where each of them lies here.
 fn state_entries<'a>(
     params: &ParamStore,
     optimizer: &'a AdamW,

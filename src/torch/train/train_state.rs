@@ -133,7 +133,7 @@ impl TrainState {
         self
     }
 
-    /// The ranks among which parameters are split; `None` where every rank has all.
+    /// Returns the ranks among which parameters are split; `None` where every rank has all.
     pub fn mesh(&self) -> Option<&Mesh> {
         self.mesh.as_deref()
     }
@@ -244,7 +244,7 @@ impl TrainState {
         }
     }
 
-    /// The lane of a replica that has just one.
+    /// Returns the lane of a replica that has just one.
     pub fn own_lane(&self) -> Lane {
         Lane(self.group.rank() as u32)
     }
@@ -288,7 +288,7 @@ impl TrainState {
         Ok(())
     }
 
-    /// A whole parameter of what this rank has of it, flat, or all of its matrices that this rank has.
+    /// Returns a whole parameter of what this rank has of it, flat, or all of its matrices that this rank has.
     fn gather_update(&self, id: ParamId, part: &Tensor) -> Result<Tensor, NativeError> {
         let part = self.gather_slice(id, &StateSlice::of(part, 0))?;
         match &self.mesh {

@@ -60,7 +60,7 @@ impl Route {
 }
 
 impl ProcessGroup {
-    /// The group of one: every collective is the identity.
+    /// Returns the group of one: every collective is the identity.
     pub fn single() -> ProcessGroup {
         ProcessGroup { rank: 0, world: 1, gloo: None, nccl: None }
     }

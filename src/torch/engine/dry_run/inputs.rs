@@ -129,7 +129,7 @@ impl Course {
         }
     }
 
-    /// The ranks of the encoder of a unit.
+    /// Returns the ranks of the encoder of a unit.
     fn ranks_of(&self, unit: &Unit) -> u32 {
         self.encoder_ranks.get(&unit.encoder.pool).copied().unwrap_or(1)
     }
@@ -146,12 +146,12 @@ impl Course {
     }
 }
 
-/// A tensor that comes as bytes: whoever gives its memory back makes another one, and counts it.
+/// Returns a tensor that comes as bytes: whoever gives its memory back makes another one, and counts it.
 fn read(make: impl FnOnce() -> Tensor) -> Box<dyn Buffer> {
     Box::new(Lent(uncounted(make)))
 }
 
-/// A tensor that another actor has made, and counts.
+/// Returns a tensor that another actor has made, and counts.
 fn buffer(make: impl FnOnce() -> Tensor) -> Box<dyn Buffer> {
     uncounted(|| Box::new(TorchBuffer::new(&make())))
 }

@@ -9,7 +9,7 @@ use loongforge_core::engine::EngineError;
 use loongforge_core::message::{Grid, Tower};
 use tch::{Kind, Tensor};
 
-/// The values of items as the tower of `model` takes them, whose parameters are of `kind`.
+/// Returns the values of items as the tower of `model` takes them, whose parameters are of `kind`.
 pub(super) fn input(model: &dyn EncoderModel, items: &Tensor, kind: Kind) -> Tensor {
     if model.takes_ids() { items.shallow_clone() } else { items.to_kind(kind) }
 }

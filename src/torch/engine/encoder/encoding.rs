@@ -14,8 +14,8 @@ use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
 use tch::{Kind, Tensor};
 
 impl EncoderWorker {
-    /// The step and the unit that can be encoded next, by their places: all of its items are there, and no unit before it in its queue
-    /// waits for items. There is a queue for each replica, in the order of its packs: the features of a later pack would take the
+    /// Returns the step and the unit that can be encoded next, by their places: all of its items are there, and no unit before it in its
+    /// queue waits for items. There is a queue for each replica, in the order of its packs: the features of a later pack would take the
     /// credit that an earlier pack's need. Where ranks meet in a unit there is one queue.
     fn next_ready(&self, version: Version) -> Option<[usize; 2]> {
         let (trained, in_step) = (self.state.is_trained(), self.in_step());
@@ -135,7 +135,7 @@ impl EncoderWorker {
     }
 }
 
-/// The features of a unit, one tensor `[F, D]` of each level.
+/// Returns the features of a unit, one tensor `[F, D]` of each level.
 fn parcel_of(unit: UnitId, version: Version, features: &[Tensor]) -> Parcel {
     let header = Header { kind: ParcelKind::Features(unit), version };
     Parcel::new(header, features.iter().map(|level| Box::new(TorchBuffer::new(level)) as Box<dyn Buffer>).collect())

@@ -54,12 +54,12 @@ impl UnitWork {
         Self { pixels, read_again: None, reader, unit: unit.clone(), phase: Phase::Waiting, trains }
     }
 
-    /// The sizes of its items.
+    /// Returns the sizes of its items.
     pub(super) fn grids(&self) -> Vec<Grid> {
         self.unit.items.iter().map(|item| item.meta.grid).collect()
     }
 
-    /// The sample of each of its items.
+    /// Returns the sample of each of its items.
     pub(super) fn samples(&self) -> Vec<SampleId> {
         self.unit.items.iter().map(|item| item.id.sample).collect()
     }

@@ -48,8 +48,8 @@ impl Growing {
         Self { filled, documents, answers }
     }
 
-    /// A row of the documents as they are now, each with a target where its prompt ends, by which models tell prompts that see all
-    /// of themselves, and one for what follows its last token.
+    /// Returns a row of the documents as they are now, each with a target where its prompt ends, by which models tell prompts that see
+    /// all of themselves, and one for what follows its last token.
     fn row(&self) -> Filled {
         let batch = &self.filled.batch;
         let device = batch.columns.device();

@@ -85,7 +85,7 @@ impl Evaluator {
         }
     }
 
-    /// The tokens that follow each document of a pack.
+    /// Returns the tokens that follow each document of a pack.
     fn generate(
         &self,
         rank: &Rank,

@@ -41,7 +41,7 @@ pub enum SamplePart {
 }
 
 impl SampleMaking {
-    /// The first part of samples, of which there is nothing to see.
+    /// Returns the first part of samples, of which there is nothing to see.
     pub fn high_noise(settings: MakeSettings, boundary: f64, hand_over: HandOver) -> Self {
         let finish =
             |_: StepId, _: &SampleRow, _: &Tensor| Err("the high-noise transformer does not finish samples".into());
@@ -101,7 +101,7 @@ impl SampleMaking {
         }
     }
 
-    /// The samples of a pack before their first step here.
+    /// Returns the samples of a pack before their first step here.
     fn begin(
         &self,
         step: StepId,
@@ -152,7 +152,7 @@ impl SampleMaking {
     }
 }
 
-/// The velocity `[T, P]` that the model tells of a pack's latents, on every rank of the replica.
+/// Returns the velocity `[T, P]` that the model tells of a pack's latents, on every rank of the replica.
 fn velocity_together(rank: &Rank, filled: &Filled, at: &Noised) -> Result<Tensor, EngineError> {
     let (params, stages) = (rank.state.params(), &rank.stages);
     let Filled { batch, features } = filled;

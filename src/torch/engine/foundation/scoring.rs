@@ -20,7 +20,7 @@ pub(super) enum Judged {
 }
 
 impl Judged {
-    /// The slot of the tokens that the model predicts.
+    /// Returns the slot of the tokens that the model predicts.
     pub(super) fn tokens(self) -> Option<Slot> {
         if let Judged::Tokens(slot) = self { Some(slot) } else { None }
     }

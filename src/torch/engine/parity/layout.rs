@@ -32,7 +32,7 @@ pub(super) struct EncoderPool {
 }
 
 impl PoolLayouts {
-    /// The encoder pools of a model with these towers, in the order of their ranks.
+    /// Returns the encoder pools of a model with these towers, in the order of their ranks.
     pub(super) fn encoders(&self, towers: TowerSet) -> Vec<EncoderPool> {
         let own = |tower: Tower| self.own[tower as usize];
         let shared: TowerSet = towers.iter().filter(|&tower| own(tower).is_none()).collect();

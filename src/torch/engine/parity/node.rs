@@ -30,7 +30,7 @@ use tch::{Device, Kind, Tensor};
 /// The most tensors of a parcel.
 const MAX_TENSORS: usize = 64;
 
-/// The steps of the fixture in `folder` on one of the ranks of `layouts`, of which each calls it with the same new folder
+/// Returns the steps of the fixture in `folder` on one of the ranks of `layouts`, of which each calls it with the same new folder
 /// `meeting`. The first one gets what was found.
 ///
 /// # Errors
@@ -63,7 +63,7 @@ pub fn on_rank(
     Node::new(folder, fixture, *layouts, layouts.num_packs(), meshes, group)?.run(meeting)
 }
 
-/// The same steps, with the packs of `layouts`, in one process.
+/// Returns the same steps, with the packs of `layouts`, in one process.
 ///
 /// # Errors
 /// Fails as [`on_rank`] does.
@@ -249,7 +249,7 @@ impl Node {
         Ok(sent.into_iter().try_for_each(Started::wait)?)
     }
 
-    /// The actor that sends a unit's features.
+    /// Returns the actor that sends a unit's features.
     fn leader(&self, unit: &Unit) -> ActorId {
         let pool = self.encoders.iter().find(|pool| pool.name == unit.encoder.pool);
         unit.encoder.leader(Role::Encoder, pool.map_or(1, |pool| pool.layout.layout.tp as u32))
@@ -393,7 +393,7 @@ impl Ranks {
         Self { actors, alone }
     }
 
-    /// The process that an actor is in.
+    /// Returns the process that an actor is in.
     fn of(&self, actor: ActorId) -> usize {
         if self.alone {
             0

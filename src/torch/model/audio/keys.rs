@@ -13,7 +13,7 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 /// Fixed in the reference, not configured.
 pub(super) const NORM: TowerNorm = TowerNorm::Layer(1e-5);
 
-/// A size under Whisper's key, or under the one that Voxtral has instead.
+/// Returns a size under Whisper's key, or under the one that Voxtral has instead.
 fn size(keys: &Keys<'_>, whisper: &str, voxtral: &str) -> Result<i64> {
     let found = keys.size_or(whisper)?;
     found.map_or_else(|| keys.size_or(voxtral)?.ok_or_else(|| keys.missing(whisper)), Ok)
@@ -28,7 +28,7 @@ const LARGE: [(&str, &str, i64); 5] = [
     ("encoder_ffn_dim", "intermediate_size", 5120),
 ];
 
-/// The config of a class whose sizes are those of Whisper's large encoder, with what it leaves out: folders that older releases
+/// Returns the config of a class whose sizes are those of Whisper's large encoder, with what it leaves out: folders that older releases
 /// of transformers saved have no key with the class's default.
 pub(super) fn with_sizes(keys: &Keys<'_>) -> Value {
     let absent = LARGE.iter().filter(|(whisper, voxtral, _)| keys.value(whisper).or(keys.value(voxtral)).is_none());
@@ -36,7 +36,7 @@ pub(super) fn with_sizes(keys: &Keys<'_>) -> Value {
     keys.filled(&Value::Object(sizes))
 }
 
-/// A tower with Whisper's blocks and convolutions, of whose keys those of attention have a bias where `k_bias` says so. Each
+/// Returns a tower with Whisper's blocks and convolutions, of whose keys those of attention have a bias where `k_bias` says so. Each
 /// `chunk` frames attend to each other alone.
 pub(super) fn tower(keys: &Keys<'_>, prefix: &str, k_bias: bool, chunk: i64) -> Result<AudioTowerConfig> {
     for key in ["dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "layerdrop"] {
@@ -80,7 +80,7 @@ pub(super) fn tower(keys: &Keys<'_>, prefix: &str, k_bias: bool, chunk: i64) -> 
     })
 }
 
-/// The projector of one linear map after another, from single states of `tower`.
+/// Returns the projector of one linear map after another, from single states of `tower`.
 pub(super) fn projector(
     tower: &AudioTowerConfig,
     prefix: &str,

@@ -61,14 +61,14 @@ impl AudioLayout {
         self.chunks.iter().flat_map(|chunk| 0..chunk.positions as i64).collect()
     }
 
-    /// The positions that become features; `None`: all.
+    /// Returns the positions that become features; `None`: all.
     pub fn kept_rows(&self) -> Option<Vec<i64>> {
         let all = self.kept.iter().map(|(_, len)| len).sum::<usize>() == self.num_positions();
         let rows = || self.kept.iter().flat_map(|&(start, len)| start as i64..(start + len) as i64).collect();
         (!all).then(rows)
     }
 
-    /// The frames of every chunk, `len` of each: `None` behind its end.
+    /// Returns the frames of every chunk, `len` of each: `None` behind its end.
     pub fn padded(&self, len: usize) -> impl Iterator<Item = Option<usize>> + '_ {
         self.chunks.iter().flat_map(move |chunk| (0..len).map(|at| (at < chunk.seen).then_some(chunk.start + at)))
     }
@@ -92,7 +92,7 @@ impl AudioLayout {
     }
 }
 
-/// The rows of a whole chunk that `stem` makes, of which a chunk has only the first.
+/// Returns the rows of a whole chunk that `stem` makes, of which a chunk has only the first.
 pub(super) fn chunk_rows(stem: StemConfig, chunk: i64, chunks: &[Chunk]) -> Vec<i64> {
     let rows = stem.halved(chunk);
     let of = |(number, chunk): (usize, &Chunk)| {

@@ -27,8 +27,8 @@ const TOWERS: &[(&str, Read)] = &[
     ("whisper", whisper::read),
 ];
 
-/// The encoder of these two configs, with features of `width`. Names are under `audio_encoder.` and `audio_projector.`,
-/// after that as in the tower's own checkpoint. A projector without `model_type` is the one that the tower comes with.
+/// Returns the encoder of these two configs, with features of `width`. Names are under `audio_encoder.` and `audio_projector.`, after
+/// that as in the tower's own checkpoint. A projector without `model_type` is the one that the tower comes with.
 pub(in crate::model) fn read(encoder: &Keys<'_>, projector: Option<&Keys<'_>>, width: i64) -> Result<AudioConfig> {
     let model_type = encoder.text_or("model_type")?.ok_or_else(|| encoder.missing("model_type"))?;
     let Some((_, read)) = TOWERS.iter().find(|(name, _)| *name == model_type) else {
@@ -42,7 +42,7 @@ pub(in crate::model) fn read(encoder: &Keys<'_>, projector: Option<&Keys<'_>>, w
     }
 }
 
-/// The projector that `keys` describe: `linear`, or `mlp` of two maps, of `stack_factor` states side by side.
+/// Returns the projector that `keys` describe: `linear`, or `mlp` of two maps, of `stack_factor` states side by side.
 fn read_projector(keys: &Keys<'_>, audio: &AudioConfig, width: i64) -> Result<AudioProjectorConfig> {
     let inner = keys.size_or("hidden_size")?.unwrap_or(width);
     let activation = keys.activation_or("hidden_act")?.unwrap_or(Activation::Gelu);

@@ -45,7 +45,7 @@ impl AudioProjectorConfig {
         self.maps.iter().any(|map| rest.strip_prefix(map.name).is_some_and(|rest| rest.starts_with('.')))
     }
 
-    /// The parameters, under their names in the checkpoint.
+    /// Returns the parameters, under their names in the checkpoint.
     pub fn specs(&self) -> Vec<ParamSpec> {
         let mut inputs = self.stack * self.inputs;
         let mut specs = Vec::new();

@@ -7,7 +7,7 @@ use super::tower_config::AudioTowerConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::Activation;
 
-/// The encoder of `Qwen2_5OmniAudioEncoderConfig`, its names under `prefix` and `after`.
+/// Returns the encoder of `Qwen2_5OmniAudioEncoderConfig`, its names under `prefix` and `after`.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
     prefix: &str,

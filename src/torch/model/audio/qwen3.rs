@@ -11,8 +11,8 @@ use crate::model::keys::{Keys, ModelConfigError};
 /// Frames of a chunk: the reference's formula of lengths has 13 positions for each.
 const CHUNK: i64 = 100;
 
-/// The encoder of `Qwen3OmniMoeAudioEncoderConfig` or `Qwen3ASREncoderConfig`, its names under `prefix` and `after`, where
-/// the projector's maps are called `maps`.
+/// Returns the encoder of `Qwen3OmniMoeAudioEncoderConfig` or `Qwen3ASREncoderConfig`, its names under `prefix` and `after`, where the
+/// projector's maps are called `maps`.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
     prefix: &str,

@@ -88,7 +88,7 @@ impl AudioTowerConfig {
         self.num_positions(frames) / if self.pool { 2 } else { 1 }
     }
 
-    /// The parameters, under their names in the checkpoint.
+    /// Returns the parameters, under their names in the checkpoint.
     pub fn specs(&self) -> Vec<ParamSpec> {
         let (width, prefix, std) = (self.width(), self.prefix.as_str(), self.block.initializer_range);
         let named = |name: &str, shape: &[i64], init| ParamSpec::new(format!("{prefix}{name}"), shape, init);

@@ -9,7 +9,7 @@ use crate::nn::Activation;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// The tower alone, its names under `prefix`.
+/// Returns the tower alone, its names under `prefix`.
 pub(in crate::model) fn read_tower(keys: &Keys<'_>, prefix: &str) -> Result<AudioTowerConfig> {
     let places = keys.size_or("max_source_positions")?.unwrap_or(1500);
     Ok(AudioTowerConfig {

@@ -59,8 +59,8 @@ pub struct AnswerTokens {
 }
 
 impl AnswerTokens {
-    /// The token at `step`, from 0, of an answer of at most `max_new_tokens`, where it is not chosen. The only token of an answer is
-    /// its last one, as in transformers.
+    /// Returns the token at `step`, from 0, of an answer of at most `max_new_tokens`, where it is not chosen. The only token of an answer
+    /// is its last one, as in transformers.
     pub(crate) fn forced_at(self, step: usize, max_new_tokens: usize) -> Option<i64> {
         self.last.filter(|_| step + 1 == max_new_tokens).or(self.first.filter(|_| step == 0))
     }

@@ -70,7 +70,7 @@ impl Decoder {
         }
     }
 
-    /// The states `[R, D]` of answers of rows `x` `[R, D]`, which attend to `encoded` `[S, D]`.
+    /// Records the states `[R, D]` of answers of rows `x` `[R, D]`, which attend to `encoded` `[S, D]`.
     pub fn record(
         &self,
         tape: &mut Tape,
@@ -102,7 +102,7 @@ impl Decoder {
         self.layers.iter().map(cache).collect()
     }
 
-    /// The states `[B, D]` of the token at `position` of each answer, of rows `[B, D]`; the tokens before are in `caches`.
+    /// Returns the states `[B, D]` of the token at `position` of each answer, of rows `[B, D]`; the tokens before are in `caches`.
     pub fn step(&self, x_BD: &Tensor, position: i64, crossing: &CrossAttention, caches: &mut [LayerCache]) -> Tensor {
         let places = Tensor::full([x_BD.size()[0]], OFFSET + position, (tch::Kind::Int64, x_BD.device()));
         let mut x = self.positions.part.forward(x_BD, &places);

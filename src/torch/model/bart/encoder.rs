@@ -67,7 +67,7 @@ impl Encoder {
         }
     }
 
-    /// The states `[R, D]` of sequences of rows `x` `[T, D]`, of which `take` takes rows.
+    /// Records the states `[R, D]` of sequences of rows `x` `[T, D]`, of which `take` takes rows.
     pub fn record(
         &self,
         tape: &mut Tape,

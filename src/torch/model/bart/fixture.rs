@@ -99,7 +99,7 @@ impl Fixture {
         Vec::try_from(&self.inputs[&format!("{name}.{sample}")]).expect("a row of whole numbers")
     }
 
-    /// The patches of the samples' pictures, and the size of each.
+    /// Returns the patches of the samples' pictures, and the size of each.
     fn pixels(&self, samples: &[usize]) -> (Tensor, Vec<Grid>) {
         let images = samples.iter().filter_map(|sample| self.inputs.get(&format!("image.{sample}")));
         let (patches, grids): (Vec<Tensor>, Vec<Grid>) = images.map(|image| patches(image, &*self.tower)).unzip();

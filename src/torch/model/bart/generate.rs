@@ -57,7 +57,7 @@ impl EncoderDecoder {
         }
     }
 
-    /// The states `[T, D]` of all prompts behind the encoder, and which of them an answer's next token meets.
+    /// Returns the states `[T, D]` of all prompts behind the encoder, and which of them an answer's next token meets.
     fn read(&self, prompts: &[Prompt]) -> (Tensor, CrossAttention) {
         let (mut ids, mut rows, mut ends, mut keys) = (Vec::new(), Vec::new(), vec![0], Vec::new());
         let mut features = Vec::new();

@@ -62,12 +62,12 @@ impl Attends {
 }
 
 impl Tokens {
-    /// The table `[V, D]` that the store has as `name`, in which the entries of `image_token` are not looked up.
+    /// Returns the table `[V, D]` that the store has as `name`, in which the entries of `image_token` are not looked up.
     pub fn new(config: &BartConfig, scope: &Scope<'_>, name: &str, image_token: Option<i64>) -> Tokens {
         Tokens { table: scope.take(name), pad_token: config.pad_token, image_token, scale: config.scale }
     }
 
-    /// The parameter of the table.
+    /// Returns the parameter of the table.
     pub fn spec(config: &BartConfig, name: &str) -> ParamSpec {
         let name = format!("{}{name}", config.prefix);
         ParamSpec::new(name, &[config.vocab_size, config.width], Init::Normal(config.std))

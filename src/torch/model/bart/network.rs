@@ -37,7 +37,7 @@ impl EncoderDecoderConfig {
         specs
     }
 
-    /// The name of the table's module.
+    /// Returns the name of the table's module.
     pub fn table(&self) -> String {
         format!("{}shared", self.bart.prefix)
     }
@@ -66,7 +66,7 @@ impl EncoderDecoder {
         &self.config
     }
 
-    /// The objective, whose head is the table.
+    /// Returns the objective, whose head is the table.
     pub(super) fn cross_entropy(&self) -> CrossEntropy {
         CrossEntropy {
             head: self.tokens.part.table().shallow_clone(),

@@ -51,12 +51,12 @@ pub(super) struct Block {
     window: i64,
 }
 
-/// The name of a block before those of its parameters.
+/// Returns the name of a block before those of its parameters.
 pub(super) fn prefix_of(config: &DavitConfig, stage: usize, number: i64, among: Among) -> String {
     format!("{}blocks.{stage}.{number}.{}.", config.prefix, among.block())
 }
 
-/// The parameters of a block.
+/// Returns the parameters of a block.
 pub(super) fn specs(config: &DavitConfig, stage: usize, number: i64, among: Among) -> Vec<ParamSpec> {
     let prefix = prefix_of(config, stage, number, among);
     let (width, inner, std) = (config.stages[stage].width, config.mlp_width(&config.stages[stage]), config.std);

@@ -53,12 +53,12 @@ pub struct StageConfig {
 }
 
 impl DavitConfig {
-    /// The side in pixels of the patches that a picture's values come in: the first convolution's step.
+    /// Returns the side in pixels of the patches that a picture's values come in: the first convolution's step.
     pub fn patch(&self) -> i64 {
         self.stages.first().map_or(1, |stage| stage.stride)
     }
 
-    /// The width of the last stage.
+    /// Returns the width of the last stage.
     pub(super) fn width(&self) -> i64 {
         self.stages.last().map_or(0, |stage| stage.width)
     }
@@ -77,7 +77,7 @@ impl DavitConfig {
         self.grid_of(pixels).map_or(0, |[rows, columns]| rows * columns + 1)
     }
 
-    /// The pixels of an item of so many patches.
+    /// Returns the pixels of an item of so many patches.
     pub(super) fn pixels(&self, grid: Grid) -> [i64; 2] {
         [grid.h, grid.w].map(|side| i64::from(side) * self.patch())
     }

@@ -46,7 +46,7 @@ pub(super) struct ConvEmbed {
     norm_first: bool,
 }
 
-/// The parameters of a stage's convolution.
+/// Returns the parameters of a stage's convolution.
 pub(super) fn specs(config: &DavitConfig, stage: usize) -> Vec<ParamSpec> {
     let (prefix, own) = (ConvEmbed::prefix(config, stage), &config.stages[stage]);
     let inputs = if stage == 0 { config.in_channels } else { config.stages[stage - 1].width };

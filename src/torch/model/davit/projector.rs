@@ -24,7 +24,7 @@ pub(super) struct Projector {
     norm: LayerNorm,
 }
 
-/// The parameters of the projector. Those of frames are sinusoids, which checkpoints hold.
+/// Returns the parameters of the projector. Those of frames are sinusoids, which checkpoints hold.
 pub(super) fn specs(config: &DavitConfig) -> Vec<ParamSpec> {
     let (prefix, width) = (config.projector_prefix.as_str(), config.width());
     let half = width / 2;

@@ -51,13 +51,13 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// The weights of the targets of these rows, which are counted.
+    /// Returns the weights of the targets of these rows, which are counted.
     pub(super) fn weights_of(&self, rows: &[i64]) -> Option<Vec<f32>> {
         let weights = self.weights.as_ref()?;
         Some(rows.iter().map(|row| weights[*row as usize]).collect())
     }
 
-    /// The part of the step's targets that these are.
+    /// Returns the part of the step's targets that these are.
     pub(super) fn share(&self) -> f64 {
         let counted = || match &self.weights {
             None => self.labels.iter().filter(|label| **label >= 0).count() as f64,

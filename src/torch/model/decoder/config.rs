@@ -128,7 +128,7 @@ impl DecoderConfig {
         self.all_layers().any(|layer| layer.rope.depends_on_length())
     }
 
-    /// The layers, and that of the prediction heads.
+    /// Returns the layers, and that of the prediction heads.
     pub fn all_layers(&self) -> impl Iterator<Item = &LayerConfig> {
         self.layers.iter().chain(self.mtp.iter().map(|mtp| &mtp.layer))
     }
@@ -138,14 +138,14 @@ impl DecoderConfig {
         self.layers.iter_mut().chain(self.mtp.iter_mut().map(|mtp| &mut mtp.layer))
     }
 
-    /// The same decoder with this norm everywhere.
+    /// Returns the same decoder with this norm everywhere.
     #[must_use]
     pub(in crate::model) fn with_norm(mut self, norm: NormConfig) -> DecoderConfig {
         self.all_layers_mut().for_each(|layer| layer.norm = norm);
         DecoderConfig { norm, ..self }
     }
 
-    /// The different rotary embeddings of its layers, in the order of their first layers.
+    /// Returns the different rotary embeddings of its layers, in the order of their first layers.
     pub(super) fn ropes(&self) -> Vec<&RopeConfig> {
         let mut ropes: Vec<&RopeConfig> = Vec::new();
         for layer in self.all_layers() {
@@ -156,7 +156,7 @@ impl DecoderConfig {
         ropes
     }
 
-    /// The gated delta nets of its layers, which are all alike.
+    /// Returns the gated delta nets of its layers, which are all alike.
     pub fn gated_delta(&self) -> Option<&GatedDeltaConfig> {
         self.layers.iter().find_map(|layer| match &layer.mixer {
             MixerConfig::GatedDelta(config) => Some(config),
@@ -201,17 +201,17 @@ impl DecoderConfig {
         found
     }
 
-    /// The prefix of layer `number`'s names.
+    /// Returns the prefix of layer `number`'s names.
     pub(in crate::model) fn layer_prefix(&self, number: usize) -> String {
         format!("{}.{number}.", self.names.layers)
     }
 
-    /// The name of the embedding's table.
+    /// Returns the name of the embedding's table.
     pub(super) fn embedding_weight(&self) -> String {
         format!("{}.weight", self.names.embed)
     }
 
-    /// The name of the head's weight, which is the embedding's where they are tied.
+    /// Returns the name of the head's weight, which is the embedding's where they are tied.
     pub(super) fn head_weight(&self) -> String {
         let module = if self.tie_word_embeddings { &self.names.embed } else { &self.names.head };
         format!("{module}.weight")

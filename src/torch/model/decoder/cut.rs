@@ -13,7 +13,7 @@ use crate::nn::{Context, KeyChoice, Mixer, QkvMixer};
 use crate::tape::{ContextShard, Policy, Slot, Tape};
 use loongforge_core::config::ContextAttention;
 
-/// The branch's output. Panics where the mixer cannot be cut: [`DecoderConfig::check_context`] says so first.
+/// Records the branch's output. Panics where the mixer cannot be cut: [`DecoderConfig::check_context`] says so first.
 pub(super) fn record(
     mixer: &Rc<Branch<dyn Mixer>>,
     tape: &mut Tape,

@@ -34,7 +34,7 @@ impl DecodingRanks {
         self.group.rank() == 0
     }
 
-    /// The sum of the ranks' parts `[T, D]`.
+    /// Returns the sum of the ranks' parts `[T, D]`.
     pub(super) fn sum(&self, part_TD: Tensor) -> Tensor {
         if self.group.world() == 1 {
             return part_TD;
@@ -44,7 +44,7 @@ impl DecodingRanks {
         sum_TD
     }
 
-    /// The scores `[B, V]` of all tokens, of which each rank has its own.
+    /// Returns the scores `[B, V]` of all tokens, of which each rank has its own.
     pub(super) fn whole_scores(&self, own: Tensor) -> Tensor {
         let ranks = self.group.world();
         if ranks == 1 {

@@ -37,7 +37,7 @@ impl DecoderConfig {
         })
     }
 
-    /// The parts of this decoder's parameters that the rank at `place` holds.
+    /// Returns the parts of this decoder's parameters that the rank at `place` holds.
     ///
     /// # Errors
     /// Fails as [`DecoderConfig::divided`] does.

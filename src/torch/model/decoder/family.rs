@@ -38,7 +38,7 @@ pub struct DecoderFamily {
 }
 
 impl DecoderFamily {
-    /// The whole decoder, in which these features replace tokens.
+    /// Returns the whole decoder, in which these features replace tokens.
     pub fn new(config: DecoderConfig, inputs: Vec<FeatureInput>) -> DecoderFamily {
         DecoderFamily { whole: config.clone(), config, inputs, preference: None }
     }
@@ -144,7 +144,7 @@ struct DecoderModel {
 }
 
 impl DecoderModel {
-    /// The positions of a batch's tokens, as the decoder takes them, on the host where they are there.
+    /// Returns the positions of a batch's tokens, as the decoder takes them, on the host where they are there.
     fn positions(&self, batch: &MicroBatch) -> Tensor {
         self.decoder.axes_of(batch.columns.get_on_host(POSITION_IDS))
     }

@@ -26,7 +26,7 @@ pub struct Prompt {
     pub features: Vec<Vec<Tensor>>,
 }
 
-/// A continuation of each prompt, token by token. Panics where there is no prompt or an empty one.
+/// Returns a continuation of each prompt, token by token. Panics where there is no prompt or an empty one.
 pub fn generate(model: &Decoder, prompts: &[Prompt], decoding: &Decoding) -> Vec<Vec<i64>> {
     let mut outputs = vec![Vec::new(); prompts.len()];
     generate_each(std::slice::from_ref(model), prompts, &vec![decoding; prompts.len()], &mut |index, continued| {
@@ -130,12 +130,12 @@ impl Prompt {
         batch.cu_seqlens.windows(2).map(prompt).collect()
     }
 
-    /// The same prompt on the same tensors, for another rank.
+    /// Returns the same prompt on the same tensors, for another rank.
     pub fn share(&self) -> Prompt {
         self.with(&[])
     }
 
-    /// The prompt with these tokens behind it.
+    /// Returns the prompt with these tokens behind it.
     fn with(&self, ids: &[i64]) -> Prompt {
         let last = self.position_ids.to_kind(Kind::Float).max();
         let following = Tensor::arange(ids.len() as i64, (Kind::Float, last.device())) + 1 + last;

@@ -47,7 +47,7 @@ pub(super) enum FeedForward {
 }
 
 impl Layer {
-    /// The parameters of a layer whose names begin with `prefix`.
+    /// Returns the parameters of a layer whose names begin with `prefix`.
     pub fn specs(config: &DecoderConfig, layer: &LayerConfig, prefix: &str) -> Vec<ParamSpec> {
         let (names, width, std) = (&config.names, config.hidden_size, config.initializer_range);
         let input_norm = |name| match layer.norms_inputs {
@@ -136,8 +136,8 @@ impl Layer {
         }
     }
 
-    /// The residual after the mixer (0) or the feed-forward (1), which `run` computes of what it reads; without a tape.
-    /// `[T, D]` to `[T, D]`.
+    /// Returns the residual after the mixer (0) or the feed-forward (1), which `run` computes of what it reads; without a tape. `[T, D]`
+    /// to `[T, D]`.
     pub fn with_branch(&self, branch: usize, x: Tensor, run: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
         let normed = |y_TD: Tensor| {
             let y_TD = match &self.output_norms {
@@ -161,12 +161,13 @@ impl Layer {
         }
     }
 
-    /// The mixer's output `[T, D]` of which `part_TD` is this rank's; mixers that need all heads are computed whole by every rank.
+    /// Returns the mixer's output `[T, D]` of which `part_TD` is this rank's; mixers that need all heads are computed whole by every
+    /// rank.
     pub fn whole(&self, ranks: &DecodingRanks, part_TD: Tensor) -> Tensor {
         if self.splits { ranks.sum(part_TD) } else { part_TD }
     }
 
-    /// The norm and the scale of the output `y` of a branch, where there are such, outside of regions.
+    /// Records the norm and the scale of the output `y` of a branch, where there are such, outside of regions.
     fn record_output(&self, tape: &mut Tape, name: &str, branch: usize, y: Slot, recording: &Recording) -> Slot {
         let y = self.record_output_norm(tape, name, branch, y, recording);
         let Some(scale) = self.output_scale else { return y };
@@ -209,7 +210,7 @@ impl Layer {
         opened.close(tape, &of_mlp, x, y, recording.policy)
     }
 
-    /// The mixer of a piece of a sequence.
+    /// Records the mixer of a piece of a sequence.
     fn record_piece(
         &self,
         tape: &mut Tape,
@@ -292,8 +293,7 @@ impl FeedForward {
         }
     }
 
-    /// The branch without a tape, its norm included and the residual not: `[T, D]` to `[T, D]`.
-    /// `ids_T`, int64, are its tokens.
+    /// Returns the branch without a tape, its norm included and the residual not: `[T, D]` to `[T, D]`. `ids_T`, int64, are its tokens.
     pub fn forward(&self, x_TD: &Tensor, ids_T: &Tensor, split: Option<&Split>) -> Tensor {
         match self {
             FeedForward::Dense(branch) => branch.module.forward(&branch.input(x_TD)),

@@ -84,18 +84,18 @@ impl Moe {
         }
     }
 
-    /// The routers of this layer, and whether they are of the tokens of pictures and videos alone.
+    /// Returns the routers of this layer, and whether they are of the tokens of pictures and videos alone.
     pub fn routers(&self) -> impl Iterator<Item = (bool, &Router)> {
         let media = self.media.as_ref().map(|(set, _)| (true, &*set.router));
         std::iter::once((false, &*self.experts.router)).chain(media)
     }
 
-    /// The tokens for which there are experts of their own.
+    /// Returns the tokens for which there are experts of their own.
     pub fn media_token_ids(&self) -> Option<&[i64]> {
         self.media.as_ref().map(|(_, ids)| ids.as_slice())
     }
 
-    /// The branch without its residual.
+    /// Records the branch without its residual.
     pub fn record(&self, tape: &mut Tape, layer: &str, x: Slot, recording: &mut Recording) -> Slot {
         // In sequence parallelism the norm is of the rank's own tokens.
         let splits = recording.splits_tokens();
@@ -135,8 +135,7 @@ impl Moe {
         y
     }
 
-    /// The branch without a tape, its norm included and the residual not: `[T, D]` to `[T, D]`.
-    /// `ids_T`, int64, are its tokens.
+    /// Returns the branch without a tape, its norm included and the residual not: `[T, D]` to `[T, D]`. `ids_T`, int64, are its tokens.
     pub fn forward(&self, x_TD: &Tensor, ids_T: &Tensor, split: Option<&Split>) -> Tensor {
         let h_TD = match &self.norm {
             Some(norm) => norm.forward(x_TD),

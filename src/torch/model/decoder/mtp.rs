@@ -107,7 +107,7 @@ impl MtpHead {
 }
 
 impl Join {
-    /// The state `[T, D]`, or `[T, M·D]` of M streams, which the result has as well.
+    /// Returns the state `[T, D]`, or `[T, M·D]` of M streams, which the result has as well.
     pub fn forward(&self, embedding_TD: &Tensor, hidden: &Tensor) -> Tensor {
         let embedding = self.embedding_norm.forward(embedding_TD);
         match &self.project {

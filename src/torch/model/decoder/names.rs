@@ -46,14 +46,14 @@ impl Names {
 }
 
 impl Names {
-    /// The same behind `prefix`.
+    /// Returns the same behind `prefix`.
     pub(in crate::model) fn under(self, prefix: &str) -> Names {
         let [embed, layers, norm, head] =
             [&self.embed, &self.layers, &self.norm, &self.head].map(|name| format!("{prefix}{name}"));
         Names { embed, layers, norm, head, ..self }
     }
 
-    /// The name in files of what is called `name` here.
+    /// Returns the name in files of what is called `name` here.
     pub fn in_files(&self, name: &str) -> String {
         self.renames.iter().fold(name.to_owned(), |name, (from, to)| name.replacen(from, to, 1))
     }

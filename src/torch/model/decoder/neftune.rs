@@ -40,7 +40,7 @@ pub struct EmbeddingNoise {
 }
 
 impl Neftune {
-    /// The noise of a batch's own tokens, at embeddings of this width; `None` where no sample is known, as in what ranks compute
+    /// Returns the noise of a batch's own tokens, at embeddings of this width; `None` where no sample is known, as in what ranks compute
     /// to take part. Panics of a piece of a row.
     pub fn of(&self, batch: &MicroBatch, width: i64) -> Option<EmbeddingNoise> {
         assert!(batch.past.is_none(), "the documents of a piece of a row are longer than the piece");
@@ -115,7 +115,7 @@ fn mixed(z: &Tensor) -> Tensor {
     z.bitwise_xor_tensor(&shifted(&z, 31))
 }
 
-/// The bits shifted to the right, with zeros before them.
+/// Returns the bits shifted to the right, with zeros before them.
 fn shifted(z: &Tensor, by: i64) -> Tensor {
     z.bitwise_right_shift_tensor_scalar(by).bitwise_and((1i64 << (64 - by)) - 1)
 }

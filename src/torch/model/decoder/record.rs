@@ -25,7 +25,7 @@ struct Entry {
 }
 
 impl Decoder {
-    /// The tape of one micro-batch; without `targets` it ends at the hidden states, which a stage cannot.
+    /// Returns the tape of one micro-batch; without `targets` it ends at the hidden states, which a stage cannot.
     pub fn tape(&self, batch: &TextBatch, targets: Option<&Targets>, options: &TextOptions) -> TextTape {
         self.tape_behind(Tape::new(), None, batch, targets, options)
     }
@@ -131,7 +131,7 @@ impl Decoder {
         }
     }
 
-    /// The embeddings of the tokens, with features in the place of their tokens.
+    /// Records the embeddings of the tokens, with features in the place of their tokens.
     fn record_embeddings(
         &self,
         tape: &mut Tape,
@@ -163,7 +163,7 @@ impl Decoder {
         Entry { x, features: Vec::new(), inbound, carried }
     }
 
-    /// The embeddings of tokens: of those that this rank has outside of regions.
+    /// Records the embeddings of tokens: of those that this rank has outside of regions.
     pub(super) fn record_tokens(&self, tape: &mut Tape, name: &str, ids: &Tensor, recording: &Recording) -> Slot {
         let (table, ids) = (self.token_table(), upload(ids, self.device));
         let look_up = move |_: &[Tensor]| vec![table.look_up(&ids)];

@@ -120,7 +120,7 @@ impl Decoder {
         made
     }
 
-    /// The objective of answers that are pairs or have labels: sets `hidden`, `loss`, `measures` and `reference`, and returns the
+    /// Records the objective of answers that are pairs or have labels: sets `hidden`, `loss`, `measures` and `reference`, and returns the
     /// loss.
     fn record_answers(&self, made: &mut TextTape, answers: &Answers, targets: &Targets, recording: &Recording) -> Slot {
         let tape = &mut made.tape;
@@ -136,7 +136,7 @@ impl Decoder {
         found[0]
     }
 
-    /// The last norm of the counted tokens, in a region, and their labels.
+    /// Records the last norm of the counted tokens, in a region, and their labels.
     fn record_counted(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, Vec<i64>) {
         let (rows, labels) = counted(&targets.labels);
         let x = recording.enter_region(tape, x);
@@ -147,14 +147,14 @@ impl Decoder {
         (tape.run("norm", norm_ids, recording.policy, &[taken], 1, forward)[0], labels)
     }
 
-    /// The last norm and the loss, of counted tokens only.
+    /// Records the last norm and the loss, of counted tokens only.
     fn record_loss(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, Slot) {
         let (hidden, labels) = self.record_counted(tape, x, targets, recording);
         let weights = targets.weights_of(&counted(&targets.labels).0);
         (hidden, self.cross_entropy().record(tape, "loss", hidden, &labels, weights, targets.scale))
     }
 
-    /// The objective of the last stage.
+    /// Returns the objective of the last stage.
     pub(super) fn cross_entropy(&self) -> CrossEntropy {
         let Last { head, head_bias, .. } = self.last();
         CrossEntropy {
@@ -171,7 +171,7 @@ impl Decoder {
     }
 }
 
-/// The loss with others added, each times its weight.
+/// Records the loss with others added, each times its weight.
 fn total(tape: &mut Tape, loss: Slot, others: &[(Slot, f64)]) -> Slot {
     if others.is_empty() {
         return loss;

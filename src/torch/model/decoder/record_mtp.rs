@@ -16,8 +16,8 @@ use crate::nn::Context;
 use crate::tape::{Slot, Tape};
 
 impl Decoder {
-    /// The heads' losses, each with what it counts: `x` is what the decoder's last norm reads. Every sum of
-    /// cross-entropies is scaled as the decoder's own, although a head counts fewer targets, by one a document.
+    /// Records the heads' losses, each with what it counts: `x` is what the decoder's last norm reads. Every sum of cross-entropies is
+    /// scaled as the decoder's own, although a head counts fewer targets, by one a document.
     pub(super) fn record_mtp(
         &self,
         tape: &mut Tape,
@@ -63,7 +63,7 @@ impl Decoder {
         losses
     }
 
-    /// The state of every token joined with the embedding of the next one, `ids`.
+    /// Records the state of every token joined with the embedding of the next one, `ids`.
     fn record_join(
         &self,
         tape: &mut Tape,
@@ -90,7 +90,7 @@ impl Decoder {
     }
 }
 
-/// The labels of a head from those of the one before: each token takes the next one's, a document's last none.
+/// Returns the labels of a head from those of the one before: each token takes the next one's, a document's last none.
 fn shifted(labels: &[i64], cu_seqlens: &[usize]) -> Vec<i64> {
     let mut shifted = vec![-100; labels.len()];
     for ends in cu_seqlens.windows(2).filter(|ends| ends[1] > ends[0]) {

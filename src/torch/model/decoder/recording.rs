@@ -42,7 +42,7 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// The tokens of a row that are some of `token_ids`, maybe none, and the others.
+    /// Returns the tokens of a row that are some of `token_ids`, maybe none, and the others.
     pub fn new(input_ids: &[i64], token_ids: &[i64], device: tch::Device) -> Split {
         let rows = |of_media: bool| {
             let rows = (0..).zip(input_ids).filter(|(_, id)| token_ids.contains(id) == of_media);

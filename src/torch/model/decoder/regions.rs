@@ -44,7 +44,7 @@ impl Recording {
         self.parallel.tp > 1 && self.parallel.sequence
     }
 
-    /// The tokens that this rank has outside of regions.
+    /// Returns the tokens that this rank has outside of regions.
     pub fn tokens(&self) -> Range<i64> {
         if self.splits_tokens() { self.parallel.part(self.num_tokens) } else { 0..self.num_tokens }
     }
@@ -136,7 +136,7 @@ pub(super) struct TokenTable {
 }
 
 impl TokenTable {
-    /// The rows of these tokens; of a part, zeros for tokens that others have. `ids` `[T]`, int64, to `[T, D]`.
+    /// Returns the rows of these tokens; of a part, zeros for tokens that others have. `ids` `[T]`, int64, to `[T, D]`.
     pub fn look_up(&self, ids: &Tensor) -> Tensor {
         let rows = self.rows(ids);
         match self.scale {

@@ -12,8 +12,8 @@ use crate::nn::moe::aux_loss;
 use crate::tape::{Policy, Slot, SumOverContext, Tape};
 
 impl Recording {
-    /// The losses of all routers: those so far, and of earlier stages `before`. `num_layers` have routers, each of which
-    /// routes `num_tokens`; `share` is as in [`RouterLosses`].
+    /// Records the losses of all routers: those so far, and of earlier stages `before`. `num_layers` have routers, each of which routes
+    /// `num_tokens`; `share` is as in [`RouterLosses`].
     pub fn record_losses(
         &self,
         tape: &mut Tape,
@@ -79,7 +79,7 @@ impl Recording {
     }
 }
 
-/// The sum of scalars for a later stage, zero of none.
+/// Records the sum of scalars for a later stage, zero of none.
 pub(super) fn carry_scalar(tape: &mut Tape, name: &str, reads: &[Slot], device: Device) -> Slot {
     let add = move |reads: &[Tensor]| {
         vec![reads.iter().fold(Tensor::zeros([0i64; 0], (Kind::Float, device)), |sum, part| sum + part)]

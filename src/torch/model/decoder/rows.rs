@@ -11,7 +11,7 @@ pub(super) fn index(rows: &[i64], device: tch::Device) -> Rc<Tensor> {
     Rc::new(upload(&Tensor::from_slice(rows).to_kind(Kind::Int64), device))
 }
 
-/// The rows that count, and their labels.
+/// Returns the rows that count, and their labels.
 pub(super) fn counted(labels: &[i64]) -> (Vec<i64>, Vec<i64>) {
     (0..).zip(labels).filter(|(_, label)| **label >= 0).map(|(row, label)| (row, *label)).unzip()
 }

@@ -18,7 +18,7 @@ pub enum Sees {
 }
 
 impl Sees {
-    /// The mask of a row of documents that end at `cu_seqlens` `[0, …, T]` and have prompts of these lengths.
+    /// Returns the mask of a row of documents that end at `cu_seqlens` `[0, …, T]` and have prompts of these lengths.
     pub fn mask(&self, input_ids: &[i64], cu_seqlens: &[usize], prompts: &[usize]) -> Mask {
         match self {
             Sees::Back => Mask::Causal,
@@ -44,7 +44,7 @@ impl Sees {
     }
 }
 
-/// The length of each document's prompt: the tokens up to the one behind which the first token is to be predicted; all tokens
+/// Returns the length of each document's prompt: the tokens up to the one behind which the first token is to be predicted; all tokens
 /// where none is.
 fn prompt_lens(cu_seqlens: &[usize], labels: &[i64]) -> Vec<usize> {
     let len = |ends: &[usize]| {

@@ -4,7 +4,7 @@ use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use crate::model::foundation::FoundationShape;
 
 impl DecoderConfig {
-    /// The numbers that its cost follows from.
+    /// Returns the numbers that its cost follows from.
     pub(super) fn shape(&self) -> FoundationShape {
         let table = (!self.tie_word_embeddings).then(|| self.embedding_weight());
         FoundationShape {
@@ -18,7 +18,7 @@ impl DecoderConfig {
         }
     }
 
-    /// The sum over layers of heads times the widths of queries and values.
+    /// Returns the sum over layers of heads times the widths of queries and values.
     pub(in crate::model) fn attention(&self) -> f64 {
         self.layers.iter().map(attention).sum()
     }

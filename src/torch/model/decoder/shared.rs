@@ -21,8 +21,8 @@ impl DecoderConfig {
 }
 
 impl TextBatch {
-    /// The same row and its labels, whose documents have beginnings in common once where `config` allows it. A beginning ends before
-    /// the first target and before the first token that a feature replaces, since both belong to one document.
+    /// Returns the same row and its labels, whose documents have beginnings in common once where `config` allows it. A beginning ends
+    /// before the first target and before the first token that a feature replaces, since both belong to one document.
     pub fn sharing(self, labels: Vec<i64>, config: &DecoderConfig) -> (TextBatch, Vec<i64>) {
         let is_whole = self.row.is_none() && self.past.is_none() && self.shared.is_none();
         if !is_whole || self.mask != Mask::Causal || !config.shares_rows() {

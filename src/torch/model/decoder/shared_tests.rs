@@ -15,7 +15,7 @@ use crate::tape::{Execution, Policy};
 /// Prompt, chosen and rejected answer of each pair.
 const PAIRS: [[&[i64]; 3]; 2] = [[&[1, 2, 3, 4, 5, 6], &[7, 8, 9], &[7, 10]], [&[11, 12, 13], &[14], &[15, 16, 17]]];
 
-/// The row of both pairs and its labels: an answer's tokens, and an end behind it.
+/// Returns the row of both pairs and its labels: an answer's tokens, and an end behind it.
 fn row() -> (TextBatch, Vec<i64>) {
     let (mut ids, mut labels, mut positions, mut ends) = (Vec::new(), Vec::new(), Vec::new(), vec![0]);
     for [prompt, chosen, rejected] in PAIRS {

@@ -91,7 +91,7 @@ impl Crossing {
         (hidden, Carried { deep, routers: RouterSums { choices, z }, mixers })
     }
 
-    /// The slots of what crosses, with their shapes.
+    /// Returns the slots of what crosses, with their shapes.
     pub fn boundaries(&self, config: &DecoderConfig, slots: &[Slot]) -> Vec<Boundary> {
         let tensors = self.tensors(config);
         assert_eq!(tensors.len(), slots.len(), "a slot for each tensor that crosses");

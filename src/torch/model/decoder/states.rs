@@ -79,7 +79,7 @@ impl Decoder {
         states
     }
 
-    /// The last of these states `[T, D]`, computed at once and without gradients. Tokens at `rows`, int64, have `features`: what
+    /// Returns the last of these states `[T, D]`, computed at once and without gradients. Tokens at `rows`, int64, have `features`: what
     /// replaces them, and what each of the first layers adds. Layers are dense.
     pub(in crate::model) fn last_state(
         &self,

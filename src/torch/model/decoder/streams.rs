@@ -119,7 +119,7 @@ impl LastNorm {
         LastNorm { mix: config.streams.as_ref().map(|it| HyperHead::new(scope, &head_path(path), it)), norm }
     }
 
-    /// The residual `[T, M·D]` to `[T, D]`.
+    /// Returns the residual `[T, M·D]` to `[T, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         match &self.mix {
             Some(mix) => self.norm.forward(&mix.forward(x)),
@@ -128,7 +128,7 @@ impl LastNorm {
     }
 }
 
-/// The module of the mix beside the norm at this path.
+/// Returns the module of the mix beside the norm at this path.
 fn head_path(norm: &str) -> String {
     match norm.rsplit_once('.') {
         Some((base, _)) => format!("{base}.{HEAD}"),
@@ -137,12 +137,12 @@ fn head_path(norm: &str) -> String {
 }
 
 impl DecoderConfig {
-    /// The width of the residual, all streams of a token together.
+    /// Returns the width of the residual, all streams of a token together.
     pub(super) fn residual_width(&self) -> i64 {
         self.hidden_size * self.streams.map_or(1, |streams| streams.count)
     }
 
-    /// The residual that begins with embeddings `[T, D]`.
+    /// Returns the residual that begins with embeddings `[T, D]`.
     pub(super) fn first_residual(&self, x_TD: Tensor) -> Tensor {
         self.streams.map_or(x_TD.shallow_clone(), |streams| streams.spread(&x_TD))
     }

@@ -51,7 +51,7 @@ pub(super) struct Last {
 }
 
 impl Decoder {
-    /// The parameters, under their names in `model.safetensors`.
+    /// Returns the parameters, under their names in `model.safetensors`.
     pub fn specs(config: &DecoderConfig) -> Vec<ParamSpec> {
         Decoder::stage_specs(config, &Stage::whole(config.num_layers()))
     }
@@ -248,7 +248,7 @@ impl Decoder {
         (split.media.numel() > 0 || together || self.config.parallel.ep > 1).then_some(split)
     }
 
-    /// The tables of all its rotary embeddings, each as [`Rope::packed`] makes them.
+    /// Returns the tables of all its rotary embeddings, each as [`Rope::packed`] makes them.
     pub(super) fn ropes(&self, position_ids: &Tensor, cu_seqlens: &[usize], lens: &[i64]) -> Vec<Rope> {
         let position_ids = upload(position_ids, self.device);
         let tables = |rope: &RopeConfig| Rope::packed(rope, &position_ids, cu_seqlens, lens, self.kind);
@@ -256,7 +256,7 @@ impl Decoder {
     }
 }
 
-/// The length of each document in positions, as transformers counts it: a picture has fewer of them than tokens.
+/// Returns the length of each document in positions, as transformers counts it: a picture has fewer of them than tokens.
 fn spans(position_ids: &Tensor, cu_seqlens: &[usize]) -> Vec<i64> {
     let span = |ends: &[usize]| match (ends[1] - ends[0]) as i64 {
         0 => 0,

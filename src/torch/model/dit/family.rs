@@ -117,7 +117,7 @@ impl TransformerConfig {
         }
     }
 
-    /// The parameters of a stage, of this rank's part of it.
+    /// Returns the parameters of a stage, of this rank's part of it.
     fn specs(&self, stage: &Stage) -> Vec<ParamSpec> {
         match self {
             TransformerConfig::Wan(config) => config.specs(stage),
@@ -176,7 +176,7 @@ impl TransformerConfig {
         }
     }
 
-    /// The tokens of a sample at which attention costs as much as the matrices of a block: `(6·d² + 2·d·f) / (2·d)` of Wan,
+    /// Returns the tokens of a sample at which attention costs as much as the matrices of a block: `(6·d² + 2·d·f) / (2·d)` of Wan,
     /// `12·d² / (2·d)` of Qwen-Image, whose streams have matrices of their own.
     fn even_length(&self) -> i64 {
         match self {
@@ -198,7 +198,7 @@ impl TransformerConfig {
 }
 
 impl DitFamily {
-    /// The transformer with the mean square error of a run without a seed.
+    /// Returns the transformer with the mean square error of a run without a seed.
     pub fn new(transformer: TransformerConfig) -> DitFamily {
         DitFamily { inputs: transformer.inputs(), transformer, flow: FlowSettings::default() }
     }
@@ -221,7 +221,7 @@ impl DitFamily {
         met.iter().any(|part| format!(".{name}").contains(part))
     }
 
-    /// The stage of the transformer of which this is a rank's part.
+    /// Returns the stage of the transformer of which this is a rank's part.
     pub(super) fn stage_model(&self, stage: &Stage, params: &ParamStore, policy: Policy) -> DitModel {
         let network: Box<dyn Network> = match &self.transformer {
             TransformerConfig::Wan(config) => Box::new(Wan::new(config, stage, params)),

@@ -57,13 +57,13 @@ pub(super) trait Network {
     /// Returns whether the first of a sample's latents is its target, of a sample that may come without.
     fn has_target(&self, row: &SampleRow, latents: &[ItemMeta]) -> bool;
 
-    /// The tokens of all samples' targets that this rank computes, ascending; `None`: all of them.
+    /// Returns the tokens of all samples' targets that this rank computes, ascending; `None`: all of them.
     fn own_targets(&self, work: &Work<'_>) -> Option<Vec<i64>>;
 
     /// This rank's rows of each stream of tokens among those of all ranks, where these share the tokens; none where all are here.
     fn own_rows(&self, work: &Work<'_>) -> Vec<Vec<i64>>;
 
-    /// The streams between blocks.
+    /// Returns the streams between blocks.
     fn streams(&self, work: &Work<'_>) -> Vec<Stream>;
 
     /// Records the streams behind its blocks; of the last stage the velocity `[T, P]` of samples' targets alone,
@@ -96,7 +96,7 @@ impl Regions {
         if self.0 { tape.reduce_from_region(y) } else { y }
     }
 
-    /// The sum of what ranks have, for all of their parts.
+    /// Records the sum of what ranks have, for all of their parts.
     pub fn sum_within(self, tape: &mut Tape, x: Slot) -> Slot {
         let sum = tape.reduce_from_region(x);
         tape.copy_to_region(sum)

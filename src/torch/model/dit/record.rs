@@ -123,7 +123,7 @@ impl Recorder<'_> {
         self.network.streams(work).into_iter().map(|stream| boundary(stream, true)).collect()
     }
 
-    /// The noised latents of all targets and what the transformer is to predict, float32: `[T, P]` each.
+    /// Records the noised latents of all targets and what the transformer is to predict, float32: `[T, P]` each.
     fn record_noise(&self, tape: &mut Tape, work: &Work<'_>, clean: Slot, noise: Tensor) -> [Slot; 2] {
         let lens: Vec<i64> = work.samples.iter().map(Sample::num_tokens).collect();
         let levels: Vec<f32> = work.sigma.iter().map(|sigma| *sigma as f32).collect();
@@ -138,7 +138,7 @@ impl Recorder<'_> {
         [written[0], written[1]]
     }
 
-    /// The forward of a micro-batch whose samples are being made.
+    /// Returns the forward of a micro-batch whose samples are being made.
     pub fn record_velocity(&self, batch: &MicroBatch, at: &Noised) -> VelocityTape {
         let mut tape = Tape::new();
         let features = self.features(&mut tape, &batch.num_features, false);
@@ -175,7 +175,7 @@ impl Recorder<'_> {
         Features { slots: counts.iter().zip(here).map(slots).collect(), counts }
     }
 
-    /// The clean latents of all targets `[T, P]`; zeros where there are none.
+    /// Records the clean latents of all targets `[T, P]`; zeros where there are none.
     fn record_targets(&self, tape: &mut Tape, samples: &[Sample], latents: Option<Slot>) -> Slot {
         let num_tokens = samples.iter().map(Sample::num_tokens).sum::<i64>();
         let size = [num_tokens, self.patch_dim];
@@ -206,7 +206,7 @@ impl Recorder<'_> {
         })
     }
 
-    /// The weight of each token of all samples' targets in the loss `[T]`: a sample's weight is divided among those that count,
+    /// Returns the weight of each token of all samples' targets in the loss `[T]`: a sample's weight is divided among those that count,
     /// by their masks where there are some, else evenly.
     fn weights(&self, rows: &[SampleRow], found: &[Sample], batch: &MicroBatch) -> Tensor {
         let masks =
@@ -248,7 +248,7 @@ fn share_of(batch: &MicroBatch) -> Option<Share> {
     batch.row.as_ref().map(|row| Share { rank: row.rank(), ranks: row.split().num_ranks() })
 }
 
-/// A boundary of a stream, whose slot is still to come.
+/// Returns a boundary of a stream, whose slot is still to come.
 fn boundary(Stream { shape, kind }: Stream, requires_grad: bool) -> Boundary {
     Boundary { slot: Tape::new().input(false), shape, kind, requires_grad }
 }

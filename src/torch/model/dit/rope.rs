@@ -25,7 +25,7 @@ pub(in crate::model) fn rotation(places: &[TokenPosition], widths: [i64; 3], dev
     Rotation::new(&Tensor::cat(&angles, 1), AxialOrder::Interleaved).to_device(device)
 }
 
-/// The places of a grid's tokens, frames first: the first at `first`.
+/// Returns the places of a grid's tokens, frames first: the first at `first`.
 pub(in crate::model) fn places(grid: Grid, first: TokenPosition) -> impl Iterator<Item = TokenPosition> {
     let [t, h, w] = [grid.t, grid.h, grid.w].map(i64::from);
     let token = move |at: i64| [first[0] + at / (h * w), first[1] + at / w % h, first[2] + at % w];

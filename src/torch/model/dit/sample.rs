@@ -28,7 +28,7 @@ impl Sample {
     }
 }
 
-/// The samples of a micro-batch. `prompt` chooses among a sample's texts; one with fewer has no text. `has_target` tells of a
+/// Returns the samples of a micro-batch. `prompt` chooses among a sample's texts; one with fewer has no text. `has_target` tells of a
 /// sample's latents whether the first is its target. Panics where a sample has no target to be made.
 pub(super) fn samples(
     rows: &[SampleRow],

@@ -79,8 +79,8 @@ impl Segments {
         }
     }
 
-    /// The layer norm of `x` without weights, times one plus the scale, plus the shift: those of kinds `first + 1` and `first`
-    /// of `table` `[R, N, D]`. In float32, returned in the kind of `x`.
+    /// Returns the layer norm of `x` without weights, times one plus the scale, plus the shift: those of kinds `first + 1` and `first` of
+    /// `table` `[R, N, D]`. In float32, returned in the kind of `x`.
     pub fn modulate(&self, x: &Tensor, table: &Tensor, first: i64, eps: f64) -> Tensor {
         let table = wide(table);
         if can_modulate(x, &table) {

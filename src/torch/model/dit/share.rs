@@ -16,7 +16,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// The rank's own of the tokens of samples that end at `ends` `[0, …, T]`, ascending.
+    /// Returns the rank's own of the tokens of samples that end at `ends` `[0, …, T]`, ascending.
     pub fn tokens(self, ends: &[usize]) -> Vec<i64> {
         RowSplit::new(ends, self.ranks).rows(self.rank)
     }
@@ -58,7 +58,7 @@ impl Samples {
     }
 }
 
-/// The segments of the tokens `own`, ascending, among those of all tokens, `(tokens, row)` each.
+/// Returns the segments of the tokens `own`, ascending, among those of all tokens, `(tokens, row)` each.
 pub(super) fn of_tokens(segments: &[(i64, i64)], own: &[i64]) -> Vec<(i64, i64)> {
     let rows: Vec<i64> = segments.iter().flat_map(|(len, row)| std::iter::repeat_n(*row, *len as usize)).collect();
     let mut found: Vec<(i64, i64)> = Vec::new();

@@ -43,7 +43,7 @@ fn tensors(path: PathBuf) -> BTreeMap<String, Tensor> {
 /// of biases of keys are sums that cancel but for the padding's key.
 const SMALL: f64 = 0.02;
 
-/// The share of the largest expected value that the largest difference is.
+/// Returns the share of the largest expected value that the largest difference is.
 pub(super) fn error(found: &Tensor, expected: &Tensor) -> f64 {
     assert_eq!(found.size(), expected.size());
     let largest = expected.abs().max().double_value(&[]);
@@ -99,7 +99,7 @@ impl Fixture {
         self.family.inputs().iter().map(|input| of(input.tower)).collect()
     }
 
-    /// The features of a sample's items of a tower, in their order.
+    /// Returns the features of a sample's items of a tower, in their order.
     fn items(&self, sample: usize, tower: Tower) -> Vec<Tensor> {
         let part = |name: &str, count: &dyn Fn(&SampleRow) -> i64| {
             let start = self.rows[..sample].iter().map(count).sum();
@@ -144,14 +144,14 @@ impl Fixture {
         }
     }
 
-    /// The rows of these samples' targets in `x`.
+    /// Returns the rows of these samples' targets in `x`.
     fn targets(&self, samples: &[usize], x: &Tensor) -> Tensor {
         let tokens = |row: &SampleRow| row.target.unwrap().grid.num_cells() as i64;
         let part = |at: &usize| x.narrow(0, self.rows[..*at].iter().map(tokens).sum(), tokens(&self.rows[*at]));
         Tensor::cat(&samples.iter().map(part).collect::<Vec<_>>(), 0)
     }
 
-    /// The fixture's noise of a sample.
+    /// Returns the fixture's noise of a sample.
     pub fn noise(&self) -> impl Fn(&SampleRow, [i64; 2]) -> Tensor {
         |row: &SampleRow, _| self.targets(&[row.id.0 as usize], &self.inputs["noise"])
     }
@@ -170,7 +170,7 @@ impl Fixture {
         Found { loss: value, grads, features }
     }
 
-    /// The noised targets of these samples.
+    /// Returns the noised targets of these samples.
     pub fn noised(&self, samples: &[usize]) -> Noised {
         let sigma: Vec<f64> = samples.iter().map(|at| self.rows[*at].target.unwrap().sigma.get()).collect();
         let [x, noise] = ["latents", "noise"].map(|name| self.targets(samples, &self.inputs[name]));
@@ -220,7 +220,7 @@ fn row(id: u64, sample: &Value, sigma: f32) -> SampleRow {
     }
 }
 
-/// The largest error of gradients of parameters.
+/// Returns the largest error of gradients of parameters.
 fn gradients(fixture: &Fixture, grads: &GradBuffer) -> (f64, String) {
     let mut largest = (0f64, String::new());
     let of_grads = fixture.expected.iter().filter(|(name, _)| name.starts_with("grad/"));

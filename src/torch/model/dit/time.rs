@@ -37,7 +37,7 @@ impl TimeEmbedder {
         TimeEmbedder { linear_1, linear_2 }
     }
 
-    /// The maps of the embedder that Diffusers calls `name`.
+    /// Returns the maps of the embedder that Diffusers calls `name`.
     fn names(name: &str) -> [String; 2] {
         [1, 2].map(|number| format!("{name}.linear_{number}"))
     }

@@ -14,7 +14,7 @@ use crate::model::vision::VisionConfig;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// The model of these parts, whose token of audio is that of `token_key`.
+/// Returns the model of these parts, whose token of audio is that of `token_key`.
 pub(super) fn model(
     model_type: &str,
     keys: &Keys<'_>,
@@ -25,7 +25,7 @@ pub(super) fn model(
     beside(model_type, keys, decoder, Vec::new(), (audio, token_key))
 }
 
-/// The model of this decoder with an audio tower beside these.
+/// Returns the model of this decoder with an audio tower beside these.
 pub(super) fn beside(
     model_type: &str,
     keys: &Keys<'_>,
@@ -38,13 +38,13 @@ pub(super) fn beside(
     Ok(ModelConfig::new(model_type, decoder, towers))
 }
 
-/// A thinker's decoder. Its config's `tie_word_embeddings` counts, not the decoder's.
+/// Returns a thinker's decoder. Its config's `tie_word_embeddings` counts, not the decoder's.
 pub(super) fn thinker_decoder(keys: &Keys<'_>, decoder: DecoderConfig) -> Result<DecoderConfig> {
     let tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(false);
     Ok(DecoderConfig { tie_word_embeddings, ..decoder })
 }
 
-/// The configs of a thinker's vision and audio tower, whose features have the decoder's width.
+/// Returns the configs of a thinker's vision and audio tower, whose features have the decoder's width.
 pub(super) fn thinker_towers<'a>(keys: &Keys<'a>, decoder: &DecoderConfig) -> Result<[Keys<'a>; 2]> {
     let towers = [keys.section("vision_config")?, keys.section("audio_config")?];
     vision::check_width(&towers[0], "out_hidden_size", decoder)?;
@@ -52,7 +52,7 @@ pub(super) fn thinker_towers<'a>(keys: &Keys<'a>, decoder: &DecoderConfig) -> Re
     Ok(towers)
 }
 
-/// The thinker of these parts. `token_keys` are those of pictures, videos and clips.
+/// Returns the thinker of these parts. `token_keys` are those of pictures, videos and clips.
 pub(super) fn thinker(
     model_type: &str,
     keys: &Keys<'_>,

@@ -56,7 +56,7 @@ pub(super) fn read_both(keys: &Keys<'_>, bart: BartConfig, image_token: Option<i
     })
 }
 
-/// The layers of a side.
+/// Returns the layers of a side.
 fn stack(keys: &Keys<'_>, side: &str, width: i64) -> Result<StackConfig> {
     keys.only(&format!("{side}_layerdrop"), &[json!(0.0), json!(0)])?;
     let size = |key: &str, default: i64| {
@@ -68,7 +68,7 @@ fn stack(keys: &Keys<'_>, side: &str, width: i64) -> Result<StackConfig> {
     Ok(StackConfig { num_layers: size("layers", 12)?.0, num_heads, mlp_dim: size("ffn_dim", 4096)?.0 })
 }
 
-/// A token of the vocabulary.
+/// Returns a token of the vocabulary.
 fn token(keys: &Keys<'_>, key: &str, default: i64, vocab_size: i64) -> Result<i64> {
     let found = keys.index_or(key)?.unwrap_or(default);
     match found < vocab_size {

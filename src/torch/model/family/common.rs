@@ -22,7 +22,7 @@ pub(in crate::model) struct NamePrefix {
 }
 
 impl NamePrefix {
-    /// A language model's own checkpoint.
+    /// Returns a language model's own checkpoint.
     pub fn alone() -> NamePrefix {
         NamePrefix::new("model.", "")
     }
@@ -120,7 +120,7 @@ pub(super) fn window(keys: &Keys<'_>) -> Result<Option<i64>> {
     }
 }
 
-/// A dense SwiGLU.
+/// Returns a dense SwiGLU.
 pub(super) fn dense(keys: &Keys<'_>) -> Result<FeedForwardConfig> {
     Ok(FeedForwardConfig::Dense { intermediate_size: keys.size("intermediate_size")?, bias: false })
 }
@@ -133,7 +133,7 @@ pub(super) fn only_full_attention(keys: &Keys<'_>) -> Result<()> {
     if full { Ok(()) } else { Err(keys.unsupported("layer_types", types, &[json!("full_attention")])) }
 }
 
-/// A decoder whose layers are all alike.
+/// Returns a decoder whose layers are all alike.
 pub(super) fn uniform(
     keys: &Keys<'_>,
     place: &NamePrefix,
@@ -145,8 +145,8 @@ pub(super) fn uniform(
     layered(keys, place, vec![(mixer, feed_forward); num_layers], rope)
 }
 
-/// A decoder whose layers are alike but for the windows of their attention, which the first `num_full` layers do not have
-/// where the config does not say.
+/// Returns a decoder whose layers are alike but for the windows of their attention, which the first `num_full` layers do not have where
+/// the config does not say.
 pub(super) fn with_windows(
     keys: &Keys<'_>,
     place: &NamePrefix,
@@ -160,7 +160,7 @@ pub(super) fn with_windows(
     layered(keys, place, windows(keys, num_full)?.into_iter().map(layer).collect(), rope)
 }
 
-/// A decoder of layers with these branches, with the same norms, activation and rotary embeddings in all of them.
+/// Returns a decoder of layers with these branches, with the same norms, activation and rotary embeddings in all of them.
 /// `tie_word_embeddings` is false where the config does not say.
 pub(super) fn layered(
     keys: &Keys<'_>,

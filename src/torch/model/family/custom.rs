@@ -26,7 +26,7 @@ use crate::model::vision::parts;
 const MODEL_TYPE: &str = "loongforge_vlm";
 
 impl ModelConfig {
-    /// The model of these parts, each as its `config.json` or, of the tower, its `vision_config` has it.
+    /// Returns the model of these parts, each as its `config.json` or, of the tower, its `vision_config` has it.
     ///
     /// # Errors
     /// A part is not known, or the parts do not fit; the key is named, `foundation.hidden_size`.
@@ -40,7 +40,7 @@ impl ModelConfig {
     }
 }
 
-/// The `config.json` of a model of these parts, which [`ModelConfig::from_hf`] reads.
+/// Returns the `config.json` of a model of these parts, which [`ModelConfig::from_hf`] reads.
 pub fn parts_config(image_encoder: &Value, image_projector: &Value, foundation: &Value, tokens: Tokens) -> Value {
     json!({
         "model_type": MODEL_TYPE,
@@ -126,7 +126,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     }
 }
 
-/// The encoder of the program's own that the section `key` asks for. Its projector, if it has one, is its own.
+/// Returns the encoder of the program's own that the section `key` asks for. Its projector, if it has one, is its own.
 fn own(
     keys: &Keys<'_>,
     tower: Tower,

@@ -11,7 +11,7 @@ use crate::nn::Activation;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// A tower and its projector, whose parameters' names begin with these `prefixes`.
+/// Returns a tower and its projector, whose parameters' names begin with these `prefixes`.
 pub(super) fn read(keys: &Keys<'_>, prefixes: [&str; 2], frozen: bool) -> Result<DavitConfig> {
     keys.only("model_type", &[json!("davit"), json!("florence_vision")])?;
     dropped(keys, "drop_path_rate")?;
@@ -53,7 +53,7 @@ pub(super) fn read(keys: &Keys<'_>, prefixes: [&str; 2], frozen: bool) -> Result
     })
 }
 
-/// The stages: lists of one length.
+/// Returns the stages: lists of one length.
 fn stages(keys: &Keys<'_>) -> Result<Vec<StageConfig>> {
     let numbers = |key: &str, default: [i64; 4]| match keys.value(key) {
         None => Ok(default.to_vec()),

@@ -57,7 +57,7 @@ pub(in crate::model) const DECODERS: &[TextFamily] = &[
     super::smollm3::FAMILY,
 ];
 
-/// The decoder that `keys` describe, by their `model_type`.
+/// Returns the decoder that `keys` describe, by their `model_type`.
 ///
 /// # Errors
 /// There is no such family, or a key is missing, wrong or not implemented; the error names it.
@@ -72,7 +72,7 @@ pub(in crate::model) fn read_decoder(keys: &Keys<'_>, place: &NamePrefix) -> Res
     }
 }
 
-/// The language model of a VLM whose configs leave out its `model_type` where that is Llama, and sizes that are the defaults both
+/// Returns the language model of a VLM whose configs leave out its `model_type` where that is Llama, and sizes that are the defaults both
 /// of Llama's config class and of the language model's own.
 pub(in crate::model) fn read_decoder_or_llama(
     keys: &Keys<'_>,

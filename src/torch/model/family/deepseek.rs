@@ -57,7 +57,7 @@ pub(super) fn attention(keys: &Keys<'_>, rope: &RopeConfig) -> Result<MlaConfig>
     })
 }
 
-/// The indexer of sparse attention, whose own pairs are laid out as `layout`.
+/// Returns the indexer of sparse attention, whose own pairs are laid out as `layout`.
 pub(super) fn indexer(keys: &Keys<'_>, layout: RopeLayout) -> Result<IndexerConfig> {
     keys.only("indexer_rope_interleave", &[json!(layout == RopeLayout::Interleaved)])?;
     if keys.size_or("q_lora_rank")?.is_none() {
@@ -76,8 +76,8 @@ pub(super) fn indexer(keys: &Keys<'_>, layout: RopeLayout) -> Result<IndexerConf
     Ok(IndexerConfig { num_heads, head_dim, topk, layout, training: IndexerTraining::Frozen })
 }
 
-/// The feed-forward of the first layers, and experts behind this router with shared ones for the others. `bias`: of the
-/// former and of shared experts.
+/// Returns the feed-forward of the first layers, and experts behind this router with shared ones for the others. `bias`: of the former
+/// and of shared experts.
 pub(super) fn feed_forwards(
     keys: &Keys<'_>,
     defaults: &Defaults,
@@ -125,7 +125,7 @@ pub(super) fn groups(keys: &Keys<'_>, score: GroupScore, defaults: &Defaults) ->
     Ok((num > 1).then_some(ExpertGroups { num, kept, score }))
 }
 
-/// The decoder: one layer for each of `mixers`, the first `first_k_dense_replace` without experts.
+/// Returns the decoder: one layer for each of `mixers`, the first `first_k_dense_replace` without experts.
 pub(super) fn decoder(
     keys: &Keys<'_>,
     place: &NamePrefix,

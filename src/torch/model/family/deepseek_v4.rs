@@ -194,7 +194,7 @@ fn listed(keys: &Keys<'_>, key: &str, list: &Value, known: &[Value]) -> Result<V
     found.ok_or_else(|| keys.unsupported(key, list, known))
 }
 
-/// The first entries, one a layer.
+/// Returns the first entries, one a layer.
 fn enough(keys: &Keys<'_>, key: &str, mut found: Vec<usize>, num_layers: usize) -> Result<Vec<usize>> {
     if found.len() < num_layers {
         let must = format!("num_hidden_layers is {num_layers}");

@@ -42,15 +42,15 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
 }
 
 impl ModelConfig {
-    /// The model with one of its two transformers, of `high` noise or of low; as it is where it has one.
+    /// Returns the model with one of its two transformers, of `high` noise or of low; as it is where it has one.
     #[must_use]
     pub fn with_one_transformer(self, high: bool) -> ModelConfig {
         let foundation = self.low_noise.filter(|_| !high).unwrap_or(self.foundation);
         ModelConfig { foundation, low_noise: None, ..self }
     }
 
-    /// The autoencoder of a parsed `config.json`: what makes pictures of the foundation's latents. `None`: it is of another
-    /// kind of model.
+    /// Returns the autoencoder of a parsed `config.json`: what makes pictures of the foundation's latents. `None`: it is of another kind
+    /// of model.
     ///
     /// # Errors
     /// Fails as [`ModelConfig::from_hf`] does.
@@ -66,7 +66,7 @@ impl ModelConfig {
     }
 }
 
-/// The model with one of its transformers.
+/// Returns the model with one of its transformers.
 fn read_transformer(keys: &Keys<'_>, name: &str) -> Result<ModelConfig> {
     let text_rows = keys.index_or("text_rows")?.unwrap_or(TEXT_ROWS);
     let section = keys.section(name)?;

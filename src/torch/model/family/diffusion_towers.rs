@@ -28,7 +28,7 @@ pub(in crate::model) struct Wanted {
     pub image: Option<(&'static str, i64)>,
 }
 
-/// The towers of a diffusion model, of `keys` with the sections `vae`, `text_encoder`, `text` and `image_encoder`, and its
+/// Returns the towers of a diffusion model, of `keys` with the sections `vae`, `text_encoder`, `text` and `image_encoder`, and its
 /// autoencoder. `transformer` is the section that wants them.
 ///
 /// # Errors

@@ -46,8 +46,8 @@ pub(in crate::model) fn set_media_tokens(decoder: &mut DecoderConfig, token_ids:
     }
 }
 
-/// The tokens of media by the keys of the whole model, with transformers' defaults; `image` is the key of the one that
-/// stands for pictures.
+/// Returns the tokens of media by the keys of the whole model, with transformers' defaults; `image` is the key of the one that stands for
+/// pictures.
 pub(in crate::model) fn media_tokens(keys: &Keys<'_>, image: &str) -> Result<Vec<i64>, ModelConfigError> {
     let defaults = [
         ("image_start_token_id", 101_304),

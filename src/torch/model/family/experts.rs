@@ -8,8 +8,8 @@ use crate::nn::moe::RouterConfig;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// The number of experts under the first of `names` that the config has; transformers 5 writes `num_local_experts`
-/// whatever the family's own name is.
+/// Returns the number of experts under the first of `names` that the config has; transformers 5 writes `num_local_experts` whatever the
+/// family's own name is.
 pub(super) fn num_experts(keys: &Keys<'_>, names: &[&str]) -> Result<i64> {
     for name in names.iter().chain(&["num_local_experts"]) {
         if let Some(found) = keys.size_or(name)? {
@@ -27,14 +27,14 @@ pub(super) fn checked(keys: &Keys<'_>, router: RouterConfig) -> Result<RouterCon
     }
 }
 
-/// The load-balancing loss, on where `output_router_logits` is, as in transformers.
+/// Returns the load-balancing loss, on where `output_router_logits` is, as in transformers.
 pub(super) fn balance(keys: &Keys<'_>, default_coef: f64) -> Result<Balance> {
     let coef = keys.number_or("router_aux_loss_coef")?.unwrap_or(default_coef);
     let on = keys.flag_or("output_router_logits")?.unwrap_or(false);
     Ok(Balance { aux_loss_coef: if on { coef } else { 0.0 }, ..Balance::default() })
 }
 
-/// The feed-forwards of Qwen's layers: experts in every `decoder_sparse_step`th but those of `mlp_only_layers`.
+/// Returns the feed-forwards of Qwen's layers: experts in every `decoder_sparse_step`th but those of `mlp_only_layers`.
 pub(super) fn qwen_layers(
     keys: &Keys<'_>,
     dense: &FeedForwardConfig,

@@ -70,12 +70,12 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     })
 }
 
-/// The policy that a `config.json` describes.
+/// Returns the policy that a `config.json` describes.
 pub(in crate::model) fn config_of(config: &Value) -> Result<WamConfig> {
     parts(&Keys::new(config)).map(|(policy, _)| policy)
 }
 
-/// The policy and its towers.
+/// Returns the policy and its towers.
 fn parts(keys: &Keys<'_>) -> Result<(WamConfig, Vec<ModelTower>)> {
     refuse_others(keys)?;
     let size = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
@@ -209,7 +209,7 @@ fn action_stream(keys: &Keys<'_>, video: &WanConfig) -> Result<WanConfig> {
     }
 }
 
-/// A stream without what frames alone have.
+/// Returns a stream without what frames alone have.
 fn stream(keys: &Keys<'_>, name: &str, text_rows: i64) -> Result<WanConfig> {
     let even = |key: &str| match keys.size(key)? {
         size if size % 2 == 0 => Ok(size),

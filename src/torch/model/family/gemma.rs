@@ -28,7 +28,7 @@ pub(super) fn heads(keys: &Keys<'_>) -> Result<AttentionConfig> {
     Ok(AttentionConfig { qkv_bias: bias, o_bias: bias, ..attention_or(keys, Some(256))? })
 }
 
-/// The attention of Gemma 2 and later, whose scores have a scale of their own.
+/// Returns the attention of Gemma 2 and later, whose scores have a scale of their own.
 pub(super) fn scaled_heads(keys: &Keys<'_>) -> Result<AttentionConfig> {
     let scale = keys.number_or("query_pre_attn_scalar")?.unwrap_or(256.0);
     if scale <= 0.0 {
@@ -37,7 +37,7 @@ pub(super) fn scaled_heads(keys: &Keys<'_>) -> Result<AttentionConfig> {
     Ok(AttentionConfig { scores: scale.powf(-0.5).into(), ..heads(keys)? })
 }
 
-/// A soft cap, which a null turns off.
+/// Returns a soft cap, which a null turns off.
 pub(super) fn soft_cap(keys: &Keys<'_>, key: &str, default: Option<f64>) -> Result<Option<f64>> {
     let cap = if keys.has(key) { keys.number_or(key)? } else { default };
     match cap {
@@ -61,7 +61,7 @@ pub(super) fn windows(keys: &Keys<'_>, interval: i64) -> Result<Vec<Option<i64>>
     Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
 }
 
-/// A decoder of layers with these windows; `ropes` of layers without and with one.
+/// Returns a decoder of layers with these windows; `ropes` of layers without and with one.
 pub(super) fn decoder(
     keys: &Keys<'_>,
     place: &NamePrefix,

@@ -73,7 +73,7 @@ pub(super) fn siglip(vision: &Keys<'_>, merge: i64, width: i64) -> Result<Vision
     read_tower(&vision.instead(&filled), "vision_tower.", "multi_modal_projector.", width)
 }
 
-/// The sizes of the text model's class: published configs have those alone that differ.
+/// Returns the sizes of the text model's class: published configs have those alone that differ.
 fn sizes() -> Value {
     json!({"vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
         "num_attention_heads": 8, "num_key_value_heads": 4})

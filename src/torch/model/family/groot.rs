@@ -31,7 +31,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
 /// A policy's parts: the foundation, and its tower.
 type Parts = (GrootConfig, ModelTower);
 
-/// The parts of NVIDIA's config.
+/// Returns the parts of NVIDIA's config.
 pub(in crate::model) fn published(keys: &Keys<'_>) -> Result<Parts> {
     let version = version_of(keys);
     match version {
@@ -97,7 +97,7 @@ fn defaults(version: GrootVersion) -> Defaults {
     Defaults { horizon: horizon as i64, dim: dim as i64, state_dropout, top_llm_layers, context }
 }
 
-/// The model of these parts.
+/// Returns the model of these parts.
 fn model(name: &str, (config, tower): Parts) -> ModelConfig {
     ModelConfig {
         model_type: name.into(),
@@ -175,7 +175,7 @@ fn tuned(keys: &Keys<'_>, defaults: Defaults) -> Result<Tuned> {
     })
 }
 
-/// The sizes of a transformer; `published` are layers, heads and their width where the key is absent.
+/// Returns the sizes of a transformer; `published` are layers, heads and their width where the key is absent.
 fn transformer(keys: &Keys<'_>, key: &str, published: Option<(i64, i64, i64)>) -> Result<TransformerSizes> {
     let none = TransformerSizes { num_layers: 0, num_heads: 1, head_dim: 1, dropout: 0.0, final_dropout: false };
     let Some(own) = keys.section_or(key)? else {

@@ -13,7 +13,7 @@ use crate::model::vision::{VisionConfig, eagle, qwen3 as qwen3_tower};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// The first layers of the decoder, and the tower.
+/// Returns the first layers of the decoder, and the tower.
 pub(super) fn backbone_of(
     version: GrootVersion,
     keys: &Keys<'_>,

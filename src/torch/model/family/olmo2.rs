@@ -23,7 +23,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     Ok(with_output_norms(uniform(keys, place, MixerConfig::Attention(attention), dense(keys)?, rope)?))
 }
 
-/// The config with the defaults of its class, which OLMo 3 has too.
+/// Returns the config with the defaults of its class, which OLMo 3 has too.
 pub(super) fn filled(keys: &Keys<'_>) -> Value {
     keys.filled(&json!({"rms_norm_eps": 1e-5, "pad_token_id": 1}))
 }

@@ -66,7 +66,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     vision::model("paligemma", keys, decoder, encoder, tokens)
 }
 
-/// The sizes of the text model's class: published configs may have those alone that differ.
+/// Returns the sizes of the text model's class: published configs may have those alone that differ.
 fn sizes(model_type: &str) -> Option<Value> {
     match model_type {
         "gemma" => Some(json!({"vocab_size": 256_000, "hidden_size": 3072, "intermediate_size": 24576,

@@ -31,7 +31,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfi
     Ok(decoder)
 }
 
-/// The config with the defaults of its class, in which `su` and `yarn` are older names of `longrope`.
+/// Returns the config with the defaults of its class, in which `su` and `yarn` are older names of `longrope`.
 fn filled(keys: &Keys<'_>) -> Value {
     let defaults = json!({"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096, "pad_token_id": 32000});
     let mut filled = keys.filled(&defaults);

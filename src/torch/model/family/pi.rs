@@ -167,7 +167,7 @@ pub(super) fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     keys.only("train_state_proj", &[json!(true)])
 }
 
-/// The token that features of pictures replace: the last of the table, which no prompt has.
+/// Returns the token that features of pictures replace: the last of the table, which no prompt has.
 fn image_token(keys: &Keys<'_>, vocab_size: i64) -> Result<i64> {
     keys.only("image_token_id", &[json!(vocab_size - 1)])?;
     Ok(vocab_size - 1)
@@ -256,7 +256,7 @@ pub(super) fn check_periods(keys: &Keys<'_>, config: &PolicyConfig) -> Result<()
     }
 }
 
-/// The tower of the published policies, for pictures of `image_resolution`.
+/// Returns the tower of the published policies, for pictures of `image_resolution`.
 fn so400m(keys: &Keys<'_>) -> Result<Value> {
     Ok(
         json!({"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
@@ -264,7 +264,7 @@ fn so400m(keys: &Keys<'_>) -> Result<Value> {
     )
 }
 
-/// The side of `image_resolution`, where it is there.
+/// Returns the side of `image_resolution`, where it is there.
 fn resolution(keys: &Keys<'_>) -> Result<Option<i64>> {
     if keys.value("image_resolution").is_none() {
         return Ok(None);
@@ -315,7 +315,7 @@ pub(super) fn encoder(
     Ok(encoder)
 }
 
-/// The encoder with random weights from which a small policy learns to look.
+/// Returns the encoder with random weights from which a small policy learns to look.
 pub(super) fn looking(mut encoder: VisionConfig) -> VisionConfig {
     encoder.tower.position_std = Some(VISUAL_POSITIONS);
     let std = (3.0 * encoder.tower.width() as f64).powf(-0.5);

@@ -9,14 +9,14 @@ use crate::model::config::{CarriedParts, ModelConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::qwen2_5;
 
-/// The whole model, whose config has the thinker's in `thinker_config`.
+/// Returns the whole model, whose config has the thinker's in `thinker_config`.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let model = read_thinker_in("qwen2_5_omni", &keys.section("thinker_config")?, "thinker.")?;
     let carried = CarriedParts { prefixes: &["talker.", "token2wav."], flag: Some("enable_audio_output") };
     Ok(ModelConfig { carried, ..model })
 }
 
-/// The thinker saved alone.
+/// Returns the thinker saved alone.
 pub(in crate::model) fn read_thinker(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     read_thinker_in("qwen2_5_omni_thinker", keys, "")
 }

@@ -19,8 +19,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     read_with("qwen2_5_vl", keys, "out_hidden_size", qwen2_5::read)
 }
 
-/// The model with another tower, whose config has the width of features under `width_key`. Published configs have the
-/// decoder's keys beside the others, not in `text_config`.
+/// Returns the model with another tower, whose config has the width of features under `width_key`. Published configs have the decoder's
+/// keys beside the others, not in `text_config`.
 pub(super) fn read_with(
     model_type: &str,
     keys: &Keys<'_>,

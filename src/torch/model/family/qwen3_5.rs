@@ -29,8 +29,8 @@ pub(super) fn no_deepstack(keys: &Keys<'_>) -> Result<()> {
     keys.section("vision_config")?.only("deepstack_visual_indexes", &[json!([])])
 }
 
-/// A decoder of `family`, inside of a model with pictures: a token has three positions, and transformers adds no
-/// load-balancing loss.
+/// Returns a decoder of `family`, inside of a model with pictures: a token has three positions, and transformers adds no load-balancing
+/// loss.
 pub(super) fn with_axes(keys: &Keys<'_>, family: &TextFamily) -> Result<DecoderConfig> {
     let mut decoder = family.read(keys, &NamePrefix::new("model.language_model.", ""))?;
     for layer in &mut decoder.layers {

@@ -21,7 +21,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     Ok(DecoderConfig { balance: balance(keys, 0.001)?, ..decoder })
 }
 
-/// The decoder with these feed-forwards.
+/// Returns the decoder with these feed-forwards.
 pub(super) fn hybrid(
     keys: &Keys<'_>,
     place: &NamePrefix,

@@ -20,7 +20,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     with_tower("qwen3_vl", keys, decoder)
 }
 
-/// The model of a decoder and the tower that Qwen3-VL, dense or not, and Qwen3.5 have before it.
+/// Returns the model of a decoder and the tower that Qwen3-VL, dense or not, and Qwen3.5 have before it.
 pub(super) fn with_tower(
     model_type: &str,
     keys: &Keys<'_>,
@@ -36,7 +36,7 @@ pub(super) fn with_tower(
     vision::model(model_type, keys, decoder, encoder, tokens)
 }
 
-/// A tower's config with the levels of DeepStack of its class where it has no key for them.
+/// Returns a tower's config with the levels of DeepStack of its class where it has no key for them.
 pub(super) fn with_levels(vision_keys: &Keys<'_>) -> Value {
     vision_keys.filled(&json!({"deepstack_visual_indexes": [8, 16, 24]}))
 }

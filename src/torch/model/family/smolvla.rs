@@ -185,7 +185,7 @@ fn num_layers(keys: &Keys<'_>, depth: i64) -> Result<i64> {
     }
 }
 
-/// The expert's stream: the widths of the prefix's, but for those of rows and of feed-forwards.
+/// Returns the expert's stream: the widths of the prefix's, but for those of rows and of feed-forwards.
 fn expert(keys: &Keys<'_>, text: &StreamConfig, mlp_dim: Option<i64>) -> Result<StreamConfig> {
     let factor = keys.number_or("expert_width_multiplier")?.unwrap_or(0.75);
     let width = (text.width as f64 * factor) as i64;

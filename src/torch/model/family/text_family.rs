@@ -20,23 +20,23 @@ pub(in crate::model) struct TextFamily {
 }
 
 impl TextFamily {
-    /// A family whose config class takes as many key/value heads as query heads where a config does not say, or that has latents
+    /// Returns a family whose config class takes as many key/value heads as query heads where a config does not say, or that has latents
     /// in place of both.
     pub(super) const fn new(model_type: &'static str, read: ReadDecoder) -> TextFamily {
         TextFamily { model_type, num_kv_heads: None, read }
     }
 
-    /// The family with another default of `num_key_value_heads`: that of its config class.
+    /// Returns the family with another default of `num_key_value_heads`: that of its config class.
     pub(super) const fn with_kv_heads(self, num_kv_heads: i64) -> TextFamily {
         TextFamily { num_kv_heads: Some(num_kv_heads), ..self }
     }
 
-    /// The same family under another `model_type`.
+    /// Returns the same family under another `model_type`.
     pub(super) const fn named(self, model_type: &'static str) -> TextFamily {
         TextFamily { model_type, ..self }
     }
 
-    /// The decoder that `keys` describe, whatever `model_type` they have.
+    /// Returns the decoder that `keys` describe, whatever `model_type` they have.
     ///
     /// # Errors
     /// A key is missing, wrong or not implemented; the error names it.
@@ -44,7 +44,7 @@ impl TextFamily {
         (self.read)(&keys.instead(&self.with_defaults(keys)), place)
     }
 
-    /// The config with the class's number of key/value heads where the key is absent, if that number divides the query heads:
+    /// Returns the config with the class's number of key/value heads where the key is absent, if that number divides the query heads:
     /// else the reference cannot run, and there are as many as query heads. Null stays: it means as many as query heads.
     fn with_defaults(&self, keys: &Keys<'_>) -> Value {
         let divides = |number: &i64| match keys.value("num_attention_heads").and_then(Value::as_i64) {

@@ -15,8 +15,8 @@ use crate::model::vision::VisionConfig;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// A decoder inside of a multimodal model: `keys` are the model's, `text_keys` the decoder's, whose family is
-/// `default` where it has no `model_type`. The model's `tie_word_embeddings` goes before the decoder's.
+/// Returns a decoder inside of a multimodal model: `keys` are the model's, `text_keys` the decoder's, whose family is `default` where it
+/// has no `model_type`. The model's `tie_word_embeddings` goes before the decoder's.
 pub(super) fn text(
     keys: &Keys<'_>,
     text_keys: &Keys<'_>,
@@ -47,7 +47,7 @@ pub(super) fn check_width(vision_keys: &Keys<'_>, key: &str, decoder: &DecoderCo
     }
 }
 
-/// The model of these parts.
+/// Returns the model of these parts.
 pub(super) fn model(
     model_type: &str,
     keys: &Keys<'_>,
@@ -59,7 +59,7 @@ pub(super) fn model(
     Ok(ModelConfig::new(model_type, decoder, vec![tower]))
 }
 
-/// The tower of a model whose decoder has so many layers: one for every DeepStack level.
+/// Returns the tower of a model whose decoder has so many layers: one for every DeepStack level.
 pub(super) fn tower(keys: &Keys<'_>, num_layers: usize, vision: VisionConfig, tokens: Tokens) -> Result<ModelTower> {
     if vision.deepstack.len() > num_layers {
         let found = format!("{:?}", vision.tower.deepstack);

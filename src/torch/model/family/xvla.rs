@@ -46,7 +46,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     })
 }
 
-/// The policy and its tower.
+/// Returns the policy and its tower.
 fn parts(keys: &Keys<'_>) -> Result<(XvlaConfig, DavitConfig)> {
     refuse_others(keys)?;
     let florence = keys.section("florence_config")?;
@@ -57,7 +57,7 @@ fn parts(keys: &Keys<'_>) -> Result<(XvlaConfig, DavitConfig)> {
     Ok((policy(keys, language, &tower)?, tower))
 }
 
-/// The policy that a `config.json` describes.
+/// Returns the policy that a `config.json` describes.
 pub(in crate::model) fn config_of(config: &Value) -> Result<XvlaConfig> {
     parts(&Keys::new(config)).map(|(policy, _)| policy)
 }
@@ -163,7 +163,7 @@ fn num_views(keys: &Keys<'_>) -> Result<i64> {
     }
 }
 
-/// The cameras of `input_features`.
+/// Returns the cameras of `input_features`.
 fn cameras<'a>(keys: &Keys<'a>) -> Vec<&'a Value> {
     let features = keys.value("input_features").and_then(Value::as_object).into_iter().flatten();
     features.map(|(_, feature)| feature).filter(|feature| feature["type"] == "VISUAL").collect()
@@ -210,7 +210,7 @@ fn features(keys: &Keys<'_>, tower: &DavitConfig, pixels: [i64; 2]) -> Result<i6
     }
 }
 
-/// The width between two maps, cut off as `int` does.
+/// Returns the width between two maps, cut off as `int` does.
 fn inner(keys: &Keys<'_>, key: &str, width: i64) -> Result<i64> {
     Ok((width as f64 * ratio(keys, key)?) as i64)
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::model::config::ModelConfig;
 use crate::params::{ParamSpec, Role};
 
-/// The published policy, whose Florence-2 is described as its first release does.
+/// Returns the published policy, whose Florence-2 is described as its first release does.
 fn published() -> Value {
     let camera = json!({"type": "VISUAL", "shape": [3, 256, 256]});
     json!({

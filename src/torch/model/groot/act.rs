@@ -38,7 +38,7 @@ impl GrootActing {
         x
     }
 
-    /// The velocity from noise to actions, `[N·H, A]`.
+    /// Returns the velocity from noise to actions, `[N·H, A]`.
     fn velocity(&self, drawn: &Drawn, context: &Tensor, at: &Layout) -> Tensor {
         let network = &self.network;
         let condition = condition(&network.condition.part, drawn);

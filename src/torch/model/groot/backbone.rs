@@ -19,7 +19,7 @@ fn all_layers(config: &GrootConfig) -> Stage {
     Stage { layers: 0..config.backbone.num_layers(), is_first: true, is_last: false }
 }
 
-/// The parameters of the language model: its layers, and its last norm, which is frozen where nothing reads it.
+/// Returns the parameters of the language model: its layers, and its last norm, which is frozen where nothing reads it.
 pub(super) fn specs(config: &GrootConfig) -> Vec<ParamSpec> {
     let (decoder, tuned) = (&config.backbone, config.tuned);
     let first_trained = decoder.num_layers().saturating_sub(tuned.top_llm_layers);
@@ -78,7 +78,7 @@ impl Backbone {
         Tensor::from_slice(&self.input.rows(ids)).to_device(self.device)
     }
 
-    /// The same states at once, without gradients. Returns `[T, D]`; features are `[N, D]`.
+    /// Returns the same states at once, without gradients. Returns `[T, D]`; features are `[N, D]`.
     pub fn forward(&self, columns: &Columns, cu_seqlens: &[usize], features: &[Tensor]) -> Tensor {
         let ids = columns.get(INPUT_IDS);
         let of_pictures = Vec::<i64>::try_from(ids).expect("a row of integers");

@@ -54,7 +54,7 @@ pub(super) struct FeedForward {
     site: u64,
 }
 
-/// The parameters of a layer whose names begin with `prefix`.
+/// Returns the parameters of a layer whose names begin with `prefix`.
 pub(super) fn specs(prefix: &str, sizes: &TransformerSizes, kind: BlockKind) -> Vec<ParamSpec> {
     let (width, inner) = (sizes.width(), EXPANSION * sizes.width());
     let map =
@@ -78,7 +78,7 @@ fn modulation(spec: ParamSpec) -> ParamSpec {
     ParamSpec { is_modulation: spec.is_linear, is_linear: false, ..spec }
 }
 
-/// The norm of rows without weights, in float32.
+/// Returns the norm of rows without weights, in float32.
 pub(super) fn bare(x: &Tensor, eps: f64) -> Tensor {
     let kind = if x.kind() == Kind::Double { Kind::Double } else { Kind::Float };
     x.to_kind(kind).layer_norm([x.size()[1]], None::<&Tensor>, None::<&Tensor>, eps, false)

@@ -109,12 +109,12 @@ impl GrootConfig {
     }
 }
 
-/// The same parameters, frozen where the part is not `tuned`.
+/// Returns the same parameters, frozen where the part is not `tuned`.
 pub(super) fn of_part(tuned: bool, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
     if tuned { specs } else { specs.into_iter().map(ParamSpec::frozen).collect() }
 }
 
-/// The standard deviation of random weights of a map with so many inputs, as torch draws them.
+/// Returns the standard deviation of random weights of a map with so many inputs, as torch draws them.
 pub(super) fn torch_std(inputs: i64) -> f64 {
     (3.0 * inputs as f64).powf(-0.5)
 }

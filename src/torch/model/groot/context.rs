@@ -33,7 +33,7 @@ fn layer_prefix(config: &GrootConfig, number: i64) -> String {
     format!("{}vl_self_attention.transformer_blocks.{number}.", config.head_prefix())
 }
 
-/// The parameters of the norm and the layers.
+/// Returns the parameters of the norm and the layers.
 pub(super) fn specs(config: &GrootConfig) -> Vec<ParamSpec> {
     let mut specs = Vec::new();
     if config.norm {

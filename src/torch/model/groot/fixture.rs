@@ -108,7 +108,7 @@ impl Fixture {
         self.family(self.summary.dropped.len() as u32).model(&self.params, policy)
     }
 
-    /// The patches of the samples' pictures, and the size of each.
+    /// Returns the patches of the samples' pictures, and the size of each.
     fn pixels(&self, samples: &[usize]) -> (Tensor, Vec<Grid>) {
         let cameras = |sample: &usize| {
             let sample = *sample;

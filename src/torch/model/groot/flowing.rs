@@ -104,8 +104,8 @@ impl Flowing {
         Flowing { drawn, target, times: noise.times.clone(), weights }
     }
 
-    /// The weight of each element `[N·K·H, A]`: an even share of the sample's for each of its draws, times `at` of its time, where 1
-    /// is noise; nothing of a sample that does not count.
+    /// Returns the weight of each element `[N·K·H, A]`: an even share of the sample's for each of its draws, times `at` of its time,
+    /// where 1 is noise; nothing of a sample that does not count.
     pub fn weight(&self, rows: &[SampleRow], at: impl Fn(f64) -> f64) -> Tensor {
         let shares = shares(rows, &self.times, |time| at(1.0 - time), self.weights.device());
         (&self.weights * shares).view(self.target.size().as_slice())

@@ -25,7 +25,7 @@ pub(super) struct Head {
     num_rows: i64,
 }
 
-/// The parameters behind the layers.
+/// Returns the parameters behind the layers.
 pub(super) fn specs(config: &GrootConfig) -> Vec<ParamSpec> {
     let (prefix, width, hidden) = (config.head_prefix(), config.actions.width(), config.hidden_size);
     let map = |name: &str, outputs: i64| Linear::specs(&prefix, name, width, outputs, true, torch_std(width));

@@ -56,7 +56,7 @@ impl Sees {
         }
     }
 
-    /// The tokens that rows see, where they do not see each other.
+    /// Returns the tokens that rows see, where they do not see each other.
     pub fn tokens(self, at: &Layout) -> Option<&Seen> {
         match self {
             Sees::Rows => None,

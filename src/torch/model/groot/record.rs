@@ -91,7 +91,7 @@ impl Network {
         x
     }
 
-    /// The rows of all draws, and the condition of their norms.
+    /// Records the rows of all draws, and the condition of their norms.
     fn record_rows(&self, tape: &mut Tape, drawn: &Rc<Drawn>) -> (Slot, Slot) {
         let (part, kind, of) = (self.rows.part.clone(), self.kind, drawn.clone());
         let forward = move |_: &[Tensor]| vec![part.forward(&of, kind)];

@@ -47,7 +47,7 @@ pub(super) struct Drawn {
     pub embodiment: Tensor,
 }
 
-/// The parameters before the layers.
+/// Returns the parameters before the layers.
 pub(super) fn specs(config: &GrootConfig) -> Vec<ParamSpec> {
     let (prefix, width) = (config.head_prefix(), config.actions.width());
     let map = |name: &str, inputs: i64, outputs: i64| {
@@ -86,12 +86,12 @@ impl Rows {
         Part::new(params, config.head_prefix(), |scope| Rows::new(config, scope))
     }
 
-    /// The map of times to their condition.
+    /// Returns the map of times to their condition.
     pub fn condition_part(config: &GrootConfig, params: &ParamStore) -> Part<TimeEmbedder> {
         Part::new(params, config.head_prefix(), |scope| TimeEmbedder::new(scope, TIME))
     }
 
-    /// The rows of all draws, `[S·(1 + H), D]`, of this kind.
+    /// Returns the rows of all draws, `[S·(1 + H), D]`, of this kind.
     pub fn forward(&self, drawn: &Drawn, kind: Kind) -> Tensor {
         let of = &drawn.embodiment;
         let [first, second] = &self.state;

@@ -36,8 +36,8 @@ pub struct CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// The sum over `labels` of the cross-entropies of `hidden` `[L, D]`, which is in a region, each times its weight where there are
-    /// `weights` `[L]`, times `scale`: a float64 scalar.
+    /// Records the sum over `labels` of the cross-entropies of `hidden` `[L, D]`, which is in a region, each times its weight where there
+    /// are `weights` `[L]`, times `scale`: a float64 scalar.
     pub fn record(
         &self,
         tape: &mut Tape,
@@ -69,7 +69,7 @@ impl CrossEntropy {
         tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, each)[0]
     }
 
-    /// The logarithms of the sums of exponentials of the scores, and the scores of `labels`, or their means by smoothed labels;
+    /// Records the logarithms of the sums of exponentials of the scores, and the scores of `labels`, or their means by smoothed labels;
     /// `[L]` each, float32.
     fn record_parts(
         &self,

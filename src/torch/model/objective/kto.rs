@@ -43,9 +43,9 @@ struct Group {
 }
 
 impl Groups {
-    /// The groups of a row whose documents end at `cu_seqlens` and whose tokens have these `labels`, -100 where they do not
-    /// count. `samples` are the tokens of each group, and `good` has as many numbers for each, 1 of a good answer, in the
-    /// order of its answers. A group with a document without targets has lost the features of an item, and does not count.
+    /// Returns the groups of a row whose documents end at `cu_seqlens` and whose tokens have these `labels`, -100 where they do not
+    /// count. `samples` are the tokens of each group, and `good` has as many numbers for each, 1 of a good answer, in the order of its
+    /// answers. A group with a document without targets has lost the features of an item, and does not count.
     pub fn new(
         weights: Kto,
         beta: f64,

@@ -64,8 +64,8 @@ impl PreferenceLoss {
 }
 
 impl Pairs {
-    /// The pairs of a row whose documents end at `cu_seqlens` and whose tokens have these `labels`, -100 where they do not
-    /// count. A row of one document has none.
+    /// Returns the pairs of a row whose documents end at `cu_seqlens` and whose tokens have these `labels`, -100 where they do not count.
+    /// A row of one document has none.
     pub fn new(objective: Preference, cu_seqlens: &[usize], labels: &[i64]) -> Pairs {
         let num_pairs = (cu_seqlens.len() - 1) / 2;
         let documents = cu_seqlens.windows(2).take(2 * num_pairs).enumerate();
@@ -132,7 +132,7 @@ impl Pairs {
         [loss, measures.stacked()]
     }
 
-    /// The loss of each pair `[P]`, of log-ratios, mean log-probabilities and lengths `[P, 2]`.
+    /// Returns the loss of each pair `[P]`, of log-ratios, mean log-probabilities and lengths `[P, 2]`.
     fn each(&self, ratio_P2: &Tensor, mean_P2: &Tensor, len_P2: &Tensor) -> Tensor {
         let Preference { loss, beta, nll_weight, group_size: _ } = self.objective;
         let difference = |x_P2: &Tensor| x_P2.i((.., 0)) - x_P2.i((.., 1));

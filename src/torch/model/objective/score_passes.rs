@@ -46,7 +46,7 @@ impl Scan {
         }
     }
 
-    /// The logarithm of every target's sum of exponentials, and its label's score; `[L]`, float32.
+    /// Returns the logarithm of every target's sum of exponentials, and its label's score; `[L]`, float32.
     pub fn finish(self) -> (Tensor, Tensor) {
         match self {
             Scan::Fused(scan) => scan.finish(),
@@ -55,7 +55,7 @@ impl Scan {
     }
 }
 
-/// The float32 `logsumexp` of scores `[L, C]` of any kind, of which there is no copy in float32 but the exponentials. `[L]`.
+/// Returns the float32 `logsumexp` of scores `[L, C]` of any kind, of which there is no copy in float32 but the exponentials. `[L]`.
 fn log_sum_exp(scores_LC: &Tensor) -> Tensor {
     // A row of -∞ alone has that sum: its greatest must not be taken from itself.
     let greatest_L1 = scores_LC.amax(1i64, true).to_kind(Kind::Float).clamp_min(f64::from(f32::MIN));
@@ -63,8 +63,8 @@ fn log_sum_exp(scores_LC: &Tensor) -> Tensor {
     sum_L.log() + greatest_L1.squeeze_dim(1)
 }
 
-/// The scores' gradient by libtorch's operators, in their place: probabilities, less one at the label, times `factor`, a float32 scalar.
-/// `scores_LC` is `[L, C]`, `labels_L` and `norm_L` are `[L]`.
+/// Returns the scores' gradient by libtorch's operators, in their place: probabilities, less one at the label, times `factor`, a float32
+/// scalar. `scores_LC` is `[L, C]`, `labels_L` and `norm_L` are `[L]`.
 pub(super) fn to_gradient(
     scores_LC: Tensor,
     labels_L: &Tensor,

@@ -21,7 +21,7 @@ impl Smoothing {
         (share > 0.0).then(|| Smoothing { share, each: share / vocab_size as f64 })
     }
 
-    /// The mean score by the smoothed label `[L]`, or a part's addend to it: of the label's score, and the sum of the part's
+    /// Returns the mean score by the smoothed label `[L]`, or a part's addend to it: of the label's score, and the sum of the part's
     /// scores.
     pub(super) fn mean(&self, label_score_L: &Tensor, sum_L: &Tensor) -> Tensor {
         label_score_L * (1.0 - self.share) + sum_L * self.each

@@ -6,12 +6,12 @@
 pub struct DeepseekV4Names;
 
 impl DeepseekV4Names {
-    /// The names of these tensors; `None` where they are of no such folder.
+    /// Returns the names of these tensors; `None` where they are of no such folder.
     pub fn of<'a>(mut names: impl Iterator<Item = &'a str>) -> Option<DeepseekV4Names> {
         names.any(|name| name.starts_with("model.layers.") && name.ends_with(".hc_attn_fn")).then_some(DeepseekV4Names)
     }
 
-    /// The published name.
+    /// Returns the published name.
     pub fn ours(self, name: &str) -> String {
         let name = match name.strip_prefix("model.") {
             Some(inner) => inner.replacen("embed_tokens.", "embed.", 1).replacen("hc_head.hc_", "hc_head_", 1),

@@ -9,7 +9,7 @@ const STREAMS: &str = "mot.mixtures.";
 pub struct FastwamNames;
 
 impl FastwamNames {
-    /// The names in files that have these tensors; `None`: they are of another model, or as ours.
+    /// Returns the names in files that have these tensors; `None`: they are of another model, or as ours.
     pub fn of<'a>(mut names: impl Iterator<Item = &'a str>) -> Option<FastwamNames> {
         names.any(|name| moved(name).is_some()).then_some(FastwamNames)
     }

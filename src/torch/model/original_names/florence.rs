@@ -37,7 +37,7 @@ pub struct FlorenceNames {
 }
 
 impl FlorenceNames {
-    /// The names in files that have these tensors; `None`: they are of another model.
+    /// Returns the names in files that have these tensors; `None`: they are of another model.
     pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Option<FlorenceNames> {
         let names: Vec<&str> = names.filter(|name| name.starts_with(PREFIX)).collect();
         let begins = |end: &str| names.iter().any(|name| name[PREFIX.len()..].starts_with(end));

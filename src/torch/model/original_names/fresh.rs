@@ -17,7 +17,7 @@ pub struct FreshNames {
 }
 
 impl FreshNames {
-    /// The names of these tensors; `None` where they are the published ones.
+    /// Returns the names of these tensors; `None` where they are the published ones.
     pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Option<FreshNames> {
         let mut has = [false; 4];
         for name in names {
@@ -31,7 +31,7 @@ impl FreshNames {
         has.contains(&true).then_some(FreshNames { has })
     }
 
-    /// The published name.
+    /// Returns the published name.
     pub fn ours(self, name: &str) -> String {
         let found = BEGINNINGS.iter().zip(self.has).filter(|(_, has)| *has);
         let mut renamed =

@@ -14,7 +14,7 @@ const LEROBOT: &str = "_groot_model.";
 pub struct GrootNames;
 
 impl GrootNames {
-    /// The names in files that have these tensors; `None`: they are of another model, or as ours.
+    /// Returns the names in files that have these tensors; `None`: they are of another model, or as ours.
     pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Option<GrootNames> {
         let mut has = [[false; 2]; 2];
         for name in names {

@@ -22,7 +22,7 @@ pub enum ModuleNames {
 }
 
 impl ModuleNames {
-    /// The names of these tensors; `None` where they are the published ones.
+    /// Returns the names of these tensors; `None` where they are the published ones.
     pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Option<ModuleNames> {
         let [mut decoder, mut qwen, mut tower, mut projector] = [false; 4];
         for name in names {
@@ -39,7 +39,7 @@ impl ModuleNames {
         }
     }
 
-    /// The published name.
+    /// Returns the published name.
     pub fn ours(self, name: &str) -> String {
         let rules = match self {
             ModuleNames::QwenVl => QWEN_VL,

@@ -24,7 +24,7 @@ pub struct PolicyNames {
 }
 
 impl PolicyNames {
-    /// The names in files that have these tensors; `None`: they are of another model.
+    /// Returns the names in files that have these tensors; `None`: they are of another model.
     pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Option<PolicyNames> {
         let plain = PolicyNames { head_is_table: false };
         let names: Vec<String> = names.map(|name| plain.ours(name)).collect();

@@ -33,7 +33,7 @@ const IN_RESAMPLE: [[&str; 2]; 2] = [["resample", "resample"], ["time_conv", "ti
 /// Blocks of the decoder, and modules that each has where its last one enlarges.
 const DECODER: [usize; 2] = [4, 4];
 
-/// The names of release 2.1.
+/// Returns the names of release 2.1.
 pub(super) fn table_2_1() -> Table {
     let mut table = outside();
     put(&mut table, &IN_RESIDUAL, "encoder.downsamples.*", "encoder.down_blocks.*");
@@ -50,7 +50,7 @@ pub(super) fn table_2_1() -> Table {
     table
 }
 
-/// The names of release 2.2.
+/// Returns the names of release 2.2.
 pub(super) fn table_2_2() -> Table {
     let mut table = outside();
     put(&mut table, &IN_RESIDUAL, "encoder.downsamples.*.downsamples.*", "encoder.down_blocks.*.resnets.*");
@@ -60,7 +60,7 @@ pub(super) fn table_2_2() -> Table {
     table
 }
 
-/// The names that both releases have.
+/// Returns the names that both releases have.
 fn outside() -> Table {
     let mut table: Table = OUTSIDE.iter().map(|[original, diffusers]| pair(original, diffusers)).collect();
     for side in ["encoder", "decoder"] {

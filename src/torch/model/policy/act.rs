@@ -72,7 +72,7 @@ impl Begun {
         Begun { given: given.to_kind(Kind::Float), is_free, horizon }
     }
 
-    /// The actions `[N·H, A]` with those that are given in their places.
+    /// Returns the actions `[N·H, A]` with those that are given in their places.
     fn put(&self, x: &Tensor) -> Tensor {
         let (num_samples, delay) = (self.given.size()[0], self.given.size()[1]);
         let rest = x.unflatten(0, [num_samples, self.horizon]).narrow(1, delay, self.horizon - delay);
@@ -115,7 +115,7 @@ impl TwoStreams {
         Seen { layout, keys, state }
     }
 
-    /// The velocity at noised actions `[N·H, A]` and times `[N]`, or `[N·H]` where each has its own.
+    /// Returns the velocity at noised actions `[N·H, A]` and times `[N]`, or `[N·H]` where each has its own.
     fn velocity(&self, seen: &Seen, noised: &Tensor, times: &Tensor) -> Tensor {
         let Network { embed, layers, head, kind, .. } = &self.network;
         let (mut x, condition) = embed.actions.part.forward(noised, times, seen.state.as_ref(), *kind);

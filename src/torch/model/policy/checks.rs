@@ -57,7 +57,7 @@ pub fn filler_has_no_loss(model: &dyn FoundationModel, params: &Rc<ParamStore>) 
     assert_eq!(run.value(tape.loss.unwrap()).double_value(&[]), 0.0);
 }
 
-/// The batch with a change of each sample's row.
+/// Returns the batch with a change of each sample's row.
 pub fn changed(mut batch: MicroBatch, change: &dyn Fn(&mut SampleRow)) -> MicroBatch {
     let mut rows = batch.samples.to_vec();
     rows.iter_mut().for_each(change);
@@ -65,7 +65,7 @@ pub fn changed(mut batch: MicroBatch, change: &dyn Fn(&mut SampleRow)) -> MicroB
     batch
 }
 
-/// The loss and the norm of all gradients.
+/// Returns the loss and the norm of all gradients.
 pub fn loss_and_norm(found: &Found) -> (f64, f64) {
     (found.loss, found.grads.flat().norm().double_value(&[]))
 }

@@ -148,7 +148,7 @@ impl PolicyConfig {
         self.horizon + i64::from(self.state == StateToken::Actions)
     }
 
-    /// The levels of these rows: each sees the rows whose level is not above its own.
+    /// Returns the levels of these rows: each sees the rows whose level is not above its own.
     pub(super) fn levels(&self) -> Vec<u32> {
         let state = (self.state == StateToken::Actions).then_some(1);
         let of_action = |number: u32| if self.causal_actions { 2 + number } else { 2 };
@@ -194,23 +194,23 @@ impl PolicyConfig {
         format!("{}{}", self.names.all, self.names.expert)
     }
 
-    /// The standard deviation of random weights of a map of a stream with so many inputs.
+    /// Returns the standard deviation of random weights of a map of a stream with so many inputs.
     pub(super) fn std(&self, inputs: i64) -> f64 {
         if self.visual_start { torch_std(inputs) } else { 0.02 }
     }
 
-    /// The part of the prefix that is frozen where the policy says so.
+    /// Returns the part of the prefix that is frozen where the policy says so.
     pub(super) fn of_prefix(&self, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
         if self.frozen.prefix { specs.into_iter().map(ParamSpec::frozen).collect() } else { specs }
     }
 }
 
-/// The standard deviation of random weights of a map with so many inputs, as torch draws them.
+/// Returns the standard deviation of random weights of a map with so many inputs, as torch draws them.
 pub(super) fn torch_std(inputs: i64) -> f64 {
     (3.0 * inputs as f64).powf(-0.5)
 }
 
-/// The same parameters, with weights that start as `init`.
+/// Returns the same parameters, with weights that start as `init`.
 pub(super) fn starting(mut specs: Vec<ParamSpec>, init: [Init; 2]) -> Vec<ParamSpec> {
     specs.iter_mut().zip(init).for_each(|(spec, init)| spec.init = init);
     specs

@@ -39,7 +39,7 @@ pub(super) struct Embed {
     pub actions: Part<Actions>,
 }
 
-/// The names of the two maps of a time.
+/// Returns the names of the two maps of a time.
 fn time_names(use_of_time: TimeUse) -> [&'static str; 2] {
     match use_of_time {
         TimeUse::Norms => ["time_mlp_in", "time_mlp_out"],
@@ -47,7 +47,7 @@ fn time_names(use_of_time: TimeUse) -> [&'static str; 2] {
     }
 }
 
-/// The parameters before the layers.
+/// Returns the parameters before the layers.
 pub(super) fn specs(config: &PolicyConfig) -> Vec<ParamSpec> {
     let (prefix, width, visual) = (config.names.all, config.expert.width, config.visual_start);
     let table = [config.vocab_size, config.text.width];
@@ -111,7 +111,7 @@ impl Tokens {
         self.scaled(&embedding(&self.table, &known, -1))
     }
 
-    /// The table `[V, D]`, which scores tokens as well.
+    /// Returns the table `[V, D]`, which scores tokens as well.
     pub fn table(&self) -> &Tensor {
         &self.table
     }

@@ -33,7 +33,7 @@ pub(in crate::model) trait Architecture: RobotPolicy + Clone + Debug + Send + Sy
 
     fn set_options(&mut self, options: PolicyOptions);
 
-    /// The policy on parameters made from [`Architecture::specs`]. Panics where the store lacks one of them.
+    /// Returns the policy on parameters made from [`Architecture::specs`]. Panics where the store lacks one of them.
     fn network(&self, params: &ParamStore, policy: Policy) -> Self::Network;
 }
 
@@ -64,13 +64,13 @@ pub(in crate::model) struct PolicyFamily<A> {
 }
 
 impl<A: Architecture> PolicyFamily<A> {
-    /// The policy with the mean square error of a run without a seed.
+    /// Returns the policy with the mean square error of a run without a seed.
     pub fn new(config: A) -> PolicyFamily<A> {
         let (inputs, flow) = (config.inputs(), FlowSettings::default());
         PolicyFamily { config, inputs, flow }
     }
 
-    /// The same with these settings.
+    /// Returns the same with these settings.
     #[must_use]
     pub fn with_options(mut self, options: PolicyOptions) -> PolicyFamily<A> {
         self.config.set_options(options);

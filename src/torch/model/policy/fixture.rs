@@ -128,7 +128,7 @@ impl Fixture {
         self.samples[sample].inside.unwrap_or(self.config.horizon).min(self.config.horizon)
     }
 
-    /// The patches of the samples' pictures, and the size of each.
+    /// Returns the patches of the samples' pictures, and the size of each.
     fn pixels(&self, samples: &[usize]) -> (Tensor, Vec<Grid>) {
         pictures(&self.inputs["images"], samples, |sample| self.samples[sample].cameras.as_slice(), &*self.tower)
     }
@@ -240,12 +240,12 @@ impl ReferenceFixture for Fixture {
     }
 }
 
-/// The first numbers of a row `[N, T]` of whole numbers.
+/// Returns the first numbers of a row `[N, T]` of whole numbers.
 pub(in crate::model) fn row(x: &Tensor, sample: usize, len: i64) -> Vec<i64> {
     Vec::try_from(x.get(sample as i64).narrow(0, 0, len)).expect("a row of whole numbers")
 }
 
-/// The patches of the samples' pictures, and the size of each, of `images` `[cameras, samples, 3, rows, columns]`.
+/// Returns the patches of the samples' pictures, and the size of each, of `images` `[cameras, samples, 3, rows, columns]`.
 pub(in crate::model) fn pictures<'a>(
     images: &Tensor,
     samples: &[usize],

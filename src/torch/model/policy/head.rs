@@ -23,7 +23,7 @@ pub(super) struct Head {
     num_rows: i64,
 }
 
-/// The parameters behind the layers.
+/// Returns the parameters behind the layers.
 pub(super) fn specs(config: &PolicyConfig) -> Vec<ParamSpec> {
     let (width, text) = (config.expert.width, config.text.width);
     let of_tokens = config.norm.specs(&config.text_prefix(), NAME, text);
@@ -50,7 +50,7 @@ impl Head {
         Part { part: Rc::new(head), ids: [norms.into_ids(), maps.into_ids()].concat() }
     }
 
-    /// The norm of the prefix's stream, behind which tokens are predicted.
+    /// Returns the norm of the prefix's stream, behind which tokens are predicted.
     pub fn of_tokens(config: &PolicyConfig, params: &ParamStore) -> Part<RmsNorm> {
         Part::new(params, config.text_prefix(), |scope| config.norm.build(scope, NAME))
     }

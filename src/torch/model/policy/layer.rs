@@ -50,7 +50,7 @@ pub(super) struct Layer {
     pub actions: Part<FeedForward>,
 }
 
-/// The parameters of the layer `number` of both streams.
+/// Returns the parameters of the layer `number` of both streams.
 pub(super) fn specs(config: &PolicyConfig, number: usize) -> Vec<ParamSpec> {
     let is_last = !config.reads_prefix_behind(number);
     let mut specs = Vec::new();
@@ -73,7 +73,7 @@ pub(super) fn specs(config: &PolicyConfig, number: usize) -> Vec<ParamSpec> {
     specs
 }
 
-/// The parameters of a norm of the actions' stream.
+/// Returns the parameters of a norm of the actions' stream.
 pub(super) fn expert_norm(config: &PolicyConfig, prefix: &str, name: &str) -> Vec<ParamSpec> {
     let width = config.expert.width;
     match config.time {
@@ -120,7 +120,7 @@ impl Norm {
         }
     }
 
-    /// The norm of rows `[S·L, D]`, and scale, shift and gate `[S, 3, D]` by the condition `[S, D]`, where it has one.
+    /// Returns the norm of rows `[S·L, D]`, and scale, shift and gate `[S, 3, D]` by the condition `[S, D]`, where it has one.
     pub fn forward(&self, x: &Tensor, condition: Option<&Tensor>) -> (Tensor, Option<Tensor>) {
         match self {
             Norm::Plain(norm) => (norm.forward(x), None),
@@ -132,7 +132,7 @@ impl Norm {
     }
 }
 
-/// A branch's output times its gate, where it has one.
+/// Returns a branch's output times its gate, where it has one.
 fn gated(y: Tensor, modulation: Option<&Tensor>) -> Tensor {
     modulation.map_or_else(|| y.shallow_clone(), |modulation| gate_rows_of(&y, modulation))
 }
@@ -179,7 +179,8 @@ impl Heads {
         (y, [k, v])
     }
 
-    /// The prefix's keys and values `[P, K, C]` as rows of actions meet them: mapped once more where these attend to nothing else.
+    /// Returns the prefix's keys and values `[P, K, C]` as rows of actions meet them: mapped once more where these attend to nothing
+    /// else.
     pub fn met(&self, prefix: &[Tensor; 2]) -> [Tensor; 2] {
         match self.is_cross {
             true => {

@@ -62,17 +62,17 @@ pub fn shares(rows: &[SampleRow], times: &[f32], at: impl Fn(f64) -> f64, device
     Tensor::from_slice(&shares).to_device(device).view([rows.len() as i64, num_draws as i64, 1, 1])
 }
 
-/// The values of `[N·K]` times.
+/// Returns the values of `[N·K]` times.
 pub fn times_of(times: &Tensor) -> Vec<f32> {
     Vec::try_from(times.to_device(Device::Cpu)).expect("a row of times")
 }
 
-/// The samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
+/// Returns the samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
 pub fn samples_of(batch: &MicroBatch) -> Vec<SampleRow> {
     if batch.samples.is_empty() { vec![filler()] } else { batch.samples.to_vec() }
 }
 
-/// A sample that counts for nothing.
+/// Returns a sample that counts for nothing.
 fn filler() -> SampleRow {
     SampleRow {
         id: SampleId(0),

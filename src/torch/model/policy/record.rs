@@ -76,7 +76,7 @@ impl PolicyNetwork for Network {
 }
 
 impl Network {
-    /// The rows of the prefix, and the slots of features.
+    /// Records the rows of the prefix, and the slots of features.
     fn record_prefix(
         &self,
         tape: &mut Tape,
@@ -111,7 +111,7 @@ impl Network {
         (features.into_iter().collect(), x)
     }
 
-    /// The rows of noised actions, and the condition of their norms.
+    /// Records the rows of noised actions, and the condition of their norms.
     fn record_actions(
         &self,
         tape: &mut Tape,
@@ -223,7 +223,7 @@ impl Flowing {
         }
     }
 
-    /// The weight of each element `[N·K·H, A]`: an even share of the sample's for each of its draws, times `at` of its time;
+    /// Returns the weight of each element `[N·K·H, A]`: an even share of the sample's for each of its draws, times `at` of its time;
     /// nothing of a sample that does not count.
     fn weight(&self, rows: &[SampleRow], at: impl Fn(f64) -> f64) -> Tensor {
         let shares = shares(rows, &times_of(&self.drawn_times), at, self.weights.device());

@@ -12,7 +12,7 @@ pub trait RobotPolicy {
     /// Returns what it predicts, and of what.
     fn chunk(&self) -> ActionChunk;
 
-    /// The settings of its training.
+    /// Returns the settings of its training.
     fn options(&self) -> PolicyOptions;
 
     /// Returns whether the prefix is computed with this parameter, and actions are not.
@@ -33,11 +33,11 @@ pub trait RobotPolicy {
         None
     }
 
-    /// The policy on parameters made from [`FoundationFamily::specs`](crate::model::FoundationFamily::specs), without gradients.
+    /// Returns the policy on parameters made from [`FoundationFamily::specs`](crate::model::FoundationFamily::specs), without gradients.
     /// Panics where the store lacks one of them.
     fn acting(&self, params: &ParamStore) -> Box<dyn Acting>;
 
-    /// The policy of two streams that it is; `None`: one of another build.
+    /// Returns the policy of two streams that it is; `None`: one of another build.
     fn as_two_streams(&self) -> Option<&PolicyConfig> {
         None
     }
@@ -90,8 +90,8 @@ pub trait Acting {
     /// Actions `[N·H, A]`, float32. `None`: this policy makes none of noise, or cannot go on with a chunk that has begun.
     fn act(&self, observed: Observed<'_>, from: Denoising<'_>) -> Option<Tensor>;
 
-    /// The tokens that follow each sample, up to the first of `decoding`'s that end them, of a policy that writes actions; `None`:
-    /// another kind of policy.
+    /// Returns the tokens that follow each sample, up to the first of `decoding`'s that end them, of a policy that writes actions;
+    /// `None`: another kind of policy.
     fn write(&self, _observed: Observed<'_>, _decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
         None
     }

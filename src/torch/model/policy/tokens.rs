@@ -33,7 +33,7 @@ impl TokenHead {
         TokenHead { norm: Head::of_tokens(config, params), table, ids, weight: config.options.token_weight, policy }
     }
 
-    /// The loss of a batch's tokens by the states `x` `[P, D]` behind the last layer: a float64 scalar. A sample's is the mean of
+    /// Records the loss of a batch's tokens by the states `x` `[P, D]` behind the last layer: a float64 scalar. A sample's is the mean of
     /// its cross-entropies, and counts for as much as its actions' does.
     pub fn record(&self, tape: &mut Tape, x: Slot, layout: &Layout, batch: &MicroBatch, samples: &[SampleRow]) -> Slot {
         let (policy, device) = (self.policy, self.table.device());

@@ -84,7 +84,7 @@ impl Fixture {
         (0..self.summary.samples.len()).collect()
     }
 
-    /// The patches of all samples' pictures.
+    /// Returns the patches of all samples' pictures.
     fn pixels(&self, samples: &[usize]) -> (Tensor, Vec<Grid>) {
         let cameras = |sample: usize| self.summary.samples[sample].cameras.as_slice();
         pictures(&self.inputs["images"], samples, cameras, &*self.tower)
@@ -135,7 +135,7 @@ impl Fixture {
         self.parts().run(tape, self.pixels(samples), policy)
     }
 
-    /// The tokens that follow `bos` of each sample, at most as many as the reference has, up to `stop`.
+    /// Returns the tokens that follow `bos` of each sample, at most as many as the reference has, up to `stop`.
     pub fn written(&self, samples: &[usize], stop: i64) -> Option<Vec<Vec<i64>>> {
         let max_new_tokens = self.expected["written"].size()[1] as usize;
         let decoding = Decoding { max_new_tokens, stop_token_ids: vec![stop], ..Decoding::default() };
@@ -145,7 +145,7 @@ impl Fixture {
         acting.write(Observed { columns: &columns, cu_seqlens: &cu_seqlens, features: &features }, &decoding)
     }
 
-    /// The tokens that the reference has written.
+    /// Returns the tokens that the reference has written.
     pub fn expected_tokens(&self, sample: usize) -> Vec<i64> {
         let expected = &self.expected["written"];
         row(expected, sample, expected.size()[1])

@@ -21,7 +21,7 @@ pub struct GuidanceScales {
 }
 
 impl GuidanceScales {
-    /// The guidance at a noise level as the model is told it.
+    /// Returns the guidance at a noise level as the model is told it.
     pub fn at(&self, time: f64) -> Guidance {
         let number = usize::from(time < self.boundary).min(self.scales.len().saturating_sub(1));
         Guidance { scale: self.scales.get(number).copied().unwrap_or(1.0), keeps_length: self.keeps_length }
@@ -34,7 +34,7 @@ impl Guidance {
         self.scale != 1.0
     }
 
-    /// The velocity to follow, float32, `[tokens, values]` as both.
+    /// Returns the velocity to follow, float32, `[tokens, values]` as both.
     pub fn combine(self, velocity: &Tensor, negative: &Tensor) -> Tensor {
         let (velocity, negative) = (velocity.to_kind(Kind::Float), negative.to_kind(Kind::Float));
         let combined = &negative + (&velocity - &negative) * self.scale;

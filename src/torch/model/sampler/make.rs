@@ -28,12 +28,12 @@ impl MakeSettings {
         model.inputs().iter().find(|input| input.tower == Tower::Vae).map(|input| input.width)
     }
 
-    /// The noise of a sample of a micro-batch, `[tokens, width]`, float32, on the CPU.
+    /// Returns the noise of a sample of a micro-batch, `[tokens, width]`, float32, on the CPU.
     pub fn noise(&self, row: &SampleRow, width: i64) -> Tensor {
         objective::noise(self.seed, row.id, row.purpose, &[num_tokens(row), width])
     }
 
-    /// The samples of a micro-batch before their first step, from `noise`, one a sample. Noise is `[tokens, width]`.
+    /// Returns the samples of a micro-batch before their first step, from `noise`, one a sample. Noise is `[tokens, width]`.
     ///
     /// # Panics
     /// A sample has no target.
@@ -90,7 +90,7 @@ impl MakeSettings {
         self.schedule.num_steps.max(1) * if is_guided { 2 } else { 1 }
     }
 
-    /// The latents `[tokens, width]` of samples whose last step is done, float32, in their order.
+    /// Returns the latents `[tokens, width]` of samples whose last step is done, float32, in their order.
     pub fn finish(
         &self,
         samples: Vec<Underway>,

@@ -33,7 +33,7 @@ impl FoundationModel for Straight {
 }
 
 impl Straight {
-    /// The velocity of these samples.
+    /// Returns the velocity of these samples.
     fn velocity(&self, rows: &[SampleRow], at: &Noised) -> Result<Tensor, NativeError> {
         let mut start = 0;
         let of_row = |(row, sigma): (&SampleRow, &f64)| {

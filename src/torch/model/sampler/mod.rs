@@ -39,7 +39,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sample in `schedule.num_steps` steps; `num_tokens` of the picture where the shift depends on it.
+    /// Makes the sampler of a sample in `schedule.num_steps` steps; `num_tokens` of the picture count where the shift depends on it.
     pub fn new(schedule: &Schedule, num_tokens: usize) -> Self {
         let unipc = (schedule.method == Method::UniPc).then(UniPc::default);
         Self { levels: schedule.levels(num_tokens), done: 0, unipc }
@@ -50,7 +50,7 @@ impl Sampler {
         &self.levels
     }
 
-    /// The noise level that the model is told at the next step, in (0, 1]; `None`: the sample is done.
+    /// Returns the noise level that the model is told at the next step, in (0, 1]; `None`: the sample is done.
     pub fn time(&self) -> Option<f64> {
         self.levels.times.get(self.done).copied()
     }

@@ -45,7 +45,7 @@ pub enum ScheduleError {
 }
 
 impl Schedule {
-    /// The schedule that a `scheduler_config.json` describes.
+    /// Returns the schedule that a `scheduler_config.json` describes.
     ///
     /// # Errors
     /// It is of another class, or asks for what this sampler does not do.
@@ -102,7 +102,7 @@ impl Schedule {
         Ok(Self { method, num_steps, shift, terminal, to_least: false })
     }
 
-    /// The levels of a picture of so many tokens.
+    /// Returns the levels of a picture of so many tokens.
     pub fn levels(&self, num_tokens: usize) -> Levels {
         let steps = self.num_steps.max(1);
         let mut sigmas: Vec<f64> = match self.method {
@@ -142,7 +142,7 @@ impl Schedule {
 }
 
 impl Shift {
-    /// The least noise level of training, as diffusers' Euler scheduler has it: shifted, unless s goes by size.
+    /// Returns the least noise level of training, as diffusers' Euler scheduler has it: shifted, unless s goes by size.
     fn least(self) -> f64 {
         let least = 1.0 / TRAIN_STEPS;
         match self {

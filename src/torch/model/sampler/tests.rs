@@ -20,7 +20,7 @@ fn tensor(value: &Value) -> Tensor {
     Tensor::from_slice(&numbers(value)).to_kind(Kind::Float).view([-1, columns])
 }
 
-/// The largest difference.
+/// Returns the largest difference.
 fn error(found: &[f64], want: &[f64]) -> f64 {
     assert_eq!(found.len(), want.len());
     found.iter().zip(want).map(|(found, want)| (found - want).abs()).max_by(f64::total_cmp).unwrap_or_default()

@@ -74,7 +74,7 @@ impl UniPc {
 }
 
 impl Former {
-    /// The sample at noise level `sigma`, to which this step went, with the data `m` that the model predicts there.
+    /// Returns the sample at noise level `sigma`, to which this step went, with the data `m` that the model predicts there.
     fn correct(&self, m: &Tensor, sigma: f64) -> Tensor {
         let h = lambda(sigma) - lambda(self.sigma);
         let b = (-h).exp_m1();

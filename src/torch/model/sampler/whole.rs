@@ -11,8 +11,8 @@ use crate::native::NativeError;
 use crate::params::ParamStore;
 use crate::tape::Execution;
 
-/// The velocity `[T, P]` of a whole model that was built from `params`, without gradients. `features` `[N, width]` are by input what
-/// towers have made of the batch's items. `None`: the model makes no latents.
+/// Returns the velocity `[T, P]` of a whole model that was built from `params`, without gradients. `features` `[N, width]` are by input
+/// what towers have made of the batch's items. `None`: the model makes no latents.
 ///
 /// # Errors
 /// A transfer failed.

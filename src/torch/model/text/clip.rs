@@ -30,7 +30,7 @@ pub struct ClipTextConfig {
     pub block: BlockConfig,
 }
 
-/// The encoder of `CLIPTextConfig`, its names under `prefix`.
+/// Returns the encoder of `CLIPTextConfig`, its names under `prefix`.
 pub(super) fn read(keys: &Keys<'_>, prefix: &str) -> Result<ClipTextConfig, ModelConfigError> {
     let size = |key: &str, default: i64| Ok(keys.size_or(key)?.unwrap_or(default));
     let (width, num_heads) = (size("hidden_size", 512)?, size("num_attention_heads", 8)?);
@@ -62,7 +62,7 @@ impl ClipTextConfig {
         format!("{}encoder.layers.{number}.", self.prefix)
     }
 
-    /// The parameters of the first `num_layers` layers, under their names in the checkpoint; with the last norm or without.
+    /// Returns the parameters of the first `num_layers` layers, under their names in the checkpoint; with the last norm or without.
     pub(super) fn specs(&self, num_layers: usize, with_norm: bool) -> Vec<ParamSpec> {
         let (width, std) = (self.block.width, self.block.initializer_range);
         let table = |name, rows| ParamSpec::new(format!("{}{name}", self.prefix), &[rows, width], Init::Normal(std));

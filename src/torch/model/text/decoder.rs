@@ -22,7 +22,7 @@ fn first_layers(num_layers: usize) -> Stage {
 }
 
 impl DecoderTower {
-    /// The parameters, under their names in the checkpoint.
+    /// Returns the parameters, under their names in the checkpoint.
     pub fn specs(config: &DecoderConfig, num_layers: usize) -> Vec<ParamSpec> {
         let mut specs = Decoder::stage_specs(config, &first_layers(num_layers));
         if num_layers == config.num_layers() {

@@ -69,7 +69,7 @@ fn layers(keys: &Keys<'_>, num_layers: usize) -> Result<Vec<usize>> {
     })
 }
 
-/// The projector that `keys` describe: `linear`, or `mlp` of two maps.
+/// Returns the projector that `keys` describe: `linear`, or `mlp` of two maps.
 fn read_projector(keys: Option<&Keys<'_>>, inputs: i64, width: i64) -> Result<AudioProjectorConfig> {
     let (mut maps, mut activation, mut bias) = (vec![("linear", width)], Activation::Gelu, true);
     if let Some(keys) = keys {

@@ -114,7 +114,7 @@ pub(in crate::model) fn take_patches(
     move |values| patches(values).view([-1, patch_dim]).to_kind(kind)
 }
 
-/// The first `len` values of an item, which lies at `item` among `values` `[V, 1]`.
+/// Returns the first `len` values of an item, which lies at `item` among `values` `[V, 1]`.
 ///
 /// # Errors
 /// It has fewer.

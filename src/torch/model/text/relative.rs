@@ -23,7 +23,7 @@ impl DistanceBuckets {
         self.num_buckets / 2 / 2
     }
 
-    /// The bucket of a key that is `offset` tokens behind its query. Rounded in float32 as in the reference.
+    /// Returns the bucket of a key that is `offset` tokens behind its query. Rounded in float32 as in the reference.
     fn of(self, offset: i64) -> i64 {
         let (side, exact) = (self.num_buckets / 2, self.num_exact());
         let (start, distance) = (if offset > 0 { side } else { 0 }, offset.abs());
@@ -35,7 +35,7 @@ impl DistanceBuckets {
         start + (exact + place as i64).min(side - 1)
     }
 
-    /// The buckets of all pairs of a query and a key of a text, `[L, L]`, int64.
+    /// Returns the buckets of all pairs of a query and a key of a text, `[L, L]`, int64.
     fn of_text(self, len: i64) -> Tensor {
         let by_offset: Vec<i64> = (1 - len..len).map(|offset| self.of(offset)).collect();
         let row = |query: i64| &by_offset[(len - 1 - query) as usize..(2 * len - 1 - query) as usize];

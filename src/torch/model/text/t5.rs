@@ -44,7 +44,7 @@ pub struct T5Config {
     pub init_factor: f64,
 }
 
-/// The encoder of `T5Config` or `UMT5Config`, its names under `prefix`.
+/// Returns the encoder of `T5Config` or `UMT5Config`, its names under `prefix`.
 pub(super) fn read(keys: &Keys<'_>, prefix: &str, shares_bias: bool) -> Result<T5Config> {
     let size = |key: &str, default: i64| Ok(keys.size_or(key)?.unwrap_or(default));
     let default = if shares_bias { "relu" } else { "gated-gelu" };
@@ -85,7 +85,7 @@ pub(super) fn read(keys: &Keys<'_>, prefix: &str, shares_bias: bool) -> Result<T
 }
 
 impl T5Config {
-    /// The names of the maps into the MLP.
+    /// Returns the names of the maps into the MLP.
     pub(super) fn ups(&self) -> &'static [&'static str] {
         if self.is_gated { &["wi_0", "wi_1"] } else { &["wi"] }
     }
@@ -108,18 +108,18 @@ impl T5Config {
         Ok(T5Config { num_heads, inner, parallel: *place, ..self.clone() })
     }
 
-    /// The prefix of a layer's names.
+    /// Returns the prefix of a layer's names.
     pub(super) fn layer_prefix(&self, number: usize) -> String {
         format!("{}encoder.block.{number}.", self.prefix)
     }
 
-    /// The name of the table of biases that a layer takes.
+    /// Returns the name of the table of biases that a layer takes.
     pub(super) fn biases(&self, number: usize) -> String {
         let number = if self.shares_bias { 0 } else { number };
         format!("{}{ATTENTION}.relative_attention_bias.weight", self.layer_prefix(number))
     }
 
-    /// The parameters of the first `num_layers` layers, under their names in the checkpoint; with the last norm or without.
+    /// Returns the parameters of the first `num_layers` layers, under their names in the checkpoint; with the last norm or without.
     pub(super) fn specs(&self, num_layers: usize, with_norm: bool) -> Vec<ParamSpec> {
         let (width, heads, inner) = (self.width, self.num_heads * self.head_dim, self.inner);
         let std = |inputs: i64| self.init_factor * (inputs as f64).powf(-0.5);

@@ -157,7 +157,7 @@ impl BlockConfig {
         specs
     }
 
-    /// The parameters of the attention branch alone.
+    /// Returns the parameters of the attention branch alone.
     pub(in crate::model) fn attention_specs(&self, prefix: &str) -> Vec<ParamSpec> {
         let (ups, down) = self.mlp.split();
         let of_mlp: Vec<String> =

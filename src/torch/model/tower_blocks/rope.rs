@@ -25,7 +25,7 @@ pub enum AxialOrder {
 }
 
 impl AxialRope {
-    /// The angle of each pair `[S, C/2]`, float32, from rows and columns `[S, 2]` (int64).
+    /// Returns the angle of each pair `[S, C/2]`, float32, from rows and columns `[S, 2]` (int64).
     pub(in crate::model) fn angles(self, positions_S2: &Tensor, head_dim: i64) -> Tensor {
         let half = head_dim / 2;
         let exponents = Tensor::arange_start_step(0, half, 2, (Kind::Float, Device::Cpu)) / half as f64;

@@ -29,7 +29,7 @@ impl CausalConv {
         self.frames(before.iter().chain([x_THWC]), (num_before, 1))
     }
 
-    /// The output at frame number `first` of those that `parts` are, one after the other, and at every `stride`th behind it.
+    /// Returns the output at frame number `first` of those that `parts` are, one after the other, and at every `stride`th behind it.
     /// Parts are `[T, H, W, C]`; returns `[frames, H, W, out]`.
     pub fn frames<'a>(&self, parts: impl Iterator<Item = &'a Tensor>, (first, stride): (i64, usize)) -> Tensor {
         let frames: Vec<Tensor> = parts.flat_map(|part| part.split(1, 0)).collect();
@@ -77,12 +77,12 @@ impl ChannelNorm {
         self.by_parts(x_THWC, |y| y)
     }
 
-    /// The norm and SiLU. `[T, H, W, C]` to `[T, H, W, C]`.
+    /// Returns the norm and SiLU. `[T, H, W, C]` to `[T, H, W, C]`.
     pub fn activated(&self, x_THWC: &Tensor) -> Tensor {
         self.by_parts(x_THWC, |mut y| y.silu_())
     }
 
-    /// The norm and `then`, of so many places at once that the values between two steps stay in the processor's cache.
+    /// Returns the norm and `then`, of so many places at once that the values between two steps stay in the processor's cache.
     fn by_parts(&self, x_THWC: &Tensor, then: impl Fn(Tensor) -> Tensor) -> Tensor {
         let (kind, channels) = (x_THWC.kind(), self.gamma.size()[0]);
         let gamma = self.gamma.flatten(0, -1) * (channels as f64).sqrt();

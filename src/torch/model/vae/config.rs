@@ -125,7 +125,7 @@ impl VaeConfig {
     }
 }
 
-/// The factors of the channels of levels; `base` is what the wider side multiplies them with.
+/// Returns the factors of the channels of levels; `base` is what the wider side multiplies them with.
 fn multipliers(keys: &Keys<'_>, base: i64) -> Result<Vec<i64>> {
     let found = indices(keys, "dim_mult", &[1, 2, 4, 4])?;
     let most = MOST_CHANNELS / base;

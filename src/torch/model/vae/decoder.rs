@@ -25,7 +25,7 @@ pub struct NetworkDecoder {
 }
 
 impl VaeConfig {
-    /// The decoder's parameters, under their names in the checkpoint.
+    /// Returns the decoder's parameters, under their names in the checkpoint.
     pub fn decoder_specs(&self) -> Vec<ParamSpec> {
         specs(&self.prefix, &self.decoder())
     }

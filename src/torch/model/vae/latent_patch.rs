@@ -32,7 +32,7 @@ impl LatentPatch {
         split.permute([0, 2, 4, 6, 1, 3, 5]).reshape([t * h * w, self.width(channels)])
     }
 
-    /// The reverse of [`LatentPatch::rows`], for so many frames, rows and columns of `tokens`. `[N, X]` to `[T, H, W, C]`.
+    /// Returns the reverse of [`LatentPatch::rows`], for so many frames, rows and columns of `tokens`. `[N, X]` to `[T, H, W, C]`.
     ///
     /// # Panics
     /// There are not as many rows as tokens, or a row is not whole patches.

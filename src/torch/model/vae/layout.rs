@@ -9,7 +9,7 @@ fn named(name: impl Into<String>, layer: LayerConfig) -> Named {
     Named { name: name.into(), layer }
 }
 
-/// The middle, whose attention is the only one.
+/// Returns the middle, whose attention is the only one.
 fn middle(part: &str, width: i64) -> Vec<Named> {
     let residual =
         |number: i64| named(format!("{part}.mid_block.resnets.{number}"), Residual { inputs: width, outputs: width });

@@ -77,12 +77,12 @@ enum Layer {
     Block(Network, Shortcut),
 }
 
-/// The parameters of these layers, frozen, under their names behind `prefix`.
+/// Returns the parameters of these layers, frozen, under their names behind `prefix`.
 pub(super) fn specs(prefix: &str, layers: &[Named]) -> Vec<ParamSpec> {
     layers.iter().flat_map(|named| named.layer.specs(&format!("{prefix}{}", named.name), prefix)).collect()
 }
 
-/// The weight and the bias of a convolution.
+/// Returns the weight and the bias of a convolution.
 fn conv(name: &str, shape: &[i64]) -> Vec<ParamSpec> {
     let inputs: i64 = shape[1..].iter().product();
     let weight = ParamSpec::new(format!("{name}.weight"), shape, Init::Normal((inputs as f64).powf(-0.5)));
@@ -122,7 +122,7 @@ impl LayerConfig {
     }
 }
 
-/// The parameters of [`Down`] and [`Up`]; `time` is how many channels come out of the convolution in time, where there is one.
+/// Returns the parameters of [`Down`] and [`Up`]; `time` is how many channels come out of the convolution in time, where there is one.
 fn resample(name: &str, [width, outputs]: [i64; 2], time: Option<i64>) -> Vec<ParamSpec> {
     let mut specs = conv(&format!("{name}.resample.1"), &[outputs, width, 3, 3]);
     specs.extend(time.into_iter().flat_map(|both| conv(&format!("{name}.time_conv"), &[both, width, 3, 1, 1])));
@@ -135,7 +135,7 @@ impl Network {
         Network(layers.iter().map(|named| Layer::new(named, scope)).collect())
     }
 
-    /// A chunk of frames `[T, H, W, C]`.
+    /// Computes the layers on a chunk of frames `[T, H, W, C]`; `past` holds the frames that layers keep for the next chunk.
     pub fn forward(&self, x_THWC: Tensor, past: &mut Past) -> Tensor {
         self.0.iter().fold(x_THWC, |x, layer| layer.forward(x, past))
     }

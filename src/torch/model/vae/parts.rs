@@ -51,7 +51,7 @@ impl Autoencoder {
         }
     }
 
-    /// The tower that makes its latents.
+    /// Returns the tower that makes its latents.
     pub fn tower(&self) -> Arc<dyn EncoderFamily> {
         match self {
             Autoencoder::Pixels(pixels) => Arc::new(pixels.clone()),
@@ -75,7 +75,7 @@ impl Autoencoder {
         }
     }
 
-    /// The decoder's parameters, under their names in the checkpoint. The tower has none of them.
+    /// Returns the decoder's parameters, under their names in the checkpoint. The tower has none of them.
     pub fn decoder_specs(&self) -> Vec<ParamSpec> {
         match self {
             Autoencoder::Pixels(_) => Vec::new(),

@@ -59,7 +59,7 @@ impl Up {
     }
 }
 
-/// The first frame, and two of each that follows, of which the convolution sees those alone: zeros stand before them, not the
+/// Returns the first frame, and two of each that follows, of which the convolution sees those alone: zeros stand before them, not the
 /// first frame.
 fn doubled_in_time(x_THWC: &Tensor, conv: &CausalConv, past: &mut Past) -> Tensor {
     let doubled = |x: &Tensor, past: &mut Past| {

@@ -71,7 +71,7 @@ impl Fixture {
         VaeDecoder::network(&self.family.vae, SINGLE, &self.params)
     }
 
-    /// The clips: how many frames, and both sides.
+    /// Returns the clips: how many frames, and both sides.
     fn clips(&self) -> Vec<(i64, &Tensor, &Tensor)> {
         let of = |kind: &str, frames: i64| &self.tensors[&format!("{kind}/{frames}")];
         [1, 5, 9].map(|frames| (frames, of("pixels", frames), of("latents", frames))).to_vec()
@@ -88,7 +88,7 @@ fn error(found: &Tensor, expected: &Tensor) -> f64 {
     if share.is_nan() { f64::INFINITY } else { share }
 }
 
-/// The largest errors of latents, of frames and of a picture in tiles.
+/// Returns the largest errors of latents, of frames and of a picture in tiles.
 fn errors(fixture: &Fixture) -> [f64; 3] {
     let (encoder, decoder) = (fixture.encoder(), fixture.decoder());
     let [time, space] = fixture.family.vae.factors();

@@ -117,7 +117,7 @@ impl Encoder {
 }
 
 impl VaeConfig {
-    /// The mean and the standard deviation of each channel, in the type of `x`.
+    /// Returns the mean and the standard deviation of each channel, in the type of `x`.
     fn statistics(&self, x: &Tensor) -> [Tensor; 2] {
         [&self.mean, &self.std].map(|values| Tensor::from_slice(values).to_device(x.device()).to_kind(x.kind()))
     }
@@ -128,7 +128,7 @@ impl VaeConfig {
         (x - mean) / std
     }
 
-    /// The reverse of `normalized`.
+    /// Returns the reverse of `normalized`.
     pub(super) fn denormalized(&self, x: &Tensor) -> Tensor {
         let [mean, std] = self.statistics(x);
         x * std + mean
@@ -142,7 +142,7 @@ fn into_places(pixels_THWC: &Tensor, side: i64) -> Tensor {
     squares.permute([0, 1, 3, 5, 4, 2]).reshape([t, h / side, w / side, -1])
 }
 
-/// The reverse of `into_places`.
+/// Returns the reverse of `into_places`.
 pub(super) fn from_places(x_THWC: &Tensor, side: i64) -> Tensor {
     let [t, h, w, _] = <[i64; 4]>::try_from(x_THWC.size()).expect("[T, H, W, C]");
     let squares = x_THWC.reshape([t, h, w, -1, side, side]).permute([0, 1, 5, 2, 4, 3]);

@@ -15,7 +15,7 @@ use crate::nn::{Activation, Resampling};
 /// The layer whose states LLaVA takes.
 const FEATURE_LAYER: i64 = -2;
 
-/// The tower of `CLIPVisionConfig` as diffusion models have it, its names under `prefix`: its features are all states of
+/// Returns the tower of `CLIPVisionConfig` as diffusion models have it, its names under `prefix`: its features are all states of
 /// `vision_feature_layer`, which is the last layer but one where the key is absent.
 pub(in crate::model) fn read_states(keys: &Keys<'_>, prefix: &str) -> Result<VisionConfig, ModelConfigError> {
     keys.only("model_type", &[json!("clip_vision_model")])?;
@@ -25,7 +25,7 @@ pub(in crate::model) fn read_states(keys: &Keys<'_>, prefix: &str) -> Result<Vis
     Ok(VisionConfig { tower: TowerConfig { keeps_tokens: true, ..tower }, projector, deepstack: Vec::new() })
 }
 
-/// The encoder of `CLIPVisionConfig`, its names under `prefix` and `projector`, with features of width `outputs`: the states of
+/// Returns the encoder of `CLIPVisionConfig`, its names under `prefix` and `projector`, with features of width `outputs`: the states of
 /// `vision_feature_layer`.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,

@@ -11,8 +11,8 @@ use crate::model::tower_blocks::{BlockConfig, MlpNames, TowerNorm};
 use crate::nn::{Activation, Resampling};
 use crate::params::{Init, ParamSpec};
 
-/// The encoder of `Dinov2Config` or, `with_registers`, `Dinov2WithRegistersConfig`, its names under `prefix` and `projector`, with features of width `outputs`: the last states
-/// behind their norm, or those of `vision_feature_layer` without one.
+/// Returns the encoder of `Dinov2Config` or, `with_registers`, `Dinov2WithRegistersConfig`, its names under `prefix` and `projector`,
+/// with features of width `outputs`: the last states behind their norm, or those of `vision_feature_layer` without one.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
     prefix: &str,

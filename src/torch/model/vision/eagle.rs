@@ -17,7 +17,7 @@ use crate::params::{Init, ParamSpec};
 const PROJECTOR_NORM: TowerNorm = TowerNorm::Layer(1e-5);
 const INITIALIZER_RANGE: f64 = 0.02;
 
-/// The encoder of `keys` (`vision_config`), whose states `model` merges by its `downsample_ratio`. Names are under `prefix` and
+/// Returns the encoder of `keys` (`vision_config`), whose states `model` merges by its `downsample_ratio`. Names are under `prefix` and
 /// `projector`, features have the width `outputs`.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
@@ -67,7 +67,7 @@ pub(in crate::model) fn read(
     Ok(VisionConfig { projector: ProjectorConfig { merge, kind, ..projector }, tower, deepstack: Vec::new() })
 }
 
-/// The inverse of `downsample_ratio`.
+/// Returns the inverse of `downsample_ratio`.
 fn merge_of(model: &Keys<'_>) -> Result<i64, ModelConfigError> {
     let ratio = model.number_or("downsample_ratio")?.unwrap_or(0.5);
     let merge = (1.0 / ratio).round();
@@ -77,7 +77,7 @@ fn merge_of(model: &Keys<'_>) -> Result<i64, ModelConfigError> {
     }
 }
 
-/// The head that pools a picture (`Siglip2MultiheadAttentionPoolingHead`), which the checkpoint has and nothing is computed by.
+/// Returns the head that pools a picture (`Siglip2MultiheadAttentionPoolingHead`), which the checkpoint has and nothing is computed by.
 fn head(prefix: &str, width: i64, inner: i64) -> Vec<ParamSpec> {
     let prefix = format!("{prefix}head.");
     let own = |name: &str, shape: &[i64], init| ParamSpec::new(format!("{prefix}{name}"), shape, init);

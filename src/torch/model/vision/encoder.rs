@@ -42,7 +42,7 @@ impl VisionConfig {
         self
     }
 
-    /// The same with all names behind `prefix`, and without what a checkpoint has and nothing is computed by.
+    /// Returns the same with all names behind `prefix`, and without what a checkpoint has and nothing is computed by.
     pub(in crate::model) fn under(mut self, prefix: &str) -> VisionConfig {
         for own in std::iter::once(&mut self.tower.prefix)
             .chain([&mut self.projector.prefix])

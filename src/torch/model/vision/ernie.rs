@@ -10,8 +10,8 @@ use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::tower_blocks::{AxialOrder, AxialRope, BlockConfig, TowerNorm};
 use crate::nn::Activation;
 
-/// The encoder of `Ernie4_5_VLMoeVisionConfig` or the published `DFNRopeVisionTransformerConfig`, its names under
-/// `prefix` and `resampler`; `after_eps` is of the resampler's last norm.
+/// Returns the encoder of `Ernie4_5_VLMoeVisionConfig` or the published `DFNRopeVisionTransformerConfig`, its names under `prefix` and
+/// `resampler`; `after_eps` is of the resampler's last norm.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
     prefix: &str,

@@ -35,7 +35,7 @@ pub(in crate::model) fn projector_activation(keys: &Keys<'_>) -> Result<Activati
     activation(keys, "projector_hidden_act", Activation::Gelu)
 }
 
-/// The encoder of `InternVLVisionConfig` or `InternVisionConfig`, its names under `prefix` and `projector`.
+/// Returns the encoder of `InternVLVisionConfig` or `InternVisionConfig`, its names under `prefix` and `projector`.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
     names: InternNames,
@@ -107,7 +107,7 @@ pub(in crate::model) fn read(
     Ok(VisionConfig { tower, projector, deepstack: Vec::new() })
 }
 
-/// The norms of the tower's layers, by `norm_type` or as the class has them.
+/// Returns the norms of the tower's layers, by `norm_type` or as the class has them.
 fn tower_norm(keys: &Keys<'_>, original: bool, eps: f64) -> Result<TowerNorm, ModelConfigError> {
     keys.only("norm_type", &[json!("layer_norm"), json!("rms_norm")])?;
     match keys.text_or("norm_type")?.unwrap_or(if original { "rms_norm" } else { "layer_norm" }) {
@@ -116,7 +116,7 @@ fn tower_norm(keys: &Keys<'_>, original: bool, eps: f64) -> Result<TowerNorm, Mo
     }
 }
 
-/// A position for each patch of a square with this `side`, and one for the class token.
+/// Returns a position for each patch of a square with this `side`, and one for the class token.
 fn positions(original: bool, side: i64, width: i64) -> PositionTable {
     PositionTable {
         name: if original { "embeddings.position_embedding" } else { "embeddings.position_embeddings" },
@@ -127,7 +127,7 @@ fn positions(original: bool, side: i64, width: i64) -> PositionTable {
     }
 }
 
-/// The projector's layers, behind a norm of the merged patches.
+/// Returns the projector's layers, behind a norm of the merged patches.
 fn mlp(original: bool, shuffle: &PixelShuffle) -> ProjectorKind {
     let (norm, linears) = if original { ("0", ["1", "3"]) } else { ("layer_norm", ["linear_1", "linear_2"]) };
     ProjectorKind::Mlp {

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::Activation;
 
-/// The activation of `key`, or `default`.
+/// Returns the activation of `key`, or `default`.
 pub(super) fn activation(keys: &Keys<'_>, key: &str, default: Activation) -> Result<Activation, ModelConfigError> {
     Ok(keys.activation_or(key)?.unwrap_or(default))
 }
@@ -40,7 +40,7 @@ pub(super) fn width_and_heads(keys: &Keys<'_>) -> Result<(i64, i64), ModelConfig
     Ok((width, num_heads))
 }
 
-/// The side of a square, of one number or of two equal ones.
+/// Returns the side of a square, of one number or of two equal ones.
 pub(in crate::model) fn square(keys: &Keys<'_>, key: &str) -> Result<Option<i64>, ModelConfigError> {
     if !keys.value(key).is_some_and(|value| value.is_array()) {
         return keys.size_or(key);
@@ -51,7 +51,7 @@ pub(in crate::model) fn square(keys: &Keys<'_>, key: &str) -> Result<Option<i64>
     }
 }
 
-/// The number of blocks whose states `vision_feature_layer` takes of a tower of `num_blocks`, counted as in `hidden_states` of
+/// Returns the number of blocks whose states `vision_feature_layer` takes of a tower of `num_blocks`, counted as in `hidden_states` of
 /// transformers: 0 are the patches, -1 the states behind the last block. `default` where the key is absent.
 pub(in crate::model) fn feature_layer(
     keys: &Keys<'_>,
@@ -83,7 +83,7 @@ pub(super) fn merge_of(keys: &Keys<'_>, side: i64) -> Result<i64, ModelConfigErr
     }
 }
 
-/// The width of a feed-forward: `mlp_ratio` times that of a state, four times where a config has no ratio.
+/// Returns the width of a feed-forward: `mlp_ratio` times that of a state, four times where a config has no ratio.
 pub(super) fn mlp_width(keys: &Keys<'_>, width: i64) -> Result<i64, ModelConfigError> {
     let ratio = keys.number_or("mlp_ratio")?.unwrap_or(4.0);
     let inner = (width as f64 * ratio) as i64;

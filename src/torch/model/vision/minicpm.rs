@@ -21,13 +21,13 @@ const MERGER_EPS: f64 = 1e-6;
 /// The block behind which rows and columns are halved, where a config says nothing.
 const HALVED_AFTER: i64 = 6;
 
-/// The encoder of `MiniCPMV4_6VisionConfig` with the merger that its models have, its names under `prefix` and `projector`, with
+/// Returns the encoder of `MiniCPMV4_6VisionConfig` with the merger that its models have, its names under `prefix` and `projector`, with
 /// features of width `outputs`: one for 16 patches.
 pub(in crate::model) fn read(keys: &Keys<'_>, prefix: &str, projector: &str, outputs: i64) -> Result<VisionConfig> {
     read_with(keys, keys, prefix, projector, outputs)
 }
 
-/// The same where `model` has the keys of the whole model: `insert_layer_id`, which goes before the tower's, and
+/// Returns the same where `model` has the keys of the whole model: `insert_layer_id`, which goes before the tower's, and
 /// `downsample_mode`, by which there may be a feature for 4 patches.
 pub(in crate::model) fn read_with(
     keys: &Keys<'_>,

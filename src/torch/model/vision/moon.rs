@@ -20,8 +20,8 @@ fn is_published(keys: &Keys<'_>) -> bool {
     keys.value("vt_hidden_size").is_some()
 }
 
-/// The encoder of `Kimi_K25VisionConfig` or `MoonViT3dConfig`, its names under `prefix` and `projector`; `eps` is of
-/// the projector's norm.
+/// Returns the encoder of `Kimi_K25VisionConfig` or `MoonViT3dConfig`, its names under `prefix` and `projector`; `eps` is of the
+/// projector's norm.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
     prefix: &str,

@@ -45,7 +45,7 @@ const TOWERS: &[(&str, Read)] = &[
     ("siglip_vision_model", siglip::read),
 ];
 
-/// The tower of this config with the projector that it comes with, its names under `tower` and `projector`, after that as in the
+/// Returns the tower of this config with the projector that it comes with, its names under `tower` and `projector`, after that as in the
 /// tower's own checkpoint. Features have this `width`.
 pub(in crate::model) fn read_tower(
     encoder: &Keys<'_>,
@@ -61,8 +61,8 @@ pub(in crate::model) fn read_tower(
     read(encoder, tower, projector, width)
 }
 
-/// The encoder of these two configs, with features of `width`. Names are under `image_encoder.` and `image_projector.`,
-/// after that as in the tower's own checkpoint. A projector without `model_type` is the one that the tower comes with.
+/// Returns the encoder of these two configs, with features of `width`. Names are under `image_encoder.` and `image_projector.`, after
+/// that as in the tower's own checkpoint. A projector without `model_type` is the one that the tower comes with.
 pub(in crate::model) fn read(encoder: &Keys<'_>, projector: Option<&Keys<'_>>, width: i64) -> Result<VisionConfig> {
     let vision = read_tower(encoder, "image_encoder.", "image_projector.", width)?;
     let Some(keys) = projector else { return Ok(vision) };
@@ -83,7 +83,7 @@ fn intern(keys: &Keys<'_>, names: InternNames, tower: &str, projector: &str, wid
     intern::read(keys, names, tower, projector, &shuffle)
 }
 
-/// The projector that `keys` describe, where the tower's own would be `own`.
+/// Returns the projector that `keys` describe, where the tower's own would be `own`.
 fn read_projector(keys: &Keys<'_>, own: &ProjectorConfig) -> Result<ProjectorConfig> {
     let must_be = |key: &str, value: i64, of: &str| match keys.size_or(key)? {
         Some(found) if found != value => Err(keys.inconsistent(key, found, format!("must equal {of} ({value})"))),

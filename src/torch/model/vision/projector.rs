@@ -96,7 +96,7 @@ impl ProjectorConfig {
         }
     }
 
-    /// The merger of Qwen2-VL, Qwen2.5-VL and RICE (`PatchMerger`): a norm of each patch, then two maps over the patches of a
+    /// Returns the merger of Qwen2-VL, Qwen2.5-VL and RICE (`PatchMerger`): a norm of each patch, then two maps over the patches of a
     /// square of side `merge`. `inputs` and `outputs` are widths.
     pub fn patch_merger(
         prefix: &str,
@@ -132,7 +132,7 @@ impl ProjectorConfig {
         (pairs as usize) * (grid.h * grid.w) as usize / self.merge.pow(2) as usize
     }
 
-    /// The parameters, under their names in the checkpoint.
+    /// Returns the parameters, under their names in the checkpoint.
     pub fn specs(&self) -> Vec<ParamSpec> {
         let (prefix, block, std) = (self.prefix.as_str(), self.block(), self.initializer_range);
         match &self.kind {

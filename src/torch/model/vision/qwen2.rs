@@ -14,7 +14,7 @@ use crate::nn::Activation;
 /// Fixed in the reference, not configured.
 const NORM: TowerNorm = TowerNorm::Layer(1e-6);
 
-/// The encoder of `Qwen2VLVisionConfig`, its names under `prefix` and `merger`.
+/// Returns the encoder of `Qwen2VLVisionConfig`, its names under `prefix` and `merger`.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
     prefix: &str,

@@ -12,7 +12,7 @@ use crate::nn::{Activation, Resampling};
 /// Fixed in the reference, not configured.
 const NORM: TowerNorm = TowerNorm::Layer(1e-6);
 
-/// The encoder of `Qwen3VLVisionConfig`, its names under `prefix` and `merger`.
+/// Returns the encoder of `Qwen3VLVisionConfig`, its names under `prefix` and `merger`.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
     prefix: &str,
@@ -75,8 +75,8 @@ fn positions(keys: &Keys<'_>, width: i64) -> Result<PositionTable, ModelConfigEr
     })
 }
 
-/// The blocks after which states are taken, in rising order, and the number of each one's merger: mergers are numbered
-/// as the config lists the blocks.
+/// Returns the blocks after which states are taken, in rising order, and the number of each one's merger: mergers are numbered as the
+/// config lists the blocks.
 fn deepstack(keys: &Keys<'_>, depth: i64) -> Result<Vec<(i64, usize)>, ModelConfigError> {
     let key = "deepstack_visual_indexes";
     let indexes = if keys.value(key).is_some() { keys.indices(key)? } else { Vec::new() };

@@ -10,7 +10,7 @@ use crate::model::tower_blocks::{AxialOrder, AxialRope, BlockConfig, TowerNorm};
 use crate::nn::Activation;
 use serde_json::json;
 
-/// The encoder of `RiceConfig`, its names under `prefix` and `merger`.
+/// Returns the encoder of `RiceConfig`, its names under `prefix` and `merger`.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
     prefix: &str,

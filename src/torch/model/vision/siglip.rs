@@ -13,7 +13,7 @@ use crate::nn::{Activation, Resampling};
 /// Fixed in the reference, not configured.
 const INITIALIZER_RANGE: f64 = 0.02;
 
-/// The encoder of `SiglipVisionConfig`, its names under `prefix` and `projector`, with features of width `outputs`: the last
+/// Returns the encoder of `SiglipVisionConfig`, its names under `prefix` and `projector`, with features of width `outputs`: the last
 /// states behind their norm, or those of `vision_feature_layer` without one.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
@@ -24,7 +24,7 @@ pub(in crate::model) fn read(
     read_at(keys, &format!("{prefix}vision_model."), projector, outputs)
 }
 
-/// The same with the names of the tower right behind `prefix`.
+/// Returns the same with the names of the tower right behind `prefix`.
 pub(super) fn read_at(
     keys: &Keys<'_>,
     prefix: &str,

@@ -144,13 +144,13 @@ impl TowerConfig {
         self.embed.kernel.iter().product()
     }
 
-    /// The size of an item as it leaves: one frame where frames are averaged, half the rows and columns behind a halving step.
+    /// Returns the size of an item as it leaves: one frame where frames are averaged, half the rows and columns behind a halving step.
     pub fn grid_out(&self, grid: Grid) -> Grid {
         let grid = if self.halving.is_some() { halved(grid) } else { grid };
         if self.frame_mean { Grid { t: 1, ..grid } } else { grid }
     }
 
-    /// The parameters, under their names in the checkpoint.
+    /// Returns the parameters, under their names in the checkpoint.
     pub fn specs(&self) -> Vec<ParamSpec> {
         let (width, prefix) = (self.width(), self.prefix.as_str());
         let normal = Init::Normal(self.block.initializer_range);

@@ -60,7 +60,7 @@ impl JoinedActing {
         Seen { text: action.text.part.forward(&context), num_samples: samples.count(), layout, frames }
     }
 
-    /// The velocity `[N·H, A]`, float32, of actions at one time, which the network is told as `told`.
+    /// Returns the velocity `[N·H, A]`, float32, of actions at one time, which the network is told as `told`.
     fn velocity(&self, seen: &Seen, actions: &Tensor, told: f64) -> Tensor {
         let Network { action, encoder, action_head, device, kind, .. } = &self.network;
         let mut x = encoder.part.forward(&actions.to_kind(*kind));

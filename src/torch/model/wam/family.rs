@@ -22,7 +22,7 @@ impl Architecture for WamConfig {
         network::specs(self)
     }
 
-    /// The text encoder's, and the autoencoder's.
+    /// Returns the text encoder's, and the autoencoder's.
     fn inputs(&self) -> Vec<FeatureInput> {
         let input = |tower, width, id| FeatureInput { tower, num_tensors: 1, width, placeholders: vec![id] };
         vec![input(Tower::Text, self.video.text_dim, TEXT_ID), input(Tower::Vae, self.video.patch_dim(), LATENT_ID)]

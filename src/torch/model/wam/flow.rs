@@ -21,7 +21,7 @@ impl Bell {
         Bell { least, mean: values.iter().map(|value| value - least).sum::<f64>() / values.len() as f64 + 1e-10 }
     }
 
-    /// The weight at a time from 0, data, to 1, noise.
+    /// Returns the weight at a time from 0, data, to 1, noise.
     pub fn at(&self, time: f64) -> f64 {
         (bell(time) - self.least) / self.mean
     }
@@ -37,17 +37,17 @@ fn shifted(shift: f64) -> TimeSampler {
 }
 
 impl Flow {
-    /// The times of training.
+    /// Returns the times of training.
     pub(super) fn sampler(&self) -> TimeSampler {
         shifted(self.train_shift)
     }
 
-    /// The number that the network is told of a time.
+    /// Returns the number that the network is told of a time.
     pub(super) fn told(&self, time: f32) -> f64 {
         f64::from(time * self.num_times as f32)
     }
 
-    /// The times that sampling goes through, from 1 on down, and by how much each step goes on (`get_sampling_sigmas`).
+    /// Returns the times that sampling goes through, from 1 on down, and by how much each step goes on (`get_sampling_sigmas`).
     pub(super) fn steps(&self, count: usize) -> Vec<(f32, f64)> {
         let sampler = shifted(self.infer_shift);
         let time = |step: usize| sampler.at(1.0 - step as f64 / count as f64) as f32;

@@ -90,7 +90,7 @@ impl PolicyNetwork for Network {
 }
 
 impl Network {
-    /// The samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
+    /// Returns the samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
     fn samples(&self, batch: &MicroBatch) -> Samples {
         match batch.samples.is_empty() {
             true => Samples::filler(&self.config),

@@ -31,7 +31,7 @@ pub(super) struct ActionDecoder {
     squashed: Vec<i64>,
 }
 
-/// The parameters of both.
+/// Returns the parameters of both.
 pub(super) fn specs(config: &XvlaConfig) -> Vec<ParamSpec> {
     let (prefix, actions) = (config.transformer_prefix(), config.action_dim());
     let inputs = actions + config.time_dim + config.state_dim;
@@ -83,7 +83,7 @@ impl ActionDecoder {
         }
     }
 
-    /// The rows of actions `[S·H, W]` of samples of `domains` `[N]` to actions `[S·H, A]`, float32; some of them logits.
+    /// Returns the rows of actions `[S·H, W]` of samples of `domains` `[N]` to actions `[S·H, A]`, float32; some of them logits.
     pub fn forward(&self, x: &Tensor, domains: &Tensor) -> Tensor {
         let x = self.norm.forward(x).to_kind(Kind::Float);
         let num_samples = domains.size()[0];

@@ -29,12 +29,12 @@ pub(super) struct Block {
     pub mlp: Part<FeedForward>,
 }
 
-/// A linear map that starts as the reference's.
+/// Returns a linear map that starts as the reference's.
 pub(super) fn linear_specs(prefix: &str, name: &str, inputs: i64, outputs: i64) -> Vec<ParamSpec> {
     starting(Linear::specs(prefix, name, inputs, outputs, true, 0.0), xavier(inputs, outputs))
 }
 
-/// The parameters of a block.
+/// Returns the parameters of a block.
 pub(super) fn specs(config: &XvlaConfig, number: i64) -> Vec<ParamSpec> {
     let (prefix, width) = (config.block_prefix(number), config.width);
     let mut specs = LayerNorm::specs(&prefix, "norm1", width);

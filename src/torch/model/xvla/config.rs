@@ -73,12 +73,12 @@ impl XvlaConfig {
         format!("{}blocks.{number}.", self.transformer_prefix())
     }
 
-    /// The transformer's parameters, frozen where it is.
+    /// Returns the transformer's parameters, frozen where it is.
     pub(super) fn of_transformer(&self, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
         frozen_if(self.frozen.transformer, specs)
     }
 
-    /// The parameters of the encoder of language, frozen where it is.
+    /// Returns the parameters of the encoder of language, frozen where it is.
     pub(super) fn of_language(&self, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
         frozen_if(self.frozen.language, specs)
     }
@@ -93,7 +93,7 @@ pub(super) fn xavier(inputs: i64, outputs: i64) -> Init {
     Init::Uniform((6.0 / (inputs + outputs) as f64).sqrt())
 }
 
-/// The same parameters, the first of which starts as `init`.
+/// Returns the same parameters, the first of which starts as `init`.
 pub(super) fn starting(mut specs: Vec<ParamSpec>, init: Init) -> Vec<ParamSpec> {
     if let Some(first) = specs.first_mut() {
         first.init = init;

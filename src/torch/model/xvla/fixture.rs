@@ -104,7 +104,7 @@ impl Fixture {
         self.family(options).model(&self.params, policy)
     }
 
-    /// The patches of the samples' pictures, and the size of each.
+    /// Returns the patches of the samples' pictures, and the size of each.
     fn pixels(&self, samples: &[usize]) -> (Tensor, Vec<Grid>) {
         let views = |sample: &usize| {
             let images = self.inputs["images"].get(*sample as i64);
@@ -146,7 +146,7 @@ impl Fixture {
         (Columns::new(&self.config.columns().into(), all), ends)
     }
 
-    /// The numbers of actions of a sample that count.
+    /// Returns the numbers of actions of a sample that count.
     fn num_targets(&self) -> i64 {
         let (space, action_dim) = (&self.config.space, self.summary.action_dim);
         self.config.horizon * (0..space.dim()).filter(|at| space.counts(*at, action_dim)).count() as i64

@@ -26,7 +26,7 @@ impl ActionCost {
         ActionCost { kind, logits, weight: weight * of_numbers(space, device), target }
     }
 
-    /// The sum over all elements of `predicted` `[R, A]`, float64.
+    /// Returns the sum over all elements of `predicted` `[R, A]`, float64.
     pub fn sum(&self, predicted: &Tensor) -> Tensor {
         let predicted = predicted.to_kind(Kind::Float);
         let cost = self.kind.value(&(&predicted - &self.target));

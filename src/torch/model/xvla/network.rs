@@ -76,7 +76,7 @@ pub(super) fn specs(config: &XvlaConfig) -> Vec<ParamSpec> {
     specs
 }
 
-/// The parameters of the encoder of language.
+/// Returns the parameters of the encoder of language.
 fn language_specs(config: &XvlaConfig) -> Vec<ParamSpec> {
     let table = Tokens::spec(&config.language, TABLE[0]);
     // The reference stores the table twice, or once under either name.
@@ -126,14 +126,14 @@ impl Map {
 }
 
 impl Prompts {
-    /// The rows of the prompts of `domains` `[N]`, those of a sample side by side, `[R, W]`.
+    /// Returns the rows of the prompts of `domains` `[N]`, those of a sample side by side, `[R, W]`.
     pub fn forward(&self, domains: &Tensor) -> Tensor {
         embedding(&self.table, domains, -1).view([-1, self.width])
     }
 }
 
 impl Positions {
-    /// The transformer's rows `[R, W]` of its `parts`, each `[rows, W]`, in the order of [`Layout::order`].
+    /// Returns the transformer's rows `[R, W]` of its `parts`, each `[rows, W]`, in the order of [`Layout::order`].
     pub fn forward(&self, parts: &[&Tensor], layout: &Layout) -> Tensor {
         let table = self.0.squeeze_dim(0).constant_pad_nd([0, 0, 0, 1]);
         take_rows(&Tensor::cat(parts, 0), &layout.order) + take_rows(&table, &layout.positions)

@@ -55,7 +55,7 @@ impl PolicyNetwork for Network {
 }
 
 impl Network {
-    /// The rows of all tokens, and the slots of features.
+    /// Records the rows of all tokens, and the slots of features.
     fn record_tokens(
         &self,
         tape: &mut Tape,
@@ -72,7 +72,7 @@ impl Network {
         (vec![features], tape.put_rows(x, Rc::new(rows), features))
     }
 
-    /// The transformer's rows of what Florence-2 makes, of other pictures, and of prompts, where there are such.
+    /// Records the transformer's rows of what Florence-2 makes, of other pictures, and of prompts, where there are such.
     fn record_seen(
         &self,
         tape: &mut Tape,
@@ -104,7 +104,7 @@ impl Network {
         parts
     }
 
-    /// The rows of noised actions.
+    /// Records the rows of noised actions.
     fn record_actions(&self, tape: &mut Tape, batch: &MicroBatch, noise: &Noise, domains: &Rc<Tensor>) -> Slot {
         let num_draws = i64::from(self.config.options.noise_draws);
         let [noise, times] = [&noise.noise, &noise.times].map(|x| x.to_device(self.device));
@@ -142,7 +142,7 @@ impl Network {
         tape.run("decoder", &self.decoder.ids, policy, &[x], 1, forward)[0]
     }
 
-    /// A column of the samples' actions, `[N, 1, H, A]`, float32.
+    /// Returns a column of the samples' actions, `[N, 1, H, A]`, float32.
     fn of_actions(&self, batch: &MicroBatch, name: &str) -> Tensor {
         let values = batch.columns.get(name).to_device(self.device).to_kind(Kind::Float);
         values.view([-1, 1, self.config.horizon, self.config.action_dim()])

@@ -140,7 +140,7 @@ impl CompressedAttention {
         self.o_b.forward(&grouped.matmul(&maps).transpose(0, 1).flatten(1, 2))
     }
 
-    /// The attended values `[T, H·C]`, and by batch of documents the entries.
+    /// Returns the attended values `[T, H·C]`, and by batch of documents the entries.
     fn attend(&self, rows: &TokenRows, x_TD: &Tensor, context: &Context) -> (Tensor, Vec<Entries>) {
         let documents = &context.documents;
         let Some(compressed) = &self.compressed else {
@@ -237,7 +237,7 @@ impl Compressed {
         cos.iter().zip(&sin).map(|(cos, sin)| rope.with_tables([of_entries(cos), of_entries(sin)])).collect()
     }
 
-    /// The entries of a batch, turned by `rope`.
+    /// Returns the entries of a batch, turned by `rope`.
     fn entries(&self, gated: &Gated, index: Option<&Gated>, rope: &Rope) -> Entries {
         let turned = |entries: Tensor| match entries.numel() {
             0 => entries,

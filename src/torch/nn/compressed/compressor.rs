@@ -60,7 +60,7 @@ impl Compressor {
         Gated { kv: self.kv.forward(x_TD), gate: self.gate.forward(x_TD) }
     }
 
-    /// The entries `[B, W, C]` of documents `[B, L, E]` from their first token on, without positions.
+    /// Returns the entries `[B, W, C]` of documents `[B, L, E]` from their first token on, without positions.
     pub fn entries(&self, Gated { kv, gate }: &Gated) -> Tensor {
         let count = kv.size()[1] / self.rate;
         if count == 0 {
@@ -87,8 +87,7 @@ impl Compressor {
         if self.overlaps { 2 * self.rate } else { self.rate }
     }
 
-    /// The entry `[B, C]` that ends with the last of `reach` tokens `[B, reach, E]`. Where `first_B`, it is the sequence's
-    /// first.
+    /// Returns the entry `[B, C]` that ends with the last of `reach` tokens `[B, reach, E]`. Where `first_B`, it is the sequence's first.
     pub fn last_entry(&self, Gated { kv, gate }: &Gated, first_B: &Tensor) -> Tensor {
         let bias = self.position_bias.to_kind(gate.kind());
         if !self.overlaps {
@@ -104,7 +103,7 @@ impl Compressor {
         self.mean(&kv.unsqueeze(1), &gate.unsqueeze(1)).squeeze_dim(1)
     }
 
-    /// The normed means `[B, W, C]` of groups `[B, W, tokens, C]`.
+    /// Returns the normed means `[B, W, C]` of groups `[B, W, tokens, C]`.
     fn mean(&self, kv: &Tensor, gate: &Tensor) -> Tensor {
         let weights = gate.softmax(2, Kind::Float).to_kind(kv.kind());
         self.norm.forward(&(kv * weights).sum_dim_intlist([2i64].as_slice(), false, kv.kind()))

@@ -23,7 +23,7 @@ const INDEX_GATED: usize = 6;
 const INDEX_ENTRIES: usize = 8;
 
 impl CompressedAttention {
-    /// The state after prompts, whose `entries` come by batches of documents.
+    /// Returns the state after prompts, whose `entries` come by batches of documents.
     pub(super) fn first_state(
         &self,
         rows: &TokenRows,
@@ -59,7 +59,7 @@ impl CompressedAttention {
         state
     }
 
-    /// The attended values `[B, H·C]` of the present tokens.
+    /// Returns the attended values `[B, H·C]` of the present tokens.
     pub(super) fn next(
         &self,
         rows: &TokenRows,
@@ -83,7 +83,7 @@ impl CompressedAttention {
 }
 
 impl Compressed {
-    /// The entries `[B, W, C]` and which of them the present tokens see, `[B, 1, W]`.
+    /// Returns the entries `[B, W, C]` and which of them the present tokens see, `[B, 1, W]`.
     fn next(
         &self,
         rows: &TokenRows,

@@ -50,7 +50,7 @@ impl EntryChooser {
         }
     }
 
-    /// The width of its entries.
+    /// Returns the width of its entries.
     pub fn head_dim(&self) -> i64 {
         self.config.head_dim
     }

@@ -82,7 +82,7 @@ impl GatedDelta {
         }
     }
 
-    /// The branch's output from that of the rule and its gates `[T, V·E]`.
+    /// Returns the branch's output from that of the rule and its gates `[T, V·E]`.
     fn output(&self, y_TVE: &Tensor, z: &Tensor) -> Tensor {
         let (kind, width) = (z.kind(), self.config.value_head_dim);
         let y = self.norm.forward(&y_TVE.to_kind(kind).reshape([-1, width]));

@@ -45,7 +45,7 @@ impl GatedDeltaConfig {
         2 * self.key_width() + self.value_width()
     }
 
-    /// The parameters below `prefix`, `….linear_attn.`.
+    /// Returns the parameters below `prefix`, `….linear_attn.`.
     pub fn specs(&self, prefix: &str, std: f64) -> Vec<ParamSpec> {
         let (width, heads) = (self.hidden_size, self.num_value_heads);
         let projections = match self.layout {

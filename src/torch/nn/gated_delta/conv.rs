@@ -15,7 +15,7 @@ pub(super) fn causal_conv(x_TF: &Tensor, weight: &Tensor, documents: &DeltaDocum
     act.forward(&y_1FP.squeeze_dim(0).tr().index_select(0, &documents.conv_outputs))
 }
 
-/// The last W - 1 inputs of each document, `[B, W-1, F]`.
+/// Returns the last W - 1 inputs of each document, `[B, W-1, F]`.
 pub(super) fn conv_state(x_TF: &Tensor, documents: &DeltaDocuments) -> Tensor {
     let ends = with_zero_row(x_TF).index_select(0, &documents.conv_ends);
     ends.view([documents.num_documents, -1, x_TF.size()[1]])

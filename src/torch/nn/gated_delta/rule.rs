@@ -26,8 +26,8 @@ pub(super) struct DeltaInputs {
     pub beta_TV: Tensor,
 }
 
-/// The outputs `[T, V, E]`. `last` `[B, V, C, E]`, contiguous and without a gradient, holds the states at the start, in
-/// the order of `documents`, and is overwritten by those at the end.
+/// Returns the outputs `[T, V, E]`. `last` `[B, V, C, E]`, contiguous and without a gradient, holds the states at the start, in the order
+/// of `documents`, and is overwritten by those at the end.
 pub(super) fn gated_delta_rule(inputs: &DeltaInputs, documents: &DeltaDocuments, last: &mut Tensor) -> Tensor {
     let (key_size, value_size) = (inputs.k_TKC.size(), inputs.v_TVE.size());
     let (keys, groups, chunk) = (key_size[1], value_size[1] / key_size[1], documents.chunk);

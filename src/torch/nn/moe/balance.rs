@@ -4,8 +4,8 @@ use tch::{Kind, Tensor};
 
 use super::order::Order;
 
-/// The load-balancing loss of Switch Transformer (Fedus et al. 2021, equations 4 to 6) over all layers at once, as
-/// transformers' `load_balancing_loss_func`: experts × the sum over experts of (assignments a row) × (mean probability).
+/// Returns the load-balancing loss of Switch Transformer (Fedus et al. 2021, equations 4 to 6) over all layers at once, as transformers'
+/// `load_balancing_loss_func`: experts × the sum over experts of (assignments a row) × (mean probability).
 ///
 /// `choices_E` and `probabilities_E` are one sum over the rows for each layer, `num_rows` is over all layers.
 /// A layer's choices and probabilities are `[E]`; returns a scalar.
@@ -26,8 +26,8 @@ pub fn choices_by_softmax(logits_TE: &Tensor, top_k: i64) -> (Tensor, Tensor) {
     (counts_E, probabilities_TE.sum_dim_intlist([0i64].as_slice(), false, Kind::Float))
 }
 
-/// The sum over the rows of the squared log-sum-exp of their logits (Zoph et al. 2022, ST-MoE, equation 5).
-/// `logits_TE` `[T, E]`; returns a scalar.
+/// Returns the sum over the rows of the squared log-sum-exp of their logits (Zoph et al. 2022, ST-MoE, equation 5). `logits_TE` `[T, E]`;
+/// returns a scalar.
 pub fn z_loss(logits_TE: &Tensor) -> Tensor {
     logits_TE.logsumexp([-1i64].as_slice(), false).square().sum(Kind::Float)
 }

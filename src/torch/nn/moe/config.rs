@@ -94,7 +94,7 @@ pub struct SharedExpertsConfig {
 }
 
 impl RouterConfig {
-    /// A softmax over all experts, the chosen ones' weights divided by their sum.
+    /// Returns a softmax over all experts, the chosen ones' weights divided by their sum.
     pub fn softmax(num_experts: i64, top_k: i64) -> RouterConfig {
         RouterConfig {
             num_experts,

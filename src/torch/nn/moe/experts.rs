@@ -45,7 +45,7 @@ impl GateOrder {
         }
     }
 
-    /// The two `[N, F]` as one `[N, 2F]`.
+    /// Returns the two `[N, F]` as one `[N, 2F]`.
     fn join(self, parts: [&Tensor; 2]) -> Tensor {
         match self {
             GateOrder::GatesFirst => Tensor::cat(&parts, -1),
@@ -117,7 +117,7 @@ impl Experts {
         (y_ND, hidden)
     }
 
-    /// The second part of what `forward` gives. Gate and up, `[N, F]` each.
+    /// Returns the second part of what `forward` gives. Gate and up, `[N, F]` each.
     pub fn hidden(&self, rows_ND: &Tensor, counts_E: &Tensor) -> [Tensor; 2] {
         self.hidden_of(&Groups::new(counts_E), rows_ND, counts_E)
     }

@@ -42,7 +42,7 @@ impl Groups {
         })
     }
 
-    /// The ends, where the grouped product takes these operands: rows of bfloat16, of which there are some.
+    /// Returns the ends, where the grouped product takes these operands: rows of bfloat16, of which there are some.
     fn grouped(&self, operands: [&Tensor; 2]) -> Option<&Tensor> {
         let takes = |x: &Tensor| x.kind() == Kind::BFloat16 && x.numel() > 0 && is_aligned(x);
         self.ends.as_ref().filter(|_| operands.into_iter().all(takes))
@@ -89,7 +89,7 @@ impl Groups {
         }
     }
 
-    /// The sum of each expert's rows `[N, B]`: `[E, B]`; zeros where it has none.
+    /// Returns the sum of each expert's rows `[N, B]`: `[E, B]`; zeros where it has none.
     pub fn sums(&self, rows: &Tensor, num_experts: i64) -> Tensor {
         // Products with columns of ones, of which a GPU takes eight at least: they add in an order that is always the same.
         let ones = Tensor::ones([rows.size()[0], 8], (rows.kind(), rows.device()));

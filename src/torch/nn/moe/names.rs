@@ -59,7 +59,7 @@ impl ExpertNames {
         }
     }
 
-    /// The checkpoint's tensors of the gate and up weights `[E, 2F, D]`, and of the down weights `[E, D, F]`.
+    /// Returns the checkpoint's tensors of the gate and up weights `[E, 2F, D]`, and of the down weights `[E, D, F]`.
     pub(super) fn pieces(&self, prefix: &str, [experts, width, inner]: [i64; 3]) -> [Vec<StoredTensor>; 2] {
         match self {
             ExpertNames::Each { gate_up_down: [gate, up, down], first } => {

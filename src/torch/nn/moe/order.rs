@@ -32,29 +32,29 @@ impl Order {
         zeros.scatter_add(0, &experts_N, &experts_N.ones_like())
     }
 
-    /// The tokens that the rows are of, `[N]`.
+    /// Returns the tokens that the rows are of, `[N]`.
     fn tokens(sources_N: &Tensor, top_k: i64) -> Tensor {
         sources_N.divide_scalar_mode(top_k, "floor")
     }
 
-    /// The rows `[N, D]` of the tokens `[T, D]`.
+    /// Returns the rows `[N, D]` of the tokens `[T, D]`.
     pub fn dispatch(x_TD: &Tensor, sources_N: &Tensor, top_k: i64) -> Tensor {
         x_TD.index_select(0, &Order::tokens(sources_N, top_k))
     }
 
-    /// The gradient of the tokens for that of the rows. `[N, D]` to `[T, D]`.
+    /// Returns the gradient of the tokens for that of the rows. `[N, D]` to `[T, D]`.
     pub fn dispatch_backward(of_rows_ND: &Tensor, rows_N: &Tensor, top_k: i64) -> Tensor {
         let of_places_TKD = of_rows_ND.index_select(0, rows_N).unflatten(0, [-1, top_k]);
         of_places_TKD.sum_dim_intlist([1i64].as_slice(), false, of_rows_ND.kind())
     }
 
-    /// The weighted sum of each token's rows: `[T, D]` of the rows `[N, D]`, in their kind.
+    /// Returns the weighted sum of each token's rows: `[T, D]` of the rows `[N, D]`, in their kind.
     pub fn combine(y_ND: &Tensor, weights_TK: &Tensor, rows_N: &Tensor) -> Tensor {
         let y_TKD = y_ND.index_select(0, rows_N).view([weights_TK.size()[0], weights_TK.size()[1], y_ND.size()[1]]);
         weights_TK.to_kind(y_ND.kind()).unsqueeze(1).bmm(&y_TKD).squeeze_dim(1)
     }
 
-    /// The gradients of the rows and of the weights for that of the sum. They are `[N, D]` and `[T, K]`; `of_sum_TD` is `[T, D]`.
+    /// Returns the gradients of the rows and of the weights for that of the sum. They are `[N, D]` and `[T, K]`; `of_sum_TD` is `[T, D]`.
     pub fn combine_backward(
         of_sum_TD: &Tensor,
         y_ND: &Tensor,

@@ -36,7 +36,7 @@ pub struct TokenRouting {
 }
 
 impl Router {
-    /// The weight, and the balancing bias unless `shares_bias`: where another set of experts declares it.
+    /// Returns the weight, and the balancing bias unless `shares_bias`: where another set of experts declares it.
     pub fn specs(prefix: &str, width: i64, config: &MoeConfig, shares_bias: bool, std: f64) -> Vec<ParamSpec> {
         let (names, experts) = (&config.names, config.router.num_experts);
         let name = format!("{prefix}{}", names.router);
@@ -86,7 +86,7 @@ impl Router {
         &self.config
     }
 
-    /// The balancing bias, a view of the parameter. `[E]`.
+    /// Returns the balancing bias, a view of the parameter. `[E]`.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias_E.as_ref()
     }
@@ -136,7 +136,7 @@ impl Router {
     }
 }
 
-/// The name of the logits' bias, which is beside the weight.
+/// Returns the name of the logits' bias, which is beside the weight.
 fn logit_bias(names: &MoeNames) -> String {
     format!("{}.bias", names.router.trim_end_matches(".weight"))
 }

@@ -27,7 +27,7 @@ struct Layer {
 }
 
 impl KeyValuePool {
-    /// The earlier rows that the next chunk attends to. Keys are `[rows, K, C]`, values `[rows, K, V]`.
+    /// Returns the earlier rows that the next chunk attends to. Keys are `[rows, K, C]`, values `[rows, K, V]`.
     pub fn past(&self, key_values: &[KeyValues]) -> Vec<(Slot, Tensor)> {
         let mut inputs = Vec::new();
         for (number, slots) in key_values.iter().enumerate() {

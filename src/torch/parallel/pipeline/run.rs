@@ -164,7 +164,7 @@ impl PipelineRun {
         self.next + self.together().len() == self.tasks.len()
     }
 
-    /// The most micro-batches between their forward and the end of their backward at once.
+    /// Returns the most micro-batches between their forward and the end of their backward at once.
     pub fn most_alive(&self) -> usize {
         let (mut alive, mut most) = (0usize, 0);
         for task in &self.tasks {
@@ -249,7 +249,7 @@ impl PipelineRun {
         self.live.insert((task.micro_batch, task.stage), Live { inbound, outbound, loss, dropout, kept });
     }
 
-    /// The keys and values of the sequence that a task is of.
+    /// Returns the keys and values of the sequence that a task is of.
     fn pool_of(&mut self, task: Task) -> &mut KeyValuePool {
         self.pools.entry(self.sequences[task.micro_batch]).or_default()
     }

@@ -63,7 +63,7 @@ impl Rows {
     }
 }
 
-/// The blocks by their sizes.
+/// Returns the blocks by their sizes.
 pub(super) fn batches(blocks: &[Block], device: Device) -> Vec<Batch> {
     let mut by_size: BTreeMap<(usize, usize, bool), Vec<&Block>> = BTreeMap::new();
     for block in blocks {
@@ -270,7 +270,7 @@ fn forward_in_chunks([q, k, v]: [&Tensor; 3], causal: bool, scale: f64, max_scor
     (Tensor::cat(&y, 2), Tensor::cat(&lse, 2))
 }
 
-/// The gradients of `q`, `k` and `v`, those of keys and values in the kind of sums, by plain operators.
+/// Returns the gradients of `q`, `k` and `v`, those of keys and values in the kind of sums, by plain operators.
 fn backward_in_chunks(
     [q, k, v]: [&Tensor; 3],
     [dy, y, lse]: [&Tensor; 3],

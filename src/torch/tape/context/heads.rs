@@ -46,7 +46,7 @@ impl ContextShard {
         Ok(found.index_select(0, self.order()[0]))
     }
 
-    /// The inverse: of `[A, width]` with this rank's part of every head's rows, `[T, N, width]`.
+    /// Undoes the exchange of heads: returns this rank's rows of all heads, `[T, N, width]`, of `[A, width]` with all rows of its heads.
     fn to_tokens(&self, mesh: &Mesh, x: &Tensor) -> Result<Tensor, NativeError> {
         let (counts, ranks) = (self.counts(), mesh.cp.world());
         let mine = counts[self.rank()];

@@ -33,7 +33,7 @@ pub(super) enum ContextMethod {
 }
 
 impl ContextShard {
-    /// The share of `rank` in a row whose documents end at `cu_seqlens` `[0, …, T]`.
+    /// Returns the share of `rank` in a row whose documents end at `cu_seqlens` `[0, …, T]`.
     pub fn new(
         cu_seqlens: &[usize],
         num_ranks: usize,
@@ -87,7 +87,7 @@ impl ContextShard {
         self.split.rows(self.rank).iter().filter_map(|row| number.get(row).copied()).collect()
     }
 
-    /// The gradients of all features `[N, D]` on every rank, from those `[n, D]` of `features`, which this rank holds.
+    /// Returns the gradients of all features `[N, D]` on every rank, from those `[n, D]` of `features`, which this rank holds.
     ///
     /// # Errors
     /// A rank is gone or did not come in time.

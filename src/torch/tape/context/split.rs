@@ -67,7 +67,7 @@ impl RowSplit {
         self.pieces.iter().map(|pieces| pieces.iter().map(Range::len).sum())
     }
 
-    /// The tokens of a rank, in its order.
+    /// Returns the tokens of a rank, in its order.
     pub fn rows(&self, rank: usize) -> Vec<i64> {
         self.pieces_of(rank).flatten().flat_map(|piece| piece.map(|token| token as i64)).collect()
     }

@@ -51,7 +51,7 @@ fn on_one(cu_seqlens: &[usize], shape: Shape) -> Vec<Tensor> {
     std::iter::once(y.detach()).chain(grads.into_iter().flatten()).collect()
 }
 
-/// The same among ranks, put together in the order of the row.
+/// Returns the same among ranks, put together in the order of the row.
 fn on_ranks(cu_seqlens: &[usize], shape: Shape, ranks: usize, method: ContextAttention) -> Vec<Tensor> {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");

@@ -216,7 +216,7 @@ impl Execution {
         }
     }
 
-    /// The values as leaves of a new graph; integers have no gradients.
+    /// Returns the values as leaves of a new graph; integers have no gradients.
     fn leaves(&self, operation: &Operation, values: &[Tensor]) -> Vec<Tensor> {
         let needed = operation.reads.iter().map(|slot| self.needs_grad[slot.index()]);
         values.iter().zip(needed).map(|(value, needed)| leaf(value, needed)).collect()

@@ -84,7 +84,7 @@ impl Checkpoint {
         &self.files
     }
 
-    /// The tensors by the models' names: packed ones are one entry, with the shape that they unpack to.
+    /// Returns the tensors by the models' names: packed ones are one entry, with the shape that they unpack to.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &Stored)> {
         self.tensors.iter().map(|(name, stored)| (name.as_str(), stored))
     }
@@ -94,7 +94,7 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
-    /// The pieces of a parameter as this folder has them.
+    /// Returns the pieces of a parameter as this folder has them.
     pub fn pieces(&self, spec: &ParamSpec) -> Vec<StoredTensor> {
         pieces_in(spec, &|name| self.get(name))
     }

@@ -131,7 +131,8 @@ fn is_token_table(name: &str) -> bool {
         .any(|table| name.strip_suffix(table).is_some_and(|start| start.is_empty() || start.ends_with('.')))
 }
 
-/// A head that a folder stores although it is the embedding: the model has no head, and an embedding of its shape.
+/// Returns whether a tensor is a head that a folder stores although it is the embedding: the model has no head, and an embedding of its
+/// width.
 fn is_tied_head(name: &str, shape: &[i64], known: &BTreeMap<&str, &StoredTensor>) -> bool {
     let heads = ["lm_head.weight", "output.weight"];
     let is_head = |name: &str| heads.iter().any(|head| name.ends_with(head));

@@ -68,7 +68,7 @@ fn has_networks_beside(folder: &Path) -> Result<bool, WeightsError> {
     Ok(config.is_file() && is_fastwam(&read_json(&config)?))
 }
 
-/// The files of such a policy: its own, and those of the networks that are there.
+/// Returns the files of such a policy: its own, and those of the networks that are there.
 fn open_beside(folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<NamedFile>, WeightsError> {
     let own = open_in(folder, WHOLE)?;
     let names = NamesIn::of_model(&own);
@@ -89,7 +89,7 @@ fn has_tensors(folder: &Path) -> bool {
     names.into_iter().any(is_tensors) || find_pickle(folder).is_some()
 }
 
-/// The network that has these files' tensors; `None` of an encoder, whose files have no names of their own.
+/// Returns the network that has these files' tensors; `None` of an encoder, whose files have no names of their own.
 fn network_in(files: &[TensorFile]) -> Option<Component> {
     let has = |name: &str| {
         files

@@ -79,7 +79,7 @@ impl Dtype {
         matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::BF16)
     }
 
-    /// The type of a tensor; `None` where a file has no such type.
+    /// Returns the type of a tensor; `None` where a file has no such type.
     pub fn of(kind: Kind) -> Option<Self> {
         Some(match kind {
             Kind::Float => Self::F32,
@@ -97,7 +97,7 @@ impl Dtype {
         })
     }
 
-    /// The kind of a tensor that holds such values.
+    /// Returns the kind of a tensor that holds such values.
     pub fn kind(self) -> Option<Kind> {
         Some(match self {
             Self::F32 => Kind::Float,

@@ -59,7 +59,7 @@ impl TensorFile {
         &self.header.tensors
     }
 
-    /// An entry of the header's `__metadata__`.
+    /// Returns an entry of the header's `__metadata__`.
     pub fn note(&self, key: &str) -> Option<&str> {
         Some(self.header.notes.get(key)?.as_str())
     }

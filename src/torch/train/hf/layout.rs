@@ -12,7 +12,7 @@ const VISION_MODEL: &str = "vision_model.";
 /// The map of Florence-2's features, which its first release has without `.weight` and the other way round.
 const IMAGE_MAP: &str = ".image_projection.weight";
 
-/// The pieces of a parameter as the folder has them; the family's own where the folder has none of either kind.
+/// Returns the pieces of a parameter as the folder has them; the family's own where the folder has none of either kind.
 pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a Stored>) -> Vec<StoredTensor> {
     let stem = [GATE_UP, DOWN].into_iter().find_map(|end| spec.name.strip_suffix(end).map(|base| (base, end)));
     let (Some((base, end)), [experts, rows, cols]) = (stem, spec.whole_shape()) else {

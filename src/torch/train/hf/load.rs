@@ -303,7 +303,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The scales of FP8 that has one or one for each row: `[rows]`, float32. `None` of everything else.
+    /// Returns the scales of FP8 that has one or one for each row: `[rows]`, float32. `None` of everything else.
     fn scales(&self, stored: &Stored) -> Result<Option<Tensor>, TensorFileError> {
         let Source::PlainFp8 { scale: Some(scale), .. } = &stored.source else { return Ok(None) };
         let scales = Tensor::from_slice(&self.floats(scale)?);

@@ -25,7 +25,7 @@ pub(super) struct NamesIn {
 }
 
 impl NamesIn {
-    /// The names in files of one network, which may be Diffusers' or those of its first release.
+    /// Returns the names in files of one network, which may be Diffusers' or those of its first release.
     pub fn of(files: &[TensorFile], component: Option<Component>) -> Self {
         let has = |name: &str| files.iter().any(|file| file.tensors().contains_key(name));
         let begins = |file: &TensorFile| file.tensors().keys().any(|name| name.starts_with(COMFY_PREFIX));
@@ -34,7 +34,7 @@ impl NamesIn {
         Self { component, prefix, naming: Some(naming), ..Self::default() }
     }
 
-    /// The names in files of a whole model that is no diffusion model.
+    /// Returns the names in files of a whole model that is no diffusion model.
     pub fn of_model(files: &[TensorFile]) -> Self {
         let names = || files.iter().flat_map(|file| file.tensors().keys().map(String::as_str));
         Self {

@@ -13,7 +13,7 @@ const MAX_JSON: u64 = 256 << 20;
 /// The name of the files of a model's weights before `.safetensors`, or `.safetensors.index.json`.
 pub(super) const WHOLE: &str = "model";
 
-/// The files of a folder, whose names begin with `stem`.
+/// Returns the files of a folder, whose names begin with `stem`.
 ///
 /// # Errors
 /// Fails as [`Checkpoint::open`] does.
@@ -35,7 +35,7 @@ pub(super) fn open_in(folder: &Path, stem: &str) -> Result<Vec<TensorFile>, Weig
     })
 }
 
-/// A file of the kind that runs code when it is opened.
+/// Returns a file of the kind that runs code when it is opened.
 pub(super) fn find_pickle(folder: &Path) -> Option<String> {
     let names = fs::read_dir(folder).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut found: Vec<String> = names

@@ -100,7 +100,7 @@ impl Int4 {
     }
 }
 
-/// The `index`-th four bits of a little-endian 32-bit word.
+/// Returns the `index`-th four bits of a little-endian 32-bit word.
 fn nibble(words: &[u8], word: usize, index: usize) -> u8 {
     words[word * 4 + index / 2] >> (index % 2 * 4) & 15
 }

@@ -18,7 +18,7 @@ pub fn collapse<'a, K: Ord + Clone>(entries: impl IntoIterator<Item = (&'a str, 
     groups.into_iter().map(line).collect()
 }
 
-/// The name with `\0` for its whole-number segments, and these.
+/// Returns the name with `\0` for its whole-number segments, and these.
 fn split(name: &str) -> (String, Vec<u64>) {
     let mut numbers = Vec::new();
     let segments = name.split('.').map(|segment| match segment.parse() {

@@ -46,7 +46,7 @@ pub(super) struct Sized<'a> {
     pub is_same: bool,
 }
 
-/// The tensors of each file of a pool, by their numbers, in the order of names, and whether all of them never change.
+/// Returns the tensors of each file of a pool, by their numbers, in the order of names, and whether all of them never change.
 pub(super) fn deal_to(tensors: &[Sized<'_>], max_size: u64, apart: u64) -> Vec<(Vec<usize>, bool)> {
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.sort_by_key(|&index| tensors[index].name);
@@ -92,21 +92,21 @@ pub(super) fn deal(sizes: &[u64], max_size: u64) -> Vec<std::ops::Range<usize>> 
     files
 }
 
-/// The files that [`save_weights`] will make of parameters with these pieces.
+/// Returns the files that [`save_weights`] will make of parameters with these pieces.
 pub fn num_shards<'a>(specs: impl Iterator<Item = &'a ParamSpec> + Clone, kind: Kind, max_size: u64) -> usize {
     let has_adapter = specs.clone().any(|spec| spec.adapter.is_some());
     let sized = specs.flat_map(|spec| spec.pieces.iter().map(move |piece| sized(spec, piece, kind, has_adapter)));
     deal_to(&sized.collect::<Vec<_>>(), max_size, APART).len()
 }
 
-/// A piece of a parameter of a pool of `kind`. Adapters change what they are added to.
+/// Returns a piece of a parameter of a pool of `kind`. Adapters change what they are added to.
 fn sized<'a>(spec: &ParamSpec, piece: &'a StoredTensor, kind: Kind, has_adapter: bool) -> Sized<'a> {
     let dtype = dtype_of(spec, piece, kind);
     let is_same = spec.role == Role::Frozen && !has_adapter;
     Sized { name: &piece.name, size: num_bytes(&piece.shape, dtype), is_same }
 }
 
-/// The type in files of a piece of a parameter of a pool of `kind`.
+/// Returns the type in files of a piece of a parameter of a pool of `kind`.
 pub(super) fn dtype_of(spec: &ParamSpec, piece: &StoredTensor, kind: Kind) -> Dtype {
     let kind = match spec.role {
         _ if piece.is_integer => Kind::Int64,
@@ -116,7 +116,7 @@ pub(super) fn dtype_of(spec: &ParamSpec, piece: &StoredTensor, kind: Kind) -> Dt
     Dtype::of(kind).expect("a parameter's kind is a file's type")
 }
 
-/// The tensor of the file that a piece of the parameter `value` is.
+/// Returns the tensor of the file that a piece of the parameter `value` is.
 fn in_file(piece: &StoredTensor, value: &Tensor) -> Tensor {
     let view = piece.view(value);
     if piece.is_integer { view.to_kind(Kind::Int64) } else { view }
@@ -239,7 +239,7 @@ pub fn write_tensor_file<'a>(
     writer.finish()
 }
 
-/// The order of tensors in a file: wide types first, so that every tensor is aligned; then by name.
+/// Returns the order of tensors in a file: wide types first, so that every tensor is aligned; then by name.
 pub(crate) fn order(entries: &[Entry]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by(|&left, &right| {

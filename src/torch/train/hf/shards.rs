@@ -33,7 +33,7 @@ impl FilesOf {
         }
     }
 
-    /// The name of one of their tensors there.
+    /// Returns the name of one of their tensors there.
     pub fn in_file(self, name: &str) -> &str {
         match (self, Component::of_tensor(name)) {
             (Self::Network(_), Some((_, inner))) => inner,
@@ -64,12 +64,12 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// A model in one file.
+    /// Returns a model in one file.
     pub fn single() -> Self {
         Self { of: FilesOf::Whole, first: 1, count: 1, total: 1, max_size: u64::MAX }
     }
 
-    /// The name of the pool's `index`-th file, with its folder.
+    /// Returns the name of the pool's `index`-th file, with its folder.
     pub fn name(&self, index: usize) -> String {
         shard_name(&self.of.stem(), self.first + index, self.total)
     }

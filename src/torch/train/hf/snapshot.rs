@@ -63,7 +63,7 @@ impl Snapshot {
         Self { same, ..self }
     }
 
-    /// The files that are the same in every checkpoint.
+    /// Returns the files that are the same in every checkpoint.
     pub fn same(&self) -> &Arc<SameFiles> {
         &self.same
     }
@@ -148,7 +148,7 @@ impl Snapshot {
         Ok(files)
     }
 
-    /// The memory, for the next one.
+    /// Returns the memory, for the next one.
     pub fn into_buffers(self) -> Vec<Vec<u8>> {
         self.files.into_iter().map(|kept| kept.contents).chain(self.spare).collect()
     }

@@ -63,7 +63,7 @@ impl Stored {
         matches!(self.source, Source::Mxfp4 { .. }) && self.shape.len() == 3
     }
 
-    /// The shape of the plain tensor of this name.
+    /// Returns the shape of the plain tensor of this name.
     pub fn plain_shape(&self) -> Vec<i64> {
         let mut shape = self.shape.clone();
         if self.is_turned() {
@@ -147,7 +147,7 @@ impl Quantization {
     }
 }
 
-/// The model's tensors in these files, `names` of which say what the model calls them.
+/// Returns the model's tensors in these files, `names` of which say what the model calls them.
 ///
 /// # Errors
 /// Parts of a packed tensor are missing or do not fit each other, or two tensors have one name.
@@ -223,7 +223,7 @@ impl Parts<'_> {
         Ok((place, info.shape.clone(), info.len))
     }
 
-    /// The weight beside the scale `MODULE.scale`, as DeepSeek-V4 is published, and its type: FP8, or two numbers a byte.
+    /// Returns the weight beside the scale `MODULE.scale`, as DeepSeek-V4 is published, and its type: FP8, or two numbers a byte.
     fn beside_scale(&self, name: &str) -> Option<(String, Dtype)> {
         let weight = format!("{}.weight", name.strip_suffix(".scale")?);
         let dtype = self.dtype(&weight).filter(|dtype| matches!(dtype, Dtype::F8_E4M3 | Dtype::I8))?;
@@ -349,7 +349,7 @@ impl Parts<'_> {
         }
     }
 
-    /// The values of a tensor of a few integers.
+    /// Returns the values of a tensor of a few integers.
     fn small_integers(&self, place: &TensorPlace) -> Result<Vec<i64>, String> {
         let (name, file) = (&place.name, &self.files[place.file]);
         let info = &file.tensors()[name];

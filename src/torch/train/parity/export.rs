@@ -109,12 +109,12 @@ fn write_weights(stores: &[&ParamStore], out: &Path, max_size: u64) -> Result<()
     Ok(())
 }
 
-/// The parameters of a store.
+/// Returns the parameters of a store.
 fn specs(store: &ParamStore) -> impl Iterator<Item = &ParamSpec> + Clone {
     store.ids().map(|id| store.spec(id)).collect::<Vec<_>>().into_iter()
 }
 
-/// The tensors that a store's files will have.
+/// Returns the tensors that a store's files will have.
 fn pieces(store: &ParamStore) -> impl Iterator<Item = (&StoredTensor, Kind)> {
     store.ids().flat_map(move |id| store.spec(id).pieces.iter().map(move |piece| (piece, store.leaf(id).kind())))
 }

@@ -32,7 +32,7 @@ pub(crate) struct TowerItems {
 }
 
 impl Document {
-    /// The items of a tower, if there are any.
+    /// Returns the items of a tower, if there are any.
     pub fn items_of(&self, tower: Tower) -> Option<&TowerItems> {
         self.items.iter().find(|items| items.tower == tower)
     }
@@ -61,7 +61,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// The language model. Panics of a model that has none, which [`Fixture::read`] refuses.
+    /// Returns the language model. Panics of a model that has none, which [`Fixture::read`] refuses.
     pub fn decoder(&self) -> &DecoderConfig {
         self.config.decoder().expect("a fixture of a language model")
     }
@@ -128,13 +128,13 @@ impl Fixture {
         self.expected.get(key).ok_or_else(missing)
     }
 
-    /// The norms of the reference's gradients.
+    /// Returns the norms of the reference's gradients.
     pub fn grad_norms(&self) -> impl Iterator<Item = f64> {
         let norms = self.expected.iter().filter(|(key, _)| key.starts_with("grad_norm/"));
         norms.map(|(_, norm)| norm.double_value(&[]))
     }
 
-    /// The norm up to which a gradient is zero in exact arithmetic.
+    /// Returns the norm up to which a gradient is zero in exact arithmetic.
     pub fn rounding(&self) -> f64 {
         1e-8 * self.grad_norms().map(|norm| norm * norm).sum::<f64>().sqrt()
     }
@@ -208,7 +208,7 @@ impl<'a> Source<'a> {
         Ok(Source { it, grids: grids.into_iter(), values, taken: 0 })
     }
 
-    /// The items whose placeholders are among the tokens of a sequence; `None`: there are none.
+    /// Returns the items whose placeholders are among the tokens of a sequence; `None`: there are none.
     fn take(&mut self, input_ids: &[i64]) -> Result<Option<TowerItems>, FixtureError> {
         let mut open = input_ids.iter().filter(|id| self.it.placeholders.contains(id)).count();
         let mut grids = Vec::new();
@@ -226,7 +226,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The rows of all items, such as the frames of recordings `[F, mel bins]`, and how many each item has.
+/// Returns the rows of all items, such as the frames of recordings `[F, mel bins]`, and how many each item has.
 fn items(
     inputs: &BTreeMap<String, Tensor>,
     rows: &str,
@@ -238,7 +238,7 @@ fn items(
     Ok((Some(values.shallow_clone()), lens.into_iter().map(grid).collect()))
 }
 
-/// The same, where the reference's names of tensors are those of a folder that transformers saved under its modules' names.
+/// Returns the same, where the reference's names of tensors are those of a folder that transformers saved under its modules' names.
 fn under_our_names(expected: BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
     let inner = |key: &String| key.split_once('/').map(|(_, name)| name.to_owned());
     let names: Vec<String> = expected.keys().filter_map(inner).collect();

@@ -85,7 +85,7 @@ impl Models {
         }
     }
 
-    /// The towers' executions over the documents' items, after their forwards; `None` of a tower without items.
+    /// Returns the towers' executions over the documents' items, after their forwards; `None` of a tower without items.
     pub fn encode(&self, documents: &[&Document], train: bool) -> Vec<Option<(Execution, Vec<Slot>)>> {
         self.towers.iter().map(|(input, state)| self.encode_by(input.tower, state, documents, train)).collect()
     }
@@ -177,7 +177,7 @@ impl Models {
         (self.text.model.logits(execution.value(made.hidden)), routed.into_iter().map(named).collect())
     }
 
-    /// The loss, and all gradients into the pools' buffers.
+    /// Returns the loss, and all gradients into the pools' buffers.
     ///
     /// # Errors
     /// An operator failed, or a document does not fit the model.

@@ -79,7 +79,7 @@ fn has_steps(file: &TensorFile) -> bool {
     file.note("num_steps") != Some("0")
 }
 
-/// The name of the parameter that PEFT calls so, of diffusion models, which alone have averages: PEFT leaves the first
+/// Returns the name of the parameter that PEFT calls so, of diffusion models, which alone have averages: PEFT leaves the first
 /// transformer's name out.
 pub(super) fn parameter_of(name: &str) -> String {
     let path = name.strip_prefix(PREFIX).unwrap_or(name);

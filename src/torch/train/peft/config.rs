@@ -19,7 +19,7 @@ pub struct AdapterConfig {
 }
 
 impl AdapterConfig {
-    /// The adapter of rank `r` beside the module at this path of the module tree, or beside this parameter.
+    /// Returns the adapter of rank `r` beside the module at this path of the module tree, or beside this parameter.
     ///
     /// # Errors
     /// A pattern cannot be read as a regular expression.
@@ -50,7 +50,7 @@ pub fn read_adapter_config(folder: &Path) -> Result<AdapterConfig, AdapterError>
     understand(path, &json)
 }
 
-/// The settings in `json`, which the file at `path` has.
+/// Returns the settings in `json`, which the file at `path` has.
 ///
 /// # Errors
 /// They ask for what is not implemented.

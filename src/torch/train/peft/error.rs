@@ -17,7 +17,7 @@ pub enum AdapterError {
     Mismatch { path: PathBuf, problems: Vec<String> },
 }
 
-/// The first problems, and how many others there are: adapters of another model differ in every tensor.
+/// Returns the first problems, and how many others there are: adapters of another model differ in every tensor.
 fn first(problems: &[String]) -> String {
     const SHOWN: usize = 4;
     let shown = problems[..problems.len().min(SHOWN)].join("; ");

@@ -29,7 +29,7 @@ pub struct AdapterFile {
 }
 
 impl AdapterFile {
-    /// The file's name where one pool has everything, or of one of `count` parts, which are put together later.
+    /// Returns the file's name where one pool has everything, or of one of `count` parts, which are put together later.
     pub fn name(part: usize, count: usize) -> String {
         match count {
             0 | 1 => ADAPTER_FILE.to_owned(),
@@ -84,7 +84,7 @@ pub fn save_adapter_among(
     to.map_or(Ok(Vec::new()), |to| write(&tensors, file, to))
 }
 
-/// The tensors of the file; `whole` gives parameters as they are on one rank.
+/// Returns the tensors of the file; `whole` gives parameters as they are on one rank.
 fn tensors(
     params: &ParamStore,
     file: &AdapterFile,
@@ -154,7 +154,7 @@ pub fn load_adapter(
 /// Names in a file, and which rows of a parameter these are; `None`: all.
 type Rows = (String, Option<Vec<i64>>);
 
-/// The adapters' parameters with their names in the file.
+/// Returns the adapters' parameters with their names in the file.
 fn adapter_names(params: &ParamStore, tree: &TreeNames) -> Vec<(Vec<Rows>, ParamId)> {
     let modules: Vec<LinearModule> = params.ids().filter_map(|id| LinearModule::of(params.spec(id))).collect();
     let by_path: BTreeMap<&str, &LinearModule> = modules.iter().map(|module| (module.path.as_str(), module)).collect();

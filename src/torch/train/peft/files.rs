@@ -49,12 +49,12 @@ impl Files {
         self.tensors.keys()
     }
 
-    /// The number of tensors.
+    /// Returns the number of tensors.
     pub fn num_tensors(&self) -> usize {
         self.tensors.len()
     }
 
-    /// A name as it is here, and what it names.
+    /// Returns a name as it is here, and what it names.
     pub fn info(&self, name: &str) -> Option<(&str, &TensorInfo)> {
         self.tensors.get_key_value(name).map(|(name, held)| (name.as_str(), &held.info))
     }
@@ -70,18 +70,18 @@ impl Files {
         }
     }
 
-    /// The path of the first file.
+    /// Returns the path of the first file.
     pub fn path(&self) -> &Path {
         self.files[0].path()
     }
 
-    /// The note of each file under this key.
+    /// Returns the note of each file under this key.
     pub fn notes(&self, key: &str) -> Vec<Option<&str>> {
         self.files.iter().map(|file| file.note(key)).collect()
     }
 }
 
-/// The name of a tensor of the second transformer in a file of both.
+/// Returns the name of a tensor of the second transformer in a file of both.
 fn of_second(name: &str) -> String {
     // Diffusers' file of this transformer alone.
     if name.starts_with(SECOND) {

@@ -80,7 +80,7 @@ impl AdapterFolder {
         Ok(Self { config, files, averages: None, keys: Keys::default(), has_settings: true })
     }
 
-    /// The same with the averages of `train.ema` that the checkpoint `folder` has in place of the adapters.
+    /// Returns the same with the averages of `train.ema` that the checkpoint `folder` has in place of the adapters.
     ///
     /// # Errors
     /// The checkpoint has none, or a file is torn.
@@ -110,7 +110,7 @@ impl AdapterFolder {
         self.info(name).is_some()
     }
 
-    /// The settings of the map at `path`, whose adapter has rank `r`; `at` is what the names of its tensors begin with.
+    /// Returns the settings of the map at `path`, whose adapter has rank `r`; `at` is what the names of its tensors begin with.
     fn lora_of(&self, at: &str, path: &str, r: i64, used: &mut BTreeSet<String>) -> Result<LoraConfig, AdapterError> {
         let alpha = format!("{at}{ALPHA}");
         if let Some((name, _)) = self.info(&alpha).filter(|_| self.keys.have_alphas()) {
@@ -130,7 +130,7 @@ impl AdapterFolder {
         }
     }
 
-    /// The adapters of all maps, by PEFT's paths.
+    /// Returns the adapters of all maps, by PEFT's paths.
     ///
     /// # Errors
     /// The file holds something else, which only folders of PEFT's can hold.
@@ -227,7 +227,7 @@ impl AdapterFolder {
         if problems.is_empty() { Ok(found) } else { Err(self.mismatch(problems)) }
     }
 
-    /// The part of a map's adapter that is at `place`, where its tensors are as they must be.
+    /// Returns the part of a map's adapter that is at `place`, where its tensors are as they must be.
     fn part(
         &self,
         place: AdapterPlace,
@@ -298,7 +298,7 @@ impl AdapterFolder {
         contents.tensors.len() == self.files.num_tensors()
     }
 
-    /// The rank of the adapter of a whole map from those of its parts: parts with the same A are one.
+    /// Returns the rank of the adapter of a whole map from those of its parts: parts with the same A are one.
     fn rank(&self, parts: &[(AdapterPlace, LoraConfig)]) -> Result<i64, AdapterError> {
         Ok(if self.is_one(parts)? { parts[0].1.r } else { parts.iter().map(|(_, lora)| lora.r).sum() })
     }
@@ -368,7 +368,7 @@ impl AdapterFolder {
         Ok(tensors)
     }
 
-    /// A parameter that the folder holds itself, in its whole shape `[…]`.
+    /// Returns a parameter that the folder holds itself, in its whole shape `[…]`.
     ///
     /// # Errors
     /// A file cannot be read.

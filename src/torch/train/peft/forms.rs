@@ -56,7 +56,7 @@ impl Written {
 pub(super) type FormTensors = (Vec<(String, Tensor)>, Option<String>);
 
 impl LoraForm {
-    /// The contents of a file.
+    /// Returns the contents of a file.
     pub(super) fn tensors(self, maps: &[Written]) -> Result<FormTensors, String> {
         let mut tensors = Vec::new();
         for map in maps {
@@ -129,7 +129,7 @@ fn metadata(maps: &[Written]) -> Value {
     Value::Object(json)
 }
 
-/// The settings in the notes of one file, or of the files of two transformers, of which the second may call its own as the first.
+/// Returns the settings in the notes of one file, or of the files of two transformers, of which the second may call its own as the first.
 ///
 /// # Errors
 /// Only one of two files has a note: the other one's factors would be taken from it.
@@ -156,7 +156,7 @@ fn joined(high: &str, low: &str) -> Option<String> {
     Some(Value::Object(all).to_string())
 }
 
-/// The settings in Diffusers' note, as PEFT has them for one model: those of the transformer, and the alphas of other networks by
+/// Returns the settings in Diffusers' note, as PEFT has them for one model: those of the transformer, and the alphas of other networks by
 /// patterns.
 fn settings(note: &str) -> Option<Value> {
     let Ok(Value::Object(all)) = serde_json::from_str(note) else { return None };

@@ -26,7 +26,7 @@ fn frozen(paths: &[&str]) -> Vec<ParamSpec> {
     specs.map(ParamSpec::frozen).collect()
 }
 
-/// A folder of PEFT's with adapters of ranks 2 and 3 and factors that are not 1, and the weights with them.
+/// Returns a folder of PEFT's with adapters of ranks 2 and 3 and factors that are not 1, and the weights with them.
 fn peft(paths: &[&str], folder: &Path) -> Vec<Tensor> {
     let mut specs = frozen(paths);
     let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
@@ -55,7 +55,7 @@ fn merged(params: &ParamStore, paths: &[&str]) -> Vec<Tensor> {
     paths.iter().map(|path| params.get(&format!("{path}.weight")).detach().copy()).collect()
 }
 
-/// The weights with the adapters of a file or folder added.
+/// Returns the weights with the adapters of a file or folder added.
 fn read(paths: &[&str], path: &Path) -> Result<Vec<Tensor>, AdapterError> {
     let folder = AdapterFolder::open(path)?;
     let specs = adapted(frozen(paths), &folder, &tree())?;

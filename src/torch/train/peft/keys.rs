@@ -84,7 +84,7 @@ impl Keys {
         Ok(Self { others: Some(others) })
     }
 
-    /// The file's name of what PEFT calls `name`; it may have none of this name.
+    /// Returns the file's name of what PEFT calls `name`; it may have none of this name.
     pub fn find<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         let Some(Others { by_name, flat }) = &self.others else { return Some(name) };
         if let Some(found) = by_name.get(name) {

@@ -75,7 +75,7 @@ impl Adapters {
         Ok(Self { changes, places, grown })
     }
 
-    /// The averages of the weights (`train.ema`) in a checkpoint, in place of the weights.
+    /// Returns the averages of the weights (`train.ema`) in a checkpoint, in place of the weights.
     ///
     /// # Errors
     /// The checkpoint has none or those of adapters, or a file is torn.
@@ -114,7 +114,7 @@ impl Adapters {
         }
     }
 
-    /// A table of tokens with the rows that the base lacks: they are the mean of the others, as a run begins with them.
+    /// Returns a table of tokens with the rows that the base lacks: they are the mean of the others, as a run begins with them.
     fn grow(&self, name: &str, base: &Tensor) -> Tensor {
         let Some([rows, width]) = self.grown.get(name).map(Vec::as_slice) else { return base.shallow_clone() };
         let mean = base.mean_dim([0i64].as_slice(), true, Kind::Double).to_kind(base.kind());
@@ -139,8 +139,8 @@ impl Adapters {
     }
 }
 
-/// The parameters of the model, with as many prediction heads as the adapters stand beside, and what of the folder is theirs.
-/// A config does not say which heads were trained.
+/// Returns the parameters of the model, with as many prediction heads as the adapters stand beside, and what of the folder is theirs. A
+/// config does not say which heads were trained.
 fn contents(model: &ModelConfig, folder: &AdapterFolder) -> Result<(Vec<ParamSpec>, Contents), AdapterError> {
     let with = |num_heads: usize| -> Option<Result<_, AdapterError>> {
         let mut model = model.clone();

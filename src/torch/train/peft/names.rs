@@ -29,7 +29,7 @@ impl AdapterPlace {
     }
 }
 
-/// The places of the adapters of these maps by the maps' own paths; the maps of one module in the order in which it declares
+/// Returns the places of the adapters of these maps by the maps' own paths; the maps of one module in the order in which it declares
 /// them. A map may come twice.
 pub fn places<'a>(
     modules: impl IntoIterator<Item = &'a LinearModule>,

@@ -62,7 +62,7 @@ impl Pair {
     }
 }
 
-/// A parameter with its adapter, in float32, where it has one; else as it is.
+/// Returns a parameter with its adapter, in float32, where it has one; else as it is.
 pub(in crate::train) fn merged(params: &ParamStore, id: ParamId) -> Tensor {
     merged_by(params, id, row_norms)
 }
@@ -102,7 +102,7 @@ pub fn has_adapter(params: &ParamStore) -> bool {
     adapters(params).next().is_some()
 }
 
-/// The adapters' parameters, with the paths of the maps they stand beside and which of an adapter's parts they are.
+/// Returns the adapters' parameters, with the paths of the maps they stand beside and which of an adapter's parts they are.
 pub fn adapters(params: &ParamStore) -> impl Iterator<Item = (&str, usize, ParamId)> {
     params.ids().filter_map(|id| {
         let name = &params.spec(id).name;

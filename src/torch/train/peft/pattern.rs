@@ -46,7 +46,7 @@ impl Patterns {
     }
 }
 
-/// The pattern that matches this path and no other.
+/// Returns the pattern that matches this path and no other.
 pub fn exactly(path: &str) -> String {
     format!("^{}", path.replace('.', "\\."))
 }

@@ -38,7 +38,7 @@ impl WholePiece {
     }
 }
 
-/// The tensors that a parameter is in PEFT's files; none of an adapter's.
+/// Returns the tensors that a parameter is in PEFT's files; none of an adapter's.
 pub fn whole_pieces(spec: &ParamSpec, tree: &TreeNames) -> Vec<WholePiece> {
     let pieces: Vec<&StoredTensor> = spec.pieces.iter().filter(|piece| !piece.repeats).collect();
     let all_of = |name: &str| -> Vec<WholePiece> {
@@ -82,8 +82,8 @@ pub fn whole_pieces(spec: &ParamSpec, tree: &TreeNames) -> Vec<WholePiece> {
     }
 }
 
-/// The modules that hold parameters which are trained themselves, in the module tree: PEFT replaces whole modules, so that
-/// none of them is within another one.
+/// Returns the modules that hold parameters which are trained themselves, in the module tree: PEFT replaces whole modules, so that none
+/// of them is within another one.
 pub fn modules_to_save<'a>(specs: impl Iterator<Item = &'a ParamSpec>, tree: &TreeNames) -> BTreeSet<String> {
     let trained = specs.filter(|spec| spec.role == Role::Trained);
     // A tied head follows its embedding.

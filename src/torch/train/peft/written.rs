@@ -28,13 +28,13 @@ struct Written {
     is_parameter: bool,
 }
 
-/// The first map that has the norms of DoRA and that PEFT would take for those of experts, whose adapters have none.
+/// Returns the first map that has the norms of DoRA and that PEFT would take for those of experts, whose adapters have none.
 pub fn dora_without_place<'a>(specs: &'a [ParamSpec], tree: &TreeNames) -> Option<&'a str> {
     let mut modules = specs.iter().filter_map(|spec| spec.name.strip_suffix(ADAPTER_PARTS[2]));
     modules.find(|path| tree.is_taken_for_experts(&tree.name(path)))
 }
 
-/// The config of the adapters among `specs`, all parameters of a model, and of what of it is trained itself.
+/// Returns the config of the adapters among `specs`, all parameters of a model, and of what of it is trained itself.
 pub fn adapter_config(specs: &[ParamSpec], tree: &TreeNames, settings: &AdapterSettings) -> Value {
     let by_name: BTreeMap<&str, &ParamSpec> = specs.iter().map(|spec| (spec.name.as_str(), spec)).collect();
     let adapter = |module: &LinearModule| -> Option<(i64, AdapterSpec)> {
@@ -101,7 +101,7 @@ pub fn adapter_config(specs: &[ParamSpec], tree: &TreeNames, settings: &AdapterS
     })
 }
 
-/// The text that comes most often, of those that come as often the first; "8" where there is none, as PEFT's default.
+/// Returns the text that comes most often, of those that come as often the first; "8" where there is none, as PEFT's default.
 fn most_common(texts: impl Iterator<Item = String>) -> String {
     let mut counts: Vec<(String, usize)> = Vec::new();
     for text in texts {

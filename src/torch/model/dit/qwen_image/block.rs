@@ -57,7 +57,7 @@ pub(super) struct FeedForward {
 const PICTURES: [&str; 6] = ["to_q", "to_k", "to_v", "to_out.0", "norm_q", "norm_k"];
 const TEXT: [&str; 6] = ["add_q_proj", "add_k_proj", "add_v_proj", "to_add_out", "norm_added_q", "norm_added_k"];
 
-/// The parameters of a block, of this rank's part of it. Modulations start at nothing, and so do the branches that they gate.
+/// Returns the parameters of a block, of this rank's part of it. Modulations start at nothing, and so do the branches that they gate.
 pub(super) fn specs(config: &QwenImageConfig, prefix: &str) -> Vec<ParamSpec> {
     let width = config.width();
     let [heads, inner] = config.local_widths();

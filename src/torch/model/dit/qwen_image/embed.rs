@@ -90,7 +90,7 @@ impl Embed {
         vec![x, text, of_levels[0], of_levels[1]]
     }
 
-    /// The patches of all pictures `[T, P]`: of each sample the noised target, and its references behind it.
+    /// Records the patches of all pictures `[T, P]`: of each sample the noised target, and its references behind it.
     fn record_input(&self, tape: &mut Tape, samples: &[Sample], latents: &Latents) -> Slot {
         let Some(clean) = latents.clean.filter(|_| samples.iter().any(|sample| !sample.conditions.is_empty())) else {
             return latents.noised;
@@ -108,7 +108,7 @@ impl Embed {
         tape.run("references", &[], Policy::Recompute, &[latents.noised, clean], 1, forward)[0]
     }
 
-    /// The rows of text of the samples, where there may be others.
+    /// Records the rows of text of the samples, where there may be others.
     fn record_rows(&self, tape: &mut Tape, work: &Work<'_>, latents: &Latents) -> Slot {
         let Some(text) = latents.text else {
             let none = Tensor::zeros([0, self.text_dim], (self.kind, self.device));

@@ -102,7 +102,7 @@ impl Rows {
         Own { text, targets: targets.map(|target| target as i64).collect(), pictures }
     }
 
-    /// The rows of a share, numbered anew; samples end where they did.
+    /// Returns the rows of a share, numbered anew; samples end where they did.
     fn of(self, share: Share, own: &Own) -> Rows {
         let num_text = own.text.len() as i64;
         let (mut text, mut pictures) = (0..num_text, num_text..);
@@ -163,12 +163,12 @@ impl Layout {
     }
 }
 
-/// The tokens of all samples' targets that a rank computes; `None`: all of them.
+/// Returns the tokens of all samples' targets that a rank computes; `None`: all of them.
 pub(super) fn own_targets(config: &QwenImageConfig, work: &Work<'_>) -> Option<Vec<i64>> {
     work.share.map(|share| Rows::new(config, work).own(share).targets)
 }
 
-/// A rank's rows of pictures, and those of text; none where all are here.
+/// Returns a rank's rows of pictures, and those of text; none where all are here.
 pub(super) fn own_rows(config: &QwenImageConfig, work: &Work<'_>) -> Vec<Vec<i64>> {
     let Some(share) = work.share else { return Vec::new() };
     let Own { text, pictures, .. } = Rows::new(config, work).own(share);
@@ -183,7 +183,7 @@ fn len(rows: &Range<i64>) -> i64 {
     rows.end - rows.start
 }
 
-/// The places of a sample's rows: of text on all axes alike, behind those of pictures, which are counted from their middle.
+/// Returns the places of a sample's rows: of text on all axes alike, behind those of pictures, which are counted from their middle.
 fn turns(sample: &Sample) -> Vec<TokenPosition> {
     let pictures: Vec<Grid> =
         std::iter::once(sample.grid).chain(sample.conditions.iter().map(|(grid, _)| *grid)).collect();

@@ -52,7 +52,7 @@ struct Told {
 }
 
 impl QwenImageConfig {
-    /// The parameters of a stage.
+    /// Returns the parameters of a stage.
     pub(in crate::model::dit) fn specs(&self, stage: &Stage) -> Vec<ParamSpec> {
         let (prefix, width) = (self.prefix.as_str(), self.width());
         let block = |number| block::specs(self, &format!("{prefix}transformer_blocks.{number}."));
@@ -196,7 +196,7 @@ impl Block {
         [x, tape.add(text, y)]
     }
 
-    /// The gated branches of pictures and, where something reads it, of text.
+    /// Records the gated branches of pictures and, where something reads it, of text.
     fn record_attention(
         &self,
         tape: &mut Tape,

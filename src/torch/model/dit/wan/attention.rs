@@ -58,8 +58,8 @@ impl Normed {
         [y, squares]
     }
 
-    /// The heads of values of [`Normed::project`], with the sums of squares of all ranks.
-    /// `[rows, H·C]` and `[rows, 1]` to `[rows, H, C]`.
+    /// Returns the heads of values of [`Normed::project`], with the sums of squares of all ranks. `[rows, H·C]` and `[rows, 1]` to
+    /// `[rows, H, C]`.
     pub fn normed(&self, y: &Tensor, squares: &Tensor) -> Tensor {
         self.by_head(&self.norm.forward_part(y, squares, self.width))
     }
@@ -70,7 +70,7 @@ impl Normed {
 }
 
 impl Heads {
-    /// The parameters of the attention that Diffusers calls `name`, of the block under `prefix`.
+    /// Returns the parameters of the attention that Diffusers calls `name`, of the block under `prefix`.
     pub fn specs(config: &WanConfig, prefix: &str, name: &str) -> Vec<ParamSpec> {
         let (width, heads) = (config.width(), config.local_width());
         let named = |part: &str| config.in_block(&format!("{name}.{part}"));

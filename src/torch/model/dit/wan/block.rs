@@ -185,7 +185,7 @@ impl FeedForward {
     }
 }
 
-/// The parameters of a block, of this rank's part of it. Branches that are modulated start at nothing.
+/// Returns the parameters of a block, of this rank's part of it. Branches that are modulated start at nothing.
 pub(in crate::model) fn specs(config: &WanConfig, prefix: &str) -> Vec<ParamSpec> {
     let (width, inner) = (config.width(), config.local_inner());
     let named = |name: &str| config.in_block(name);

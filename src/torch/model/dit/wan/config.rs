@@ -154,12 +154,12 @@ impl WanConfig {
         self.heads_width() / self.parallel.tp as i64
     }
 
-    /// The name under the prefix of what Diffusers calls `name`, outside of blocks.
+    /// Returns the name under the prefix of what Diffusers calls `name`, outside of blocks.
     pub(super) fn outside(&self, name: &str) -> String {
         self.names.from_diffusers(name).unwrap_or_else(|| name.to_owned())
     }
 
-    /// The name within its block of what Diffusers calls `name` there.
+    /// Returns the name within its block of what Diffusers calls `name` there.
     pub(super) fn in_block(&self, name: &str) -> String {
         let found = self.names.from_diffusers(&format!("{BLOCK}{name}"));
         found.as_deref().and_then(|found| found.strip_prefix(BLOCK)).unwrap_or(name).to_owned()
@@ -181,7 +181,7 @@ impl WanConfig {
         if self.in_channels == self.out_channels { 0 } else { self.in_channels - 2 * self.out_channels }
     }
 
-    /// The channels of a head that turn by frame, row and column.
+    /// Returns the channels of a head that turn by frame, row and column.
     pub fn axes(&self) -> [i64; 3] {
         let side = 2 * (self.head_dim / 6);
         [self.head_dim - 2 * side, side, side]

@@ -164,7 +164,7 @@ impl Embed {
         Some(tape.run("pictures", ids, policy, &[pictures], 1, forward)[0])
     }
 
-    /// The input's patches `[T, E]`: noisy latents, and what is known of the clip.
+    /// Records the input's patches `[T, E]`: noisy latents, and what is known of the clip.
     fn record_input(&self, tape: &mut Tape, work: &Work<'_>, latents: &Latents) -> Slot {
         let (noised, samples) = (latents.noised, work.samples);
         let Some(clean) = latents.clean.filter(|_| samples.iter().any(|sample| !sample.conditions.is_empty())) else {
@@ -190,8 +190,8 @@ impl Embed {
         tape.run("conditions", &[], Policy::Recompute, &[noised, known], 1, beside)[0]
     }
 
-    /// The input's patches `[T, E]` where no sample has a condition: of a filler, zeros stand for the mask and the condition
-    /// that the model reads.
+    /// Records the input's patches `[T, E]` where no sample has a condition: of a filler, zeros stand for the mask and the condition that
+    /// the model reads.
     fn record_without_conditions(&self, tape: &mut Tape, noised: Slot) -> Slot {
         let [rows, columns] = self.config.patch;
         let missing = (self.config.in_channels - self.config.out_channels) * rows * columns;
@@ -256,7 +256,7 @@ impl Time {
 }
 
 impl TwoMaps {
-    /// The maps of rows of text.
+    /// Returns the maps of rows of text.
     pub fn specs_of_text(config: &WanConfig) -> Vec<ParamSpec> {
         let (prefix, width, [first, second]) = (config.prefix.as_str(), config.width(), Self::names_of_text(config));
         let first = outer_map(prefix, &first, config.text_dim, width);

@@ -33,7 +33,7 @@ pub(super) struct Context {
     pub own: Option<Rc<Tensor>>,
 }
 
-/// The tokens of a frame.
+/// Returns the tokens of a frame.
 pub(super) fn frame(sample: &Sample) -> i64 {
     i64::from(sample.grid.h) * i64::from(sample.grid.w)
 }
@@ -51,8 +51,8 @@ impl WanConfig {
         self.mask_channels() == 0 && !sample.conditions.is_empty()
     }
 
-    /// The segments of a micro-batch, `(tokens, row)` each, and the noise level of each row: one for a sample, and another
-    /// for a frame of it that is given.
+    /// Returns the segments of a micro-batch, `(tokens, row)` each, and the noise level of each row: one for a sample, and another for a
+    /// frame of it that is given.
     pub(super) fn segments(&self, work: &Work<'_>) -> (Vec<(i64, i64)>, Vec<f64>) {
         let (mut segments, mut levels) = (Vec::new(), Vec::new());
         for (sample, sigma) in work.samples.iter().zip(work.sigma) {

@@ -46,7 +46,7 @@ struct Told {
 }
 
 impl WanConfig {
-    /// The parameters of a stage.
+    /// Returns the parameters of a stage.
     pub(in crate::model::dit) fn specs(&self, stage: &Stage) -> Vec<ParamSpec> {
         let block = |number| block::specs(self, &format!("{}blocks.{number}.", self.prefix));
         let mut specs = if stage.is_first { Embed::specs(self) } else { Vec::new() };

@@ -32,7 +32,7 @@ impl Draw {
         of.at(self.numbers(u64::MAX - u64::from(self.number)).unit(0))
     }
 
-    /// A number between 0 and 1 for something else, which `what` tells.
+    /// Returns a number between 0 and 1 for something else, which `what` tells.
     pub fn chance(&self, what: u32) -> f64 {
         Counter::new(&self.key(Self::stream(what, self.number))).unit(0)
     }

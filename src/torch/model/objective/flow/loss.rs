@@ -38,7 +38,7 @@ impl Default for FlowSettings {
 }
 
 impl LossKind {
-    /// The cost of each difference `e`.
+    /// Returns the cost of each difference `e`.
     pub(in crate::model) fn value(self, e: &Tensor) -> Tensor {
         match self {
             LossKind::Mse => e.square(),

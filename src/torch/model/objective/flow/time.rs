@@ -19,7 +19,7 @@ pub enum TimeWeight {
 }
 
 impl TimeWeight {
-    /// The weight at a time in (0, 1].
+    /// Returns the weight at a time in (0, 1].
     pub fn at(self, time: f64) -> f64 {
         match self {
             TimeWeight::Even => 1.0,

@@ -16,7 +16,7 @@ fn fixtures() -> Vec<(String, Fixture)> {
     found
 }
 
-/// The parameters, and those of the tower, with the gradient of each.
+/// Returns the parameters, and those of the tower, with the gradient of each.
 fn grads<'a>(fixture: &'a Fixture, found: &'a Found) -> impl Iterator<Item = (String, Tensor)> + 'a {
     fixture.parts().trained(found).flat_map(|(params, grads)| {
         let grad = move |id: ParamId| (params.spec(id).name.clone(), grads.view(id).shallow_clone());

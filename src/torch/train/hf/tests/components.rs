@@ -6,7 +6,7 @@ use loongforge_core::data::MODEL_INDEX;
 
 const STEM: &str = "diffusion_pytorch_model";
 
-/// A folder in Diffusers' layout: a transformer in two shards, an autoencoder with the names of its first release, an encoder
+/// Returns a folder in Diffusers' layout: a transformer in two shards, an autoencoder with the names of its first release, an encoder
 /// that is a pickle, and an autoencoder's twin without weights.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

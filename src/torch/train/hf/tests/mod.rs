@@ -32,7 +32,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     Vec::try_from(tensor.detach().to_kind(Kind::Double).flatten(0, -1)).unwrap()
 }
 
-/// The error's text.
+/// Returns the error's text.
 fn refused<T>(result: Result<T, WeightsError>) -> String {
     result.err().expect("an error").to_string()
 }
