@@ -17,7 +17,7 @@ fn specs() -> Vec<ParamSpec> {
     vec![spec("embed", &[WIDTH, PATCH_DIM]), spec("up", &[2 * WIDTH, WIDTH]), spec("down", &[WIDTH, 2 * WIDTH])]
 }
 
-/// Patches `[P, PATCH_DIM]` to features `[P / 4, WIDTH]`: `x = embed(patches)`, `x + mlp(x)`, the mean of each block.
+/// Maps patches `[P, PATCH_DIM]` to features `[P / 4, WIDTH]`: `x = embed(patches)`, `x + mlp(x)`, the mean of each block.
 fn record(params: &ParamStore) -> EncoderTape {
     let [embed, up, down] = ["embed", "up", "down"].map(|name| params.get(name));
     let [embed_id, up_id, down_id] = ["embed", "up", "down"].map(|name| params.id(name));

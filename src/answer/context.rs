@@ -13,7 +13,7 @@ pub struct Positions {
 }
 
 impl Positions {
-    /// `None` where the config names no length.
+    /// Returns `None` where the config names no length.
     pub fn of(config: &Json) -> Option<Positions> {
         match ModelCard::of(config).encoder_decoder() {
             Some(rules) => Some(Positions { most: rules.max_positions, apart: true }),
@@ -21,7 +21,7 @@ impl Positions {
         }
     }
 
-    /// Tokens that are left for the answer to a prompt of `num_tokens`; none where the prompt itself is too long.
+    /// Returns the number of tokens that are left for the answer to a prompt of `num_tokens`; none where the prompt itself is too long.
     pub fn left(self, num_tokens: usize) -> usize {
         match self.apart && num_tokens <= self.most {
             true => self.most,

@@ -39,7 +39,7 @@ impl Difference {
         }
     }
 
-    /// `exact`, `close`, `different` or why there is nothing to compare.
+    /// Returns `exact`, `close`, `different` or why there is nothing to compare.
     pub fn verdict(&self, tolerance: f64) -> &'static str {
         match self.diff {
             TensorDiff::Exact => "exact",
@@ -66,7 +66,7 @@ impl Difference {
     }
 }
 
-/// Every tensor of either folder, by name. Values are compared as float32, so types may differ.
+/// Returns every tensor of either folder, by name. Values are compared as float32, so types may differ.
 ///
 /// # Errors
 /// A file cannot be read.

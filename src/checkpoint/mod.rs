@@ -24,7 +24,7 @@ pub use verify::verify;
 /// Elements of a tensor that are read at once.
 const BLOCK: i64 = 8 << 20;
 
-/// First row and number of rows of each block of a tensor of this shape; a tensor without dimensions is one row.
+/// Returns the first row and number of rows of each block of a tensor of this shape; a tensor without dimensions is one row.
 fn row_blocks(shape: &[i64]) -> impl Iterator<Item = (i64, i64)> {
     // There may be any number of rows without values.
     let rows = if shape.contains(&0) { 0 } else { shape.first().copied().unwrap_or(1) };

@@ -253,7 +253,7 @@ fn show(args: &CheckArgs, checked: Checked) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Parameters of the model's parts with their roles.
+/// Returns the parameters of the model's parts with their roles.
 pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<Vec<(&'static str, Vec<ParamSpec>)>> {
     let (families, model) = (&folder.config, &config.model);
     let names = if families.low_noise.is_some() { ["foundation_high", "foundation_low"] } else { ["foundation", ""] };
@@ -312,7 +312,7 @@ pub(super) fn summary(config: &RunConfig, folder: &ModelFolder) -> anyhow::Resul
     ))
 }
 
-/// `3 epochs of 16,000 samples: 375 steps`; the samples may be packs, and `train.steps` may leave fewer.
+/// Returns a text such as `3 epochs of 16,000 samples: 375 steps`; the samples may be packs, and `train.steps` may leave fewer.
 pub(super) fn duration(Epochs { epochs, num_samples, steps, most }: Epochs, of_packs: bool) -> String {
     let unit = if of_packs { "pack" } else { "sample" };
     let count = |count: u64, what: &str| format!("{} {}", grouped(count), plural(what, count));

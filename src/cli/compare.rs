@@ -144,7 +144,7 @@ fn figure_rows(all: &[Figures]) -> Vec<(String, Vec<String>)> {
     rows
 }
 
-/// Columns under each other.
+/// Returns the columns under each other.
 fn table(rows: &[(String, Vec<String>)]) -> String {
     let len = |text: &String| text.chars().count();
     let columns = rows.iter().map(|(_, cells)| cells.len()).max().unwrap_or(0);

@@ -7,7 +7,7 @@ use loongforge_torch::device::{Gpu, Stack};
 /// Free memory below which something else uses a GPU, of all of it.
 const FREE: f64 = 0.9;
 
-/// Findings of a machine whose GPUs can be used.
+/// Returns findings of a machine whose GPUs can be used.
 pub fn of(stack: &Stack, gpus: &[Option<Gpu>]) -> Vec<Finding> {
     let cuda = |version: Option<u32>| match version {
         Some(version) => format!("{}.{}", version / 1000, version % 1000 / 10),

@@ -103,12 +103,12 @@ pub(super) fn as_json(report: &SimReport) -> serde_json::Value {
     json
 }
 
-/// `1 pack`, `2 packs`.
+/// Returns a count with its noun, such as `1 pack` or `2 packs`.
 pub(super) fn count(count: usize, what: &str) -> String {
     format!("{count} {}", plural(what, count as u64))
 }
 
-/// `12.3 ms`.
+/// Returns a time with its unit, such as `12.3 ms`.
 pub(super) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.1} µs", s * 1e6),

@@ -57,7 +57,7 @@ pub fn models(args: ModelsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sizes of a whole model, or of a vision tower alone. The error says why they are not known.
+/// Returns the sizes of a whole model, or of a vision tower alone. The error says why they are not known.
 fn size(file: &ModelFile) -> Result<ModelSize, String> {
     let config = Value::Object(file.config.clone());
     match file.group {

@@ -34,8 +34,8 @@ pub fn expect_open_files_of(pools: &PoolSizes) -> Result<(), UsageError> {
     expect(files_of(encoders, foundations), "a run of so many actors in one process takes about")
 }
 
-/// Files of a run in one process, as they were counted for 1 to 8 actors of each pool: those that compute together are all
-/// connected with each other, at both ends here.
+/// Returns the number of files of a run in one process, as they were counted for 1 to 8 actors of each pool: those that compute together
+/// are all connected with each other, at both ends here.
 fn files_of(encoders: u64, foundations: u64) -> u64 {
     let pairs = |actors: u64| actors * actors.saturating_sub(1);
     48 + 24 * foundations + 5 * pairs(foundations) + 2 * pairs(encoders)

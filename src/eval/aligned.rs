@@ -1,6 +1,6 @@
 //! Tables in the terminal.
 
-/// Lines of a table's rows: the first cell on the left, the others on the right of their columns.
+/// Returns the lines of a table's rows: the first cell on the left, the others on the right of their columns.
 pub fn aligned(rows: &[Vec<String>]) -> Vec<String> {
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let line = |row: &Vec<String>| {

@@ -64,7 +64,7 @@ pub fn pooled_answers(train: &Dataset, num_train: u64, held_out: &Dataset) -> Re
     Ok(asked.map(answer).collect())
 }
 
-/// Softmax regression of `labels` `[n]` on `rows` `[n, width]`.
+/// Returns the softmax regression of `labels` `[n]` on `rows` `[n, width]`.
 fn fit(rows: &Tensor, labels: &Tensor, num_classes: i64) -> Linear {
     let store = nn::VarStore::new(Device::Cpu);
     let root = store.root();
@@ -109,12 +109,12 @@ impl Table {
         Ok(table)
     }
 
-    /// Numbers that samples have for each tower.
+    /// Returns numbers that samples have for each tower.
     fn widths(&self) -> BTreeMap<Tower, usize> {
         self.statistics.iter().flatten().map(|(tower, values)| (*tower, values.len())).collect()
     }
 
-    /// `[samples, width]`: the towers' statistics in a row, zeros where a sample has nothing for a tower.
+    /// Returns `[samples, width]`: the towers' statistics in a row, zeros where a sample has nothing for a tower.
     fn rows(&self, widths: &BTreeMap<Tower, usize>) -> Tensor {
         let width: usize = widths.values().sum();
         let mut rows = Vec::with_capacity(self.statistics.len() * width);

@@ -35,7 +35,7 @@ pub struct EvalReport {
 }
 
 impl EvalReport {
-    /// `None` where nothing is evaluated while the run goes on, which begins with `first_step`.
+    /// Returns `None` where nothing is evaluated while the run goes on, which begins with `first_step`.
     ///
     /// # Errors
     /// The held-out samples cannot be opened, or the file not be written.
@@ -194,7 +194,7 @@ pub fn shown(answer: &ScoredAnswer) -> String {
     }
 }
 
-/// Losses of each set over steps.
+/// Returns the losses of each set over steps.
 pub fn curves(records: &[EvalRecord]) -> BTreeMap<String, Vec<(f64, f64)>> {
     let mut curves: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     for record in records {

@@ -78,12 +78,12 @@ pub fn settings(json: &Value, sampling: &Sampling, key: &'static str, seed: u64)
     })
 }
 
-/// Frames a second of the clips that a run makes.
+/// Returns the frames a second of the clips that a run makes.
 fn fps(config: &RunConfig, json: &Value) -> f64 {
     config.data.video.fps.unwrap_or_else(|| fps_of(json))
 }
 
-/// Frames a second of the clips that a model was trained on.
+/// Returns the frames a second of the clips that a model was trained on.
 pub fn fps_of(json: &Value) -> f64 {
     if json["expand_timesteps"] == true { FPS_OF_EXPANDED } else { FPS }
 }

@@ -142,7 +142,7 @@ pub(crate) fn section_of<'a>(json: &'a mut Value, key: &str) -> Option<&'a mut V
     }
 }
 
-/// Keys of a `config.json` that other programs train by and this one does not: a sentence each.
+/// Returns the keys of a `config.json` that other programs train by and this one does not: a sentence each.
 pub(crate) fn ignored(json: &Value) -> Vec<String> {
     let seq_aux = ModelCard::of(json).of_text().any(|keys| keys["seq_aux"] == true);
     let said = "config.json has seq_aux: true, which is not implemented: the load-balancing loss, where \
@@ -222,7 +222,7 @@ pub(crate) fn put_forced_tokens(json: &mut Value, folder: &Path) -> Result<(), F
     Ok(())
 }
 
-/// `None` where the folder has no `tokenizer.json` or `added_tokens.json` that knows one.
+/// Returns `None` where the folder has no `tokenizer.json` or `added_tokens.json` that knows one.
 fn image_token(folder: &Path) -> Option<u64> {
     let file = |name: &str| -> Option<Value> {
         serde_json::from_str(&loongforge_core::files::read_text(&folder.join(name)).ok()?).ok()

@@ -56,7 +56,7 @@ impl Shapes<'_> {
         size.filter(|size| *size > 0).ok_or_else(|| format!("{name} is missing or has too few dimensions"))
     }
 
-    /// Blocks whose names begin so.
+    /// Returns the number of blocks whose names begin so.
     fn blocks(&self, stem: &str) -> usize {
         let number =
             |name: &str| name.strip_prefix("transformer.")?.strip_prefix(stem)?.split('.').next()?.parse().ok();

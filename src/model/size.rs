@@ -76,12 +76,12 @@ impl ModelSize {
         Self { parameters, active: parameters, encoder: parameters, ..Self::default() }
     }
 
-    /// FLOPs of one token of the language model, forward and backward, in sequences of `seq_len`.
+    /// Returns the FLOPs of one token of the language model, forward and backward, in sequences of `seq_len`.
     pub fn flops_per_token(&self, seq_len: usize) -> f64 {
         self.flops[0] + seq_len as f64 * self.flops[1]
     }
 
-    /// Bytes of weights, gradients and the optimizer's state; activations come on top.
+    /// Returns the number of bytes of weights, gradients and the optimizer's state; activations come on top.
     pub fn memory(&self, training: Training) -> u64 {
         match training {
             Training::Float32 => 16 * self.parameters,
@@ -95,12 +95,12 @@ fn count(spec: &ParamSpec) -> u64 {
     spec.shape.iter().product::<i64>() as u64
 }
 
-/// Parameters of the adapter of a linear map.
+/// Returns the number of parameters of the adapter of a linear map.
 fn adapter(spec: &ParamSpec) -> u64 {
     (LORA_RANK * spec.shape.iter().sum::<i64>()) as u64
 }
 
-/// Experts are stacked: `[experts, out, in]`.
+/// Returns whether this is a stack of experts: `[experts, out, in]`.
 fn is_expert(spec: &ParamSpec) -> bool {
     spec.shape.len() == 3 && spec.name.contains("experts")
 }

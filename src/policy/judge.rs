@@ -88,7 +88,7 @@ impl Judged {
     }
 }
 
-/// Frames of an episode side by side, at even distances, the last one among them.
+/// Returns the frames of an episode side by side, at even distances, the last one among them.
 fn strip(episode: &[Scene]) -> Exhibit {
     let Some(last) = episode.last() else { return Exhibit { picture: RgbImage::new(1, 1), text: String::new() } };
     let count = episode.len().min(STRIP_FRAMES);

@@ -162,7 +162,7 @@ impl Errors {
 }
 
 impl OpenLoop {
-    /// Mean errors in a table, baselines under the policy, and what they do not tell.
+    /// Returns mean errors in a table, baselines under the policy, and what they do not tell.
     pub fn text(&self) -> String {
         let count = self.num_actions.max(1) as f64;
         let width = self.names.len();

@@ -46,7 +46,7 @@ pub fn check(config: &RunConfig, model: &ModelConfig, alone: bool) -> Result<Opt
     if alone { Err(MemoryProblem::TooMuch(text)) } else { Ok(Some(format!("warning: {text}"))) }
 }
 
-/// Bits of the weights of the towers, and of each foundation pool: of linear maps that may be rounded, those that are left.
+/// Returns the bits of the weights of the towers, and of each foundation pool: of linear maps that may be rounded, those that are left.
 fn pool_bits(config: &RunConfig, model: &ModelConfig) -> Vec<u64> {
     let width = if config.train.precision == Precision::Bf16 { 16 } else { 32 };
     let sum = |specs: Vec<ParamSpec>, part_of: &dyn Fn(&str) -> Option<FrozenPrecision>| {
@@ -66,7 +66,7 @@ fn pool_bits(config: &RunConfig, model: &ModelConfig) -> Vec<u64> {
     [sum(model.towers.specs(), &of_tower)].into_iter().chain(foundations).collect()
 }
 
-/// Bytes of the weights alone, one copy in each replica: less than any run holds. `weights`: [`pool_bits`].
+/// Returns the number of bytes of the weights alone, one copy in each replica: less than any run holds. `weights`: [`pool_bits`].
 fn least(config: &RunConfig, weights: &[u64]) -> u64 {
     let pools = &config.pools;
     let copies = |replicas: usize, zero: usize| if zero == 3 { 1 } else { replicas as u64 };
@@ -82,7 +82,7 @@ fn least(config: &RunConfig, weights: &[u64]) -> u64 {
     all.map(|(bits, copies)| (bits / 8).saturating_mul(copies)).fold(0, u64::saturating_add)
 }
 
-/// Bytes of memory that this process may use, swap included: those of this machine, or fewer in a container.
+/// Returns the number of bytes of memory that this process may use, swap included: those of this machine, or fewer in a container.
 pub fn machine() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let swap = system_bytes(&text, "SwapTotal").unwrap_or(0);
@@ -91,8 +91,8 @@ pub fn machine() -> Option<u64> {
     Some(limit_of_groups(Path::new("/sys/fs/cgroup"), &groups, swap).map_or(whole, |limit| limit.min(whole)))
 }
 
-/// Bytes that the control groups (of version 2) of this process allow, swap included; `None`: there is no limit. `groups` is its
-/// `/proc/self/cgroup`. A group is limited by those above it, too.
+/// Returns the number of bytes that the control groups (of version 2) of this process allow, swap included; `None`: there is no limit.
+/// `groups` is its `/proc/self/cgroup`. A group is limited by those above it, too.
 fn limit_of_groups(root: &Path, groups: &str, swap: u64) -> Option<u64> {
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let limit = |folder: &Path| -> Option<u64> {

@@ -295,7 +295,7 @@ impl Composition {
         &self.folder
     }
 
-    /// First position of the data stream that the run reads.
+    /// Returns the first position of the data stream that the run reads.
     pub fn cursor(&self) -> SampleId {
         self.resume.as_ref().map_or(SampleId(0), |resume| resume.state.cursor)
     }

@@ -102,8 +102,8 @@ fn give_up_at_a_signal(uploader: Uploader) -> oneshot::Sender<()> {
     sender
 }
 
-/// Steps of the newest checkpoint in the store; `None`: there is none, no `checkpoint.upload`, or what is there is of a run that this
-/// one replaces.
+/// Returns the number of steps of the newest checkpoint in the store; `None`: there is none, no `checkpoint.upload`, or what is there is
+/// of a run that this one replaces.
 ///
 /// # Errors
 /// The store cannot be reached.

@@ -100,7 +100,7 @@ pub fn tokens(files: &Files, rows: usize) -> Result<Vec<Token>, String> {
     Ok(tokens)
 }
 
-/// Both sides of each merge with a blank between them.
+/// Returns both sides of each merge with a blank between them.
 ///
 /// # Errors
 /// They have another form than `tokenizer.json`'s.

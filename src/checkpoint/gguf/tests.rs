@@ -80,7 +80,7 @@ impl Reader<'_> {
     }
 }
 
-/// Metadata, and of each tensor its type, shape and the beginning of its SHA-256, as in `expected.json`.
+/// Returns metadata, and of each tensor its type, shape and the beginning of its SHA-256, as in `expected.json`.
 fn read(path: &Path) -> (Map<String, Json>, BTreeMap<String, Json>) {
     let bytes = fs::read(path).unwrap();
     let mut reader = Reader(&bytes);

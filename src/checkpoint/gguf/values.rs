@@ -19,7 +19,7 @@ pub fn encoded(values: &Tensor, kind: TensorType) -> Result<Vec<u8>, Beyond> {
     })
 }
 
-/// Blocks of 32 values: the scale is the largest absolute value over 127, each value is rounded to a multiple of it, halves away
+/// Returns blocks of 32 values: the scale is the largest absolute value over 127, each value is rounded to a multiple of it, halves away
 /// from zero, as ggml's reference does.
 fn q8_0(values: &Tensor) -> Result<Vec<u8>, Beyond> {
     let floats: Vec<f32> = bytes(values).as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();

@@ -94,7 +94,7 @@ pub fn tokens(files: &Files, rows: usize) -> Result<Vec<Token>, String> {
     Ok(tokens)
 }
 
-/// Minus the number of the first merge that makes a token. llama.cpp merges by the score of what is made, so that the merges of
+/// Returns minus the number of the first merge that makes a token. llama.cpp merges by the score of what is made, so that the merges of
 /// one token must have no merge of another between them, as those that were made of a SentencePiece model.
 ///
 /// # Errors

@@ -189,7 +189,7 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
     Ok(Asked { record, sample: Rc::new(sample), wanted: Wanted { goes_on, ..wanted } })
 }
 
-/// True where a message is nothing but its text, and nothing beside it is for a chat template.
+/// Returns whether a message is nothing but its text, and nothing beside it is for a chat template.
 fn is_plain(turn: &Turn) -> bool {
     turn.tools.is_empty() && turn.kwargs.is_empty() && turn.fields.is_empty()
 }

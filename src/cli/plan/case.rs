@@ -66,7 +66,7 @@ impl Case {
         Ok(Self { encoder: size(encoder), foundation: size(foundation), config, folder, coordinator })
     }
 
-    /// Parameters of a tower and its projector.
+    /// Returns the parameters of a tower and its projector.
     pub fn tower(&self, tower: Tower) -> anyhow::Result<ParamCounts> {
         let name = |part| self.config.model.tower_part(tower, part).0.trim_start_matches("model.");
         let names = TowerPart::ALL.map(name);

@@ -67,7 +67,7 @@ impl Case {
         }
     }
 
-    /// One step: its packs, how full and how even they are, and who encodes.
+    /// Returns one step: its packs, how full and how even they are, and who encodes.
     fn step(&self, plan: &StepPlan) -> String {
         let room = plan.packs.len() * self.coordinator.plan.pack.max_tokens;
         let media = match plan.num_items() {
@@ -145,14 +145,14 @@ impl Case {
     }
 }
 
-/// `1024 patches, 36 tokens`: what the items of a pack are, by tower.
+/// Returns the sizes of the items of a pack by tower, such as `1024 patches, 36 tokens`.
 fn rows(plan: &StepPlan, pack: PackId) -> String {
     let mut rows: BTreeMap<Tower, usize> = BTreeMap::new();
     plan.units_of(pack).for_each(|unit| *rows.entry(unit.tower()).or_default() += unit.num_cells());
     rows.into_iter().map(|(tower, num)| format!("{num} {}", tower.rows())).collect::<Vec<_>>().join(", ")
 }
 
-/// `  encoders: the slowest has 1.03 times the mean`.
+/// Returns a line such as `  encoders: the slowest has 1.03 times the mean`.
 fn balance(name: &str, loads: Vec<u64>) -> String {
     let (sum, most) = (loads.iter().sum::<u64>(), loads.iter().max().copied().unwrap_or(0));
     if loads.len() < 2 || sum == 0 {

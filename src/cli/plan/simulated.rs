@@ -236,7 +236,7 @@ fn in_groups(mut spec: CoordinatorSpec) -> CoordinatorSpec {
     spec
 }
 
-/// Costs of work that so many ranks share without a loss.
+/// Returns the costs of work that so many ranks share without a loss.
 fn shared(costs: RoleCosts, ranks: usize) -> RoleCosts {
     let share = 1.0 / ranks as f64;
     RoleCosts {

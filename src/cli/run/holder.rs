@@ -79,7 +79,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// State and start of a process.
+/// Returns the state and start of a process.
 fn stat(pid: u32) -> Option<(char, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name before it may hold anything.

@@ -11,7 +11,7 @@ fn fixture(name: &str) -> (PathBuf, ModelConfig) {
     (folder, ModelConfig::from_hf(&config).unwrap())
 }
 
-/// Prompts of unequal length; the first has features of a picture where the model has a tower.
+/// Returns prompts of unequal length; the first has features of a picture where the model has a tower.
 fn prompts(config: &ModelConfig) -> Vec<Prompt> {
     let decoder = config.decoder().unwrap();
     let prompt = |ids: Vec<i64>, is_pictured: bool| {

@@ -44,7 +44,7 @@ fn serve(server: Server) -> Arc<Server> {
     server
 }
 
-/// One request; `None` where the connection ends.
+/// Returns one request; `None` where the connection ends.
 fn answer(reader: &mut BufReader<TcpStream>, mut stream: &TcpStream, server: &Server) -> Option<()> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|len| *len > 0)?;

@@ -24,7 +24,7 @@ pub struct Working<'scope>(Vec<(PoolName, ScopedJoinHandle<'scope, Result<Totals
 type Totals = BTreeMap<Tower, TowerTotals>;
 
 impl Encoders {
-    /// Those of these pools, and the ways to them.
+    /// Makes the encoders of these pools, and the queues of items to them.
     pub fn new(config: &RunConfig, model: &ModelConfig, pools: &[(PoolName, TowerSet)]) -> (Self, Queues) {
         let (mut encoders, mut queues) = (Vec::new(), Queues::new());
         for (name, towers) in pools {

@@ -54,7 +54,7 @@ pub fn feed(
     shared.into_inner().expect("feeders do not panic").fed
 }
 
-/// False where an encoder has ended.
+/// Returns false where an encoder has ended.
 fn feed_one(samples: &WithHeldOut, visits: &Visits, visit: &Visit, queues: &Queues, shared: &Mutex<Shared>) -> bool {
     let lock = || shared.lock().expect("feeders do not panic");
     let bad = |bad: SkippedSample| {

@@ -59,12 +59,12 @@ impl EncodeJob {
         Ok(Self { config, samples: WithHeldOut { train, sets }, visits, pools, composition })
     }
 
-    /// Visits at most.
+    /// Returns the number of visits at most.
     pub fn num_visits(&self) -> u64 {
         self.visits.len()
     }
 
-    /// Lines on what is not encoded.
+    /// Returns the lines on what is not encoded.
     pub fn notes(&self) -> Vec<String> {
         let all = self.config.pools.encoders(self.composition.folder().config.towers.set());
         let others = all.into_iter().filter(|(name, ..)| self.pools.iter().all(|(own, _)| own != name));

@@ -62,7 +62,7 @@ fn of_role(summary: &StepSummary, role: Role) -> impl Iterator<Item = &Timings> 
     summary.timings.iter().filter(move |(actor, _)| actor.role == role).map(|(_, timings)| timings)
 }
 
-/// One of several foundation pools.
+/// Returns one of several foundation pools.
 fn expert(expert: &ExpertStep) -> (PoolName, ExpertMetrics) {
     let &ExpertStep { pool, num_samples, num_targets, loss, grad_norm, .. } = expert;
     (pool, ExpertMetrics { samples: num_samples as u64, loss: (num_targets > 0).then_some(loss), grad_norm })
@@ -93,7 +93,7 @@ fn memory<'a>(timings: impl Iterator<Item = &'a Timings>) -> Option<MemoryReport
     timings.map(|timings| timings.memory).max_by_key(MemoryReport::total).filter(|memory| memory.total() > 0)
 }
 
-/// Share of the time in which these engines computed.
+/// Returns the share of the time in which these engines computed.
 fn busy<'a>(timings: impl Iterator<Item = &'a Timings>) -> f64 {
     let (busy, whole) =
         timings.fold((0.0, 0.0), |(busy, whole), timings| (busy + timings.busy, whole + timings.busy + timings.idle));

@@ -149,7 +149,8 @@ impl Report {
         }
     }
 
-    /// Each of them, whatever became of the others. Returns what could not be written.
+    /// Writes the metrics to each of the files and trackers, whatever becomes of the others, and returns the errors of those that could
+    /// not be written to.
     fn write(&mut self, metrics: &StepMetrics) -> impl Iterator<Item = ObserveError> + use<> {
         let board = self.tensorboard.as_mut().filter(|_| metrics.step.is_multiple_of(self.every_steps));
         let written = [

@@ -55,7 +55,7 @@ impl StepTimes {
     }
 }
 
-/// Seconds since the first engine was ready, of a start's first step; endless where no engine says.
+/// Returns the seconds since the first engine was ready, of a start's first step; endless where no engine says.
 fn since_ready(summary: &StepSummary) -> f64 {
     let whole = summary.timings.iter().map(|(_, timings)| timings.busy + timings.idle);
     whole.filter(|&whole| whole > 0.0).reduce(f64::max).unwrap_or(f64::INFINITY)

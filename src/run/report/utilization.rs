@@ -16,7 +16,7 @@ pub(super) struct Utilization {
 }
 
 impl Utilization {
-    /// `None` where the device's peak is not known.
+    /// Returns `None` where the device's peak is not known.
     pub(super) fn of(config: &RunConfig, folder: &ModelFolder) -> Option<Self> {
         let is_bf16 = config.train.precision == Precision::Bf16;
         let known = || match config.device {
@@ -46,7 +46,7 @@ impl Utilization {
     }
 }
 
-/// Devices of the foundation's actors and of those of `encoders`, which have their own actors.
+/// Returns the number of devices of the foundation's actors and of those of `encoders`, which have their own actors.
 fn num_devices(config: &RunConfig, encoders: &[&EncoderPool]) -> usize {
     // One processor or one GPU, whoever shares it.
     if config.device != Device::Cuda(None) {

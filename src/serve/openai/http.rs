@@ -226,7 +226,7 @@ pub fn refusal(error: &ApiError) -> Response<Body> {
     response
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub fn now() -> u64 {
     since_epoch().as_secs()
 }

@@ -64,7 +64,7 @@ fn begin(pool: &TrainState, mesh: &Rc<Mesh>, tokens: i64, spread: bool) -> (Turn
     (Turn { run: run.with_mesh(mesh.clone()), dropout: None }, x)
 }
 
-/// Seconds of a step of two micro-batches.
+/// Returns the seconds of a step of two micro-batches.
 fn step(pool: &mut TrainState, mesh: &Rc<Mesh>, tokens: i64, spread: bool, overlap: bool) -> f64 {
     mesh.world.barrier().expect("both ranks");
     let start = Instant::now();

@@ -9,7 +9,7 @@ use loongforge_torch::native::{add_product, expect_products, faster_products, gr
 use std::time::Instant;
 use tch::{Device, Kind, Tensor};
 
-/// Median seconds of 15 calls after 3.
+/// Returns the median seconds of 15 calls after 3.
 fn seconds(mut body: impl FnMut()) -> f64 {
     let mut times: Vec<f64> = (0..18)
         .map(|_| {

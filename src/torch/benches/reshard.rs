@@ -66,7 +66,7 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     paths.into_iter().map(|path| (path.file_name().unwrap().into(), fs::read(&path).unwrap())).collect()
 }
 
-/// Seconds of reading the files of a folder, and of writing and syncing as many bytes.
+/// Returns seconds of reading the files of a folder, and of writing and syncing as many bytes.
 fn raw(folder: &Path, beside: &Path) -> [f64; 2] {
     let mut buffer = vec![0; CHUNK];
     let start = Instant::now();

@@ -83,7 +83,7 @@ impl Mesh {
         })
     }
 
-    /// One rank of a pool in a dry run: the others are not there.
+    /// Returns one rank of a pool in a dry run: the others are not there.
     pub fn dry(layout: Layout, rank: usize) -> Mesh {
         let found = Mesh::of(layout, rank, |_, index, ranks| Ok(ProcessGroup::dry(index, ranks.len())));
         found.expect("nobody has to come")

@@ -12,7 +12,7 @@ pub fn note(what: impl Into<String>) {
     SEEN.with_borrow_mut(|seen| seen.push(what.into()));
 }
 
-/// All since the last call.
+/// Returns all since the last call.
 pub fn take() -> Vec<String> {
     SEEN.take()
 }

@@ -42,7 +42,7 @@ fn gpu(dev: &Path) -> Option<PathBuf> {
     gpus.into_iter().next()
 }
 
-/// `nvidia0`, and not `nvidiactl`; `dxg`, through which Windows lends its GPUs.
+/// Returns whether a file is a GPU's: `nvidia0`, and not `nvidiactl`; `dxg`, through which Windows lends its GPUs.
 fn is_gpu(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
     let is_number = |number: &str| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());

@@ -67,7 +67,7 @@ pub fn enter_gpu(index: usize) -> bool {
     status == 0
 }
 
-/// Free bytes and all of them. Makes the GPU this thread's current one.
+/// Returns the free bytes and all of them. Makes the GPU this thread's current one.
 fn memory(index: usize) -> Option<(u64, u64)> {
     if !enter_gpu(index) {
         return None;

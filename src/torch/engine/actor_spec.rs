@@ -79,7 +79,7 @@ pub(super) struct OwnPool<'a> {
     pub towers: Towers,
 }
 
-/// `None` for a foundation that has no encoder, and where the pool holds no tower of the model.
+/// Returns `None` for a foundation that has no encoder, and where the pool holds no tower of the model.
 pub(super) fn own_pool(spec: &EngineSpec) -> Option<OwnPool<'_>> {
     let pools = &spec.config.pools;
     let all = &spec.model.towers;

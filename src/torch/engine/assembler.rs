@@ -42,7 +42,7 @@ impl Assembler {
         self.arrived.len() == self.expected.len()
     }
 
-    /// Tensor `index` of the whole, cut along `dim` into pieces of these owners and lengths in order.
+    /// Returns tensor `index` of the whole, cut along `dim` into pieces of these owners and lengths in order.
     ///
     /// # Errors
     /// The lengths do not add up to what was sent.

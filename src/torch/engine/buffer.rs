@@ -27,7 +27,7 @@ thread_local! {
     static COPIED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Bytes of received tensors that this thread has copied within host memory.
+/// Returns the number of bytes of received tensors that this thread has copied within host memory.
 pub fn copied_bytes() -> u64 {
     COPIED.get()
 }

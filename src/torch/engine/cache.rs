@@ -46,7 +46,7 @@ impl FeatureCache {
         self.spill.is_some()
     }
 
-    /// All levels of an item's features, `[features, width]` each.
+    /// Returns all levels of an item's features, `[features, width]` each.
     pub fn get(&mut self, tower: Tower, key: &Key) -> Option<Vec<Tensor>> {
         if let Some(entry) = self.entries.get(key) {
             return Some(entry.features.iter().map(Tensor::shallow_clone).collect());
@@ -107,7 +107,7 @@ impl FeatureCache {
     }
 }
 
-/// One level of several items' features, one below the other.
+/// Returns one level of several items' features, one below the other.
 pub(super) fn stack(items: &[Vec<Tensor>], level: usize, kind: Kind, device: Device) -> Tensor {
     let of_level: Vec<Tensor> = items.iter().map(|levels| levels[level].to_kind(kind).to_device(device)).collect();
     Tensor::cat(&of_level, 0)

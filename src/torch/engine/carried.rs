@@ -31,7 +31,7 @@ pub(super) fn carried_tensors(
     Ok(found.map(|tensors| (FilesOf::Whole, tensors)).into_iter().collect())
 }
 
-/// Tensors of a diffusion model's networks that none of the run's pools has: the half of an autoencoder that is not used, or
+/// Returns the tensors of a diffusion model's networks that none of the run's pools has: the half of an autoencoder that is not used, or
 /// a transformer that is not trained.
 fn parts_of_networks(config: &RunConfig, model: &ModelConfig) -> Result<Vec<(FilesOf, CarriedTensors)>, WeightsError> {
     let settings = &config.model;

@@ -160,7 +160,7 @@ fn chunks_drop_what_whole_rows_drop() {
     }
 }
 
-/// Bytes of activations after all forwards, and the most at once, without the pool of keys and values.
+/// Returns the bytes of activations after all forwards, and the most at once, without the pool of keys and values.
 fn activations(num_chunks: usize, chunk: usize) -> (i64, i64) {
     let config = model(json!({
         "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 256, "num_key_value_heads": 1,

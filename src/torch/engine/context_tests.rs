@@ -20,7 +20,7 @@ const DEEPSEEK: &str = include_str!("../tests/fixtures/deepseek_v2-seed1/config.
 const STEPS: usize = 5;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Documents of uneven lengths in one row.
+/// Returns documents of uneven lengths in one row.
 fn batch(step: usize) -> MicroBatch {
     let lens = [[19, 1, 44, 3, 61], [5, 90, 2, 2, 29], [128, 1, 1, 1, 1], [30, 31, 32, 33, 2], [7, 8, 64, 48, 1]][step];
     let (mut ids, mut positions, mut targets, mut ends) = (Vec::new(), Vec::new(), Vec::new(), vec![0usize]);

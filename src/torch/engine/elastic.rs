@@ -26,7 +26,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Encoder `me`, before the first change of a pool that begins with encoders `0..num_members`.
+    /// Makes the membership of encoder `me`, before the first change of a pool that begins with encoders `0..num_members`.
     pub fn new(me: Replica, num_members: u32, rendezvous: PathBuf) -> Self {
         let members: Vec<u32> = (0..num_members).collect();
         Self { me, rendezvous, epoch: Epoch(0), num_current: members.len(), members, formed: false }

@@ -30,7 +30,7 @@ fn encoder() -> (Box<dyn EncoderModel>, TrainState, i64) {
     (family.build(pool.params(), Policy::Keep), pool, channels)
 }
 
-/// Pixels of an item, told apart by `seed`.
+/// Returns pixels of an item, told apart by `seed`.
 fn pixels(grid: Grid, channels: i64, seed: i64) -> Tensor {
     let len = grid.num_cells() as i64 * channels;
     (Tensor::arange(len, (Kind::Float, Device::Cpu)) * (0.37 + seed as f64)).sin().view([-1, channels])

@@ -17,8 +17,8 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// All weights, in Hugging Face's shards, first the encoder pools', for pools that need so many files: `own` is the
-    /// number of the actor's encoder pool. The foundation needs so many for each of its stages, of which this is `part`.
+    /// Returns all weights, in Hugging Face's shards, first the encoder pools', for pools that need so many files: `own` is the number of
+    /// the actor's encoder pool. The foundation needs so many for each of its stages, of which this is `part`.
     pub fn weights(encoders: (&[usize], usize), foundation: &[usize], part: usize) -> Self {
         let (of, max_size) = (FilesOf::Whole, MAX_SHARD_SIZE);
         let [encoder, foundation] =

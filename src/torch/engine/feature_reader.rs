@@ -68,8 +68,7 @@ impl FeatureReader {
         Ok(Self { pool, dir: dir.to_owned(), kind, folders, towers: Arc::new(towers) })
     }
 
-    /// Features of a tower's items, level by level, whose values are the rows of `pixels`.
-    /// Each level is `[features, D]`.
+    /// Returns the features of a tower's items, level by level, whose values are the rows of `pixels`. Each level is `[features, D]`.
     ///
     /// # Errors
     /// The first item that has none.

@@ -53,7 +53,7 @@ pub struct FoundationWorker {
 }
 
 impl FoundationWorker {
-    /// One rank of foundation replica `replica`, which reads the features of these encoder pools.
+    /// Returns one rank of foundation replica `replica`, which reads the features of these encoder pools.
     pub fn new(
         replica: Replica,
         stages: Stages,
@@ -206,7 +206,7 @@ impl FoundationWorker {
         self.steps.front().is_none_or(Step::is_finished)
     }
 
-    /// Summed loss of the first step.
+    /// Returns the summed loss of the first step.
     pub(super) fn loss(&self) -> f64 {
         self.steps.front().map_or(0.0, Step::loss)
     }

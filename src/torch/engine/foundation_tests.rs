@@ -17,7 +17,7 @@ const CONFIG: &str = include_str!("../tests/fixtures/qwen3-seed1/config.json");
 /// Tokens of the documents.
 const LENS: [u32; 3] = [5, 9, 3];
 
-/// Ids, positions and targets of documents end to end; the last token of each has no target.
+/// Returns the ids, positions and targets of documents end to end; the last token of each has no target.
 fn tokens(documents: &[usize]) -> [Vec<i64>; 3] {
     let (mut ids, mut positions, mut targets) = (Vec::new(), Vec::new(), Vec::new());
     for &document in documents {
@@ -33,13 +33,13 @@ fn tokens(documents: &[usize]) -> [Vec<i64>; 3] {
 /// The gradients of parameters by their names.
 type Gradients = BTreeMap<String, Vec<f64>>;
 
-/// Loss and gradient of a step whose packs are samples of documents.
+/// Returns the loss and gradient of a step whose packs are samples of documents.
 fn step(packs: &[&[&[usize]]]) -> (f64, Vec<f64>) {
     let (loss, grads) = step_on(packs, Rc::new(Mesh::single()), 0);
     (loss, grads.into_values().flatten().collect())
 }
 
-/// Loss and gradients by name of one rank's stage.
+/// Returns the loss and gradients by name of one rank's stage.
 fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, Gradients) {
     let config = ModelConfig::from_hf(&serde_json::from_str(CONFIG).unwrap()).unwrap();
     let pipeline = Pipeline { ranks: mesh.pp.world(), virtual_stages: 1 };

@@ -23,7 +23,7 @@ pub fn model(config: &str) -> ModelConfig {
     ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap()
 }
 
-/// Packed documents of these lengths, the tokens drawn by `seed`; `num_micro_batches` make a step.
+/// Returns packed documents of these lengths, the tokens drawn by `seed`; `num_micro_batches` make a step.
 pub fn micro_batch(lens: &[usize], seed: i64, vocab: i64, num_micro_batches: usize) -> MicroBatch {
     let (mut ids, mut positions, mut targets, mut cu_seqlens) = (Vec::new(), Vec::new(), Vec::new(), vec![0]);
     for (document, &len) in (0i64..).zip(lens) {
@@ -79,13 +79,13 @@ pub fn join(path: &Path, name: &str, rank: usize, world: usize) -> ProcessGroup 
 /// Values that a tape begins with.
 type Inputs = Vec<(Slot, Tensor)>;
 
-/// Executions that keep everything.
+/// Returns executions that keep everything.
 pub fn begin(params: &Rc<ParamStore>) -> impl FnMut(usize, Rc<Tape>, Inputs) -> Result<Execution, NativeError> + use<> {
     let params = params.clone();
     move |_, tape, inputs| Ok(Execution::new(tape, params.clone(), inputs))
 }
 
-/// Forward and backward of one micro-batch; its loss.
+/// Runs forward and backward of one micro-batch, and returns its loss.
 pub fn compute(model: &dyn FoundationModel, pool: &mut TrainState, batch: &MicroBatch) -> f64 {
     let record = model.record(batch);
     let mut run = Execution::new(record.tape, pool.params().clone(), vec![]);

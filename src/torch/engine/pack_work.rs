@@ -95,7 +95,7 @@ impl PackWork {
         }
     }
 
-    /// Rows of features, by input.
+    /// Returns the rows of features, by input.
     pub fn num_features(&self, inputs: &[FeatureInput]) -> Vec<i64> {
         let of_input = |input: &FeatureInput| {
             let own = self.units.iter().filter(|unit| unit.tower == input.tower);

@@ -59,7 +59,7 @@ fn batches(config: &ModelConfig, step: i64, count: usize) -> Vec<MicroBatch> {
     (0..count).map(batch).collect()
 }
 
-/// Features of a micro-batch, one for each level.
+/// Returns the features of a micro-batch, one for each level.
 fn features(batch: &MicroBatch, level: usize, width: i64) -> Tensor {
     let len = batch.num_features[0] * width;
     ((Tensor::arange(len, CPU) + level as i64 * 7) * 0.31).sin().view([batch.num_features[0], width])

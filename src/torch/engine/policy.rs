@@ -136,7 +136,7 @@ impl PolicyModel {
         &self.chunk
     }
 
-    /// Actions of what `sample` observes, of the noise that belongs to `seed`: normalized, `[chunk_size, max_action_dim]`,
+    /// Returns the actions of what `sample` observes, of the noise that belongs to `seed`: normalized, `[chunk_size, max_action_dim]`,
     /// row-major. The sample's own actions are not read.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ pub(super) fn tower_part<'a>(config: &'a RunConfig, towers: &Towers, name: &str)
     config.model.tower_part(tower, part)
 }
 
-/// Files that a pool with these parameters writes.
+/// Returns the number of files that a pool with these parameters writes.
 pub(super) fn num_files<'a>(specs: impl Iterator<Item = &'a ParamSpec> + Clone, precision: Precision) -> usize {
     num_shards(specs, kind(precision), MAX_SHARD_SIZE)
 }

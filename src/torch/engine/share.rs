@@ -117,7 +117,7 @@ impl FoundationShare {
         self.own.iter().flat_map(|stage| self.plan.family.stage_specs(stage)).collect()
     }
 
-    /// Among the ranks of `mesh.data`.
+    /// Returns how parameters are shared out among the ranks of `mesh.data`.
     pub fn sharding(&self) -> Sharding {
         Sharding::among(ZeroStage::of_level(self.splits.zero), &self.mesh)
     }
@@ -176,7 +176,7 @@ impl EncoderShare {
         Ok(Self { mesh, towers, zero })
     }
 
-    /// Among the ranks of `mesh.data`.
+    /// Returns how parameters are shared out among the ranks of `mesh.data`.
     pub fn sharding(&self) -> Sharding {
         Sharding::among(ZeroStage::of_level(self.zero), &self.mesh)
     }

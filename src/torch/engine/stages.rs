@@ -101,7 +101,7 @@ impl Stages {
         self.mesh.tp.rank() == 0
     }
 
-    /// Chunks of a row.
+    /// Returns the number of chunks of a row.
     pub(super) fn num_chunks(&self, num_tokens: usize) -> usize {
         if self.chunk_tokens == 0 { 1 } else { num_tokens.div_ceil(self.chunk_tokens).max(1) }
     }

@@ -19,7 +19,7 @@ pub(super) struct StoredTowers {
 }
 
 impl StoredTowers {
-    /// Parameters with these specs; `checkpoint`: the one that the run goes on from.
+    /// Returns the parameters with these specs; `checkpoint`: the one that the run goes on from.
     pub fn new(config: &RunConfig, checkpoint: Option<&Path>, specs: Vec<ParamSpec>) -> Self {
         let checkpoint = checkpoint.filter(|folder| !is_adapter(folder)).map(Path::to_owned);
         Self { config: config.clone(), checkpoint, specs }

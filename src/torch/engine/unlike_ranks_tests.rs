@@ -20,7 +20,7 @@ fn join(path: &Path, layout: Layout, rank: usize) -> Rc<Mesh> {
     Rc::new(Mesh::join(path, "pool", layout, rank, Duration::from_secs(60)).unwrap())
 }
 
-/// One of two micro-batches, of which the first alone has tokens of pictures: the marks of a begin and an end.
+/// Returns one of two micro-batches, of which the first alone has tokens of pictures: the marks of a begin and an end.
 fn marked(number: usize) -> MicroBatch {
     let batch = micro_batch(&[6 + number, 9], number as i64, 58, 2);
     if number == 0 {

@@ -23,7 +23,7 @@ fn pool(config: &str, kind: Kind, group: ProcessGroup, shared: ZeroStage) -> Tra
     TrainState::new(Rc::new(params), group, Lanes::PerReplica, Some(ADAMW)).unwrap()
 }
 
-/// Steps of which this rank computes every `world`-th of `num_micro_batches` micro-batches.
+/// Runs steps of which this rank computes every `world`-th of `num_micro_batches` micro-batches.
 fn train(
     config: &str,
     pool: &mut TrainState,

@@ -98,7 +98,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Documents of these lengths, of random tokens.
+/// Returns documents of these lengths, of random tokens.
 fn batch(vocab_size: i64, lens: &[usize]) -> TextBatch {
     let tokens: usize = lens.iter().sum();
     let positions: Vec<i64> = lens.iter().flat_map(|len| 0..*len as i64).collect();

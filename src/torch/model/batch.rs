@@ -99,7 +99,7 @@ impl MicroBatch {
         self.has_features(input).then(|| tape.input(self.feature_grads))
     }
 
-    /// One sample that counts for nothing: what a rank computes to take part where others have one micro-batch more.
+    /// Makes a batch of one sample that counts for nothing: what a rank computes to take part where others have one micro-batch more.
     pub fn filler(columns: &Rc<[Column]>, device: Device) -> MicroBatch {
         MicroBatch {
             columns: Columns::filler(columns, device),

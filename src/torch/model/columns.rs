@@ -37,7 +37,7 @@ impl Column {
         self.before.len() as i64
     }
 
-    /// Rows of `num_samples` samples that have so many tokens together.
+    /// Returns the number of rows of `num_samples` samples that have so many tokens together.
     pub fn num_rows(&self, num_tokens: i64, num_samples: i64) -> i64 {
         match self.rows {
             RowCount::Tokens => num_tokens,
@@ -67,12 +67,12 @@ impl Columns {
         Columns { specs: specs.clone(), tensors, on_host: None }
     }
 
-    /// Empty tensors, for columns that are still to come.
+    /// Returns empty tensors, for columns that are still to come.
     pub fn to_come(specs: &Rc<[Column]>) -> Columns {
         Columns::new(specs, specs.iter().map(|_| Tensor::new()).collect())
     }
 
-    /// One sample of one token, which counts for nothing.
+    /// Returns one sample of one token, which counts for nothing.
     pub fn filler(specs: &Rc<[Column]>, device: Device) -> Columns {
         let value = |column: &Column| {
             let size = column.size(column.num_rows(1, 1));

@@ -117,7 +117,7 @@ impl ModelConfig {
         std::iter::once(&self.foundation).chain(&self.low_noise)
     }
 
-    /// All parameters of the model: the foundations', and then those of the towers.
+    /// Returns all parameters of the model: the foundations', and then those of the towers.
     pub fn specs(&self) -> Vec<ParamSpec> {
         let foundations = self.foundations().flat_map(|foundation| foundation.specs());
         foundations.chain(self.towers.specs()).collect()
@@ -130,7 +130,7 @@ impl Tokens {
         self.image.into_iter().chain(self.video).collect()
     }
 
-    /// Qwen-VL's keys: `image_token_id`, `video_token_id`, `vision_start_token_id`, `vision_end_token_id`.
+    /// Returns Qwen-VL's keys: `image_token_id`, `video_token_id`, `vision_start_token_id`, `vision_end_token_id`.
     pub(super) fn read(keys: &Keys<'_>, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
         Tokens::with_image(keys, "image_token_id", vocab_size)
     }

@@ -64,7 +64,7 @@ pub(super) struct Continuations<'a> {
 }
 
 impl<'a> Continuations<'a> {
-    /// Each as its own decoding says, behind the tokens `seen`.
+    /// Makes continuations behind the tokens `seen`, each as its own decoding says.
     pub fn new(decodings: &'a [&'a Decoding], seen: Vec<Vec<i64>>) -> Continuations<'a> {
         let running = decodings.iter().map(|it| it.max_new_tokens > 0).collect();
         let begins = seen.iter().map(Vec::len).collect();

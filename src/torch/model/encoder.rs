@@ -15,13 +15,13 @@ use crate::tape::{Policy, Slot, Tape};
 
 /// A kind of encoder.
 pub trait EncoderFamily: Debug + Send + Sync {
-    /// Its parameters, under their names in `model.safetensors`.
+    /// Returns its parameters, under their names in `model.safetensors`.
     fn specs(&self) -> Vec<ParamSpec>;
 
     /// Returns the model on parameters made from [`EncoderFamily::specs`].
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel>;
 
-    /// Tensors of features for an item: one, and one for each DeepStack level.
+    /// Returns the number of tensors of features for an item: one, and one for each DeepStack level.
     fn num_outputs(&self) -> usize {
         1
     }
@@ -32,7 +32,7 @@ pub trait EncoderFamily: Debug + Send + Sync {
         false
     }
 
-    /// Values of a patch: columns of the encoder's input.
+    /// Returns the number of values of a patch: columns of the encoder's input.
     fn patch_dim(&self) -> i64;
 
     /// Returns whether the parameter of this name in the checkpoint is of this tower or its projector; false also where
@@ -60,7 +60,7 @@ pub trait EncoderFamily: Debug + Send + Sync {
         None
     }
 
-    /// Features that an item of this size becomes, which is how many placeholders it has among the tokens.
+    /// Returns the number of features that an item of this size becomes, which is how many placeholders it has among the tokens.
     fn num_features(&self, grid: Grid) -> usize;
 }
 

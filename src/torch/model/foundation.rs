@@ -24,7 +24,7 @@ use crate::tape::{Boundary, KeyValues, Policy, Slot, Tape};
 
 /// A kind of foundation.
 pub trait FoundationFamily: Debug + Send + Sync {
-    /// Its parameters, under their names in `model.safetensors`.
+    /// Returns its parameters, under their names in `model.safetensors`.
     fn specs(&self) -> Vec<ParamSpec>;
 
     /// Returns what it takes from each tower, in the order in which micro-batches have it; nothing without towers.
@@ -98,7 +98,7 @@ pub trait FoundationFamily: Debug + Send + Sync {
         self.specs()
     }
 
-    /// Parameters that both the first and the last stage have.
+    /// Returns the parameters that both the first and the last stage have.
     fn shared_by_stages(&self) -> Vec<String> {
         Vec::new()
     }
@@ -147,7 +147,7 @@ pub struct FoundationShape {
 }
 
 impl FoundationShape {
-    /// FLOPs of one token, forward and backward, in sequences of `seq_len`, for a token that is multiplied with so many
+    /// Returns the FLOPs of one token, forward and backward, in sequences of `seq_len`, for a token that is multiplied with so many
     /// parameters.
     pub fn flops_per_token(&self, multiplied: f64, seq_len: usize) -> f64 {
         let of_pairs = if self.is_causal { 3.0 } else { 6.0 };

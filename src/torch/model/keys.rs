@@ -217,7 +217,7 @@ impl<'a> Keys<'a> {
         Activation::from_name(name).map(Some).ok_or_else(|| self.unsupported(key, &json!(name), &known))
     }
 
-    /// Integers of at least 0.
+    /// Returns integers of at least 0.
     ///
     /// # Errors
     /// The key is missing, or no list of such integers.

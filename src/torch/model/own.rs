@@ -64,7 +64,7 @@ pub fn register_families(families: OwnFamilies) -> Result<(), String> {
     OWN.set(families).map_err(|_| "families are already registered: register all of them at once".to_owned())
 }
 
-/// Every foundation of one's own.
+/// Returns every foundation of one's own.
 pub(super) fn own_foundations() -> impl Iterator<Item = &'static str> {
     OWN.get().into_iter().flat_map(|own| own.foundations.keys()).map(String::as_str)
 }

@@ -122,7 +122,7 @@ impl FeatureInput {
 }
 
 impl Pictures {
-    /// Those of a model, whose only towers they are; `None` without towers.
+    /// Returns those of a model, whose only towers they are; `None` without towers.
     fn of(model: &ModelConfig) -> Result<Option<Pictures>, AnswersError> {
         let unknown = |tower| AnswersError::Tower { model_type: model.model_type.clone(), tower };
         if let Some(it) = model.towers.iter().find(|it| it.tower != Tower::Vision) {

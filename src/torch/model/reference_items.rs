@@ -40,7 +40,7 @@ pub(super) struct Documents {
 }
 
 impl Documents {
-    /// Rows of all items.
+    /// Returns the number of rows of all items.
     pub fn num_rows(grids: &[Grid]) -> i64 {
         grids.iter().map(|grid| grid.num_cells() as i64).sum()
     }
@@ -101,8 +101,8 @@ impl Documents {
         Ok(())
     }
 
-    /// Documents of items of these sizes, of whose values nothing is known: a picture each that takes what the tokens leave, in a dry
-    /// run.
+    /// Returns documents of items of these sizes, of whose values nothing is known: a picture each that takes what the tokens leave, in a
+    /// dry run.
     pub fn like(grids: &[Grid], how: &Pictured<'_>) -> Documents {
         let mut documents = Documents::none(how.patch_dim);
         let mut start = 0;
@@ -142,7 +142,7 @@ impl Documents {
         self.ends.push(self.ends[self.ends.len() - 1] + len);
     }
 
-    /// `[T]`, or `[3, T]` for a model of three axes.
+    /// Returns `[T]`, or `[3, T]` for a model of three axes.
     pub fn positions(&self, has_axes: bool) -> Tensor {
         match has_axes {
             true => Tensor::from_slice(&self.positions.concat()).view([3, -1]),
@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// Pictures of 3 values a patch, whose blocks of 2 × 2 patches are features at token 9.
+    /// Returns pictures of 3 values a patch, whose blocks of 2 × 2 patches are features at token 9.
     fn how() -> Pictured<'static> {
         Pictured { placeholders: &[9], patch_dim: 3, num_features: Box::new(|grid| grid.num_cells() / 4) }
     }

@@ -123,7 +123,7 @@ impl ModelConfig {
         ModelConfig { tree, ..self }
     }
 
-    /// Every `model_type` that is built in.
+    /// Returns every `model_type` that is built in.
     pub fn supported() -> impl Iterator<Item = &'static str> {
         DECODERS.iter().map(|family| family.model_type).chain(MODELS.iter().map(|(name, _)| *name))
     }

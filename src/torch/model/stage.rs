@@ -26,7 +26,7 @@ pub enum StageError {
 }
 
 impl Stage {
-    /// All of a decoder.
+    /// Returns all of a decoder.
     pub fn whole(num_layers: usize) -> Stage {
         Stage { layers: 0..num_layers, is_first: true, is_last: true }
     }

@@ -76,7 +76,7 @@ impl Towers {
         self.0.iter().map(|it| it.tower).collect()
     }
 
-    /// These towers of it alone.
+    /// Returns these towers of it alone.
     pub fn only(&self, set: TowerSet) -> Towers {
         Towers(self.0.iter().filter(|it| set.contains(it.tower)).cloned().collect())
     }
@@ -97,7 +97,7 @@ impl Towers {
         }
     }
 
-    /// All parameters of all towers.
+    /// Returns all parameters of all towers.
     pub fn specs(&self) -> Vec<ParamSpec> {
         self.0.iter().flat_map(|it| it.family.specs()).collect()
     }
@@ -111,7 +111,7 @@ impl Towers {
         Some((found.tower, found.part_of(name)))
     }
 
-    /// Rows of features that an item of this size becomes; 0 where there is no such tower.
+    /// Returns the number of rows of features that an item of this size becomes; 0 where there is no such tower.
     pub fn num_features(&self, tower: Tower, grid: Grid) -> usize {
         self.get(tower).map_or(0, |family| family.num_features(grid))
     }

@@ -65,7 +65,7 @@ impl MemoryWatch {
         MemoryWatch { scope, not_send: PhantomData }
     }
 
-    /// Bytes held now.
+    /// Returns the number of bytes held now.
     pub fn current(&self) -> i64 {
         // SAFETY: `scope` is alive until drop.
         unsafe { ffi::lf_memory_watch_current(self.scope) }
@@ -77,7 +77,7 @@ impl MemoryWatch {
         unsafe { ffi::lf_memory_watch_peak(self.scope) }
     }
 
-    /// Bytes by purpose at the moment of the peak, in the order of [`Purpose::ALL`].
+    /// Returns the bytes by purpose at the moment of the peak, in the order of [`Purpose::ALL`].
     pub fn at_peak(&self) -> [i64; 5] {
         let mut bytes = [0; 5];
         // SAFETY: `scope` is alive until drop, and five numbers are written.

@@ -44,7 +44,7 @@ pub fn set_products(products: Products) -> Result<(), String> {
     Ok(())
 }
 
-/// `x` `[…, in]` times `weight` `[out, in]` transposed, plus `bias` `[out]`.
+/// Returns `x` `[…, in]` times `weight` `[out, in]` transposed, plus `bias` `[out]`.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
     if !can_fuse(x) || !can_fuse(weight) || x.kind() != weight.kind() {
         return x.linear(weight, bias);
@@ -100,7 +100,7 @@ mod tests {
         Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind).set_requires_grad(true)
     }
 
-    /// Relative to the largest.
+    /// Returns whether differences are small relative to the largest value.
     fn close(found: &Tensor, expected: &Tensor, tolerance: f64) -> bool {
         let (found, expected) = (found.to_kind(Kind::Double), expected.to_kind(Kind::Double));
         (&found - &expected).abs().max().double_value(&[]) <= tolerance * expected.abs().max().double_value(&[])

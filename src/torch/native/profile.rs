@@ -50,7 +50,7 @@ impl Drop for Recording {
 }
 
 impl Profiler {
-    /// `None` where another one records already.
+    /// Returns `None` where another one records already.
     ///
     /// # Errors
     /// libtorch's profiler cannot be started.

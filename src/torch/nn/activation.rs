@@ -47,7 +47,7 @@ impl Activation {
     pub const NAMES: [&'static str; 8] =
         ["gelu", "gelu_pytorch_tanh", "gelu_new", "quick_gelu", "silu", "swish", "relu", "relu2"];
 
-    /// `None` for a name that is not known.
+    /// Returns `None` for a name that is not known.
     pub fn from_name(name: &str) -> Option<Activation> {
         match name {
             "gelu" => Some(Activation::Gelu),
@@ -75,7 +75,7 @@ impl Activation {
         }
     }
 
-    /// `act(gate) · up`; those with limits have their own. Both and what is returned have one shape, `[…, F]`.
+    /// Returns `act(gate) · up`; those with limits have their own. Both and what is returned have one shape, `[…, F]`.
     pub fn gated(self, gate: &Tensor, up: &Tensor) -> Tensor {
         if self == Activation::ClampedSwiGlu {
             return self.forward(gate) * (up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT) + 1.0);

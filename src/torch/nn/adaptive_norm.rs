@@ -33,7 +33,7 @@ impl AdaptiveNorm {
         AdaptiveNorm { dense: Linear::new(scope, &format!("{name}.dense")), eps }
     }
 
-    /// Conditions `[S, C]`, float32, to scale, shift and gate: `[S, 3, D]`, float32.
+    /// Maps conditions `[S, C]`, float32, to scale, shift and gate: `[S, 3, D]`, float32.
     pub fn modulation(&self, condition: &Tensor) -> Tensor {
         self.dense.forward_wide(condition).unflatten(-1, [3, -1])
     }
@@ -48,12 +48,12 @@ impl AdaptiveNorm {
     }
 }
 
-/// `y` `[S·L, D]` times the gate of `modulation` `[S, 3, D]`: in float32, returned in the kind of `y`.
+/// Returns `y` `[S·L, D]` times the gate of `modulation` `[S, 3, D]`: in float32, returned in the kind of `y`.
 pub fn gate_rows_of(y: &Tensor, modulation: &Tensor) -> Tensor {
     (grouped(y, modulation) * modulation.select(1, 2).unsqueeze(1)).flatten(0, 1).to_kind(y.kind())
 }
 
-/// `[S·L, D]` as `[S, L, D]`, in the kind of the modulation.
+/// Returns `[S·L, D]` as `[S, L, D]`, in the kind of the modulation.
 fn grouped(x: &Tensor, modulation: &Tensor) -> Tensor {
     let kind = if x.kind() == Kind::Double { Kind::Double } else { modulation.kind() };
     x.to_kind(kind).unflatten(0, [modulation.size()[0], -1])

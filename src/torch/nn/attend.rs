@@ -28,8 +28,8 @@ impl From<f64> for Scores {
     }
 }
 
-/// Attention of `q_BLHC` to `k_BSKC` and `v_BSKV`, `[B, L, H·V]`. `mask` `[B, 1, L, S]` or of shapes that
-/// stretch to it, bool: true where a query sees a key; without a soft cap also float32, added to the scores.
+/// Returns attention of `q_BLHC` to `k_BSKC` and `v_BSKV`, `[B, L, H·V]`. `mask` `[B, 1, L, S]` or of shapes that stretch to it, bool:
+/// true where a query sees a key; without a soft cap also float32, added to the scores.
 pub(super) fn attend(
     q_BLHC: &Tensor,
     k_BSKC: &Tensor,
@@ -112,7 +112,7 @@ impl Fit {
     }
 }
 
-/// `x_BKSC` with `times` copies of each head behind each other, `[B, K·times, S, C]`.
+/// Returns `x_BKSC` with `times` copies of each head behind each other, `[B, K·times, S, C]`.
 fn repeat_heads(x_BKSC: &Tensor, times: i64) -> Tensor {
     x_BKSC.unsqueeze(2).expand([-1, -1, times, -1, -1], false).flatten(1, 2)
 }
@@ -207,8 +207,8 @@ fn attend_capped(
     Tensor::cat(&chunks, 3).permute([0, 3, 1, 2, 4]).flatten(2, 4)
 }
 
-/// `x[index]`. An embedding look-up computes the same as `index_select`, and its backward on a CPU is many times
-/// faster: it adds rows, where `index_add` sets up an operator for each.
+/// Returns `x[index]`. An embedding look-up computes the same as `index_select`, and its backward on a CPU is many times faster: it adds
+/// rows, where `index_add` sets up an operator for each.
 pub fn take_rows(x: &Tensor, index: &Tensor) -> Tensor {
     if x.device() == Device::Cpu { Tensor::embedding(x, index, -1, false, false) } else { x.index_select(0, index) }
 }

@@ -70,8 +70,8 @@ impl Order {
         Order { tokens: index(tokens), rows: index(rows), counts }
     }
 
-    /// Tokens `[T, W]` to the rows of the batches `[rows, W]`. `is_unseen`: no gradient comes from padding, since nothing that counts
-    /// is computed of it.
+    /// Maps tokens `[T, W]` to the rows of the batches `[rows, W]`. `is_unseen`: no gradient comes from padding, since nothing that
+    /// counts is computed of it.
     fn split(&self, x_TW: &Tensor, is_unseen: bool) -> Tensor {
         match x_TW.device() {
             Device::Cuda(_) if is_unseen => reorder_rows(x_TW, &self.tokens, &self.rows, None),
@@ -88,7 +88,7 @@ impl Order {
     }
 }
 
-/// 1 of each row of the batches and 0 of padding, `[rows, 1]`, float32; `tokens` and `rows` as in [`Order`].
+/// Returns 1 of each row of the batches and 0 of padding, `[rows, 1]`, float32; `tokens` and `rows` as in [`Order`].
 fn counts(tokens: &[i64], rows: &[i64]) -> Tensor {
     let is_own = |(row, token): (i64, &i64)| f32::from(u8::from(rows[*token as usize] == row));
     Tensor::from_slice(&(0..).zip(tokens).map(is_own).collect::<Vec<f32>>()).unsqueeze(1)
@@ -264,7 +264,7 @@ impl PackedAttention {
         self.batches.iter().map(part).collect()
     }
 
-    /// Batches `[B, L, C]` back to `[T, C]`. Panics where there are none.
+    /// Maps batches `[B, L, C]` back to `[T, C]`. Panics where there are none.
     pub fn join(&self, batches: Vec<Tensor>) -> Tensor {
         let flat: Vec<Tensor> = batches.iter().map(|batch| batch.flatten(0, 1)).collect();
         let y = if flat.len() == 1 { flat[0].shallow_clone() } else { Tensor::cat(&flat, 0) };
@@ -284,7 +284,7 @@ mod tests {
     use crate::nn::attend::attend;
     use crate::nn::{Mask, Scores};
 
-    /// One document at a time, from the definition.
+    /// Computes one document at a time, from the definition.
     fn reference([q, k, v]: [&Tensor; 3], cu_seqlens: &[usize], mask: &Mask, soft_cap: Option<f64>) -> Tensor {
         let heads = |x: &Tensor, start: i64, len: i64| x.narrow(0, start, len).transpose(0, 1);
         let docs = cu_seqlens.windows(2).map(|ends| {

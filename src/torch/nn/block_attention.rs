@@ -43,7 +43,7 @@ impl Rows {
         }
     }
 
-    /// `x` `[T, heads, width]` to `[num, rows, heads, width]`.
+    /// Maps `x` `[T, heads, width]` to `[num, rows, heads, width]`.
     fn take(&self, x: &Tensor, num: i64) -> Tensor {
         let size = x.size();
         let taken = match self {
@@ -101,7 +101,7 @@ impl BlockAttention {
         BlockAttention { batches, rows: (!in_order).then(|| upload(&Tensor::from_slice(&rows), device)) }
     }
 
-    /// `q_THC`, `k_TKC`, `v_TKV` to `[T, H·V]`.
+    /// Maps `q_THC`, `k_TKC`, `v_TKV` to `[T, H·V]`.
     pub fn forward(&self, [q_THC, k_TKC, v_TKV]: [&Tensor; 3], scores: Scores) -> Tensor {
         let of_batch = |batch: &SegmentBatch| {
             let SegmentBatch { num, queries, keys, seen, causal } = batch;

@@ -26,7 +26,7 @@ impl CategoryLinear {
         CategoryLinear { weight: scope.take(&format!("{name}.W")), bias: scope.take(&format!("{name}.b")) }
     }
 
-    /// Rows `[S, L, in]` of groups whose categories are `[S]`, int64 below E, to `[S, L, out]`, computed in the kind of the rows.
+    /// Maps rows `[S, L, in]` of groups whose categories are `[S]`, int64 below E, to `[S, L, out]`, computed in the kind of the rows.
     pub fn forward(&self, x: &Tensor, categories: &Tensor) -> Tensor {
         let own = |x: &Tensor, of: &Tensor| of.index_select(0, categories).to_kind(x.kind());
         own(x, &self.bias).unsqueeze(1).baddbmm(x, &own(x, &self.weight), 1.0, 1.0)

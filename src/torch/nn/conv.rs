@@ -26,7 +26,7 @@ impl Taps {
         Taps(upload(&Tensor::from_slice(&rows), device))
     }
 
-    /// `x` `[R, F]` to the rows that are seen, one after the other, `[P·K, F]`.
+    /// Maps `x` `[R, F]` to the rows that are seen, one after the other, `[P·K, F]`.
     pub fn gather(&self, x_RF: &Tensor) -> Tensor {
         take_rows(&x_RF.constant_pad_nd([0, 0, 0, 1]), &self.0)
     }
@@ -47,7 +47,7 @@ impl RowConv {
         RowConv { weight: scope.take(&format!("{name}.weight")), bias: scope.take(&format!("{name}.bias")) }
     }
 
-    /// `x` `[R, F]` to `[P, D]`.
+    /// Maps `x` `[R, F]` to `[P, D]`.
     pub fn forward(&self, x_RF: &Tensor, taps: &Taps) -> Tensor {
         let weight_DX = self.weight.transpose(1, 2).flatten(1, 2);
         let seen_PX = taps.gather(&x_RF.to_kind(self.weight.kind())).view([-1, weight_DX.size()[1]]);

@@ -50,7 +50,7 @@ impl CrossAttention {
         CrossAttention { queries, keys }
     }
 
-    /// `q_THC`, `k_KHC` and `v_KHC` to `[T, H·C]`.
+    /// Maps `q_THC`, `k_KHC` and `v_KHC` to `[T, H·C]`.
     pub fn forward(&self, q_THC: &Tensor, k_KHC: &Tensor, v_KHC: &Tensor) -> Tensor {
         if self.keys.is_empty() {
             return q_THC.flatten(1, 2);
@@ -88,7 +88,7 @@ impl KeyBatch {
         }
     }
 
-    /// `[K, H, C]` to `[B, S, H, C]`.
+    /// Maps `[K, H, C]` to `[B, S, H, C]`.
     fn take(&self, x_KHC: &Tensor) -> Tensor {
         let taken = match &self.rows {
             Some(rows) => {

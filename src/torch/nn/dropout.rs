@@ -14,12 +14,12 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Rows with these keys, `[R]`, int64; `None`: nothing is dropped.
+    /// Makes the dropout of rows with these keys, `[R]`, int64; `None`: nothing is dropped.
     pub fn new(keys: Option<Tensor>) -> Dropout {
         Dropout { keys: keys.map(|keys| keys.unsqueeze(1)) }
     }
 
-    /// `x` `[R, D]`: each number 0 with probability `rate`, else over `1 - rate`. `site` tells places of a model apart.
+    /// Returns `x` `[R, D]`: each number 0 with probability `rate`, else over `1 - rate`. `site` tells places of a model apart.
     pub fn forward(&self, x: Tensor, rate: f64, site: u64) -> Tensor {
         match &self.keys {
             Some(keys) if rate > 0.0 => {

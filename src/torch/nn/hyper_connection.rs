@@ -59,7 +59,7 @@ impl StreamMap {
         ]
     }
 
-    /// `[T, outputs]`, float32: without scale and base. The norm's factor of a token is taken out of the product.
+    /// Returns `[T, outputs]`, float32: without scale and base. The norm's factor of a token is taken out of the product.
     fn forward(&self, x: &Tensor, norm_eps: f64) -> Tensor {
         let squares = x.square().mean_dim([-1i64].as_slice(), true, Kind::Float);
         x.linear(&self.weight.to_kind(Kind::Float), None::<Tensor>) * (squares + norm_eps).rsqrt()
@@ -72,7 +72,7 @@ fn collapsed(weights_TM: &Tensor, x_TMD: &Tensor) -> Tensor {
 }
 
 impl StreamsConfig {
-    /// `[T, D]` to `[T, M·D]`: every stream begins as the same.
+    /// Maps `[T, D]` to `[T, M·D]`: every stream begins as the same.
     pub fn spread(&self, x_TD: &Tensor) -> Tensor {
         x_TD.unsqueeze(1).expand([-1, self.count, -1], false).flatten(1, 2)
     }
@@ -141,7 +141,7 @@ impl HyperHead {
         HyperHead { config: *config, map: StreamMap { weight, base, scale } }
     }
 
-    /// `[T, M·D]` to `[T, D]`.
+    /// Maps `[T, M·D]` to `[T, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let (kind, x) = (x.kind(), x.to_kind(Kind::Float));
         let [base, scale] = [&self.map.base, &self.map.scale].map(|part| part.to_kind(Kind::Float));

@@ -72,7 +72,7 @@ impl JointAttention {
         }
     }
 
-    /// Queries `[S·L, H, C]` with keys and values of prefixes `[P, K, C]` and of the groups `[S·L, K, C]`, to `[S·L, H·C]`.
+    /// Maps queries `[S·L, H, C]` with keys and values of prefixes `[P, K, C]` and of the groups `[S·L, K, C]`, to `[S·L, H·C]`.
     pub fn forward(&self, q: &Tensor, prefix: [&Tensor; 2], own: [&Tensor; 2], scores: Scores) -> Tensor {
         self.joined(|batch| {
             let [k, v] = [0, 1].map(|at| {
@@ -108,7 +108,7 @@ impl JointAttention {
 }
 
 impl Batch {
-    /// `[P, K, C]` to `[B, rows of a prefix, K, C]`.
+    /// Maps `[P, K, C]` to `[B, rows of a prefix, K, C]`.
     fn prefix(&self, x: &Tensor) -> Tensor {
         let size = x.size();
         let rows = match &self.rows {
@@ -118,7 +118,7 @@ impl Batch {
         rows.view([self.num_groups, self.num_keys, size[1], size[2]])
     }
 
-    /// `[S·L, heads, C]` to `[B, L, heads, C]`.
+    /// Maps `[S·L, heads, C]` to `[B, L, heads, C]`.
     fn groups(&self, x: &Tensor, len: i64) -> Tensor {
         let size = x.size();
         let by_group = x.reshape([-1, len * size[1] * size[2]]);

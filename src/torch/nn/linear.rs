@@ -40,7 +40,7 @@ impl Linear {
         self.weight.kind()
     }
 
-    /// `[out, in]`, the adapter's share included.
+    /// Returns `[out, in]`, the adapter's share included.
     pub fn merged_weight(&self) -> Tensor {
         match &self.adapter {
             Some(adapter) => adapter.merged(&self.weight),
@@ -57,7 +57,7 @@ impl Linear {
         linear(x, &weight, self.bias.as_ref().map(|bias| bias.to_kind(x.kind())).as_ref())
     }
 
-    /// `[…, inputs]` to `[…, outputs]`.
+    /// Maps `[…, inputs]` to `[…, outputs]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let y = linear(x, &self.weight, self.bias.as_ref());
         match &self.adapter {

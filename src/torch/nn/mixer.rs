@@ -56,7 +56,7 @@ impl<T> LayerCache<T> {
 
 /// The token-mixing branch of a layer: its input is normed, the residual is the layer's.
 pub trait Mixer {
-    /// `[T, D]` to `[T, D]`.
+    /// Maps `[T, D]` to `[T, D]`.
     fn forward(&self, x_TD: &Tensor, context: &Context) -> Tensor;
 
     /// Returns whether the mixer learns from a loss of its own as well.
@@ -98,13 +98,13 @@ pub trait Mixer {
     /// needs of them.
     fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &CacheColumns, state: &mut State) -> Tensor;
 
-    /// One more token of each sequence, `[B, D]` to `[B, D]`; it goes to column `columns.used - 1`.
+    /// Computes one more token of each sequence, `[B, D]` to `[B, D]`; it goes to column `columns.used - 1`.
     fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &CacheColumns, state: &mut State) -> Tensor;
 }
 
 /// Describes what a mixer does before and after an attention to all earlier tokens of the document.
 pub trait QkvMixer {
-    /// Queries `[T, H, C]`, keys `[T, K, C]` and values `[T, K, V]`, and what else `after` reads.
+    /// Returns the queries `[T, H, C]`, keys `[T, K, C]` and values `[T, K, V]`, and what else `after` reads.
     fn before(&self, x_TD: &Tensor, rope: &Rope) -> Vec<Tensor>;
 
     /// Returns how many `before` gives.
@@ -113,7 +113,7 @@ pub trait QkvMixer {
     /// Returns what scores are multiplied by.
     fn scale(&self) -> f64;
 
-    /// Attended values `[T, H·V]`, and what followed the first three of `before`, to `[T, D]`.
+    /// Maps attended values `[T, H·V]`, and what followed the first three of `before`, to `[T, D]`.
     fn after(&self, y: &Tensor, others: &[Tensor]) -> Tensor;
 }
 
@@ -137,7 +137,7 @@ pub struct CacheColumns {
 }
 
 impl CacheColumns {
-    /// Values `[T, …]` of the prompts' tokens in a cache `[B, S, …]`; zeros elsewhere.
+    /// Returns the values `[T, …]` of the prompts' tokens in a cache `[B, S, …]`; zeros elsewhere.
     pub fn store(&self, values: &Tensor) -> Tensor {
         let mut shape = values.size();
         shape.splice(0..1, [self.num_sequences * self.num_columns]);

@@ -150,7 +150,7 @@ impl Mla {
         }
     }
 
-    /// Keys `[T, H, C]` and values `[T, H, V]` of all heads.
+    /// Returns the keys `[T, H, C]` and values `[T, H, V]` of all heads.
     fn expand(&self, rows: &Rows) -> (Tensor, Tensor) {
         let MlaConfig { num_heads, qk_nope_head_dim, v_head_dim, .. } = self.config;
         let both = self.kv_b.forward(&rows.latent_TR).unflatten(-1, [num_heads, -1]);
@@ -202,7 +202,7 @@ impl Mixer for Mla {
         self.indexer.as_ref().is_some_and(|indexer| indexer.config().training != IndexerTraining::Frozen)
     }
 
-    /// The indexer's.
+    /// Works like [`Mixer::forward`], and returns the loss of the indexer.
     fn forward_with_loss(&self, x_TD: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
         let rows = self.rows(x_TD, &context.rope);
         let index = self.indexer.as_ref().map(|indexer| self.index_rows(indexer, x_TD, &rows, &context.rope));
@@ -285,7 +285,7 @@ fn best_columns(index: &IndexRows, keys_BSC: &Tensor, topk: i64, columns: &Cache
     Some(best(&scores, topk).logical_and(&held).unsqueeze(1))
 }
 
-/// `x` cut in two along its last dimension.
+/// Returns `x` cut in two along its last dimension.
 fn two(x: &Tensor, sizes: [i64; 2]) -> (Tensor, Tensor) {
     (x.narrow(-1, 0, sizes[0]), x.narrow(-1, sizes[0], sizes[1]))
 }

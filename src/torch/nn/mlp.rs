@@ -53,7 +53,7 @@ impl SwiGlu {
         SwiGlu { gate_up, down: Linear::new(scope, down), act }
     }
 
-    /// `[…, D]` to `[…, D]`.
+    /// Maps `[…, D]` to `[…, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let hidden = match self.gate_up.as_slice() {
             [joint] => joint.forward(x).chunk(2, -1),

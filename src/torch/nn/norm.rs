@@ -25,7 +25,7 @@ impl RmsNorm {
         RmsNorm { weight: scope.take(&format!("{name}.weight")), eps, zero_centered: false }
     }
 
-    /// `[…, D]` to `[…, D]`.
+    /// Maps `[…, D]` to `[…, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let weight = self.factor();
         if can_fuse(x) && x.dim() == 2 {
@@ -65,7 +65,7 @@ impl RmsNorm {
         norm_rope_parts(&x_THC.flatten(1, 2).unsqueeze(1), Some((&norm, self.eps)), Some(turn), parts).view_as(x_THC)
     }
 
-    /// Heads of `x_THC` that have a norm together.
+    /// Returns the number of heads of `x_THC` that have a norm together.
     fn num_parts(&self, x_THC: &Tensor) -> i64 {
         self.weight.size()[0] / x_THC.size()[2]
     }
@@ -140,7 +140,7 @@ impl LayerNorm {
         x32.layer_norm(weight.size(), Some(&weight), Some(&bias), self.eps, false).to_kind(x.kind())
     }
 
-    /// `[…, D]` to `[…, D]`.
+    /// Maps `[…, D]` to `[…, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         x.layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, false)
     }

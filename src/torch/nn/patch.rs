@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::device::upload;
 
-/// Row and column of every patch of one frame, in the patches' order.
+/// Returns the row and column of every patch of one frame, in the patches' order.
 pub fn coordinates(grid: Grid, merge: u32) -> impl Iterator<Item = (u32, u32)> {
     let blocks = (0..grid.h / merge).flat_map(move |row| (0..grid.w / merge).map(move |column| (row, column)));
     blocks.flat_map(move |(row, column)| {
@@ -76,7 +76,7 @@ impl Resampled {
         Resampled { entries: upload(&entries, device), weights: upload(&weights, device), starts }
     }
 
-    /// `[E, D]` to `[P, D]`, float32.
+    /// Maps `[E, D]` to `[P, D]`, float32.
     pub fn forward(&self, table_ED: &Tensor) -> Tensor {
         let (table, sum) = (table_ED.to_kind(Kind::Float), 0);
         Tensor::embedding_bag(&table, &self.entries, &self.starts, false, sum, false, Some(&self.weights), false).0

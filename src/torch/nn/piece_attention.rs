@@ -32,7 +32,7 @@ impl PieceAttention {
         PieceAttention { len: first as i64, past: past as i64, rest }
     }
 
-    /// Earlier tokens of the first document.
+    /// Returns the number of earlier tokens of the first document.
     pub fn past(&self) -> i64 {
         self.past
     }

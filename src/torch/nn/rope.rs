@@ -62,7 +62,7 @@ impl Rope {
         Rope { queries_T11, ..Rope::from_halves(&angles, scale, config.layout, kind) }
     }
 
-    /// Angles `[T, R/2]`, used for both halves.
+    /// Makes the tables of angles `[T, R/2]`, which are used for both halves.
     fn from_halves(angles: &Tensor, scale: f64, layout: RopeLayout, kind: Kind) -> Rope {
         let angles = Tensor::cat(&[angles, angles], -1);
         let kind = if kind == Kind::BFloat16 && angles.device() == Device::Cpu { Kind::Float } else { kind };
@@ -123,12 +123,12 @@ impl Rope {
         }
     }
 
-    /// Channels of a head that turn.
+    /// Returns the number of channels of a head that turn.
     pub fn width(&self) -> i64 {
         self.cos_TR.size()[1]
     }
 
-    /// Cosines and sines, `[T, R]`.
+    /// Returns cosines and sines, `[T, R]`.
     pub fn tables(&self) -> [&Tensor; 2] {
         [&self.cos_TR, &self.sin_TR]
     }

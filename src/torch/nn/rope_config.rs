@@ -22,7 +22,8 @@ pub struct RopeConfig {
 }
 
 impl RopeConfig {
-    /// All channels of a head of width `head_dim`, one position a token, frequencies as they come.
+    /// Makes a config that turns all channels of a head of width `head_dim`, by one position a token, with frequencies that are not
+    /// scaled.
     pub fn plain(head_dim: i64, theta: f64) -> RopeConfig {
         RopeConfig {
             theta,
@@ -91,8 +92,8 @@ impl RopeAxes {
         RopeAxes::Three(axes.collect())
     }
 
-    /// t h w t h w … over `half` frequencies, and frames where rows or columns have had theirs
-    /// (`Qwen3VLTextRotaryEmbedding`).
+    /// Assigns `half` frequencies to frames, rows and columns in turn (t h w t h w …), and to frames where rows or columns have had
+    /// theirs (`Qwen3VLTextRotaryEmbedding`).
     pub fn interleaved(half: i64, rows_columns: [i64; 2]) -> RopeAxes {
         let axis = |frequency: i64| match frequency % 3 {
             0 => 0,

@@ -65,7 +65,7 @@ impl Yarn {
     }
 }
 
-/// YaRN's growth of the attention's logits with the context.
+/// Returns YaRN's growth of the attention's logits with the context.
 fn magnitude(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }
@@ -141,7 +141,7 @@ impl Yarn {
     }
 }
 
-/// `theta^(-2i/width)`, float32, computed as transformers does.
+/// Returns `theta^(-2i/width)`, float32, computed as transformers does.
 fn frequencies(width: i64, theta: f64) -> Tensor {
     let exponents = Tensor::arange_start_step(0, width, 2, (Kind::Float, Device::Cpu)) / width as f64;
     Tensor::from(theta as f32).pow(&exponents).reciprocal()

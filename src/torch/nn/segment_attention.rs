@@ -118,7 +118,7 @@ impl SegmentAttention {
         }
     }
 
-    /// `q_THC`, `k_KHC` and `v_KHC` to `[T, H·C]`.
+    /// Maps `q_THC`, `k_KHC` and `v_KHC` to `[T, H·C]`.
     pub fn forward(&self, q_THC: &Tensor, k_KHC: &Tensor, v_KHC: &Tensor) -> Tensor {
         let Some(rows) = &self.taken else { return self.attention.forward(q_THC, k_KHC, v_KHC) };
         let [k, v] = [k_KHC, v_KHC].map(|x| {

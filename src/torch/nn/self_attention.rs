@@ -62,7 +62,7 @@ pub struct AttentionConfig {
 }
 
 impl AttentionConfig {
-    /// Projections `q_proj`, `k_proj`, `v_proj` and `o_proj` without biases, as most have them.
+    /// Returns projections `q_proj`, `k_proj`, `v_proj` and `o_proj` without biases, as most have them.
     pub fn new(num_heads: i64, num_kv_heads: i64, head_dim: i64) -> AttentionConfig {
         AttentionConfig {
             num_heads,
@@ -140,7 +140,7 @@ impl SelfAttention {
         }
     }
 
-    /// Queries `[T, H, C]`, keys and values `[T, K, C]`, and the gate `[T, H·C]` where there is one.
+    /// Returns the queries `[T, H, C]`, keys and values `[T, K, C]`, and the gate `[T, H·C]` where there is one.
     fn heads(&self, x_TD: &Tensor, rope: &Rope) -> ([Tensor; 3], Option<Tensor>) {
         let config = &self.config;
         let by_head = |y: &Tensor| y.unflatten(-1, [-1, config.head_dim]);
@@ -195,7 +195,7 @@ impl SelfAttention {
         }
     }
 
-    /// Attended values `[…, H·C]` to the branch's output.
+    /// Maps attended values `[…, H·C]` to the branch's output.
     fn output(&self, y: &Tensor, gate: Option<&Tensor>) -> Tensor {
         match gate {
             Some(gate) => self.o.forward(&(y * gate.sigmoid())),

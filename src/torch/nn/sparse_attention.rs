@@ -89,13 +89,13 @@ pub fn choose(documents: &PackedAttention, rows: &IndexRows, topk: i64) -> Vec<V
     batches.collect()
 }
 
-/// True at the `topk` largest of the last dimension.
+/// Returns true at the `topk` largest of the last dimension.
 pub(super) fn best(scores: &Tensor, topk: i64) -> Tensor {
     let (_, keys) = scores.topk(topk, -1, true, false);
     Tensor::zeros(scores.size(), (Kind::Bool, scores.device())).scatter_value(-1, &keys, 1)
 }
 
-/// Causal attention of `q_THC` to the chosen of `k_THC` and `v_THV`, `[T, H·V]`; `scale` multiplies scores.
+/// Returns causal attention of `q_THC` to the chosen of `k_THC` and `v_THV`, `[T, H·V]`; `scale` multiplies scores.
 pub fn attend_chosen(
     documents: &PackedAttention,
     [q_THC, k_THC, v_THV]: [&Tensor; 3],

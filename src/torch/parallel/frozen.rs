@@ -137,7 +137,7 @@ mod tests {
     const LAYERS: usize = 4;
     const WIDTH: i64 = 64;
 
-    /// Layers of a frozen matrix and a trained vector.
+    /// Returns the layers of a frozen matrix and a trained vector.
     fn store(kind: Kind, held: impl Fn(usize) -> Held) -> Rc<ParamStore> {
         let specs = |layer: usize| {
             let w = ParamSpec::new(format!("layers.{layer}.w"), &[WIDTH, WIDTH], Init::Normal(0.2)).frozen();
@@ -166,7 +166,7 @@ mod tests {
         (Turn { run: Execution::new(Rc::new(tape), params.clone(), inputs), dropout: None }, x)
     }
 
-    /// Outputs and gradients of two micro-batches, one after the other or in turns.
+    /// Returns the outputs and gradients of two micro-batches, one after the other or in turns.
     fn run(params: &Rc<ParamStore>, policy: Policy, in_turns: bool) -> Vec<Tensor> {
         let mut grads = params.new_grad();
         let mut found = Vec::new();

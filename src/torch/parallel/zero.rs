@@ -37,8 +37,8 @@ struct State {
 }
 
 impl Zero {
-    /// The ranks of `group` share out the store that this is the unsharder of, in their order; those of `of_experts` the
-    /// experts in it that are spread over ranks.
+    /// Makes the unsharder: the ranks of `group` share out the store that this is the unsharder of, in their order; those of `of_experts`
+    /// the experts in it that are spread over ranks.
     pub fn new(group: Rc<ProcessGroup>, of_experts: Rc<ProcessGroup>) -> Zero {
         Zero { group, of_experts, state: RefCell::default() }
     }
@@ -186,7 +186,7 @@ mod tests {
     use crate::params::{Init, ParamSpec, ParamStore, Sharding, ZeroStage};
     use crate::tape::{Execution, Policy, Slot, Tape, Turn, backward_in_turns, forward_in_turns};
 
-    /// Three layers on one of two ranks that share all out.
+    /// Returns three layers on one of two ranks that share all out.
     fn params(mesh: &Mesh) -> Rc<ParamStore> {
         let spec = |layer: usize| ParamSpec::new(format!("layers.{layer}.w"), &[8, 8], Init::Normal(0.5));
         let sharding = Sharding::new(ZeroStage::Parameters, mesh.data.rank(), 2);

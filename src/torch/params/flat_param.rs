@@ -41,7 +41,7 @@ impl FlatParam {
         self.trained
     }
 
-    /// All of it, `[len]`: what a collective fills. Its memory may be released.
+    /// Returns all of it, `[len]`: what a collective fills. Its memory may be released.
     pub fn whole(&self) -> &Tensor {
         &self.whole
     }
@@ -51,12 +51,12 @@ impl FlatParam {
         &self.own
     }
 
-    /// First element and number of elements in the store's order.
+    /// Returns the first element and number of elements in the store's order.
     pub fn range(&self) -> (i64, i64) {
         (self.start, self.len)
     }
 
-    /// First element and number of elements of this rank's slice among its slices of all units.
+    /// Returns the first element and number of elements of this rank's slice among its slices of all units.
     pub fn own_range(&self) -> (i64, i64) {
         (self.at, self.own.numel() as i64)
     }

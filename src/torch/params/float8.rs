@@ -6,7 +6,7 @@
 
 use tch::{Kind, Tensor};
 
-/// Matrices `[.., out, in]` of floats as float8 `[rows, in]` and scales `[rows]`, float32, on their device. `given`: scales for
+/// Returns matrices `[.., out, in]` of floats as float8 `[rows, in]` and scales `[rows]`, float32, on their device. `given`: scales for
 /// all rows, of which those above 0 are taken.
 pub(super) fn to_float8(values: &Tensor, given: Option<&Tensor>) -> (Tensor, Tensor) {
     let rows = rows(values).to_kind(Kind::Float);
@@ -27,7 +27,7 @@ pub(super) fn fill_from_float8(into: &Tensor, values: &Tensor, scales: &Tensor) 
     let _ = into.g_mul_(&scales.to_kind(into.kind()).unsqueeze(1));
 }
 
-/// `[.., out, in]` as `[rows, in]`: a view.
+/// Returns `[.., out, in]` as `[rows, in]`: a view.
 fn rows(values: &Tensor) -> Tensor {
     values.flatten(0, -2)
 }

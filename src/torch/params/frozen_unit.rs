@@ -53,7 +53,7 @@ impl WeightInUnit {
 /// A weight: the number of its unit, its number there, and its leaf.
 type Placed = (usize, usize, ParamSpec, Tensor);
 
-/// Weights of a store, by units, with their leaves.
+/// Returns the weights of a store, by units, with their leaves.
 pub(super) fn in_frozen_units(specs: Vec<ParamSpec>, kind: Kind, device: Device) -> (Vec<FrozenUnit>, Vec<Placed>) {
     let mut groups: Vec<(String, Held, Vec<ParamSpec>)> = Vec::new();
     for spec in specs {
@@ -113,7 +113,7 @@ impl FrozenUnit {
         &self.values
     }
 
-    /// All of it, `[len]`: what a tape reads. Its memory may be released.
+    /// Returns all of it, `[len]`: what a tape reads. Its memory may be released.
     pub fn whole(&self) -> &Tensor {
         &self.whole
     }

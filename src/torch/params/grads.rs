@@ -36,7 +36,7 @@ impl GradBuffer {
         &self.views[id.index()]
     }
 
-    /// All sums, or this rank's slices of them. It is `[len]`.
+    /// Returns all sums, or this rank's slices of them. It is `[len]`.
     pub fn flat(&self) -> &Tensor {
         &self.flat
     }

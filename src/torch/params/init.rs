@@ -51,7 +51,7 @@ pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> 
 /// Values of which a thread draws at least so many.
 const PER_THREAD: usize = 1 << 16;
 
-/// Value number `i` for each `i` below `len`, drawn on all cores: a value depends on its number alone.
+/// Returns value number `i` for each `i` below `len`, drawn on all cores: a value depends on its number alone.
 fn each(len: usize, value: impl Fn(u64) -> f32 + Sync) -> Vec<f32> {
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let part = len.div_ceil(cores).max(PER_THREAD);
@@ -83,8 +83,8 @@ fn distinct(key: &Counter, row: u64, below: u64, width: u64) -> Vec<f32> {
     numbers.into_iter().take(width as usize).map(|number| number as f32).collect()
 }
 
-/// Sines and then cosines of each of `length` positions, row by row: channel `i` of each half turns `width / 2 - 1` steps
-/// from one radian a position to 1 / 10 000 (Whisper's table, in float32 as there).
+/// Returns sines and then cosines of each of `length` positions, row by row: channel `i` of each half turns `width / 2 - 1` steps from
+/// one radian a position to 1 / 10 000 (Whisper's table, in float32 as there).
 pub fn sinusoids(length: i64, width: i64) -> Vec<f32> {
     let half = width / 2;
     let step = (10_000f64.ln() / (half - 1).max(1) as f64) as f32;
@@ -107,7 +107,7 @@ pub fn alternating(length: i64, width: i64) -> Vec<f32> {
     (0..length).flat_map(|row| (0..width).map(move |channel| value(row, channel))).collect()
 }
 
-/// Draw number `i` of the stream `name` under `seed`: between 0 and 1.
+/// Returns draw number `i` of the stream `name` under `seed`: between 0 and 1.
 pub fn uniform(seed: u64, name: &str, i: u64) -> f64 {
     Counter::of(key_of(seed, name)).unit(i)
 }

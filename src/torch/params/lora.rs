@@ -189,7 +189,7 @@ impl DropoutSeed {
         self.of_run.set(of_run);
     }
 
-    /// `None` outside of training.
+    /// Returns `None` outside of training.
     fn get(&self) -> Option<Masks> {
         let Masks { seed, rows } = self.of_batch.borrow().clone()?;
         Some(Masks { seed: seed ^ mix(self.of_run.get()), rows })
@@ -232,7 +232,8 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    /// `[…, in]` to `[…, out]`: what is added to `y` `[…, out]`, the map of `weight` `[out, in]` with its bias at `x`.
+    /// Maps `x` `[…, in]` to `[…, out]`: adds the adapter's share to `y` `[…, out]`, the map of `weight` `[out, in]` with its bias at
+    /// `x`.
     pub fn add_to(&self, y: Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
         let dropped = self.seed.get().filter(|_| self.spec.dropout > 0.0);
         let dropped = dropped.map(|Masks { seed, rows }| {
@@ -265,7 +266,7 @@ impl Adapter {
     }
 }
 
-/// `[out, in]`: a weight with its adapter added, its rows with the norms of DoRA where there are some.
+/// Returns `[out, in]`: a weight with its adapter added, its rows with the norms of DoRA where there are some.
 pub fn merged_weight(weight: &Tensor, a: &Tensor, b: &Tensor, magnitude: Option<&Tensor>, scale: f64) -> Tensor {
     let sum = weight + b.matmul(a) * scale;
     match magnitude {
@@ -274,7 +275,7 @@ pub fn merged_weight(weight: &Tensor, a: &Tensor, b: &Tensor, magnitude: Option<
     }
 }
 
-/// `[out]`: the norms of the rows of a weight `[out, in]`.
+/// Returns `[out]`: the norms of the rows of a weight `[out, in]`.
 pub fn row_norms(weight: &Tensor) -> Tensor {
     weight.norm_scalaropt_dim(2.0, [1i64].as_slice(), false)
 }
@@ -296,14 +297,14 @@ fn places(x: &Tensor, rows: &[Tensor], inputs: Option<&HeldInputs>) -> Tensor {
     (rows_R.unsqueeze(1) * num_all + inputs_I).flatten(0, -1)
 }
 
-/// Zero with probability `dropout`, else `1 / (1 - dropout)`: a hash of seed, key and place. It has the shape of `x`.
+/// Returns zero with probability `dropout`, else `1 / (1 - dropout)`: a hash of seed, key and place. It has the shape of `x`.
 fn mask(x: &Tensor, places: &Tensor, dropout: f64, seed: u64, key: u64) -> Tensor {
     // Seeds that follow each other are spread, lest one's mask be that of the other, moved by a place.
     let kept = kept(&(places + (mix(seed) ^ key) as i64), dropout);
     (kept.to_kind(x.kind()) / (1.0 - dropout)).view(x.size().as_slice())
 }
 
-/// False with probability `dropout`: a hash of each counter, int64 (SplitMix64 in tensor operators).
+/// Returns false with probability `dropout`: a hash of each counter, int64 (SplitMix64 in tensor operators).
 pub(crate) fn kept(counters: &Tensor, dropout: f64) -> Tensor {
     const BITS: i64 = 31;
     let mut z = counters * 0x9E37_79B9_7F4A_7C15u64 as i64;

@@ -17,7 +17,8 @@ pub fn is_hidden_matrix(spec: &ParamSpec) -> bool {
     is_map && !is_head && shape.len() >= 2 && shape[shape.len() - 2..].iter().all(|size| *size > 1)
 }
 
-/// Bytes of a frozen weight's values in a unit of a store of this `kind`, and of what is beside them on the device in any case.
+/// Returns the bytes of a frozen weight's values in a unit of a store of this `kind`, and of what is beside them on the device in any
+/// case.
 pub(super) fn bytes_at_rest(spec: &ParamSpec, kind: Kind) -> (u64, u64) {
     let sizes = spec.held.rounding.sizes(&spec.shape, &matrices(spec));
     let values = padded(sizes.values) * spec.held.rounding.kind(kind).elt_size_in_bytes() as i64;
@@ -68,7 +69,7 @@ pub(super) fn matrices(spec: &ParamSpec) -> Vec<RowRange> {
     (0..rows / of_part).map(|index| RowRange { first: index * of_part, len: of_part }).collect()
 }
 
-/// Those of a whole stack's matrices that lie in the maps, of `rows` rows each, which a rank has.
+/// Returns those of a whole stack's matrices that lie in the maps, of `rows` rows each, which a rank has.
 fn held_of(whole: &[RowRange], cuts: &[Cut], rows: i64) -> Vec<RowRange> {
     let (mut at, mut found) = (0, Vec::new());
     for (start, len) in cuts.iter().flat_map(|cut| &cut.ranges).map(|&(start, len)| (start * rows, len * rows)) {

@@ -52,8 +52,8 @@ pub(super) fn fill_by_operators(into: &Tensor, packed: &Tensor, maxima: &Tensor)
     into.shallow_clone().copy_(&(values * scales.reshape([rows, -1]).narrow(1, 0, width)));
 }
 
-/// Maxima `[blocks]` of matrices, each of which has `width` columns, rounded: bytes `[blocks]`; the largest magnitudes of groups of all
-/// matrices, and behind them the means of all, in one tensor of float32.
+/// Returns the maxima `[blocks]` of matrices, each of which has `width` columns, rounded: bytes `[blocks]`; the largest magnitudes of
+/// groups of all matrices, and behind them the means of all, in one tensor of float32.
 pub(super) fn round_maxima(maxima: &Tensor, width: i64, matrices: &[RowRange]) -> (Tensor, Tensor) {
     let blocks = num_blocks(width);
     let map = dynamic_map(true);

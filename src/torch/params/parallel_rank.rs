@@ -57,7 +57,7 @@ impl ParallelRank {
     }
 }
 
-/// Part `rank` of `size` things that are dealt to `ranks`: the sizes differ by one at most.
+/// Returns part `rank` of `size` things that are dealt to `ranks`: the sizes differ by one at most.
 pub fn share(size: i64, ranks: usize, rank: usize) -> Range<i64> {
     let end = |rank: usize| (size as i128 * rank as i128 / ranks as i128) as i64;
     end(rank)..end(rank + 1)

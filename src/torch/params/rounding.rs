@@ -74,23 +74,23 @@ pub(super) struct RowRange {
     pub len: i64,
 }
 
-/// Rows and columns of matrices `[.., out, in]`, one below the other.
+/// Returns the rows and columns of matrices `[.., out, in]`, one below the other.
 pub(super) fn rows_of(shape: &[i64]) -> (i64, i64) {
     let (width, rows) = shape.split_last().expect("a map has dimensions");
     (rows.iter().product(), *width)
 }
 
-/// Blocks of a row of NF4.
+/// Returns the number of blocks of a row of NF4.
 pub(super) fn num_blocks(width: i64) -> i64 {
     (width + NF4_BLOCK - 1) / NF4_BLOCK
 }
 
-/// Groups of so many maxima.
+/// Returns the number of groups of so many maxima.
 pub(super) fn num_groups(maxima: i64) -> i64 {
     (maxima + GROUP - 1) / GROUP
 }
 
-/// Elements with the gap behind them.
+/// Returns the number of elements with the gap behind them.
 pub(super) fn padded(elements: i64) -> i64 {
     (elements + ALIGN - 1) / ALIGN * ALIGN
 }

@@ -45,7 +45,7 @@ pub struct PiecePart {
 }
 
 impl Shard {
-    /// All of a parameter, on one rank.
+    /// Returns all of a parameter, on one rank.
     #[cfg(test)]
     pub fn whole(shape: &[i64]) -> Shard {
         let (tp_parts, tp, tp_rank) = (1, 1, 0);

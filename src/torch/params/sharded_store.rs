@@ -135,12 +135,12 @@ impl ParamStore {
         self.sharding
     }
 
-    /// Trained ones first; none where replicas share nothing out.
+    /// Returns the units of parameters, trained ones first; none where replicas share nothing out.
     pub fn units(&self) -> &[FlatParam] {
         &self.units
     }
 
-    /// Weights that are rounded or lie on the host, by layers.
+    /// Returns the weights that are rounded or lie on the host, by layers.
     pub fn frozen_units(&self) -> &[FrozenUnit] {
         &self.frozen
     }
@@ -228,7 +228,7 @@ impl ParamStore {
         self.units.iter().filter(|unit| unit.trained).map(slice).collect()
     }
 
-    /// Elements of the optimizer's state on this rank.
+    /// Returns the number of elements of the optimizer's state on this rank.
     pub fn num_owned(&self) -> i64 {
         if self.units.is_empty() {
             return self.num_trained;

@@ -45,12 +45,12 @@ pub struct Slices {
 }
 
 impl Sharding {
-    /// Everything is here.
+    /// Makes a sharding in which everything is here.
     pub fn none() -> Sharding {
         Sharding::new(ZeroStage::Nothing, 0, 1)
     }
 
-    /// Among ranks that have the same parameters.
+    /// Shares parameters out among ranks that have the same parameters.
     pub fn new(shared: ZeroStage, rank: usize, world: usize) -> Sharding {
         Sharding { shared, rank, world, of_experts: Slices { rank, world }, align: ALIGN }
     }
@@ -60,7 +60,7 @@ impl Sharding {
         Sharding { align: self.align.max(elements), ..self }
     }
 
-    /// Among the ranks of `mesh` that have the same parts of parameters.
+    /// Shares parameters out among the ranks of `mesh` that have the same parts of parameters.
     pub fn among(shared: ZeroStage, mesh: &Mesh) -> Sharding {
         let of_experts = Slices { rank: mesh.expert_data.rank(), world: mesh.expert_data.world() };
         Sharding { of_experts, ..Sharding::new(shared, mesh.data.rank(), mesh.data.world()) }

@@ -84,7 +84,7 @@ impl ParamSpec {
         }
     }
 
-    /// Along dimension `dim` it is several things of these sizes: each is cut for itself where layers are split.
+    /// Says that the parameter is several things of these sizes along dimension `dim`: each is cut for itself where layers are split.
     pub fn in_sections(self, dim: usize, sizes: &[i64]) -> ParamSpec {
         ParamSpec { sections: Some((dim, sizes.to_vec())), ..self }
     }
@@ -119,7 +119,7 @@ impl ParamSpec {
         self.shape.len() >= 2
     }
 
-    /// These in the order of a store: those that decay, then the others, each in the order of their learning rates.
+    /// Returns these in the order of a store: those that decay, then the others, each in the order of their learning rates.
     pub(super) fn in_order(specs: Vec<ParamSpec>) -> [Vec<ParamSpec>; 2] {
         let (decayed, undecayed): (Vec<_>, Vec<_>) = specs.into_iter().partition(ParamSpec::decays);
         [decayed, undecayed].map(|mut specs| {

@@ -55,7 +55,7 @@ pub struct ParamStore {
 }
 
 impl ParamStore {
-    /// All zeros. Panics when two specs share a name.
+    /// Makes a store of zeros. Panics when two specs share a name.
     pub fn new(specs: Vec<ParamSpec>, kind: Kind, device: Device) -> ParamStore {
         ParamStore::shared_out(specs, kind, device, Sharding::none())
     }
@@ -178,14 +178,14 @@ impl ParamStore {
         param.frozen.map_or_else(|| param.leaf.detach(), |(unit, at)| self.frozen[unit].weight(at))
     }
 
-    /// Offset and length in the flat buffer, in elements. Panics for a buffer, and for what is in a frozen unit.
+    /// Returns the offset and length in the flat buffer, in elements. Panics for a buffer, and for what is in a frozen unit.
     pub fn range(&self, id: ParamId) -> (i64, i64) {
         let param = &self.params[id.0 as usize];
         assert!(param.offset >= 0, "{} is not in the flat buffer", param.spec.name);
         (param.offset, param.len)
     }
 
-    /// All that this rank always has: the buffer, or where replicas share parameters out its slices. It is `[len]`.
+    /// Returns all that this rank always has: the buffer, or where replicas share parameters out its slices. It is `[len]`.
     pub fn flat(&self) -> &Tensor {
         &self.flat
     }
@@ -282,7 +282,7 @@ impl ParamStore {
         &self.joint_norms
     }
 
-    /// Zero gradients of the trained parameters, float32 whatever the parameters are.
+    /// Returns zero gradients of the trained parameters, float32 whatever the parameters are.
     pub fn new_grad(&self) -> GradBuffer {
         allocated_for(Purpose::Gradients, || self.new_zeros())
     }

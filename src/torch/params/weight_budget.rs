@@ -84,7 +84,7 @@ mod tests {
     use super::within_weight_budget;
     use crate::params::{Init, ParamSpec, Rounding};
 
-    /// Six layers of 1024 elements, an embedding of 256 and an adapter of 64.
+    /// Returns six layers of 1024 elements, an embedding of 256 and an adapter of 64.
     fn specs(rounding: Rounding) -> Vec<ParamSpec> {
         let layer = |index: usize| {
             let spec = ParamSpec::new(format!("layers.{index}.w"), &[32, 32], Init::Zeros).frozen();

@@ -61,12 +61,12 @@ impl ExpertExchange {
         ExpertExchange { sent, taken, order: tensor(&order), places: tensor(&places), counts: tensor(&sums) }
     }
 
-    /// Rows of each expert here, `[experts of this rank]`.
+    /// Returns the rows of each expert here, `[experts of this rank]`.
     pub fn counts(&self) -> Tensor {
         self.counts.shallow_clone()
     }
 
-    /// Rows sorted by expert to where the experts are, sorted so again. `[N, D]` to `[rows taken, D]`.
+    /// Sends rows sorted by expert to where the experts are, sorted so again. `[N, D]` to `[rows taken, D]`.
     ///
     /// # Errors
     /// A rank is gone, or an operator failed.
@@ -75,7 +75,7 @@ impl ExpertExchange {
         Ok(Moving { rows, started, order: Some(self.order.shallow_clone()) })
     }
 
-    /// Back to where the rows came from, in their order there. `[rows taken, D]` to `[N, D]`.
+    /// Sends rows back to where they came from, in their order there. `[rows taken, D]` to `[N, D]`.
     ///
     /// # Errors
     /// A rank is gone, or an operator failed.

@@ -101,7 +101,7 @@ impl Execution {
         execution
     }
 
-    /// Among the ranks of this mesh; without it the rank is alone.
+    /// Executes the tape among the ranks of this mesh; without it the rank is alone.
     #[must_use]
     pub fn with_mesh(self, mesh: Rc<Mesh>) -> Execution {
         Execution { mesh, ..self }
@@ -120,13 +120,13 @@ impl Execution {
         self
     }
 
-    /// Under a plan or measured: what every operation took, the most bytes that were held at once, and whether times
-    /// were taken.
+    /// Returns, for an execution under a plan or one that is measured, what every operation took, the most bytes that were held at once,
+    /// and whether times were taken.
     pub fn memory(&self) -> Option<(&[Measured], u64, bool)> {
         self.memory.as_ref().map(|memory| (memory.measured.as_slice(), memory.peak(), memory.is_measuring()))
     }
 
-    /// Bytes of activations that are held now, under a plan.
+    /// Returns the number of bytes of activations that are held now, under a plan.
     pub fn held_bytes(&self) -> u64 {
         self.memory.as_ref().map_or(0, Memory::bytes)
     }

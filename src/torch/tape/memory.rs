@@ -87,7 +87,7 @@ impl Memory {
         matches!(self.course, Course::Measuring { .. })
     }
 
-    /// Bytes held at most so far.
+    /// Returns the number of bytes held at most so far.
     pub fn peak(&self) -> u64 {
         self.peak
     }

@@ -63,8 +63,8 @@ pub trait Custom {
     /// Returns the outputs, and what `backward` is to be given. `needs` is `None` when no backward follows.
     fn forward(&self, reads: &[Tensor], needs: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>);
 
-    /// Gradients of the slots read, for those of the outputs (`None`: an output had no reader). Those of the parameters
-    /// are added to `params`, in place; there is none where they are not needed.
+    /// Returns the gradients of the slots read, for those of the outputs (`None`: an output had no reader). Those of the parameters are
+    /// added to `params`, in place; there is none where they are not needed.
     fn backward(
         &self,
         saved: Vec<Tensor>,
@@ -214,12 +214,12 @@ impl Tape {
         self.push("add".into(), &[], &[a, b], 1, Action::Add)[0]
     }
 
-    /// `base` `[T, …]` with `values` `[N, …]` added to the rows `rows` `[N]` (int64, each at most once).
+    /// Records `base` `[T, …]` with `values` `[N, …]` added to the rows `rows` `[N]` (int64, each at most once).
     pub fn add_rows(&mut self, base: Slot, rows: Rc<Tensor>, values: Slot) -> Slot {
         self.push("add_rows".into(), &[], &[base, values], 1, Action::AddRows(rows))[0]
     }
 
-    /// `base` `[T, …]` with its rows `rows` `[N]` (int64, each at most once) replaced by `values` `[N, …]`.
+    /// Records `base` `[T, …]` with its rows `rows` `[N]` (int64, each at most once) replaced by `values` `[N, …]`.
     pub fn put_rows(&mut self, base: Slot, rows: Rc<Tensor>, values: Slot) -> Slot {
         self.push("put_rows".into(), &[], &[base, values], 1, Action::PutRows(rows))[0]
     }
@@ -234,7 +234,7 @@ impl Tape {
         self.across("enter", x, Across::CopyTo)
     }
 
-    /// Out of a sharded region: the sum of what the ranks have.
+    /// Records the way out of a sharded region: the sum of what the ranks have.
     pub fn reduce_from_region(&mut self, x: Slot) -> Slot {
         self.across("leave", x, Across::ReduceFrom)
     }
@@ -244,12 +244,12 @@ impl Tape {
         self.across("gather", x, Across::GatherTo { rows })
     }
 
-    /// Out of a sharded region: this rank's of the `rows` of the sum of what the ranks have.
+    /// Records the way out of a sharded region: this rank's of the `rows` of the sum of what the ranks have.
     pub fn reduce_scatter_from_region(&mut self, x: Slot, rows: i64) -> Slot {
         self.across("scatter", x, Across::ReduceScatterFrom { rows })
     }
 
-    /// All of the `rows` that are split among the ranks, for what all of them then compute alike, outside of a region.
+    /// Records all of the `rows` that are split among the ranks, for what all of them then compute alike, outside of a region.
     pub fn gather_rows(&mut self, x: Slot, rows: i64) -> Slot {
         self.across("collect", x, Across::GatherRows { rows })
     }
@@ -259,7 +259,7 @@ impl Tape {
         self.across("part", x, Across::SplitRows { rows })
     }
 
-    /// Something that all ranks compute alike within a region, such as a loss of the routers: its gradient counts once.
+    /// Records something that all ranks compute alike within a region, such as a loss of the routers: its gradient counts once.
     pub fn count_once(&mut self, x: Slot) -> Slot {
         self.across("once", x, Across::CountOnce)
     }
@@ -281,8 +281,8 @@ impl Tape {
         self.across("counts", counts, Across::Counts)
     }
 
-    /// Rows sorted by expert to the ranks that have the experts; there they are sorted by expert, and counted. `counts` are
-    /// of [`Tape::all_counts`].
+    /// Records the sending of rows sorted by expert to the ranks that have the experts; there they are sorted by expert, and counted.
+    /// `counts` are of [`Tape::all_counts`].
     pub fn to_experts(&mut self, rows: Slot, counts: Slot) -> [Slot; 2] {
         let written = self.push("to experts".into(), &[], &[rows, counts], 2, Action::Across(Across::ToExperts));
         [written[0], written[1]]

@@ -125,7 +125,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// Bytes a second of all copies so far.
+    /// Returns the bytes a second of all copies so far.
     pub fn bandwidth(&self) -> f64 {
         if is_dry_run() {
             return self.throttle.unwrap_or(DRY_BANDWIDTH);
@@ -134,7 +134,7 @@ impl Transfers {
         bytes as f64 / (nanos.max(1) as f64 * 1e-9)
     }
 
-    /// Bytes that were copied so far, both ways.
+    /// Returns the number of bytes that were copied so far, both ways.
     pub fn moved_bytes(&self) -> u64 {
         self.moved.bytes.load(Ordering::Relaxed)
     }
@@ -221,7 +221,7 @@ fn copy(stream: &CopyStream, after: &Mark, from: &Tensor, to: &mut Tensor) -> Re
     stream.synchronize()
 }
 
-/// One of eight sizes between two powers of two, so that buffers fit again when the sizes of micro-batches vary.
+/// Returns one of eight sizes between two powers of two, so that buffers fit again when the sizes of micro-batches vary.
 fn buffer_size(bytes: i64) -> i64 {
     let step = (bytes.max(64) as u64).next_power_of_two() as i64 / 16;
     (bytes + step - 1) / step * step

@@ -37,7 +37,7 @@ impl Execution {
     }
 }
 
-/// All that is left of the forwards.
+/// Runs all that is left of the forwards.
 ///
 /// # Errors
 /// Fails as [`Execution::forward_step`] does.
@@ -45,7 +45,7 @@ pub fn forward_in_turns(params: &ParamStore, turns: &mut [Turn]) -> Result<(), N
     in_turns(params, turns, |turns, at| turns[at].run.forward_step())
 }
 
-/// All that is left of the backwards; `after` each step it is told of them and of the sums so far.
+/// Runs all that is left of the backwards; `after` is told after each step of them and of the sums so far.
 ///
 /// # Errors
 /// Fails as [`Execution::backward_step`] does, and as `after` does.
@@ -62,7 +62,7 @@ pub fn backward_in_turns(
     })
 }
 
-/// Steps of each until it waits or is at its end, then of the next.
+/// Runs steps of each until it waits or is at its end, then of the next.
 fn in_turns(
     params: &ParamStore,
     turns: &mut [Turn],
@@ -154,7 +154,7 @@ mod tests {
         (run.with_mesh(mesh.clone()), x)
     }
 
-    /// Outputs, gradients of inputs and of parameters, and what happened forward and backward.
+    /// Returns the outputs, gradients of inputs and of parameters, and what happened forward and backward.
     fn step(
         mesh: &Rc<Mesh>,
         groups: &[&[usize]],

@@ -37,7 +37,7 @@ fn with(config: &Value, section: &str, key: &str, value: Option<&Value>) -> Valu
     config
 }
 
-/// All entries of a part of the table: family, its config, section, key and value.
+/// Returns all entries of a part of the table: family, its config, section, key and value.
 fn entries<'a>(
     table: &'a Value,
     part: &'a str,

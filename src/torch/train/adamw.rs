@@ -60,7 +60,7 @@ impl AdamW {
         self.moments.of(index).into_iter().chain(master).chain(ema).collect()
     }
 
-    /// All tensors of the state that have elements.
+    /// Returns all tensors of the state that have elements.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.state().flat_map(StateTensor::tensors)
     }
@@ -69,12 +69,12 @@ impl AdamW {
         self.moments.tensors().chain(self.master.as_ref()).chain(self.ema.as_ref().map(|ema| &ema.values))
     }
 
-    /// Bytes of the state that are off the device.
+    /// Returns the number of bytes of the state that are off the device.
     pub fn offloaded_bytes(&self) -> u64 {
         self.state().map(StateTensor::bytes_away).sum()
     }
 
-    /// State for `params` as they are now.
+    /// Returns the state for `params` as they are now.
     ///
     /// # Errors
     /// libtorch lacks the fused operator, or there is no place for what is to lie off the device.

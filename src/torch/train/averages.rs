@@ -100,7 +100,7 @@ mod tests {
         pool.commit(1.0, 1e-2).unwrap();
     }
 
-    /// All weights, whoever has them.
+    /// Returns all weights, whoever has them.
     fn weights(pool: &TrainState) -> Vec<f64> {
         let own = pool.own_values();
         let params = pool.params();

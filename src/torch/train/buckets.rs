@@ -102,7 +102,7 @@ impl Buckets {
     }
 }
 
-/// Neighbors in the store of one kind together.
+/// Returns the neighbors in the store of one kind together.
 fn of_ranges(params: &ParamStore, elements: i64) -> Vec<Bucket> {
     let is_matrix = |id: &ParamId| params.spec(*id).shape.len() >= 2;
     let (matrices, others): (Vec<ParamId>, Vec<ParamId>) = params.trained_ids().partition(is_matrix);

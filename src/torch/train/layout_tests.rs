@@ -52,7 +52,7 @@ fn step(pool: &mut TrainState, round: i64) -> f64 {
     squares
 }
 
-/// Weights and the optimizer's state, whole.
+/// Returns the weights and the optimizer's state, whole.
 fn numbers(pool: &TrainState) -> Vec<(String, Vec<f64>)> {
     let (params, mesh, optimizer) = (pool.params(), pool.mesh().unwrap(), pool.optimizer().unwrap());
     let of = |id| {

@@ -34,7 +34,7 @@ struct StateOffset {
 }
 
 impl Moments {
-    /// Zeros for the parameters of a store.
+    /// Returns zeros for the parameters of a store.
     ///
     /// # Errors
     /// There is no place for them.
@@ -83,7 +83,7 @@ impl Moments {
         })
     }
 
-    /// All tensors.
+    /// Returns all tensors.
     pub fn tensors(&self) -> impl Iterator<Item = &StateTensor> {
         let bytes = self.bytes.iter().flat_map(|moment| [&moment.codes, &moment.maxima]);
         [&self.exp_avg, &self.exp_avg_sq, &self.momentum].into_iter().chain(bytes)
@@ -138,7 +138,7 @@ impl Moments {
     }
 }
 
-/// Blocks of so many elements.
+/// Returns the number of blocks of so many elements.
 pub(super) fn num_blocks(elements: i64) -> i64 {
     (elements + MOMENT_BLOCK - 1) / MOMENT_BLOCK
 }

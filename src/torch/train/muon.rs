@@ -44,7 +44,7 @@ fn factor(matrix: &Tensor, config: &MuonConfig) -> f64 {
     }
 }
 
-/// `[out, in]` in bfloat16: singular values come to lie between about 0.7 and 1.2.
+/// Returns `[out, in]` in bfloat16: singular values come to lie between about 0.7 and 1.2.
 fn newton_schulz(matrix: &Tensor) -> Result<Tensor, NativeError> {
     let [a, b, c] = COEFFICIENTS;
     let (outputs, inputs) = matrix.size2().expect("a matrix");
@@ -60,7 +60,7 @@ fn newton_schulz(matrix: &Tensor) -> Result<Tensor, NativeError> {
     Ok(if is_tall { x.tr() } else { x })
 }
 
-/// `beta * summand + alpha * left @ right`.
+/// Returns `beta * summand + alpha * left @ right`.
 fn addmm([summand, left, right]: [&Tensor; 3], beta: f64, alpha: f64) -> Result<Tensor, NativeError> {
     static ADDMM: OnceLock<Op> = OnceLock::new();
     let op = match ADDMM.get() {

@@ -34,7 +34,7 @@ impl TrainState {
         Ok(())
     }
 
-    /// `[out]` each, float32: the norms of the rows of these maps with their adapters added.
+    /// Returns `[out]` each, float32: the norms of the rows of these maps with their adapters added.
     fn norms_of_rows(&self, paths: &[&str]) -> Result<Vec<Tensor>, NativeError> {
         let _no_grad = tch::no_grad_guard();
         let params = &self.params;

@@ -25,7 +25,7 @@ fn save(pool: &TrainState, folder: &Path) {
     save_state(pool, folder, &Export::Weights(Shards::single()), "pool").unwrap();
 }
 
-/// All places, and parts of the state that are there; the last one as if the pool's device were no CPU.
+/// Returns all places, and parts of the state that are there; the last one as if the pool's device were no CPU.
 fn places(folder: &Path) -> Vec<(Offload, bool)> {
     let host = |fraction| Offload { to: Tier::Host, fraction };
     let disk = |fraction| Offload { to: Tier::Disk(folder.to_owned()), fraction };

@@ -44,7 +44,7 @@ impl MomentsOf {
         }
     }
 
-    /// Those of elements from `start` on, at the start of a block.
+    /// Returns those of elements from `start` on, at the start of a block.
     fn narrow(&self, start: i64, len: i64) -> Self {
         match self {
             Self::Float(moments) => Self::Float(moments.each_ref().map(|moment| moment.narrow(0, start, len))),

@@ -213,7 +213,7 @@ pub(super) fn step(pool: &mut TrainState, round: u32) {
     pool.commit(0.5, 1e-2).unwrap();
 }
 
-/// Weights and the state, whole.
+/// Returns the weights and the state, whole.
 pub(super) fn numbers(pool: &TrainState) -> Vec<(String, Vec<f64>)> {
     let (params, optimizer, own) = (pool.params(), pool.optimizer().unwrap(), pool.own_values());
     let mut found = Vec::new();

@@ -120,7 +120,7 @@ impl StateTensor {
         [&self.away, &self.here].into_iter().filter(|tensor| tensor.numel() > 0)
     }
 
-    /// Bytes that are away.
+    /// Returns the number of bytes that are away.
     pub fn bytes_away(&self) -> u64 {
         (self.away.numel() * self.away.kind().elt_size_in_bytes()) as u64
     }

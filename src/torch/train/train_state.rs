@@ -138,7 +138,7 @@ impl TrainState {
         self.mesh.as_deref()
     }
 
-    /// Those ranks, or this one alone.
+    /// Returns those ranks, or this one alone.
     pub fn mesh_or_single(&self) -> Rc<Mesh> {
         self.mesh.clone().unwrap_or_else(|| Rc::new(Mesh::single()))
     }
@@ -187,7 +187,7 @@ impl TrainState {
         [self.params.flat().detach()].into_iter().chain(state).collect()
     }
 
-    /// Bytes of the optimizer's state that are off the device.
+    /// Returns the number of bytes of the optimizer's state that are off the device.
     pub fn offloaded_bytes(&self) -> u64 {
         self.optimizer.as_ref().map_or(0, AdamW::offloaded_bytes)
     }

@@ -65,7 +65,7 @@ impl ProcessGroup {
         ProcessGroup { rank: 0, world: 1, gloo: None, nccl: None }
     }
 
-    /// Rank `rank` of `world` in a dry run: the others are not there, and what they would send has no values.
+    /// Returns rank `rank` of `world` in a dry run: the others are not there, and what they would send has no values.
     pub fn dry(rank: usize, world: usize) -> ProcessGroup {
         assert!(is_dry_run() && rank < world, "rank {rank} of {world} in a dry run");
         ProcessGroup { rank, world, gloo: None, nccl: None }

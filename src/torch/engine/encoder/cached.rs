@@ -14,7 +14,7 @@ pub(super) fn input(model: &dyn EncoderModel, items: &Tensor, kind: Kind) -> Ten
     if model.takes_ids() { items.shallow_clone() } else { items.to_kind(kind) }
 }
 
-/// Features of items of a frozen encoder, level by level, and how many were kept: the others are encoded, each by itself.
+/// Returns the features of items of a frozen encoder, level by level, and how many were kept: the others are encoded, each by itself.
 pub(super) fn encode_each(
     cache: &mut FeatureCache,
     (tower, model): (Tower, &dyn EncoderModel),
@@ -52,7 +52,7 @@ fn of_all_ranks(kept: Option<Vec<Tensor>>, state: &TrainState) -> Result<Option<
     Ok(kept.filter(|_| lacks.int64_value(&[0]) == 0))
 }
 
-/// Features of one item of a frozen encoder, level by level.
+/// Returns the features of one item of a frozen encoder, level by level.
 pub(in crate::engine) fn encode_one(
     model: &dyn EncoderModel,
     state: &TrainState,

@@ -17,7 +17,7 @@ impl TowerModels {
         Self(towers.iter().map(|it| (it.tower, it.family.build(params, policy(it.tower)))).collect())
     }
 
-    /// One tower alone.
+    /// Returns one tower alone.
     pub fn only(tower: Tower, model: Box<dyn EncoderModel>) -> Self {
         Self(BTreeMap::from([(tower, model)]))
     }

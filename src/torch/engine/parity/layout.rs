@@ -48,7 +48,7 @@ impl PoolLayouts {
             .collect()
     }
 
-    /// Processes of a model with these towers: first the foundation's, then those of each encoder pool.
+    /// Returns the number of processes of a model with these towers: first the foundation's, then those of each encoder pool.
     pub fn ranks(&self, towers: TowerSet) -> usize {
         self.foundation.ranks() + self.encoders(towers).iter().map(|pool| pool.layout.layout.ranks()).sum::<usize>()
     }
@@ -78,8 +78,8 @@ impl PoolLayouts {
         broken(splits.chunk_tokens > 0 && (meets || splits.virtual_stages > 1), chunks)
     }
 
-    /// Packs that a step's documents are dealt to: two for each replica of a pipeline, so that it has something to do, or
-    /// of spread experts, so that they go in turns.
+    /// Returns the number of packs that a step's documents are dealt to: two for each replica of a pipeline, so that it has something to
+    /// do, or of spread experts, so that they go in turns.
     pub(super) fn num_packs(&self) -> usize {
         self.foundation.dp * if self.foundation.pp > 1 || self.foundation.ep > 1 { 2 } else { 1 }
     }

@@ -169,7 +169,7 @@ impl Node {
         })
     }
 
-    /// All steps, and a forward behind them.
+    /// Runs all steps, and a forward behind them.
     fn run(mut self, meeting: &Path) -> Result<Option<Steps>, EngineError> {
         let ill_conditioned = self.settings.ill_conditioned;
         let mut steps =
@@ -332,7 +332,7 @@ impl Node {
         Ok(Some(Parcel::new(header, tensors)))
     }
 
-    /// Tensors of all trained parameters of both pools by their names, whole, on the first rank: others leave theirs in
+    /// Returns the tensors of all trained parameters of both pools by their names, whole, on the first rank: others leave theirs in
     /// `meeting`.
     fn whole(
         &self,

@@ -92,7 +92,7 @@ impl Step {
         Step { encoder, foundation, batch, plan, folder, place: tempfile::tempdir().unwrap() }
     }
 
-    /// Bytes in flight on the edge of items while the step waits for features' gradients, and on that of features while they
+    /// Returns the bytes in flight on the edge of items while the step waits for features' gradients, and on that of features while they
     /// wait for tokens; then the loss. `meanwhile` is called between. All credit has come back in the end.
     fn run(
         mut self,

@@ -51,12 +51,12 @@ impl AudioLayout {
         layout
     }
 
-    /// S.
+    /// Returns S, the number of positions of all chunks.
     pub fn num_positions(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.positions).sum()
     }
 
-    /// Each position's place in its chunk, `[S]`.
+    /// Returns each position's place in its chunk, `[S]`.
     pub fn places(&self) -> Vec<i64> {
         self.chunks.iter().flat_map(|chunk| 0..chunk.positions as i64).collect()
     }

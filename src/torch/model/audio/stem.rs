@@ -59,7 +59,7 @@ impl Stem {
         }
     }
 
-    /// `[F, M]` to `[S, D]`.
+    /// Maps `[F, M]` to `[S, D]`.
     pub fn forward(&self, frames_FM: &Tensor, inputs: &StemInputs) -> Tensor {
         let act = |x: Tensor| self.activation.forward(&x);
         let x_SD = match (&self.convs, &inputs.frames) {

@@ -59,7 +59,7 @@ pub(super) const TABLE: &str = "embed_positions.weight";
 pub(super) const TAPS: i64 = 3;
 
 impl StemConfig {
-    /// Positions of a chunk of so many frames; of bins as well.
+    /// Returns the number of positions of a chunk of so many frames; of bins as well.
     pub(super) fn halved(self, frames: i64) -> i64 {
         let halvings = if self == StemConfig::Line { 1 } else { PLANE_CONVS.len() };
         (0..halvings).fold(frames, |frames, _| (frames + 1) / 2)
@@ -67,23 +67,23 @@ impl StemConfig {
 }
 
 impl AudioTowerConfig {
-    /// Width of a state.
+    /// Returns the width of a state.
     pub fn width(&self) -> i64 {
         self.block.width
     }
 
-    /// Frames of a clip that have states, of so many that come.
+    /// Returns the number of frames of a clip that have states, of so many that come.
     pub(super) fn own_frames(&self, frames: i64) -> i64 {
         (frames - self.frames_behind).max(0)
     }
 
-    /// Rows that the blocks compute for a clip of so many frames.
+    /// Returns the number of rows that the blocks compute for a clip of so many frames.
     pub(super) fn num_positions(&self, frames: i64) -> i64 {
         let own = self.own_frames(frames);
         own / self.chunk * self.stem.halved(self.chunk) + self.stem.halved(own % self.chunk)
     }
 
-    /// States of a clip of so many frames.
+    /// Returns the number of states of a clip of so many frames.
     pub fn num_states(&self, frames: i64) -> i64 {
         self.num_positions(frames) / if self.pool { 2 } else { 1 }
     }

@@ -19,23 +19,22 @@ pub(in crate::model) fn read_tower(keys: &Keys<'_>, prefix: &str) -> Result<Audi
     })
 }
 
-/// Whisper's encoder with a linear projector.
+/// Returns Whisper's encoder with a linear projector.
 pub(in crate::model) fn read(keys: &Keys<'_>, prefix: &str, after: &str, outputs: i64) -> Result<AudioConfig> {
     let tower = read_tower(keys, prefix)?;
     Ok(AudioConfig { projector: projector(&tower, after, &[("linear", outputs)], Activation::Gelu), tower })
 }
 
-/// Qwen2-Audio's tower and projector. The reference pads a clip to 30 s and masks the padding in attention alone: the last
-/// state of a clip depends on two frames of the padding, which come with the clip. Frames behind the 30 s count as zeros, as
-/// in the reference.
+/// Returns Qwen2-Audio's tower and projector. The reference pads a clip to 30 s and masks the padding in attention alone: the last state
+/// of a clip depends on two frames of the padding, which come with the clip. Frames behind the 30 s count as zeros, as in the reference.
 pub(in crate::model) fn read_qwen2(keys: &Keys<'_>, prefix: &str, after: &str, outputs: i64) -> Result<AudioConfig> {
     let filled = with_sizes(keys);
     let AudioConfig { tower, projector } = read(&keys.instead(&filled), prefix, after, outputs)?;
     Ok(AudioConfig { tower: AudioTowerConfig { frames_behind: 2, pool: true, ..tower }, projector })
 }
 
-/// Voxtral's tower and projector: so many states side by side become a feature that they are as wide as the MLPs of the
-/// tower. `projector_hidden_act` is the model's.
+/// Returns Voxtral's tower and projector: so many states side by side become a feature that they are as wide as the MLPs of the tower.
+/// `projector_hidden_act` is the model's.
 pub(in crate::model) fn read_voxtral(
     keys: &Keys<'_>,
     prefix: &str,

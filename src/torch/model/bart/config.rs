@@ -79,7 +79,7 @@ impl BartConfig {
 }
 
 impl StackConfig {
-    /// Numbers of the linear maps that a row meets, in layers of `attentions` attentions.
+    /// Returns the number of values of the linear maps that a row meets, in layers of `attentions` attentions.
     pub(crate) fn multiplied(&self, width: i64, attentions: i64) -> i64 {
         self.num_layers * (attentions * 4 * width * width + 2 * width * self.mlp_dim)
     }

@@ -29,7 +29,7 @@ pub(in crate::model) struct Encoder {
 }
 
 impl Sequences {
-    /// Sequences of `rows` that end at `cu_seqlens` `[0, …, R]`; positions restart with each.
+    /// Returns sequences of `rows` that end at `cu_seqlens` `[0, …, R]`; positions restart with each.
     pub fn new(rows: &[i64], cu_seqlens: &[usize], mask: Mask, device: Device) -> Sequences {
         let lens = cu_seqlens.windows(2).map(|ends| (ends[1] - ends[0]) as i64);
         let places: Vec<i64> = lens.flat_map(|len| OFFSET..OFFSET + len).collect();

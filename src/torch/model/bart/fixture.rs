@@ -106,7 +106,7 @@ impl Fixture {
         (if grids.is_empty() { Tensor::new() } else { Tensor::cat(&patches, 0) }, grids)
     }
 
-    /// Samples with their answers, or without.
+    /// Returns samples with their answers, or without.
     fn batch(&self, samples: &[usize], answers: bool) -> MicroBatch {
         let (mut ids, mut positions, mut targets, mut ends) = (Vec::new(), Vec::new(), Vec::new(), vec![0]);
         for sample in samples {

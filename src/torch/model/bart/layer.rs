@@ -73,14 +73,14 @@ impl Tokens {
         ParamSpec::new(name, &[config.vocab_size, config.width], Init::Normal(config.std))
     }
 
-    /// Ids `[T]`, int64, to rows `[T, D]`; those that features replace have any values.
+    /// Maps ids `[T]`, int64, to rows `[T, D]`; those that features replace have any values.
     pub fn look_up(&self, ids: &Tensor) -> Tensor {
         let known = self.image_token.map(|image| ids.masked_fill(&ids.eq(image), self.pad_token));
         let rows = embedding(&self.table, known.as_ref().unwrap_or(ids), self.pad_token);
         if self.scale == 1.0 { rows } else { rows * self.scale }
     }
 
-    /// `[V, D]`.
+    /// Returns `[V, D]`.
     pub fn table(&self) -> &Tensor {
         &self.table
     }
@@ -101,7 +101,7 @@ impl Positions {
         Positions { table: scope.take(POSITIONS), norm: LayerNorm::new(scope, FIRST_NORM, EPS) }
     }
 
-    /// Rows `[R, D]` with the entries `places` `[R]` of the table.
+    /// Returns the rows `[R, D]` with the entries `places` `[R]` of the table.
     pub fn forward(&self, x_RD: &Tensor, places: &Tensor) -> Tensor {
         self.norm.forward(&(x_RD + embedding(&self.table, places, -1)))
     }
@@ -125,29 +125,29 @@ impl Attention {
         }
     }
 
-    /// `[R, D]` to the same.
+    /// Maps `[R, D]` to the same.
     pub fn forward(&self, x_RD: &Tensor, sequences: &PackedAttention) -> Tensor {
         let [q, k, v] = [0, 1, 2].map(|map: usize| self.mapped(map, x_RD));
         self.behind(x_RD, &sequences.forward(&q, &k, &v))
     }
 
-    /// `[R, D]` to the same, with attention to `encoded_SD` `[S, D]`.
+    /// Maps `[R, D]` to the same, with attention to `encoded_SD` `[S, D]`.
     pub fn forward_across(&self, x_RD: &Tensor, encoded_SD: &Tensor, crossing: &CrossAttention) -> Tensor {
         let [k, v] = self.keys_values(encoded_SD);
         self.behind(x_RD, &crossing.forward(&self.queries(x_RD), &k, &v))
     }
 
-    /// `[R, D]` to `[R, H, C]`.
+    /// Maps `[R, D]` to `[R, H, C]`.
     pub fn queries(&self, x_RD: &Tensor) -> Tensor {
         self.mapped(0, x_RD)
     }
 
-    /// Keys and values of `[S, D]`, `[S, H, C]` each.
+    /// Returns the keys and values of `[S, D]`, `[S, H, C]` each.
     pub fn keys_values(&self, x_SD: &Tensor) -> [Tensor; 2] {
         [1, 2].map(|map| self.mapped(map, x_SD))
     }
 
-    /// `[R, D]` with what it attended to, `[R, H·C]`.
+    /// Returns `[R, D]` with what it attended to, `[R, H·C]`.
     pub fn behind(&self, x_RD: &Tensor, attended: &Tensor) -> Tensor {
         self.norm.forward(&(x_RD + self.maps[3].forward(attended)))
     }
@@ -176,7 +176,7 @@ impl FeedForward {
         }
     }
 
-    /// `[R, D]` to the same.
+    /// Maps `[R, D]` to the same.
     pub fn forward(&self, x_RD: &Tensor) -> Tensor {
         let [up, down] = &self.maps;
         self.norm.forward(&(x_RD + down.forward(&self.activation.forward(&up.forward(x_RD)))))

@@ -29,7 +29,7 @@ impl EncoderDecoderConfig {
     /// Files call the head's module so, whose weight is the table's.
     pub const HEAD: &'static str = "lm_head";
 
-    /// All parameters.
+    /// Returns all parameters.
     pub fn specs(&self) -> Vec<ParamSpec> {
         let mut specs = vec![Tokens::spec(&self.bart, TABLE)];
         specs.extend(Encoder::specs(&self.bart));

@@ -90,7 +90,7 @@ impl Block {
         }
     }
 
-    /// `[B, C, H, W]` to the same.
+    /// Maps `[B, C, H, W]` to the same.
     pub fn forward(&self, x_BCHW: &Tensor) -> Tensor {
         let size = x_BCHW.size();
         let [rows, columns] = [size[2], size[3]];
@@ -105,7 +105,7 @@ impl Block {
         by_channel(&(x + y)).contiguous()
     }
 
-    /// `[B, N, C]` to the same.
+    /// Maps `[B, N, C]` to the same.
     fn attention(&self, x_BNC: &Tensor, places: [i64; 2]) -> Tensor {
         match self.among {
             Among::Places => self.within_windows(x_BNC, places),

@@ -63,7 +63,7 @@ impl DavitConfig {
         self.stages.last().map_or(0, |stage| stage.width)
     }
 
-    /// Rows and columns behind the last stage of a picture of so many pixels; `None` where it is smaller than a convolution.
+    /// Returns the rows and columns behind the last stage of a picture of so many pixels; `None` where it is smaller than a convolution.
     pub fn grid_of(&self, pixels: [i64; 2]) -> Option<[i64; 2]> {
         self.stages.iter().try_fold(pixels, |size, stage| {
             let fits = size.iter().all(|side| side + 2 * stage.padding >= stage.kernel);
@@ -71,8 +71,8 @@ impl DavitConfig {
         })
     }
 
-    /// Features of a picture of so many pixels: one of each place of the last stage, and their mean before them; 0 of one that
-    /// is smaller than a convolution.
+    /// Returns the number of features of a picture of so many pixels: one of each place of the last stage, and their mean before them; 0
+    /// of one that is smaller than a convolution.
     pub fn num_features_of(&self, pixels: [i64; 2]) -> i64 {
         self.grid_of(pixels).map_or(0, |[rows, columns]| rows * columns + 1)
     }

@@ -32,7 +32,7 @@ impl Conv {
         Conv { weight, bias, stride, padding, groups }
     }
 
-    /// `[B, C, H, W]` to `[B, C', H', W']`.
+    /// Maps `[B, C, H, W]` to `[B, C', H', W']`.
     pub fn forward(&self, x_BCHW: &Tensor) -> Tensor {
         let [stride, padding] = [self.stride, self.padding].map(|side| [side, side]);
         x_BCHW.conv2d(&self.weight, Some(&self.bias), stride, padding, [1, 1], self.groups)
@@ -72,7 +72,7 @@ impl ConvEmbed {
         }
     }
 
-    /// `[B, C, H, W]` to `[B, C', H', W']`.
+    /// Maps `[B, C, H, W]` to `[B, C', H', W']`.
     pub fn forward(&self, x_BCHW: &Tensor) -> Tensor {
         let normed = |x: &Tensor| self.norm.forward(&x.permute([0, 2, 3, 1])).permute([0, 3, 1, 2]);
         match self.norm_first {

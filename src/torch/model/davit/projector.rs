@@ -51,7 +51,7 @@ impl Projector {
         }
     }
 
-    /// `[B, C, H, W]` to `[B·(1 + N), D]`.
+    /// Maps `[B, C, H, W]` to `[B·(1 + N), D]`.
     pub fn forward(&self, x_BCHW: &Tensor) -> Tensor {
         let size = x_BCHW.size();
         let [rows, columns] = [size[2], size[3]];

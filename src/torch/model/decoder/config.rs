@@ -164,7 +164,7 @@ impl DecoderConfig {
         })
     }
 
-    /// Layers that features of DeepStack levels can be added to: none where the residual is several streams.
+    /// Returns the number of layers that features of DeepStack levels can be added to: none where the residual is several streams.
     pub fn num_deepstack_layers(&self) -> usize {
         if self.streams.is_some() { 0 } else { self.num_layers() }
     }

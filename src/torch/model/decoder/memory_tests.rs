@@ -20,7 +20,7 @@ fn decoder(config: serde_json::Value, kind: Kind) -> (Decoder, Rc<ParamStore>) {
     (Decoder::new(&config, &params), params)
 }
 
-/// Loss and gradient of one row of two documents.
+/// Returns the loss and gradient of one row of two documents.
 fn step(model: &Decoder, params: &Rc<ParamStore>, planner: Option<&mut MemoryPlanner>) -> (f64, Tensor) {
     let ids: Vec<i64> = (0..TOKENS).map(|at| at * 7 % 32).collect();
     let batch = TextBatch {

@@ -328,7 +328,7 @@ mod tests {
     use crate::params::ParamStore;
     use crate::tape::{Execution, Policy};
 
-    /// Losses and the gradient of a small MiniMax-M2 with all its losses.
+    /// Returns the losses and the gradient of a small MiniMax-M2 with all its losses.
     fn step(policy: Policy) -> (f64, f64, Tensor) {
         let config = json!({
             "model_type": "minimax_m2", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 8,

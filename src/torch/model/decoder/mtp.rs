@@ -14,7 +14,7 @@ use crate::nn::{Linear, RmsNorm};
 use crate::params::{ParamId, ParamSpec, ParamStore, Scope, StoredTensor};
 
 impl MtpConfig {
-    /// Prefixes of head `number`'s own tensors and of its layer's.
+    /// Returns the prefixes of head `number`'s own tensors and of its layer's.
     pub(super) fn prefixes(&self, number: usize) -> (String, String) {
         match &self.names.heads {
             MtpPlace::Numbered(path, first) => {

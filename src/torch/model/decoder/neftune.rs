@@ -91,7 +91,7 @@ impl EmbeddingNoise {
     }
 }
 
-/// Numbers `[T, D]` between -1 and 1, float32: number d of a key is the upper 24 bits of [`Counter::unit`] of it.
+/// Returns numbers `[T, D]` between -1 and 1, float32: number d of a key is the upper 24 bits of [`Counter::unit`] of it.
 ///
 /// [`Counter::unit`]: loongforge_core::rng::Counter::unit
 fn uniform(keys_T1: &Tensor, width: i64) -> Tensor {
@@ -108,7 +108,7 @@ fn uniform(keys_T1: &Tensor, width: i64) -> Tensor {
     all_TD
 }
 
-/// [`loongforge_core::rng::mix`] of int64.
+/// Returns [`loongforge_core::rng::mix`] of int64.
 fn mixed(z: &Tensor) -> Tensor {
     let z = z.bitwise_xor_tensor(&shifted(z, 30)) * 0xbf58_476d_1ce4_e5b9_u64 as i64;
     let z = z.bitwise_xor_tensor(&shifted(&z, 27)) * 0x94d0_49bb_1331_11eb_u64 as i64;
@@ -138,7 +138,7 @@ mod tests {
     const NEFTUNE: Neftune = Neftune { alpha: 5.0, seed: 3 };
     const WIDTH: i64 = 8;
 
-    /// Samples with the lengths of their documents, in one row.
+    /// Returns samples with the lengths of their documents, in one row.
     fn batch(samples: &[(u64, &[usize])]) -> MicroBatch {
         let row = |(id, lens): &(u64, &[usize])| {
             let meta = SampleMeta::of_tokens(SampleId(*id), lens.iter().sum::<usize>() as u32, 1);

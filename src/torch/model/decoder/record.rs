@@ -183,7 +183,7 @@ impl Decoder {
     }
 }
 
-/// Inputs of the tape for features that others send, by input of the decoder and level.
+/// Records the inputs of the tape for features that others send, by input of the decoder and level.
 fn feature_inputs(tape: &mut Tape, batch: &TextBatch, options: &TextOptions) -> Vec<Vec<Slot>> {
     let mut inputs = |levels: usize| (0..levels).map(|_| tape.input(options.train_features)).collect();
     num_levels(batch, options).into_iter().map(&mut inputs).collect()

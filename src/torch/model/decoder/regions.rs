@@ -24,7 +24,7 @@ impl Recording {
         }
     }
 
-    /// Out of it: the ranks' sum.
+    /// Records the way out of a region: the ranks' sum.
     pub fn leave_region(&self, tape: &mut Tape, y: Slot) -> Slot {
         match self.parallel {
             ParallelRank { tp: 1, .. } => y,

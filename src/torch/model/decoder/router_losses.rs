@@ -66,7 +66,7 @@ impl Recording {
         }
     }
 
-    /// Choices and probabilities in turns, and z.
+    /// Returns choices and probabilities in turns, and z.
     fn sums(&self, before: RouterSums) -> (Vec<Slot>, Vec<Slot>) {
         let own = self.losses.iter();
         let choices = before.choices.into_iter().chain(own.clone().filter_map(|of_layer| of_layer.choices)).flatten();
@@ -92,7 +92,7 @@ fn pairs(tensors: &[Tensor]) -> (Vec<&Tensor>, Vec<&Tensor>) {
 }
 
 impl RouterLosses {
-    /// Each loss with its weight in the loss of the step.
+    /// Returns each loss with its weight in the loss of the step.
     pub fn weighted(self, balance: &Balance) -> impl Iterator<Item = (Slot, f64)> {
         let of_coefs = [(self.aux, balance.aux_loss_coef), (self.z, balance.z_loss_coef)];
         of_coefs.into_iter().filter_map(move |(slot, coef)| Some((slot?, coef * self.share)))

@@ -6,7 +6,7 @@ use tch::{Kind, Tensor};
 
 use crate::device::upload;
 
-/// Rows as an index.
+/// Returns the rows as an index.
 pub(super) fn index(rows: &[i64], device: tch::Device) -> Rc<Tensor> {
     Rc::new(upload(&Tensor::from_slice(rows).to_kind(Kind::Int64), device))
 }

@@ -24,7 +24,7 @@ impl DecoderConfig {
     }
 }
 
-/// Heads times the widths of queries and values; 0 where a token's work does not grow with the sequence.
+/// Returns the number of heads times the widths of queries and values; 0 where a token's work does not grow with the sequence.
 fn attention(layer: &LayerConfig) -> f64 {
     match &layer.mixer {
         MixerConfig::Attention(of) => (of.num_heads * 2 * of.head_dim) as f64,

@@ -40,7 +40,7 @@ fn row() -> (TextBatch, Vec<i64>) {
     (batch, labels)
 }
 
-/// Loss, measures and gradient of the row.
+/// Returns the loss, measures and gradient of the row.
 fn step(config: &DecoderConfig, batch: &TextBatch, labels: Vec<i64>) -> (f64, Tensor, Tensor) {
     let params = Rc::new(ParamStore::new(Decoder::specs(config), Kind::Float, Device::Cpu));
     params.init_random(5);

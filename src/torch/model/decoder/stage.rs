@@ -125,7 +125,7 @@ impl DecoderConfig {
         }
     }
 
-    /// Experts of its routers, which are as many in every layer; `None` of a dense model.
+    /// Returns the number of experts of its routers, which are as many in every layer; `None` of a dense model.
     pub fn num_experts(&self) -> Option<i64> {
         self.layers.iter().find_map(|layer| match &layer.feed_forward {
             FeedForwardConfig::Moe(moe) => Some(moe.router.num_experts),
@@ -133,7 +133,7 @@ impl DecoderConfig {
         })
     }
 
-    /// Experts of all layers together.
+    /// Returns the number of experts of all layers together.
     pub fn num_all_experts(&self) -> i64 {
         let of = |layer: &LayerConfig| match &layer.feed_forward {
             FeedForwardConfig::Moe(moe) => moe.router.num_experts,
@@ -142,7 +142,7 @@ impl DecoderConfig {
         self.layers.iter().map(of).fold(0, i64::saturating_add)
     }
 
-    /// Layers with routers that choose.
+    /// Returns the number of layers with routers that choose.
     pub(super) fn num_routed_layers(&self) -> usize {
         let chooses = |layer: &&LayerConfig| match &layer.feed_forward {
             FeedForwardConfig::Moe(moe) => moe.router.by_token.is_none(),

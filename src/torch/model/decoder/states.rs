@@ -18,7 +18,7 @@ pub struct Interleaved {
 }
 
 impl Decoder {
-    /// Positions of three axes, `[3, T]`, as the decoder takes them: a model of one axis takes the first, `[T]`.
+    /// Returns the positions of three axes, `[3, T]`, as the decoder takes them: a model of one axis takes the first, `[T]`.
     pub(in crate::model) fn axes_of(&self, positions: &Tensor) -> Tensor {
         if self.config().has_three_axes() { positions.shallow_clone() } else { positions.get(0) }
     }

@@ -32,7 +32,7 @@ pub(super) struct Opened {
 }
 
 impl Connection {
-    /// Those of both branches of a layer whose names begin with `prefix`; none where the residual is one stream.
+    /// Returns those of both branches of a layer whose names begin with `prefix`; none where the residual is one stream.
     pub fn specs(config: &DecoderConfig, prefix: &str) -> Vec<ParamSpec> {
         let of_both = |streams: &StreamsConfig| {
             let of = |name: &str| {

@@ -61,7 +61,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Width of a hidden state.
+    /// Returns the width of a hidden state.
     pub fn width(&self) -> i64 {
         match self {
             TransformerConfig::Wan(config) => config.width(),
@@ -69,7 +69,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Numbers of a patch of a latent.
+    /// Returns the number of values of a patch of a latent.
     pub fn patch_dim(&self) -> i64 {
         match self {
             TransformerConfig::Wan(config) => config.patch_dim(),
@@ -77,7 +77,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Frames, rows and columns of a patch.
+    /// Returns the frames, rows and columns of a patch.
     pub fn patch(&self) -> [i64; 3] {
         match self {
             TransformerConfig::Wan(config) => [1, config.patch[0], config.patch[1]],
@@ -85,7 +85,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Channels of a latent that it makes.
+    /// Returns the number of channels of a latent that it makes.
     pub fn channels(&self) -> i64 {
         match self {
             TransformerConfig::Wan(config) => config.out_channels,
@@ -93,7 +93,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Channels of the mask of given frames in the input; 0: there is none.
+    /// Returns the number of channels of the mask of given frames in the input; 0: there is none.
     pub fn mask_channels(&self) -> i64 {
         match self {
             TransformerConfig::Wan(config) => config.mask_channels(),
@@ -101,7 +101,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Width of a row of text.
+    /// Returns the width of a row of text.
     pub fn text_dim(&self) -> i64 {
         match self {
             TransformerConfig::Wan(config) => config.text_dim,
@@ -109,7 +109,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Width of a token of a picture, where it takes some.
+    /// Returns the width of a token of a picture, where it takes some.
     pub fn image_dim(&self) -> Option<i64> {
         match self {
             TransformerConfig::Wan(config) => config.image.map(|image| image.width),
@@ -160,7 +160,7 @@ impl TransformerConfig {
         Ok(self.with_parallel(*place))
     }
 
-    /// Heads of all ranks.
+    /// Returns the number of heads of all ranks.
     fn num_heads(&self) -> i64 {
         match self {
             TransformerConfig::Wan(config) => config.num_heads,

@@ -51,7 +51,7 @@ pub(super) enum Begin {
 
 /// A transformer that tells the velocity of noised latents, or a stage of its blocks.
 pub(super) trait Network {
-    /// Tokens of a sample's target that it makes, and that count in the loss.
+    /// Returns the tokens of a sample's target that it makes, and that count in the loss.
     fn counted(&self, sample: &Sample) -> Range<i64>;
 
     /// Returns whether the first of a sample's latents is its target, of a sample that may come without.
@@ -81,7 +81,7 @@ impl Regions {
         Regions(place.tp > 1)
     }
 
-    /// True if blocks are split.
+    /// Returns whether blocks are split.
     pub fn are_split(self) -> bool {
         self.0
     }
@@ -91,7 +91,7 @@ impl Regions {
         if self.0 { tape.copy_to_region(x) } else { x }
     }
 
-    /// Out of it: the sum of the ranks' parts.
+    /// Records the way out of a region: the sum of the ranks' parts.
     pub fn leave(self, tape: &mut Tape, y: Slot) -> Slot {
         if self.0 { tape.reduce_from_region(y) } else { y }
     }

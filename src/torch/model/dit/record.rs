@@ -39,7 +39,7 @@ struct Features {
 }
 
 impl Recorder<'_> {
-    /// Forward and loss of a micro-batch, with each sample's own noise.
+    /// Records forward and loss of a micro-batch, with each sample's own noise.
     pub fn record(&self, batch: &MicroBatch) -> FoundationTape {
         self.record_with(batch, |row, shape| objective::noise(self.flow.seed, row.id, row.purpose, &shape))
     }
@@ -257,7 +257,7 @@ fn sigma(row: &SampleRow) -> f64 {
     row.target.map_or(0.0, |target| target.sigma.get())
 }
 
-/// One token that counts for nothing.
+/// Returns one token that counts for nothing.
 fn filler() -> SampleRow {
     SampleRow {
         id: SampleId(0),

@@ -22,7 +22,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Patches of the target.
+    /// Returns the number of patches of the target.
     pub fn num_tokens(&self) -> i64 {
         self.grid.num_cells() as i64
     }

@@ -48,7 +48,7 @@ impl Segments {
         Segments { lens, rows, way }
     }
 
-    /// Every token's `x` `[T, D]` and its rows of `tables` `[R, D]` through `change`, whose arguments broadcast.
+    /// Returns every token's `x` `[T, D]` and its rows of `tables` `[R, D]` through `change`, whose arguments broadcast.
     fn map<const N: usize>(
         &self,
         x: &Tensor,
@@ -91,7 +91,7 @@ impl Segments {
         self.map(&normed, [&shift, &factor], |x, [shift, factor]| shift.addcmul(x, factor)).to_kind(x.kind())
     }
 
-    /// `y` times the gate, kind `kind` of `table` `[R, N, D]`: in float32, returned in the kind of `y`.
+    /// Returns `y` times the gate, kind `kind` of `table` `[R, N, D]`: in float32, returned in the kind of `y`.
     pub fn gate(&self, y: &Tensor, table: &Tensor, kind: i64) -> Tensor {
         let table = wide(table);
         if can_modulate(y, &table) {
@@ -105,7 +105,7 @@ impl Segments {
     }
 }
 
-/// Float32, or float64 of that.
+/// Returns float32, or float64 of that.
 pub(super) fn wide(x: &Tensor) -> Tensor {
     if x.kind() == Kind::Double { x.shallow_clone() } else { x.to_kind(Kind::Float) }
 }

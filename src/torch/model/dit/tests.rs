@@ -90,7 +90,7 @@ impl Fixture {
         self.family.model(&self.params, policy)
     }
 
-    /// Features by input of these samples.
+    /// Returns the features by input of these samples.
     pub fn features(&self, samples: &[usize]) -> Vec<Vec<Tensor>> {
         let of = |tower: Tower| {
             let parts: Vec<Tensor> = samples.iter().flat_map(|at| self.items(*at, tower)).collect();

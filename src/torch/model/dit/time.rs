@@ -42,13 +42,13 @@ impl TimeEmbedder {
         [1, 2].map(|number| format!("{name}.linear_{number}"))
     }
 
-    /// `[R, channels]` of [`sinusoids`] to `[R, D]`, float32.
+    /// Maps `[R, channels]` of [`sinusoids`] to `[R, D]`, float32.
     pub fn forward(&self, waves: &Tensor) -> Tensor {
         self.linear_2.forward_wide(&self.linear_1.forward_wide(waves).silu())
     }
 }
 
-/// Cosines and then sines of `scale · t` at frequencies from 1 down to 1 / 10 000: `[R, num_channels]`, float32. Products are
+/// Returns cosines and then sines of `scale · t` at frequencies from 1 down to 1 / 10 000: `[R, num_channels]`, float32. Products are
 /// rounded as in diffusers' `get_timestep_embedding`.
 pub(super) fn sinusoids(times: &[f64], scale: f64, num_channels: i64, device: Device) -> Tensor {
     let half = num_channels / 2;

@@ -38,7 +38,7 @@ pub(super) fn read(keys: &Keys<'_>, prefix: &str, outputs: i64) -> Result<BartCo
     })
 }
 
-/// Both sides; features replace `image_token`.
+/// Reads both sides; features replace `image_token`.
 pub(super) fn read_both(keys: &Keys<'_>, bart: BartConfig, image_token: Option<i64>) -> Result<EncoderDecoderConfig> {
     let vocab_size = bart.vocab_size;
     // transformers forces what a config says, and not what its class has where the config is silent.

@@ -38,7 +38,7 @@ impl NamePrefix {
     }
 }
 
-/// Heads and their width, which is the hidden size over their number where the config does not say.
+/// Returns heads and their width, which is the hidden size over their number where the config does not say.
 pub(super) fn attention(keys: &Keys<'_>) -> Result<AttentionConfig> {
     attention_or(keys, None)
 }
@@ -112,7 +112,7 @@ pub(super) fn layers_of(keys: &Keys<'_>, kinds: [&str; 2]) -> Result<Option<Vec<
     Ok(Some(listed.iter().map(|kind| *kind == known[1]).collect()))
 }
 
-/// `sliding_window`, where it is used.
+/// Returns `sliding_window`, where it is used.
 pub(super) fn window(keys: &Keys<'_>) -> Result<Option<i64>> {
     match keys.flag_or("use_sliding_window")?.unwrap_or(false) {
         true => keys.size_or_null("sliding_window", 4096),

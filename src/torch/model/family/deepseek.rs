@@ -24,7 +24,7 @@ pub(super) struct Defaults {
 /// The defaults of DeepSeek-V3 and V3.2.
 pub(super) const V3: Defaults = Defaults { groups: [8, 4], n_shared_experts: 1, first_k_dense_replace: 3 };
 
-/// Rotary embeddings of the channels with positions.
+/// Returns rotary embeddings of the channels with positions.
 pub(super) fn rope(keys: &Keys<'_>, layout: RopeLayout) -> Result<RopeConfig> {
     let head_dim = keys.size("qk_rope_head_dim")?;
     if head_dim % 2 != 0 {
@@ -38,7 +38,7 @@ pub(super) fn rope(keys: &Keys<'_>, layout: RopeLayout) -> Result<RopeConfig> {
     Ok(rope)
 }
 
-/// Attention to all keys.
+/// Returns attention to all keys.
 pub(super) fn attention(keys: &Keys<'_>, rope: &RopeConfig) -> Result<MlaConfig> {
     keys.no_dropout("attention_dropout")?;
     let num_heads = keys.size("num_attention_heads")?;
@@ -103,7 +103,7 @@ pub(super) fn feed_forwards(
     Ok([dense, FeedForwardConfig::Moe(experts)])
 }
 
-/// DeepSeek-V3's router: sigmoids with a balancing bias, and the two best experts of a group for its score.
+/// Returns DeepSeek-V3's router: sigmoids with a balancing bias, and the two best experts of a group for its score.
 pub(super) fn biased_router(keys: &Keys<'_>, defaults: &Defaults) -> Result<RouterConfig> {
     keys.only("scoring_func", &[json!("sigmoid")])?;
     keys.only("topk_method", &[json!("noaux_tc")])?;
@@ -117,7 +117,7 @@ pub(super) fn biased_router(keys: &Keys<'_>, defaults: &Defaults) -> Result<Rout
     })
 }
 
-/// `None` of one group.
+/// Returns `None` of one group.
 pub(super) fn groups(keys: &Keys<'_>, score: GroupScore, defaults: &Defaults) -> Result<Option<ExpertGroups>> {
     let [num, kept] = defaults.groups;
     let num = keys.size_or("n_group")?.unwrap_or(num);
@@ -164,7 +164,7 @@ mod tests {
         decoder_of(config, changes).unwrap()
     }
 
-    /// Layers without experts, the width of the shared ones, and the queries' rank.
+    /// Returns the layers without experts, the width of the shared ones, and the queries' rank.
     fn shape(model_type: &str, changes: Value) -> (usize, Option<i64>, Option<i64>) {
         let decoder = read(model_type, &changes);
         let num_dense =

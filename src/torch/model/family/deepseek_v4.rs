@@ -141,7 +141,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     Ok(DecoderConfig { balance: balance(keys, 0.001)?, ..decoder })
 }
 
-/// Those of transformers' class, but for the sizes of the model.
+/// Returns those of transformers' class, but for the sizes of the model.
 fn defaults() -> Value {
     json!({"head_dim": 512, "q_lora_rank": 1024, "o_groups": 8, "o_lora_rank": 1024, "sliding_window": 128,
         "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512, "hc_mult": 4, "hc_sinkhorn_iters": 20,
@@ -204,7 +204,7 @@ fn enough(keys: &Keys<'_>, key: &str, mut found: Vec<usize>, num_layers: usize) 
     Ok(found)
 }
 
-/// Tokens of an entry with an indexer, and without.
+/// Returns the tokens of an entry with an indexer, and without.
 fn rates(keys: &Keys<'_>) -> Result<[i64; 2]> {
     let section = keys.section_or("compress_rates")?;
     let of = |kind: &str, single: &str, default: i64| {

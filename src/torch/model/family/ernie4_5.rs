@@ -19,7 +19,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfi
     decoder(keys, place, default_head_dim, vec![dense(keys)?; num_layers])
 }
 
-/// ERNIE with these feed-forwards; `default_head_dim` as in [`attention_or`].
+/// Returns ERNIE with these feed-forwards; `default_head_dim` as in [`attention_or`].
 pub(super) fn decoder(
     keys: &Keys<'_>,
     place: &NamePrefix,

@@ -105,7 +105,7 @@ fn num_experts_of_both(keys: &Keys<'_>) -> Result<i64, ModelConfigError> {
     }
 }
 
-/// Widths of the experts for text and for media.
+/// Returns the widths of the experts for text and for media.
 fn widths(text: &Keys<'_>) -> Result<[i64; 2], ModelConfigError> {
     let Some(found) = text.value("moe_intermediate_size") else { return Ok([1536, 512]) };
     let list = || -> Option<Vec<i64>> { found.as_array()?.iter().map(Value::as_i64).collect() };

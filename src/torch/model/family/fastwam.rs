@@ -275,7 +275,7 @@ fn clip(keys: &Keys<'_>, vae: &Autoencoder, patch: [i64; 2]) -> Result<Clip> {
     Ok(Clip { horizon, frame: [rows / unit[0], columns / unit[1]], num_frames: 1 + behind / time })
 }
 
-/// Times and weight of the stream `of`.
+/// Returns times and weight of the stream `of`.
 fn flow(keys: &Keys<'_>, of: &str, infer_shift: Option<f64>) -> Result<Flow> {
     let none = json!({});
     let scheduler = keys.section_or(&format!("{of}_scheduler"))?.unwrap_or_else(|| keys.instead(&none));
@@ -298,7 +298,7 @@ fn flow(keys: &Keys<'_>, of: &str, infer_shift: Option<f64>) -> Result<Flow> {
     })
 }
 
-/// lerobot's `default_video_dit_config`.
+/// Returns lerobot's `default_video_dit_config`.
 fn video_sizes(action_dim: i64) -> Value {
     json!({
         "patch_size": [1, 2, 2], "in_dim": 48, "hidden_dim": 3072, "ffn_dim": 14336, "freq_dim": 256, "text_dim": 4096, "out_dim": 48,
@@ -307,7 +307,7 @@ fn video_sizes(action_dim: i64) -> Value {
     })
 }
 
-/// lerobot's `default_action_dit_config`.
+/// Returns lerobot's `default_action_dit_config`.
 fn action_sizes(action_dim: i64) -> Value {
     json!({
         "action_dim": action_dim, "hidden_dim": 1024, "ffn_dim": 4096, "num_heads": 24, "attn_head_dim": 128, "num_layers": 30,

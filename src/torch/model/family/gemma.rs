@@ -21,7 +21,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     decoder(keys, place, &attention, &vec![None; num_layers], ropes)
 }
 
-/// Gemma's attention.
+/// Returns Gemma's attention.
 pub(super) fn heads(keys: &Keys<'_>) -> Result<AttentionConfig> {
     keys.only("use_bidirectional_attention", &[json!(false)])?;
     let bias = keys.flag_or("attention_bias")?.unwrap_or(false);
@@ -94,7 +94,7 @@ pub(super) fn decoder(
     })
 }
 
-/// Norms before and after both branches.
+/// Puts norms before and after both branches.
 pub(super) fn with_output_norms(mut config: DecoderConfig) -> DecoderConfig {
     config.names.post_norm = "pre_feedforward_layernorm";
     for layer in &mut config.layers {

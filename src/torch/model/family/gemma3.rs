@@ -38,7 +38,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     vision::model("gemma3", keys, decoder, encoder, tokens)
 }
 
-/// SigLIP's tower and what makes `mm_tokens_per_image` features of its patches.
+/// Returns SigLIP's tower and what makes `mm_tokens_per_image` features of its patches.
 fn encoder(keys: &Keys<'_>, decoder: &DecoderConfig) -> Result<VisionConfig> {
     let vision = keys.section("vision_config")?;
     let num_tokens = keys.size_or("mm_tokens_per_image")?.unwrap_or(256);
@@ -58,8 +58,8 @@ fn encoder(keys: &Keys<'_>, decoder: &DecoderConfig) -> Result<VisionConfig> {
     Ok(VisionConfig { projector, ..encoder })
 }
 
-/// SigLIP's tower without its own head, as models of Google have it: the states behind the last norm, squares of `merge` patches a
-/// side for features of this `width`.
+/// Returns SigLIP's tower without its own head, as models of Google have it: the states behind the last norm, squares of `merge` patches
+/// a side for features of this `width`.
 pub(super) fn siglip(vision: &Keys<'_>, merge: i64, width: i64) -> Result<VisionConfig> {
     vision.only("model_type", &[json!(SIGLIP)])?;
     vision.only("vision_feature_layer", &[])?;

@@ -49,7 +49,7 @@ mod tests {
         decoder_of(config, &changes)
     }
 
-    /// Multipliers of embeddings, scores of attention and branches, and the divisor of the vocabulary's scores.
+    /// Returns multipliers of embeddings, scores of attention and branches, and the divisor of the vocabulary's scores.
     fn multipliers(changes: Value) -> [Option<f64>; 4] {
         let decoder = read(changes).unwrap();
         let layer = &decoder.layers[1];

@@ -23,7 +23,7 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 /// The prefix that lerobot gives to the names of all parameters.
 const LEROBOT_PREFIX: &str = "_groot_model.";
 
-/// NVIDIA's config.
+/// Reads NVIDIA's config.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     published(keys).map(|parts| model(version_of(keys).model_type(), parts))
 }
@@ -45,7 +45,7 @@ fn version_of(keys: &Keys<'_>) -> GrootVersion {
     GrootVersion::of(keys.object()).unwrap_or(GrootVersion::N1_7)
 }
 
-/// lerobot's config.
+/// Reads lerobot's config.
 pub(in crate::model) fn read_lerobot(keys: &Keys<'_>) -> Result<ModelConfig> {
     of_lerobot(keys).map(|parts| model("groot", parts))
 }
@@ -222,7 +222,7 @@ fn probability(keys: &Keys<'_>, key: &str, value: f64) -> Result<f64> {
     if (0.0..1.0).contains(&value) { Ok(value) } else { Err(keys.inconsistent(key, value, "must be in [0, 1)")) }
 }
 
-/// Times between actions, 0, and noise, 1: those of the reference are 1 minus them.
+/// Returns times between actions, 0, and noise, 1: those of the reference are 1 minus them.
 fn times(keys: &Keys<'_>) -> Result<TimeSampler> {
     let number = |key: &str, default: f64| {
         let value = keys.number_or(key)?.unwrap_or(default);

@@ -46,7 +46,7 @@ pub(super) fn backbone_of(
     Ok((decoder, tower))
 }
 
-/// Qwen3-VL's decoder and tower, whose names begin with `prefix`.
+/// Returns Qwen3-VL's decoder and tower, whose names begin with `prefix`.
 fn qwen3_vl_of(backbone: &Keys<'_>, prefix: &str) -> Result<(DecoderConfig, VisionConfig)> {
     backbone.only("model_type", &[json!("qwen3_vl")])?;
     let place = NamePrefix::new(&format!("{prefix}language_model."), "");
@@ -58,7 +58,7 @@ fn qwen3_vl_of(backbone: &Keys<'_>, prefix: &str) -> Result<(DecoderConfig, Visi
     Ok((decoder, encoder))
 }
 
-/// Eagle 3's decoder (Qwen3) and tower, whose names begin with `prefix`. Its `select_layer` is of the tower.
+/// Returns Eagle 3's decoder (Qwen3) and tower, whose names begin with `prefix`. Its `select_layer` is of the tower.
 fn eagle_of(backbone: &Keys<'_>, prefix: &str) -> Result<(DecoderConfig, VisionConfig)> {
     backbone.only("model_type", &[json!("eagle_3_vl")])?;
     backbone.only("select_layer", &[json!(-1)])?;

@@ -13,7 +13,7 @@ use crate::nn::Activation;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// `InternVLConfig`.
+/// Reads an `InternVLConfig`.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     keys.only("vision_feature_layer", &[json!(-1)])?;
     keys.only("vision_feature_select_strategy", &[json!("default")])?;
@@ -31,7 +31,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     vision::model("internvl", keys, decoder, encoder, tokens)
 }
 
-/// `InternVLChatConfig`. It does not say which token stands for pictures: `image_token_id` must be added, the id of
+/// Reads an `InternVLChatConfig`. It does not say which token stands for pictures: `image_token_id` must be added, the id of
 /// `<IMG_CONTEXT>`.
 pub(in crate::model) fn read_original(keys: &Keys<'_>) -> Result<ModelConfig> {
     keys.only("select_layer", &[json!(-1)])?;

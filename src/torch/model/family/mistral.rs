@@ -19,7 +19,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     uniform(keys, place, MixerConfig::Attention(attention), dense(keys)?, rope)
 }
 
-/// Mistral's attention with this window in every layer. The reference reads neither `use_sliding_window` nor `layer_types`:
+/// Returns Mistral's attention with this window in every layer. The reference reads neither `use_sliding_window` nor `layer_types`:
 /// configs in which these say something else are refused.
 pub(super) fn heads(keys: &Keys<'_>, window: Option<i64>) -> Result<AttentionConfig> {
     keys.only("use_sliding_window", &[json!(window.is_some())])?;

@@ -28,7 +28,7 @@ pub(super) fn filled(keys: &Keys<'_>) -> Value {
     keys.filled(&json!({"rms_norm_eps": 1e-5, "pad_token_id": 1}))
 }
 
-/// OLMo 2's attention.
+/// Returns OLMo 2's attention.
 pub(super) fn heads(keys: &Keys<'_>) -> Result<AttentionConfig> {
     // A key of the first OLMo.
     keys.only("clip_qkv", &[])?;
@@ -36,7 +36,7 @@ pub(super) fn heads(keys: &Keys<'_>) -> Result<AttentionConfig> {
     Ok(AttentionConfig { qkv_bias: bias, o_bias: bias, qk_norm: QkNorm::Full, ..attention(keys)? })
 }
 
-/// Norms after both branches, and none before.
+/// Puts norms after both branches, and none before.
 pub(super) fn with_output_norms(mut config: DecoderConfig) -> DecoderConfig {
     for layer in &mut config.layers {
         layer.norms_inputs = false;

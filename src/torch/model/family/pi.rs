@@ -173,7 +173,7 @@ fn image_token(keys: &Keys<'_>, vocab_size: i64) -> Result<i64> {
     Ok(vocab_size - 1)
 }
 
-/// Openpi's sizes of a stream by their name.
+/// Returns Openpi's sizes of a stream by their name.
 fn variant(keys: &Keys<'_>, key: &str, default: &str) -> Result<StreamConfig> {
     let heads = StreamConfig { width: 0, depth: 18, mlp_dim: 0, num_heads: 8, num_kv_heads: 1, head_dim: 256 };
     match keys.text_or(key)?.unwrap_or(default) {
@@ -275,7 +275,7 @@ fn resolution(keys: &Keys<'_>) -> Result<Option<i64>> {
     }
 }
 
-/// SigLIP's tower with one linear map behind it.
+/// Returns SigLIP's tower with one linear map behind it.
 pub(super) fn encoder(
     keys: &Keys<'_>,
     sizes: &Option<Keys<'_>>,

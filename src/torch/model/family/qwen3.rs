@@ -15,7 +15,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfi
     with_windows(keys, place, &attention, MAX_WINDOW_LAYERS, dense(keys)?, rope)
 }
 
-/// Qwen3's attention.
+/// Returns Qwen3's attention.
 pub(super) fn heads(keys: &Keys<'_>, default_head_dim: Option<i64>) -> Result<AttentionConfig, ModelConfigError> {
     let bias = keys.flag_or("attention_bias")?.unwrap_or(false);
     let attention = attention_or(keys, default_head_dim)?;

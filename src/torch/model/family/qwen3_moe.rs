@@ -19,8 +19,8 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfi
     decoder(keys, place, attention, rope, normalized, MoeNames::default())
 }
 
-/// Qwen3-MoE with this attention and these rotary embeddings; `normalized`: whether the chosen experts' weights are
-/// divided by their sum.
+/// Returns Qwen3-MoE with this attention and these rotary embeddings; `normalized`: whether the chosen experts' weights are divided by
+/// their sum.
 pub(super) fn decoder(
     keys: &Keys<'_>,
     place: &NamePrefix,

@@ -51,7 +51,7 @@ pub(super) fn hybrid(
     Ok(config)
 }
 
-/// Routed experts and a shared one behind a gate; `normalized`: whether the chosen ones' weights are divided by their sum.
+/// Returns routed experts and a shared one behind a gate; `normalized`: whether the chosen ones' weights are divided by their sum.
 pub(super) fn experts(keys: &Keys<'_>, normalized: bool) -> Result<FeedForwardConfig> {
     let router = RouterConfig::softmax(num_experts(keys, &["num_experts"])?, keys.size("num_experts_per_tok")?);
     let normalize = if normalized { router.normalize } else { Normalize::No };

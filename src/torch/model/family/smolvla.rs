@@ -159,7 +159,7 @@ fn read_vlm(keys: &Keys<'_>) -> Result<Vlm> {
     })
 }
 
-/// SmolVLM2 of 500 M parameters.
+/// Returns SmolVLM2 of 500 M parameters.
 fn published() -> Vlm {
     Vlm {
         vocab_size: 49_280,
@@ -172,7 +172,7 @@ fn published() -> Vlm {
     }
 }
 
-/// Layers of both streams: the first of the vision-language model, which has `depth`, and as many of the expert.
+/// Returns the number of layers of both streams: the first of the vision-language model, which has `depth`, and as many of the expert.
 fn num_layers(keys: &Keys<'_>, depth: i64) -> Result<i64> {
     let found = keys.integer_or("num_vlm_layers")?.unwrap_or(16);
     let num_layers = if found <= 0 { depth } else { found.min(depth) };
@@ -196,13 +196,13 @@ fn expert(keys: &Keys<'_>, text: &StreamConfig, mlp_dim: Option<i64>) -> Result<
     Ok(StreamConfig { width, mlp_dim: mlp_dim.unwrap_or(feed_forward(width)), ..*text })
 }
 
-/// lerobot's `get_intermediate_size`: four times two thirds of a width, each cut off, up to a multiple of 256.
+/// Returns lerobot's `get_intermediate_size`: four times two thirds of a width, each cut off, up to a multiple of 256.
 fn feed_forward(width: i64) -> i64 {
     let third = (2.0 * width as f64 / 3.0) as i64;
     (4 * third + 255) / 256 * 256
 }
 
-/// Every how many layers actions attend to both streams: see [`PolicyConfig::joint_every`].
+/// Returns the distance of layers in which actions attend to both streams: see [`PolicyConfig::joint_every`].
 fn joint_every(keys: &Keys<'_>) -> Result<usize> {
     let every = keys.integer_or("self_attn_every_n_layers")?.unwrap_or(2);
     match keys.text_or("attention_mode")?.unwrap_or("cross_attn") {
@@ -212,7 +212,8 @@ fn joint_every(keys: &Keys<'_>) -> Result<usize> {
     }
 }
 
-/// SmolVLM's tower, whose pictures are whole squares: SigLIP's with one linear map of a block of patches (pixel shuffle) behind it.
+/// Returns SmolVLM's tower, whose pictures are whole squares: SigLIP's with one linear map of a block of patches (pixel shuffle) behind
+/// it.
 fn encoder(keys: &Keys<'_>, vlm: &Vlm, width: i64) -> Result<VisionConfig> {
     let sizes = keys.section_or("sizes")?;
     let section = sizes.as_ref().map(|sizes| sizes.section("vision")).transpose()?;

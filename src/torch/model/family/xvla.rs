@@ -151,7 +151,7 @@ fn check_rows(keys: &Keys<'_>, config: &XvlaConfig) -> Result<()> {
     Ok(())
 }
 
-/// Pictures of a sample: as many as lerobot's policy counts when it opens this config.
+/// Returns the number of pictures of a sample: as many as lerobot's policy counts when it opens this config.
 fn num_views(keys: &Keys<'_>) -> Result<i64> {
     let cameras = cameras(keys).len() as i64;
     let empty = keys.index_or("empty_cameras")?.unwrap_or(0);
@@ -169,7 +169,7 @@ fn cameras<'a>(keys: &Keys<'a>) -> Vec<&'a Value> {
     features.map(|(_, feature)| feature).filter(|feature| feature["type"] == "VISUAL").collect()
 }
 
-/// Rows and columns of all pictures: `resize_imgs_with_padding`, or what all cameras have.
+/// Returns the rows and columns of all pictures: `resize_imgs_with_padding`, or what all cameras have.
 fn pixels(keys: &Keys<'_>) -> Result<[i64; 2]> {
     let checked = |key: &str, found: &[i64]| match found {
         [rows, columns] if (1..=4096).contains(rows) && (1..=4096).contains(columns) => Ok([*rows, *columns]),
@@ -193,7 +193,7 @@ fn pixels(keys: &Keys<'_>) -> Result<[i64; 2]> {
     }
 }
 
-/// Features of a picture of this size.
+/// Returns the number of features of a picture of this size.
 fn features(keys: &Keys<'_>, tower: &DavitConfig, pixels: [i64; 2]) -> Result<i64> {
     let patch = tower.patch();
     let wrong = |must: String| Err(keys.inconsistent("resize_imgs_with_padding", format!("{pixels:?}"), must));

@@ -84,7 +84,7 @@ pub(super) fn bare(x: &Tensor, eps: f64) -> Tensor {
     x.to_kind(kind).layer_norm([x.size()[1]], None::<&Tensor>, None::<&Tensor>, eps, false)
 }
 
-/// Rows `[R, D]` of S groups, times one plus their group's scale, plus its shift, `[S, D]` each.
+/// Returns the rows `[R, D]` of S groups, times one plus their group's scale, plus its shift, `[S, D]` each.
 pub(super) fn modulated(x: &Tensor, scale: &Tensor, shift: &Tensor) -> Tensor {
     let grouped = x.unflatten(0, [scale.size()[0], -1]);
     shift.unsqueeze(1).addcmul(&grouped, &(scale.unsqueeze(1) + 1.0)).flatten(0, 1)
@@ -116,7 +116,7 @@ impl Attend {
         Attend { norm, q, keys: [k, v], out: Linear::new(scope, OUT), sizes: *sizes, site: number * SITES }
     }
 
-    /// Rows `[R, D]` to the branch. Queries, keys and values `[…, H, C]` go through `attend`; keys are made of `seen`, or of the
+    /// Maps rows `[R, D]` to the branch. Queries, keys and values `[…, H, C]` go through `attend`; keys are made of `seen`, or of the
     /// rows themselves.
     pub fn forward(
         &self,
@@ -145,7 +145,7 @@ impl FeedForward {
         FeedForward { norm, maps: MLP.map(|name| Linear::new(scope, name)), sizes: *sizes, site: number * SITES + 2 }
     }
 
-    /// Rows `[R, D]` to the branch.
+    /// Maps rows `[R, D]` to the branch.
     pub fn forward(&self, x: &Tensor, dropout: &Dropout) -> Tensor {
         let [first, second] = &self.maps;
         let inner = Activation::GeluTanh.forward(&first.forward(&self.norm.forward(x, None)));

@@ -93,7 +93,7 @@ impl TransformerSizes {
 }
 
 impl GrootConfig {
-    /// Rows of a draw: the state, and the actions.
+    /// Returns the number of rows of a draw: the state, and the actions.
     pub(super) fn num_rows(&self) -> i64 {
         1 + self.horizon
     }

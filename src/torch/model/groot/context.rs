@@ -66,7 +66,7 @@ impl ContextParts {
 }
 
 impl ContextLayer {
-    /// Rows of tokens `[T, D]` to the attention branch.
+    /// Maps rows of tokens `[T, D]` to the attention branch.
     pub fn attended(attend: &Attend, x: &Tensor, at: &Layout) -> Tensor {
         attend.forward(x, None, None, |[q, k, v]| at.tokens.forward(&q, &k, &v), &at.dropout[0])
     }

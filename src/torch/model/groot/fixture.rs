@@ -121,7 +121,7 @@ impl Fixture {
         (Tensor::cat(&pixels.collect::<Vec<_>>(), 0), grids)
     }
 
-    /// Rows of these samples of a tensor `[N, …]`.
+    /// Returns the rows of these samples of a tensor `[N, …]`.
     pub fn of(&self, name: &str, samples: &[usize]) -> Tensor {
         rows_of(&self.inputs[name], samples)
     }
@@ -189,7 +189,7 @@ impl Fixture {
         Parts { params, tower: &**tower, of_tower, trains_tower: true }
     }
 
-    /// Actions `[N, H, A]` of the fixture's noise.
+    /// Returns the actions `[N, H, A]` of the fixture's noise.
     pub fn act(&self, samples: &[usize]) -> Option<Tensor> {
         let (columns, ends) = self.columns(samples);
         let (start, steps) = (self.of("start", samples), self.config.num_steps as usize);

@@ -49,7 +49,7 @@ impl Head {
         })
     }
 
-    /// Rows `[S·L, D]` to velocities `[S·H, A]`, float32. `condition` `[S, D]`; `embodiment` `[S]`.
+    /// Maps rows `[S·L, D]` to velocities `[S·H, A]`, float32. `condition` `[S, D]`; `embodiment` `[S]`.
     pub fn forward(&self, x: &Tensor, condition: &Tensor, embodiment: &Tensor) -> Tensor {
         let rows = x.unflatten(0, [-1, self.num_rows]).narrow(1, self.num_rows - self.horizon, self.horizon);
         let parts = self.modulation.forward_wide(condition).chunk(2, 1);

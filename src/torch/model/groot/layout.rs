@@ -94,7 +94,7 @@ impl Seen {
         }
     }
 
-    /// Queries of all rows to what they find, `[S·L, H·C]`; nothing where their sample has no such token.
+    /// Maps queries of all rows to what they find, `[S·L, H·C]`; zeros where their sample has no such token.
     pub fn attend(&self, [q, k, v]: [Tensor; 3]) -> Tensor {
         let y = self.cross.forward(&q, &k, &v);
         match &self.has {

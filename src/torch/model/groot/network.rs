@@ -77,7 +77,7 @@ fn layers(config: &GrootConfig) -> impl Iterator<Item = (i64, String, Sees)> {
     (0..config.actions.num_layers).map(move |at| (at, format!("{prefix}{at}."), Sees::of(at, text_every)))
 }
 
-/// All parameters.
+/// Returns all parameters.
 pub(super) fn specs(config: &GrootConfig) -> Vec<ParamSpec> {
     let layers = layers(config)
         .flat_map(|(_, prefix, sees)| block_specs(&prefix, &config.actions, block_kind(config, sees)))
@@ -120,7 +120,7 @@ impl Network {
 }
 
 impl Layer {
-    /// Rows `[S·L, D]` to the attention branch; `tokens` `[N, D']` are those of the kind that it sees, where it sees tokens.
+    /// Maps rows `[S·L, D]` to the attention branch; `tokens` `[N, D']` are those of the kind that it sees, where it sees tokens.
     pub fn attended(
         (attend, sees): (&Attend, Sees),
         x: &Tensor,

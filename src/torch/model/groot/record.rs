@@ -101,7 +101,7 @@ impl Network {
         (rows, tape.run("condition", &self.condition.ids, self.policy, &[], 1, forward)[0])
     }
 
-    /// Rows behind a layer, which sees tokens `seen`, or the rows.
+    /// Records the rows behind a layer, which sees tokens `seen`, or the rows.
     fn record_layer(
         &self,
         tape: &mut Tape,

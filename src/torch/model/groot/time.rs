@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 /// The logarithm of the longest period, in float32 as the reference has it.
 const LOG: f64 = (9.210_340_5_f32) as f64;
 
-/// Cosines, then sines `[S, channels]`, float32: frequencies from 1 down to 1 / 10 000 (`Timesteps` of diffusers with
+/// Returns cosines, then sines `[S, channels]`, float32: frequencies from 1 down to 1 / 10 000 (`Timesteps` of diffusers with
 /// `downscale_freq_shift` 1).
 pub(super) fn cosines_first(times: &[i64], channels: i64, device: Device) -> Tensor {
     let half = channels / 2;
@@ -16,7 +16,7 @@ pub(super) fn cosines_first(times: &[i64], channels: i64, device: Device) -> Ten
     Tensor::cat(&[angles.cos(), angles.sin()], 1).to_device(device)
 }
 
-/// Sines, then cosines `[S, channels]`, float32: frequencies from 1 down to nearly 1 / 10 000 (`SinusoidalPositionalEncoding` of
+/// Returns sines, then cosines `[S, channels]`, float32: frequencies from 1 down to nearly 1 / 10 000 (`SinusoidalPositionalEncoding` of
 /// the reference).
 pub(super) fn sines_first(times: &[i64], channels: i64, device: Device) -> Tensor {
     let half = channels / 2;

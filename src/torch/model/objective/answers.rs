@@ -13,7 +13,7 @@ pub enum Answers {
 }
 
 impl Answers {
-    /// Pairs that count, or single answers.
+    /// Returns the number of pairs that count, or single answers.
     pub fn num_counted(&self) -> f64 {
         match self {
             Answers::Pairs(pairs) => pairs.num_counted(),

@@ -142,7 +142,7 @@ mod tests {
 
     const WEIGHTS: Kto = Kto { desirable_weight: 1.5, undesirable_weight: 0.5 };
 
-    /// Two groups, of two answers and of one, with a token that counts in each document.
+    /// Returns two groups, of two answers and of one, with a token that counts in each document.
     fn groups(labels: &[i64]) -> Groups {
         Groups::new(WEIGHTS, 0.3, &[0, 2, 4, 6, 8, 10, 12], labels, &[8, 4], &[1, 0, 0, 0])
     }

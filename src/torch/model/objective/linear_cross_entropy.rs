@@ -153,8 +153,8 @@ impl LinearCrossEntropy {
         (best.score_L, best.entry_L)
     }
 
-    /// Gradients of the hidden states, and of the head and its bias into `params`, chunk by chunk. `saved` are hidden
-    /// states, norms and what `scan` kept; `to_gradient` makes the scores' gradient of scores and norms.
+    /// Returns the gradients of the hidden states, and of the head and its bias into `params`, chunk by chunk. `saved` are hidden states,
+    /// norms and what `scan` kept; `to_gradient` makes the scores' gradient of scores and norms.
     pub(super) fn differentiate(
         &self,
         saved: Vec<Tensor>,
@@ -272,7 +272,7 @@ mod tests {
     use crate::params::{Init, ParamSpec, ParamStore};
     use crate::tape::{Execution, Tape};
 
-    /// Loss, gradient of the hidden states, of the head and of its bias.
+    /// Returns the loss, gradient of the hidden states, of the head and of its bias.
     fn fused(
         hidden: &Tensor,
         head: &Tensor,

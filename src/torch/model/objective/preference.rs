@@ -79,7 +79,7 @@ impl Pairs {
         Pairs { objective, answers, num_pairs: num_pairs as i64, counts }
     }
 
-    /// Pairs that count.
+    /// Returns the number of pairs that count.
     pub fn num_counted(&self) -> f64 {
         self.counts.iter().map(|count| f64::from(*count)).sum()
     }

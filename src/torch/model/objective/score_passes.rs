@@ -105,7 +105,7 @@ mod tests {
     use super::{Scan, log_sum_exp, places, to_gradient, without_labels};
     use crate::native::{ScoreScan, scores_to_gradient};
 
-    /// Nine targets, two chunks, and labels in both.
+    /// Returns nine targets, two chunks, and labels in both.
     fn scores(kind: Kind) -> ([(Tensor, Range<i64>); 2], Tensor) {
         tch::manual_seed(4);
         let chunk = |entries: Range<i64>| {

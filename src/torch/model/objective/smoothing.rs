@@ -16,7 +16,7 @@ pub struct Smoothing {
 }
 
 impl Smoothing {
-    /// `None` for a share of 0. `vocab_size` is the number of entries of the whole vocabulary.
+    /// Returns `None` for a share of 0. `vocab_size` is the number of entries of the whole vocabulary.
     pub fn new(share: f64, vocab_size: i64) -> Option<Smoothing> {
         (share > 0.0).then(|| Smoothing { share, each: share / vocab_size as f64 })
     }
@@ -27,7 +27,7 @@ impl Smoothing {
         label_score_L * (1.0 - self.share) + sum_L * self.each
     }
 
-    /// `of_scores` `[L, C]` without the smoothed label's probabilities, each row's times `factor` `[L, 1]`: `at`, where the label
+    /// Returns `of_scores` `[L, C]` without the smoothed label's probabilities, each row's times `factor` `[L, 1]`: `at`, where the label
     /// is in the chunk, and whether it is there, `[L, 1]` both.
     pub(super) fn taken_from(&self, of_scores: Tensor, at: &(Tensor, Tensor), factor: Option<&Tensor>) -> Tensor {
         let (at_L1, here_L1) = at;

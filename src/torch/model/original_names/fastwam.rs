@@ -20,7 +20,7 @@ impl FastwamNames {
     }
 }
 
-/// `…mot.mixtures.STREAM.blocks.N.…` as `…mot.layers.N.blocks.STREAM.…`; `None`: another name.
+/// Returns `…mot.mixtures.STREAM.blocks.N.…` as `…mot.layers.N.blocks.STREAM.…`; `None`: another name.
 fn moved(name: &str) -> Option<String> {
     let (before, rest) = name.split_once(STREAMS)?;
     let (stream, rest) = rest.split_once(".blocks.")?;

@@ -143,7 +143,7 @@ impl PolicyConfig {
         self.time == TimeUse::Norms
     }
 
-    /// Rows of a draw in the stream of actions.
+    /// Returns the number of rows of a draw in the stream of actions.
     pub(super) fn num_rows(&self) -> i64 {
         self.horizon + i64::from(self.state == StateToken::Actions)
     }

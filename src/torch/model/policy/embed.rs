@@ -105,7 +105,7 @@ impl Embed {
 }
 
 impl Tokens {
-    /// Ids `[T]`, int64, to rows `[T, D]`; those that features replace have any values.
+    /// Maps ids `[T]`, int64, to rows `[T, D]`; those that features replace have any values.
     pub fn look_up(&self, ids: &Tensor) -> Tensor {
         let known = ids.masked_fill(&ids.eq(self.image_token), 0);
         self.scaled(&embedding(&self.table, &known, -1))
@@ -116,14 +116,14 @@ impl Tokens {
         &self.table
     }
 
-    /// Rows `[T, D]` times the root of their width.
+    /// Returns the rows `[T, D]` times the root of their width.
     pub fn scaled(&self, x: &Tensor) -> Tensor {
         x * self.scale
     }
 }
 
 impl Actions {
-    /// Noised actions `[S·H, A]` at `times` `[S]`, or `[S·H]` where norms have the time and each action its own, both float32, with
+    /// Maps noised actions `[S·H, A]` at `times` `[S]`, or `[S·H]` where norms have the time and each action its own, both float32, with
     /// states `[S, X]` where they have rows, to rows `[S·L, E]` in `kind`, and the condition of norms, `[S, E]` or `[S·H, E]`, float32,
     /// where they have one.
     pub fn forward(
@@ -150,7 +150,7 @@ impl Actions {
         }
     }
 
-    /// Rows of actions `[S·H, E]` with each draw's state before them: `[S·L, E]`.
+    /// Returns the rows of actions `[S·H, E]` with each draw's state before them: `[S·L, E]`.
     fn with_state(&self, x: Tensor, state: Option<&Tensor>, times: &Tensor) -> Tensor {
         let Some((map, state)) = self.state.as_ref().zip(state) else { return x };
         let rows = map.forward_wide(state).unsqueeze(1);
@@ -158,7 +158,7 @@ impl Actions {
     }
 }
 
-/// Sines and then cosines of `2πt / period` with periods between these two, evenly in their logarithms: `[S, width]`, float32 of
+/// Returns sines and then cosines of `2πt / period` with periods between these two, evenly in their logarithms: `[S, width]`, float32 of
 /// what is computed in float64.
 fn sinusoids(times: &Tensor, width: i64, [shortest, longest]: [f64; 2]) -> Tensor {
     let half = width / 2;

@@ -19,7 +19,7 @@ use crate::tape::Policy;
 pub(in crate::model) trait Architecture: RobotPolicy + Clone + Debug + Send + Sync + 'static {
     type Network: PolicyNetwork;
 
-    /// Its parameters, under their names in `model.safetensors`.
+    /// Returns its parameters, under their names in `model.safetensors`.
     fn specs(&self) -> Vec<ParamSpec>;
 
     /// Returns what it takes from each tower.

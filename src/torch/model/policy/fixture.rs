@@ -123,7 +123,7 @@ impl Fixture {
         self.family(options).model(&self.params, policy)
     }
 
-    /// Actions of a sample that lie within its episode, where others are left out of the loss.
+    /// Returns the actions of a sample that lie within its episode, where others are left out of the loss.
     fn num_inside(&self, sample: usize) -> i64 {
         self.samples[sample].inside.unwrap_or(self.config.horizon).min(self.config.horizon)
     }
@@ -206,7 +206,8 @@ impl Fixture {
         Parts { params, tower: &**tower, of_tower, trains_tower: *trains_tower }
     }
 
-    /// Actions `[N, H, A]` of the fixture's noise, where the first actions may be `given`, `[N, d, A]`; `None`: the policy cannot.
+    /// Returns the actions `[N, H, A]` of the fixture's noise, where the first actions may be `given`, `[N, d, A]`; `None`: the policy
+    /// cannot.
     pub fn act(&self, samples: &[usize], given: Option<&Tensor>) -> Option<Tensor> {
         let acting = self.config.acting(&self.params);
         let (columns, ends) = self.columns(samples);

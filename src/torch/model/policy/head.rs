@@ -55,7 +55,7 @@ impl Head {
         Part::new(params, config.text_prefix(), |scope| config.norm.build(scope, NAME))
     }
 
-    /// Rows of actions `[S·L, E]` to velocities `[S·H, A]`, float32. `condition` `[S, E]`.
+    /// Maps rows of actions `[S·L, E]` to velocities `[S·H, A]`, float32. `condition` `[S, E]`.
     pub fn forward(&self, x: &Tensor, condition: Option<&Tensor>) -> Tensor {
         let rows = x.unflatten(0, [-1, self.num_rows]).narrow(1, self.num_rows - self.horizon, self.horizon);
         let (x, _) = self.norm.forward(&rows.flatten(0, 1), condition);

@@ -144,13 +144,13 @@ impl Heads {
         Heads { norm, keys: [k, v].map(|name| Linear::new(scope, name)), is_cross, queries, head_dim }
     }
 
-    /// Keys, turned, and values of normed rows: `[rows, K, C]`.
+    /// Returns the keys, turned, and values of normed rows: `[rows, K, C]`.
     fn keys(&self, x: &Tensor, rope: &Rope) -> [Tensor; 2] {
         let [k, v] = [0, 1].map(|at: usize| self.keys[at].forward(x).unflatten(-1, [-1, self.head_dim]));
         [rope.apply(&k), v]
     }
 
-    /// Queries of normed rows, turned `[rows, H, C]`, through `attend`, and the map of what it returns; `None` where nothing
+    /// Returns the queries of normed rows, turned `[rows, H, C]`, through `attend`, and the map of what it returns; `None` where nothing
     /// reads it.
     fn attended(&self, x: &Tensor, rope: &Rope, attend: impl FnOnce(&Tensor) -> Tensor) -> Option<Tensor> {
         let [q, o] = self.queries.as_ref()?;
@@ -162,7 +162,7 @@ impl Heads {
         Scores::from((self.head_dim as f64).powf(-0.5))
     }
 
-    /// Rows of the prefix `[P, D]` to the attention branch, where something reads it, and their keys and values.
+    /// Maps rows of the prefix `[P, D]` to the attention branch, where something reads it, and their keys and values.
     pub fn prefix(&self, x: &Tensor, at: &Layout) -> (Option<Tensor>, [Tensor; 2]) {
         let heads = |x: &Tensor| {
             let (x, _) = self.norm.forward(x, None);
@@ -191,7 +191,7 @@ impl Heads {
         }
     }
 
-    /// Rows of actions `[S·L, E]` to the gated attention branch, with the prefix's keys and values as [`Heads::met`] gives them.
+    /// Maps rows of actions `[S·L, E]` to the gated attention branch, with the prefix's keys and values as [`Heads::met`] gives them.
     /// `condition` `[S, E]`.
     pub fn actions(&self, x: &Tensor, condition: Option<&Tensor>, met: &[Tensor; 2], at: &Layout) -> Tensor {
         let (x, modulation) = self.norm.forward(x, condition);
@@ -215,7 +215,7 @@ impl FeedForward {
         FeedForward { norm, mlp: SwiGlu::new(scope, (GateUp::Separate([gate, up]), down), activation) }
     }
 
-    /// Rows of a stream to the gated branch. `[rows, D]` to `[rows, D]`; `condition` is that of the norm.
+    /// Maps rows of a stream to the gated branch: `[rows, D]` to `[rows, D]`; `condition` is that of the norm.
     pub fn forward(&self, x: &Tensor, condition: Option<&Tensor>) -> Tensor {
         let (x, modulation) = self.norm.forward(x, condition);
         gated(self.mlp.forward(&x), modulation.as_ref())

@@ -134,7 +134,7 @@ impl Network {
         (written[0], written.get(1).copied())
     }
 
-    /// Both streams behind a layer; that of the prefix is what it was behind the last where nothing reads it there.
+    /// Records both streams behind a layer; that of the prefix is what it was behind the last where nothing reads it there.
     fn record_layer(
         &self,
         tape: &mut Tape,
@@ -231,15 +231,15 @@ impl Flowing {
     }
 }
 
-/// `[N, K, H, 1]`, float32: 0 for the first actions of each draw, which are given, and 1 for those behind them; `None`: no draw is given
-/// any. `delays` are those of `[N·K]` draws.
+/// Returns `[N, K, H, 1]`, float32: 0 for the first actions of each draw, which are given, and 1 for those behind them; `None`: no draw
+/// is given any. `delays` are those of `[N·K]` draws.
 fn given(delays: &[u32], num_draws: i64, horizon: i64) -> Option<Tensor> {
     let free = |delay: &u32| (0..horizon).map(|step| f32::from(step >= i64::from(*delay))).collect::<Vec<_>>();
     let all: Vec<f32> = delays.iter().flat_map(free).collect();
     (!all.is_empty()).then(|| Tensor::from_slice(&all).view([-1, num_draws, horizon, 1]))
 }
 
-/// Weights `[N, K, H, A]` of what is `free` `[N, K, H, 1]` alone, which count as much together as those of the whole chunk,
+/// Returns the weights `[N, K, H, A]` of what is `free` `[N, K, H, 1]` alone, which count as much together as those of the whole chunk,
 /// `[N, 1, H, A]`, did.
 fn rest_of(weights: &Tensor, free: &Tensor) -> Tensor {
     let rest = weights * free;

@@ -87,7 +87,7 @@ pub struct Denoising<'a> {
 
 /// A policy that acts.
 pub trait Acting {
-    /// Actions `[N·H, A]`, float32. `None`: this policy makes none of noise, or cannot go on with a chunk that has begun.
+    /// Returns the actions `[N·H, A]`, float32. `None`: this policy makes none of noise, or cannot go on with a chunk that has begun.
     fn act(&self, observed: Observed<'_>, from: Denoising<'_>) -> Option<Tensor>;
 
     /// Returns the tokens that follow each sample, up to the first of `decoding`'s that end them, of a policy that writes actions;

@@ -90,7 +90,7 @@ impl Fixture {
         pictures(&self.inputs["images"], samples, cameras, &*self.tower)
     }
 
-    /// Ids of a sample, and targets of what follows `bos`; with `bos` alone of one that is continued.
+    /// Returns the ids of a sample, and targets of what follows `bos`; with `bos` alone of one that is continued.
     fn tokens(&self, sample: usize, is_asked: bool) -> (Vec<i64>, Vec<i64>) {
         let Sample { prompt, answer, .. } = &self.summary.samples[sample];
         let (_, grids) = self.pixels(&[sample]);

@@ -23,7 +23,7 @@ pub struct MakeSettings {
 }
 
 impl MakeSettings {
-    /// Numbers of a token of the latents that a model makes; `None`: it makes none.
+    /// Returns the number of values of a token of the latents that a model makes; `None`: it makes none.
     pub fn width(&self, model: &dyn FoundationModel) -> Option<i64> {
         model.inputs().iter().find(|input| input.tower == Tower::Vae).map(|input| input.width)
     }
@@ -134,14 +134,14 @@ pub struct Underway {
 }
 
 impl Underway {
-    /// All that the next steps depend on, with names. The sample is `[tokens, width]`, and so is what its sampler keeps of it.
+    /// Returns all that the next steps depend on, with names. The sample is `[tokens, width]`, and so is what its sampler keeps of it.
     pub fn tensors(&self) -> Vec<(String, Tensor)> {
         let own = [("x", self.x.shallow_clone())].into_iter().chain(self.sampler.state());
         own.map(|(name, tensor)| (name.to_owned(), tensor)).collect()
     }
 }
 
-/// Tokens of what is made of a sample.
+/// Returns the number of tokens of what is made of a sample.
 fn num_tokens(row: &SampleRow) -> i64 {
     row.target.expect("what is to be made has a size").grid.num_cells() as i64
 }

@@ -151,7 +151,7 @@ impl Shift {
         }
     }
 
-    /// s of a picture of so many tokens.
+    /// Returns the shift s of a picture of so many tokens.
     pub fn at(self, num_tokens: usize) -> f64 {
         match self {
             Self::Constant(shift) => shift,

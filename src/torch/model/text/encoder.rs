@@ -54,7 +54,7 @@ pub enum TextTowerConfig {
 }
 
 impl TextTowerConfig {
-    /// Width of a state.
+    /// Returns the width of a state.
     pub fn width(&self) -> i64 {
         match self {
             TextTowerConfig::T5(config) => config.width,
@@ -86,7 +86,7 @@ impl TextTowerConfig {
 }
 
 impl TextConfig {
-    /// Width of the states of a token, side by side.
+    /// Returns the width of the states of a token, side by side.
     pub fn width(&self) -> i64 {
         self.tower.width() * self.layers.len() as i64
     }
@@ -100,7 +100,7 @@ impl TextConfig {
         parallel.tp > 1
     }
 
-    /// Layers that are computed, and whether the last norm is.
+    /// Returns the layers that are computed, and whether the last norm is.
     fn depth(&self) -> (usize, bool) {
         let deepest = self.layers.iter().copied().max().unwrap_or(0);
         (deepest, deepest == self.tower.num_layers())
@@ -221,7 +221,7 @@ impl EncoderModel for TextEncoder {
 }
 
 impl TextEncoder {
-    /// Texts that end at `ends` among tokens; `input` is the tape's, of which `ids` are made.
+    /// Records texts that end at `ends` among tokens; `input` is the tape's input, of which `ids` are made.
     fn record_texts(
         &self,
         mut tape: Tape,

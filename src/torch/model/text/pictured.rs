@@ -88,7 +88,7 @@ impl PicturedTexts {
         Ok(())
     }
 
-    /// `[3, T]`.
+    /// Returns `[3, T]`.
     pub fn positions(&self) -> Tensor {
         Tensor::from_slice(&self.positions.concat()).view([3, -1])
     }

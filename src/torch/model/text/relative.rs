@@ -60,7 +60,7 @@ impl RelativeAttention {
         Rc::new(RelativeAttention { texts, buckets })
     }
 
-    /// `[S, H, C]` each to `[S, H·C]`. `table` `[buckets, H]` has the biases.
+    /// Maps `[S, H, C]` each to `[S, H·C]`. `table` `[buckets, H]` has the biases.
     pub fn forward(&self, [q_SHC, k_SHC, v_SHC]: [&Tensor; 3], table: &Tensor) -> Tensor {
         if self.buckets.is_empty() {
             return v_SHC.flatten(1, 2);

@@ -107,7 +107,7 @@ impl Attention {
         }
     }
 
-    /// `[S, D]` to `[S, D]`.
+    /// Maps `[S, D]` to `[S, D]`.
     fn forward(&self, x_SD: &Tensor, texts: &RelativeAttention) -> Tensor {
         let normed = self.norm.forward(x_SD);
         let [q, k, v] = self.qkv.each_ref().map(|map| map.forward(&normed).unflatten(-1, [self.num_heads, -1]));
@@ -125,7 +125,7 @@ impl Mlp {
         }
     }
 
-    /// `[S, D]` to `[S, D]`.
+    /// Maps `[S, D]` to `[S, D]`.
     fn forward(&self, x_SD: &Tensor) -> Tensor {
         let normed = self.norm.forward(x_SD);
         self.down.forward(&match self.ups.as_slice() {

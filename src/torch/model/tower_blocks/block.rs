@@ -207,7 +207,7 @@ impl MlpNames {
 }
 
 impl Attention {
-    /// `[S, D]` to `[S, D]`. `documents` says which rows attend to each other.
+    /// Maps `[S, D]` to `[S, D]`. `documents` says which rows attend to each other.
     pub fn forward(&self, x_SD: &Tensor, turn: Option<&Rotation>, documents: &PackedAttention) -> Tensor {
         let normed = self.norm.forward(x_SD);
         let mut heads: Vec<Tensor> = match self.qkv.as_slice() {
@@ -226,7 +226,7 @@ impl Attention {
 }
 
 impl Mlp {
-    /// `[S, D]` to `[S, D]`.
+    /// Maps `[S, D]` to `[S, D]`.
     pub fn forward(&self, x_SD: &Tensor) -> Tensor {
         let normed = self.norm.forward(x_SD);
         let inner = match self.up.as_slice() {

@@ -2,8 +2,8 @@
 
 use crate::tape::{Slot, Tape};
 
-/// `x` plus what `record` makes of it. Where the block `is_split` among ranks, `x` enters each rank's part, and the parts
-/// are summed.
+/// Records `x` plus what `record` makes of it. Where the block `is_split` among ranks, `x` enters each rank's part, and the parts are
+/// summed.
 pub(in crate::model) fn beside(
     tape: &mut Tape,
     x: Slot,

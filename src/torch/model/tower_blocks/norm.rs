@@ -43,7 +43,7 @@ impl TowerNorm {
 }
 
 impl Norm {
-    /// `[…, D]` to `[…, D]`.
+    /// Maps `[…, D]` to `[…, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         match self {
             Norm::Layer(norm) => norm.forward(x),

@@ -60,8 +60,7 @@ impl Rotation {
         Rotation { cos_SC, sin_SC, ..*self }
     }
 
-    /// `[S, H, C]`, computed in float32. Interleaved pairs come out half-split, which no product of queries and keys
-    /// can tell.
+    /// Returns `[S, H, C]`, computed in float32. Interleaved pairs come out half-split, which no product of queries and keys can tell.
     pub fn apply(&self, x_SHC: &Tensor) -> Tensor {
         if let Some(turn) = self.turn(x_SHC) {
             return norm_rope(x_SHC, None, Some(turn));

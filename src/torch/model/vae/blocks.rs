@@ -21,7 +21,7 @@ impl CausalConv {
         CausalConv { weight: scope.take(&format!("{name}.weight")), bias: scope.take(&format!("{name}.bias")) }
     }
 
-    /// `[T, H, W, C]` to `[T, H, W, out]`, after the frames that `past` has kept.
+    /// Maps `[T, H, W, C]` to `[T, H, W, out]`, after the frames that `past` has kept.
     pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
         let looks_back = self.weight.size()[2] - 1;
         let before = if looks_back > 0 { past.frames(Some(x_THWC), looks_back) } else { None };
@@ -47,8 +47,8 @@ impl CausalConv {
     }
 }
 
-/// `[T, H, W, in]` to `[T, H', W', out]`, frame by frame, with `weight` `[out, in, taps, taps]`: every pixel, with zeros around
-/// the picture; or every second one, with a column of zeros on the right and a row below.
+/// Maps `[T, H, W, in]` to `[T, H', W', out]`, frame by frame, with `weight` `[out, in, taps, taps]`: every pixel, with zeros around the
+/// picture; or every second one, with a column of zeros on the right and a row below.
 pub(super) fn conv2d(x_THWC: &Tensor, weight: &Tensor, bias: Option<&Tensor>, stride: i64) -> Tensor {
     let (x, sides) = match stride {
         1 => (x_THWC.shallow_clone(), weight.size()[2] / 2),
@@ -72,7 +72,7 @@ impl ChannelNorm {
         ChannelNorm { gamma: scope.take(&format!("{name}.gamma")) }
     }
 
-    /// `[T, H, W, C]` to `[T, H, W, C]`.
+    /// Maps `[T, H, W, C]` to `[T, H, W, C]`.
     pub fn forward(&self, x_THWC: &Tensor) -> Tensor {
         self.by_parts(x_THWC, |y| y)
     }
@@ -118,7 +118,7 @@ impl Residual {
         }
     }
 
-    /// `[T, H, W, C]` to `[T, H, W, out]`.
+    /// Maps `[T, H, W, C]` to `[T, H, W, out]`.
     pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
         let y = self.convs[0].forward(&self.norms[0].activated(x_THWC), past);
         let mut y = self.convs[1].forward(&self.norms[1].activated(&y), past);
@@ -146,7 +146,7 @@ impl FrameAttention {
         }
     }
 
-    /// `[T, H, W, C]` to `[T, H, W, C]`.
+    /// Maps `[T, H, W, C]` to `[T, H, W, C]`.
     pub fn forward(&self, x_THWC: &Tensor) -> Tensor {
         let [to_qkv, proj] = self.maps.each_ref().map(|(weight, bias)| (weight.flatten(1, -1), bias));
         let qkv = linear(&self.norm.forward(x_THWC).flatten(1, 2).unsqueeze(1), &to_qkv.0, Some(to_qkv.1));

@@ -112,13 +112,13 @@ impl VaeConfig {
         }
     }
 
-    /// Frames of a clip, behind its first, and rows and columns of pixels that become one of the latent.
+    /// Returns the frames of a clip, behind its first, and rows and columns of pixels that become one of the latent.
     pub fn factors(&self) -> [i64; 2] {
         let time = self.halves_time.iter().filter(|halves| **halves).count() as u32;
         [2i64.pow(time), self.patch * 2i64.pow(self.halves_time.len() as u32)]
     }
 
-    /// Frames, rows and columns of the latent of so many frames, rows and columns of pixels.
+    /// Returns the frames, rows and columns of the latent of so many frames, rows and columns of pixels.
     pub fn latent_size(&self, [t, h, w]: [i64; 3]) -> [i64; 3] {
         let [time, space] = self.factors();
         [1 + (t - 1) / time, h / space, w / space]
@@ -139,7 +139,7 @@ fn multipliers(keys: &Keys<'_>, base: i64) -> Result<Vec<i64>> {
     }
 }
 
-/// Residual blocks of a level of the encoder.
+/// Returns the number of residual blocks of a level of the encoder.
 fn num_blocks(keys: &Keys<'_>) -> Result<usize> {
     match keys.size_or("num_res_blocks")?.unwrap_or(2) {
         count if count > MOST_BLOCKS => {

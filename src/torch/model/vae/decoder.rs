@@ -39,8 +39,8 @@ impl VaeDecoder {
         VaeDecoder::Network(Box::new(NetworkDecoder { config: vae.clone(), patch, network }))
     }
 
-    /// Rows of normalized latents of so many frames, rows and columns of `tokens` to pixels `[F, H, W, channels]` in [−1, 1].
-    /// One latent frame at a time, and of each one of `tiles` at a time, where they are given.
+    /// Maps rows of normalized latents of so many frames, rows and columns of `tokens` to pixels `[F, H, W, channels]` in [−1, 1]. One
+    /// latent frame at a time, and of each one of `tiles` at a time, where they are given.
     pub fn decode(&self, rows_NX: &Tensor, tokens: [i64; 3], tiles: Option<&Tiles>) -> Tensor {
         match self {
             VaeDecoder::Pixels(patch) => patch.latents(rows_NX, tokens).clamp(-1.0, 1.0),
@@ -62,7 +62,7 @@ impl NetworkDecoder {
         from_places(&places, patch).clamp(-1.0, 1.0)
     }
 
-    /// Latents to places of the network, `chunk` latent frames at a time: any number gives the same.
+    /// Maps latents `[T, H, W, C]` to places of the network, `chunk` latent frames at a time: any number gives the same.
     pub(super) fn places(&self, latents_THWC: &Tensor, chunk: i64) -> Tensor {
         let frames = latents_THWC.size()[0];
         let mut past = Past::none();

@@ -9,18 +9,18 @@ use tch::Tensor;
 pub struct LatentPatch(pub [i64; 3]);
 
 impl LatentPatch {
-    /// Values of a token of latents with so many channels.
+    /// Returns the number of values of a token of latents with so many channels.
     pub fn width(&self, channels: i64) -> i64 {
         self.0.iter().product::<i64>() * channels
     }
 
-    /// Frames, rows and columns of tokens of latents of this size. A patch that is not full does not count.
+    /// Returns the frames, rows and columns of tokens of latents of this size. A patch that is not full does not count.
     pub fn tokens(&self, latents: [i64; 3]) -> [i64; 3] {
         [0, 1, 2].map(|axis| latents[axis] / self.0[axis])
     }
 
-    /// `[T, H, W, C]` to `[N, X]`: tokens by frame, row and column; the values of each by channel, frame, row and column, as
-    /// in `patch_embedding.weight.view(d, -1)` of Wan and in the packed latents of Qwen-Image.
+    /// Maps `[T, H, W, C]` to `[N, X]`: tokens by frame, row and column; the values of each by channel, frame, row and column, as in
+    /// `patch_embedding.weight.view(d, -1)` of Wan and in the packed latents of Qwen-Image.
     ///
     /// # Panics
     /// T, H or W is not a multiple of the patch.

@@ -16,7 +16,7 @@ fn middle(part: &str, width: i64) -> Vec<Named> {
     vec![residual(0), named(format!("{part}.mid_block.attentions.0"), Attention(width)), residual(1)]
 }
 
-/// `count` residual blocks from one width to another, named by number from `first`.
+/// Returns `count` residual blocks from one width to another, named by number from `first`.
 fn residuals(prefix: &str, first: usize, count: usize, [inputs, outputs]: [i64; 2]) -> Vec<Named> {
     let block = |number: usize| {
         let inputs = if number == 0 { inputs } else { outputs };
@@ -26,7 +26,7 @@ fn residuals(prefix: &str, first: usize, count: usize, [inputs, outputs]: [i64; 
 }
 
 impl VaeConfig {
-    /// Frames, and rows and columns, that one becomes at this halving; `None` behind the last.
+    /// Returns the frames, and rows and columns, that one becomes at this halving; `None` behind the last.
     fn halving(&self, number: usize) -> Option<[i64; 2]> {
         self.halves_time.get(number).map(|time| [1 + i64::from(*time), 2])
     }

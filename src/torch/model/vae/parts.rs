@@ -59,7 +59,7 @@ impl Autoencoder {
         }
     }
 
-    /// Channels of a latent.
+    /// Returns the number of channels of a latent.
     pub fn channels(&self) -> i64 {
         match self {
             Autoencoder::Pixels(pixels) => pixels.channels,
@@ -67,7 +67,7 @@ impl Autoencoder {
         }
     }
 
-    /// Frames of a clip, behind its first, and rows and columns of pixels that become one of the latent.
+    /// Returns the frames of a clip, behind its first, and rows and columns of pixels that become one of the latent.
     pub fn factors(&self) -> [i64; 2] {
         match self {
             Autoencoder::Pixels(_) => [1, 1],

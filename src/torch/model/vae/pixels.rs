@@ -37,7 +37,7 @@ impl EncoderFamily for PixelLatents {
     }
 }
 
-/// Frames, rows and columns of an item.
+/// Returns the frames, rows and columns of an item.
 pub(super) fn size(grid: Grid) -> [i64; 3] {
     [grid.t, grid.h, grid.w].map(i64::from)
 }

@@ -27,7 +27,7 @@ impl Down {
         Down { weight, bias, time: has_time.then(|| CausalConv::new(scope, &format!("{name}.time_conv"))) }
     }
 
-    /// `[T, H, W, C]` to `[T, H/2, W/2, out]`; of frames behind the first, with time, half as many.
+    /// Maps `[T, H, W, C]` to `[T, H/2, W/2, out]`; of frames behind the first, with time, half as many.
     pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
         let x = conv2d(x_THWC, &self.weight, Some(&self.bias), 2);
         let Some(conv) = &self.time else { return x };
@@ -47,7 +47,7 @@ impl Up {
         Up { weight, bias, time: has_time.then(|| CausalConv::new(scope, &format!("{name}.time_conv"))) }
     }
 
-    /// `[T, H, W, C]` to `[T, 2H, 2W, out]`; of frames behind the first, with time, twice as many.
+    /// Maps `[T, H, W, C]` to `[T, 2H, 2W, out]`; of frames behind the first, with time, twice as many.
     pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
         let x = match &self.time {
             Some(conv) => doubled_in_time(x_THWC, conv, past),
@@ -77,7 +77,7 @@ fn doubled_in_time(x_THWC: &Tensor, conv: &CausalConv, past: &mut Past) -> Tenso
     Tensor::cat(&[first, doubled(&others, past)], 0)
 }
 
-/// Means of blocks of so many frames, rows and columns: consecutive values by channel, frame, row and column are averaged to
+/// Returns the means of blocks of so many frames, rows and columns: consecutive values by channel, frame, row and column are averaged to
 /// `outputs` channels. Frames are filled up with zeros in front.
 pub(super) fn block_means(x_THWC: &Tensor, [ft, fs]: [i64; 2], outputs: i64) -> Tensor {
     let missing = (ft - x_THWC.size()[0] % ft) % ft;

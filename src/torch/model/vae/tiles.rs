@@ -17,7 +17,7 @@ impl Default for Tiles {
 }
 
 impl Tiles {
-    /// `decode` of latents `[T, H, W, C]` tile by tile. A latent is `space` pixels a side, and a place of what `decode` gives
+    /// Calls `decode` on latents `[T, H, W, C]` tile by tile. A latent is `space` pixels a side, and a place of what `decode` gives
     /// `patch` pixels.
     pub(super) fn blended(
         &self,

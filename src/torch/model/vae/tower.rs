@@ -89,14 +89,13 @@ impl Encoder {
         })
     }
 
-    /// Pixels `[T, H, W, channels]` in [−1, 1] to rows of latents.
+    /// Maps pixels `[T, H, W, channels]` in [−1, 1] to rows of latents.
     fn rows(&self, pixels_THWC: &Tensor) -> Tensor {
         self.patch.rows(&self.latents(pixels_THWC, [1, self.config.factors()[0]]))
     }
 
-    /// Pixels `[T, H, W, 3]` to latents `[T, H, W, C]` of their own sizes, so many frames at a time: `first`, which is one more
-    /// than a multiple of the frames of a latent, and then a multiple of them. All such numbers give the same; more take more
-    /// memory.
+    /// Maps pixels `[T, H, W, 3]` to latents `[T, H, W, C]` of their own sizes, so many frames at a time: `first`, which is one more than
+    /// a multiple of the frames of a latent, and then a multiple of them. All such numbers give the same; more take more memory.
     ///
     /// # Panics
     /// The frames behind the first are not whole latents.
@@ -122,7 +121,7 @@ impl VaeConfig {
         [&self.mean, &self.std].map(|values| Tensor::from_slice(values).to_device(x.device()).to_kind(x.kind()))
     }
 
-    /// `[…, C]` as the encoder gives them, by their mean and standard deviation.
+    /// Returns `[…, C]` as the encoder gives them, by their mean and standard deviation.
     fn normalized(&self, x: &Tensor) -> Tensor {
         let [mean, std] = self.statistics(x);
         (x - mean) / std
@@ -135,7 +134,7 @@ impl VaeConfig {
     }
 }
 
-/// Squares of pixels as places of the network: `[T, H, W, C]` to `[T, H/s, W/s, C·s²]`, values by channel, column, row.
+/// Returns squares of pixels as places of the network: `[T, H, W, C]` to `[T, H/s, W/s, C·s²]`, values by channel, column, row.
 fn into_places(pixels_THWC: &Tensor, side: i64) -> Tensor {
     let [t, h, w, c] = <[i64; 4]>::try_from(pixels_THWC.size()).expect("[T, H, W, C]");
     let squares = pixels_THWC.reshape([t, h / side, side, w / side, side, c]);

@@ -66,7 +66,7 @@ impl Embed {
         }
     }
 
-    /// `[P, X]` to `[S, D]`.
+    /// Maps `[P, X]` to `[S, D]`.
     pub fn forward(&self, pixels_PX: &Tensor, inputs: &EmbedInputs) -> Tensor {
         let mut x = self.patches.forward(pixels_PX);
         let kind = x.kind();
@@ -97,7 +97,7 @@ impl Embed {
 }
 
 impl Patches {
-    /// `[P, X]` to `[P, D]`.
+    /// Maps `[P, X]` to `[P, D]`.
     fn forward(&self, pixels_PX: &Tensor) -> Tensor {
         match self {
             Patches::Linear(linear) => linear.forward(&pixels_PX.to_kind(linear.kind())),

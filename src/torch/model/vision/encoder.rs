@@ -25,7 +25,7 @@ pub struct VisionConfig {
 }
 
 impl VisionConfig {
-    /// Qwen3-VL's with other names in its mergers: of the norm, of the two maps, and of the list of DeepStack mergers.
+    /// Returns Qwen3-VL's with other names in its mergers: of the norm, of the two maps, and of the list of DeepStack mergers.
     pub(in crate::model) fn with_mergers(
         mut self,
         norm_name: &'static str,

@@ -28,7 +28,7 @@ pub struct Halving {
     pub block: BlockConfig,
 }
 
-/// Rows and columns of an item behind the step.
+/// Returns the rows and columns of an item behind the step.
 pub(super) fn halved(grid: Grid) -> Grid {
     Grid { h: grid.h / SIDE, w: grid.w / SIDE, ..grid }
 }
@@ -109,7 +109,7 @@ impl HalvingStep {
 }
 
 impl Maps {
-    /// `[P, D]`, window by window, to `[W, D]`.
+    /// Maps `[P, D]`, window by window, to `[W, D]`.
     fn forward(&self, x_PD: &Tensor) -> Tensor {
         let x_WPD = x_PD.unflatten(0, [-1, STATES]);
         let inner = self.first.forward(&self.norm.forward(&x_WPD.flatten(1, 2)));

@@ -30,7 +30,7 @@ pub(in crate::model) struct PixelShuffle {
     pub outputs: i64,
 }
 
-/// `projector_hidden_act` of the model's config.
+/// Returns `projector_hidden_act` of the model's config.
 pub(in crate::model) fn projector_activation(keys: &Keys<'_>) -> Result<Activation, ModelConfigError> {
     activation(keys, "projector_hidden_act", Activation::Gelu)
 }

@@ -10,7 +10,7 @@ pub(super) fn activation(keys: &Keys<'_>, key: &str, default: Activation) -> Res
     Ok(keys.activation_or(key)?.unwrap_or(default))
 }
 
-/// `rope_parameters.rope_theta`, 10 000 where there is none.
+/// Returns `rope_parameters.rope_theta`, 10 000 where there is none.
 pub(super) fn axial_theta(keys: &Keys<'_>) -> Result<f64, ModelConfigError> {
     let Some(rope) = keys.section_or("rope_parameters")? else { return Ok(10_000.0) };
     rope.only("rope_type", &[json!("axial")])?;
@@ -33,7 +33,7 @@ pub(super) fn check_heads(
     Err(keys.inconsistent(width_key, width, format!("must be a multiple of {factor}{key} ({unit})")))
 }
 
-/// `hidden_size` and `num_heads` of a tower with a rotary embedding of two axes.
+/// Returns `hidden_size` and `num_heads` of a tower with a rotary embedding of two axes.
 pub(super) fn width_and_heads(keys: &Keys<'_>) -> Result<(i64, i64), ModelConfigError> {
     let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_heads")?);
     check_heads(keys, ("hidden_size", width), "num_heads", num_heads, true)?;
@@ -69,7 +69,7 @@ pub(in crate::model) fn feature_layer(
     }
 }
 
-/// `spatial_merge_size`, a key of our own: the side of the square of patches that becomes one feature.
+/// Returns `spatial_merge_size`, a key of our own: the side of the square of patches that becomes one feature.
 pub(super) fn merge(keys: &Keys<'_>) -> Result<i64, ModelConfigError> {
     Ok(keys.size_or("spatial_merge_size")?.unwrap_or(1))
 }

@@ -71,7 +71,7 @@ pub struct Projector {
 }
 
 impl ProjectorConfig {
-    /// LLaVA's projector (`LlavaMultiModalProjector`): two maps of a block of states, without a norm.
+    /// Returns LLaVA's projector (`LlavaMultiModalProjector`): two maps of a block of states, without a norm.
     pub fn two_maps(
         prefix: &str,
         [inputs, outputs]: [i64; 2],
@@ -84,7 +84,7 @@ impl ProjectorConfig {
         ProjectorConfig { prefix: prefix.into(), inputs, merge, outputs, kind, initializer_range }
     }
 
-    /// No projector: features are states of this width.
+    /// Makes no projector: features are states of this width.
     pub fn none(prefix: &str, width: i64) -> ProjectorConfig {
         ProjectorConfig {
             prefix: prefix.into(),
@@ -121,12 +121,12 @@ impl ProjectorConfig {
         }
     }
 
-    /// Values of a block.
+    /// Returns the number of values of a block.
     pub fn block(&self) -> i64 {
         self.inputs * self.merge.pow(2)
     }
 
-    /// Features of an item whose states have this size.
+    /// Returns the number of features of an item whose states have this size.
     pub fn num_features(&self, grid: Grid) -> usize {
         let pairs = if let ProjectorKind::Resampler { .. } = self.kind { (grid.t / 2).max(1) } else { grid.t };
         (pairs as usize) * (grid.h * grid.w) as usize / self.merge.pow(2) as usize
@@ -188,7 +188,7 @@ impl Projector {
 }
 
 impl Kind {
-    /// `[P, D]` to `[N, E]`; `frames` are the frames of each item and the blocks of a frame.
+    /// Maps `[P, D]` to `[N, E]`; `frames` are the frames of each item and the blocks of a frame.
     fn forward(&self, x_PD: &Tensor, block: i64, frames: &[[i64; 2]]) -> Tensor {
         let merged = |x: &Tensor| x.reshape([-1, block]);
         match self {

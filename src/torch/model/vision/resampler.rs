@@ -53,7 +53,7 @@ impl Resampler {
         }
     }
 
-    /// `[M, B]` to `[N, E]`; `frames` are the frames of each item and the blocks of a frame.
+    /// Maps `[M, B]` to `[N, E]`; `frames` are the frames of each item and the blocks of a frame.
     pub fn forward(&self, x_MB: &Tensor, frames: &[[i64; 2]]) -> Tensor {
         let x_MB = self.spatial.forward(x_MB);
         let halves = pairs(frames).map(|rows| take_rows(&x_MB, &upload(&Tensor::from_slice(&rows), x_MB.device())));

@@ -198,7 +198,7 @@ impl Collect {
     }
 }
 
-/// `[P, D]`, frame by frame of each item, to the means over an item's frames.
+/// Maps `[P, D]`, frame by frame of each item, to the means over an item's frames.
 fn frame_means(x_PD: &Tensor, frames: &[[i64; 2]]) -> Tensor {
     let mut start = 0;
     let means = frames.iter().map(|&[count, patches]| {

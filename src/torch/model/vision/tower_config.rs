@@ -124,22 +124,22 @@ impl TowerConfig {
         }
     }
 
-    /// Width of a patch's state.
+    /// Returns the width of a patch's state.
     pub fn width(&self) -> i64 {
         self.block.width
     }
 
-    /// Learned tokens before each frame.
+    /// Returns the number of learned tokens before each frame.
     pub(super) fn num_tokens(&self) -> usize {
         self.class.as_ref().map_or(0, |class| 1 + class.registers.map_or(0, |(_, count)| count as usize))
     }
 
-    /// Learned tokens of an item of this size that leave with its patches.
+    /// Returns the number of learned tokens of an item of this size that leave with its patches.
     pub(super) fn num_kept(&self, grid: Grid) -> usize {
         if self.keeps_tokens { self.num_tokens() * grid.t as usize } else { 0 }
     }
 
-    /// Values of one patch.
+    /// Returns the number of values of one patch.
     pub fn patch_dim(&self) -> i64 {
         self.embed.kernel.iter().product()
     }

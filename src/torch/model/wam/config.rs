@@ -81,7 +81,7 @@ impl WamConfig {
         self.video.num_layers
     }
 
-    /// Places of a frame.
+    /// Returns the number of places of a frame.
     pub(super) fn frame_rows(&self) -> i64 {
         self.frame[0] * self.frame[1]
     }

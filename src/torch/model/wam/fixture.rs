@@ -105,7 +105,7 @@ impl Fixture {
         if shows == Shows::FirstFrame { 1 } else { self.config.num_frames }
     }
 
-    /// Rows of places `[T, P]` of these samples' `name`.
+    /// Returns the rows of places `[T, P]` of these samples' `name`.
     fn places(&self, name: &str, samples: &[usize], shows: Shows) -> Tensor {
         let [rows, columns] = self.config.video.patch;
         let of = |sample: &usize| {
@@ -124,7 +124,7 @@ impl Fixture {
         [text, self.places("latents", samples, shows)].map(|x| x.to_kind(self.params.flat().kind()))
     }
 
-    /// Rows of these samples of a tensor `[N, …]`.
+    /// Returns the rows of these samples of a tensor `[N, …]`.
     fn of(&self, name: &str, samples: &[usize]) -> Tensor {
         rows_of(&self.inputs[name], samples)
     }
@@ -217,7 +217,7 @@ impl Fixture {
         self.run(tape, &self.features(samples, shows))
     }
 
-    /// Actions `[N, H, A]` of the fixture's noise.
+    /// Returns the actions `[N, H, A]` of the fixture's noise.
     pub fn act(&self, samples: &[usize], shows: Shows) -> Option<Tensor> {
         let acting = self.config.acting(&self.params);
         let (columns, ends) = self.columns(samples, shows);

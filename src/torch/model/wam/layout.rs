@@ -45,7 +45,7 @@ impl Samples {
         Samples { latents: counted(LATENT_ID), texts: counted(TEXT_ID) }
     }
 
-    /// One sample without a text, with all of its frames.
+    /// Returns one sample without a text, with all of its frames.
     pub fn filler(config: &WamConfig) -> Samples {
         let rows = config.num_frames * config.frame_rows();
         Samples { latents: std::iter::once(0..rows).collect(), texts: std::iter::once(0..0).collect() }
@@ -61,7 +61,7 @@ impl Samples {
         self.latents.len() as i64
     }
 
-    /// Places of all frames.
+    /// Returns the number of places of all frames.
     pub fn num_latents(&self) -> i64 {
         self.latents.last().map_or(0, |latents| latents.end)
     }
@@ -127,7 +127,7 @@ impl Layout {
     }
 }
 
-/// Places of the first frame, and of those behind it.
+/// Returns the places of the first frame, and of those behind it.
 fn split(latents: &Range<i64>, frame: i64) -> [i64; 2] {
     let rows = latents.end - latents.start;
     assert!(rows > 0 && rows % frame == 0, "{rows} places are not whole frames of {frame}");
@@ -153,7 +153,7 @@ fn actions_turned(count: i64, horizon: i64) -> Vec<TokenPosition> {
     (0..count).flat_map(|_| (0..horizon).map(|step| [step, 0, 0])).collect()
 }
 
-/// Segments of frames among frames, and of actions behind all frames, by sample.
+/// Returns the segments of frames among frames, and of actions behind all frames, by sample.
 fn segments(samples: &Samples, frames: &[[i64; 2]], horizon: i64) -> [Vec<Vec<Segment<Of>>>; 2] {
     let segment = |kind, rows| Segment { kind, chunk: 0, rows };
     let of_frames = samples.latents().zip(frames).map(|(latents, [first, _])| {

@@ -39,7 +39,7 @@ pub(in crate::model) struct Network {
     pub(super) kind: Kind,
 }
 
-/// All parameters of a policy.
+/// Returns all parameters of a policy.
 pub(super) fn specs(config: &WamConfig) -> Vec<ParamSpec> {
     let (video, action) = (&config.video, &config.action);
     let mut specs = [Patches::specs(video), Head::specs(video), Stream::specs(config, video, VIDEO)].concat();
@@ -75,8 +75,8 @@ impl Network {
     }
 }
 
-/// Rows of text and states of all samples, and one of zeros behind them, as both streams map them. `state` has the map of states and
-/// the states `[N, numbers]`.
+/// Returns the rows of text and states of all samples, and one of zeros behind them, as both streams map them. `state` has the map of
+/// states and the states `[N, numbers]`.
 pub(super) fn context(
     text: Option<&Tensor>,
     state: Option<(&Linear, &Tensor)>,

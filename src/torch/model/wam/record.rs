@@ -98,7 +98,7 @@ impl Network {
         }
     }
 
-    /// Rows of text and of states.
+    /// Records the rows of text and of states.
     fn record_context(&self, tape: &mut Tape, batch: &MicroBatch, text: Option<Slot>, layout: &Rc<Layout>) -> Slot {
         let state = self.state.as_ref().map(|map| {
             let values = batch.columns.get(STATE).to_device(self.device);
@@ -113,7 +113,7 @@ impl Network {
         tape.run("context", ids, self.policy, &text.into_iter().collect::<Vec<_>>(), 1, forward)[0]
     }
 
-    /// Rows of noised frames, of which the first of a sample is as it is, and their velocities `[T, P]`.
+    /// Records the rows of noised frames, of which the first of a sample is as it is, and their velocities `[T, P]`.
     fn record_frames(
         &self,
         tape: &mut Tape,
@@ -140,7 +140,7 @@ impl Network {
         (tape.run("patches", &self.patches.ids, self.policy, &[written[0]], 1, forward)[0], written[1])
     }
 
-    /// Rows of noised actions, and their velocities `[N·H, A]`.
+    /// Records the rows of noised actions, and their velocities `[N·H, A]`.
     fn record_actions(&self, tape: &mut Tape, batch: &MicroBatch, noise: &Noise) -> (Slot, Slot) {
         let actions = batch.columns.get(ACTIONS).to_device(self.device).to_kind(Kind::Float);
         let noise_of = noise.actions.to_device(self.device);
@@ -167,7 +167,7 @@ impl Network {
         Told { modulations: of_times[0], level: of_times[1], text }
     }
 
-    /// Both streams behind a layer.
+    /// Records both streams behind a layer.
     fn record_layer(
         &self,
         tape: &mut Tape,
@@ -199,7 +199,7 @@ impl Network {
         [self.record_rest(tape, frames, x, layout), self.record_rest(tape, actions, y, layout)]
     }
 
-    /// Queries, keys and values of a stream's rows.
+    /// Records the queries, keys and values of a stream's rows.
     fn record_heads(&self, tape: &mut Tape, side: &Side<'_>, x: Slot, layout: &Rc<Layout>) -> [Slot; 3] {
         let (attention, at, tables) = (&side.block.attention, layout.clone(), side.tables);
         let part = attention.part.clone();
@@ -209,7 +209,7 @@ impl Network {
         [written[0], written[1], written[2]]
     }
 
-    /// Rows behind attention to the text and the feed-forward.
+    /// Records the rows behind attention to the text and the feed-forward.
     fn record_rest(&self, tape: &mut Tape, side: &Side<'_>, x: Slot, layout: &Rc<Layout>) -> Slot {
         let Side { block, told, name, .. } = side;
         let tables = side.tables;

@@ -55,7 +55,7 @@ impl Stream {
 }
 
 impl Block {
-    /// Rows `[R, D]` behind attention `y` `[R, H·C]` of their heads, text `[K, D]` and feed-forward, without gradients.
+    /// Returns the rows `[R, D]` behind attention `y` `[R, H·C]` of their heads, text `[K, D]` and feed-forward, without gradients.
     pub fn finish(&self, x: &Tensor, y: &Tensor, modulations: &Tensor, text: &Tensor, tables: &Tables) -> Tensor {
         let x = x + self.attention.part.finish(y, modulations, tables);
         let x = &x + self.prompt.part.forward(&x, text, None, tables);

@@ -56,7 +56,7 @@ impl ActionEncoder {
         }
     }
 
-    /// Noised actions `[S·H, A]` at `times` `[S]` with `states` `[N, X]`, float32, of samples of `domains` `[N]` to rows `[S·H, W]`,
+    /// Maps noised actions `[S·H, A]` at `times` `[S]` with `states` `[N, X]`, float32, of samples of `domains` `[N]` to rows `[S·H, W]`,
     /// float32.
     pub fn forward(&self, noised: &Tensor, times: &Tensor, states: Option<&Tensor>, domains: &Tensor) -> Tensor {
         let (num_draws, num_samples) = (times.size()[0], domains.size()[0]);
@@ -90,7 +90,7 @@ impl ActionDecoder {
         self.map.forward(&x, domains, &vec![x.size()[0] / num_samples; num_samples as usize])
     }
 
-    /// Predicted actions as a robot takes them. `[S·H, A]` to the same shape.
+    /// Returns the predicted actions as a robot takes them. `[S·H, A]` to the same shape.
     pub fn squash(&self, actions: Tensor) -> Tensor {
         if self.squashed.is_empty() {
             return actions;
@@ -101,7 +101,7 @@ impl ActionDecoder {
     }
 }
 
-/// Cosines and then sines of times `[S]`: `[S, width]`, with a 0 behind them where the width is odd. In float32 as the reference.
+/// Returns cosines and then sines of times `[S]`: `[S, width]`, with a 0 behind them where the width is odd. In float32 as the reference.
 fn waves(times: &Tensor, width: i64) -> Tensor {
     let half = width / 2;
     let turns = (Tensor::arange(half, (Kind::Float, times.device())) * -MAX_PERIOD.ln() / half.max(1) as f64).exp();

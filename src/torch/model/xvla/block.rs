@@ -67,7 +67,7 @@ impl Block {
 }
 
 impl Attention {
-    /// `[R, D]` to the branch `[R, D]`.
+    /// Maps `[R, D]` to the branch `[R, D]`.
     pub fn forward(&self, x_RD: &Tensor, sequences: &PackedAttention) -> Tensor {
         let qkv = self.qkv.forward(&self.norm.forward(x_RD)).unflatten(-1, [3, self.num_heads, -1]);
         let [q, k, v] = [0, 1, 2].map(|at| qkv.select(1, at));
@@ -76,7 +76,7 @@ impl Attention {
 }
 
 impl FeedForward {
-    /// `[R, D]` to the branch `[R, D]`.
+    /// Maps `[R, D]` to the branch `[R, D]`.
     pub fn forward(&self, x_RD: &Tensor) -> Tensor {
         let [up, down] = &self.maps;
         down.forward(&Activation::GeluTanh.forward(&up.forward(&self.norm.forward(x_RD))))

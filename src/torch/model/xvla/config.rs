@@ -59,7 +59,7 @@ pub struct FrozenParts {
 }
 
 impl XvlaConfig {
-    /// Numbers of an action of the model.
+    /// Returns the number of values of an action of the model.
     pub fn action_dim(&self) -> i64 {
         self.space.dim() as i64
     }
@@ -88,7 +88,7 @@ fn frozen_if(is_frozen: bool, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
     if is_frozen { specs.into_iter().map(ParamSpec::frozen).collect() } else { specs }
 }
 
-/// Random weights as `xavier_uniform_` draws them for a map of so many inputs and outputs.
+/// Returns random weights as `xavier_uniform_` draws them for a map of so many inputs and outputs.
 pub(super) fn xavier(inputs: i64, outputs: i64) -> Init {
     Init::Uniform((6.0 / (inputs + outputs) as f64).sqrt())
 }

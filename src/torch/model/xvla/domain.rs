@@ -29,7 +29,7 @@ impl DomainLinear {
         DomainLinear { weight, bias }
     }
 
-    /// Rows `[R, I]` of samples, `lens` of each, by the samples' `domains` `[N]`, int64, to `[R, O]`; in the kind of `x`.
+    /// Maps rows `[R, I]` of samples, `lens` of each, by the samples' `domains` `[N]`, int64, to `[R, O]`; in the kind of `x`.
     pub fn forward(&self, x_RI: &Tensor, domains: &Tensor, lens: &[i64]) -> Tensor {
         let bias_NO = embedding(&self.bias, domains, -1).to_kind(x_RI.kind());
         let (inputs, outputs) = (x_RI.size()[1], bias_NO.size()[1]);

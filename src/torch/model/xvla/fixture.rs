@@ -122,7 +122,7 @@ impl Fixture {
         std::iter::repeat_n(self.config.image_token, places as usize).chain(tokens).collect()
     }
 
-    /// Rows of these samples of a tensor `[N, …]`.
+    /// Returns the rows of these samples of a tensor `[N, …]`.
     fn of(&self, name: &str, samples: &[usize]) -> Tensor {
         rows_of(&self.inputs[name], samples)
     }
@@ -187,7 +187,7 @@ impl Fixture {
         Parts { params, tower: &**tower, of_tower, trains_tower: true }
     }
 
-    /// Actions `[N, H, A]` of the fixture's noise.
+    /// Returns the actions `[N, H, A]` of the fixture's noise.
     pub fn act(&self, samples: &[usize]) -> Option<Tensor> {
         let acting = self.config.acting(&self.params);
         let (columns, ends) = self.columns(samples);

@@ -55,7 +55,7 @@ pub(in crate::model) struct Network {
     pub(super) kind: Kind,
 }
 
-/// All parameters of a policy.
+/// Returns all parameters of a policy.
 pub(super) fn specs(config: &XvlaConfig) -> Vec<ParamSpec> {
     let (prefix, width, inputs) = (config.transformer_prefix(), config.width, config.language.width);
     let map = |name: &str| match config.domain_maps {
@@ -116,7 +116,7 @@ impl Network {
 }
 
 impl Map {
-    /// Rows `[R, D]` of samples, `lens` of each, of `domains` `[N]` to `[R, W]`.
+    /// Maps rows `[R, D]` of samples, `lens` of each, of `domains` `[N]` to `[R, W]`.
     pub fn forward(&self, x_RD: &Tensor, domains: &Tensor, lens: &[i64]) -> Tensor {
         match self {
             Map::Shared(map) => map.forward(x_RD),
@@ -140,7 +140,7 @@ impl Positions {
     }
 }
 
-/// Rows of tokens `[T, D]` with those of zeros behind them, at `rows` of these.
+/// Returns the rows of tokens `[T, D]` with those of zeros behind them, at `rows` of these.
 pub(super) fn or_zeros(x_TD: &Tensor, rows: &Tensor) -> Tensor {
     take_rows(&x_TD.constant_pad_nd([0, 0, 0, 1]), rows)
 }

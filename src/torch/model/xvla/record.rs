@@ -120,7 +120,7 @@ impl Network {
         tape.run("actions", &self.encoder.ids, self.policy, &[], 1, forward)[0]
     }
 
-    /// Predicted actions `[N·K·H, A]` of the transformer's rows by their parts.
+    /// Records the predicted actions `[N·K·H, A]` of the transformer's rows by their parts.
     fn record_transformer(&self, tape: &mut Tape, parts: Vec<Slot>, layout: &Rc<Layout>, domains: &Rc<Tensor>) -> Slot {
         let policy = self.policy;
         let (part, at) = (self.positions.part.clone(), layout.clone());

@@ -131,7 +131,7 @@ impl CompressedAttention {
         (self.config.head_dim as f64).powf(-0.5)
     }
 
-    /// Attended values `[T, H·C]` to the branch's output `[T, D]`.
+    /// Maps attended values `[T, H·C]` to the branch's output `[T, D]`.
     pub(super) fn output(&self, y: &Tensor, rope: &Rope) -> Tensor {
         let CompressedConfig { head_dim, o_groups, .. } = self.config;
         let y_THC = turn_last_back(&y.unflatten(-1, [-1, head_dim]), rope);
@@ -176,7 +176,7 @@ impl CompressedAttention {
         (documents.join(outputs), all)
     }
 
-    /// Attention of queries `[B, L, H, C]` of like documents, `[B, L, H·C]`, in chunks of queries.
+    /// Returns attention of queries `[B, L, H, C]` of like documents, `[B, L, H·C]`, in chunks of queries.
     fn attend_batch(
         &self,
         q: &Tensor,

@@ -31,7 +31,7 @@ pub struct Gated {
 }
 
 impl Compressor {
-    /// Entries `width` wide of `rate` tokens whose states have `inputs` channels.
+    /// Declares the parameters of entries `width` wide of `rate` tokens whose states have `inputs` channels.
     pub fn specs(prefix: &str, inputs: i64, [width, rate]: [i64; 2], overlaps: bool, std: f64) -> Vec<ParamSpec> {
         let outputs = if overlaps { 2 * width } else { width };
         let mut specs = Linear::specs(prefix, "kv_proj", inputs, outputs, false, std);
@@ -82,7 +82,7 @@ impl Compressor {
         self.mean(&kv, &gate)
     }
 
-    /// Tokens that the last entry of a sequence is made of.
+    /// Returns the number of tokens that the last entry of a sequence is made of.
     pub fn reach(&self) -> i64 {
         if self.overlaps { 2 * self.rate } else { self.rate }
     }

@@ -57,7 +57,7 @@ impl GatedDelta {
         }
     }
 
-    /// States of the documents, all zeros.
+    /// Returns the states of the documents, all zeros.
     fn no_states(&self, documents: &DeltaDocuments) -> Tensor {
         let config = &self.config;
         let size = [documents.num_documents, config.num_value_heads, config.key_head_dim, config.value_head_dim];
@@ -94,8 +94,7 @@ impl GatedDelta {
         self.out.forward(&y.view([-1, self.config.value_width()]))
     }
 
-    /// Queries, keys and values `[T, F]`; the output's gates `[T, V·E]`; β and the decay, before their activations,
-    /// `[T, V]`.
+    /// Returns the queries, keys and values `[T, F]`; the output's gates `[T, V·E]`; β and the decay, before their activations, `[T, V]`.
     fn project(&self, x_TD: &Tensor) -> [Tensor; 4] {
         let config = &self.config;
         match &self.projections {
@@ -149,7 +148,7 @@ impl Mixer for GatedDelta {
     }
 }
 
-/// Heads of length `scale`: `[T, K, C]`, float32.
+/// Returns heads of length `scale`: `[T, K, C]`, float32.
 fn unit_length(x_TKC: &Tensor, scale: f64) -> Tensor {
     let width = x_TKC.size()[2];
     if can_fuse(x_TKC) {

@@ -30,7 +30,7 @@ pub struct GatedDeltaConfig {
 }
 
 impl GatedDeltaConfig {
-    /// Width of all keys, or of all queries.
+    /// Returns the width of all keys, or of all queries.
     pub fn key_width(&self) -> i64 {
         self.num_key_heads * self.key_head_dim
     }
@@ -40,7 +40,7 @@ impl GatedDeltaConfig {
         self.num_value_heads * self.value_head_dim
     }
 
-    /// Channels of the convolution: queries, keys and values.
+    /// Returns the number of channels of the convolution: queries, keys and values.
     pub fn conv_width(&self) -> i64 {
         2 * self.key_width() + self.value_width()
     }

@@ -22,7 +22,7 @@ pub(super) struct Factors {
 }
 
 impl StackedAdapter {
-    /// `None` where the store has none beside the parameter `name`.
+    /// Returns `None` where the store has none beside the parameter `name`.
     pub fn new(scope: &Scope<'_>, name: &str, num_experts: i64) -> Option<StackedAdapter> {
         scope.take_adapter(name).map(|adapter| StackedAdapter { adapter, num_experts })
     }
@@ -34,7 +34,7 @@ impl StackedAdapter {
         Factors { a_ERI, b_EOR: b_EOR.contiguous(), scale: self.adapter.spec.scale }
     }
 
-    /// Gradients of the factors as those of the two parameters.
+    /// Returns the gradients of the factors as those of the two parameters.
     fn stack(&self, of_a_ERI: Tensor, of_b_EOR: Tensor) -> [Tensor; 2] {
         let of_b = of_b_EOR.permute([1, 2, 0]).reshape(self.adapter.b.size());
         [of_a_ERI.reshape(self.adapter.a.size()), of_b]
@@ -61,7 +61,7 @@ impl StackedAdapter {
 }
 
 impl Factors {
-    /// `[N, I]` to `[N, O]`.
+    /// Maps `[N, I]` to `[N, O]`.
     pub fn forward(&self, groups: &Groups, rows: &Tensor) -> Tensor {
         groups.products(&groups.products(rows, &self.a_ERI, true), &self.b_EOR, true) * self.scale
     }
@@ -76,7 +76,7 @@ impl Factors {
     }
 }
 
-/// `[E·r, I]` and `[O, r·E]` as views `[E, r, I]` and `[E, O, r]`.
+/// Returns `[E·r, I]` and `[O, r·E]` as views `[E, r, I]` and `[E, O, r]`.
 fn unstack(a: &Tensor, b: &Tensor, num_experts: i64) -> [Tensor; 2] {
     let a_ERI = a.view([num_experts, -1, a.size()[1]]);
     [a_ERI, b.view([b.size()[0], -1, num_experts]).permute([2, 0, 1])]

@@ -109,7 +109,7 @@ impl RouterConfig {
         }
     }
 
-    /// Independent scores with a balancing bias, the chosen ones' weights divided by their sum.
+    /// Returns independent scores with a balancing bias, the chosen ones' weights divided by their sum.
     pub fn sigmoid(num_experts: i64, top_k: i64) -> RouterConfig {
         RouterConfig { scores: RouterScores::Sigmoid, bias: true, ..RouterConfig::softmax(num_experts, top_k) }
     }

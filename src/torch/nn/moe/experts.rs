@@ -34,7 +34,7 @@ enum GateOrder {
 }
 
 impl GateOrder {
-    /// Gates and ups of `x`, half as long each along dimension `dim`: views.
+    /// Returns gates and ups of `x`, half as long each along dimension `dim`: views.
     fn split(self, x: &Tensor, dim: i64) -> [Tensor; 2] {
         match self {
             GateOrder::GatesFirst => {
@@ -101,8 +101,8 @@ impl Experts {
         Experts { gate_up, down, biases, adapters, act, order }
     }
 
-    /// `[N, D]` for the rows `[N, D]` of which the first `counts_E[0]` are the first expert's, and so on; and what
-    /// `backward` needs besides the rows: gate and up `[N, F]`.
+    /// Returns `[N, D]` for the rows `[N, D]` of which the first `counts_E[0]` are the first expert's, and so on; and what `backward`
+    /// needs besides the rows: gate and up `[N, F]`.
     pub fn forward(&self, rows_ND: &Tensor, counts_E: &Tensor) -> (Tensor, [Tensor; 2]) {
         let groups = Groups::new(counts_E);
         let hidden = self.hidden_of(&groups, rows_ND, counts_E);
@@ -203,7 +203,7 @@ impl Experts {
         ExpertsGrads { rows: of_rows, params: found }
     }
 
-    /// Gates and ups, each `[E, F, D]`.
+    /// Returns gates and ups, each `[E, F, D]`.
     fn gate_and_up(&self) -> [Tensor; 2] {
         self.order.split(&self.gate_up.detach(), 1)
     }

@@ -48,7 +48,7 @@ impl Groups {
         self.ends.as_ref().filter(|_| operands.into_iter().all(takes))
     }
 
-    /// `[N, A]` rows times their experts' `[E, B, A]` transposed: `[N, B]`; or `[N, B]` rows times `[E, B, A]`.
+    /// Returns `[N, A]` rows times their experts' `[E, B, A]` transposed: `[N, B]`; or `[N, B]` rows times `[E, B, A]`.
     pub fn products(&self, rows: &Tensor, weights: &Tensor, transposed: bool) -> Tensor {
         let weights = if transposed { weights.transpose(1, 2) } else { weights.shallow_clone() };
         if let Some(ends) = self.grouped([rows, &weights]) {
@@ -61,7 +61,7 @@ impl Groups {
         out
     }
 
-    /// `sum` plus the products of `[N, B]` rows with their experts' `[E, B, A]`.
+    /// Returns `sum` plus the products of `[N, B]` rows with their experts' `[E, B, A]`.
     pub fn add_products(&self, sum: Tensor, rows: &Tensor, weights: &Tensor) -> Tensor {
         if self.grouped([rows, weights]).is_some() {
             return sum + self.products(rows, weights, false);
@@ -99,8 +99,8 @@ impl Groups {
     }
 }
 
-/// Outer products `[E, B, A]`, of which those of experts without rows are zeros: on GPUs of compute capability 10 the grouped product
-/// may leave there what it finds in memory (pytorch/pytorch#172439).
+/// Returns outer products `[E, B, A]`, of which those of experts without rows are zeros: on GPUs of compute capability 10 the grouped
+/// product may leave there what it finds in memory (pytorch/pytorch#172439).
 fn with_zeros(products: &Tensor, counts_E: &Tensor) -> Tensor {
     products.masked_fill(&counts_E.eq(0i64).view([-1, 1, 1]), 0.0)
 }
@@ -120,7 +120,7 @@ fn is_aligned(x: &Tensor) -> bool {
     step * bytes % 16 == 0 && (x.data_ptr() as usize).is_multiple_of(16)
 }
 
-/// Weight, rows and output of every expert that has rows.
+/// Returns weight, rows and output of every expert that has rows.
 fn filled<'a>(
     groups: &'a [(i64, i64)],
     weights: &'a Tensor,

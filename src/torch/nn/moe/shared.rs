@@ -21,7 +21,7 @@ struct Gate {
 }
 
 impl SharedExperts {
-    /// Those of the config's `shared`, which is `shared` here.
+    /// Returns those of the config's `shared`, which is `shared` here.
     pub fn specs(
         prefix: &str,
         width: i64,
@@ -55,7 +55,7 @@ impl SharedExperts {
         }
     }
 
-    /// `[T, D]` to `[T, D]`.
+    /// Maps `[T, D]` to `[T, D]`.
     pub fn forward(&self, x_TD: &Tensor) -> Tensor {
         let y_TD = self.mlp.forward(x_TD);
         match &self.gate {
@@ -71,7 +71,7 @@ impl Gate {
         Gate { weight_1D, adapter: name.strip_suffix(".weight").and_then(|module| scope.take_adapter(module)) }
     }
 
-    /// `[T, D]` to `[T, 1]`.
+    /// Maps `[T, D]` to `[T, 1]`.
     fn forward(&self, x_TD: &Tensor) -> Tensor {
         let y_T1 = x_TD.linear(&self.weight_1D, None::<Tensor>);
         match &self.adapter {

@@ -99,7 +99,7 @@ struct Sent {
 }
 
 impl PipelineRun {
-    /// Along the pipeline of `mesh`; `chunks` as in [`Pipeline::schedule`].
+    /// Makes a run along the pipeline of `mesh`; `chunks` as in [`Pipeline::schedule`].
     pub fn new(mesh: Rc<Mesh>, pipeline: Pipeline, chunks: &[usize]) -> PipelineRun {
         assert_eq!(mesh.pp.world(), pipeline.ranks, "ranks of a pipeline");
         let schedules: Vec<Vec<Task>> = (0..pipeline.ranks).map(|rank| pipeline.schedule(rank, chunks)).collect();
@@ -341,7 +341,7 @@ impl PipelineRun {
         task
     }
 
-    /// Bytes of keys and values that later chunks attend to.
+    /// Returns the number of bytes of keys and values that later chunks attend to.
     pub fn num_pool_bytes(&self) -> usize {
         self.pools.values().map(KeyValuePool::num_bytes).sum()
     }

@@ -127,13 +127,13 @@ pub(super) fn add_gradients(
     batch.keys.add(dv, &found[2].flatten(0, 1));
 }
 
-/// Float32, or float64 of that.
+/// Returns float32, or float64 of that.
 pub(super) fn sum_kind(x: &Tensor) -> Kind {
     if x.kind() == Kind::Double { Kind::Double } else { Kind::Float }
 }
 
 impl Batch {
-    /// `[B, L, H, C]`, `[B, S, K, C]`, `[B, S, K, V]`.
+    /// Returns `[B, L, H, C]`, `[B, S, K, C]`, `[B, S, K, V]`.
     fn documents(&self, [q, k, v]: [&Tensor; 3]) -> [Tensor; 3] {
         let cut = |x: Tensor| x.unflatten(0, [self.num_documents, -1]);
         [cut(self.queries.take(q)), cut(self.keys.take(k)), cut(self.keys.take(v))]
@@ -161,13 +161,13 @@ impl Heads {
         if missing > 0 && device == Device::Cpu { x.constant_pad_nd([0, missing]) } else { x }
     }
 
-    /// `[B, L, H, …]`.
+    /// Returns `[B, L, H, …]`.
     fn of_queries(&self, x: &Tensor) -> Tensor {
         let heads = x.transpose(1, 2);
         if self.folded { heads.unflatten(1, [-1, self.groups]).flatten(2, 3) } else { heads }
     }
 
-    /// `[B, S, K, …]`.
+    /// Returns `[B, S, K, …]`.
     fn of_keys(&self, x: &Tensor) -> Tensor {
         let heads = x.transpose(1, 2);
         match self.groups > 1 && !self.folded {
@@ -176,7 +176,7 @@ impl Heads {
         }
     }
 
-    /// Back to `[B, L, H, …]`.
+    /// Maps rows back to `[B, L, H, …]`.
     fn to_queries(&self, x: &Tensor) -> Tensor {
         let heads = match self.folded {
             true => x.unflatten(2, [self.groups, self.num_queries]).flatten(1, 2),
@@ -185,7 +185,7 @@ impl Heads {
         heads.transpose(1, 2)
     }
 
-    /// Gradients back to `[B, S, K, …]`.
+    /// Returns the gradients back to `[B, S, K, …]`.
     fn to_keys(&self, x: &Tensor) -> Tensor {
         let heads = match self.groups > 1 && !self.folded {
             true => x.unflatten(1, [-1, self.groups]).sum_dim_intlist([2i64].as_slice(), false, sum_kind(x)),
@@ -195,7 +195,7 @@ impl Heads {
     }
 }
 
-/// Outputs `[B, L, H, V]` and logarithms `[B, L, H]`.
+/// Returns the outputs `[B, L, H, V]` and logarithms `[B, L, H]`.
 fn forward(qkv: [Tensor; 3], causal: bool, scale: f64) -> (Tensor, Tensor) {
     let (heads, device) = (Heads::new(&qkv, causal), qkv[0].device());
     let [q, k, v] = &qkv;
@@ -210,7 +210,7 @@ fn forward(qkv: [Tensor; 3], causal: bool, scale: f64) -> (Tensor, Tensor) {
     (heads.to_queries(&y), heads.to_queries(&lse))
 }
 
-/// Gradients `[B, L, H, C]`, `[B, S, K, C]` and `[B, S, K, V]`.
+/// Returns the gradients `[B, L, H, C]`, `[B, S, K, C]` and `[B, S, K, V]`.
 fn backward(qkv: [Tensor; 3], [dy, y, lse]: [Tensor; 3], causal: bool, scale: f64) -> [Tensor; 3] {
     let (heads, device) = (Heads::new(&qkv, causal), qkv[0].device());
     let [q, k, v] = &qkv;
@@ -245,8 +245,8 @@ fn backward(qkv: [Tensor; 3], [dy, y, lse]: [Tensor; 3], causal: bool, scale: f6
 /// where documents are long.
 const MAX_SCORES: i64 = 1 << 26;
 
-/// Rows of queries `[B, heads, rows, C]` whose scores are held at once, as first and number, with the keys that they see, of `[B, heads,
-/// S, C]`.
+/// Returns the rows of queries `[B, heads, rows, C]` whose scores are held at once, as first and number, with the keys that they see, of
+/// `[B, heads, S, C]`.
 fn chunks(q: &Tensor, k: &Tensor, causal: bool, max_scores: i64) -> impl Iterator<Item = (i64, i64, i64)> + use<> {
     let (size, num_keys) = (q.size(), k.size()[2]);
     let rows = size[2];
@@ -257,7 +257,7 @@ fn chunks(q: &Tensor, k: &Tensor, causal: bool, max_scores: i64) -> impl Iterato
     })
 }
 
-/// Outputs `[B, heads, rows, V]` and logarithms `[B, heads, rows]`, by plain operators.
+/// Returns the outputs `[B, heads, rows, V]` and logarithms `[B, heads, rows]`, by plain operators.
 fn forward_in_chunks([q, k, v]: [&Tensor; 3], causal: bool, scale: f64, max_scores: i64) -> (Tensor, Tensor) {
     let chunk = |(first, len, num_keys)| {
         let [k, v] = [k, v].map(|x| x.narrow(2, 0, num_keys));
@@ -295,7 +295,8 @@ fn backward_in_chunks(
     (Tensor::cat(&dq, 2), dk, dv)
 }
 
-/// `[B, heads, rows, S]`, in the kind of sums. Under a causal mask `first` is the token that the first row is, among those of the keys.
+/// Returns `[B, heads, rows, S]`, in the kind of sums. Under a causal mask `first` is the token that the first row is, among those of the
+/// keys.
 fn scores(q: &Tensor, k: &Tensor, first: Option<i64>, scale: f64) -> Tensor {
     let scores = q.matmul(&k.transpose(-1, -2)).to_kind(sum_kind(q)) * scale;
     let Some(first) = first else { return scores };

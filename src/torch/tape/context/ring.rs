@@ -29,7 +29,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// `mine` to the next rank; from the one before something as wide, of `rows` rows.
+    /// Begins to send `mine` to the next rank, and to receive something as wide, of `rows` rows, from the one before.
     fn start(group: &ProcessGroup, mine: Tensor, rows: i64, tag: i32) -> Result<Pass, NativeError> {
         let (rank, world) = (group.rank(), group.world());
         let mine = mine.contiguous();
@@ -77,7 +77,7 @@ impl Ring {
 }
 
 impl Exchange for Ring {
-    /// `q_THC`, `k_TKC`, `v_TKV` → `[T, H·V]`.
+    /// Maps `q_THC`, `k_TKC`, `v_TKV` → `[T, H·V]`.
     fn forward(
         &self,
         mesh: &Mesh,

@@ -105,7 +105,7 @@ impl ContextShard {
         Ok(all)
     }
 
-    /// Tokens of a rank.
+    /// Returns the number of tokens of a rank.
     pub(super) fn num_rows(&self, rank: usize) -> i64 {
         self.split.cu_seqlens(rank).last().copied().unwrap_or(0) as i64
     }

@@ -57,12 +57,12 @@ impl RowSplit {
         self.num_ranks
     }
 
-    /// Tokens of the row.
+    /// Returns the number of tokens of the row.
     pub fn num_tokens(&self) -> usize {
         self.pieces.iter().flatten().map(Range::len).sum()
     }
 
-    /// Tokens of each document.
+    /// Returns the tokens of each document.
     pub fn document_lens(&self) -> impl Iterator<Item = usize> {
         self.pieces.iter().map(|pieces| pieces.iter().map(Range::len).sum())
     }

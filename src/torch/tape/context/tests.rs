@@ -25,7 +25,7 @@ struct Shape {
     kind: Kind,
 }
 
-/// Queries, keys, values and the gradient of the output, of all tokens.
+/// Returns the queries, keys, values and the gradient of the output, of all tokens.
 fn tensors(tokens: i64, shape: Shape) -> [Tensor; 4] {
     let Shape { heads, kv_heads, width, values, kind } = shape;
     let draw = |name: &str, size: &[i64]| {
@@ -41,7 +41,7 @@ fn tensors(tokens: i64, shape: Shape) -> [Tensor; 4] {
     ]
 }
 
-/// Output, and gradients of queries, keys and values, from the definition.
+/// Returns the output, and gradients of queries, keys and values, from the definition.
 fn on_one(cu_seqlens: &[usize], shape: Shape) -> Vec<Tensor> {
     let [q, k, v, dy] = tensors(*cu_seqlens.last().unwrap() as i64, shape);
     let leaves = [q, k, v].map(|x| x.set_requires_grad(true));

@@ -97,7 +97,7 @@ impl Execution {
         })
     }
 
-    /// Gradients of an operation's reads and parameters; of the latter, what was not added to `sums` at once. `sums` is
+    /// Returns the gradients of an operation's reads and parameters; of the latter, what was not added to `sums` at once. `sums` is
     /// `None` where those of the parameters are not wanted.
     pub(super) fn differentiate(
         &self,
@@ -233,7 +233,7 @@ fn leaf(value: &Tensor, needed: bool) -> Tensor {
     value.detach().set_requires_grad(needed && value.is_floating_point())
 }
 
-/// Gradients of what the tape itself does between segments.
+/// Returns the gradients of what the tape itself does between segments.
 fn between(action: &Action, saved: Saved, mut received: Vec<Option<Tensor>>) -> Vec<Option<Tensor>> {
     let Some(gradient) = received.pop().flatten() else {
         return vec![None, None];

@@ -116,7 +116,7 @@ fn plain(files: Vec<TensorFile>) -> Vec<NamedFile> {
     files.into_iter().map(|file| (file, names)).collect()
 }
 
-/// Bytes of values of a type.
+/// Returns the number of bytes of values of a type.
 pub(super) fn num_bytes(shape: &[i64], dtype: Dtype) -> u64 {
     shape.iter().product::<i64>() as u64 * dtype.bits() / 8
 }

@@ -54,7 +54,7 @@ const TABLE: [(Dtype, &str, u64); 20] = [
 ];
 
 impl Dtype {
-    /// `None` for a name that the format does not have.
+    /// Returns `None` for a name that the format does not have.
     pub fn from_name(name: &str) -> Option<Self> {
         TABLE.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
     }
@@ -156,7 +156,7 @@ fn map<const N: usize, const M: usize>(source: &[u8], target: &mut [u8], one: im
     }
 }
 
-/// Values of a plain float type as float32.
+/// Returns the values of a plain float type as float32.
 pub(super) fn to_f32(from: Dtype, source: &[u8]) -> Vec<f32> {
     let mut bytes = vec![0; source.len() / from.bytes() * 4];
     convert(from, Dtype::F32, source, &mut bytes);

@@ -42,7 +42,7 @@ pub(super) struct Fp8 {
 }
 
 impl Fp8 {
-    /// Rows and columns of each matrix's scales.
+    /// Returns the rows and columns of each matrix's scales.
     pub fn scales(&self) -> [usize; 2] {
         [self.matrix[0].div_ceil(self.block[0]), self.matrix[1].div_ceil(self.block[1])]
     }
@@ -75,7 +75,7 @@ impl Int4 {
         self.num_cols / self.group
     }
 
-    /// Bytes of a packed row.
+    /// Returns the number of bytes of a packed row.
     pub fn row_bytes(&self) -> usize {
         self.num_cols.div_ceil(INT4_A_WORD) * 4
     }

@@ -29,7 +29,7 @@ pub struct Rewrite<'a> {
     pub stem: &'a str,
 }
 
-/// `name` with another beginning, of the first pair whose first it begins with.
+/// Returns `name` with another beginning, of the first pair whose first it begins with.
 pub fn renamed(name: &str, begins: &[(&str, &str)]) -> String {
     let begin = begins.iter().find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));
     begin.unwrap_or_else(|| name.to_owned())
@@ -137,12 +137,12 @@ fn within(checkpoint: &Checkpoint, name: &str, values: &Tensor, to: Dtype) -> Re
     })
 }
 
-/// Whole rows of a tensor as the plain tensor has them.
+/// Returns whole rows of a tensor as the plain tensor has them.
 fn plain(stored: &Stored, rows: Tensor) -> Tensor {
     if stored.is_turned() { rows.transpose(1, 2).contiguous() } else { rows }
 }
 
-/// `model.safetensors.index.json` as transformers writes it.
+/// Returns `model.safetensors.index.json` as transformers writes it.
 pub fn index_of(files: &[SavedFile], total_size: u64) -> Value {
     let mut places: Vec<(&String, &String)> =
         files.iter().flat_map(|file| file.tensors.iter().map(move |tensor| (tensor, &file.name))).collect();

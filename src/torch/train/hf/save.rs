@@ -76,7 +76,7 @@ pub(super) fn deal_among(tensors: &[Sized<'_>], shards: &Shards) -> Vec<(Vec<usi
     files
 }
 
-/// Sizes dealt in order to files of at most `max_size`; a larger one is alone. No file for none.
+/// Returns the sizes dealt in order to files of at most `max_size`; a larger one is alone. No file for none.
 pub(super) fn deal(sizes: &[u64], max_size: u64) -> Vec<std::ops::Range<usize>> {
     let (mut files, mut start, mut sum) = (Vec::new(), 0, 0u64);
     for (index, &size) in sizes.iter().enumerate() {
@@ -169,7 +169,7 @@ fn write_later(snapshot: &mut Snapshot, name: String, tensors: Vec<(String, Tens
     snapshot.also_write(Box::new(write));
 }
 
-/// Pieces of a store's parameters, of a size each.
+/// Returns the pieces of a store's parameters, of a size each.
 pub(super) fn sized_of<'a>(params: &ParamStore, pieces: &[(ParamId, &'a StoredTensor)]) -> Vec<Sized<'a>> {
     let has_adapter = has_adapter(params);
     let sized = |(id, piece): &(ParamId, &'a StoredTensor)| {
@@ -302,7 +302,7 @@ impl<'a> Writer<'a> {
         Ok(writer)
     }
 
-    /// Indices of the entries in the order in which their bytes are to be written.
+    /// Returns the indices of the entries in the order in which their bytes are to be written.
     pub fn order(&self) -> &[usize] {
         &self.order
     }

@@ -18,7 +18,7 @@ pub enum FilesOf {
 }
 
 impl FilesOf {
-    /// All files of a diffusion model.
+    /// Returns all files of a diffusion model.
     pub fn networks() -> impl Iterator<Item = Self> {
         loongforge_core::data::COMPONENTS.into_iter().map(Self::Network).chain([Self::Rest])
     }
@@ -75,7 +75,7 @@ impl Shards {
     }
 }
 
-/// `STEM-00001-of-00002.safetensors`, or `STEM.safetensors` where that is all.
+/// Returns `STEM-00001-of-00002.safetensors`, or `STEM.safetensors` where that is all.
 pub fn shard_name(stem: &str, number: usize, total: usize) -> String {
     if total == 1 { format!("{stem}.safetensors") } else { format!("{stem}-{number:05}-of-{total:05}.safetensors") }
 }

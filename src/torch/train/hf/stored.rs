@@ -322,7 +322,7 @@ impl Parts<'_> {
         Ok(Stored { shape, dtype: Dtype::F32, bytes: bytes + scale_bytes, source })
     }
 
-    /// MXFP4 as DeepSeek-V4 has it: `[M, N / 2]` and scales `[M, N / 32]`.
+    /// Finds a weight in MXFP4 as DeepSeek-V4 has it: `[M, N / 2]` and scales `[M, N / 32]`.
     fn fp4(&mut self, weight: &str, scale: &str) -> Result<Stored, String> {
         let (blocks, mut shape, bytes) = self.take(weight)?;
         let (scales, scale_shape, scale_bytes) = self.take(scale)?;

@@ -74,7 +74,7 @@ pub fn export(folder: &Path, out: &Path, num_steps: usize) -> Result<(), ParityE
     Ok(())
 }
 
-/// Rows of tokens `[T, V]` where `mask` `[B, S]` has tokens; zeros elsewhere.
+/// Returns the rows of tokens `[T, V]` where `mask` `[B, S]` has tokens; zeros elsewhere.
 fn padded(logits: &Tensor, mask: &Tensor) -> Tensor {
     let (size, width) = (mask.size(), logits.size()[1]);
     let rows = mask.flatten(0, -1).nonzero().flatten(0, -1);

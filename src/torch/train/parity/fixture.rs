@@ -139,7 +139,7 @@ impl Fixture {
         1e-8 * self.grad_norms().map(|norm| norm * norm).sum::<f64>().sqrt()
     }
 
-    /// Targets that the loss counts.
+    /// Returns the number of targets that the loss counts.
     pub fn num_targets(&self) -> usize {
         num_targets(&self.documents, 0)
     }
@@ -155,7 +155,7 @@ pub fn towers_of(folder: &Path) -> Result<TowerSet, FixtureError> {
     Ok(config.towers.set())
 }
 
-/// Targets from the `first` of each document on.
+/// Returns the number of targets from the `first` of each document on.
 fn num_targets(documents: &[Document], first: usize) -> usize {
     documents.iter().flat_map(|document| &document.targets[first..]).filter(|target| **target >= 0).count()
 }

@@ -149,8 +149,8 @@ impl Models {
         }
     }
 
-    /// `[T, V]` for the documents as one packed row, and what each router gave: its layer's name in the reference, and
-    /// logits, weights and experts.
+    /// Returns `[T, V]` for the documents as one packed row, and what each router gave: its layer's name in the reference, and logits,
+    /// weights and experts.
     pub fn logits(&self, documents: &[&Document]) -> (Tensor, Vec<(String, [Tensor; 3])>) {
         let _no_grad = tch::no_grad_guard();
         let options = TextOptions {
@@ -221,7 +221,7 @@ impl Models {
         Ok(loss)
     }
 
-    /// One of the fixture's steps of AdamW, with the norm clipped over both pools: the loss and the norm before it.
+    /// Takes one of the fixture's steps of AdamW, with the norm clipped over both pools; returns the loss and the norm before clipping.
     ///
     /// # Errors
     /// Fails as [`Models::step`] does.
@@ -245,7 +245,7 @@ impl Models {
     }
 }
 
-/// Tensors of the trained parameters' shapes as the reference names their parts.
+/// Returns the tensors of the trained parameters' shapes as the reference names their parts.
 pub(crate) fn reference_parts(
     params: &ParamStore,
     tree: &TreeNames,

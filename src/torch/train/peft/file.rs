@@ -38,7 +38,7 @@ impl AdapterFile {
     }
 }
 
-/// These parameters frozen, the adapters of `folder` beside them, and trained what else it holds.
+/// Returns these parameters frozen, the adapters of `folder` beside them, and trained what else it holds.
 ///
 /// # Errors
 /// The folder's tensors are not those of the parameters.
@@ -169,7 +169,7 @@ fn adapter_names(params: &ParamStore, tree: &TreeNames) -> Vec<(Vec<Rows>, Param
     found.into_iter().map(named).collect()
 }
 
-/// PEFT's names of the adapters' parameters, by our own; the first, where it has several.
+/// Returns PEFT's names of the adapters' parameters, by our own; the first, where it has several.
 pub fn names_in_file(params: &ParamStore, tree: &TreeNames) -> BTreeMap<String, String> {
     let first = |(mut names, id): (Vec<Rows>, ParamId)| (params.spec(id).name.clone(), names.swap_remove(0).0);
     adapter_names(params, tree).into_iter().map(first).collect()

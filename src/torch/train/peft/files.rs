@@ -44,7 +44,7 @@ impl Files {
         both
     }
 
-    /// All names, in order.
+    /// Returns all names, in order.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.tensors.keys()
     }

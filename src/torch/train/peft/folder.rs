@@ -162,7 +162,7 @@ impl AdapterFolder {
         if problems.is_empty() { Ok(maps) } else { Err(self.mismatch(problems)) }
     }
 
-    /// PEFT's paths of the maps that have adapters.
+    /// Returns PEFT's paths of the maps that have adapters.
     fn paths(&self) -> Result<Vec<String>, AdapterError> {
         if !self.config.target_parameters.is_empty() {
             return Err(self.mismatch(vec!["it has adapters of stacked parameters".to_owned()]));

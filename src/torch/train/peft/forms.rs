@@ -43,7 +43,7 @@ impl Written {
         self.a.size()[0]
     }
 
-    /// B times the factor, in its own type.
+    /// Returns B times the factor, in its own type.
     fn folded(&self) -> Tensor {
         match self.scale == 1.0 {
             true => self.b.shallow_clone(),
@@ -96,7 +96,7 @@ impl LoraForm {
     }
 }
 
-/// PEFT's settings of each network, as Diffusers keeps them: the factor is in the weights.
+/// Returns PEFT's settings of each network, as Diffusers keeps them: the factor is in the weights.
 fn metadata(maps: &[Written]) -> Value {
     let mut networks: BTreeMap<&str, Vec<(&str, i64)>> = BTreeMap::new();
     for map in maps {
@@ -145,7 +145,7 @@ pub(super) fn settings_of(notes: &[Option<&str>]) -> Result<Option<Value>, Strin
     }
 }
 
-/// One note for the notes of two transformers' files.
+/// Returns one note for the notes of two transformers' files.
 fn joined(high: &str, low: &str) -> Option<String> {
     let Ok(Value::Object(mut all)) = serde_json::from_str(high) else { return None };
     let Ok(Value::Object(own)) = serde_json::from_str(low) else { return None };
@@ -188,7 +188,7 @@ fn settings(note: &str) -> Option<Value> {
     Some(Value::Object(settings))
 }
 
-/// PEFT's name of the first part of a map's adapter without PEFT's beginning and its end.
+/// Returns PEFT's name of the first part of a map's adapter without PEFT's beginning and its end.
 pub(super) fn path_of(name: &str) -> Option<&str> {
     name.strip_prefix(PREFIX)?.strip_suffix(ADAPTER_PARTS[0])
 }

@@ -100,7 +100,7 @@ impl Keys {
         paths.into_iter().find_map(|path| flat.get(&format!("{}{end}", path.replace('.', "_")))).map(String::as_str)
     }
 
-    /// PEFT's names of what the file holds; `None` where they are the file's, and without what only kohya's names tell.
+    /// Returns PEFT's names of what the file holds; `None` where they are the file's, and without what only kohya's names tell.
     pub fn names(&self) -> Option<Vec<&str>> {
         Some(self.others.as_ref()?.by_name.keys().map(String::as_str).collect())
     }
@@ -111,7 +111,7 @@ impl Keys {
     }
 }
 
-/// PEFT's path of the map at this beginning of a name.
+/// Returns PEFT's path of the map at this beginning of a name.
 fn canonical(begin: &str) -> Option<String> {
     let named = BEGINNINGS.iter().find_map(|(from, to)| Some((begin.strip_prefix(from)?, *to)));
     let is_block = BLOCKS.iter().any(|blocks| begin.starts_with(blocks));

@@ -77,7 +77,7 @@ pub(super) fn specs(config: &QwenImageConfig, prefix: &str) -> Vec<ParamSpec> {
 }
 
 impl Context {
-    /// Rows of text and of pictures `[rows, H, C]` as those of the attention.
+    /// Returns the rows of text and of pictures `[rows, H, C]` as those of the attention.
     fn join(&self, text: &Tensor, pictures: &Tensor) -> Tensor {
         let Some([rows, _]) = &self.order else { return Tensor::cat(&[text, pictures], 0) };
         if can_fuse(text) {
@@ -87,7 +87,7 @@ impl Context {
         take_rows(&Tensor::cat(&[text, pictures], 0).flatten(1, -1), rows).view([-1, size[1], size[2]])
     }
 
-    /// Rows of the attention `[rows, H·C]` as those of text and of pictures.
+    /// Returns the rows of the attention `[rows, H·C]` as those of text and of pictures.
     fn split(&self, y: &Tensor) -> [Tensor; 2] {
         let y = match &self.order {
             Some([rows, _]) if can_fuse(y) => return split_rows(y, rows, self.num_text),
@@ -105,7 +105,7 @@ impl Heads {
         Heads { q, k, v, o, norm_q, norm_k }
     }
 
-    /// Queries and keys of heads, turned, and values: `[rows, H, C]`.
+    /// Returns the queries and keys of heads, turned, and values: `[rows, H, C]`.
     fn project(&self, x: &Tensor, rotation: &Rotation, head_dim: i64) -> [Tensor; 3] {
         let [q, k, v] = [&self.q, &self.k, &self.v].map(|map| map.forward(x).unflatten(-1, [-1, head_dim]));
         [rotation.apply_normed(&self.norm_q, &q), rotation.apply_normed(&self.norm_k, &k), v]
@@ -119,8 +119,8 @@ impl Attention {
         Attention { pictures, text, head_dim: config.head_dim }
     }
 
-    /// Pictures `[T, D]` and text `[K, D]`, with their modulations `[R, 6, D]` each, to the gated branches; that of text only
-    /// where `with_text`.
+    /// Maps pictures `[T, D]` and text `[K, D]`, with their modulations `[R, 6, D]` each, to the gated branches; that of text only where
+    /// `with_text`.
     pub fn forward(
         &self,
         streams: [&Tensor; 2],
@@ -132,7 +132,7 @@ impl Attention {
         self.finish(&context.samples.whole().forward(&q, &k, &v), modulations, context, with_text)
     }
 
-    /// Queries and keys, turned, and values of the attention's rows: `[T + K, H, C]`.
+    /// Returns the queries and keys, turned, and values of the attention's rows: `[T + K, H, C]`.
     pub fn heads(
         &self,
         [x, text]: [&Tensor; 2],
@@ -147,7 +147,7 @@ impl Attention {
         [0, 1, 2].map(|which: usize| context.join(&text[which], &pictures[which]))
     }
 
-    /// Attended rows `[T + K, H·C]` to the gated branches, or a rank's parts of them.
+    /// Maps attended rows `[T + K, H·C]` to the gated branches, or a rank's parts of them.
     pub fn finish(
         &self,
         y: &Tensor,
@@ -178,7 +178,7 @@ impl FeedForward {
         }
     }
 
-    /// Rows `[rows, D]` of a stream and its modulations to the gated branch.
+    /// Maps rows `[rows, D]` of a stream and its modulations to the gated branch.
     pub fn forward(&self, x: &Tensor, modulations: &Tensor, segments: &Segments) -> Tensor {
         let x = segments.modulate(x, modulations, 3, EPS);
         let y = self.down.forward(&Activation::GeluTanh.forward(&self.up.forward(&x)));

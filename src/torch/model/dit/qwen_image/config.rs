@@ -66,23 +66,23 @@ impl QwenImageConfig {
         })
     }
 
-    /// Numbers of a patch: of each channel rows and columns.
+    /// Returns the number of values of a patch: of each channel rows and columns.
     pub fn patch_dim(&self) -> i64 {
         self.channels * self.patch * self.patch
     }
 
-    /// Width inside of a feed-forward.
+    /// Returns the width inside of a feed-forward.
     pub fn inner(&self) -> i64 {
         4 * self.width()
     }
 
-    /// Width of the heads of this rank, and inside of its part of a feed-forward.
+    /// Returns the width of the heads of this rank, and inside of its part of a feed-forward.
     pub(super) fn local_widths(&self) -> [i64; 2] {
         let inner = self.parallel.part(self.inner());
         [self.width() / self.parallel.tp as i64, inner.end - inner.start]
     }
 
-    /// Width of a hidden state.
+    /// Returns the width of a hidden state.
     pub fn width(&self) -> i64 {
         self.num_heads * self.head_dim
     }

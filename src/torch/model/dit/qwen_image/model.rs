@@ -165,7 +165,7 @@ impl Network for QwenImage {
 }
 
 impl Block {
-    /// Pictures and text behind the block.
+    /// Records pictures and text behind the block.
     fn record(&self, tape: &mut Tape, name: &str, [x, text]: [Slot; 2], told: &Told) -> [Slot; 2] {
         let (context, regions, policy) = (&told.context, told.regions, told.policy);
         let part = self.modulations.part.clone();

@@ -40,7 +40,7 @@ impl Normed {
         }
     }
 
-    /// Rows `[rows, D]` to heads `[rows, H, C]`.
+    /// Maps rows `[rows, D]` to heads `[rows, H, C]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         self.by_head(&self.norm.forward(&self.map.forward(x)))
     }
@@ -50,8 +50,7 @@ impl Normed {
         rotation.apply_normed(&self.norm, &self.by_head(&self.map.forward(x)))
     }
 
-    /// Rows `[rows, D]` to this rank's values before their norm, `[rows, H·C]`, and the sums of their squares `[rows, 1]`,
-    /// float32.
+    /// Maps rows `[rows, D]` to this rank's values before their norm, `[rows, H·C]`, and the sums of their squares `[rows, 1]`, float32.
     pub fn project(&self, x: &Tensor) -> [Tensor; 2] {
         let y = self.map.forward(x);
         let squares = y.to_kind(Kind::Float).square().sum_dim_intlist([-1i64].as_slice(), true, Kind::Float);
@@ -94,7 +93,7 @@ impl Heads {
         }
     }
 
-    /// Rows `[K, D]` to values `[K, H, C]`.
+    /// Maps rows `[K, D]` to values `[K, H, C]`.
     pub fn values(&self, x: &Tensor) -> Tensor {
         self.v.forward(x).unflatten(-1, [-1, self.head_dim])
     }
@@ -104,7 +103,7 @@ impl Heads {
         (self.head_dim as f64).powf(-0.5)
     }
 
-    /// Attended values `[T, H·C]` to the branch `[T, D]`.
+    /// Maps attended values `[T, H·C]` to the branch `[T, D]`.
     pub fn output(&self, y: &Tensor) -> Tensor {
         self.o.forward(y)
     }

@@ -47,13 +47,13 @@ impl SelfAttention {
         }
     }
 
-    /// `x` `[T, D]` and the modulations of noise levels `[R, 6, D]` to the gated branch `[T, D]`.
+    /// Maps `x` `[T, D]` and the modulations of noise levels `[R, 6, D]` to the gated branch `[T, D]`.
     pub(super) fn forward(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
         let [q, k, v] = self.heads(x, modulations, &context.tables);
         self.finish(&context.clips.whole().forward(&q, &k, &v), modulations, &context.tables)
     }
 
-    /// Queries and keys, turned, and values of the heads: `[T, H, C]`.
+    /// Returns the queries and keys, turned, and values of the heads: `[T, H, C]`.
     pub fn heads(&self, x: &Tensor, modulations: &Tensor, tables: &Tables) -> [Tensor; 3] {
         let x = self.modulated(x, modulations, tables);
         let [q, k] = [&self.heads.q, &self.heads.k].map(|map| map.forward_turned(&x, &tables.rotation));
@@ -77,7 +77,7 @@ impl SelfAttention {
         [tables.rotation.apply(&q), tables.rotation.apply(&k), v.shallow_clone()]
     }
 
-    /// Attended values `[T, H·C]` to the gated branch, or a rank's part of it.
+    /// Maps attended values `[T, H·C]` to the gated branch, or a rank's part of it.
     pub fn finish(&self, y: &Tensor, modulations: &Tensor, tables: &Tables) -> Tensor {
         tables.segments.gate(&self.heads.output(y), &of(modulations, &self.table), 2)
     }
@@ -115,7 +115,7 @@ impl PromptAttention {
         values.forward(pictures).unflatten(-1, [-1, self.head_dim])
     }
 
-    /// `x` `[T, D]`, `text` `[K, D]` and `pictures` `[I, D]` to the branch `[T, D]`.
+    /// Maps `x` `[T, D]`, `text` `[K, D]` and `pictures` `[I, D]` to the branch `[T, D]`.
     pub fn forward(&self, x: &Tensor, text: &Tensor, pictures: Option<&Tensor>, tables: &Tables) -> Tensor {
         let q = self.heads.q.forward(&self.normed(x));
         let of_pictures = self
@@ -210,7 +210,7 @@ pub(in crate::model) fn specs(config: &WanConfig, prefix: &str) -> Vec<ParamSpec
     specs
 }
 
-/// Modulations `[R, 6, D]` with a block's table added.
+/// Returns the modulations `[R, 6, D]` with a block's table added.
 fn of(modulations: &Tensor, table: &Tensor) -> Tensor {
     wide(modulations) + wide(table)
 }

@@ -139,17 +139,17 @@ impl WanConfig {
         }
     }
 
-    /// Width of a hidden state.
+    /// Returns the width of a hidden state.
     pub fn width(&self) -> i64 {
         self.hidden
     }
 
-    /// Width of the heads of all ranks together.
+    /// Returns the width of the heads of all ranks together.
     pub(super) fn heads_width(&self) -> i64 {
         self.num_heads * self.head_dim
     }
 
-    /// Width of the heads of this rank.
+    /// Returns the width of the heads of this rank.
     pub(super) fn local_width(&self) -> i64 {
         self.heads_width() / self.parallel.tp as i64
     }
@@ -165,18 +165,19 @@ impl WanConfig {
         found.as_deref().and_then(|found| found.strip_prefix(BLOCK)).unwrap_or(name).to_owned()
     }
 
-    /// Width inside of this rank's part of the feed-forward.
+    /// Returns the width inside of this rank's part of the feed-forward.
     pub(super) fn local_inner(&self) -> i64 {
         let part = self.parallel.part(self.inner);
         part.end - part.start
     }
 
-    /// Numbers of a latent's patch.
+    /// Returns the number of values of a latent's patch.
     pub fn patch_dim(&self) -> i64 {
         self.out_channels * self.patch[0] * self.patch[1]
     }
 
-    /// Channels of the mask of given frames, which are the frames of pixels in one of the latent; 0: there is no condition.
+    /// Returns the number of channels of the mask of given frames, which are the frames of pixels in one of the latent; 0: there is no
+    /// condition.
     pub fn mask_channels(&self) -> i64 {
         if self.in_channels == self.out_channels { 0 } else { self.in_channels - 2 * self.out_channels }
     }

@@ -113,8 +113,9 @@ impl Embed {
         }
     }
 
-    /// Hidden states of this rank's tokens `[T, D]`, the modulations of all blocks `[R, 6, D]` and the embeddings of noise levels `[R, D]`, float32,
-    /// rows of text with one of the padding behind them `[K + 1, D]`, and tokens of pictures `[I, D]`, where there are some.
+    /// Records the hidden states of this rank's tokens `[T, D]`, the modulations of all blocks `[R, 6, D]` and the embeddings of noise
+    /// levels `[R, D]`, float32, rows of text with one of the padding behind them `[K + 1, D]`, and tokens of pictures `[I, D]`, where
+    /// there are some.
     pub fn record(&self, tape: &mut Tape, work: &Work<'_>, context: &Context, latents: &Latents) -> Vec<Slot> {
         let policy = work.policy;
         let mut input = self.record_input(tape, work, latents);
@@ -145,8 +146,8 @@ impl Embed {
         [x, of_levels[0], of_levels[1], text].into_iter().chain(pictures).collect()
     }
 
-    /// Tokens of pictures in keys' width. `None` where there are none, as in a filler: the parameters are entered all the same, since
-    /// replicas that share them out enter them together.
+    /// Records the tokens of pictures in keys' width. `None` where there are none, as in a filler: the parameters are entered all the
+    /// same, since replicas that share them out enter them together.
     fn record_pictures(
         &self,
         tape: &mut Tape,
@@ -220,7 +221,7 @@ impl Patches {
         Patches { weight: scope.take(&format!("{PATCHES}.weight")), bias: scope.take(&format!("{PATCHES}.bias")) }
     }
 
-    /// `[T, E]` to `[T, D]`.
+    /// Maps `[T, E]` to `[T, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         crate::native::linear(x, &self.weight.flatten(1, -1), Some(&self.bias))
     }
@@ -247,7 +248,7 @@ impl Time {
         ["linear_1", "linear_2"].map(|map| config.outside(&format!("condition_embedder.time_embedder.{map}")))
     }
 
-    /// Sinusoids `[R, channels]` to modulations `[R, 6, D]` and embeddings `[R, D]`, float32.
+    /// Maps sinusoids `[R, channels]` to modulations `[R, 6, D]` and embeddings `[R, D]`, float32.
     pub fn forward(&self, waves: &Tensor) -> [Tensor; 2] {
         let level = self.embedder.forward(waves);
         let modulations = self.projection.forward_wide(&level.silu()).unflatten(-1, [6, -1]);
@@ -273,14 +274,14 @@ impl TwoMaps {
         ["linear_1", "linear_2"].map(|map| config.outside(&format!("condition_embedder.text_embedder.{map}")))
     }
 
-    /// `[rows, inputs]` to `[rows, D]`.
+    /// Maps `[rows, inputs]` to `[rows, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         self.second.forward(&Activation::GeluTanh.forward(&self.first.forward(x)))
     }
 }
 
 impl Image {
-    /// `[I, width]` to `[I, D]`.
+    /// Maps `[I, width]` to `[I, D]`.
     fn forward(&self, x: &Tensor) -> Tensor {
         let placed = match &self.positions {
             Some(table) => (x.unflatten(0, [-1, table.size()[1]]) + table).flatten(0, 1),
@@ -313,7 +314,7 @@ impl Head {
         }
     }
 
-    /// `x` `[T, D]` and noise levels `[R, D]` to velocities `[T, P]`, channels before a patch's values.
+    /// Maps `x` `[T, D]` and noise levels `[R, D]` to velocities `[T, P]`, channels before a patch's values.
     pub fn forward(&self, x: &Tensor, level: &Tensor, segments: &Segments) -> Tensor {
         let sum = wide(level).unsqueeze(1) + wide(&self.table);
         let x = segments.modulate(x, &sum, 0, self.eps);

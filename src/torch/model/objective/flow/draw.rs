@@ -27,7 +27,7 @@ impl Draw {
         normal(&self.numbers(Self::stream(what, self.number)), shape)
     }
 
-    /// Its time between data and noise.
+    /// Returns its time between data and noise.
     pub fn time(&self, of: &TimeSampler) -> f64 {
         of.at(self.numbers(u64::MAX - u64::from(self.number)).unit(0))
     }
@@ -37,13 +37,13 @@ impl Draw {
         Counter::new(&self.key(Self::stream(what, self.number))).unit(0)
     }
 
-    /// Keys of so many rows of something else, which `what` tells.
+    /// Returns the keys of so many rows of something else, which `what` tells.
     pub fn keys(&self, what: u32, count: usize) -> Vec<i64> {
         let mut numbers = Rng::new(&self.key(Self::stream(what, self.number)));
         (0..count).map(|_| numbers.next_u64() as i64).collect()
     }
 
-    /// Streams apart from those of noise and times.
+    /// Returns streams apart from those of noise and times.
     fn stream(what: u32, number: u32) -> u64 {
         (1 + u64::from(what)) << 32 | u64::from(number)
     }

@@ -51,7 +51,7 @@ impl LossKind {
         }
     }
 
-    /// Its derivative.
+    /// Returns its derivative.
     fn slope(self, e: &Tensor) -> Tensor {
         match self {
             LossKind::Mse => e * 2.0,

@@ -8,7 +8,7 @@ use crate::model::policy::fixture::answers::{is_of_expert, options};
 use crate::params::ParamId;
 use crate::tape::Policy;
 
-/// All fixtures with answers, insulated.
+/// Returns all fixtures with answers, insulated.
 fn fixtures() -> Vec<(String, Fixture)> {
     let with = |(name, fixture): (String, Fixture)| Some((name, fixture.with_answers(options((true, 1.0, 1.0)))?));
     let found: Vec<_> = super::fixtures().into_iter().filter_map(with).collect();
