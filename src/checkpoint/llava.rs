@@ -49,7 +49,7 @@ const TEXTS: [&str; 11] = [
 /// A model of parts in LLaVA's layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Llava {
-    /// Its `config.json`.
+    /// The model's `config.json`.
     pub config: Value,
     /// True if the tower has a class token, which is no feature.
     has_class: bool,

@@ -94,7 +94,7 @@ fn wrong(report: &Report) -> ExitCode {
 /// One stage of a file that has several, as none is chosen.
 pub(super) struct Stage<'a> {
     pub name: String,
-    /// It starts from the last checkpoint of the stage before it.
+    /// True if the stage starts from the last checkpoint of the stage before it.
     follows: bool,
     /// The word that chooses it.
     pub word: String,

@@ -38,7 +38,7 @@ pub struct ForwardModel {
 
 /// The model that reads prompts and writes answers.
 enum Language {
-    /// Its stages in order; one where it is whole.
+    /// The decoder's stages in order; one where it is whole.
     Decoder(Vec<Decoder>),
     EncoderDecoder(Box<EncoderDecoder>),
 }

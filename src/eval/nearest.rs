@@ -10,7 +10,7 @@ pub const MAX_TRAINED: u64 = 4000;
 pub struct Nearest {
     /// Parts that were compared, of what was made.
     pub count: usize,
-    /// Those nearer to a training picture than the median of held-out pictures is.
+    /// The parts that are nearer to a training picture than the median of held-out pictures is.
     pub nearer: usize,
     pub num_trained: usize,
 }

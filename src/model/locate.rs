@@ -73,7 +73,7 @@ pub fn find_model(named: &str) -> Result<PathBuf, BaseError> {
 /// Describes where what makes up a model is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFolders {
-    /// Its weights, or those that its adapters are added to.
+    /// The folder of the weights, or of those that the adapters are added to.
     pub weights: PathBuf,
     pub adapters: Option<PathBuf>,
     /// `config.json` and tokenizer: beside the adapters, as a run saves them, or beside the weights.

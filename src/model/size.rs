@@ -28,9 +28,9 @@ pub enum Training {
 pub struct ModelSize {
     /// All parameters, buffers such as routers' biases included.
     pub parameters: u64,
-    /// Those a token meets: of the experts the chosen ones.
+    /// The parameters that a token meets: of the experts only the chosen ones.
     pub active: u64,
-    /// Those of encoder and projector.
+    /// The parameters of encoder and projector.
     pub encoder: u64,
     /// FLOPs of a token, forward and backward, and what each token of its sequence adds.
     flops: [f64; 2],

@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Recipe {
     pub config: RunConfig,
-    /// Its models are built-in ones unless a program puts in its own.
+    /// The folder of the models, which are built-in ones unless a program puts in its own.
     pub folder: ModelFolder,
     /// The decoder of the samples' pictures and videos.
     pub decoder: Arc<dyn MediaDecoder>,

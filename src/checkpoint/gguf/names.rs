@@ -69,7 +69,7 @@ pub enum Goes {
     To(String),
     /// The tensor becomes the part of this expert in the stack of this name.
     Expert(String, usize),
-    /// It is made anew from the metadata.
+    /// The tensor is made anew from the metadata.
     Nowhere,
 }
 

@@ -25,11 +25,11 @@ pub struct Holder {
 /// The state of a holder, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It is this run itself: a scheduler before this one has taken the lock for the process that keeps both.
+    /// The holder is this run itself: a scheduler before this one has taken the lock for the process that keeps both.
     Ours,
     Alive,
     Dead,
-    /// It runs on another machine or in another container, where its process cannot be looked at.
+    /// The holder runs on another machine or in another container, where its process cannot be looked at.
     Elsewhere,
 }
 

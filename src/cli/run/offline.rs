@@ -24,8 +24,8 @@ pub fn has_packs(composition: &Composition) -> anyhow::Result<bool> {
 pub enum PacksOf {
     /// The packs that this process finds or makes.
     ThisProcess,
-    /// Those of others, which must be there: the run's other processes were started apart and do not wait for packs to be made, or this
-    /// one takes the place of a scheduler that had its packs.
+    /// The packs of others, which must be there: the run's other processes were started apart and do not wait for packs to be made, or
+    /// this one takes the place of a scheduler that had its packs.
     Others,
 }
 

@@ -17,7 +17,7 @@ const VALUE: &str = "value";
 #[derive(Debug, Default, PartialEq)]
 struct Then {
     shape: Vec<i64>,
-    /// Its values are in the state alone.
+    /// True if the parameter's values are in the state alone.
     keeps_value: bool,
 }
 

@@ -15,7 +15,7 @@ const OF_RUN: [&str; 2] = [MANIFEST, "data.json"];
 /// A file to be pushed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PushFile {
-    /// Its name in the repository.
+    /// The file's name in the repository.
     pub name: String,
     pub path: PathBuf,
     pub bytes: u64,

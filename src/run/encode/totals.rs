@@ -31,7 +31,7 @@ pub enum EncodeError {
 pub struct TowerTotals {
     /// Different items.
     pub items: u64,
-    /// Those whose features were there.
+    /// The items whose features were there.
     pub found: u64,
     /// Bytes of the features that were made.
     pub bytes: u64,

@@ -56,7 +56,7 @@ pub struct Report {
     /// Copies checkpoints into an object store.
     uploader: Option<Uploader>,
     max_failures: usize,
-    /// It was said that steps wait for checkpoints.
+    /// True once a message has said that steps wait for checkpoints.
     is_slowed: bool,
     evidence: Evidence,
     dir: PathBuf,

@@ -42,7 +42,7 @@ pub enum Event {
 
 /// An answer that is being made.
 pub struct Begun {
-    /// Its number among those to the same request.
+    /// The answer's number among those to the same request.
     pub index: usize,
     pub sample: Rc<Sample>,
     pub wanted: Wanted,

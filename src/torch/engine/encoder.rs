@@ -44,7 +44,7 @@ pub struct EncoderWorker {
     pub(super) membership: Option<Membership>,
     steps: VecDeque<Step>,
     cache: Option<FeatureCache>,
-    /// It has no towers, and reads all features.
+    /// The reader of an encoder that has no towers, and reads all features.
     reader: Option<FeatureReader>,
     /// Features are missing: the run ends.
     lacks: bool,

@@ -48,7 +48,7 @@ pub struct FoundationWorker {
     arrivals: Arrivals,
     trainer: Trainer,
     evaluator: Evaluator,
-    /// Those that are planned and not ended; the first one is worked at.
+    /// The steps that are planned and not ended; the first one is computed now.
     steps: VecDeque<Step>,
 }
 

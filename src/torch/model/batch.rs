@@ -43,12 +43,12 @@ pub struct MicroBatch {
 pub struct SampleRow {
     pub id: SampleId,
     pub num_tokens: usize,
-    /// Its weight in the loss: tokens that count, or 1 where the loss is a mean over samples; 0 of a sample that has lost the
+    /// The number of target tokens that count in the loss, or 1 where the loss is a mean over samples; 0 for a sample that has lost the
     /// features of an item.
     pub num_targets: u32,
     /// The latent that a diffusion model makes of it.
     pub target: Option<Target>,
-    /// Its items, of all towers, in the order of the sample.
+    /// The sample's items, of all towers, in the order of the sample.
     pub items: Vec<ItemMeta>,
     /// Says what its noise is for.
     pub purpose: NoisePurpose,

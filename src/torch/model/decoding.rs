@@ -43,11 +43,11 @@ pub struct Likelihood {
 pub enum Continued {
     /// The log probability of the token that is told next.
     Likelihood(Likelihood),
-    /// It has one more token.
+    /// The continuation has one more token.
     Token(i64),
-    /// It has ended with a stop token, which is left out.
+    /// The continuation has ended with a stop token, which is left out.
     Stopped,
-    /// It has as many tokens as it may have.
+    /// The continuation has as many tokens as it may have.
     Full,
 }
 

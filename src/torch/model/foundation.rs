@@ -227,7 +227,7 @@ pub trait FoundationModel {
 
 /// Latents on their way from noise to samples.
 pub struct Noised {
-    /// Those of all samples' targets, end to end: `[T, P]`.
+    /// The noised latents of all samples' targets, end to end: `[T, P]`.
     pub latents: Tensor,
     /// The noise level that the model is told of each sample, in [0, 1].
     pub sigma: Vec<f64>,

@@ -11,7 +11,7 @@ use super::fused::{can_fuse, is_table};
 pub struct RowSegments<'a> {
     /// Tokens of each segment.
     pub lens: &'a [i64],
-    /// Its row.
+    /// The table's row of each segment.
     pub rows: &'a [i64],
 }
 

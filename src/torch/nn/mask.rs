@@ -6,9 +6,9 @@ use std::ops::Range;
 /// be one more variant: a variant is data for all documents of a row, and [`super::PackedAttention`] is exact for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mask {
-    /// Those before it and itself, as in text.
+    /// A token attends to itself and the tokens before it, as in text.
     Causal,
-    /// All of them, as patches of a picture do.
+    /// A token attends to all tokens, as patches of a picture do.
     Full,
     /// Blocks of neighboring tokens: a token attends to its whole block and to all blocks before it (the prefixes of PaliGemma and Pi0).
     /// The vector has `true` for each token of the row at which a block begins; a document begins one in any case. A window cuts blocks

@@ -35,12 +35,12 @@ pub struct MlaConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyChoice {
     All,
-    /// Those that the layer's indexer chooses. The layer has the number `layer`. Needs `q_lora_rank`.
+    /// A query attends to the keys that the layer's indexer chooses. The layer has the number `layer`. `q_lora_rank` is needed.
     Indexed {
         indexer: IndexerConfig,
         layer: usize,
     },
-    /// Those that the earlier layer `layer` chose.
+    /// A query attends to the keys that the earlier layer `layer` chose.
     Shared {
         layer: usize,
     },

@@ -18,9 +18,9 @@ pub enum Chunks {
     All,
     /// The query's own.
     Same,
-    /// Its own and those before it; where there is a number, so many of these at most.
+    /// The query's own chunk and those before it; where there is a number, so many of these at most.
     UpTo(Option<u32>),
-    /// Those before its own; where there is a number, so many at most.
+    /// The chunks before the query's own; where there is a number, so many at most.
     Before(Option<u32>),
 }
 

@@ -24,7 +24,7 @@ pub struct FrozenWeights {
 struct State {
     /// Units whose weights are here.
     here: BTreeSet<usize>,
-    /// Those that are on their way from the host.
+    /// The units that are on their way from the host.
     coming: BTreeMap<usize, Transfer>,
     /// Units to which the tape that asked for them has yet to come.
     awaited: BTreeSet<usize>,

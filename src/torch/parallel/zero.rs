@@ -28,11 +28,11 @@ pub struct Zero {
 struct State {
     /// Units whose parameters are here, or on their way.
     here: BTreeMap<usize, Option<Started>>,
-    /// Those of them to which the tape that asked for them has yet to come.
+    /// The units that are here or on their way, but to which the tape that asked for them has yet to come.
     awaited: BTreeSet<usize>,
     /// Units whose gradients are being computed.
     open: Vec<usize>,
-    /// Those that are being summed, with this rank's slice of the sum to be.
+    /// The units whose gradients are being summed, with this rank's slice of the sum to be.
     summed: Vec<(usize, Tensor, Started)>,
 }
 

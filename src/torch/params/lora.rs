@@ -198,7 +198,7 @@ impl DropoutSeed {
 
 /// The inputs of a map that a rank has, where ranks have parts of them.
 pub(crate) struct HeldInputs {
-    /// Their numbers among all `[in]`, int64.
+    /// The numbers of the inputs among all `[in]`, int64.
     numbers: Tensor,
     num_all: i64,
 }

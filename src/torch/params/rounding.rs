@@ -11,7 +11,7 @@ pub(super) const GROUP: i64 = 256;
 /// Says what the values of a frozen weight are rounded to while no tape reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Rounding {
-    /// They are not rounded.
+    /// The values are not rounded.
     #[default]
     None,
     /// Float8 (E4M3) with a scale for each row.

@@ -24,7 +24,7 @@ pub enum Role {
 pub struct Held {
     /// The type that its values are rounded to.
     pub rounding: Rounding,
-    /// It lies in the host's memory.
+    /// True if the parameter lies in the host's memory.
     pub on_host: bool,
 }
 

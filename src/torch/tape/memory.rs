@@ -44,7 +44,7 @@ pub(super) struct Memory {
     course: Course,
     transfers: Option<Rc<Transfers>>,
     held: Vec<Option<Held>>,
-    /// Those whose tensors are on their way to the host, in order.
+    /// The operations whose tensors are on their way to the host, in order.
     leaving: VecDeque<usize>,
     choices: Vec<Choice>,
     pub measured: Vec<Measured>,

@@ -43,10 +43,10 @@ pub struct KeyValues {
 /// Says what a segment leaves for its backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// Its autograd graph.
+    /// The segment leaves its autograd graph.
     #[default]
     Keep,
-    /// Its inputs; the forward runs again.
+    /// The segment leaves its inputs; the forward runs again.
     Recompute,
 }
 

@@ -41,7 +41,7 @@ pub struct AdamW {
 struct Piece {
     id: ParamId,
     spec: ParamSpec,
-    /// Its elements of the parameter, and where they lie among the rank's.
+    /// The piece's elements of the parameter, and their place among the rank's.
     part: Range<i64>,
     at: i64,
     values: Tensor,

@@ -22,7 +22,7 @@ pub(super) struct Change {
     pub at: i64,
     /// The weights, of the model's kind.
     pub values: Tensor,
-    /// Their gradient, float32.
+    /// The gradient of the weights, float32.
     pub grad: Tensor,
     pub moments: MomentsOf,
     pub step: AdamWStep,

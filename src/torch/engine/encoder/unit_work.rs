@@ -13,7 +13,7 @@ pub(super) struct Step {
     pub(super) units: Vec<UnitWork>,
     /// Units of the step have moved between encoders: nothing of it keeps credit, so that none waits behind another.
     pub(super) is_regrouped: bool,
-    /// Its items may keep credit until their backward.
+    /// True if the step's items may keep credit until their backward.
     pub(super) fits: bool,
 }
 
@@ -75,7 +75,7 @@ impl UnitWork {
 
 pub(super) enum Phase {
     Waiting,
-    /// Its gradients are to come; `run` is what a backward needs.
+    /// The unit's features were sent, and their gradients are to come; `run` is what a backward needs.
     Sent {
         run: (Execution, Vec<Slot>),
     },

@@ -34,9 +34,9 @@ pub struct SampleMaking {
 /// The steps of a sample that the actors of a pool take.
 pub enum SamplePart {
     Whole,
-    /// Those from a noise level on; then the sample goes into a file.
+    /// The steps from a noise level on; then the sample goes into a file.
     High(f64, HandOver),
-    /// Those below; the sample comes out of that file.
+    /// The steps below a noise level; the sample comes out of that file.
     Low(f64, HandOver),
 }
 

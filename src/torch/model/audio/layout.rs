@@ -9,7 +9,7 @@ use super::tower_config::{AudioTowerConfig, StemConfig};
 /// A chunk of a clip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// Its first frame among those of all clips.
+    /// The chunk's first frame among those of all clips.
     pub start: usize,
     /// Frames that the convolutions see.
     pub seen: usize,

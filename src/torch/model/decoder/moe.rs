@@ -21,7 +21,7 @@ pub(super) struct Moe {
     norm: Option<Rc<RmsNorm>>,
     norm_ids: Vec<ParamId>,
     experts: ExpertSet,
-    /// Those of the tokens of pictures and videos, and which tokens these are.
+    /// The experts of the tokens of pictures and videos, and the ids of these tokens.
     media: Option<(ExpertSet, Vec<i64>)>,
     shared: Option<(Rc<SharedExperts>, Vec<ParamId>)>,
 }

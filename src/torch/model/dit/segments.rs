@@ -13,7 +13,7 @@ use crate::nn::take_rows;
 pub(in crate::model) struct Segments {
     /// The tokens of each segment, in their order.
     lens: Vec<i64>,
-    /// Its row.
+    /// The row of each segment.
     rows: Vec<i64>,
     way: Way,
 }

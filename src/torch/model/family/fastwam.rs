@@ -33,7 +33,7 @@ const HARMLESS: &[&str] = &[
     "text_cfg_scale", "negative_prompt", "fp32_attention", "use_gradient_checkpointing", "optimizer_lr",
     "optimizer_weight_decay", "compile_action_infer",
 ];
-/// Those that are read below.
+/// The keys that are read below.
 #[rustfmt::skip]
 const READ: &[&str] = &[
     "sizes", "n_obs_steps", "use_peft", "action_dim", "proprio_dim", "action_horizon", "num_video_frames", "action_video_freq_ratio",

@@ -51,7 +51,7 @@ const HARMLESS: &[&str] = &[
     "scheduler_warmup_steps", "scheduler_decay_steps", "scheduler_decay_lr", "load_vlm_weights", "use_cache", "prefix_length",
     "pad_language_to", "compile_model", "compile_mode", "freeze_vision_encoder",
 ];
-/// Those that are read below.
+/// The keys that are read below.
 #[rustfmt::skip]
 const READ: &[&str] = &[
     "sizes", "n_obs_steps", "use_peft", "chunk_size", "max_state_dim", "max_action_dim", "resize_imgs_with_padding",

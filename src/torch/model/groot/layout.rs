@@ -27,7 +27,7 @@ pub(super) struct Layout {
 
 /// The tokens of a kind, as rows see them.
 pub(super) struct Seen {
-    /// Those of all samples, int64.
+    /// The numbers of the tokens of all samples, int64.
     pub tokens: Rc<Tensor>,
     cross: CrossAttention,
     /// 1 for each row whose sample has such a token and 0 for others, `[S·L, 1]`, float32; `None`: all have one.

@@ -182,7 +182,7 @@ impl Network {
 struct Flowing {
     /// `[N·K·H, A]`: actions and noise by their time.
     noised: Tensor,
-    /// Their velocity.
+    /// The velocities between actions and noise, `[N·K·H, A]`.
     target: Tensor,
     /// Times of noised actions, `[N·K]`, or of each of them, `[N·K·H]`, where some are given.
     times: Tensor,

@@ -65,7 +65,7 @@ pub struct ActionChunk {
 /// Samples that a policy acts on.
 #[derive(Clone, Copy)]
 pub struct Observed<'a> {
-    /// Those of [`ActionChunk::columns`].
+    /// The columns of [`ActionChunk::columns`].
     pub columns: &'a Columns,
     /// The ends of the samples' tokens, `[0, …, T]`.
     pub cu_seqlens: &'a [usize],

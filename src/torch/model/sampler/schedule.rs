@@ -21,7 +21,7 @@ pub struct Schedule {
 /// The noise levels of one sample's steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Levels {
-    /// Those that steps begin with, and a 0 behind them.
+    /// The noise levels that steps begin with, and a 0 behind them.
     pub sigmas: Vec<f32>,
     /// The time that the model is told at each step: the noise level; under UniPC whole thousandths of it.
     pub times: Vec<f64>,

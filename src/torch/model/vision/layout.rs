@@ -20,9 +20,9 @@ pub enum PatchOrder {
 /// Says which patches attend to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
-    /// Those of a frame.
+    /// The patches of a frame attend to each other.
     Frame,
-    /// Those of all frames of an item.
+    /// The patches of all frames of an item attend to each other.
     Item,
 }
 

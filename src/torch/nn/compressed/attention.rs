@@ -57,7 +57,7 @@ pub(super) struct TokenRows {
 pub(super) struct Entries {
     /// `[B, W, C]`
     pub kv: Tensor,
-    /// Those of the indexer.
+    /// The entries of the indexer.
     pub index: Option<Tensor>,
 }
 

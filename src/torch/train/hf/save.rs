@@ -42,7 +42,7 @@ const APART: u64 = 64 << 20;
 pub(super) struct Sized<'a> {
     pub name: &'a str,
     pub size: u64,
-    /// It is the same in every checkpoint of the run.
+    /// True if the tensor is the same in every checkpoint of the run.
     pub is_same: bool,
 }
 

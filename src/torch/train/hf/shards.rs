@@ -13,7 +13,7 @@ pub enum FilesOf {
     Whole,
     /// One network of a diffusion model, which has a folder of its own.
     Network(Component),
-    /// Those of a diffusion model that no network has.
+    /// The parameters of a diffusion model that no network has.
     Rest,
 }
 

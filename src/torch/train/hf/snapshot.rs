@@ -35,7 +35,7 @@ pub struct Snapshot {
     lasting: Vec<Range<usize>>,
     /// Writes the files that are not in memory, when those that are were written.
     others: Vec<WriteFiles>,
-    /// Those that are the same in every checkpoint.
+    /// The files that are the same in every checkpoint.
     same: Arc<SameFiles>,
 }
 

@@ -94,11 +94,11 @@ pub(super) struct Quantization {
 /// Says whether FP8 without blocks is read: with one scale, or one for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PlainFp8 {
-    /// Its scales could be missing.
+    /// FP8 is not read: its scales could be missing.
     Unread,
-    /// Its scale is there (compressed-tensors).
+    /// FP8 must have its scale (compressed-tensors).
     Scaled,
-    /// It may have no scale: nothing is said of packing.
+    /// FP8 may have no scale: nothing is said of packing.
     Any,
 }
 

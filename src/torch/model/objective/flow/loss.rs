@@ -9,14 +9,14 @@ use crate::tape::{Custom, Needs, ParamGrads, Slot, Tape};
 /// Says what a difference of prediction and target costs; all in float32.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum LossKind {
-    /// Its square.
+    /// The square of the difference e.
     #[default]
     Mse,
-    /// Half its square up to `delta`, from there on `delta · (|e| − delta / 2)`.
+    /// Half the square of the difference up to `delta`, from there on `delta · (|e| − delta / 2)`.
     Huber { delta: f64 },
     /// `delta² · (√(1 + (e / delta)²) − 1)`.
     PseudoHuber { delta: f64 },
-    /// Half its square over `beta` up to `beta`, from there on `|e| − beta / 2`.
+    /// Half the square of the difference over `beta` up to `beta`, from there on `|e| − beta / 2`.
     SmoothL1 { beta: f64 },
 }
 
