@@ -94,7 +94,7 @@ impl Reader {
         &self.model
     }
 
-    /// Returns what makes tokens of prompts and text of answers.
+    /// Returns the processor that makes tokens of prompts and text of answers.
     pub fn processor(&self) -> &Processor {
         &self.processor
     }

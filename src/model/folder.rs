@@ -190,7 +190,7 @@ impl ModelFolder {
         if named == Some("bfloat16") { Kind::BFloat16 } else { Kind::Float }
     }
 
-    /// Returns what makes samples for this model, which predicts tokens.
+    /// Returns the processor of samples for this model, which predicts tokens.
     ///
     /// # Errors
     /// Fails as [`Processor::open`] does.
@@ -200,7 +200,7 @@ impl ModelFolder {
         Processor::open_from(folders, &self.json, options)
     }
 
-    /// Returns what makes samples for this model, whatever it learns; files are decoded by `decoder`.
+    /// Returns the maker of samples for this model, whatever it learns; files are decoded by `decoder`.
     ///
     /// # Errors
     /// Fails as [`open_maker`] does.

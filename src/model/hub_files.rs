@@ -9,7 +9,7 @@ use loongforge_torch::train::hf::{INDEX_FILE, SINGLE_FILE};
 use serde_json::Value;
 use std::path::Path;
 
-/// Returns what a complete snapshot would have besides.
+/// Returns a file that a complete snapshot would have besides.
 pub(super) fn missing(folder: &Path, extent: Extent) -> Option<String> {
     let lacks = |name: &str| !folder.join(name).is_file();
     // Which of its networks are needed shows when they are read.

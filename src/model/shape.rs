@@ -7,7 +7,7 @@ use loongforge_core::schedule::{AutoShift, ByTower, FlowShape, ModelShape};
 use serde_json::Value;
 
 impl ModelFolder {
-    /// Returns what planning needs to know of the model; features and pixels are float32 or narrower on the wire.
+    /// Returns the sizes of the model that planning needs; features and pixels are float32 or narrower on the wire.
     pub fn shape(&self) -> ModelShape {
         let foundation = self.config.foundation.shape();
         let towers = &self.config.towers;
@@ -28,7 +28,7 @@ impl ModelFolder {
     }
 }
 
-/// Returns what planning needs to know of a diffusion model: the boundary of its transformers, and the line of its scheduler.
+/// Returns the noise schedule of a diffusion model that planning needs: the boundary of its transformers, and the line of its scheduler.
 fn flow_shape(json: &Value) -> Option<FlowShape> {
     let ModelKind::Diffusion { two } = ModelCard::of(json).kind() else { return None };
     let own = |key: &str| json["scheduler"][key].as_f64();

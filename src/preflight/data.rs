@@ -134,7 +134,7 @@ impl Preflight<'_> {
         self.expect_credit_of_features(found)
     }
 
-    /// The same of features. One encoder sends those of a whole sample, several may share them.
+    /// Checks the credit of features in the same way. One encoder sends those of a whole sample, several may share them.
     fn expect_credit_of_features(&self, found: &[Survey]) -> Result<(), DataProblem> {
         let (pools, shape, credit) = (&self.config.pools, self.folder.shape(), self.config.edges.features.credit);
         if pools.placement == Placement::Colocated {

@@ -98,8 +98,8 @@ impl Composition {
         Self::unsettled(config)?.settled()
     }
 
-    /// Returns the same where this process may be one of the run's actors, which need not see the data: `train.epochs` stay what they
-    /// are, and there is a recipe, but no run before they are [`Composition::settled`].
+    /// Returns the run where this process may be one of the run's actors, which need not see the data: `train.epochs` stay what they are,
+    /// and there is a recipe, but no run before they are [`Composition::settled`].
     ///
     /// # Errors
     /// The model folder is missing or of a model that is not built in.
@@ -334,7 +334,7 @@ impl Composition {
         Arc::new(Recipe { config, folder, decoder, local_rank, place })
     }
 
-    /// Returns what engines are made from, and what the scheduler begins with.
+    /// Returns the recipe of engines, and the scheduler's settings of the run.
     pub fn into_parts(mut self) -> (Arc<Recipe>, RunSpec) {
         let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.state.clone()));
         let products = self.products();

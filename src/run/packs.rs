@@ -30,9 +30,9 @@ pub const LEDGER: &str = "packs.json";
 pub const MAX_PACKS: u64 = 1000;
 /// Bytes of a shard.
 pub const MAX_BYTES: u64 = 1_000_000_000;
-/// Settings of `data` of which packs do not depend.
+/// Settings of `data` on which packs do not depend.
 const NOT_OF_PACKS: [&str; 3] = ["index_dir", "on_bad_sample", "on_change"];
-/// The same of `data.pack`.
+/// The keys of `data.pack` that do not decide the packs.
 const NOT_OF_ONE: [&str; 2] = ["look_ahead", "mode"];
 
 /// The reasons why packs cannot be trained on, or cannot be looked for.

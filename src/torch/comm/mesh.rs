@@ -20,7 +20,7 @@ pub struct Mesh {
     pub cp: Rc<ProcessGroup>,
     /// The stages of a replica, in order.
     pub pp: Rc<ProcessGroup>,
-    /// The same part of every replica.
+    /// The ranks that have the same part of every replica.
     pub dp: Rc<ProcessGroup>,
     /// Ranks with the same parameters, over replicas and context: gradients are summed here.
     pub data: Rc<ProcessGroup>,

@@ -179,7 +179,7 @@ fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Resul
     })
 }
 
-/// Returns what becomes of the activations of a part's segments.
+/// Returns whether the activations of a part's segments are kept or computed again.
 pub(super) fn policy(part: &Part) -> Policy {
     match part.recompute {
         Recompute::None => Policy::Keep,

@@ -27,7 +27,7 @@ impl Assembler {
         }
     }
 
-    /// Returns what has arrived.
+    /// Returns the tensors that have arrived, in the shapes in which they were sent.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.arrived.values().flatten()
     }

@@ -88,7 +88,7 @@ impl CacheFolder {
         self.stored.contains_key(key) || self.pending.contains_key(key)
     }
 
-    /// Returns its path.
+    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.dir
     }
@@ -167,7 +167,7 @@ impl CacheFolder {
         store.wait(Some(deadline))
     }
 
-    /// Returns the same for one who only reads: nothing is copied to the store.
+    /// Returns the folder for an actor that only reads: nothing is copied to the store.
     pub fn only_read(mut self) -> Self {
         self.is_sent = true;
         self

@@ -44,13 +44,13 @@ impl Exports {
         Self { encoder, foundation, totals: Vec::new(), carried: Vec::new() }
     }
 
-    /// Returns the same of a pool of encoders that writes nothing.
+    /// Returns the same files of a pool of encoders that writes nothing.
     #[must_use]
     pub(super) fn without_encoder(self) -> Self {
         Self { encoder: Export::Adapter(None), ..self }
     }
 
-    /// Returns the same with files of these tensors behind those of the pools, which this actor writes where `writes` is true.
+    /// Returns the same files with files of these tensors behind those of the pools, which this actor writes where `writes` is true.
     #[must_use]
     pub(super) fn carrying(mut self, of: FilesOf, tensors: CarriedTensors, writes: bool) -> Self {
         let count = tensors.num_files();

@@ -18,7 +18,7 @@ use loongforge_core::message::{ActorId, Tower, TowerSet};
 use loongforge_core::schedule::Pipeline;
 use std::collections::BTreeSet;
 
-/// Returns what the pools of this run write into checkpoints, by actor `me`.
+/// Returns the files that actor `me` writes into checkpoints for the pools of this run.
 ///
 /// # Errors
 /// Checkpoints of adapters cannot hold what this run trains, or `lora.adapter` is of another model.
@@ -93,7 +93,7 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
     Ok(Exports::new(file(own, false), file(encoders.len() + part, part == 0)))
 }
 
-/// Returns what `adapter_config.json` says beside what the parameters tell.
+/// Returns the settings of `adapter_config.json` that the parameters do not tell.
 fn settings(config: &RunConfig) -> Result<AdapterSettings, EngineError> {
     let model = &config.model;
     let mut parts = model.parts();
@@ -134,7 +134,7 @@ fn expect_all_used(
     Ok(())
 }
 
-/// Returns what a folder of PEFT's cannot hold.
+/// Refuses adapters that a folder of PEFT's cannot hold.
 fn check(model: &ModelConfig, all: &[ParamSpec]) -> Result<(), EngineError> {
     let merge = "set checkpoint.merge_lora=true to save whole models";
     if let Some(path) = dora_without_place(all, &model.tree) {

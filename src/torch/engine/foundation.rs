@@ -216,7 +216,7 @@ impl FoundationWorker {
         self.steps.front().and_then(Step::pairs)
     }
 
-    /// Returns what the first step, an evaluation, has come to. Reading it waits for the device.
+    /// Returns the results of the first step, an evaluation. Reading it waits for the device.
     pub(super) fn take_evaluation(&mut self) -> EvaluationReport {
         let evaluation = self.steps.front_mut().and_then(|step| step.evaluation.as_mut());
         evaluation.map(Evaluating::report).unwrap_or_default()

@@ -122,7 +122,7 @@ fn check_held_towers(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
     Ok(())
 }
 
-/// Returns what a config asks for that has no effect on this model: a sentence each.
+/// Returns the settings of a config that have no effect on this model: a sentence each.
 pub fn without_effect(config: &RunConfig, model: &ModelConfig) -> Vec<String> {
     let dense = config
         .foundations()
@@ -172,7 +172,7 @@ pub fn whole_beside_adapters(config: &RunConfig, model: &ModelConfig) -> Vec<Str
     keys.into_iter().map(said).collect()
 }
 
-/// Returns what to know of adapters whose checkpoints only the run can read: the weights that they are added to are in folders of parts.
+/// Returns notes about adapters whose checkpoints only the run can read: the weights that they are added to are in folders of parts.
 pub fn adapters_without_base(config: &RunConfig) -> Option<String> {
     let model = &config.model;
     if !config.saves_adapters_only() || model.adapter_base().is_some() {
@@ -189,7 +189,7 @@ pub fn adapters_without_base(config: &RunConfig) -> Option<String> {
     })
 }
 
-/// Returns what is set of a pool of encoders and does nothing, as its towers are trained or it has no actors of its own.
+/// Returns the settings of a pool of encoders that have no effect, as its towers are trained or it has no actors of its own.
 fn unused(config: &RunConfig, name: PoolName, pool: &EncoderPool, is_frozen: bool) -> Vec<String> {
     let default = EncoderPool::default();
     let of_cache = [("cache", pool.cache.bytes() > 0 && !is_frozen), ("spill", pool.spill.bytes() > 0 && !is_frozen)];

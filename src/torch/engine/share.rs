@@ -187,7 +187,7 @@ impl EncoderShare {
     }
 }
 
-/// Returns what the rank at `parallel` computes of an encoder's towers.
+/// Returns the parts of an encoder's towers that the rank at `parallel` computes.
 ///
 /// # Errors
 /// A tower cannot be split so.

@@ -55,7 +55,7 @@ impl Column {
 pub struct Columns {
     specs: Rc<[Column]>,
     tensors: Vec<Tensor>,
-    /// The same tensors on the host, where they came to a GPU from there.
+    /// The tensors of the columns on the host, where they came to a GPU from there.
     on_host: Option<Vec<Tensor>>,
 }
 

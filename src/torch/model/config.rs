@@ -65,7 +65,7 @@ impl ModelConfig {
         [DIFFUSION, FASTWAM].contains(&self.model_type.as_str())
     }
 
-    /// Returns what the foundation takes from each tower.
+    /// Returns the features that the foundation takes from each tower.
     pub fn inputs(&self) -> &[FeatureInput] {
         self.foundation.inputs()
     }
@@ -75,7 +75,7 @@ impl ModelConfig {
         self.foundation.as_decoder()
     }
 
-    /// Returns what files call the table of tokens and the head, where these are one tensor.
+    /// Returns the names in files of the table of tokens and of the head, where these are one tensor.
     pub fn tied_head(&self) -> Option<[String; 2]> {
         let modules = match (self.decoder(), self.foundation.as_encoder_decoder()) {
             (Some(decoder), _) if decoder.tie_word_embeddings => {
@@ -95,14 +95,14 @@ impl ModelConfig {
         Some(found)
     }
 
-    /// Returns the same with what its loss is made of; `None`: the foundation does not learn velocities.
+    /// Returns the model with these settings of its loss; `None`: the foundation does not learn velocities.
     pub fn with_flow(self, flow: FlowSettings) -> Option<ModelConfig> {
         let low_noise = self.low_noise.as_ref().map(|low_noise| low_noise.with_flow(flow.clone()));
         let low_noise = low_noise.map_or(Some(None), |low_noise| low_noise.map(Some))?;
         Some(ModelConfig { foundation: self.foundation.with_flow(flow)?, low_noise, ..self })
     }
 
-    /// Returns the same with these settings of a policy's training; `None`: the model is no policy.
+    /// Returns the model with these settings of a policy's training; `None`: the model is no policy.
     pub fn with_policy(self, options: PolicyOptions) -> Option<ModelConfig> {
         Some(ModelConfig { foundation: self.foundation.with_policy(options)?, ..self })
     }

@@ -15,7 +15,7 @@ use crate::tape::{Policy, Slot, Tape};
 
 /// A kind of encoder.
 pub trait EncoderFamily: Debug + Send + Sync {
-    /// Returns its parameters, under their names in `model.safetensors`.
+    /// Returns the encoder's parameters, under their names in `model.safetensors`.
     fn specs(&self) -> Vec<ParamSpec>;
 
     /// Returns the model on parameters made from [`EncoderFamily::specs`].
@@ -41,13 +41,13 @@ pub trait EncoderFamily: Debug + Send + Sync {
         self.prefixes().iter().any(|prefix| !prefix.is_empty() && name.starts_with(prefix))
     }
 
-    /// Returns what the names of the tower's parameters begin with, and those of the projector's: what is left of a
-    /// name is the same in every checkpoint that has this tower.
+    /// Returns the prefixes of the names of the tower's parameters, and of the projector's: the rest of a name is the same in every
+    /// checkpoint that has this tower.
     fn prefixes(&self) -> [&str; 2] {
         ["", ""]
     }
 
-    /// Returns what the rank at `place` computes of it, as [`FoundationFamily::divided`].
+    /// Returns the part of the encoder that the rank at `place` computes, as [`FoundationFamily::divided`].
     ///
     /// # Errors
     /// It cannot be split so.

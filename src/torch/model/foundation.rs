@@ -24,16 +24,16 @@ use crate::tape::{Boundary, KeyValues, Policy, Slot, Tape};
 
 /// A kind of foundation.
 pub trait FoundationFamily: Debug + Send + Sync {
-    /// Returns its parameters, under their names in `model.safetensors`.
+    /// Returns the foundation's parameters, under their names in `model.safetensors`.
     fn specs(&self) -> Vec<ParamSpec>;
 
-    /// Returns what it takes from each tower, in the order in which micro-batches have it; nothing without towers.
+    /// Returns the features that it takes from each tower, in the order in which micro-batches have them; nothing without towers.
     fn inputs(&self) -> &[FeatureInput];
 
-    /// Returns what it reads of each sample, in the order in which data actors send it.
+    /// Returns the columns that it reads of each sample, in the order in which data actors send them.
     fn columns(&self) -> Vec<Column>;
 
-    /// Returns what planning and estimates need to know of it.
+    /// Returns the sizes that planning and estimates need.
     fn shape(&self) -> FoundationShape;
 
     /// Returns the decoder that it is, for what only decoders do: generation, prediction heads, routers' losses. `None`: another kind of
@@ -47,18 +47,19 @@ pub trait FoundationFamily: Debug + Send + Sync {
         None
     }
 
-    /// Returns the same, which learns from pairs of answers, maybe with the log-probabilities of a reference model; `None`: another kind
-    /// of model.
+    /// Returns the same foundation, which learns from pairs of answers, maybe with the log-probabilities of a reference model; `None`:
+    /// another kind of model.
     fn with_preference(&self, _preference: Preference) -> Option<Arc<dyn FoundationFamily>> {
         None
     }
 
-    /// Returns the same with what its loss is made of, where it learns the velocity of noised latents; `None`: another kind of model.
+    /// Returns the same foundation with these settings of its loss, where it learns the velocity of noised latents; `None`: another kind
+    /// of model.
     fn with_flow(&self, _flow: FlowSettings) -> Option<Arc<dyn FoundationFamily>> {
         None
     }
 
-    /// Returns the same with these settings of a policy's training; `None`: another kind of model.
+    /// Returns the same foundation with these settings of a policy's training; `None`: another kind of model.
     fn with_policy(&self, _options: PolicyOptions) -> Option<Arc<dyn FoundationFamily>> {
         None
     }
@@ -71,7 +72,7 @@ pub trait FoundationFamily: Debug + Send + Sync {
     /// Returns the model on parameters made from [`FoundationFamily::specs`].
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel>;
 
-    /// Returns what the rank at `place` computes of it, where layers or experts are split among ranks: its specs are
+    /// Returns the part of the foundation that the rank at `place` computes, where layers or experts are split among ranks: its specs are
     /// the rank's parts of this one's.
     ///
     /// # Errors
@@ -116,8 +117,8 @@ pub trait FoundationFamily: Debug + Send + Sync {
         if ranks == 1 { Ok(()) } else { Err(ContextParallelError::Model) }
     }
 
-    /// Returns what of it cannot compute a row in pieces, so that [`FoundationModel::pieces`] refuses; `None`: nothing
-    /// is known.
+    /// Returns the part of the model that cannot compute a row in pieces, so that [`FoundationModel::pieces`] refuses; `None`: nothing is
+    /// known.
     fn needs_whole_rows(&self) -> Option<&'static str> {
         None
     }
@@ -160,7 +161,7 @@ pub trait FoundationModel {
     /// Returns the family's columns.
     fn columns(&self) -> &Rc<[Column]>;
 
-    /// Returns what it takes from each tower, in the order in which micro-batches have it; nothing without towers.
+    /// Returns the features that it takes from each tower, in the order in which micro-batches have them; nothing without towers.
     fn inputs(&self) -> &[FeatureInput];
 
     /// Records forward and loss of one micro-batch.

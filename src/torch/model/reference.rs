@@ -73,8 +73,8 @@ struct ReferenceModel {
 }
 
 impl ModelConfig {
-    /// Returns the same, which learns from pairs of answers; `reference` is the model that they are compared with, where the objective
-    /// has one.
+    /// Returns the same model, which learns from pairs of answers; `reference` is the model that they are compared with, where the
+    /// objective has one.
     ///
     /// # Errors
     /// One of them does not predict tokens, the reference has a tower of something else than pictures, or it sees pictures otherwise.
@@ -122,7 +122,7 @@ impl FeatureInput {
 }
 
 impl Pictures {
-    /// Returns those of a model, whose only towers they are; `None` without towers.
+    /// Returns the vision tower of a model that has no other towers; `None` without towers.
     fn of(model: &ModelConfig) -> Result<Option<Pictures>, AnswersError> {
         let unknown = |tower| AnswersError::Tower { model_type: model.model_type.clone(), tower };
         if let Some(it) = model.towers.iter().find(|it| it.tower != Tower::Vision) {

@@ -111,7 +111,7 @@ impl ModelConfig {
         Ok(ModelConfig::new(model_type, decoder, Vec::new()).with_tree(config))
     }
 
-    /// Returns the same with the names of the modules of the model that `config` describes.
+    /// Returns the same model with the names of the modules of the model that `config` describes.
     fn with_tree(self, config: &Value) -> ModelConfig {
         let tied = self.decoder().filter(|decoder| decoder.tie_word_embeddings).map(|decoder| &decoder.names);
         let both = self.foundation.as_encoder_decoder().map(EncoderDecoderConfig::table);

@@ -27,7 +27,7 @@ pub struct RouterLosses {
 
 /// A set of experts of a model.
 pub struct ExpertSet {
-    /// The same as [`RoutedExperts::layer`].
+    /// The name of the layer, as [`RoutedExperts::layer`].
     pub layer: String,
     pub media: bool,
     pub num_experts: i64,

@@ -76,7 +76,7 @@ impl Towers {
         self.0.iter().map(|it| it.tower).collect()
     }
 
-    /// Returns these towers of it alone.
+    /// Returns the towers of these kinds alone.
     pub fn only(&self, set: TowerSet) -> Towers {
         Towers(self.0.iter().filter(|it| set.contains(it.tower)).cloned().collect())
     }
@@ -116,7 +116,7 @@ impl Towers {
         self.get(tower).map_or(0, |family| family.num_features(grid))
     }
 
-    /// Returns what the rank at `parallel` computes of each tower.
+    /// Returns the part of each tower that the rank at `parallel` computes.
     ///
     /// # Errors
     /// One cannot be split so.
@@ -125,7 +125,7 @@ impl Towers {
         Ok(Towers(self.0.iter().map(divided).collect::<Result<_, _>>()?))
     }
 
-    /// Returns what a foundation of this width takes from them.
+    /// Returns the features that a foundation of this width takes from the towers.
     pub fn inputs(&self, width: i64) -> Vec<FeatureInput> {
         let input = |it: &ModelTower| FeatureInput {
             tower: it.tower,

@@ -137,7 +137,7 @@ impl TreeNames {
         }
     }
 
-    /// Returns the same of a model whose head is its embedding: the modules of the two.
+    /// Returns the names of a model whose head is its embedding: the modules of the two.
     pub fn with_tied(self, embedding: &str, head: &str) -> Self {
         Self { tied: Some([embedding, head].map(|module| format!("{module}.weight"))), ..self }
     }

@@ -9,7 +9,7 @@ use crate::native::{can_fuse, gelu_tanh, swiglu};
 pub enum Activation {
     /// Hendrycks and Gimpel 2016.
     Gelu,
-    /// The same by a tanh.
+    /// GELU by its approximation with tanh.
     GeluTanh,
     /// `x · sigmoid(1.702 x)`.
     QuickGelu,

@@ -16,7 +16,7 @@ pub struct AdaptiveNorm {
 
 /// The start of scale, shift and gate: branches whose gates are 0 add nothing at first.
 const GATED: Init = Init::Parts(&[0.0, 0.0, 0.0]);
-/// The same with gates of 1.
+/// The start of a norm whose gates are 1.
 const OPEN: Init = Init::Parts(&[0.0, 0.0, 1.0]);
 
 impl AdaptiveNorm {

@@ -16,7 +16,7 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// Returns what multiplies the products of queries and keys `width` wide.
+    /// Returns the factor of the products of queries and keys `width` wide.
     pub fn scale_of(&self, width: i64) -> f64 {
         self.scale.unwrap_or_else(|| (width as f64).powf(-0.5))
     }

@@ -39,14 +39,14 @@ pub struct DocumentBatch {
 pub struct PackedAttention {
     mask: Mask,
     cu_seqlens: Vec<i64>,
-    /// The same, int32, on a GPU with flash attention.
+    /// The ends of documents, int32, on a GPU with flash attention.
     ends: Option<Tensor>,
     batches: Vec<DocumentBatch>,
     /// `None` where the batches are the row itself, one after the other.
     order: Option<Order>,
     /// The attention that computes a mask of blocks, where the mask is one.
     blocks: Option<Box<BlockAttention>>,
-    /// The same with windows, by their lengths: made when a layer asks, for all that have the same.
+    /// The attentions of windows, by their lengths: each is made when a layer asks, for all layers that have the same.
     windowed: RefCell<BTreeMap<i64, Rc<BlockAttention>>>,
     /// The index of rows that several documents share, where documents have beginnings in common, whose rows come once.
     shared: Option<Box<SharedIndex>>,
@@ -150,8 +150,8 @@ impl PackedAttention {
         }
     }
 
-    /// Returns the same, of which queries, keys and values have the rows of `shared` alone, and so has what comes back. Windows and
-    /// `split` have no part in it.
+    /// Returns the same attention, of which queries, keys and values have the rows of `shared` alone, and so has what comes back. Windows
+    /// and `split` have no part in it.
     #[must_use]
     pub fn with_shared(mut self, shared: &SharedRows) -> PackedAttention {
         assert_eq!(self.mask, Mask::Causal, "beginnings depend on nothing behind them");

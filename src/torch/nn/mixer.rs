@@ -110,7 +110,7 @@ pub trait QkvMixer {
     /// Returns how many `before` gives.
     fn num_cut(&self) -> usize;
 
-    /// Returns what scores are multiplied by.
+    /// Returns the factor of scores.
     fn scale(&self) -> f64;
 
     /// Maps attended values `[T, H·V]`, and what followed the first three of `before`, to `[T, D]`.

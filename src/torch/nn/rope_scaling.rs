@@ -53,7 +53,7 @@ pub struct Yarn {
 }
 
 impl Yarn {
-    /// Returns what multiplies `cos` and `sin`.
+    /// Returns the factor of `cos` and `sin`.
     pub fn table_scale(&self) -> f64 {
         match self.attention_factor {
             Some(factor) => factor,
@@ -71,8 +71,8 @@ fn magnitude(factor: f64, mscale: f64) -> f64 {
 }
 
 impl RopeScaling {
-    /// Returns what multiplies the softmax scale of DeepSeek's attention (`yarn_apply_mscale`): the square of the
-    /// magnitude of `mscale_all_dim`.
+    /// Returns the factor of the softmax scale of DeepSeek's attention (`yarn_apply_mscale`): the square of the magnitude of
+    /// `mscale_all_dim`.
     pub fn softmax_scale(&self) -> f64 {
         match self {
             RopeScaling::Yarn(yarn) if yarn.mscale_all_dim != 0.0 => {

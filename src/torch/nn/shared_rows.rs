@@ -24,7 +24,7 @@ pub struct SharedRows {
     places: Vec<i64>,
 }
 
-/// The same on a device, as attention takes it.
+/// The indices of shared rows on a device, as attention takes them.
 pub(super) struct SharedIndex {
     pub kept: Tensor,
     pub places: Tensor,

@@ -31,7 +31,7 @@ impl FlatParam {
         parts[..number.map_or(parts.len().max(2) - 1, |number| number + 1)].join(".")
     }
 
-    /// Returns what its parameters' names begin with.
+    /// Returns the prefix of its parameters' names.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -112,7 +112,7 @@ pub fn uniform(seed: u64, name: &str, i: u64) -> f64 {
     Counter::of(key_of(seed, name)).unit(i)
 }
 
-/// Returns what tells parameter `name` from others under `seed`.
+/// Returns the number that tells parameter `name` from others under `seed`.
 pub(super) fn key_of(seed: u64, name: &str) -> u64 {
     let digest = Sha256::new().chain_update(seed.to_le_bytes()).chain_update(name).finalize();
     u64::from_le_bytes(digest[..8].try_into().expect("a digest has 32 bytes"))

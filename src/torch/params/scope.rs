@@ -55,7 +55,7 @@ impl<'a> Scope<'a> {
         Some(Adapter { a, b, magnitude, norms, spec, seed, inputs, key })
     }
 
-    /// Returns what has been taken, in order.
+    /// Returns the ids of the parameters that have been taken, in order.
     pub fn into_ids(self) -> Vec<ParamId> {
         self.taken.into_inner()
     }

@@ -31,7 +31,7 @@ pub struct Sharding {
     pub shared: ZeroStage,
     pub rank: usize,
     pub world: usize,
-    /// The same of experts that are spread over ranks: those with the same experts share them out.
+    /// The slices of experts that are spread over ranks: those with the same experts share them out.
     pub of_experts: Slices,
     /// Parameters and slices begin at multiples of so many elements.
     pub align: i64,
@@ -55,7 +55,7 @@ impl Sharding {
         Sharding { shared, rank, world, of_experts: Slices { rank, world }, align: ALIGN }
     }
 
-    /// Returns the same, where what lies in blocks of so many elements of a parameter is not cut.
+    /// Returns the same sharding, in which blocks of so many elements of a parameter are not cut.
     pub fn in_blocks(self, elements: i64) -> Sharding {
         Sharding { align: self.align.max(elements), ..self }
     }

@@ -119,7 +119,7 @@ impl ParamSpec {
         self.shape.len() >= 2
     }
 
-    /// Returns these in the order of a store: those that decay, then the others, each in the order of their learning rates.
+    /// Returns these parameters in the order of a store: those that decay, then the others, each in the order of their learning rates.
     pub(super) fn in_order(specs: Vec<ParamSpec>) -> [Vec<ParamSpec>; 2] {
         let (decayed, undecayed): (Vec<_>, Vec<_>) = specs.into_iter().partition(ParamSpec::decays);
         [decayed, undecayed].map(|mut specs| {

@@ -138,7 +138,7 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    /// Returns what it leaves where no plan says otherwise.
+    /// Returns the operation's policy where no plan says otherwise.
     pub fn policy(&self) -> Policy {
         match &self.action {
             Action::Segment { policy, .. } => *policy,
@@ -198,7 +198,7 @@ impl Tape {
         self.push(name.into(), params, reads, writes, Action::Custom(custom))
     }
 
-    /// Returns what happens among ranks.
+    /// Records an operation among ranks.
     pub fn exchange(
         &mut self,
         name: impl Into<String>,

@@ -24,7 +24,7 @@ impl Execution {
         self.on_the_way.borrow().is_some()
     }
 
-    /// Returns what came of rows for `slot`; `None` where they are on their way.
+    /// Returns the value of rows for `slot`; `None` where they are on their way.
     pub(super) fn settle(&self, slot: Slot, crossed: Crossed) -> Result<Option<Tensor>, NativeError> {
         match crossed {
             Crossed::Here(tensor) => Ok(Some(tensor)),

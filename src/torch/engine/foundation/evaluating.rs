@@ -58,7 +58,7 @@ impl Evaluating {
         }
     }
 
-    /// Returns what it has come to. Reading it waits for the device.
+    /// Returns the results of the evaluation. Reading it waits for the device.
     pub fn report(&mut self) -> EvaluationReport {
         let [loss_sum, correct] = self.scores.take().map_or([0.0; 2], |scores| scores.map(|sum| sum.double_value(&[])));
         EvaluationReport {

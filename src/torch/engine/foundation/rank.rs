@@ -20,7 +20,7 @@ impl Rank {
         self.state.params().flat().device()
     }
 
-    /// Returns what data actors send of samples.
+    /// Returns the columns that data actors send of samples.
     pub(super) fn columns(&self) -> &Rc<[Column]> {
         self.stages.any().columns()
     }

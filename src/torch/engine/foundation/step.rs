@@ -110,7 +110,7 @@ impl Step {
         self.loss.as_ref().map_or(0.0, |sum| sum.double_value(&[]))
     }
 
-    /// Returns what is measured of pairs of answers; `None` where samples are none.
+    /// Returns the measures of pairs of answers; `None` where samples are none.
     pub fn pairs(&self) -> Option<PairReport> {
         let sums: Vec<f64> = Vec::try_from(self.measures.as_ref()?).expect("a row of numbers");
         Some(PairReport::new(sums.try_into().expect("as many measures as a report has")))

@@ -99,7 +99,7 @@ impl Batch {
         }
     }
 
-    /// Returns what a data actor sends of a pack.
+    /// Returns the parcel that a data actor sends of a pack.
     pub fn tokens(&self, pack: PackId) -> Parcel {
         let documents: Vec<&Document> =
             self.packs[pack.index as usize].iter().map(|document| &self.documents[*document]).collect();
@@ -118,7 +118,7 @@ impl Batch {
         Parcel::new(header(ParcelKind::Columns(pack)), tensors)
     }
 
-    /// Returns what a data actor sends of a unit.
+    /// Returns the parcel that a data actor sends of a unit.
     pub fn pixels(&self, unit: &Unit) -> Parcel {
         let documents = self.packs[unit.pack.index as usize].iter().map(|document| &self.documents[*document]);
         let items = documents.filter_map(|document| document.items_of(unit.tower()));

@@ -57,7 +57,7 @@ pub(super) fn specs(config: &DavitConfig, stage: usize) -> Vec<ParamSpec> {
 }
 
 impl ConvEmbed {
-    /// Returns what the names of a stage's parameters begin with.
+    /// Returns the prefix of the names of a stage's parameters.
     pub fn prefix(config: &DavitConfig, stage: usize) -> String {
         format!("{}convs.{stage}.", config.prefix)
     }

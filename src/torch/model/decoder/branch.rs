@@ -16,7 +16,7 @@ pub(super) struct Branch<T: ?Sized> {
 }
 
 impl<T: ?Sized> Branch<T> {
-    /// Returns what the module reads of the residual stream `[T, D]`.
+    /// Returns the module's input, made of the residual stream `[T, D]`, in its shape.
     pub fn input(&self, x_TD: &Tensor) -> Tensor {
         match &self.norm {
             Some(norm) => norm.forward(x_TD),

@@ -11,7 +11,7 @@ use crate::params::{ParallelRank, ParamSpec, divide};
 type Result<T> = std::result::Result<T, TensorParallelError>;
 
 impl DecoderConfig {
-    /// Returns what the rank at `place` computes with.
+    /// Returns the decoder with the sizes that the rank at `place` computes with.
     ///
     /// # Errors
     /// Something cannot be split into as many parts.

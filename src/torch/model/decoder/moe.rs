@@ -112,7 +112,7 @@ impl Moe {
         recording.leave_region(tape, y)
     }
 
-    /// Returns what lies within the region.
+    /// Records the operations within the region, and returns their output.
     fn record_experts(&self, tape: &mut Tape, layer: &str, h: Slot, recording: &mut Recording) -> Slot {
         let policy = recording.policy;
         let shared = self.shared.as_ref().map(|(shared, ids)| {

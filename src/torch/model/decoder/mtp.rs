@@ -25,7 +25,7 @@ impl MtpConfig {
         }
     }
 
-    /// Returns what the heads repeat of the embedding, or of the model's head.
+    /// Returns the tensors in which the heads repeat the embedding, or the model's head.
     pub(super) fn repeated(&self, head: bool, shape: &[i64]) -> Vec<StoredTensor> {
         let Some(names) = self.names.repeats else { return Vec::new() };
         let name = names[usize::from(head)];

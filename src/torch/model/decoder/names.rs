@@ -46,7 +46,7 @@ impl Names {
 }
 
 impl Names {
-    /// Returns the same behind `prefix`.
+    /// Returns the same names behind `prefix`.
     pub(in crate::model) fn under(self, prefix: &str) -> Names {
         let [embed, layers, norm, head] =
             [&self.embed, &self.layers, &self.norm, &self.head].map(|name| format!("{prefix}{name}"));

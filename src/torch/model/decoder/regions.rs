@@ -75,7 +75,7 @@ impl<T: ?Sized + 'static> Branch<T> {
         Entered { x, is_normed: false, ids: [self.norm_ids.as_slice(), &self.ids].concat() }
     }
 
-    /// Returns what the module reads. `[T, D]` to `[T, D]`.
+    /// Returns the module's input: `[T, D]` to `[T, D]`.
     pub fn normed(&self, x: &Tensor, is_normed: bool) -> Tensor {
         if is_normed { x.shallow_clone() } else { self.input(x) }
     }

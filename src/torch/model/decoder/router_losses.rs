@@ -49,7 +49,7 @@ impl Recording {
         }
     }
 
-    /// Returns what a later stage makes the losses of: sums over the layers so far, those `before` included.
+    /// Returns the sums from which a later stage makes the losses: over the layers so far, those `before` included.
     pub fn carry(&self, tape: &mut Tape, before: RouterSums, num_experts: i64, device: Device) -> RouterSums {
         let (choices, z) = self.sums(before);
         let add = move |reads: &[Tensor]| {
@@ -73,7 +73,7 @@ impl Recording {
         (choices.collect(), before.z.into_iter().chain(own.filter_map(|of_layer| of_layer.z)).collect())
     }
 
-    /// Returns what the routers left; `None` of a model without.
+    /// Returns the slots of the routers' results; `None` of a model without.
     pub fn finish(self) -> Option<Routing> {
         (!self.routed.is_empty()).then(|| Routing { losses: RouterLosses::default(), experts: self.routed })
     }

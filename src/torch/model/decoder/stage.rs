@@ -58,7 +58,7 @@ pub(super) struct Crossing {
 }
 
 impl Crossing {
-    /// Returns what crosses, in order: hidden states, DeepStack, choices, probabilities, z, mixers.
+    /// Returns the tensors that cross the boundary, in order: hidden states, DeepStack, choices, probabilities, z, mixers.
     pub fn tensors(&self, config: &DecoderConfig) -> Vec<(Vec<i64>, Kind, bool)> {
         let width = config.hidden_size;
         let mut tensors = vec![(vec![self.num_tokens, config.residual_width()], self.kind, true)];
@@ -106,7 +106,7 @@ impl Crossing {
 }
 
 impl DecoderConfig {
-    /// Returns what of this decoder cannot compute a row in pieces; `None`: it can.
+    /// Returns the part of this decoder that cannot compute a row in pieces; `None`: it can.
     pub fn needs_whole_rows(&self) -> Option<&'static str> {
         let attends = |layer: &LayerConfig| matches!(layer.mixer, MixerConfig::Attention(_));
         let window = |layer: &LayerConfig| matches!(&layer.mixer, MixerConfig::Attention(of) if of.window.is_some());

@@ -32,7 +32,8 @@ pub(super) struct Opened {
 }
 
 impl Connection {
-    /// Returns those of both branches of a layer whose names begin with `prefix`; none where the residual is one stream.
+    /// Returns the parameters of the connections of both branches of a layer whose names begin with `prefix`; none where the residual is
+    /// one stream.
     pub fn specs(config: &DecoderConfig, prefix: &str) -> Vec<ParamSpec> {
         let of_both = |streams: &StreamsConfig| {
             let of = |name: &str| {

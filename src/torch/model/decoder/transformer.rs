@@ -56,7 +56,7 @@ impl Decoder {
         Decoder::stage_specs(config, &Stage::whole(config.num_layers()))
     }
 
-    /// Returns those of a stage, under the same names.
+    /// Returns the parameters of a stage, under the same names.
     pub fn stage_specs(config: &DecoderConfig, stage: &Stage) -> Vec<ParamSpec> {
         let mut specs = Decoder::named_specs(config, stage);
         for piece in specs.iter_mut().flat_map(|spec| &mut spec.pieces) {
@@ -137,7 +137,7 @@ impl Decoder {
         &self.config
     }
 
-    /// Returns its layers with their numbers in the model.
+    /// Returns the stage's layers with their numbers in the model.
     pub(super) fn numbered_layers(&self) -> impl Iterator<Item = (usize, &Layer)> {
         self.stage.layers.clone().zip(&self.layers)
     }
@@ -214,7 +214,7 @@ impl Decoder {
         ropes.into_iter().map(|rope| Rc::new(context(rope))).collect()
     }
 
-    /// Returns its sets of experts in the order of the layers, those of prediction heads last.
+    /// Returns the decoder's sets of experts in the order of the layers, those of prediction heads last.
     pub fn expert_sets(&self) -> Vec<ExpertSet> {
         let layers =
             self.stage.layers.clone().zip(&self.layers).map(|(number, layer)| (format!("layer {number}"), layer));

@@ -141,7 +141,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Returns what the rank at `place` computes with.
+    /// Returns the transformer with the sizes that the rank at `place` computes with.
     fn divided(&self, place: &ParallelRank) -> Result<TransformerConfig, TensorParallelError> {
         let inner = match self {
             TransformerConfig::Wan(config) => config.inner,
@@ -185,7 +185,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Returns what it takes from each tower: tokens of pictures, rows of text, patches of latents.
+    /// Returns the features that it takes from each tower: tokens of pictures, rows of text, patches of latents.
     fn inputs(&self) -> Vec<FeatureInput> {
         let input = |(tower, width)| FeatureInput { tower, num_tensors: 1, width, placeholders: Vec::new() };
         let pictures = self.image_dim().map(|width| (Tower::Vision, width));
@@ -327,7 +327,7 @@ pub(crate) struct DitModel {
 }
 
 impl DitModel {
-    /// Returns what records a tape of this stage.
+    /// Returns the recorder of tapes of this stage.
     pub(super) fn recorder(&self) -> Recorder<'_> {
         Recorder {
             network: &*self.network,

@@ -191,7 +191,7 @@ impl Recorder<'_> {
         tape.take_rows(latents, Rc::new(Tensor::from_slice(&rows).to_device(self.device)))
     }
 
-    /// Returns what the transformer knows of samples.
+    /// Returns the description of samples that the transformer reads.
     fn work<'b>(&self, samples: &'b [Sample], sigma: &'b [f64], features: &Features, share: Option<Share>) -> Work<'b> {
         let [num_text, num_pictures] = [Tower::Text, Tower::Vision].map(|tower| features.num_rows(self, tower));
         Work { samples, sigma, num_text, num_pictures, policy: self.policy, share }

@@ -141,7 +141,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     Ok(DecoderConfig { balance: balance(keys, 0.001)?, ..decoder })
 }
 
-/// Returns those of transformers' class, but for the sizes of the model.
+/// Returns the defaults of transformers' class, except for the sizes of the model.
 fn defaults() -> Value {
     json!({"head_dim": 512, "q_lora_rank": 1024, "o_groups": 8, "o_lora_rank": 1024, "sliding_window": 128,
         "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512, "hc_mult": 4, "hc_sinkhorn_iters": 20,

@@ -59,17 +59,17 @@ impl LinearCrossEntropy {
         }
     }
 
-    /// Returns the same, of scores divided by this where it is given.
+    /// Returns the same loss, of scores divided by this where it is given.
     pub fn with_divisor(self, divisor: Option<f64>) -> LinearCrossEntropy {
         LinearCrossEntropy { divisor, ..self }
     }
 
-    /// Returns the same, of scores with this soft cap where there is one.
+    /// Returns the same loss, of scores with this soft cap where there is one.
     pub fn with_soft_cap(self, soft_cap: Option<f64>) -> LinearCrossEntropy {
         LinearCrossEntropy { soft_cap, ..self }
     }
 
-    /// Returns the same, whose loss is that of smoothed labels where there is smoothing; what is predicted stays the same.
+    /// Returns the same loss with smoothed labels where there is smoothing; predictions stay the same.
     pub fn with_smoothing(self, smoothing: Option<Smoothing>) -> LinearCrossEntropy {
         LinearCrossEntropy { smoothing, ..self }
     }

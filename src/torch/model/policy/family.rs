@@ -19,16 +19,16 @@ use crate::tape::Policy;
 pub(in crate::model) trait Architecture: RobotPolicy + Clone + Debug + Send + Sync + 'static {
     type Network: PolicyNetwork;
 
-    /// Returns its parameters, under their names in `model.safetensors`.
+    /// Returns the policy's parameters, under their names in `model.safetensors`.
     fn specs(&self) -> Vec<ParamSpec>;
 
-    /// Returns what it takes from each tower.
+    /// Returns the features that it takes from each tower.
     fn inputs(&self) -> Vec<FeatureInput>;
 
-    /// Returns what it reads of samples.
+    /// Returns the columns that it reads of samples.
     fn columns(&self) -> Vec<Column>;
 
-    /// Returns what planning and estimates need to know of it.
+    /// Returns the sizes that planning and estimates need.
     fn shape(&self) -> FoundationShape;
 
     fn set_options(&mut self, options: PolicyOptions);
@@ -70,7 +70,7 @@ impl<A: Architecture> PolicyFamily<A> {
         PolicyFamily { config, inputs, flow }
     }
 
-    /// Returns the same with these settings.
+    /// Returns the same policy with these settings.
     #[must_use]
     pub fn with_options(mut self, options: PolicyOptions) -> PolicyFamily<A> {
         self.config.set_options(options);

@@ -168,7 +168,7 @@ impl Fixture {
         (Columns::new(&PolicyFamily::new(self.config.clone()).columns().into(), all), ends)
     }
 
-    /// Returns what a plan says of these samples: length, targets and grids of pictures.
+    /// Returns these samples as a plan describes them: length, targets and grids of pictures.
     pub fn rows(&self, samples: &[usize]) -> Vec<SampleRow> {
         let row = |sample: &usize| {
             let num_targets = (self.num_inside(*sample) * self.action_dim) as u32;
@@ -200,7 +200,7 @@ impl Fixture {
         self.parts().run(tape, self.pixels(samples), Policy::Keep)
     }
 
-    /// Returns what runs a tape: the parameters and the tower.
+    /// Returns the parameters and the tower that run a tape.
     pub fn parts(&self) -> Parts<'_> {
         let Fixture { params, tower, of_tower, trains_tower, .. } = self;
         Parts { params, tower: &**tower, of_tower, trains_tower: *trains_tower }

@@ -9,7 +9,7 @@ use crate::params::ParamStore;
 
 /// A foundation that predicts actions.
 pub trait RobotPolicy {
-    /// Returns what it predicts, and of what.
+    /// Returns the sizes of the actions that it predicts, and of what it reads.
     fn chunk(&self) -> ActionChunk;
 
     /// Returns the settings of its training.

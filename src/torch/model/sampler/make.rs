@@ -134,7 +134,8 @@ pub struct Underway {
 }
 
 impl Underway {
-    /// Returns all that the next steps depend on, with names. The sample is `[tokens, width]`, and so is what its sampler keeps of it.
+    /// Returns the tensors that the next steps depend on, with names. The sample is `[tokens, width]`, and so is what its sampler keeps
+    /// of it.
     pub fn tensors(&self) -> Vec<(String, Tensor)> {
         let own = [("x", self.x.shallow_clone())].into_iter().chain(self.sampler.state());
         own.map(|(name, tensor)| (name.to_owned(), tensor)).collect()

@@ -55,7 +55,7 @@ impl Sampler {
         self.levels.times.get(self.done).copied()
     }
 
-    /// Returns what the next steps depend on beside the sample, with names.
+    /// Returns the tensors that the next steps depend on beside the sample, with names.
     fn state(&self) -> Vec<(&'static str, Tensor)> {
         let done = Tensor::from(self.done as i64);
         let former = self.unipc.as_ref().map_or(Vec::new(), UniPc::state);

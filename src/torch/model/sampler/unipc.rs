@@ -24,8 +24,8 @@ fn lambda(sigma: f64) -> f64 {
 }
 
 impl UniPc {
-    /// Returns all that it is, with names; nothing before the first step and after the last. `numbers` is `[2]`, the others have the
-    /// shape of the sample.
+    /// Returns the solver's state as tensors with names; none before the first step and after the last. `numbers` is `[2]`, the others
+    /// have the shape of the sample.
     pub fn state(&self) -> Vec<(&'static str, Tensor)> {
         let Some(Former { sigma, x, m, used, r }) = &self.former else { return Vec::new() };
         let numbers = Tensor::from_slice(&[*sigma, r.unwrap_or(f64::NAN)]);

@@ -72,7 +72,7 @@ impl TextTowerConfig {
         }
     }
 
-    /// Returns what the rank at `place` computes of it.
+    /// Returns the part of the tower that the rank at `place` computes.
     fn divided(&self, place: &ParallelRank) -> Result<TextTowerConfig, TensorParallelError> {
         Ok(match self {
             TextTowerConfig::T5(config) => TextTowerConfig::T5(config.divided(place)?),

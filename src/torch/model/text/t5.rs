@@ -90,7 +90,7 @@ impl T5Config {
         if self.is_gated { &["wi_0", "wi_1"] } else { &["wi"] }
     }
 
-    /// Returns what the rank at `place` computes of it.
+    /// Returns the part of the encoder that the rank at `place` computes.
     ///
     /// # Errors
     /// Heads or the inner width cannot be split into as many parts.

@@ -73,7 +73,7 @@ pub(in crate::model) struct Mlp {
 }
 
 impl BlockConfig {
-    /// Returns what most towers have: queries, keys and values in one matrix with biases, a plain MLP, and these names.
+    /// Returns the block that most towers have: queries, keys and values in one matrix with biases, a plain MLP, and these names.
     pub(in crate::model) fn new(
         width: i64,
         num_heads: i64,
@@ -105,7 +105,7 @@ impl BlockConfig {
         self.width / self.num_heads
     }
 
-    /// Returns what the rank at `place` computes of it; `key` is the config's for the number of heads.
+    /// Returns the part of the block that the rank at `place` computes; `key` is the config's for the number of heads.
     ///
     /// # Errors
     /// It cannot be split into as many parts.

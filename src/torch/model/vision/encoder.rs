@@ -25,7 +25,7 @@ pub struct VisionConfig {
 }
 
 impl VisionConfig {
-    /// Returns Qwen3-VL's with other names in its mergers: of the norm, of the two maps, and of the list of DeepStack mergers.
+    /// Returns Qwen3-VL's tower with other names in its mergers: of the norm, of the two maps, and of the list of DeepStack mergers.
     pub(in crate::model) fn with_mergers(
         mut self,
         norm_name: &'static str,
@@ -42,7 +42,7 @@ impl VisionConfig {
         self
     }
 
-    /// Returns the same with all names behind `prefix`, and without what a checkpoint has and nothing is computed by.
+    /// Returns the same tower with all names behind `prefix`, and without the parameters of a checkpoint by which nothing is computed.
     pub(in crate::model) fn under(mut self, prefix: &str) -> VisionConfig {
         for own in std::iter::once(&mut self.tower.prefix)
             .chain([&mut self.projector.prefix])
@@ -54,7 +54,7 @@ impl VisionConfig {
         VisionConfig { tower, ..self }
     }
 
-    /// Returns what the rank at `place` computes of it. Projectors are not split.
+    /// Returns the part of the tower that the rank at `place` computes. Projectors are not split.
     ///
     /// # Errors
     /// The heads cannot be split into as many parts.

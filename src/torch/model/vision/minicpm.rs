@@ -27,7 +27,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>, prefix: &str, projector: &str, out
     read_with(keys, keys, prefix, projector, outputs)
 }
 
-/// Returns the same where `model` has the keys of the whole model: `insert_layer_id`, which goes before the tower's, and
+/// Returns the same encoder where `model` has the keys of the whole model: `insert_layer_id`, which goes before the tower's, and
 /// `downsample_mode`, by which there may be a feature for 4 patches.
 pub(in crate::model) fn read_with(
     keys: &Keys<'_>,

@@ -24,7 +24,7 @@ pub(in crate::model) fn read(
     read_at(keys, &format!("{prefix}vision_model."), projector, outputs)
 }
 
-/// Returns the same with the names of the tower right behind `prefix`.
+/// Returns the same encoder with the names of the tower right behind `prefix`.
 pub(super) fn read_at(
     keys: &Keys<'_>,
     prefix: &str,

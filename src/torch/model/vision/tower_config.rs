@@ -180,7 +180,7 @@ impl TowerConfig {
         specs
     }
 
-    /// Returns what decides where patches lie in the tower's sequence.
+    /// Returns the settings that decide where patches lie in the tower's sequence.
     pub(super) fn layout(&self) -> LayoutConfig {
         LayoutConfig {
             order: self.order,

@@ -126,7 +126,7 @@ impl CompressedAttention {
         TokenRows { q: turn_last(&q, rope), kv: turn_last(&kv, rope), latent }
     }
 
-    /// Returns what multiplies the products of queries and keys: 1 / √C.
+    /// Returns the factor of the products of queries and keys: 1 / √C.
     pub(super) fn scale(&self) -> f64 {
         (self.config.head_dim as f64).powf(-0.5)
     }

@@ -55,7 +55,7 @@ impl Compressor {
         }
     }
 
-    /// Returns what tokens `[T, D]` give to entries.
+    /// Returns the gated values that tokens `[T, D]` give to entries.
     pub fn gated(&self, x_TD: &Tensor) -> Gated {
         Gated { kv: self.kv.forward(x_TD), gate: self.gate.forward(x_TD) }
     }

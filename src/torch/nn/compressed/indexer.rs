@@ -55,8 +55,8 @@ impl EntryChooser {
         self.config.head_dim
     }
 
-    /// Returns what it knows of hidden states `x_TD` and query latents `q_TR`. Run it without gradients.
-    /// `x_TD` `[T, D]`, `q_TR` `[T, R]`.
+    /// Returns the queries, weights and gated values of tokens, from hidden states `x_TD` and query latents `q_TR`. Run it without
+    /// gradients. `x_TD` `[T, D]`, `q_TR` `[T, R]`.
     pub fn tokens(&self, x_TD: &Tensor, q_TR: &Tensor, rope: &Rope) -> IndexTokens {
         let EntryIndexer { num_heads, head_dim, .. } = self.config;
         let scale = ((num_heads * head_dim) as f64).powf(-0.5);

@@ -64,7 +64,7 @@ impl GatedDelta {
         Tensor::zeros(size, (Kind::Float, self.a_log.device()))
     }
 
-    /// Returns what the rule reads: of the convolution's outputs, and of β and the decay before their activations.
+    /// Returns the inputs of the rule, made of the convolution's outputs, and of β and the decay before their activations.
     fn inputs(&self, qkv_TF: &Tensor, b_TV: &Tensor, a_TV: &Tensor) -> DeltaInputs {
         let config = &self.config;
         let keys = config.key_width();

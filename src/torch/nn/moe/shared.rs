@@ -21,7 +21,7 @@ struct Gate {
 }
 
 impl SharedExperts {
-    /// Returns those of the config's `shared`, which is `shared` here.
+    /// Returns the parameters of the config's `shared`, which is `shared` here.
     pub fn specs(
         prefix: &str,
         width: i64,

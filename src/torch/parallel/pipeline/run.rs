@@ -140,18 +140,17 @@ impl PipelineRun {
         PipelineRun { tasks, forward_only: true, ..self }
     }
 
-    /// Returns what is left to be done.
+    /// Returns the tasks that are left.
     pub fn left(&self) -> &[Task] {
         &self.tasks[self.next..]
     }
 
-    /// Returns what comes next; `None` at the step's end.
+    /// Returns the next task; `None` at the step's end.
     pub fn next(&self) -> Option<Task> {
         self.tasks.get(self.next).copied()
     }
 
-    /// Returns what comes next in turns with each other: one task, but where micro-batches go in pairs. None at the
-    /// step's end.
+    /// Returns the tasks that come next in turns with each other: one task, but where micro-batches go in pairs. None at the step's end.
     pub fn together(&self) -> &[Task] {
         let left = &self.tasks[self.next..];
         let most = left.len().min(if self.in_pairs { 2 } else { 1 });

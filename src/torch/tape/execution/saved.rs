@@ -19,7 +19,7 @@ pub(super) enum Saved {
 }
 
 impl Saved {
-    /// Returns what can be taken away: the tensors that `graph` saved, or those that are listed here.
+    /// Returns the tensors that can be taken away: those that `graph` saved, or those that are listed here.
     pub fn take(&mut self, graph: Option<SavedTensors>) -> Option<Source> {
         self.drop_values();
         match self {

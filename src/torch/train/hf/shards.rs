@@ -41,7 +41,7 @@ impl FilesOf {
         }
     }
 
-    /// Returns what their names begin with: a folder, and what comes before numbers.
+    /// Returns the start of the files' names: a folder, and the part before numbers.
     pub fn stem(self) -> String {
         match self {
             Self::Network(Component { name, stem, .. }) => format!("{name}/{stem}"),

@@ -16,7 +16,7 @@ pub struct Steps {
     pub(crate) ill_conditioned: bool,
 }
 
-/// Returns what a layout gives against what one process does.
+/// Compares the steps of a layout with those of one process.
 pub fn compare_steps(found: &Steps, alone: &Steps) -> ParityReport {
     let mut report =
         ParityReport { of_layout: true, ill_conditioned: alone.ill_conditioned, ..ParityReport::default() };

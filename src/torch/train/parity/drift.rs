@@ -25,7 +25,7 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Returns what is tolerated of bfloat16: of the logits and of the loss.
+    /// Returns the tolerances of the logits and of the loss in bfloat16.
     ///
     /// transformers' own bf16 on the fixtures: logits up to 0.018 and losses up to 0.004 from its float32; where
     /// experts or keys are chosen 0.15 and 0.03, but 0.31 on a GLM-5 with shared indexers; with gated delta nets 0.09 to 0.15

@@ -80,7 +80,7 @@ impl AdapterFolder {
         Ok(Self { config, files, averages: None, keys: Keys::default(), has_settings: true })
     }
 
-    /// Returns the same with the averages of `train.ema` that the checkpoint `folder` has in place of the adapters.
+    /// Returns the same folder with the averages of `train.ema` that the checkpoint `folder` has in place of the adapters.
     ///
     /// # Errors
     /// The checkpoint has none, or a file is torn.
@@ -175,7 +175,7 @@ impl AdapterFolder {
         Ok(names.into_iter().filter_map(forms::path_of).map(str::to_owned).collect())
     }
 
-    /// Returns what of it belongs to these parameters, whole or parts of ranks.
+    /// Returns the adapters of the folder that belong to these parameters, whole or parts of ranks.
     ///
     /// # Errors
     /// Tensors are missing or of other shapes: all of them.

@@ -13,7 +13,7 @@ pub struct Patterns {
 }
 
 impl Patterns {
-    /// Returns those under `key` of `config`, which is the file at `path`.
+    /// Reads the patterns under `key` of `config`, which is the file at `path`.
     ///
     /// # Errors
     /// A pattern is no regular expression, or its value no number.

@@ -27,7 +27,7 @@ impl Draw {
         normal(&self.numbers(Self::stream(what, self.number)), shape)
     }
 
-    /// Returns its time between data and noise.
+    /// Returns the draw's time between data and noise.
     pub fn time(&self, of: &TimeSampler) -> f64 {
         of.at(self.numbers(u64::MAX - u64::from(self.number)).unit(0))
     }

@@ -51,7 +51,7 @@ impl LossKind {
         }
     }
 
-    /// Returns its derivative.
+    /// Returns the derivative of the cost at each difference `e`.
     fn slope(self, e: &Tensor) -> Tensor {
         match self {
             LossKind::Mse => e * 2.0,
