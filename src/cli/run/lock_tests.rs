@@ -1,4 +1,4 @@
-//! One holder at a time, whoever died before and whoever comes at once.
+//! Tests that a folder's lock has one holder at a time, whoever died before and whoever comes at once.
 
 use super::*;
 use std::process::{Child, Command};

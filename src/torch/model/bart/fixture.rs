@@ -24,11 +24,11 @@ use crate::model::fixture::{
 use crate::params::ParamStore;
 use crate::tape::{Execution, Policy, Tape};
 
-/// The tolerance of losses and scores, as a share of the largest value of a tensor,
+/// The tolerance of losses and scores, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 5e-6;
-/// that of gradients: sums over all rows, in another order, through DaViT's convolutions (`xvla/fixture.rs`),
+/// The tolerance of gradients, which are sums over all rows in another order, through DaViT's convolutions (`xvla/fixture.rs`).
 const OF_GRADIENTS: f64 = 1e-4;
-/// and that of a target's losses, which are differences of scores.
+/// The tolerance of a target's losses, which are differences of scores.
 const OF_LOSSES: f64 = 1e-5;
 /// The token that ends an answer.
 const END: i64 = 2;

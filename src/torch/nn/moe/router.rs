@@ -29,9 +29,9 @@ const TABLE: &str = "gate.tid2eid";
 pub struct TokenRouting {
     /// `[T, E]`, float32.
     pub logits_TE: Tensor,
-    /// The weights of the chosen experts, float32.
+    /// The weights of the chosen experts, `[T, K]`, float32.
     pub weights_TK: Tensor,
-    /// int64; a token's experts in no order.
+    /// The experts of each token, `[T, K]`, int64, in no order.
     pub experts_TK: Tensor,
 }
 

@@ -8,16 +8,16 @@ use tch::{Device, Kind, Tensor};
 const RELATIVE: f64 = 1e-4;
 /// The tolerance, as a share of the largest value of the reference's tensor.
 const ABSOLUTE: f64 = 1e-5;
-/// The tolerance, as a share of one process's values, and of the largest one of a tensor, for a layout of several
-/// ranks,
+/// The tolerance for a layout of several ranks, as a share of one process's values, and of the largest one of a tensor.
 const OF_LAYOUT: f64 = 1e-5;
-/// and of weights after steps of AdamW, which divides small gradients by their size, rounding or not.
+/// The same tolerance for weights after steps of AdamW, which divides small gradients by their size, rounding or not.
 const OF_LAYOUT_WEIGHTS: f64 = 1e-3;
-/// So many times that is tolerated of gradients' norms at such weights,
+/// The factor of the tolerance of gradients' norms at weights that steps of AdamW have changed.
 const AT_MOVED_WEIGHTS: f64 = 5.0;
-/// of an ill-conditioned model,
+/// The factor of the tolerance of an ill-conditioned model.
 const ILL_CONDITIONED: f64 = 10.0;
-/// and of its gradients' norms after steps of AdamW, which divides small gradients by their size, noise or not.
+/// The factor of the tolerance of an ill-conditioned model's gradient norms after steps of AdamW, which divides small gradients by their
+/// size, noise or not.
 const ILL_CONDITIONED_PATH: f64 = 500.0;
 
 /// One quantity: logits, all gradients, …
