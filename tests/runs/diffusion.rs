@@ -4,11 +4,11 @@ use crate::cache::encode;
 use crate::fixture::loss_bits;
 use crate::resume::{hashes, run_and_evaluate_in, run_in};
 use crate::text::words;
-use image::{Rgb, RgbImage};
+use image::{GrayImage, Luma, Rgb, RgbImage};
 use loongforge::core::config;
 use loongforge::core::data::tools::Share;
 use loongforge::core::schedule::StepSummary;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -53,6 +53,24 @@ impl Captioned {
 
     pub fn folder(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// Gives four of five pictures and clips a mask, bright on the left and dark on the right.
+    fn add_masks(&self) {
+        let path = self.folder("train.jsonl");
+        let masked = |(number, line): (usize, &str)| {
+            let mut line: Value = serde_json::from_str(line).unwrap();
+            let (columns, rows) = SIZES[number % SIZES.len()];
+            if !number.is_multiple_of(5) {
+                let name = format!("mask-{number}.png");
+                let value = |x| if x < columns / 2 { Luma([255u8]) } else { Luma([number as u8]) };
+                GrayImage::from_fn(columns, rows, |x, _| value(x)).save(self.folder(&name)).unwrap();
+                line["mask"] = json!(name);
+            }
+            line.to_string()
+        };
+        let lines: Vec<String> = fs::read_to_string(&path).unwrap().lines().enumerate().map(masked).collect();
+        fs::write(&path, lines.join("\n")).unwrap();
     }
 
     /// Runs with checkpoints in the folder `to`, from the fourth step of `from`.
@@ -138,7 +156,26 @@ fn diffusion_transformers_learn_the_same_in_any_layout_and_resumed() {
     }
 }
 
-/// The layouts include ranks that have a part of each clip.
+#[test]
+fn masks_weigh_the_same_tokens_in_any_layout() {
+    const MASKS: &str = "data.masks=true";
+    for (transformer, name, clips) in [(QWEN_IMAGE, "qwen-image", false), (WAN, "wan", true)] {
+        let captioned = Captioned::new(transformer, clips);
+        captioned.add_masks();
+        for per in ["train.loss={per: sample}", "train.loss={per: token}"] {
+            let run = |to: &str, own: &[&str]| captioned.run(to, &[&[MASKS, per][..], own].concat(), None);
+            let one = run("one", &[]);
+            for own in [
+                &["pools.foundation.context_parallel=2", "pools.foundation.context_attention=ulysses"][..],
+                &["pools.foundation.tensor_parallel=2"],
+            ] {
+                are_near(&format!("{name}, {per}, {own:?}"), &run("layout", own), &one);
+            }
+        }
+    }
+}
+
+/// Also of ranks that have a part of each clip.
 #[test]
 fn evaluations_count_a_sample_once_in_any_layout() {
     let captioned = Captioned::new(WAN, true);

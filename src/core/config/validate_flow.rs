@@ -26,12 +26,6 @@ impl Rules<'_> {
         self.broken(reads && config.sample.is_none(), code::COMBINATION, &["eval.reader"], || {
             ("`eval.reader` has no samples to read".to_owned(), "add `sample: { prompts: FILE }`")
         });
-        for (key, pool) in config.pools.written_foundations().filter(|_| config.data.masks) {
-            let key = format!("{key}.context_parallel");
-            self.broken(pool.context_parallel > 1, code::COMBINATION, &["data.masks", &key], || {
-                ("`data.masks` with context parallelism is not implemented".to_owned(), "set context_parallel to 1")
-            });
-        }
         let vae = &config.model.vae;
         let trains = vae.freeze == Some(false) || vae.lora.is_some() || !vae.train_patterns.is_empty();
         let keys = ["model.vae.freeze", "model.vae.lora", "model.vae.train_patterns"];

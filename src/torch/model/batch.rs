@@ -7,7 +7,6 @@ use tch::{Device, Tensor};
 
 use super::columns::{Column, Columns, INPUT_IDS, TARGETS};
 use super::objective::NoisePurpose;
-use crate::device::upload;
 use crate::tape::{ContextShard, Slot, Tape};
 
 /// Packed samples of one micro-batch, `T` tokens in all.
@@ -77,9 +76,8 @@ impl MicroBatch {
     /// This rank's tokens of a whole row, with places for `features` of its features.
     pub fn share(&self, row: Rc<ContextShard>, features: Vec<Vec<i64>>) -> MicroBatch {
         let rows = Tensor::from_slice(&row.split().rows(row.rank()));
-        let take = |x: &Tensor, axis: i64| x.index_select(axis, &upload(&rows, x.device()));
         MicroBatch {
-            columns: self.columns.map(take),
+            columns: self.columns.share(&rows),
             cu_seqlens: row.split().cu_seqlens(row.rank()),
             num_features: features.iter().map(|rows| rows.len() as i64).collect(),
             row: Some(row),

@@ -27,6 +27,8 @@ pub struct Column {
 pub enum RowCount {
     /// One row for each token of the sample.
     Tokens,
+    /// As many, of which every rank has all where ranks share the tokens.
+    AllTokens,
     /// The same number for each sample, for example 50 actions.
     Fixed(u32),
 }
@@ -40,7 +42,7 @@ impl Column {
     /// Returns the number of rows of `num_samples` samples that have so many tokens together.
     pub fn num_rows(&self, num_tokens: i64, num_samples: i64) -> i64 {
         match self.rows {
-            RowCount::Tokens => num_tokens,
+            RowCount::Tokens | RowCount::AllTokens => num_tokens,
             RowCount::Fixed(rows) => i64::from(rows) * num_samples,
         }
     }
@@ -139,8 +141,20 @@ impl Columns {
     /// Returns the same columns with what `change` makes of each tensor `[before…, rows, after…]` and the number of its axis of samples,
     /// which is that of `rows`. Shapes may change along that axis alone.
     pub fn map(&self, change: impl Fn(&Tensor, i64) -> Tensor) -> Columns {
+        self.changed(|column, x| change(x, column.axis()))
+    }
+
+    /// The columns of a rank whose tokens are `rows` `[T]`, int64 on the host: these rows, and all of columns that every rank has whole.
+    pub fn share(&self, rows: &Tensor) -> Columns {
+        self.changed(|column, x| match column.rows {
+            RowCount::AllTokens => x.shallow_clone(),
+            RowCount::Tokens | RowCount::Fixed(_) => x.index_select(column.axis(), &upload(rows, x.device())),
+        })
+    }
+
+    fn changed(&self, change: impl Fn(&Column, &Tensor) -> Tensor) -> Columns {
         let changed = |tensors: &Vec<Tensor>| {
-            self.specs.iter().zip(tensors).map(|(column, x)| change(x, column.axis())).collect::<Vec<Tensor>>()
+            self.specs.iter().zip(tensors).map(|(column, x)| change(column, x)).collect::<Vec<Tensor>>()
         };
         let on_host = self.on_host.as_ref().map(changed);
         Columns { on_host, ..Columns::new(&self.specs, changed(&self.tensors)) }
@@ -155,14 +169,15 @@ pub const TARGETS: &str = "targets";
 /// The column of the weights of tokens in the loss of a diffusion model.
 pub const WEIGHTS: &str = "weights";
 
-/// Returns the weights of tokens `[T]`, those of references included, in the order in which a sample has them.
+/// The weights of tokens `[T]`, those of references included, in the order in which a sample has them. A token's share of the loss
+/// depends on all weights of its sample.
 pub fn weight_column() -> Column {
     Column {
         name: WEIGHTS,
         kind: Kind::Float,
         before: Vec::new(),
         after: Vec::new(),
-        rows: RowCount::Tokens,
+        rows: RowCount::AllTokens,
         uncounted: None,
     }
 }
@@ -202,7 +217,7 @@ mod tests {
 
     use tch::{Device, Kind, Tensor};
 
-    use super::{Column, Columns, RowCount, TARGETS, token_columns};
+    use super::{Column, Columns, RowCount, TARGETS, WEIGHTS, token_columns, weight_column};
 
     #[test]
     fn columns_have_their_own_rows_and_axes() {
@@ -237,5 +252,17 @@ mod tests {
         let cut = there.map(|x, axis| x.narrow(axis, 1, 2));
         assert_eq!((cut.get(TARGETS), cut.get_on_host(TARGETS)), (&ints(&[0, 0]), &ints(&[7, 8])));
         assert_eq!((cut.held().count(), cut.find_on_host("actions").is_none()), (6, true));
+    }
+
+    #[test]
+    fn ranks_that_share_tokens_have_all_of_their_weights() {
+        let specs: Rc<[Column]> = [token_columns(), vec![weight_column()]].concat().into();
+        let row = Tensor::from_slice(&[5i64, 6, 7]);
+        let weights = Tensor::from_slice(&[0.5f32, 0.0, 1.0]);
+        let positions = Tensor::from_slice(&[0f32, 1.0, 2.0]).expand([3, 3], false);
+        let all = Columns::new(&specs, vec![row.shallow_clone(), positions, row, weights.shallow_clone()]);
+        let own = all.share(&Tensor::from_slice(&[0i64, 2]));
+        assert_eq!((own.get(TARGETS), own.get(WEIGHTS)), (&Tensor::from_slice(&[5i64, 7]), &weights));
+        assert_eq!(own.get("position_ids").size(), [3, 2]);
     }
 }

@@ -10,7 +10,9 @@ use tch::{Device, Kind, Tensor};
 use super::tests::{Fixture, Found, error, folders};
 use crate::comm::Mesh;
 use crate::model::batch::MicroBatch;
+use crate::model::columns::Columns;
 use crate::model::foundation::{FoundationFamily, FoundationModel, VelocityTape};
+use crate::model::objective::FlowSettings;
 use crate::model::stage::Stage;
 use crate::model::towers::with_values;
 use crate::params::{ParallelRank, ParamStore};
@@ -223,6 +225,59 @@ fn two_ranks_compute_what_one_does() {
                 assert!(error(&(one + other), &expected) < TOLERANCE, "{what} input {input}");
             }
         }
+    }
+}
+
+/// The loss of the fixture's samples with masks, and the gradients of all parameters: of one process, or of a rank that has some of
+/// the tokens of each sample and meets the other one in `store`.
+fn masked(folder: &Path, rank: Option<(&Path, usize)>) -> (f64, Tensor) {
+    let fixture = Fixture::read(folder);
+    let family = fixture.family.with_flow(FlowSettings { masks: true, ..FlowSettings::default() }).unwrap();
+    let all: Vec<usize> = (0..fixture.rows.len()).collect();
+    let mut batch = fixture.batch(&all);
+    let weights = Tensor::arange(batch.num_tokens(), (Kind::Float, Device::Cpu)).remainder(3.0) / 2.0;
+    batch.columns = Columns::new(&family.columns().into(), vec![weights]);
+    let layout = Layout { cp: 2, ..Layout::default() };
+    let mesh = rank.map(|(store, rank): (&Path, usize)| {
+        Rc::new(Mesh::join(store, "pool", layout, rank, Duration::from_secs(60)).unwrap())
+    });
+    if let Some(mesh) = &mesh {
+        let (ends, context) = (&batch.cu_seqlens, ContextAttention::Ulysses);
+        let row = Rc::new(ContextShard::new(ends, layout.cp, mesh.place().cp, context, Device::Cpu));
+        let features = batch.num_features.iter().map(|rows| (0..*rows).collect()).collect();
+        batch = batch.share(row, features);
+    }
+    let tape = family.build(&fixture.params, Policy::Keep).record(&batch);
+    let inputs = with_values(&tape.features, &fixture.features(&all));
+    let mut run = Execution::new(tape.tape, fixture.params.clone(), inputs);
+    if let Some(mesh) = mesh {
+        run = run.with_mesh(mesh);
+    }
+    run.forward().unwrap();
+    let loss = tape.loss.unwrap();
+    run.seed(loss, Tensor::from(1f64));
+    let mut grads = fixture.params.new_grad();
+    run.backward(Some(&mut grads)).unwrap();
+    (run.value(loss).double_value(&[]), grads.flat().copy())
+}
+
+/// A token's weight is a share of those of its whole sample, also where another rank has the other tokens.
+#[test]
+fn ranks_that_share_tokens_divide_the_loss_by_whole_masks() {
+    for folder in folders() {
+        let (loss, grads) = masked(&folder, None);
+        let store = tempfile::tempdir().unwrap();
+        let place = &store.path().join("store");
+        let ranks: Vec<(f64, Tensor)> = std::thread::scope(|scope| {
+            let ranks = [0, 1].map(|rank| {
+                let folder = &folder;
+                scope.spawn(move || masked(folder, Some((place.as_path(), rank))))
+            });
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        let sum = ranks[0].0 + ranks[1].0;
+        assert!((sum / loss - 1.0).abs() < 1e-6, "{}: {sum} of {loss}", folder.display());
+        assert!(error(&(&ranks[0].1 + &ranks[1].1), &grads) < TOLERANCE, "{}", folder.display());
     }
 }
 
