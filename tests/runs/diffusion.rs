@@ -5,13 +5,18 @@ use crate::fixture::loss_bits;
 use crate::resume::{hashes, run_and_evaluate_in, run_in};
 use crate::text::words;
 use image::{GrayImage, Luma, Rgb, RgbImage};
+use loongforge::compose::Composition;
 use loongforge::core::config;
 use loongforge::core::data::tools::Share;
+use loongforge::core::data::{Dataset, InProcess, ProcessorOptions};
+use loongforge::core::message::SampleMeta;
 use loongforge::core::schedule::StepSummary;
+use loongforge::estimate::memory::forecast;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// Columns and rows of the pictures; tokens have two by two pixels.
@@ -173,6 +178,23 @@ fn masks_weigh_the_same_tokens_in_any_layout() {
             }
         }
     }
+}
+
+/// The dry run of a model that reads weights of tokens and no tokens.
+#[test]
+fn memory_of_a_run_with_masks_is_predicted() {
+    let captioned = Captioned::new(WAN, true);
+    captioned.add_masks();
+    let path = captioned.folder("run.yaml");
+    let config = config::load(&path, &["data.masks=true".to_owned()], std::iter::empty()).unwrap().config;
+    let composition = Composition::new(config).unwrap();
+    let (config, folder) = (composition.config(), composition.folder());
+    let maker = folder.maker(&ProcessorOptions::of_run(config, &config.data), Arc::new(InProcess)).unwrap();
+    let dataset = Dataset::open(&config.data, maker, config.run.seed).unwrap();
+    let samples: Vec<SampleMeta> = (0..8).map(|at| dataset.sample(at).unwrap().meta).collect();
+    let found = forecast(config, folder, &samples).unwrap();
+    assert!(found.iter().all(|actor| actor.memory.total() > 0), "{found:?}");
+    assert!(found.iter().any(|actor| actor.kind == "foundation"), "{found:?}");
 }
 
 /// Also of ranks that have a part of each clip.

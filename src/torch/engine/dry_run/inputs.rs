@@ -4,7 +4,7 @@
 use super::Course;
 use crate::engine::buffer::TorchBuffer;
 use crate::engine::pack_work::input_of;
-use crate::model::{Column, FeatureInput};
+use crate::model::{Column, FeatureInput, INPUT_IDS, POSITION_IDS, TARGETS};
 use crate::native::{bytes, uncounted};
 use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::engine::{Engine, EngineError};
@@ -13,9 +13,6 @@ use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind, TensorMeta}
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind, Tensor};
-
-/// Ids, positions and targets, which come first.
-const NUM_TOKEN_COLUMNS: usize = 3;
 
 impl Course {
     /// Everything that others send for a step.
@@ -81,16 +78,16 @@ impl Course {
             let positions = positions.repeat(3);
             let own = pack.samples.iter().filter(|sample| sample.owner == owner).count() as i64;
             // Of columns beside those of tokens, such as labels of answers, the values do not matter.
-            let others = columns.iter().skip(NUM_TOKEN_COLUMNS).map(|column| {
-                let size = column.size(column.num_rows(ids.len() as i64, own));
-                read(|| Tensor::zeros(&size, (column.kind, Device::Cpu)))
-            });
-            let tokens = [
-                read(|| Tensor::from_slice(&ids)),
-                read(|| Tensor::from_slice(&positions).view([3, -1])),
-                read(|| Tensor::from_slice(&targets)),
-            ];
-            let tensors = tokens.into_iter().chain(others).collect();
+            let tensor = |column: &Column| match column.name {
+                INPUT_IDS => read(|| Tensor::from_slice(&ids)),
+                POSITION_IDS => read(|| Tensor::from_slice(&positions).view([3, -1])),
+                TARGETS => read(|| Tensor::from_slice(&targets)),
+                _ => {
+                    let size = column.size(column.num_rows(ids.len() as i64, own));
+                    read(|| Tensor::zeros(&size, (column.kind, Device::Cpu)))
+                }
+            };
+            let tensors = columns.iter().map(tensor).collect();
             let header = Header { kind: ParcelKind::Columns(pack.id), version: Version(0) };
             self.engine.arrive(ActorId::data(owner), Parcel::new(header, tensors), &mut self.ports)?;
         }
