@@ -64,7 +64,7 @@ impl FoundationPlan {
             return Err(format!("pools.{pool}: {what}").into());
         }
         if let Some(what) = family.needs_whole_rows().filter(|_| splits.chunk_tokens > 0) {
-            return Err(whole_rows(what));
+            return Err(whole_rows(pool, what));
         }
         let family = match parallel.is_whole() {
             true => family.clone(),

@@ -11,6 +11,7 @@ use crate::params::{ParamStore, ZeroStage};
 use crate::tape::ContextShard;
 use loongforge_core::config::ContextAttention;
 use loongforge_core::engine::EngineError;
+use loongforge_core::message::PoolName;
 use loongforge_core::schedule::Pipeline;
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
@@ -126,7 +127,8 @@ impl Stages {
         if self.chunk_tokens == 0 {
             return Ok(vec![filled]);
         }
-        let pieces = self.any().pieces(&filled.batch, self.chunk_tokens).map_err(whole_rows)?;
+        let pieces = self.any().pieces(&filled.batch, self.chunk_tokens);
+        let pieces = pieces.map_err(|what| whole_rows(PoolName::FOUNDATION, what))?;
         let mut rows = vec![0; filled.features.len()];
         let with_features = |batch: MicroBatch| {
             let of_input = |(levels, (row, &len)): (&Vec<Tensor>, (&mut i64, &i64))| {
@@ -264,7 +266,7 @@ fn tag(number: usize, index: usize) -> i32 {
     (number * MAX_TENSORS + index) as i32
 }
 
-/// Returns the error of chunks of a model that cannot compute a row in pieces.
-pub(super) fn whole_rows(what: &str) -> EngineError {
-    format!("pools.foundation.chunk_tokens: rows cannot be split with {what}; set it to 0").into()
+/// The error of chunks of a model that cannot compute a row in pieces.
+pub(super) fn whole_rows(pool: PoolName, what: &str) -> EngineError {
+    format!("pools.{pool}.chunk_tokens: rows cannot be split with {what}; set it to 0").into()
 }

@@ -42,6 +42,11 @@ pub enum TensorParallelError {
     Tensor { key: &'static str, size: i64, ranks: usize },
     #[error("{key} is {size}, which is less than {axis}={ranks}")]
     TooFew { key: &'static str, size: i64, axis: &'static str, ranks: usize },
+    #[error(
+        "sequence_parallel is not supported by diffusion transformers: set it to false; context_parallel with \
+         context_attention=ulysses splits their tokens in all layers"
+    )]
+    Sequence,
     #[error("tensor_parallel is not implemented for {what}: set it to 1")]
     Unsupported { what: &'static str },
 }

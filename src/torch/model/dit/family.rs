@@ -149,7 +149,7 @@ impl TransformerConfig {
         };
         let (heads, ranks) = (self.num_heads(), place.tp);
         if place.sequence {
-            return Err(TensorParallelError::Unsupported { what: "a diffusion transformer with sequence_parallel" });
+            return Err(TensorParallelError::Sequence);
         }
         if heads % ranks as i64 != 0 {
             return Err(TensorParallelError::Tensor { key: "num_attention_heads", size: heads, ranks });
@@ -282,7 +282,7 @@ impl FoundationFamily for DitFamily {
     }
 
     fn needs_whole_rows(&self) -> Option<&'static str> {
-        Some("a diffusion transformer")
+        Some("a diffusion transformer, whose tokens attend to later ones")
     }
 
     fn with_flow(&self, flow: FlowSettings) -> Option<Arc<dyn FoundationFamily>> {

@@ -312,3 +312,12 @@ fn heads_that_ranks_cannot_share_are_named() {
     assert!(refused(2, ContextAttention::Ring).contains("context_attention to ulysses"));
     assert!(refused(5, ContextAttention::Ulysses).contains("context_parallel x tensor_parallel=5"));
 }
+
+#[test]
+fn layouts_that_diffusion_transformers_do_not_have_are_refused_with_the_reason() {
+    let fixture = Fixture::read(&folders()[0]);
+    let place = ParallelRank { tp: 2, sequence: true, ..ParallelRank::default() };
+    let error = fixture.family.divided(&place).err().unwrap().to_string();
+    assert!(error.contains("sequence_parallel") && error.contains("context_attention=ulysses"), "{error}");
+    assert!(fixture.family.needs_whole_rows().is_some_and(|what| what.contains("attend to later")));
+}
