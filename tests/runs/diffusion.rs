@@ -15,7 +15,7 @@ use loongforge::estimate::memory::forecast;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -54,6 +54,10 @@ impl Captioned {
         let run = RUN.replace("ROOT", &dir.path().display().to_string()).replace("TRANSFORMER", transformer);
         fs::write(at("run.yaml"), run).unwrap();
         Self { dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
     }
 
     pub fn folder(&self, name: &str) -> PathBuf {

@@ -5,15 +5,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{PipeReader, PipeWriter, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub fn program(fixture: &Fixture, name: &str, arguments: &[&str]) -> Command {
+    program_in(fixture.path(), name, arguments)
+}
+
+/// Runs the config in the folder `root`.
+pub fn program_in(root: &Path, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
-    command.arg("run").arg(fixture.config_file());
+    command.arg("run").arg(root.join("run.yaml"));
     // Tensors, sockets and losses must not depend on where a run writes.
-    command.arg(format!("checkpoint.dir={}/{name}/checkpoints", fixture.path().display()));
-    command.arg(format!("run.dir={}/{name}", fixture.path().display())).args(arguments);
+    command.arg(format!("checkpoint.dir={}/{name}/checkpoints", root.display()));
+    command.arg(format!("run.dir={}/{name}", root.display())).args(arguments);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -30,7 +36,12 @@ pub fn said(output: &Output) -> String {
 
 /// Returns every step's loss as it was written: shortest decimals that read back to the same bits.
 pub fn losses(fixture: &Fixture, name: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(fixture.path().join(name).join("metrics.jsonl")).unwrap();
+    losses_in(&fixture.path().join(name))
+}
+
+/// Works like [`losses`], of the run in the folder `run`.
+pub fn losses_in(run: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let loss = |line: &str| line.split("\"loss\":").nth(1).unwrap().split(',').next().unwrap().to_owned();
     text.lines().map(loss).collect()
 }
