@@ -2,12 +2,15 @@
 gradients of all their parameters. The fixtures of whole models have pictures of one frame only.
 
     python make_towers.py ../../src/torch/tests/towers
+    python make_towers.py --more FOLDER [NAME…]   # two more seeds of each tower, and two changes of CLIP's config
+    LOONGFORGE_TOWERS=FOLDER cargo test -p loongforge-torch --test towers
 
 A folder holds the config of a model put together from parts, the weights under its names, inputs and what is expected.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -31,6 +34,12 @@ TOWERS = {
     "llava_onevision1.5": (("visual.", "visual.merger."), {}, VIDEOS),
     "internvl2.5": (("vision_tower.", "multi_modal_projector."), {}, [(1, 6, 6), (1, 6, 6)]),
     "internvl3.5_moe": (("vision_tower.", "multi_modal_projector."), {}, [(1, 2, 2)]),
+}
+CLIP = dict(hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=3, image_size=16, patch_size=4, hidden_act="gelu")
+CLIP_STATES = "clip_states"
+CLIP_CHANGES = {
+    "layers": dict(num_hidden_layers=5, num_attention_heads=2, intermediate_size=56),
+    "few-patches": dict(image_size=12, patch_size=6, hidden_act="quick_gelu", layer_norm_eps=1e-3),
 }
 
 
@@ -56,13 +65,13 @@ def features(name: str, model, pixels: Tensor, sizes: Tensor) -> list[Tensor]:
     return [out.pooler_output.flatten(0, 1)]
 
 
-def make(name: str, out: Path) -> None:
+def make(name: str, out: Path, seed: int) -> None:
     prefixes, changes, sizes = TOWERS[name]
     family = FAMILIES[name]
     config = changed(family.config, changes)
-    reference = Reference(family, config, seed=3, dtype=torch.float32)
+    reference = Reference(family, config, seed=seed, dtype=torch.float32)
     model, vision = reference.model, config["vision_config"]
-    rng = torch.Generator().manual_seed(4)
+    rng = torch.Generator().manual_seed(seed + 1)
     side = vision["patch_size"] if isinstance(vision["patch_size"], int) else vision["patch_size"][0]
     depth = 3 * vision.get("temporal_patch_size", 1)
     if name.startswith("internvl"):
@@ -107,16 +116,16 @@ def make(name: str, out: Path) -> None:
         save_file(tidy(tensors), out / f"{file}.safetensors")
 
 
-def make_clip_states(out: Path) -> None:
+def make_clip_states(out: Path, seed: int, changes: dict) -> None:
     """CLIP as diffusion models read it: all states of the last layer but one, the class token's first."""
-    vision = dict(hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=3, image_size=16,
-                  patch_size=4, hidden_act="gelu")
-    torch.manual_seed(3)
+    vision = {**CLIP, **changes}
+    torch.manual_seed(seed)
     model = transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**vision)).eval()
     model.set_attn_implementation("eager")
-    randomize(model, 3)
-    rng = torch.Generator().manual_seed(4)
-    pixels = torch.randn(2, 3, 16, 16, generator=rng)
+    randomize(model, seed)
+    rng = torch.Generator().manual_seed(seed + 1)
+    side, patch = vision["image_size"], vision["patch_size"]
+    pixels = torch.randn(2, 3, side, side, generator=rng)
     found = model(pixels, output_hidden_states=True).hidden_states[-2].flatten(0, 1)
     seeds = torch.randn(found.shape, generator=rng)
     (found * seeds).sum().backward()
@@ -124,10 +133,10 @@ def make_clip_states(out: Path) -> None:
     expected = {"features/0": found}
     expected |= {f"grad/{key}": p.grad for key, p in weights.items() if p.grad is not None}
     expected |= {f"grad_norm/{key}": p.grad.norm() for key, p in weights.items() if p.grad is not None}
-    patches = pixels.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5).flatten(0, 2).flatten(1)
-    inputs = {"patches": patches, "sizes": torch.tensor([[1, 4, 4]] * 2), "seeds/0": seeds}
+    patches = pixels.unfold(2, patch, patch).unfold(3, patch, patch).permute(0, 2, 3, 1, 4, 5).flatten(0, 2).flatten(1)
+    inputs = {"patches": patches, "sizes": torch.tensor([[1, side // patch, side // patch]] * 2), "seeds/0": seeds}
     transformer = dict(_class_name="WanTransformer3DModel", num_attention_heads=2, attention_head_dim=12, in_channels=3,
-                       out_channels=3, text_dim=16, ffn_dim=32, num_layers=1, image_dim=24, added_kv_proj_dim=24)
+                       out_channels=3, text_dim=16, ffn_dim=32, num_layers=1, image_dim=vision["hidden_size"], added_kv_proj_dim=24)
     text = dict(model_type="umt5", vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
     whole = dict(model_type="loongforge_diffusion", transformer=transformer, text_encoder=text,
                  vae={"_class_name": "PixelLatents", "channels": 3},
@@ -139,12 +148,20 @@ def make_clip_states(out: Path) -> None:
 
 
 def main() -> int:
-    if len(sys.argv) < 2:
-        print(__doc__)
-        return 1
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join([*TOWERS, CLIP_STATES])}; all of them without one")
+    parser.add_argument("--more", action="store_true", help="more seeds and changes of the config, not those that are committed")
+    args = parser.parse_args()
+    if unknown := [name for name in args.names if name not in TOWERS and name != CLIP_STATES]:
+        parser.error(f"no tower {unknown[0]}")
     torch.set_num_threads(1)
-    for name in sys.argv[2:] or [*TOWERS, "clip_states"]:
-        make(name, Path(sys.argv[1]) / name) if name in TOWERS else make_clip_states(Path(sys.argv[1]) / name)
+    for name in args.names or [*TOWERS, CLIP_STATES]:
+        for seed in (5, 7) if args.more else (3,):
+            out = args.out / (f"{name}-seed{seed}" if args.more else name)
+            make(name, out, seed) if name in TOWERS else make_clip_states(out, seed, {})
+        for label, changes in CLIP_CHANGES.items() if args.more and name == CLIP_STATES else ():
+            make_clip_states(args.out / f"{name}-{label}", 11, changes)
         print(name)
     return 0
 
