@@ -65,7 +65,7 @@ pub struct SampleArgs {
         value_parser = not_negative
     )]
     guidance: Vec<f64>,
-    /// The prompt that guidance leads away from [default: the model's own]
+    /// The prompt that guidance leads away from [default: empty for Wan, a space for Qwen-Image]
     #[arg(long, value_name = "TEXT")]
     negative: Option<String>,
     /// Sampler, euler or unipc [default: from the model's scheduler config, else euler]

@@ -33,7 +33,8 @@ pub struct Sampling {
     #[serde(default = "guidance")]
     #[schemars(length(min = 1, max = 2), inner(range(min = 0.0)), extend("x-one-or-more" = true))]
     pub guidance: Vec<f64>,
-    /// The prompt that guidance leads away from; `null`: that of the model's pipeline.
+    /// The prompt that guidance leads away from; `null`: the prompt of dropped captions, which is empty for Wan, as in Diffusers, and a
+    /// space for Qwen-Image.
     #[serde(default)]
     pub negative: Option<String>,
     /// Shift of the sampler's noise levels; `null`: from the model's scheduler config, else 1.
