@@ -73,7 +73,7 @@ impl SampleMaking {
         let width = self.settings.width(stages.any()).ok_or(NO_LATENTS)?;
         // Replicas that meet within a forward take as many each.
         let meets_replicas = rank.is_in_step() && !rank.continues_alone();
-        let mut left = if meets_replicas { self.settings.max_forwards() } else { 0 };
+        let mut left = if meets_replicas { self.settings.max_forwards(&self.levels()) } else { 0 };
         let mut made = None;
         if let Some(filled) = filled {
             let mut chunks = stages.chunks(filled, rank.state.params())?;

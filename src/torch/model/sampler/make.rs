@@ -6,7 +6,7 @@ use loongforge_core::message::Tower;
 use tch::{Device, Tensor};
 
 use super::guidance::GuidanceScales;
-use super::{Sampler, Schedule};
+use super::{Sampler, Schedule, Shift};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::foundation::{FoundationModel, Noised};
 use crate::model::objective;
@@ -72,7 +72,8 @@ impl MakeSettings {
             let mut at = Noised { latents, sigma, prompt: 0 };
             let own = velocity(&at)?.split_with_sizes(&*lens, 0);
             at.prompt = 1;
-            let is_guided = guidance.iter().any(|guidance| guidance.reads_negative());
+            let is_guided =
+                (due.iter().zip(&guidance)).any(|(due, guidance)| due.is_some() && guidance.reads_negative());
             let negative = is_guided.then(|| velocity(&at)).transpose()?.map(|all| all.split_with_sizes(&*lens, 0));
             for (at, Underway { x, sampler }) in samples.iter_mut().enumerate().filter(|(at, _)| due[*at].is_some()) {
                 let guided = negative.as_ref().filter(|_| guidance[at].reads_negative());
@@ -84,10 +85,20 @@ impl MakeSettings {
         }
     }
 
-    /// Returns how many forwards the steps of a sample take at most.
-    pub fn max_forwards(&self) -> usize {
-        let is_guided = self.guidance.scales.iter().any(|scale| *scale != 1.0);
-        self.schedule.num_steps.max(1) * if is_guided { 2 } else { 1 }
+    /// Returns how many forwards the steps of a sample within `levels` take at most, whatever its size.
+    pub fn max_forwards(&self, levels: &Range<f64>) -> usize {
+        let forwards = |time: f64| if self.guidance.at(time).reads_negative() { 2 } else { 1 };
+        match self.schedule.shift {
+            // The levels of all sizes are the same.
+            Shift::Constant(_) => {
+                let times = self.schedule.levels(0).times;
+                times.into_iter().filter(|time| levels.contains(time)).map(forwards).sum()
+            }
+            Shift::BySize(_) => {
+                let is_guided = self.guidance.scales.iter().any(|scale| *scale != 1.0);
+                self.schedule.num_steps.max(1) * if is_guided { 2 } else { 1 }
+            }
+        }
     }
 
     /// Returns the latents `[tokens, width]` of samples whose last step is done, float32, in their order.

@@ -6,7 +6,7 @@ use loongforge_core::message::{Grid, ItemMeta, SampleId, SampleMeta, Sigma, Targ
 use tch::{Device, Kind};
 
 use super::*;
-use crate::model::sampler::{Method, Shift};
+use crate::model::sampler::Method;
 use crate::model::{Column, FeatureInput, FoundationTape, NoisePurpose};
 use crate::native::NativeError;
 
@@ -145,6 +145,39 @@ fn each_sample_changes_its_transformer_at_the_boundary() {
         for (made, row) in made(&straight, &astray).iter().zip(&rows) {
             let off = (made - row.id.0 as f64 + levels(row)[7]).abs().max().double_value(&[]);
             assert!(off < 1e-4, "the last step strays by its level: {off}");
+        }
+    }
+}
+
+/// Replicas that meet within a forward take as many: those without a sample compute fillers.
+#[test]
+fn a_transformer_takes_the_forwards_of_its_own_levels() {
+    let model = Straight { strays: 0.0, inputs: Vec::new(), columns: Rc::new([]) };
+    let rows = vec![row(5, 1, 0), row(7, 3, 0)];
+    let by_size = Shift::BySize([(2.0, 0.0), (6.0, 1.0)]);
+    for (shift, method) in [Shift::Constant(3.0), by_size]
+        .into_iter()
+        .flat_map(|shift| [Method::Euler, Method::UniPc].map(|method| (shift, method)))
+    {
+        let schedule = Schedule { method, num_steps: 8, shift, terminal: None, to_least: false };
+        let boundary = schedule.levels(6).times[3];
+        let guidance = GuidanceScales { scales: vec![2.0, 1.0], boundary, keeps_length: false };
+        let settings = MakeSettings { schedule, guidance, seed: 3, keeps_first_frame: false };
+        let mut samples = settings.begin(&rows, rows.iter().map(|row| settings.noise(row, 3)).collect());
+        let mut taken = |levels: &Range<f64>| {
+            let mut count = 0;
+            let velocity = |at: &Noised| {
+                count += 1;
+                model.velocity(&rows, at)
+            };
+            settings.advance(&mut samples, levels, Device::Cpu, velocity).unwrap();
+            count
+        };
+        let [above, below] = [boundary..f64::INFINITY, 0.0..boundary];
+        let (taken, most) = ([taken(&above), taken(&below)], [&above, &below].map(|it| settings.max_forwards(it)));
+        match shift {
+            Shift::Constant(_) => assert_eq!((taken, most), ([8, 4], [8, 4]), "{method:?}"),
+            Shift::BySize(_) => assert!(taken.iter().zip(&most).all(|(taken, most)| taken <= most), "{method:?}"),
         }
     }
 }
