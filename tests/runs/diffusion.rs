@@ -154,10 +154,12 @@ fn diffusion_transformers_learn_the_same_in_any_layout_and_resumed() {
         for own in [
             &["train.micro_batch_size=1"][..],
             &["pools.foundation.replicas=2", "pools.foundation.zero=2"],
+            &["pools.foundation.replicas=2", "pools.foundation.zero=3"],
             &["pools.foundation.tensor_parallel=2"],
             &["pools.foundation.pipeline_parallel=2"],
             &["pools.foundation.context_parallel=2", "pools.foundation.context_attention=ulysses"],
             &["model.foundation.recompute=all"],
+            &["memory.activation_budget.foundation=1MiB", "memory.offload=true"],
             &["pools.text={tensor_parallel: 2, threads: 1}"],
         ] {
             are_near(&format!("{name}, {own:?}"), &captioned.run("layout", own, None), &one);

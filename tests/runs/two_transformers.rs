@@ -229,16 +229,24 @@ fn samples_of_two_transformers_are_made_while_they_are_trained() {
     assert_eq!(samples.iter().sum::<u64>(), 8, "{last}");
 
     // Ranks that share a transformer take the samples over together; before the first step they are those of one rank.
-    let shared = [
+    let ranks = [
         "~pools.foundation",
         "pools.foundation_high={tensor_parallel: 2, threads: 1}",
         "pools.foundation_low={pipeline_parallel: 2, threads: 1}",
     ];
-    captioned.run("of-ranks", &[&[FROZEN, &sample, &dir("ranks")][..], &shared].concat(), None);
+    // A replica that has no prompt takes part in what the other computes.
+    let replicas = [
+        "~pools.foundation",
+        "pools.foundation_high={replicas: 2, zero: 3, threads: 1}",
+        "pools.foundation_low={replicas: 2, zero: 3, threads: 1}",
+    ];
     let pixels = |png: &Vec<u8>| image::load_from_memory(png).unwrap().into_rgb8().into_raw();
-    for (found, expected) in made("ranks")[..2].iter().zip(&threads) {
-        let off = pixels(found).iter().zip(pixels(expected)).map(|(one, other)| one.abs_diff(other)).max();
-        assert!(off <= Some(1), "{off:?} of 255");
+    for (name, shared) in [("ranks", ranks), ("replicas", replicas)] {
+        captioned.run(&format!("of-{name}"), &[&[FROZEN, &sample, &dir(name)][..], &shared].concat(), None);
+        for (found, expected) in made(name)[..2].iter().zip(&threads) {
+            let off = pixels(found).iter().zip(pixels(expected)).map(|(one, other)| one.abs_diff(other)).max();
+            assert!(off <= Some(1), "{name}: {off:?} of 255");
+        }
     }
 }
 
