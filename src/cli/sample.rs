@@ -223,6 +223,7 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
             references: references.clone(),
             mask: None,
             answer: None,
+            area: None,
         };
         let id = SampleId(number as u64);
         let made = maker.prompt(id, Content::Captioned(record), Path::new(""));

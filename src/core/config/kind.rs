@@ -156,6 +156,7 @@ impl RunConfig {
             ("pools.foundation_low", self.pools.foundation_low.is_some()),
             ("data.caption_dropout", data.caption_dropout.is_some()),
             ("data.masks", data.masks),
+            ("data.train[].area", data.train.iter().any(|file| file.area.is_some())),
             ("data.image.area", data.image.area.is_some()),
             ("data.image.bucket", data.image.bucket.is_some()),
             ("data.video.area", data.video.area.is_some()),

@@ -163,11 +163,16 @@ fn paths(sheet: &mut Sheet, sets: &[Set]) {
         let own = |name: &str| format!("datasets.{}.{name}", set.at);
         let named = PATHS.iter().find_map(|(name, is_list)| Some((own(name), *is_list, sheet.text(&own(name))?)));
         let Some((key, is_list, path)) = named else { continue };
-        found.push(match is_list {
+        let mut entry = match is_list {
             // There, names in a list are relative to the folder that the program runs in.
             true => json!({ "path": path, "media_dir": "." }),
             false => json!({ "path": path }),
-        });
+        };
+        // The largest size is that of all that have none.
+        if let Some([width, height]) = set.size.filter(|_| set.pixels() < largest(sets, set.is_video)) {
+            entry["area"] = json!(format!("{height}x{width}"));
+        }
+        found.push(entry);
         sheet.arrived(&key, "data.train");
         PATHS.iter().for_each(|(name, _)| sheet.settled("another key of the set takes precedence", &[&own(name)]));
     }
@@ -242,9 +247,10 @@ fn sizes(sheet: &mut Sheet, sets: &[Set], model: Option<&Named>) {
         packs.push((if is_video { frames } else { 1 }, most.pixels()));
         for set in of_kind() {
             let key = key(sheet, set.at, "resolution");
-            match set.size.is_some_and(|_| set.pixels() == most.pixels()) {
-                true => sheet.arrived(&key, ours),
-                false => sheet.with(&key, ours, |_| Err("one size is set for all data sets, which is the largest")),
+            match set.size {
+                Some(_) if set.pixels() == most.pixels() => sheet.arrived(&key, ours),
+                Some(_) => sheet.arrived(&key, "data.train[].area"),
+                None => sheet.with(&key, ours, |_| Err("a side must have from 1 to 16384 pixels")),
             }
         }
     }
@@ -269,6 +275,11 @@ fn sizes(sheet: &mut Sheet, sets: &[Set], model: Option<&Named>) {
             sheet.settled(why, &[&key(sheet, set.at, name)]);
         }
     }
+}
+
+/// Returns the pixels of the largest size of sets of pictures, or of clips.
+fn largest(sets: &[Set], is_video: bool) -> u64 {
+    sets.iter().filter(|set| set.is_video == is_video).map(Set::pixels).max().unwrap_or(0)
 }
 
 /// Returns the number of frames of the longest clips.

@@ -2,7 +2,7 @@
 
 use super::tests::{arrived, json_of, missing, settled};
 use super::*;
-use crate::config::load_text;
+use crate::config::{Area, load_text};
 use serde_json::json;
 
 const WAN: &str = r#"accelerate launch --num_cpu_threads_per_process 1 --mixed_precision bf16 src/musubi_tuner/wan_train_network.py \
@@ -124,6 +124,23 @@ fn data_sets_of_several_sizes_are_told() {
         assert!(missing(&imported).contains(&"general.resolution"), "{:?}", imported.keys);
         assert_eq!(json_of(&imported)["data"]["image"], Value::Null, "{size}");
     }
+}
+
+#[test]
+fn clips_at_several_sizes_arrive() {
+    let sets = "[[datasets]]\nvideo_directory = \"DIR/clips\"\nresolution = 512\n\n[[datasets]]\n\
+                video_directory = \"DIR/clips\"\nresolution = [640, 480]\n";
+    let dir = folder(sets);
+    let root = dir.path().display().to_string();
+    let imported = import(&WAN.replace("DIR", &root)).unwrap();
+    let (found, path) = (json_of(&imported), format!("{root}/clips"));
+    assert_eq!(found["data"]["train"], json!([{ "path": path, "area": "512x512" }, { "path": path }]));
+    assert_eq!(found["data"]["video"]["area"], json!("480x640"));
+    for key in ["datasets.0.resolution", "datasets.1.resolution"] {
+        assert!(arrived(&imported).contains(&key), "{key}: {:?}", imported.keys);
+    }
+    let config = load_text(&imported.yaml).unwrap_or_else(|report| panic!("{}\n{report}", imported.yaml)).config;
+    assert_eq!(config.data.train[0].area, Some(Area::new(512 * 512)));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::EpisodeRange;
+use crate::config::{Area, EpisodeRange};
 
 /// One data set; a plain string is its `path`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,6 +31,10 @@ pub struct TrainFile {
     /// caption of its own a sample is bad.
     #[serde(default)]
     pub caption: Option<String>,
+    /// Diffusion models: pictures and frames of the set with more pixels are reduced to this size, `512x512` or a number of pixels;
+    /// `null`: `data.image.area` or `data.video.area`. To learn pictures at several sizes, list their set several times.
+    #[serde(default)]
+    pub area: Option<Area>,
     /// System message of those conversations of the set that have none; `null`: that of `data.system`, if any.
     #[serde(default)]
     #[schemars(length(min = 1))]
@@ -164,6 +168,7 @@ impl TrainFile {
             columns: BTreeMap::new(),
             media_dir: None,
             caption: None,
+            area: None,
             system: None,
             weight: 1.0,
             episodes: None,

@@ -21,6 +21,16 @@ use crate::rng::Counter;
 /// Tells the random numbers of clips from others of the same seed and sample.
 const PURPOSE: u64 = 0x636c_6970;
 
+/// A visit of a sample: what its random numbers belong to, and how its files are read.
+#[derive(Clone, Copy)]
+pub struct Visit<'a> {
+    pub id: SampleId,
+    /// Where relative paths start.
+    pub base: &'a Path,
+    /// The limit of pixels of pictures and frames, where the data set has one of its own.
+    pub area: Option<u64>,
+}
+
 pub struct Loader {
     decoder: Arc<dyn MediaDecoder>,
     limits: Limits,
@@ -73,8 +83,8 @@ impl Loader {
     ///
     /// # Errors
     /// Named by the file: it cannot be read, is too small or too long, or the model makes no clips.
-    pub fn native(&self, source: &MediaSource, base: &Path, id: SampleId) -> Result<Frames, DataError> {
-        self.masked(source, None, base, id).map(|(frames, _)| frames)
+    pub fn native(&self, source: &MediaSource, visit: Visit<'_>) -> Result<Frames, DataError> {
+        self.masked(source, None, visit).map(|(frames, _)| frames)
     }
 
     /// Works like [`Loader::native`], with the part of a mask that lies over the frames.
@@ -85,25 +95,24 @@ impl Loader {
         &self,
         source: &MediaSource,
         mask: Option<&MediaSource>,
-        base: &Path,
-        id: SampleId,
+        visit: Visit<'_>,
     ) -> Result<(Frames, Option<Frames>), DataError> {
-        let frames = self.frames(source, base, id, self.space.frames)?;
+        let frames = self.frames(source, visit, self.space.frames)?;
         self.count_short(source, frames.len());
         let size = frames[0].dimensions();
         let over = |mask: &MediaSource| {
             let fail = |reason: String| DataError::image(Path::new(mask.name()), reason);
-            let found = self.picture(mask, base, id)?;
+            let found = self.picture(mask, visit)?;
             let (width, height) = found.dimensions();
             if (width, height) != size {
                 let reason =
                     format!("is a mask of {width}×{height} pixels, but the picture or clip has {}×{}", size.0, size.1);
                 return Err(fail(reason));
             }
-            Frames::fitted(&[found], self.fit(source, size).map_err(fail)?).map_err(fail)
+            Frames::fitted(&[found], self.fit(source, size, visit).map_err(fail)?).map_err(fail)
         };
         let mask = mask.map(over).transpose()?;
-        Ok((self.fitted(source, &frames)?, mask))
+        Ok((self.fitted(source, &frames, visit)?, mask))
     }
 
     /// Works like [`Loader::native`] for frames that are given: of two pictures, which are the first frame and the last, both are
@@ -114,13 +123,12 @@ impl Loader {
     pub fn given(
         &self,
         source: &MediaSource,
-        base: &Path,
-        id: SampleId,
+        visit: Visit<'_>,
         kept: Option<(usize, usize)>,
     ) -> Result<Frames, DataError> {
         let are_ends = matches!(source, MediaSource::Video(video) if video.locators.len() == 2);
-        let frames = self.frames(source, base, id, if are_ends { 1 } else { self.space.frames })?;
-        let Some(kept) = kept else { return self.fitted(source, &frames) };
+        let frames = self.frames(source, visit, if are_ends { 1 } else { self.space.frames })?;
+        let Some(kept) = kept else { return self.fitted(source, &frames, visit) };
         let size = (frames[0].width() as usize, frames[0].height() as usize);
         let fail = |reason: String| DataError::image(Path::new(source.name()), reason);
         Frames::fitted(&frames, Fit::cover(size, kept)).map_err(fail)
@@ -130,19 +138,19 @@ impl Loader {
     ///
     /// # Errors
     /// Named by the file: it cannot be read, or is a clip.
-    pub fn picture(&self, source: &MediaSource, base: &Path, id: SampleId) -> Result<image::RgbImage, DataError> {
-        Ok(self.frames(source, base, id, 1)?.swap_remove(0))
+    pub fn picture(&self, source: &MediaSource, visit: Visit<'_>) -> Result<image::RgbImage, DataError> {
+        Ok(self.frames(source, visit, 1)?.swap_remove(0))
     }
 
-    /// Returns the limit of pixels of pictures.
-    pub fn image_area(&self) -> Option<u64> {
-        self.areas[0]
+    /// The limit of pixels of pictures.
+    pub fn image_area(&self, visit: Visit<'_>) -> Option<u64> {
+        visit.area.or(self.areas[0])
     }
 
-    fn fitted(&self, source: &MediaSource, frames: &[image::RgbImage]) -> Result<Frames, DataError> {
+    fn fitted(&self, source: &MediaSource, frames: &[image::RgbImage], visit: Visit<'_>) -> Result<Frames, DataError> {
         let size = (frames[0].width() as usize, frames[0].height() as usize);
         let fail = |reason: String| DataError::image(Path::new(source.name()), reason);
-        let fit = self.fit(source, frames[0].dimensions()).map_err(fail)?;
+        let fit = self.fit(source, frames[0].dimensions(), visit).map_err(fail)?;
         if fit.resized != size {
             self.num_reduced.fetch_add(1, Ordering::Relaxed);
         } else if fit.kept != size {
@@ -161,18 +169,17 @@ impl Loader {
         }
     }
 
-    /// Returns the size to which the frames of a source are brought.
-    fn fit(&self, source: &MediaSource, (width, height): (u32, u32)) -> Result<Fit, String> {
+    /// The size to which the frames of a source are brought.
+    fn fit(&self, source: &MediaSource, (width, height): (u32, u32), visit: Visit<'_>) -> Result<Fit, String> {
         let at = usize::from(matches!(source, MediaSource::Video(_)));
-        Fit::native((width as usize, height as usize), self.areas[at], self.units[at])
+        Fit::native((width as usize, height as usize), visit.area.or(self.areas[at]), self.units[at])
     }
 
     /// Returns the frames that a visit takes of a source: one, and multiples of `group` more.
     fn frames(
         &self,
         source: &MediaSource,
-        base: &Path,
-        id: SampleId,
+        Visit { id, base, .. }: Visit<'_>,
         group: usize,
     ) -> Result<Vec<image::RgbImage>, DataError> {
         let fail = |reason: &str| Err(DataError::image(Path::new(source.name()), reason));
@@ -219,7 +226,9 @@ impl Loader {
         let reduced = count(&self.num_reduced);
         let cut = count(&self.num_cut);
         let reduced = reduced.map(|count| {
-            format!("pictures and clips that were reduced to data.image.area or data.video.area: {count}")
+            format!(
+                "pictures and clips that were reduced to data.image.area, data.video.area or that of their set: {count}"
+            )
         });
         let cut =
             cut.map(|count| format!("pictures and clips whose sides were cut to multiples of {units} pixels: {count}"));

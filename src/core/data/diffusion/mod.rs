@@ -29,7 +29,7 @@ use serde_json::Value as Json;
 use self::captions::Captions;
 use self::given::Given;
 pub use self::latents::LatentSpace;
-use self::load::Loader;
+use self::load::{Loader, Visit};
 use self::pictures::Frames;
 use super::decoder::MediaDecoder;
 use super::error::DataError;
@@ -105,13 +105,14 @@ impl DiffusionMaker {
     /// Makes a sample to learn from.
     fn learn(&self, id: SampleId, record: &Captioned, base: &Path) -> Result<Sample, DataError> {
         let target = record.target.as_ref().ok_or_else(no_target)?;
-        let (frames, mask) = self.loader.masked(target, self.mask(record)?, base, id)?;
+        let visit = Visit { id, base, area: record.area };
+        let (frames, mask) = self.loader.masked(target, self.mask(record)?, visit)?;
         let grid = self.space.tokens(frames.sizes());
         let mut media = vec![frames.item(self.space.channels, grid.num_cells())];
         let num_frames = frames.sizes()[0];
         let given = self.given.is_given(id, num_frames).then_some(&frames);
         media.extend(given.map(|frames| self.given.condition(frames, num_frames)));
-        let (references, shown) = self.references(&mut media, record, base, id)?;
+        let (references, shown) = self.references(&mut media, record, visit)?;
         let num_tokens = references + grid.num_cells();
         media.push(self.captions.item(self.captions.choose(id, &record.captions), &shown)?);
         let num_clean = given.map_or(0, |frames| self.given.num_clean(num_frames, frames));
@@ -133,11 +134,12 @@ impl DiffusionMaker {
 
     /// Makes a sample of which only prompt, condition and references are known.
     fn ask(&self, id: SampleId, record: &Captioned, base: &Path) -> Result<Sample, DataError> {
+        let visit = Visit { id, base, area: record.area };
         let given = record.target.as_ref();
         let sampled = self.flow.sampled.clone().unwrap_or_default();
         let size = sampled.size.map(|size| (size.columns as usize, size.rows as usize));
         let frames = match given {
-            Some(given) => Some(self.loader.given(given, base, id, size)?),
+            Some(given) => Some(self.loader.given(given, visit, size)?),
             None if self.given.needs_picture() => return Err(no_target()),
             None => None,
         };
@@ -167,7 +169,7 @@ impl DiffusionMaker {
         let grid = self.space.tokens([num_frames, rows, columns]);
         let first = frames.as_ref().filter(|_| self.given.begins(num_frames));
         let mut media: Vec<Media> = first.map(|frames| self.given.condition(frames, num_frames)).into_iter().collect();
-        let (references, shown) = self.references(&mut media, record, base, id)?;
+        let (references, shown) = self.references(&mut media, record, visit)?;
         let num_tokens = references + grid.num_cells();
         media.push(self.captions.item(&record.captions[0], &shown)?);
         if let Some(negative) = &sampled.negative {
@@ -192,8 +194,7 @@ impl DiffusionMaker {
         &self,
         media: &mut Vec<Media>,
         record: &Captioned,
-        base: &Path,
-        id: SampleId,
+        visit: Visit<'_>,
     ) -> Result<(usize, Vec<RgbImage>), DataError> {
         if !self.takes_references && !record.references.is_empty() {
             let reason = "has pictures to make the result from, but this model takes none";
@@ -203,16 +204,16 @@ impl DiffusionMaker {
         let mut references = Vec::new();
         match self.captions.pictures() {
             Some(pictures) => {
-                let read = |reference| self.loader.picture(reference, base, id);
+                let read = |reference| self.loader.picture(reference, visit);
                 let found = record.references.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-                let sized = pictures.sized(&found, self.loader.image_area());
+                let sized = pictures.sized(&found, self.loader.image_area(visit));
                 let [own, small] = sized.map_err(DataError::Line)?;
                 references.extend(own.into_iter().map(Frames::of_picture));
                 shown = small;
             }
             None => {
                 for reference in &record.references {
-                    references.push(self.loader.native(reference, base, id)?);
+                    references.push(self.loader.native(reference, visit)?);
                 }
             }
         }

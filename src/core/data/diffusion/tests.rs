@@ -1,3 +1,4 @@
+mod areas;
 mod clips;
 
 use std::collections::BTreeSet;

@@ -36,6 +36,8 @@ pub struct Captioned {
     pub mask: Option<MediaSource>,
     /// The field `answer`: what a reader of the result is expected to read.
     pub answer: Option<String>,
+    /// The limit of pixels of its pictures and frames; `None`: its data set has none of its own.
+    pub area: Option<u64>,
 }
 
 /// Returns whether the fields of a record are those of a captioned picture or clip.
@@ -171,7 +173,7 @@ impl Captioned {
         for value in numbered {
             references.push(visual("control_path", &value, &files)?);
         }
-        Ok(Self { target, captions, references, mask, answer })
+        Ok(Self { target, captions, references, mask, answer, area: None })
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Source {
     media_dir: Option<String>,
     /// The caption of pictures and clips that have none.
     caption: Option<String>,
+    /// The limit of pixels of its pictures and frames, where it has one of its own.
+    area: Option<u64>,
     /// The system message of conversations that have none.
     system: Option<String>,
     /// The format that its samples were said to have.
@@ -287,6 +289,7 @@ impl Source {
             Whole::Packed(packed) => Ok(Content::Packed(*packed)),
             Whole::Step(step) => Ok(Content::Step(step)),
             Whole::Captioned(mut captioned) => {
+                captioned.area = self.area;
                 let shown = captioned.target.iter_mut().chain(&mut captioned.references);
                 shown.chain(&mut captioned.mask).try_for_each(fetch)?;
                 Ok(Content::Captioned(*captioned))

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use super::{Source, Unit};
-use crate::config::{Phase, TrainFile};
+use crate::config::{Area, Phase, TrainFile};
 use crate::data::error::DataError;
 use crate::data::source::block::Record;
 use crate::data::source::captioned::has_visual;
@@ -82,6 +82,7 @@ impl Source {
             layout: RecordLayout::Messages,
             columns: file.columns.clone(),
             caption: file.caption.clone(),
+            area: file.area.map(Area::pixels),
             system: file.system.clone(),
             media_dir: file.media_dir.as_ref().map(|dir| format!("{}/", dir.trim_end_matches('/'))),
             piece_bytes: u64::MAX,
@@ -106,6 +107,10 @@ impl Source {
         check_phase(&source.name, Some(&source.layout), phase)?;
         if source.caption.is_some() && !source.is_captioned() {
             let reason = "has no pictures or clips with captions, to which alone `caption` applies: leave it out";
+            return Err(DataError::file(&source.name, reason));
+        }
+        if source.area.is_some() && !source.is_captioned() {
+            let reason = "has no pictures or clips with captions, to which alone `area` applies: leave it out";
             return Err(DataError::file(&source.name, reason));
         }
         if source.system.is_some() && !source.is_conversation() {
