@@ -14,6 +14,8 @@ fn weights_are_those_of_their_formulas() {
     assert!((mean(TimeWeight::Bell) - 1.0).abs() < 1e-9 && TimeWeight::Bell.at(1.0).abs() < 1e-12);
     assert!((mean(TimeWeight::CosMap) - 1.0).abs() < 1e-3);
     assert!((TimeWeight::CosMap.at(0.5) - 4.0 / std::f64::consts::PI).abs() < 1e-12);
+    assert_eq!((TimeWeight::Even.at(0.3), TimeWeight::SigmaSqrt.at(0.25)), (1.0, 16.0));
+    assert_eq!(TimeWeight::Linear { slope: 2.0 }.at(0.25), 1.5);
     let capped = TimeWeight::MinSnr { gamma: 5.0 };
     assert!((capped.at(0.1) - 0.05).abs() < 1e-12 && (capped.at(0.8) - 0.04).abs() < 1e-12);
 }
