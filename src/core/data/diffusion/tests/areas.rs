@@ -4,9 +4,8 @@ use super::*;
 
 /// Tokens of the first samples of `data`, of each number once.
 fn tokens(bench: &Bench, data: &Data, area: Option<u64>) -> BTreeSet<u32> {
-    let mut options = ProcessorOptions::default();
-    options.image.area = area.map(Area::new);
-    let maker: Box<dyn SampleMaker> = Box::new(bench.qwen(options));
+    let image = crate::config::ImageLimits { area: area.map(Area::new), ..Default::default() };
+    let maker: Box<dyn SampleMaker> = Box::new(bench.qwen(ProcessorOptions { image, ..ProcessorOptions::default() }));
     let dataset = Dataset::open(data, maker, 0).unwrap();
     (0..20).map(|at| dataset.sample(at).unwrap().meta.num_tokens).collect()
 }
