@@ -1,11 +1,12 @@
-//! Values of an item of a text tower with vision (Qwen-Image-Edit): a text in which some tokens are features of pictures. Such an
-//! item is one of [`crate::message::Tower::Text`] with rows of one value each.
+//! Values of an item of a text tower with vision (Qwen-Image-Edit, GR00T): a text in which some tokens are features of pictures. Such
+//! an item is one of [`crate::message::Tower::Text`] with rows of one value each.
 //!
 //! ```text
-//! -pictures │ tokens │ frames rows columns of each picture │ ids │ positions by frame, by row, by column │ patches
+//! -pictures │ tokens │ frames rows columns of each picture │ ids │ positions by frame, by row, by column │ patches │ zeros
 //! ```
 //!
-//! A text without pictures has ids alone, which are at least 0. Numbers are whole and below 2²⁴, but for those of patches.
+//! A text without pictures has ids alone, which are at least 0. Numbers are whole and below 2²⁴, but for those of patches. An item whose
+//! grid tells its tokens ([`PicturedText::item`]) may end with zeros, others end with the patches.
 
 use super::Grid;
 
@@ -32,6 +33,20 @@ impl PicturedText {
         let ids = self.ids.iter().map(|&id| id as f32);
         let positions = self.positions.iter().copied();
         head.chain(ids).chain(positions).chain(patches.iter().flat_map(|patches| patches.iter().copied())).collect()
+    }
+
+    /// Returns the item's grid and values; `patches` are those of all pictures, concatenated. With pictures the grid is as many frames as
+    /// the values take × as many rows as there are tokens × 1, and zeros fill the last frame: who has no values knows the tokens, too.
+    pub fn item(&self, patches: &[&[f32]]) -> (Grid, Vec<f32>) {
+        if self.grids.is_empty() {
+            let ids: Vec<f32> = self.ids.iter().map(|&id| id as f32).collect();
+            return (Grid { t: ids.len() as u32, h: 1, w: 1 }, ids);
+        }
+        let mut values = self.values(patches);
+        let tokens = self.ids.len().max(1);
+        let frames = values.len().div_ceil(tokens);
+        values.resize(frames * tokens, 0.0);
+        (Grid { t: frames as u32, h: tokens as u32, w: 1 }, values)
     }
 
     /// Returns the number of values that give sizes, for an item that begins with this value; `None`: a text without pictures.
@@ -88,6 +103,12 @@ mod tests {
         assert_eq!(PicturedText::of_head(&values[..len - 1], num_sizes), Err(NoPicturedText));
         assert_eq!(PicturedText::len_of_head(&values[..1]), Err(NoPicturedText));
         assert_eq!(PicturedText::len_of_sizes(0.0), None, "an id");
+        // Four tokens: 12 frames of them are full.
+        let (grid, item) = text.item(&[&[0.5; 16], &[-0.5; 7]]);
+        assert_eq!((grid, item.len(), item[47]), (Grid { t: 12, h: 4, w: 1 }, 48, 0.0));
+        assert_eq!(text.item(&[&[0.5; 16], &[-0.5; 9]]).0, Grid { t: 13, h: 4, w: 1 });
+        let blind = PicturedText { grids: Vec::new(), ..text };
+        assert_eq!(blind.item(&[]), (Grid { t: 4, h: 1, w: 1 }, vec![5.0, 9.0, 9.0, 151_655.0]));
         assert_eq!(PicturedText::len_of_sizes(f32::NEG_INFINITY), Some(2 + 3 * (1 << 24)), "no number of pictures");
     }
 }

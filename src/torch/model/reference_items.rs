@@ -10,7 +10,7 @@ use std::ops::Range;
 use loongforge_core::message::{Grid, NoPicturedText, PicturedAnswer};
 use tch::{Device, IndexOp, Kind, Tensor};
 
-use super::text::{head_of, take_patches};
+use super::text::{head_of, picture_of, take_patches};
 
 /// Values of a row of text: the id of a token, and the token to predict.
 pub(super) const VALUES: i64 = 2;
@@ -168,13 +168,6 @@ impl Documents {
     pub fn take_patches(&self, kind: Kind) -> impl Fn(&Tensor) -> Tensor + use<> {
         take_patches(self.patches.clone(), self.patch_dim, kind)
     }
-}
-
-/// Returns a picture of about so many patches, in blocks of any tower's size; `None`: they are too few.
-fn picture_of(num_patches: i64) -> Option<Grid> {
-    let columns = |rows: i64| num_patches.max(0) / rows / rows * rows;
-    let rows = [12, 4].into_iter().find(|rows| columns(*rows) > 0)?;
-    Some(Grid { t: 1, h: rows as u32, w: columns(rows) as u32 })
 }
 
 #[cfg(test)]

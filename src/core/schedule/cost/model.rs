@@ -115,10 +115,15 @@ impl CostModel {
         sample.document_lens().iter().map(|&len| self.sequence_work(len)).sum()
     }
 
-    /// An answer that a reference model reads behind pictures is a sequence of as many tokens as its grid has rows, and its values are
-    /// mostly those of patches: `VALUES_A_PATCH` of them are about one, which costs about a token.
+    /// An answer that a reference model reads behind pictures, and a text whose grid tells its tokens, are sequences of as many tokens as
+    /// the grid has rows, and their values are mostly those of patches: `VALUES_A_PATCH` of them are about one, which costs about a token.
     pub fn item_work(self, item: &ItemMeta) -> Work {
-        if item.tower == Tower::Reference && item.grid.t > 1 {
+        let has_patches = match item.tower {
+            Tower::Reference => item.grid.t > 1,
+            Tower::Text => item.grid.h > 1,
+            _ => false,
+        };
+        if has_patches {
             let patches = item.grid.num_cells() as u64 / VALUES_A_PATCH;
             let sequence = self.sequence_work(item.grid.h);
             return Work { tokens: sequence.tokens + patches, ..sequence };
@@ -195,6 +200,13 @@ mod tests {
         // 1,024 patches of 1,176 values.
         assert_eq!(cost.item(&item(2414)), 500 + 1178);
         assert_eq!(CostModel::new(1.0, 0.0, 0.0).item(&item(2414)), 500 * 500);
+    }
+
+    #[test]
+    fn a_text_whose_grid_tells_its_tokens_costs_those_and_about_its_patches() {
+        let item = |t, h| ItemMeta { tower: Tower::Text, grid: Grid { t, h, w: 1 }, num_features: 1 };
+        let cost = CostModel::new(0.0, 1.0, 0.0);
+        assert_eq!([cost.item(&item(500, 1)), cost.item(&item(2414, 500))], [500, 500 + 1178]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::nn::RmsNorm;
 use crate::params::{ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
 
-/// The first layers of a decoder, and its last norm where all layers are there; it has no head.
+/// The first layers of a decoder, and its last norm where that is wanted; it has no head.
 pub(super) struct DecoderTower {
     decoder: Decoder,
     norm: Option<Part<RmsNorm>>,
@@ -22,21 +22,21 @@ fn first_layers(num_layers: usize) -> Stage {
 }
 
 impl DecoderTower {
-    /// Returns the parameters, under their names in the checkpoint.
-    pub fn specs(config: &DecoderConfig, num_layers: usize) -> Vec<ParamSpec> {
+    /// The parameters, under their names in the checkpoint.
+    pub fn specs(config: &DecoderConfig, num_layers: usize, with_norm: bool) -> Vec<ParamSpec> {
         let mut specs = Decoder::stage_specs(config, &first_layers(num_layers));
-        if num_layers == config.num_layers() {
+        if with_norm {
             specs.extend(config.norm.specs("", &config.names.norm, config.hidden_size));
         }
         specs
     }
 
     /// Panics where the store was not made from this config's `specs` for as many layers.
-    pub fn new(config: &DecoderConfig, num_layers: usize, params: &ParamStore) -> DecoderTower {
+    pub fn new(config: &DecoderConfig, num_layers: usize, with_norm: bool, params: &ParamStore) -> DecoderTower {
         let norm = || Part::new(params, "", |scope| config.norm.build(scope, &config.names.norm));
         DecoderTower {
             decoder: Decoder::stage(config, first_layers(num_layers), params),
-            norm: (num_layers == config.num_layers()).then(norm),
+            norm: with_norm.then(norm),
         }
     }
 

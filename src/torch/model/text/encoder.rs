@@ -18,6 +18,7 @@ use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
 use crate::model::parallel_errors::TensorParallelError;
 use crate::model::tower_blocks::Divided;
 use crate::model::vision::{VisionConfig, VisionEncoder};
+use crate::native::is_dry_run;
 use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
 
@@ -25,9 +26,11 @@ use crate::tape::{Policy, Slot, Tape};
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextConfig {
     pub tower: TextTowerConfig,
-    /// The states that are taken, side by side: 0 are the embeddings, others those after so many layers; the last layer's
-    /// are behind the last norm (`hidden_states` of transformers). At least one, below `tower.num_layers()` + 1.
+    /// The states that are taken, side by side: 0 are the embeddings, others those after so many layers (`hidden_states` of
+    /// transformers). At least one, below `tower.num_layers()` + 1.
     pub layers: Vec<usize>,
+    /// True if the last layer's states are behind the last norm; of a tower other than a decoder they always are.
+    pub normed: bool,
     /// Tokens at the beginning of each text, such as a template's, that have no features.
     pub drop_tokens: usize,
     /// The tower of pictures that stand among a text's tokens (Qwen-Image-Edit), of a decoder.
@@ -103,15 +106,15 @@ impl TextConfig {
     /// Returns the layers that are computed, and whether the last norm is.
     fn depth(&self) -> (usize, bool) {
         let deepest = self.layers.iter().copied().max().unwrap_or(0);
-        (deepest, deepest == self.tower.num_layers())
+        let is_normed = self.normed || !matches!(self.tower, TextTowerConfig::Decoder(_));
+        (deepest, is_normed && deepest == self.tower.num_layers())
     }
 }
 
 /// The encoder on the parameters of a store.
 struct TextEncoder {
     tower: Tower,
-    /// The vision tower, with the placeholder of pictures and the number of values of a patch.
-    pictures: Option<(VisionEncoder, i64, i64)>,
+    pictures: Option<(VisionEncoder, Pictures)>,
     layers: Vec<usize>,
     drop_tokens: usize,
     projector: Option<AudioProjector>,
@@ -133,7 +136,7 @@ impl EncoderFamily for TextConfig {
         let mut specs = match &self.tower {
             TextTowerConfig::T5(config) => config.specs(num_layers, with_norm),
             TextTowerConfig::Clip(config) => config.specs(num_layers, with_norm),
-            TextTowerConfig::Decoder(config) => DecoderTower::specs(config, num_layers),
+            TextTowerConfig::Decoder(config) => DecoderTower::specs(config, num_layers, with_norm),
         };
         specs.extend(self.pictures.iter().flat_map(|pictures| pictures.tower.specs()));
         specs.extend(self.projector.iter().flat_map(AudioProjectorConfig::specs));
@@ -147,10 +150,11 @@ impl EncoderFamily for TextConfig {
             TextTowerConfig::Clip(config) => {
                 Tower::Clip(Box::new(ClipTextTower::new(config, num_layers, with_norm, params)))
             }
-            TextTowerConfig::Decoder(config) => Tower::Decoder(Box::new(DecoderTower::new(config, num_layers, params))),
+            TextTowerConfig::Decoder(config) => {
+                Tower::Decoder(Box::new(DecoderTower::new(config, num_layers, with_norm, params)))
+            }
         };
-        let pictures =
-            |it: &Pictures| (VisionEncoder::new(&it.tower, params, policy), it.placeholder, it.tower.patch_dim());
+        let pictures = |it: &Pictures| (VisionEncoder::new(&it.tower, params, policy), it.clone());
         Box::new(TextEncoder {
             tower,
             pictures: self.pictures.as_ref().map(pictures),
@@ -185,7 +189,9 @@ impl EncoderFamily for TextConfig {
     }
 
     fn num_features(&self, grid: Grid) -> usize {
-        grid.num_cells().saturating_sub(self.drop_tokens)
+        // An item with pictures may tell its tokens by its rows.
+        let tokens = if grid.h > 1 { grid.h as usize } else { grid.num_cells() };
+        tokens.saturating_sub(self.drop_tokens)
     }
 }
 
@@ -203,19 +209,26 @@ impl EncoderModel for TextEncoder {
     }
 
     fn record_items(&self, grids: &[Grid], values: &Tensor) -> Result<EncoderTape, NoPicturedText> {
-        let Some((encoder, placeholder, patch_dim)) = &self.pictures else { return Ok(self.record(grids)) };
-        let texts = PicturedTexts::read(grids, values, *placeholder, *patch_dim)?;
-        if texts.grids.is_empty() {
-            return Ok(self.record(grids));
-        }
+        let Some((encoder, Pictures { tower, placeholder })) = &self.pictures else { return Ok(self.record(grids)) };
+        let patch_dim = tower.patch_dim();
+        let texts = match is_dry_run() {
+            true => PicturedTexts::like(grids, patch_dim, |grid| tower.num_features(grid)),
+            false => PicturedTexts::read(grids, values, *placeholder, patch_dim)?,
+        };
         let mut tape = Tape::new();
         let input = tape.input(false);
-        let (take_ids, take_patches) = (texts.take_ids(), texts.take_patches(*patch_dim, self.kind));
+        let take_ids = texts.take_ids();
+        if texts.grids.is_empty() {
+            let forward = move |reads: &[Tensor]| vec![take_ids(&reads[0])];
+            let ids = tape.run("ids", &[], Policy::Recompute, &[input], 1, forward)[0];
+            return Ok(self.record_texts(tape, (input, ids), &texts.ends, None));
+        }
+        let take_patches = texts.take_patches(patch_dim, self.kind);
         let forward = move |reads: &[Tensor]| vec![take_ids(&reads[0]), take_patches(&reads[0])];
         let parts = tape.run("parts", &[], Policy::Recompute, &[input], 2, forward);
-        let features = encoder.record_on(&mut tape, &texts.grids, parts[1])[0];
+        let features = encoder.record_on(&mut tape, &texts.grids, parts[1]);
         let rows = Rc::new(upload(&Tensor::from_slice(&texts.rows), values.device()));
-        let among = Interleaved { positions: texts.positions(), features: Some((rows, vec![features])) };
+        let among = Interleaved { positions: texts.positions(), features: Some((rows, features)) };
         Ok(self.record_texts(tape, (input, parts[0]), &texts.ends, Some(among)))
     }
 }

@@ -11,5 +11,5 @@ mod t5;
 mod t5_tower;
 
 pub use encoder::{Pictures, TextConfig, TextTowerConfig};
-pub(super) use pictured::{head_of, take_patches};
+pub(super) use pictured::{head_of, picture_of, take_patches};
 pub use t5::T5Config;

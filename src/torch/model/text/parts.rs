@@ -50,7 +50,7 @@ pub(in crate::model) fn read_states(
         None => vec![tower.num_layers()],
     };
     let drop_tokens = text.map_or(Ok(None), |keys| keys.index_or("drop_tokens"))?.unwrap_or(0) as usize;
-    Ok(TextConfig { tower, layers, drop_tokens, pictures: None, projector: None })
+    Ok(TextConfig { tower, layers, normed: true, drop_tokens, pictures: None, projector: None })
 }
 
 /// `layers`, counted as `hidden_states` of transformers are: from 0, or from the end.

@@ -34,26 +34,56 @@ impl PicturedTexts {
         placeholder: i64,
         patch_dim: i64,
     ) -> Result<PicturedTexts, NoPicturedText> {
-        let mut texts = PicturedTexts {
+        let mut texts = PicturedTexts::none();
+        let mut start = 0;
+        for item in items {
+            let end = start + item.num_cells() as i64;
+            texts.read_item((start..end, item.h), values, placeholder, patch_dim)?;
+            start = end;
+        }
+        Ok(texts)
+    }
+
+    /// Texts of items of these sizes, of whose values nothing is known, in a dry run: where the grid tells the tokens, with a picture that
+    /// takes what they leave. `num_features` are the rows of features that a picture becomes.
+    pub fn like(items: &[Grid], patch_dim: i64, num_features: impl Fn(Grid) -> usize) -> PicturedTexts {
+        let mut texts = PicturedTexts::none();
+        let mut start = 0;
+        for item in items {
+            let (len, before) = (item.num_cells() as i64, texts.ends[texts.ends.len() - 1]);
+            let is_pictured = item.h > 1;
+            let num_tokens = if is_pictured { item.h as usize } else { len as usize };
+            // Behind the sizes of one picture, the ids and their positions.
+            let left = len - 5 - 4 * num_tokens as i64;
+            let picture = picture_of(left / patch_dim).filter(|it| is_pictured && num_features(*it) < num_tokens);
+            texts.positions.iter_mut().for_each(|axis| axis.extend((0..num_tokens).map(|at| at as f32)));
+            texts.ids.push(start..start + num_tokens as i64);
+            texts.ends.push(before + num_tokens);
+            if let Some(grid) = picture {
+                texts.rows.extend(before as i64..(before + num_features(grid)) as i64);
+                texts.patches.push(start..start + grid.num_cells() as i64 * patch_dim);
+                texts.grids.push(grid);
+            }
+            start += len;
+        }
+        texts
+    }
+
+    fn none() -> PicturedTexts {
+        PicturedTexts {
             ends: vec![0],
             grids: Vec::new(),
             rows: Vec::new(),
             positions: Default::default(),
             ids: Vec::new(),
             patches: Vec::new(),
-        };
-        let mut start = 0;
-        for item in items {
-            let end = start + item.num_cells() as i64;
-            texts.read_item(start..end, values, placeholder, patch_dim)?;
-            start = end;
         }
-        Ok(texts)
     }
 
+    /// Reads an item whose grid has so many rows.
     fn read_item(
         &mut self,
-        item: Range<i64>,
+        (item, num_rows): (Range<i64>, u32),
         values: &Tensor,
         placeholder: i64,
         patch_dim: i64,
@@ -69,9 +99,10 @@ impl PicturedTexts {
         };
         let len = PicturedText::len_of_head(&begin(num_sizes)?)?;
         let text = PicturedText::of_head(&begin(len)?, num_sizes)?;
-        let patches = item.start + len as i64..item.end;
         let num_patches: usize = text.grids.iter().map(|grid| grid.num_cells()).sum();
-        if num_patches as i64 * patch_dim != patches.end - patches.start {
+        let patches = item.start + len as i64..item.start + len as i64 + num_patches as i64 * patch_dim;
+        // Zeros fill the last frame.
+        if !(0..i64::from(num_rows.max(1))).contains(&(item.end - patches.end)) {
             return Err(NoPicturedText);
         }
         let num_tokens = text.ids.len();
@@ -125,6 +156,13 @@ pub(in crate::model) fn head_of(values: &Tensor, item: &Range<i64>, len: usize) 
     head.and_then(|head| Vec::<f32>::try_from(head).ok()).ok_or(NoPicturedText)
 }
 
+/// A picture of about so many patches, in blocks of any tower's size; `None`: they are too few.
+pub(in crate::model) fn picture_of(num_patches: i64) -> Option<Grid> {
+    let columns = |rows: i64| num_patches.max(0) / rows / rows * rows;
+    let rows = [12, 4].into_iter().find(|rows| columns(*rows) > 0)?;
+    Some(Grid { t: 1, h: rows as u32, w: columns(rows) as u32 })
+}
+
 /// Makes of values `[V, 1]` those at `ranges`, end to end.
 fn take(ranges: Vec<Range<i64>>) -> impl Fn(&Tensor) -> Tensor {
     move |values| {
@@ -158,5 +196,38 @@ mod tests {
         assert_eq!(PicturedTexts::read(&items, &values, 9, 3).err(), Some(NoPicturedText));
         let cut = PicturedTexts::read(&[item(2), item(9)], &values, 9, 2);
         assert_eq!(cut.err(), Some(NoPicturedText));
+    }
+
+    #[test]
+    fn zeros_behind_patches_fill_the_last_frame_alone() {
+        let text = PicturedText {
+            ids: vec![4, 9, 9, 5],
+            positions: vec![0.0; 12],
+            grids: vec![Grid { t: 1, h: 2, w: 2 }],
+        };
+        let (grid, values) = text.item(&[&[0.5; 8]]);
+        let values = Tensor::from_slice(&values).view([-1, 1]);
+        assert_eq!((grid, values.size()[0]), (Grid { t: 8, h: 4, w: 1 }, 32));
+        let read = |grid| PicturedTexts::read(&[grid], &values, 9, 2);
+        let found = read(grid).unwrap();
+        assert_eq!((found.ends.as_slice(), found.rows.as_slice()), (&[0, 4][..], &[1, 2][..]));
+        assert_eq!(found.take_patches(2, Kind::Float)(&values), Tensor::from_slice(&[0.5f32; 8]).view([4, 2]));
+        // A whole frame too many, and an item whose grid does not tell its tokens.
+        let more = Tensor::cat(&[&values, &Tensor::zeros([4, 1], (Kind::Float, Device::Cpu))], 0);
+        assert_eq!(PicturedTexts::read(&[Grid { t: 9, ..grid }], &more, 9, 2).err(), Some(NoPicturedText));
+        assert_eq!(read(Grid { t: 32, h: 1, w: 1 }).err(), Some(NoPicturedText));
+    }
+
+    #[test]
+    fn texts_of_unknown_values_are_of_their_size() {
+        let grids = vec![Grid { t: 1, h: 12, w: 24 }];
+        let text = PicturedText { ids: vec![9; 100], positions: vec![0.0; 300], grids: grids.clone() };
+        let (item, _) = text.item(&[&[0.0; 864]]);
+        let plain = Grid { t: 7, h: 1, w: 1 };
+        let found = PicturedTexts::like(&[plain, item], 3, |grid| grid.num_cells() / 4);
+        assert_eq!((found.ends.as_slice(), found.grids.as_slice()), (&[0, 7, 107][..], grids.as_slice()));
+        assert_eq!((found.rows.len(), found.rows[0], found.positions().size()), (72, 7, vec![3, 107]));
+        let few = PicturedTexts::like(&[plain, item], 3, |_| 100);
+        assert_eq!((few.ends.as_slice(), few.grids.len()), (&[0, 7, 107][..], 0));
     }
 }
