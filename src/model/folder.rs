@@ -18,6 +18,7 @@ use loongforge_core::data::{
     TEXT_TOKENIZER, frozen_towers, is_diffusion, is_fastwam, open_maker,
 };
 use loongforge_core::files::newest_of_run;
+use loongforge_core::message::Tower;
 use loongforge_torch::model::ModelConfig;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -119,18 +120,28 @@ impl ModelFolder {
         Ok(folder)
     }
 
-    /// Works like [`ModelFolder::open`], settles what `config.model` does not say, and learns what `config.train.preference` says.
+    /// Works like [`ModelFolder::open`], settles what `config.model` does not say, and learns what `config.train.preference` says. A
+    /// policy whose config has a pool for the `text` tower has its vision-language model there, if that can be a tower.
     ///
     /// # Errors
     /// Fails as [`ModelFolder::open`] and [`ModelFolder::with_preference`] do.
     pub fn open_settled(config: &mut RunConfig) -> Result<Self, FolderError> {
         let model = &mut config.model;
-        let folder = Self::open(model)?;
+        let mut folder = Self::open(model)?;
         model.settle(folder.model_kind());
+        let apart = config.pools.names(Tower::Text).then(|| folder.config.with_prefix_tower()).flatten();
+        let is_split = apart.is_some();
+        if let Some(apart) = apart {
+            folder.config = apart;
+        }
         if let Some(policy) = folder.config.foundation.as_policy() {
             let frozen = frozen_towers(&folder.json).map(|frozen| frozen || policy.freezes_tower());
-            let parts = [&mut model.image_encoder, &mut model.image_projector].into_iter().zip(frozen);
-            parts.filter(|(_, frozen)| *frozen).for_each(|(part, _)| {
+            let parts = match is_split {
+                false => [(&mut model.image_encoder, frozen[0]), (&mut model.image_projector, frozen[1])],
+                // What it does not have is not trained.
+                true => [(&mut model.text_encoder, frozen[0]), (&mut model.text_projector, true)],
+            };
+            parts.into_iter().filter(|(_, frozen)| *frozen).for_each(|(part, _)| {
                 part.freeze.get_or_insert(true);
             });
             if is_fastwam(&folder.json) {

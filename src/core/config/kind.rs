@@ -59,8 +59,11 @@ impl RunConfig {
                 (keys, "not applicable to this diffusion model")
             }
             ModelKind::Policy => {
-                // A policy has a projector, as models that predict tokens may have.
-                let of_tokens = self.of_tokens().into_iter().filter(|(key, _)| *key != "model.image_projector");
+                // A policy has a projector, as models that predict tokens may have; that of its text is not there, so not trained.
+                let [own, text] = ["model.image_projector", "model.text_projector"];
+                let of_tokens = self.of_tokens().into_iter().filter(|(key, _)| *key != own && *key != text);
+                let of_text = &self.model.text_projector;
+                let of_text = Part { freeze: of_text.freeze.filter(|freeze| !*freeze), ..of_text.clone() };
                 // One with an autoencoder has it frozen.
                 let mut of_diffusion = self.of_diffusion();
                 let vae = Part { freeze: None, ..self.model.vae.clone() };
@@ -70,6 +73,7 @@ impl RunConfig {
                 let of_both = [
                     ("data.video.fps", self.data.video.fps.is_some()),
                     ("eval.max_new_tokens", self.eval.as_ref().is_some_and(Eval::names_length)),
+                    (text, of_text != Part::default()),
                 ];
                 (of_tokens.chain(of_diffusion).chain(of_both).collect(), "not applicable to a robot policy")
             }
@@ -255,6 +259,12 @@ mod tests {
         let policy = config(&["policy.mask_padding=true"]);
         policy.expect_keys_of(ModelKind::Policy).unwrap();
         assert!(policy.expect_keys_of(tokens).unwrap_err().to_string().contains("`policy`"));
+        config(&["model.text_projector.freeze=true"]).expect_keys_of(ModelKind::Policy).unwrap();
+        let adapted = config(&["model.text_projector.lora={r: 2}"]).expect_keys_of(ModelKind::Policy);
+        assert_eq!(
+            adapted.unwrap_err().to_string(),
+            "`model.text_projector`: not applicable to a robot policy; drop it"
+        );
         let mixed = config(&["policy.mask_padding=true", "data.caption_dropout=0.5", "train.phase=pretrain"]);
         let error = mixed.expect_keys_of(ModelKind::Policy).unwrap_err().to_string();
         assert!(error.contains("`train.phase`") && error.contains("`data.caption_dropout`"), "{error}");

@@ -18,7 +18,7 @@ use super::parallel_errors::{ContextParallelError, TensorParallelError};
 use super::policy::{PolicyOptions, RobotPolicy};
 use super::routing::{ExpertSet, Routing};
 use super::stage::{Stage, StageError};
-use super::towers::FeatureInput;
+use super::towers::{FeatureInput, ModelTower, Towers};
 use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Boundary, KeyValues, Policy, Slot, Tape};
 
@@ -64,7 +64,13 @@ pub trait FoundationFamily: Debug + Send + Sync {
         None
     }
 
-    /// Returns the policy that it is; `None`: another kind of model.
+    /// The same policy without the vision-language model before its actions, and this as a tower in place of `towers`; `None`: it cannot
+    /// be split so, or is another kind of model.
+    fn with_prefix_tower(&self, _towers: &Towers) -> Option<(Arc<dyn FoundationFamily>, ModelTower)> {
+        None
+    }
+
+    /// The policy that it is; `None`: another kind of model.
     fn as_policy(&self) -> Option<&dyn RobotPolicy> {
         None
     }

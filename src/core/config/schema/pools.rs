@@ -47,7 +47,7 @@ pub struct DataPool {
 #[serde(default, deny_unknown_fields)]
 pub struct EncoderPool {
     /// Towers in the pool: `vision`, `audio`, `text`, `vae`. `null`: the tower with the pool's name; for `encoder` all towers that
-    /// are in no other pool.
+    /// are in no other pool. A pool for the `text` of a GR00T takes its whole vision-language model out of the foundation.
     pub towers: Option<Vec<Tower>>,
     /// Number of replicas, of `tensor_parallel` actors each. 0: no tower is loaded, and one actor reads all features from
     /// `cache_dir`, which `loongforge data encode` has filled.
@@ -151,6 +151,11 @@ impl Pools {
         pools.retain(|(.., held)| !held.is_empty());
         pools.sort_by_key(|(name, ..)| *name);
         pools
+    }
+
+    /// Returns whether a pool with a name of its own holds this tower.
+    pub fn names(&self, tower: Tower) -> bool {
+        self.named.iter().any(|(name, pool)| pool.held(*name).contains(tower))
     }
 
     /// Returns the number of actors per encoder, of every encoder pool.

@@ -8,9 +8,9 @@ use super::groot_framing::Framing;
 use crate::data::card::{GrootVersion, groot_backbone, groot_keys};
 use crate::data::error::DataError;
 use crate::data::processor::{Processor, ProcessorFolders, ProcessorOptions};
-use crate::data::sample::Sample;
+use crate::data::sample::{Media, Sample};
 use crate::data::source::{Part, Turn};
-use crate::message::SampleId;
+use crate::message::{PicturedText, SampleId, Tower};
 
 /// The prompt of a robot without a task.
 const TASK: &str = "Perform the task.";
@@ -21,6 +21,8 @@ pub struct Chat {
     framing: Framing,
     /// True if pictures come before the task (N1.7).
     pictures_first: bool,
+    /// True if the backbone is a tower, which takes the whole chat as an item.
+    as_item: bool,
 }
 
 impl Chat {
@@ -37,7 +39,8 @@ impl Chat {
         let processor = Processor::open_from(folders, &groot_backbone(config), options)?;
         processor.expect_template()?;
         let framing = Framing::of_folder(version, groot_keys(config), folders.model)?;
-        Ok(Chat { processor, framing, pictures_first: version == GrootVersion::N1_7 })
+        let (pictures_first, as_item) = (version == GrootVersion::N1_7, options.policy.prefix_tower);
+        Ok(Chat { processor, framing, pictures_first, as_item })
     }
 
     /// Makes the chat of a task and what is seen; nothing counts in a loss of tokens.
@@ -52,11 +55,25 @@ impl Chat {
         let text = Part::Text { text: formal(if task.is_empty() { TASK } else { task }) };
         let mut parts = vec![Part::Image; pictures.len()];
         parts.insert(if self.pictures_first { pictures.len() } else { 0 }, text);
-        self.processor.shown(id, &[Turn::new("user", parts)], &pictures)
+        let sample = self.processor.shown(id, &[Turn::new("user", parts)], &pictures)?;
+        Ok(if self.as_item { read_by_tower(sample) } else { sample })
     }
 }
 
-/// Reduces a task to small letters, digits, underscores and spaces.
+/// The sample whose tokens and pictures are one item of a text tower, which makes a feature of each token.
+fn read_by_tower(sample: Sample) -> Sample {
+    let Sample { meta, input_ids, position_ids, targets, media, num_sources, .. } = sample;
+    let grids = media.iter().map(|item| item.grid).collect();
+    let text = PicturedText { ids: input_ids, positions: position_ids, grids };
+    let patches: Vec<&[f32]> = media.iter().map(|item| item.pixels.as_slice()).collect();
+    let (grid, pixels) = text.item(&patches);
+    let PicturedText { ids, positions, .. } = text;
+    let item = Media { tower: Tower::Text, grid, num_features: ids.len(), pixels };
+    let sample = Sample::new(meta.id, ids, positions, targets, vec![item]);
+    Sample { num_sources, ..sample }
+}
+
+/// Small letters, digits, underscores and spaces alone.
 fn formal(task: &str) -> String {
     task.to_lowercase().chars().filter(|it| it.is_alphanumeric() || it.is_whitespace() || *it == '_').collect()
 }

@@ -15,8 +15,9 @@ use crate::data::lerobot::{Set, Window};
 use crate::data::policy::data_keys::notes;
 use crate::data::policy::spec::SampleSpec;
 use crate::data::policy::{Observation, PolicyMaker, groot_files, groot_spec};
-use crate::data::processor::{ProcessorFolders, ProcessorOptions};
+use crate::data::processor::{PolicyOptions, ProcessorFolders, ProcessorOptions};
 use crate::data::sample::Sample;
+use crate::message::{PicturedText, Tower};
 
 fn golden() -> Json {
     serde_json::from_str(include_str!("../goldens/groot.json")).unwrap()
@@ -155,6 +156,36 @@ fn samples_are_those_of_lerobots_processor() {
         assert_eq!(sample.meta.num_targets as f32, numbers(&case["mask"]).iter().sum::<f32>());
         let actions = maker.actions(&numbers(&case["predicted"]), &numbers(&case["state"])).unwrap();
         assert!(close(&actions, &numbers(&case["restored"])), "{actions:?}");
+    }
+}
+
+/// What a language model with a pool of its own reads is one item, with a feature for each token; all else of the sample is the same.
+#[test]
+fn a_sample_of_a_policy_in_two_parts_has_its_chat_as_an_item() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    write_processor(folder.path(), &|_| {});
+    let config = config(folder.path());
+    let whole = open(folder.path(), &config).unwrap();
+    let policy = PolicyOptions { prefix_tower: true, ..PolicyOptions::default() };
+    let options = ProcessorOptions { policy, ..ProcessorOptions::default() };
+    let apart = PolicyMaker::open(ProcessorFolders::of(folder.path()), &config, &options, Arc::new(InProcess)).unwrap();
+    for case in golden()["cases"].as_array().unwrap() {
+        let [whole, apart] = [&whole, &apart].map(|maker| maker.observe(&seen(case)).unwrap());
+        let [item] = apart.media.as_slice() else { panic!("{} items", apart.media.len()) };
+        assert_eq!((item.tower, item.num_features), (Tower::Text, whole.input_ids.len()));
+        assert_eq!(apart.meta.items[0].num_features, apart.meta.num_tokens);
+        let num_sizes = PicturedText::len_of_sizes(item.pixels[0]).unwrap();
+        let len = PicturedText::len_of_head(&item.pixels[..num_sizes]).unwrap();
+        let text = PicturedText::of_head(&item.pixels[..len], num_sizes).unwrap();
+        assert_eq!((&text.ids, &text.positions), (&whole.input_ids, &whole.position_ids));
+        assert!(text.grids.iter().eq(whole.media.iter().map(|item| &item.grid)));
+        let patches: Vec<f32> = whole.media.iter().flat_map(|item| item.pixels.iter().copied()).collect();
+        let (own, zeros) = item.pixels[len..].split_at(patches.len());
+        assert!(own == patches && zeros.len() < text.ids.len() && zeros.iter().all(|value| *value == 0.0));
+        assert_eq!((item.grid.h as usize, item.grid.num_cells()), (text.ids.len(), item.pixels.len()));
+        assert_eq!((apart.input_ids, apart.columns), (whole.input_ids, whole.columns));
+        assert_eq!((apart.num_sources, apart.targets), (whole.num_sources, whole.targets));
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) fn open_with(
     settings: Policy,
 ) -> Result<PolicyMaker, String> {
     let folders = ProcessorFolders::of(folder);
-    let policy = PolicyOptions { settings, sets, seed: 1 };
+    let policy = PolicyOptions { settings, sets, seed: 1, ..PolicyOptions::default() };
     let options = ProcessorOptions { policy, ..ProcessorOptions::default() };
     PolicyMaker::open(folders, config, &options, Arc::new(InProcess)).map_err(|error| error.to_string())
 }

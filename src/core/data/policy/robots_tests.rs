@@ -84,7 +84,8 @@ impl Bench {
 
     fn open(&self, config: &Json, settings: &Policy, sets: &[&str]) -> Result<PolicyMaker, String> {
         let sets = sets.iter().map(|name| TrainFile::new(self.set(name).as_path())).collect();
-        self.open_in(self.folder.path(), config, PolicyOptions { settings: settings.clone(), sets, seed: 1 })
+        let policy = PolicyOptions { settings: settings.clone(), sets, seed: 1, ..PolicyOptions::default() };
+        self.open_in(self.folder.path(), config, policy)
     }
 
     fn open_in(&self, model: &Path, config: &Json, policy: PolicyOptions) -> Result<PolicyMaker, String> {
@@ -139,7 +140,7 @@ fn robots_have_scales_and_numbers_of_their_own() {
         };
         let sets = ["arm", "hand"].map(|name| TrainFile::new(bench.set(name).as_path())).to_vec();
         let model = if family == "xvla" { goldens.as_path() } else { bench.folder.path() };
-        let policy = PolicyOptions { settings, sets, seed: 1 };
+        let policy = PolicyOptions { settings, sets, seed: 1, ..PolicyOptions::default() };
         let mut maker = bench.open_in(model, &config, policy).unwrap_or_else(|error| panic!("{family}: {error}"));
         // The greatest value of each robot becomes 1.
         for (set, width, number_at) in [("arm", 3, 0), ("hand", 2, 1)] {

@@ -74,7 +74,8 @@ impl Bench {
 
     pub(super) fn options(sets: &[&Path], settings: Policy) -> ProcessorOptions {
         let sets = sets.iter().map(|path| TrainFile::new(*path)).collect();
-        ProcessorOptions { policy: PolicyOptions { settings, sets, seed: 1 }, ..ProcessorOptions::default() }
+        let policy = PolicyOptions { settings, sets, seed: 1, ..PolicyOptions::default() };
+        ProcessorOptions { policy, ..ProcessorOptions::default() }
     }
 
     pub(super) fn open(&self, config: &Json, options: &ProcessorOptions) -> Result<PolicyMaker, String> {

@@ -35,7 +35,8 @@ fn open_in(folder: &Path, config: &Json, options: &ProcessorOptions) -> Result<P
 }
 
 fn open(config: &Json, settings: Policy) -> Result<PolicyMaker, String> {
-    let policy = PolicyOptions { settings, sets: vec![TrainFile::new(&*set())], seed: 1 };
+    let sets = vec![TrainFile::new(&*set())];
+    let policy = PolicyOptions { settings, sets, seed: 1, ..PolicyOptions::default() };
     open_in(&goldens(), config, &ProcessorOptions { policy, ..ProcessorOptions::default() })
 }
 

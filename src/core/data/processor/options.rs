@@ -6,6 +6,7 @@ use crate::config::{
     AudioAugment, AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Learn, LossWeighting, Per, Phase, Policy,
     PreferenceLoss, RunConfig, Template, TooLong, Train, TrainFile, VideoLimits,
 };
+use crate::message::Tower;
 
 /// Names the folders that a processor is made of.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +66,8 @@ pub struct PolicyOptions {
     pub seed: u64,
     /// The sets whose statistics normalize, those that are trained on; empty: what the model's folder says.
     pub sets: Vec<TrainFile>,
+    /// True if the vision-language model of a GR00T is a tower of its own, which a text is an item of.
+    pub prefix_tower: bool,
 }
 
 /// Describes how samples of a diffusion model are made.
@@ -183,7 +186,8 @@ impl ProcessorOptions {
     pub fn of_run(config: &RunConfig, data: &Data) -> Self {
         let mut options = Self::new(data, &config.train);
         let (settings, sets) = (config.policy.clone(), config.data.train.clone());
-        options.policy = PolicyOptions { settings, sets, seed: config.run.seed };
+        let prefix_tower = config.pools.names(Tower::Text);
+        options.policy = PolicyOptions { settings, sets, seed: config.run.seed, prefix_tower };
         options.pairs = match &config.train.preference {
             Some(preference) if preference.loss == PreferenceLoss::Kto => {
                 Pairs::Grouped { size: preference.num_grouped() }

@@ -4,6 +4,7 @@ use crate::model::{ModelConfig, RobotPolicy};
 use crate::params::{ParamSpec, Role};
 use loongforge_core::config::RunConfig;
 use loongforge_core::engine::EngineError;
+use loongforge_core::message::Tower;
 
 /// Checks the settings of a policy; every other model passes. `foundation` and `towers` are the parameters of the whole model,
 /// with what is trained of them.
@@ -20,9 +21,21 @@ pub(super) fn check(
     if let Some(reason) = policy.cannot() {
         return Err(reason.into());
     }
+    check_thawed(config, policy, towers)?;
     check_insulated(policy, foundation, towers)?;
     check_delay(policy)?;
     check_acting(config, policy)
+}
+
+/// A vision-language model with a pool of its own is trained only as far as the policy's config has it.
+fn check_thawed(config: &RunConfig, policy: &dyn RobotPolicy, towers: &[ParamSpec]) -> Result<(), EngineError> {
+    let is_asked = config.pools.names(Tower::Text) && config.model.text_encoder.freeze == Some(false);
+    if is_asked && policy.freezes_tower() && towers.iter().all(|spec| spec.role != Role::Trained) {
+        return Err("model.text_encoder.freeze is false, but the config of the policy trains nothing of its vision-language model: \
+                    set tune_llm, tune_visual or tune_top_llm_layers under model.overrides, or leave the key out"
+            .into());
+    }
+    Ok(())
 }
 
 /// A policy whose prefix has no gradient of its actions learns there from tokens, or is frozen; what learns tokens is trained.

@@ -135,6 +135,7 @@ fn parts(version: GrootVersion, prefix: &str, keys: &Keys<'_>, tuned: Tuned) -> 
     let config = GrootConfig {
         prefix: prefix.into(),
         input: Towers::new(vec![tower.clone()]).inputs(decoder.hidden_size).swap_remove(0),
+        split: false,
         norm: keys.flag_or("use_vlln")?.unwrap_or(true),
         context,
         actions,

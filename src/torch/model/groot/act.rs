@@ -62,7 +62,7 @@ impl Acting for GrootActing {
         let Network { config, device, .. } = &self.network;
         let ids = Vec::<i64>::try_from(columns.get(INPUT_IDS)).expect("a row of integers");
         let at = Layout::new(config, (&ids, cu_seqlens), 1, [None, None], *device);
-        let context = self.context(self.network.backbone.forward(columns, cu_seqlens, features), &at);
+        let context = self.context(self.network.states(columns, cu_seqlens, features), &at);
         let num_samples = cu_seqlens.len() - 1;
         let mut drawn = Drawn {
             state: columns.get(STATE).to_device(*device).to_kind(Kind::Float).unsqueeze(1),

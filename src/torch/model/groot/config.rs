@@ -23,6 +23,8 @@ pub struct GrootConfig {
     pub last_norm: bool,
     /// The features that replace tokens of pictures.
     pub input: FeatureInput,
+    /// True if the language model is a tower of its own, with that of pictures in it: states of tokens come as features.
+    pub split: bool,
     /// True if states of tokens are normed before anything else (`use_vlln`).
     pub norm: bool,
     /// The transformer over the tokens of a sample (`vl_self_attention`), and that of actions.

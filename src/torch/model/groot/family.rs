@@ -3,14 +3,15 @@
 use tch::Kind;
 
 use super::act::GrootActing;
-use super::config::{EMBODIMENT, GrootConfig};
+use super::config::{EMBODIMENT, GrootConfig, Tuned};
 use super::network::{self, Network};
+use super::prefix;
 use crate::model::columns::{Column, INPUT_IDS, POSITION_IDS};
 use crate::model::foundation::FoundationShape;
 use crate::model::policy::{
     Acting, ActionChunk, Architecture, PolicyOptions, RobotPolicy, STATE, action_columns, fixed_rows, state_column,
 };
-use crate::model::towers::FeatureInput;
+use crate::model::towers::{FeatureInput, ModelTower, Towers};
 use crate::params::{ParamSpec, ParamStore};
 use crate::tape::Policy;
 
@@ -22,7 +23,11 @@ impl Architecture for GrootConfig {
     }
 
     fn inputs(&self) -> Vec<FeatureInput> {
-        vec![self.input.clone()]
+        vec![if self.split { prefix::states_input(self) } else { self.input.clone() }]
+    }
+
+    fn with_prefix_tower(&self, towers: &Towers) -> Option<(GrootConfig, ModelTower)> {
+        prefix::split(self, towers)
     }
 
     fn columns(&self) -> Vec<Column> {
@@ -36,10 +41,11 @@ impl Architecture for GrootConfig {
         let layers = [backbone.layer_prefix(0), format!("{}vl_self_attention.", self.head_prefix())];
         let layers = [layers[0].trim_end_matches("0.").to_owned(), layers[1].clone()];
         let is_aside = |name: &String| !layers.iter().any(|prefix| name.starts_with(prefix));
+        let of_backbone = if self.split { 0.0 } else { backbone.attention() };
         FoundationShape {
             width: backbone.hidden_size,
-            is_causal: true,
-            attention: backbone.attention() + (2 * context.width() * context.num_layers) as f64,
+            is_causal: !self.split,
+            attention: of_backbone + (2 * context.width() * context.num_layers) as f64,
             even_length: 12 * backbone.hidden_size,
             expert_share: 1.0,
             aside: self.specs().into_iter().map(|spec| spec.name).filter(is_aside).collect(),
@@ -77,7 +83,8 @@ impl RobotPolicy for GrootConfig {
     }
 
     fn freezes_tower(&self) -> bool {
-        !self.tuned.visual
+        let Tuned { llm, top_llm_layers, visual, .. } = self.tuned;
+        !visual && (!self.split || !llm && top_llm_layers == 0)
     }
 
     fn acting(&self, params: &ParamStore) -> Box<dyn Acting> {

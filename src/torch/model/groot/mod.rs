@@ -10,6 +10,7 @@
 //! 5. `network.rs` has these on their parameters; `record.rs` puts them on a tape with the loss, `flowing.rs` draws noise for it;
 //!    `family.rs` is the foundation.
 //! 6. `act.rs` makes actions of noise.
+//! 7. `prefix.rs` is the language model as a tower, for policies whose actions alone are the foundation.
 
 mod act;
 mod backbone;
@@ -22,6 +23,7 @@ mod flowing;
 mod head;
 mod layout;
 mod network;
+mod prefix;
 mod record;
 mod rows;
 #[cfg(test)]

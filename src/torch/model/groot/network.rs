@@ -10,15 +10,18 @@ use super::head::Head;
 use super::layout::{Layout, Seen};
 use super::rows::Rows;
 use super::{backbone, context, head, rows};
+use crate::model::batch::MicroBatch;
+use crate::model::columns::Columns;
 use crate::model::dit::TimeEmbedder;
 use crate::model::tower_blocks::Part;
 use crate::params::{ParamSpec, ParamStore};
-use crate::tape::Policy;
+use crate::tape::{Policy, Slot, Tape};
 
 /// A policy on its parameters.
 pub(in crate::model) struct Network {
     pub(super) config: GrootConfig,
-    pub(super) backbone: Backbone,
+    /// `None` where states of tokens come as features.
+    backbone: Option<Backbone>,
     pub(super) context: ContextParts,
     pub(super) rows: Part<Rows>,
     pub(super) condition: Part<TimeEmbedder>,
@@ -82,7 +85,7 @@ pub(super) fn specs(config: &GrootConfig) -> Vec<ParamSpec> {
     let layers = layers(config)
         .flat_map(|(_, prefix, sees)| block_specs(&prefix, &config.actions, block_kind(config, sees)))
         .collect();
-    let mut specs = backbone::specs(config);
+    let mut specs = if config.split { Vec::new() } else { backbone::specs(config) };
     specs.extend(context::specs(config));
     specs.extend(rows::specs(config));
     specs.extend(of_part(config.tuned.diffusion_model, layers));
@@ -105,7 +108,7 @@ impl Network {
             }
         };
         Network {
-            backbone: Backbone::new(config, params),
+            backbone: (!config.split).then(|| Backbone::new(config, params)),
             context: ContextParts::new(config, params),
             rows: Rows::part(config, params),
             condition: Rows::condition_part(config, params),
@@ -116,6 +119,36 @@ impl Network {
             kind: params.flat().kind(),
             config: config.clone(),
         }
+    }
+
+    /// Records the states `[T, D]` of a batch's tokens. Returns the slots of features as well.
+    pub(super) fn record_states(&self, tape: &mut Tape, batch: &MicroBatch) -> (Vec<Slot>, Slot) {
+        match (&self.backbone, batch.has_features(0)) {
+            (Some(backbone), _) => backbone.record(tape, batch, self.policy),
+            (None, true) => {
+                let states = tape.input(batch.feature_grads);
+                (vec![states], states)
+            }
+            (None, false) => {
+                let none = self.no_states(batch.num_tokens());
+                let states = tape.run("no states", &[], Policy::Keep, &[], 1, move |_| vec![none.shallow_clone()])[0];
+                (Vec::new(), states)
+            }
+        }
+    }
+
+    /// The same states at once, without gradients; features are `[N, D]`.
+    pub(super) fn states(&self, columns: &Columns, cu_seqlens: &[usize], features: &[Tensor]) -> Tensor {
+        match (&self.backbone, features.first()) {
+            (Some(backbone), _) => backbone.forward(columns, cu_seqlens, features),
+            (None, Some(states)) => states.to_device(self.device).to_kind(self.kind),
+            (None, None) => self.no_states(cu_seqlens.last().map_or(0, |end| *end as i64)),
+        }
+    }
+
+    /// What stands for the states of so many tokens whose features nobody has made, `[T, D]`.
+    fn no_states(&self, num_tokens: i64) -> Tensor {
+        Tensor::zeros([num_tokens, self.config.backbone.hidden_size], (self.kind, self.device))
     }
 }
 

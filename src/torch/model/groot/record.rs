@@ -39,7 +39,7 @@ impl PolicyNetwork for Network {
         let ids = batch.input_ids();
         let tokens = (ids.as_slice(), batch.cu_seqlens.as_slice());
         let layout = Rc::new(Layout::new(&self.config, tokens, options.noise_draws as usize, keys, self.device));
-        let (features, states) = self.backbone.record(&mut tape, batch, self.policy);
+        let (features, states) = self.record_states(&mut tape, batch);
         let context = self.record_context(&mut tape, states, &layout);
         let text = tape.take_rows(context, layout.text.tokens.clone());
         let pictures = tape.take_rows(context, layout.pictures.tokens.clone());

@@ -11,7 +11,7 @@ use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Column;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 use crate::model::objective::FlowSettings;
-use crate::model::towers::FeatureInput;
+use crate::model::towers::{FeatureInput, ModelTower, Towers};
 use crate::params::{ParamSpec, ParamStore};
 use crate::tape::Policy;
 
@@ -30,6 +30,12 @@ pub(in crate::model) trait Architecture: RobotPolicy + Clone + Debug + Send + Sy
 
     /// Returns the sizes that planning and estimates need.
     fn shape(&self) -> FoundationShape;
+
+    /// The policy without the vision-language model before its actions, and this as a tower in place of `towers`; `None`: it cannot be
+    /// split so.
+    fn with_prefix_tower(&self, _towers: &Towers) -> Option<(Self, ModelTower)> {
+        None
+    }
 
     fn set_options(&mut self, options: PolicyOptions);
 
@@ -110,6 +116,13 @@ impl<A: Architecture> FoundationFamily for PolicyFamily<A> {
 
     fn with_policy(&self, options: PolicyOptions) -> Option<Arc<dyn FoundationFamily>> {
         Some(Arc::new(self.clone().with_options(options)))
+    }
+
+    fn with_prefix_tower(&self, towers: &Towers) -> Option<(Arc<dyn FoundationFamily>, ModelTower)> {
+        let (config, tower) = self.config.with_prefix_tower(towers)?;
+        let inputs = config.inputs();
+        let foundation: Arc<dyn FoundationFamily> = Arc::new(PolicyFamily { config, inputs, flow: self.flow.clone() });
+        Some((foundation, tower))
     }
 
     fn as_policy(&self) -> Option<&dyn RobotPolicy> {
