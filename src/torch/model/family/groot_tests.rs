@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use loongforge_core::message::Tower;
 use loongforge_core::schedule::TimeSampler;
 use serde_json::{Value, json};
 
@@ -148,6 +149,44 @@ fn what_is_not_tuned_is_frozen() {
     assert!(begins(&projector, &maps) && projector.len() == 16, "{projector:?}");
     let diffusion = frozen(&[("tune_diffusion_model", json!(false))]);
     assert!(begins(&diffusion, &["action_head.model."]) && diffusion.len() > 40);
+}
+
+/// A policy in two parts has all names, and of the language model the roles.
+#[test]
+fn both_parts_of_a_policy_have_the_parameters_of_the_whole() {
+    let of = |model: &ModelConfig| -> BTreeMap<String, Role> {
+        model.specs().into_iter().map(|spec| (spec.name, spec.role)).collect()
+    };
+    for name in ["Gr00tN1d7", "Gr00tN1d6"] {
+        let whole = model(&json!({"model_type": name}));
+        let apart = whole.with_prefix_tower().unwrap();
+        let in_tower = |spec: &ParamSpec| spec.name.starts_with("backbone.");
+        assert!(apart.towers.specs().iter().all(in_tower) && !apart.foundation.specs().iter().any(in_tower));
+        assert!(of(&apart).keys().eq(of(&whole).keys()), "{name}");
+        let (towers, inputs) = (apart.towers.set(), apart.inputs());
+        assert!(towers.iter().eq([Tower::Text]) && (inputs[0].tower, inputs[0].width) == (Tower::Text, 2048));
+        assert!(apart.with_prefix_tower().is_none(), "there is nothing left to split");
+        assert!(apart.towers.part_of("backbone.model.mlp1.0.weight").is_some());
+    }
+    for (llm, top, visual) in [(true, 0, true), (false, 0, true), (false, 1, false), (false, 0, false)] {
+        let mut config = small();
+        let tuned = [("tune_llm", json!(llm)), ("tune_top_llm_layers", json!(top)), ("tune_visual", json!(visual))];
+        tuned.into_iter().for_each(|(key, value)| config[key] = value);
+        let whole = model(&config);
+        let apart = whole.with_prefix_tower().unwrap();
+        let (found, expected) = (of(&apart), of(&whole));
+        // Whether the tower of pictures is trained is otherwise the run's settings'.
+        let role = |name: &str| match name.contains(".visual.") && !visual {
+            true => Role::Frozen,
+            false => expected[name],
+        };
+        assert!(found.iter().all(|(name, own)| *own == role(name)), "{llm} {top} {visual}");
+        let is_trained = apart.towers.specs().iter().any(|spec| spec.role == Role::Trained);
+        assert_eq!(apart.foundation.as_policy().unwrap().freezes_tower(), !is_trained, "{llm} {top} {visual}");
+    }
+    let other = json!({"model_type": "llama", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 1, "num_attention_heads": 4});
+    assert!(model(&other).with_prefix_tower().is_none());
 }
 
 #[test]

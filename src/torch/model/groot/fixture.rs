@@ -36,8 +36,8 @@ pub(in crate::model) struct Fixture {
     pub params: Rc<ParamStore>,
     inputs: BTreeMap<String, Tensor>,
     expected: BTreeMap<String, Tensor>,
-    tower: Arc<dyn EncoderFamily>,
-    of_tower: Rc<ParamStore>,
+    pub tower: Arc<dyn EncoderFamily>,
+    pub of_tower: Rc<ParamStore>,
     summary: Summary,
 }
 
@@ -109,7 +109,7 @@ impl Fixture {
     }
 
     /// Returns the patches of the samples' pictures, and the size of each.
-    fn pixels(&self, samples: &[usize]) -> (Tensor, Vec<Grid>) {
+    pub fn pixels(&self, samples: &[usize]) -> (Tensor, Vec<Grid>) {
         let cameras = |sample: &usize| {
             let sample = *sample;
             self.summary.samples[sample].cameras.iter().map(move |camera| (sample, *camera))

@@ -73,3 +73,7 @@ impl EncoderFamily for PrefixTower {
         self.states.num_features(grid)
     }
 }
+
+#[cfg(test)]
+#[path = "prefix_tests.rs"]
+mod tests;
