@@ -2,15 +2,16 @@
 
 use crate::fastwam::text;
 use crate::fixture::{loss_bits, run};
-use crate::resume::hashes;
+use crate::resume::{hashes, resume};
 use loongforge::core::config;
 use loongforge::core::data::digits;
 use loongforge::core::robot::pads::{PadsSet, Part, Scene, SceneLayout, compose_pads, instruction, picture};
 use loongforge::core::robot::{Moment, Observation};
 use loongforge::policy::{Choice, Purpose, Wanted, open};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -47,8 +48,8 @@ fn made(model_type: &str) -> TempDir {
     let width = &qwen["text_config"]["hidden_size"];
     let mut config = json!({
         "model_type": model_type, "backbone_model_type": "qwen", "model_name": "tiny", "select_layer": 2, "tune_llm": true,
-        "tune_visual": true, "backbone_embedding_dim": width, "max_state_dim": 4, "max_action_dim": 4, "action_horizon": 8,
-        "hidden_size": 16, "input_embedding_dim": 24, "max_seq_len": 16, "max_num_embodiments": 12,
+        "tune_visual": true, "tune_top_llm_layers": 0, "backbone_embedding_dim": width, "max_state_dim": 4,
+        "max_action_dim": 4, "action_horizon": 8, "hidden_size": 16, "input_embedding_dim": 24, "max_seq_len": 16, "max_num_embodiments": 12,
         "diffusion_model_cfg": {"positional_embeddings": null, "num_layers": 3, "num_attention_heads": 2,
             "attention_head_dim": 12, "norm_type": "ada_norm", "dropout": 0.1, "output_dim": 16,
             "interleave_self_attention": true},
@@ -116,22 +117,155 @@ fn both_versions_learn_the_same_with_any_number_of_encoders_resume_and_act() {
         program("begun", &["train.schedule=constant", "--resume"]);
         assert!(!weights("whole").is_empty() && weights("whole") == weights("begun"), "{model_type}");
 
-        let wanted = Wanted {
-            embodiment: None,
-            checkpoint: Some(dir.path().join("whole").display().to_string()),
-            policy: Choice::Trained,
-            episodes: None,
-            episode: None,
-            execute: None,
-            seed: Some(1),
-            device: Some(config::Device::Cpu),
-        };
-        let mut policy = open(&wanted, Purpose::Judging).unwrap();
-        let scene = Scene::begin(SceneLayout::draw(1, Part::HeldOut, 0));
-        let images = vec![(policy.spec().cameras[0].clone(), picture(&scene))];
-        let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun: Vec::new() };
-        let actions = policy.act(&seen, Moment::default()).unwrap();
-        assert_eq!((actions.num_steps(), actions.width), (8, 2), "{model_type}");
-        assert_eq!(policy.act(&seen, Moment::default()).unwrap(), actions);
+        acts(&dir.path().join("whole"), model_type);
+    }
+}
+
+/// The policy of a checkpoint, or of a run's folder, makes a chunk of actions.
+fn acts(checkpoint: &Path, model_type: &str) {
+    let wanted = Wanted {
+        embodiment: None,
+        checkpoint: Some(checkpoint.display().to_string()),
+        policy: Choice::Trained,
+        episodes: None,
+        episode: None,
+        execute: None,
+        seed: Some(1),
+        device: Some(config::Device::Cpu),
+    };
+    let mut policy = open(&wanted, Purpose::Judging).unwrap();
+    let scene = Scene::begin(SceneLayout::draw(1, Part::HeldOut, 0));
+    let images = vec![(policy.spec().cameras[0].clone(), picture(&scene))];
+    let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun: Vec::new() };
+    let actions = policy.act(&seen, Moment::default()).unwrap();
+    assert_eq!((actions.num_steps(), actions.width), (8, 2), "{model_type}");
+    assert_eq!(policy.act(&seen, Moment::default()).unwrap(), actions);
+}
+
+/// The pool that takes the vision-language model out of the foundation.
+const APART: [&str; 1] = ["pools.text.threads=1"];
+const FROZEN: &str = "model.overrides={tune_llm: false, tune_visual: false, tune_top_llm_layers: 0}";
+
+/// Losses of two runs that compute the same, not in the same order: rounding grows from step to step as training does.
+fn near(found: &[u64], expected: &[u64]) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        let [found, expected] = [found, expected].map(|bits| f64::from_bits(*bits));
+        assert!((found / expected - 1.0).abs() < 1e-3, "{found} {expected}");
+    }
+}
+
+/// The checkpoint of a run of [`trained`] after so many steps.
+fn checkpoint(dir: &Path, to: &str, step: usize) -> PathBuf {
+    dir.join(to).join(format!("step-{step:08}"))
+}
+
+/// The file of each weight of a checkpoint, by the weight's name.
+fn files(checkpoint: &Path) -> BTreeMap<String, String> {
+    let index = fs::read(checkpoint.join("model.safetensors.index.json")).unwrap();
+    let index: Value = serde_json::from_slice(&index).unwrap();
+    let files = index["weight_map"].as_object().unwrap().iter();
+    files.map(|(name, file)| (name.clone(), file.as_str().unwrap().to_owned())).collect()
+}
+
+/// The hash of the file that has the language model's table.
+fn language_model(checkpoint: &Path) -> String {
+    let files = files(checkpoint);
+    let (_, own) = files.iter().find(|(name, _)| name.ends_with("embed_tokens.weight")).unwrap();
+    hashes(checkpoint).into_iter().find(|(name, _)| name == own).unwrap().1
+}
+
+#[test]
+fn the_vision_language_model_in_a_pool_of_its_own_learns_what_it_learns_in_the_foundation() {
+    for model_type in ["Gr00tN1d7", "Gr00tN1d6"] {
+        let dir = made(model_type);
+        let eval =
+            format!("eval={{path: {}/data/train, every_steps: 4, actions: 4, max_samples: 4}}", dir.path().display());
+        let apart = |to: &str, more: &[&str]| trained(dir.path(), to, &[&APART[..], more].concat());
+        let whole = trained(dir.path(), "whole", &[]);
+        let one = apart("one", &["pools.text.replicas=1", &eval]);
+        near(&one, &whole);
+        assert_eq!(one, apart("three", &["pools.text.replicas=3"]), "{model_type}");
+        let last = checkpoint(dir.path(), "one", 4);
+        let [own, of_whole] = [&last, &checkpoint(dir.path(), "whole", 4)].map(|it| files(it));
+        assert!(own.keys().eq(of_whole.keys()), "{model_type}: {own:?} {of_whole:?}");
+        assert_ne!(language_model(&last), language_model(&checkpoint(dir.path(), "one", 2)), "{model_type}");
+        acts(&last, model_type);
+    }
+}
+
+#[test]
+fn a_frozen_vision_language_model_in_a_pool_of_its_own_may_keep_its_features() {
+    let dir = made("Gr00tN1d7");
+    let apart = |to: &str, more: &[&str]| trained(dir.path(), to, &[&APART[..], &[FROZEN], more].concat());
+    let computed = apart("computed", &[]);
+    near(&computed, &trained(dir.path(), "whole", &[FROZEN]));
+    let [first, last] = [2, 4].map(|step| language_model(&checkpoint(dir.path(), "computed", step)));
+    assert_eq!(first, last);
+    let kept = apart("kept", &["pools.text.cache=16MiB"]);
+    near(&kept, &computed);
+    assert_eq!(kept, apart("kept_by_two", &["pools.text.cache=16MiB", "pools.text.replicas=2"]));
+}
+
+#[test]
+fn a_checkpoint_goes_on_with_the_vision_language_model_in_the_foundation_or_in_a_pool_of_its_own() {
+    let dir = made("Gr00tN1d7");
+    let whole = trained(dir.path(), "whole", &[]);
+    let apart = trained(dir.path(), "apart", &APART);
+    let resumed = |to: &str, from: &str, more: &[&str]| {
+        let to = format!("checkpoint.dir={}/{to}", dir.path().display());
+        let overrides = SHORT.iter().chain(more).copied().chain([to.as_str()]);
+        let overrides: Vec<String> = overrides.map(str::to_owned).collect();
+        let loaded = config::load_text_with(&text(dir.path()), &overrides).unwrap_or_else(|report| panic!("{report}"));
+        loss_bits(&run(loaded, Some(resume(checkpoint(dir.path(), from, 2)))).0)
+    };
+    assert_eq!(resumed("again", "apart", &APART), apart[2..]);
+    near(&resumed("joined", "apart", &[]), &whole[2..]);
+    near(&resumed("parted", "whole", &APART), &apart[2..]);
+}
+
+#[test]
+fn adapters_of_a_vision_language_model_in_a_pool_of_its_own_are_those_of_the_whole() {
+    let dir = made("Gr00tN1d7");
+    let lora = |part: &str, targets: &str| format!("model.{part}.lora={{r: 2, alpha: 4, target_modules: {targets}}}");
+    let [all, head, text] = [("foundation", "[q_proj, to_q]"), ("foundation", "[to_q]"), ("text_encoder", "[q_proj]")]
+        .map(|(part, targets)| lora(part, targets));
+    let still = ["model.image_encoder.freeze=true", "model.image_projector.freeze=true"];
+    let whole = trained(dir.path(), "whole", &[&still[..], &[all.as_str()]].concat());
+    let apart = trained(dir.path(), "apart", &[APART[0], &head, &text]);
+    near(&apart, &whole);
+    let plain = trained(dir.path(), "plain", &APART);
+    near(&apart[..1], &plain[..1]);
+    assert_ne!(apart[3], plain[3], "adapters start at nothing, and learn");
+}
+
+#[test]
+fn settings_that_a_vision_language_model_in_a_pool_of_its_own_cannot_have_are_refused_by_check() {
+    let dir = made("Gr00tN1d7");
+    let path = dir.path().join("groot.yaml");
+    fs::write(&path, text(dir.path())).unwrap();
+    let cache = format!("pools.text.cache_dir={}/features", dir.path().display());
+    let check = |settings: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        let output = program.arg("check").arg(&path).args(SHORT).args(APART).args(settings).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        (output.status.code(), said)
+    };
+    for settings in [&[][..], &[FROZEN], &[FROZEN, cache.as_str()]] {
+        let (code, said) = check(settings);
+        assert!(code == Some(0) && said.contains("text_encoder: "), "{settings:?}: {said}");
+    }
+    let cases: [(&[&str], &str); 7] = [
+        (&["pools.text.tensor_parallel=2"], "pools.text: tensor_parallel is not implemented for this encoder"),
+        (&["pools.vision.threads=1"], "pools.vision: it is for the vision tower, which this model does not have"),
+        (&["model.image_encoder.freeze=false"], "`model.image_encoder`: for a tower that this model does not have"),
+        (&["pools.placement=colocated"], "`pools.text`: encoders colocated with the foundation"),
+        (&[FROZEN, "model.text_encoder.freeze=false"], "trains nothing of its vision-language model"),
+        (&["policy.insulate=true"], "policy.insulate: gradients of actions stop at the prefix"),
+        (&[cache.as_str()], "pools.text.cache_dir: features change with every step"),
+    ];
+    for (settings, expected) in cases {
+        let (code, said) = check(settings);
+        assert!(code == Some(2) && said.contains(expected), "{settings:?}: {said}");
     }
 }
