@@ -49,7 +49,8 @@ fn made(model_type: &str) -> TempDir {
     let mut config = json!({
         "model_type": model_type, "backbone_model_type": "qwen", "model_name": "tiny", "select_layer": 2, "tune_llm": true,
         "tune_visual": true, "tune_top_llm_layers": 0, "backbone_embedding_dim": width, "max_state_dim": 4,
-        "max_action_dim": 4, "action_horizon": 8, "hidden_size": 16, "input_embedding_dim": 24, "max_seq_len": 16, "max_num_embodiments": 12,
+        "max_action_dim": 4, "action_horizon": 8, "hidden_size": 16, "input_embedding_dim": 24, "max_seq_len": 16,
+        "max_num_embodiments": 12,
         "diffusion_model_cfg": {"positional_embeddings": null, "num_layers": 3, "num_attention_heads": 2,
             "attention_head_dim": 12, "norm_type": "ada_norm", "dropout": 0.1, "output_dim": 16,
             "interleave_self_attention": true},

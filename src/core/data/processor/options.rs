@@ -66,7 +66,7 @@ pub struct PolicyOptions {
     pub seed: u64,
     /// The sets whose statistics normalize, those that are trained on; empty: what the model's folder says.
     pub sets: Vec<TrainFile>,
-    /// True if the vision-language model of a GR00T is a tower of its own, which a text is an item of.
+    /// True if the vision-language model of a GR00T is a tower of its own, so that pictures and task are an item of that.
     pub prefix_tower: bool,
 }
 

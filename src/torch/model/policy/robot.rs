@@ -23,7 +23,8 @@ pub trait RobotPolicy {
         false
     }
 
-    /// Returns whether its `config.json` has the tower of pictures frozen, beside keys that all policies have.
+    /// Returns whether its `config.json` has its tower frozen, beside keys that all policies have: that of pictures, or of a policy in two
+    /// parts the whole vision-language model.
     fn freezes_tower(&self) -> bool {
         false
     }
