@@ -34,10 +34,7 @@ impl DecoderTower {
     /// Panics where the store was not made from this config's `specs` for as many layers.
     pub fn new(config: &DecoderConfig, num_layers: usize, with_norm: bool, params: &ParamStore) -> DecoderTower {
         let norm = || Part::new(params, "", |scope| config.norm.build(scope, &config.names.norm));
-        DecoderTower {
-            decoder: Decoder::stage(config, first_layers(num_layers), params),
-            norm: with_norm.then(norm),
-        }
+        DecoderTower { decoder: Decoder::stage(config, first_layers(num_layers), params), norm: with_norm.then(norm) }
     }
 
     /// Works like [`super::t5_tower::T5Tower::record`], for texts with `among` between their tokens.

@@ -200,11 +200,8 @@ mod tests {
 
     #[test]
     fn zeros_behind_patches_fill_the_last_frame_alone() {
-        let text = PicturedText {
-            ids: vec![4, 9, 9, 5],
-            positions: vec![0.0; 12],
-            grids: vec![Grid { t: 1, h: 2, w: 2 }],
-        };
+        let text =
+            PicturedText { ids: vec![4, 9, 9, 5], positions: vec![0.0; 12], grids: vec![Grid { t: 1, h: 2, w: 2 }] };
         let (grid, values) = text.item(&[&[0.5; 8]]);
         let values = Tensor::from_slice(&values).view([-1, 1]);
         assert_eq!((grid, values.size()[0]), (Grid { t: 8, h: 4, w: 1 }, 32));
