@@ -8,6 +8,7 @@ mod actor;
 mod connection;
 mod http;
 pub mod openai;
+mod patient;
 mod server;
 mod stop;
 #[cfg(test)]

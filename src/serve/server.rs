@@ -3,6 +3,7 @@
 use super::actor::{Actor, MAX_CONNECTIONS};
 use super::connection::talk;
 use super::http::{Answer, answer};
+use super::patient::Patient;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -168,7 +169,7 @@ async fn welcome(stream: TcpStream, shared: &Arc<Shared>, places: &Arc<Semaphore
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
     // A client that has gone wants no answer.
-    let _ = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+    let _ = http.serve_connection(TokioIo::new(Patient::new(stream)), service).with_upgrades().await;
 }
 
 /// Has the system ask the machine of a silent client whether it is there.

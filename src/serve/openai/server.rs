@@ -2,6 +2,7 @@
 
 use super::engine::{Engine, Limits};
 use super::http::{Shared, answer, now, refusal};
+use crate::serve::patient::Patient;
 use crate::serve::server::keep_alive;
 use crate::serve::{Door, ServeError};
 use hyper::Request;
@@ -105,7 +106,7 @@ async fn welcome(stream: TcpStream, shared: &Shared) {
     let _ = keep_alive(&stream);
     let service =
         service_fn(|request: Request<Incoming>| async move { Ok::<_, Infallible>(answer(request, shared).await) });
-    let _ = http().serve_connection(TokioIo::new(stream), service).await;
+    let _ = http().serve_connection(TokioIo::new(Patient::new(stream)), service).await;
 }
 
 /// Says that there are too many connections.
