@@ -117,7 +117,7 @@ impl AskedModel {
             let reason = format!("--template-kwargs {name}: the model's chat template has no such variable");
             return Err(UsageError::new(reason).into());
         }
-        Ok(reader.with_template_kwargs(self.template_kwargs.iter().cloned().collect())?)
+        reader.with_template_kwargs(self.template_kwargs.iter().cloned().collect())
     }
 }
 

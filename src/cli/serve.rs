@@ -94,13 +94,13 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the server's thread")?;
-    runtime.block_on(async {
+    let ended: anyhow::Result<ExitCode> = runtime.block_on(async {
         // Before the model is loaded, which takes its time.
         let server = match Server::open(door).await {
             Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(error).into()),
             opened => opened?,
         };
-        let engine = Engine::start(move || Ok(model.open()?.with_decoder(decoder)), limits.clone())?;
+        let engine = Engine::start(move || model.open()?.with_decoder(decoder), limits.clone())?;
         println!("serving {} at http://{}/v1", safe(&name), server.address()?);
         if let Some(key) = key.filter(|_| is_drawn) {
             println!("API key {key}");
@@ -108,5 +108,8 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         stdout().flush()?;
         server.run(engine, limits, name, asked_to_stop()).await?;
         Ok(ExitCode::SUCCESS)
-    })
+    });
+    // Requests that are being read are not waited for.
+    runtime.shutdown_background();
+    ended
 }

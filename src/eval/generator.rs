@@ -22,7 +22,7 @@ const MAX_PROMPT_SECONDS: f64 = 600.0;
 /// Answers many questions at a time.
 pub struct Reader {
     model: ForwardModel,
-    processor: Processor,
+    processor: Arc<Processor>,
     stop_token_ids: Vec<i64>,
 }
 
@@ -66,22 +66,30 @@ impl Reader {
     /// Its folder lacks a file of its processor, or has a manifest that cannot be read.
     pub fn of(model: ForwardModel) -> Result<Self> {
         let ModelFolder { path, json, .. } = model.folder();
-        let processor = Processor::open(path, json, &as_in_run(path)?)?;
+        let processor = Arc::new(Processor::open(path, json, &as_in_run(path)?)?);
         let stop_token_ids = processor.tokenizer().special().end.iter().copied().collect();
         Ok(Self { model, processor, stop_token_ids })
     }
 
     /// Lets `decoder` decode pictures and recordings; else this process does.
-    pub fn with_decoder(self, decoder: Arc<dyn MediaDecoder>) -> Self {
-        Self { processor: self.processor.with_decoder(decoder), ..self }
+    ///
+    /// # Errors
+    /// Somebody shares the processor.
+    pub fn with_decoder(self, decoder: Arc<dyn MediaDecoder>) -> Result<Self> {
+        self.with_processor(|processor| Ok(processor.with_decoder(decoder)))
     }
 
     /// Sets variables of the chat template for every prompt, over those of the model's run.
     ///
     /// # Errors
-    /// There is no chat template, or it has no such variable.
-    pub fn with_template_kwargs(self, kwargs: JsonMap) -> Result<Self, DataError> {
-        Ok(Self { processor: self.processor.with_template_kwargs(kwargs)?, ..self })
+    /// There is no chat template, or it has no such variable; or somebody shares the processor.
+    pub fn with_template_kwargs(self, kwargs: JsonMap) -> Result<Self> {
+        self.with_processor(|processor| processor.with_template_kwargs(kwargs))
+    }
+
+    fn with_processor(self, change: impl FnOnce(Processor) -> Result<Processor, DataError>) -> Result<Self> {
+        let processor = Arc::into_inner(self.processor).context("the model's processor is shared already")?;
+        Ok(Self { processor: Arc::new(change(processor)?), ..self })
     }
 
     /// Returns the tokens that end an answer.
@@ -97,6 +105,11 @@ impl Reader {
     /// Returns the processor that makes tokens of prompts and text of answers.
     pub fn processor(&self) -> &Processor {
         &self.processor
+    }
+
+    /// Returns the processor for other threads.
+    pub fn shared_processor(&self) -> Arc<Processor> {
+        self.processor.clone()
     }
 
     /// Returns what `text` about these pictures and recordings becomes before an answer. A written `<image>` or `<audio>` stands for the

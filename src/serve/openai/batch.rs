@@ -6,7 +6,7 @@ use flume::Sender;
 use loongforge_core::data::Sample;
 use loongforge_core::openai::{ApiError, Call, CallStream, Finish, Likely, Said};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Tells what a request hears of its answer.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub enum Event {
 pub struct Begun {
     /// The answer's number among those to the same request.
     pub index: usize,
-    pub sample: Rc<Sample>,
+    pub sample: Arc<Sample>,
     pub wanted: Wanted,
     /// Finds calls of tools in it; `None`: they are text.
     pub calls: Option<CallStream>,

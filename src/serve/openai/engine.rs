@@ -1,18 +1,23 @@
-//! The thread in which the model answers.
+//! The queue of requests, and the thread in which the model answers them.
 
 use super::batch::{Begun, Event, answer_or_refuse};
-use super::random::random;
-use crate::answer::{Positions, Wanted};
+use super::reading::{Reading, Ready};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
-use flume::{Receiver, Sender, TrySendError};
-use loongforge_core::data::{Question, Sample};
-use loongforge_core::message::SampleId;
-use loongforge_core::openai::{ApiError, Asked, CallStream, confine};
-use loongforge_torch::model::Sampling;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use flume::{Receiver, Sender};
+use loongforge_core::openai::{ApiError, Asked};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+/// How often a request that waits to be read looks whether its client has gone.
+const LOOK: Duration = Duration::from_secs(1);
+/// Answers that are made together count as at least so many for [`Engine::memory`]: a large request alone must not fill it.
+const MIN_BATCH: usize = 4;
 
 /// The bounds of the requests of a server.
 #[derive(Clone, Debug)]
@@ -29,12 +34,27 @@ pub struct Limits {
     pub files: Option<PathBuf>,
 }
 
+/// A request that is read.
 struct Job {
-    asked: Asked,
+    /// Answers to each question.
+    n: usize,
+    ready: Vec<Ready>,
     events: Sender<Event>,
+    /// Its place among those that wait.
+    place: OwnedSemaphorePermit,
+    memory: OwnedSemaphorePermit,
 }
 
-/// The queue to which requests are brought.
+impl Job {
+    fn num_answers(&self) -> usize {
+        self.n * self.ready.len()
+    }
+}
+
+/// Reads the questions of a request.
+type Read = dyn Fn(Asked) -> Result<Vec<Ready>, ApiError> + Send + Sync;
+
+/// Where requests are brought.
 #[derive(Clone)]
 pub struct Engine {
     jobs: Sender<Job>,
@@ -42,6 +62,11 @@ pub struct Engine {
     waiting: Receiver<Job>,
     /// A channel that carries nothing: it is closed when the model's thread ends.
     ended: Receiver<()>,
+    read: Arc<Read>,
+    /// Places of requests that wait, whether they are read or not.
+    places: Arc<Semaphore>,
+    /// Requests that are being read, wait as tokens and pictures, or are being answered: those take memory.
+    memory: Arc<Semaphore>,
 }
 
 /// The model's end of the queue, which is empty when the model's thread has ended: who waits hears that there is no answer.
@@ -53,13 +78,6 @@ impl Drop for Queue {
     }
 }
 
-/// A question that can be answered.
-struct Ready {
-    sample: Rc<Sample>,
-    wanted: Wanted,
-    calls: Option<CallStream>,
-}
-
 impl Engine {
     /// Loads the model in its thread, which ends with the last clone of what is returned.
     ///
@@ -69,23 +87,36 @@ impl Engine {
         let (jobs, queue) = flume::bounded(limits.queue);
         let (opened, is_open) = flume::bounded(1);
         let (alive, ended) = flume::bounded(1);
-        let waiting = queue.clone();
+        let (waiting, places, batch) = (queue.clone(), limits.queue, limits.batch);
         let serve = move || {
             // It ends behind `alive`, without which nothing more is asked.
             let queue = Queue(queue);
             let _alive = alive;
             match open() {
                 Ok(reader) => {
-                    if opened.send(Ok(())).is_ok() {
-                        answer_all(&reader, &limits, &queue.0);
+                    if opened.send(Ok(Reading::new(&reader, limits))).is_ok() {
+                        answer_all(&reader, batch, &queue.0);
                     }
                 }
                 Err(error) => drop(opened.send(Err(error))),
             }
         };
         std::thread::Builder::new().name("answers".into()).spawn(serve).context("cannot start the model's thread")?;
-        is_open.recv().context("the model's thread has ended")??;
-        Ok(Self { jobs, waiting, ended })
+        let reading = is_open.recv().context("the model's thread has ended")??;
+        let read: Arc<Read> = Arc::new(move |asked| reading.read_all(asked));
+        Ok(Self::of((jobs, waiting), ended, read, [places, batch]))
+    }
+
+    fn of(
+        (jobs, waiting): (Sender<Job>, Receiver<Job>),
+        ended: Receiver<()>,
+        read: Arc<Read>,
+        most: [usize; 2],
+    ) -> Self {
+        let [places, batch] = most;
+        // Those of one batch are read while the one before is answered.
+        let memory = Arc::new(Semaphore::new(2 * batch.max(MIN_BATCH)));
+        Self { jobs, waiting, ended, read, places: Arc::new(Semaphore::new(places)), memory }
     }
 
     /// Waits until the model's thread has ended: it answers nothing any more.
@@ -112,34 +143,66 @@ impl Engine {
         let most_events = if asked.top_logprobs.is_some() { 2 } else { 1 };
         let (events, answer) = flume::bounded(all * most_events * (limits.max_new_tokens + 4));
         if self.ended.is_disconnected() {
-            return Err(ApiError::new(503, "the server is shutting down"));
+            return Err(has_ended());
         }
-        match self.queue(Job { asked, events }) {
-            true => Ok(answer),
-            false => Err(ApiError::new(429, format!("{} requests are already waiting", limits.queue))),
-        }
+        let Some(place) = self.place() else {
+            return Err(ApiError::new(429, format!("{} requests are already waiting", limits.queue)));
+        };
+        tokio::spawn(self.clone().bring(asked, events, place));
+        Ok(answer)
     }
 
-    /// Puts a request into the queue, in which those whose clients have gone keep no place; returns whether there was one.
-    fn queue(&self, job: Job) -> bool {
-        let Err(TrySendError::Full(job)) = self.jobs.try_send(job) else { return true };
-        // Once around: the others keep their order, and find the place that they had.
-        for _ in 0..self.waiting.len() {
-            let Ok(waiting) = self.waiting.try_recv() else { break };
-            if !waiting.events.is_disconnected() {
-                let _ = self.jobs.try_send(waiting);
+    /// A place among those that wait, of whom those in the queue whose clients have gone keep none.
+    fn place(&self) -> Option<OwnedSemaphorePermit> {
+        let take = || self.places.clone().try_acquire_owned().ok();
+        take().or_else(|| {
+            // Once around: the others keep their order, and find the room that they had.
+            for _ in 0..self.waiting.len() {
+                let Ok(waiting) = self.waiting.try_recv() else { break };
+                if !waiting.events.is_disconnected() {
+                    let _ = self.jobs.try_send(waiting);
+                }
             }
+            take()
+        })
+    }
+
+    /// Reads a request in a thread of its own, and puts it into the queue. One whose client goes before that is left.
+    async fn bring(self, asked: Asked, events: Sender<Event>, place: OwnedSemaphorePermit) {
+        let mut memory = pin!(self.memory.clone().acquire_owned());
+        let memory = loop {
+            match timeout(LOOK, memory.as_mut()).await {
+                Ok(Ok(memory)) => break memory,
+                Err(_) if !events.is_disconnected() => {}
+                _ => return,
+            }
+        };
+        if events.is_disconnected() {
+            return;
         }
-        self.jobs.try_send(job).is_ok()
+        let (n, read) = (asked.n, self.read.clone());
+        // A prompt of a size that nobody thought of must not end the server: who asked hears that the answer ended early.
+        let Ok(read) = spawn_blocking(move || read(asked)).await else { return };
+        let refused = match read {
+            Err(error) => error,
+            Ok(_) if self.ended.is_disconnected() => has_ended(),
+            // It has a place, so there is room.
+            Ok(ready) => return drop(self.jobs.try_send(Job { n, ready, events, place, memory })),
+        };
+        let _ = events.try_send(Event::Refused(refused));
     }
 }
 
-/// Answers until nobody asks any more, or the model cannot answer any more.
-fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
+fn has_ended() -> ApiError {
+    ApiError::new(503, "the server is shutting down")
+}
+
+/// Answers until nobody asks any more, or the model cannot answer any more; at most `batch` answers together.
+fn answer_all(reader: &Reader, batch: usize, queue: &Receiver<Job>) {
     // One that has come and found no place in the last batch.
     let mut held: Option<Job> = None;
     while let Some(first) = held.take().or_else(|| queue.recv().ok()) {
-        let mut room = limits.batch.saturating_sub(first.asked.num_answers());
+        let mut room = batch.saturating_sub(first.num_answers());
         let mut jobs = vec![first];
         while room > 0
             && let Ok(job) = queue.try_recv()
@@ -148,16 +211,19 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
             if job.events.is_disconnected() {
                 continue;
             }
-            if job.asked.num_answers() > room {
+            if job.num_answers() > room {
                 held = Some(job);
                 break;
             }
-            room -= job.asked.num_answers();
+            room -= job.num_answers();
             jobs.push(job);
         }
-        // A prompt of a size that nobody thought of must not end the server: who asked hears that the answer ended early.
-        let begin = |job| catch_unwind(AssertUnwindSafe(|| begin(reader, limits, job))).unwrap_or_default();
-        let begun: Vec<Begun> = jobs.into_iter().flat_map(begin).collect();
+        let (mut begun, mut memory): (Vec<Begun>, Vec<OwnedSemaphorePermit>) = (Vec::new(), Vec::new());
+        for Job { n, ready, events, place, memory: taken } in jobs {
+            drop(place);
+            memory.push(taken);
+            begun.extend(begin(n, &ready, &events));
+        }
         if begun.is_empty() {
             continue;
         }
@@ -167,176 +233,121 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
     }
 }
 
-/// Begins the answers to a request: none where it was refused, or nobody waits for it.
-fn begin(reader: &Reader, limits: &Limits, Job { mut asked, events }: Job) -> Vec<Begun> {
-    if events.is_disconnected() {
-        return Vec::new();
-    }
-    let n = asked.n;
-    let questions = std::mem::take(&mut asked.questions);
-    let is_list = questions.len() > 1;
-    let read = |(at, question): (usize, Question)| {
-        let param = match &question {
-            Question::Chat(_) => "messages".to_owned(),
-            Question::Text(_) if is_list => format!("prompt[{at}]"),
-            Question::Text(_) => "prompt".to_owned(),
-        };
-        read(reader, limits, &asked, question, &param)
-    };
-    let read: Result<Vec<Ready>, ApiError> = questions.into_iter().enumerate().map(read).collect();
-    let read = match read {
-        Ok(read) => read,
-        Err(error) => {
-            let _ = events.try_send(Event::Refused(error));
-            return Vec::new();
-        }
-    };
-    let prompt_tokens: usize = read.iter().map(|it| it.sample.input_ids.len()).sum();
+/// Begins the answers to a request, `n` to each question: none where nobody waits for them.
+fn begin(n: usize, ready: &[Ready], events: &Sender<Event>) -> Vec<Begun> {
+    let prompt_tokens: usize = ready.iter().map(|it| it.sample.input_ids.len()).sum();
     if events.try_send(Event::Begun { prompt_tokens }).is_err() {
         return Vec::new();
     }
     // Draws are those of each prompt alone.
     let of_own = |index: usize| {
-        let Ready { sample, wanted, calls } = &read[index / n];
+        let Ready { sample, wanted, calls } = &ready[index / n];
         let mut wanted = wanted.clone();
         if let Some(sampling) = &mut wanted.sampling {
             sampling.seed = sampling.seed.wrapping_add((index % n) as u64);
         }
         Begun { index, sample: sample.clone(), wanted, calls: calls.clone(), events: events.clone() }
     };
-    (0..read.len() * n).map(of_own).collect()
-}
-
-/// Reads one of the questions, which the field `param` has.
-fn read(reader: &Reader, limits: &Limits, asked: &Asked, question: Question, param: &str) -> Result<Ready, ApiError> {
-    let goes_on = matches!(question, Question::Text(_));
-    let (sample, calls) = prompt(reader, limits, asked, question, param)?;
-    let num_tokens = sample.input_ids.len();
-    let positions = Positions::of(&reader.model().folder().json);
-    let left = positions.map_or(usize::MAX, |positions| positions.left(num_tokens));
-    let room = left.min(limits.max_context.saturating_sub(num_tokens));
-    let most = match positions {
-        Some(Positions { most, apart: true }) => {
-            format!("prompt and answer may have at most {most} tokens each and {} together", limits.max_context)
-        }
-        Some(Positions { most, apart: false }) => {
-            format!("prompt and answer together may have at most {} tokens", most.min(limits.max_context))
-        }
-        None => format!("prompt and answer together may have at most {} tokens", limits.max_context),
-    };
-    let too_long = |reason: String| ApiError::bad(param, reason).with_code("context_length_exceeded");
-    if num_tokens == 0 {
-        return Err(ApiError::bad(param, "the prompt has no tokens"));
-    }
-    if room == 0 {
-        return Err(too_long(format!("the prompt has {num_tokens} tokens; {most}")));
-    }
-    let max_new_tokens = match asked.max_tokens {
-        None => limits.max_new_tokens.min(room),
-        Some(wanted) if wanted > limits.max_new_tokens => {
-            let (most, field) = (limits.max_new_tokens, asked.max_tokens_field);
-            let reason = format!(
-                "`{field}` is {wanted}, but this server generates at most {most} (start it with --max-new-tokens)"
-            );
-            return Err(ApiError::bad(field, reason));
-        }
-        Some(wanted) if wanted > room => {
-            let reason = format!("the prompt has {num_tokens} tokens and the answer up to {wanted}: {most}");
-            return Err(too_long(reason));
-        }
-        Some(wanted) => wanted,
-    };
-    let chance = &asked.chance;
-    let is_greedy = chance.temperature == 0.0 || chance.top_p == 0.0;
-    let sampling = (!is_greedy).then(|| Sampling {
-        temperature: chance.temperature,
-        top_k: chance.top_k,
-        top_p: chance.top_p,
-        min_p: chance.min_p,
-        seed: chance.seed.unwrap_or_else(random),
-    });
-    let wanted = Wanted {
-        max_new_tokens,
-        sampling,
-        repetition_penalty: chance.repetition_penalty,
-        presence_penalty: chance.presence_penalty,
-        frequency_penalty: chance.frequency_penalty,
-        stops: asked.stops.clone(),
-        top_logprobs: asked.top_logprobs,
-        goes_on,
-    };
-    Ok(Ready { sample: Rc::new(sample), wanted, calls })
-}
-
-/// Returns the question as the model reads it, and what finds calls of tools in an answer to it.
-fn prompt(
-    reader: &Reader,
-    limits: &Limits,
-    asked: &Asked,
-    question: Question,
-    param: &str,
-) -> Result<(Sample, Option<CallStream>), ApiError> {
-    let processor = reader.processor();
-    let mut calls = None;
-    let sample = match question {
-        Question::Text(text) => processor.text_prompt(SampleId(0), &text),
-        Question::Chat(mut conversation) => {
-            let template = processor
-                .expect_template()
-                .map_err(|_| ApiError::bad("messages", "the model has no chat template; use /v1/completions"))?
-                .of(&conversation.turns);
-            let mut variables = conversation.turns.iter().flat_map(|turn| turn.kwargs.keys());
-            if let Some(name) = variables.find(|name| !template.knows(name)) {
-                let name: String = name.chars().take(64).collect();
-                let hint = "the model's chat template has no such variable";
-                return Err(ApiError::unsupported(format!("chat_template_kwargs.{name}"), hint));
-            }
-            if conversation.turns.iter().any(|turn| !turn.tools.is_empty()) {
-                if !template.takes_tools() {
-                    let hint = "the model's chat template has no tools: describe them in a message";
-                    return Err(ApiError::unsupported("tools", hint));
-                }
-                calls = template.tags_calls().then(|| CallStream::new(asked.parallel_calls));
-            }
-            confine(&mut conversation, limits.files.as_deref())?;
-            processor.prompt(SampleId(0), &conversation, Path::new(""))
-        }
-    };
-    Ok((sample.map_err(|error| ApiError::of_data(param, error))?, calls))
+    (0..ready.len() * n).map(of_own).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use loongforge_core::openai::Endpoint;
+    use tokio::time::sleep;
 
-    #[test]
-    fn clients_that_have_gone_keep_no_place_in_the_queue() {
-        let limits = Limits { max_new_tokens: 4, max_context: 64, batch: 4, queue: 2, files: None };
-        let (jobs, waiting) = flume::bounded(limits.queue);
-        let (alive, ended) = flume::bounded(1);
-        let engine = Engine { jobs, waiting, ended };
-        let ask = |n: usize| {
-            let body = format!(r#"{{"prompt": "a", "n": {n}}}"#);
-            engine.ask(Asked::read(Endpoint::Completions, body.as_bytes()).unwrap(), &limits)
-        };
-        let (first, _second) = (ask(1).unwrap(), ask(2).unwrap());
-        assert_eq!(ask(3).unwrap_err().status, 429);
-        drop(first);
-        let _third = ask(3).unwrap();
-        assert_eq!(ask(4).unwrap_err().status, 429);
-        assert_eq!(engine.waiting.iter().take(2).map(|job| job.asked.n).collect::<Vec<_>>(), [2, 3]);
-        drop(alive);
-        assert_eq!(ask(1).unwrap_err().status, 503);
+    fn limits() -> Limits {
+        Limits { max_new_tokens: 4, max_context: 64, batch: 4, queue: 2, files: None }
     }
 
-    #[test]
-    fn a_queue_that_ends_tells_who_waits() {
-        let (jobs, waiting) = flume::bounded(1);
-        let (events, answer) = flume::bounded::<Event>(1);
-        let asked = Asked::read(Endpoint::Completions, br#"{"prompt": "a"}"#).unwrap();
-        assert!(jobs.try_send(Job { asked, events }).is_ok());
-        drop(Queue(waiting));
+    /// An engine without a model, and what keeps it from having ended.
+    fn engine(read: impl Fn(Asked) -> Result<Vec<Ready>, ApiError> + Send + Sync + 'static) -> (Engine, Sender<()>) {
+        let Limits { queue, batch, .. } = limits();
+        let (alive, ended) = flume::bounded(1);
+        (Engine::of(flume::bounded(queue), ended, Arc::new(read), [queue, batch]), alive)
+    }
+
+    fn ask(engine: &Engine, n: usize) -> Result<Receiver<Event>, ApiError> {
+        let body = format!(r#"{{"prompt": "a", "n": {n}}}"#);
+        engine.ask(Asked::read(Endpoint::Completions, body.as_bytes()).unwrap(), &limits())
+    }
+
+    /// Waits for the next request in the queue, and takes it.
+    async fn next(engine: &Engine) -> usize {
+        timeout(Duration::from_secs(60), engine.waiting.recv_async()).await.expect("a request").unwrap().n
+    }
+
+    #[tokio::test]
+    async fn clients_that_have_gone_keep_no_place_in_the_queue() {
+        let (engine, alive) = engine(|_| Ok(Vec::new()));
+        let first = ask(&engine, 1).unwrap();
+        while engine.waiting.is_empty() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let _second = ask(&engine, 2).unwrap();
+        assert_eq!(ask(&engine, 3).unwrap_err().status, 429);
+        drop(first);
+        let _third = ask(&engine, 3).unwrap();
+        assert_eq!(ask(&engine, 4).unwrap_err().status, 429);
+        let mut found = [next(&engine).await, next(&engine).await];
+        found.sort_unstable();
+        assert_eq!(found, [2, 3]);
+        drop(alive);
+        assert_eq!(ask(&engine, 1).unwrap_err().status, 503);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_read_for_long_delays_no_other() {
+        let (go, wait) = flume::bounded::<()>(1);
+        let (engine, _alive) = engine(move |asked| {
+            if asked.n == 1 {
+                let _ = wait.recv();
+            }
+            Ok(Vec::new())
+        });
+        let (_long, _short) = (ask(&engine, 1).unwrap(), ask(&engine, 2).unwrap());
+        assert_eq!(next(&engine).await, 2);
+        go.send(()).unwrap();
+        assert_eq!(next(&engine).await, 1);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_cannot_be_answered_or_read_is_told() {
+        let (engine, alive) = engine(|asked| match asked.n {
+            1 => Err(ApiError::bad("prompt", "no")),
+            2 => panic!("as it was told"),
+            _ => Ok(Vec::new()),
+        });
+        let answer = ask(&engine, 1).unwrap();
+        assert!(matches!(answer.recv_async().await, Ok(Event::Refused(error)) if error.status == 400));
+        assert!(ask(&engine, 2).unwrap().recv_async().await.is_err());
+        let answer = ask(&engine, 3).unwrap();
+        drop(alive);
+        assert!(matches!(answer.recv_async().await, Ok(Event::Refused(error)) if error.status == 503));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_goes_before_the_request_is_read_leaves_its_place() {
+        let (engine, _alive) = engine(|_| Ok(Vec::new()));
+        let all = engine.memory.clone().try_acquire_many_owned(8).unwrap();
+        let answers = (ask(&engine, 1).unwrap(), ask(&engine, 2).unwrap());
+        sleep(LOOK * 3).await;
+        assert_eq!(engine.places.available_permits(), 0);
+        drop(answers);
+        sleep(LOOK * 3).await;
+        assert_eq!(engine.places.available_permits(), 2);
+        drop(all);
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_ends_tells_who_waits() {
+        let (engine, _alive) = engine(|_| Ok(Vec::new()));
+        let answer = ask(&engine, 1).unwrap();
+        while engine.waiting.is_empty() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        drop(Queue(engine.waiting.clone()));
         assert!(answer.is_disconnected());
     }
 }

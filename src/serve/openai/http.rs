@@ -18,6 +18,7 @@ use loongforge_core::text::hex;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value as Json, json};
 use std::time::Duration;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 /// Bytes of a request's body.
@@ -96,8 +97,9 @@ where
         }
     };
     let body = read(request).await?;
-    let asked = Asked::read(endpoint, &body)?;
-    drop(body);
+    // A large body takes its time, in which others are answered.
+    let asked = spawn_blocking(move || Asked::read(endpoint, &body)).await;
+    let asked = asked.map_err(|_| ApiError::new(500, "the request cannot be read (see the server's log)"))??;
     if let Some(named) = &asked.model {
         expect_model(named, shared)?;
     }

@@ -1,0 +1,144 @@
+//! What a request asks, as the model takes it. The threads of requests do this, not the model's: a large one delays no other.
+
+use super::engine::Limits;
+use super::random::random;
+use crate::answer::{Positions, Wanted};
+use crate::eval::generator::Reader;
+use loongforge_core::data::{Processor, Question, Sample};
+use loongforge_core::message::SampleId;
+use loongforge_core::openai::{ApiError, Asked, CallStream, confine};
+use loongforge_torch::model::Sampling;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Reads requests for a model.
+pub struct Reading {
+    processor: Arc<Processor>,
+    positions: Option<Positions>,
+    limits: Limits,
+}
+
+/// A question that can be answered.
+pub struct Ready {
+    pub sample: Arc<Sample>,
+    pub wanted: Wanted,
+    pub calls: Option<CallStream>,
+}
+
+impl Reading {
+    /// Reads for the model of `reader`.
+    pub fn new(reader: &Reader, limits: Limits) -> Self {
+        let positions = Positions::of(&reader.model().folder().json);
+        Self { processor: reader.shared_processor(), positions, limits }
+    }
+
+    /// Reads all questions of a request, in their order.
+    ///
+    /// # Errors
+    /// 400: one of them cannot be answered.
+    pub fn read_all(&self, mut asked: Asked) -> Result<Vec<Ready>, ApiError> {
+        let questions = std::mem::take(&mut asked.questions);
+        let is_list = questions.len() > 1;
+        let read = |(at, question): (usize, Question)| {
+            let param = match &question {
+                Question::Chat(_) => "messages".to_owned(),
+                Question::Text(_) if is_list => format!("prompt[{at}]"),
+                Question::Text(_) => "prompt".to_owned(),
+            };
+            self.read(&asked, question, &param)
+        };
+        questions.into_iter().enumerate().map(read).collect()
+    }
+
+    /// Reads one of the questions, which the field `param` has.
+    fn read(&self, asked: &Asked, question: Question, param: &str) -> Result<Ready, ApiError> {
+        let Self { positions, ref limits, .. } = *self;
+        let goes_on = matches!(question, Question::Text(_));
+        let (sample, calls) = self.prompt(asked, question, param)?;
+        let num_tokens = sample.input_ids.len();
+        let left = positions.map_or(usize::MAX, |positions| positions.left(num_tokens));
+        let room = left.min(limits.max_context.saturating_sub(num_tokens));
+        let most = match positions {
+            Some(Positions { most, apart: true }) => {
+                format!("prompt and answer may have at most {most} tokens each and {} together", limits.max_context)
+            }
+            Some(Positions { most, apart: false }) => {
+                format!("prompt and answer together may have at most {} tokens", most.min(limits.max_context))
+            }
+            None => format!("prompt and answer together may have at most {} tokens", limits.max_context),
+        };
+        let too_long = |reason: String| ApiError::bad(param, reason).with_code("context_length_exceeded");
+        if num_tokens == 0 {
+            return Err(ApiError::bad(param, "the prompt has no tokens"));
+        }
+        if room == 0 {
+            return Err(too_long(format!("the prompt has {num_tokens} tokens; {most}")));
+        }
+        let max_new_tokens = match asked.max_tokens {
+            None => limits.max_new_tokens.min(room),
+            Some(wanted) if wanted > limits.max_new_tokens => {
+                let (most, field) = (limits.max_new_tokens, asked.max_tokens_field);
+                let reason = format!(
+                    "`{field}` is {wanted}, but this server generates at most {most} (start it with --max-new-tokens)"
+                );
+                return Err(ApiError::bad(field, reason));
+            }
+            Some(wanted) if wanted > room => {
+                let reason = format!("the prompt has {num_tokens} tokens and the answer up to {wanted}: {most}");
+                return Err(too_long(reason));
+            }
+            Some(wanted) => wanted,
+        };
+        let chance = &asked.chance;
+        let is_greedy = chance.temperature == 0.0 || chance.top_p == 0.0;
+        let sampling = (!is_greedy).then(|| Sampling {
+            temperature: chance.temperature,
+            top_k: chance.top_k,
+            top_p: chance.top_p,
+            min_p: chance.min_p,
+            seed: chance.seed.unwrap_or_else(random),
+        });
+        let wanted = Wanted {
+            max_new_tokens,
+            sampling,
+            repetition_penalty: chance.repetition_penalty,
+            presence_penalty: chance.presence_penalty,
+            frequency_penalty: chance.frequency_penalty,
+            stops: asked.stops.clone(),
+            top_logprobs: asked.top_logprobs,
+            goes_on,
+        };
+        Ok(Ready { sample: Arc::new(sample), wanted, calls })
+    }
+
+    /// The question as the model reads it, and what finds calls of tools in an answer to it.
+    fn prompt(&self, asked: &Asked, question: Question, param: &str) -> Result<(Sample, Option<CallStream>), ApiError> {
+        let processor = &self.processor;
+        let mut calls = None;
+        let sample = match question {
+            Question::Text(text) => processor.text_prompt(SampleId(0), &text),
+            Question::Chat(mut conversation) => {
+                let template = processor
+                    .expect_template()
+                    .map_err(|_| ApiError::bad("messages", "the model has no chat template; use /v1/completions"))?
+                    .of(&conversation.turns);
+                let mut variables = conversation.turns.iter().flat_map(|turn| turn.kwargs.keys());
+                if let Some(name) = variables.find(|name| !template.knows(name)) {
+                    let name: String = name.chars().take(64).collect();
+                    let hint = "the model's chat template has no such variable";
+                    return Err(ApiError::unsupported(format!("chat_template_kwargs.{name}"), hint));
+                }
+                if conversation.turns.iter().any(|turn| !turn.tools.is_empty()) {
+                    if !template.takes_tools() {
+                        let hint = "the model's chat template has no tools: describe them in a message";
+                        return Err(ApiError::unsupported("tools", hint));
+                    }
+                    calls = template.tags_calls().then(|| CallStream::new(asked.parallel_calls));
+                }
+                confine(&mut conversation, self.limits.files.as_deref())?;
+                processor.prompt(SampleId(0), &conversation, Path::new(""))
+            }
+        };
+        Ok((sample.map_err(|error| ApiError::of_data(param, error))?, calls))
+    }
+}
