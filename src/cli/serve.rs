@@ -100,7 +100,9 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
             Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(error).into()),
             opened => opened?,
         };
-        let engine = Engine::start(move || model.open()?.with_decoder(decoder), limits.clone())?;
+        let max_tokens = limits.max_context;
+        let open = move || model.open()?.with_decoder(decoder)?.with_max_tokens(max_tokens);
+        let engine = Engine::start(open, limits.clone())?;
         println!("serving {} at http://{}/v1", safe(&name), server.address()?);
         if let Some(key) = key.filter(|_| is_drawn) {
             println!("API key {key}");

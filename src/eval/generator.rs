@@ -87,6 +87,14 @@ impl Reader {
         self.with_processor(|processor| processor.with_template_kwargs(kwargs))
     }
 
+    /// Refuses prompts of more tokens, those with many pictures before these are decoded.
+    ///
+    /// # Errors
+    /// Somebody shares the processor.
+    pub fn with_max_tokens(self, max_tokens: usize) -> Result<Self> {
+        self.with_processor(|processor| Ok(processor.with_max_tokens(max_tokens)))
+    }
+
     fn with_processor(self, change: impl FnOnce(Processor) -> Result<Processor, DataError>) -> Result<Self> {
         let processor = Arc::into_inner(self.processor).context("the model's processor is shared already")?;
         Ok(Self { processor: Arc::new(change(processor)?), ..self })

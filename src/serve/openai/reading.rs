@@ -4,7 +4,7 @@ use super::engine::Limits;
 use super::random::random;
 use crate::answer::{Positions, Wanted};
 use crate::eval::generator::Reader;
-use loongforge_core::data::{Processor, Question, Sample};
+use loongforge_core::data::{DataError, Processor, Question, Sample};
 use loongforge_core::message::SampleId;
 use loongforge_core::openai::{ApiError, Asked, CallStream, confine};
 use loongforge_torch::model::Sampling;
@@ -58,21 +58,12 @@ impl Reading {
         let num_tokens = sample.input_ids.len();
         let left = positions.map_or(usize::MAX, |positions| positions.left(num_tokens));
         let room = left.min(limits.max_context.saturating_sub(num_tokens));
-        let most = match positions {
-            Some(Positions { most, apart: true }) => {
-                format!("prompt and answer may have at most {most} tokens each and {} together", limits.max_context)
-            }
-            Some(Positions { most, apart: false }) => {
-                format!("prompt and answer together may have at most {} tokens", most.min(limits.max_context))
-            }
-            None => format!("prompt and answer together may have at most {} tokens", limits.max_context),
-        };
-        let too_long = |reason: String| ApiError::bad(param, reason).with_code("context_length_exceeded");
+        let most = self.most();
         if num_tokens == 0 {
             return Err(ApiError::bad(param, "the prompt has no tokens"));
         }
         if room == 0 {
-            return Err(too_long(format!("the prompt has {num_tokens} tokens; {most}")));
+            return Err(too_long(param, format!("the prompt has {num_tokens} tokens; {most}")));
         }
         let max_new_tokens = match asked.max_tokens {
             None => limits.max_new_tokens.min(room),
@@ -85,7 +76,7 @@ impl Reading {
             }
             Some(wanted) if wanted > room => {
                 let reason = format!("the prompt has {num_tokens} tokens and the answer up to {wanted}: {most}");
-                return Err(too_long(reason));
+                return Err(too_long(param, reason));
             }
             Some(wanted) => wanted,
         };
@@ -109,6 +100,20 @@ impl Reading {
             goes_on,
         };
         Ok(Ready { sample: Arc::new(sample), wanted, calls })
+    }
+
+    /// Says how many tokens there may be.
+    fn most(&self) -> String {
+        let max_context = self.limits.max_context;
+        match self.positions {
+            Some(Positions { most, apart: true }) => {
+                format!("prompt and answer may have at most {most} tokens each and {max_context} together")
+            }
+            Some(Positions { most, apart: false }) => {
+                format!("prompt and answer together may have at most {} tokens", most.min(max_context))
+            }
+            None => format!("prompt and answer together may have at most {max_context} tokens"),
+        }
     }
 
     /// The question as the model reads it, and what finds calls of tools in an answer to it.
@@ -139,6 +144,17 @@ impl Reading {
                 processor.prompt(SampleId(0), &conversation, Path::new(""))
             }
         };
-        Ok((sample.map_err(|error| ApiError::of_data(param, error))?, calls))
+        let sample = sample.map_err(|error| match error {
+            // The rest of it was not looked at.
+            DataError::TooLong { num_tokens, .. } => {
+                too_long(param, format!("the prompt has {num_tokens} tokens or more; {}", self.most()))
+            }
+            error => ApiError::of_data(param, error),
+        });
+        Ok((sample?, calls))
     }
+}
+
+fn too_long(param: &str, reason: String) -> ApiError {
+    ApiError::bad(param, reason).with_code("context_length_exceeded")
 }

@@ -147,6 +147,12 @@ impl Processor {
         Self { loader: MediaLoader { decoder, ..self.loader }, ..self }
     }
 
+    /// Refuses samples of more tokens, those with many pictures before these are decoded.
+    #[must_use]
+    pub fn with_max_tokens(self, max_tokens: usize) -> Self {
+        Self { room: PackRoom { max_tokens, ..self.room }, ..self }
+    }
+
     /// Sets variables of the chat template for every conversation, over those of the options.
     ///
     /// # Errors

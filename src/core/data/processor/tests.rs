@@ -386,6 +386,16 @@ fn more_pictures_than_a_pack_holds_are_refused() {
 }
 
 #[test]
+fn a_prompt_with_more_tokens_than_are_taken_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let processor = open(folder.path(), usize::MAX).with_max_tokens(11);
+    image::RgbImage::new(100, 40).save(folder.path().join("a.png")).unwrap();
+    let (turns, media) = (vec![Turn::new("user", vec![Part::Image])], vec![MediaSource::Image("a.png".into())]);
+    let refused = processor.prompt(SampleId(0), &Conversation { turns, media }, folder.path());
+    assert!(matches!(refused, Err(DataError::TooLong { max_tokens: 11, .. })), "{refused:?}");
+}
+
+#[test]
 fn a_pack_with_tokens_that_the_model_lacks_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let processor = open(folder.path(), 2048);
