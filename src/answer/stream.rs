@@ -29,9 +29,9 @@ pub struct Wanted {
 pub enum Piece {
     /// The likelihood of the token whose text is told next, also if a stop string cuts that off.
     Likely(Likely),
-    /// Text that follows what was told before, of whole characters; empty where a token has told none.
-    Text(String),
-    /// The end of the answer. `num_tokens` were made, without the token that ended it.
+    /// Text that follows what was told before, of whole characters; empty where a token has told none. `num_tokens` were made so far.
+    Text { text: String, num_tokens: usize },
+    /// Nothing follows. `num_tokens` were made, without the token that ended it.
     End { finish: Finish, num_tokens: usize },
 }
 
@@ -160,11 +160,12 @@ pub fn answer_each(
             text += &answer.stops.finish();
         }
         let end = if answer.stops.has_stopped() { Some(Finish::Stop) } else { end };
-        if (end.is_none() || !text.is_empty()) && !hear(index, Piece::Text(text)) {
+        let num_tokens = answer.num_tokens;
+        if (end.is_none() || !text.is_empty()) && !hear(index, Piece::Text { text, num_tokens }) {
             return false;
         }
         if let Some(finish) = end {
-            hear(index, Piece::End { finish, num_tokens: answer.num_tokens });
+            hear(index, Piece::End { finish, num_tokens });
         }
         end.is_none()
     })?;

@@ -166,7 +166,7 @@ impl Chat {
         let mut failed = None;
         let stopped = interrupt.during(|stop| {
             answer_each(reader, &[(&sample, &wanted)], &mut |_, piece| {
-                if let Piece::Text(text) = piece {
+                if let Piece::Text { text, .. } = piece {
                     let shown = if is_terminal { safe(&text) } else { text.clone() };
                     failed = write!(out, "{shown}").and_then(|()| out.flush()).err();
                     answer += &text;

@@ -96,10 +96,10 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let (mut out, is_terminal) = (stdout(), stdout().is_terminal());
     let (mut failed, mut has_text) = (None, false);
     answer_each(&reader, &[(&question, &wanted)], &mut |_, piece| {
-        has_text |= matches!(&piece, Piece::Text(text) if !text.is_empty());
+        has_text |= matches!(&piece, Piece::Text { text, .. } if !text.is_empty());
         let told = match piece {
-            Piece::Text(text) if is_terminal => write!(out, "{}", safe(&text)).and_then(|()| out.flush()),
-            Piece::Text(text) => write!(out, "{text}").and_then(|()| out.flush()),
+            Piece::Text { text, .. } if is_terminal => write!(out, "{}", safe(&text)).and_then(|()| out.flush()),
+            Piece::Text { text, .. } => write!(out, "{text}").and_then(|()| out.flush()),
             Piece::Likely(_) => Ok(()),
             Piece::End { .. } => writeln!(out),
         };

@@ -219,7 +219,7 @@ fn write_answers(
     let questions: Vec<_> = waiting.iter().map(|asked| (&*asked.sample, &asked.wanted)).collect();
     answer_each(reader, &questions, &mut |index, piece| {
         match piece {
-            Piece::Text(text) => told[index].text += &text,
+            Piece::Text { text, .. } => told[index].text += &text,
             Piece::Likely(_) => {}
             Piece::End { finish, num_tokens } => told[index].end = Some((finish, num_tokens)),
         }

@@ -115,19 +115,25 @@ fn answer(reader: &Reader, begun: &[Begun]) -> Result<(), Failed> {
     Err(Failed { reason, is_told })
 }
 
-/// Returns whether somebody is left to hear it: else the answer stops. A token without text finds that out as well.
+/// Returns whether the answer goes on: somebody is left to hear it, which a token without text finds out as well, and it has not made the
+/// only call that it may make, with which it ends.
 fn tell((events, index): (&Sender<Event>, usize), mut calls: Option<&mut CallStream>, piece: Piece) -> bool {
     let mut number = calls.as_ref().map_or(0, |calls| calls.num_calls());
+    let end_of = |finish, num_tokens| Some(Event::End { index, finish, num_tokens });
     let (said, end) = match (piece, &mut calls) {
         (Piece::Likely(likely), _) => return events.try_send(Event::Likely { index, likely }).is_ok(),
-        (Piece::Text(text), Some(calls)) => (calls.push(&text), None),
-        (Piece::Text(text), None) => (vec![Said::Text(text)], None),
+        (Piece::Text { text, num_tokens }, Some(calls)) => {
+            let said = calls.push(&text);
+            let end = if calls.has_ended() { end_of(Finish::ToolCalls, num_tokens) } else { None };
+            (said, end)
+        }
+        (Piece::Text { text, .. }, None) => (vec![Said::Text(text)], None),
         (Piece::End { finish, num_tokens }, calls) => {
             let said = calls.as_mut().map(|calls| calls.finish()).unwrap_or_default();
             // Behind the only call nothing is cut that was told.
             let is_called = |calls: &CallStream| calls.has_ended() || (calls.num_calls() > 0 && finish == Finish::Stop);
             let finish = if calls.as_deref().is_some_and(is_called) { Finish::ToolCalls } else { finish };
-            (said, Some(Event::End { index, finish, num_tokens }))
+            (said, end_of(finish, num_tokens))
         }
     };
     for part in said {
@@ -143,10 +149,11 @@ fn tell((events, index): (&Sender<Event>, usize), mut calls: Option<&mut CallStr
             return false;
         }
     }
-    match end {
-        Some(end) => events.try_send(end).is_ok(),
-        None => !events.is_disconnected(),
+    if let Some(end) = end {
+        let _ = events.try_send(end);
+        return false;
     }
+    !events.is_disconnected()
 }
 
 #[cfg(test)]
@@ -181,32 +188,43 @@ mod tests {
         }
     }
 
+    fn text(text: &str) -> Piece {
+        Piece::Text { text: text.to_owned(), num_tokens: 7 }
+    }
+
     #[test]
     fn a_token_without_text_is_no_event_and_notices_who_has_left() {
         let (events, answer) = flume::bounded(1);
-        assert!(tell((&events, 0), None, Piece::Text(String::new())) && answer.is_empty());
-        assert!(tell((&events, 0), None, Piece::Text("a".to_owned())) && answer.len() == 1);
+        assert!(tell((&events, 0), None, text("")) && answer.is_empty());
+        assert!(tell((&events, 0), None, text("a")) && answer.len() == 1);
         drop(answer);
-        assert!(!tell((&events, 0), None, Piece::Text(String::new())));
+        assert!(!tell((&events, 0), None, text("")));
     }
 
     #[test]
     fn an_answer_with_calls_ends_for_their_sake_unless_it_is_cut() {
         let f = r#"<tool_call>{"name": "f", "arguments": {}}</tool_call>"#;
-        // Of an answer that may have one call the rest is left out, and no call is cut.
+        // One that may have a single call stops behind it.
         let (events, answer) = flume::bounded(8);
         let mut only = CallStream::new(false);
-        assert!(tell((&events, 0), Some(&mut only), Piece::Text(format!("{f} and"))));
-        assert!(tell((&events, 0), Some(&mut only), Piece::End { finish: Finish::Length, num_tokens: 9 }));
+        assert!(tell((&events, 0), Some(&mut only), text("Wait. ")));
+        assert!(!tell((&events, 0), Some(&mut only), text(&format!("{f} and"))));
+        let told: Vec<Event> = answer.drain().collect();
+        let [Event::Text { .. }, Event::Call { .. }, end] = &told[..] else { panic!("{told:?}") };
+        assert!(matches!(end, Event::End { finish: Finish::ToolCalls, num_tokens: 7, .. }), "{end:?}");
+        // The end of the call may be missing.
+        let mut only = CallStream::new(false);
+        assert!(tell((&events, 0), Some(&mut only), text(f.strip_suffix("</tool_call>").unwrap())));
+        assert!(!tell((&events, 0), Some(&mut only), Piece::End { finish: Finish::Length, num_tokens: 9 }));
         let told: Vec<Event> = answer.drain().collect();
         let [Event::Call { .. }, Event::End { finish: Finish::ToolCalls, .. }] = &told[..] else { panic!("{told:?}") };
         for (finish, expected) in [(Finish::Stop, Finish::ToolCalls), (Finish::Length, Finish::Length)] {
             let (events, answer) = flume::bounded(8);
             let mut calls = CallStream::new(true);
             let mut hear = |piece| tell((&events, 0), Some(&mut calls), piece);
-            assert!(hear(Piece::Text(format!("a {f}"))));
-            assert!(hear(Piece::Text(f.to_owned())));
-            assert!(hear(Piece::End { finish, num_tokens: 5 }));
+            assert!(hear(text(&format!("a {f}"))));
+            assert!(hear(text(f)));
+            assert!(!hear(Piece::End { finish, num_tokens: 5 }));
             let told: Vec<Event> = answer.drain().collect();
             let [Event::Text { text, .. }, one, other, end] = &told[..] else { panic!("{told:?}") };
             assert_eq!(text, "a");
