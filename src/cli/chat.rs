@@ -50,7 +50,7 @@ const MAX_NEW_TOKENS: usize = 1024;
 struct Chat {
     system: Option<String>,
     conversation: Conversation,
-    attached: Vec<MediaSource>,
+    attached: Vec<(Part, MediaSource)>,
     /// The reason for which a file is not attached, where nobody sees that before the message.
     missing: Option<String>,
     num_answers: u64,
@@ -109,8 +109,8 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
                 chat.system = Some(text).filter(|text| !text.is_empty());
                 chat.reset();
             }
-            Line::Image(path) => chat.attach(path, MediaSource::Image, is_terminal),
-            Line::Audio(path) => chat.attach(path, |file| MediaSource::Audio(file.into()), is_terminal),
+            Line::Image(path) => chat.attach(path, Part::Image, is_terminal),
+            Line::Audio(path) => chat.attach(path, Part::Audio, is_terminal),
             Line::Unknown(name) => {
                 eprintln!("there is no command {}; /help lists them", safe(&name));
                 chat.num_refused += 1;
@@ -133,11 +133,16 @@ impl Chat {
     }
 
     /// Reads a file, whose bytes are kept: each later message is asked with those of all messages before it.
-    fn attach(&mut self, path: String, media: impl FnOnce(Locator) -> MediaSource, is_terminal: bool) {
+    fn attach(&mut self, path: String, part: Part, is_terminal: bool) {
+        let (file, here, is_sound) = (Locator::File(path.clone()), Path::new(""), part == Part::Audio);
         let (told, missing) = match Path::new(&path).is_file() {
             false => (format!("{path}: there is no such file"), format!("{path} is missing")),
-            true => match Locator::File(path.clone()).read(Path::new("")) {
-                Ok(bytes) => return self.attached.push(media(Locator::bytes(path, bytes.into_owned()))),
+            true => match if is_sound { file.read_sound(here) } else { file.read(here) } {
+                Ok(bytes) => {
+                    let kept = Locator::bytes(path, bytes.into_owned());
+                    let media = if is_sound { MediaSource::Audio(kept.into()) } else { MediaSource::Image(kept) };
+                    return self.attached.push((part, media));
+                }
                 Err(error) => (error.to_string(), error.to_string()),
             },
         };
@@ -192,10 +197,10 @@ impl Chat {
             turns.push(Turn::text("system", system));
         }
         let mut turn = Turn::text("user", text);
-        let part = |media: &MediaSource| if let MediaSource::Image(_) = media { Part::Image } else { Part::Audio };
-        turn.parts.splice(0..0, self.attached.iter().map(part));
+        let (parts, media): (Vec<Part>, Vec<MediaSource>) = self.attached.drain(..).unzip();
+        turn.parts.splice(0..0, parts);
         turns.push(turn);
-        self.conversation.media.append(&mut self.attached);
+        self.conversation.media.extend(media);
         let sample = reader.processor().prompt(SampleId(0), &self.conversation, Path::new(""));
         let sample = sample.map_err(|error| error.to_string())?;
         let config = &reader.model().folder().json;
@@ -210,24 +215,40 @@ impl Chat {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_file_is_part_of_the_conversation_as_it_was() {
-        let mut chat = Chat {
+    fn chat() -> Chat {
+        Chat {
             system: None,
             conversation: Conversation::text(Vec::new()),
             attached: Vec::new(),
             missing: None,
             num_answers: 0,
             num_refused: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn a_recording_that_cannot_be_read_is_not_called_a_picture() {
+        let (mut chat, folder) = (chat(), tempfile::tempdir().unwrap());
+        let path = folder.path().join("a.wav");
+        // Larger than any recording, without taking room on the disk.
+        std::fs::File::create(&path).unwrap().set_len(1 << 30).unwrap();
+        chat.attach(path.display().to_string(), Part::Audio, false);
+        let told = chat.missing.unwrap();
+        assert!(told.starts_with("audio ") && told.contains("a.wav"), "{told}");
+        assert!(chat.attached.is_empty());
+    }
+
+    #[test]
+    fn a_file_is_part_of_the_conversation_as_it_was() {
+        let mut chat = chat();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.png").display().to_string();
-        chat.attach(path.clone(), MediaSource::Image, false);
+        chat.attach(path.clone(), Part::Image, false);
         assert_eq!((chat.attached.len(), chat.missing.take()), (0, Some(format!("{path} is missing"))));
         std::fs::write(&path, "hi").unwrap();
-        chat.attach(path.clone(), MediaSource::Image, false);
+        chat.attach(path.clone(), Part::Image, false);
         std::fs::write(&path, "ho").unwrap();
-        assert_eq!(chat.attached, [MediaSource::Image(Locator::bytes(path, *b"hi"))]);
+        assert_eq!(chat.attached, [(Part::Image, MediaSource::Image(Locator::bytes(path, *b"hi")))]);
         assert_eq!(chat.missing, None);
     }
 }
