@@ -311,7 +311,7 @@ fn bad_requests_and_clients_that_go_harm_nobody_else() {
         (json!({"n": 2}), "n"),
         (json!({"max_tokens": 30001}), "max_tokens"),
         (json!({"unheard_of": 1}), "unheard_of"),
-        (json!({"chat_template_kwargs": {"mood": 1}}), "chat_template_kwargs.mood"),
+        (json!({"chat_template_kwargs": {"messages": []}}), "chat_template_kwargs.messages"),
         (json!({"messages": [{"role": "user", "content": "x".repeat(400_000)}]}), "messages"),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "/etc/passwd"}}]}]}),

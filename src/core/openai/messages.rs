@@ -8,6 +8,8 @@ use crate::data::{Conversation, MediaSource, Written};
 
 /// Fields of a message that a chat template may read. Others are refused, unless they say nothing.
 const KNOWN: [&str; 6] = ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"];
+/// Variables of a chat template that no request sets.
+const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// Takes `messages`, `tools`, `tool_choice` and `chat_template_kwargs`.
@@ -46,6 +48,11 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
     });
     let parsed = Conversation::parse(&record.to_string());
     let mut conversation = parsed.map_err(|error| ApiError::of_data("messages", error))?;
+    let mut variables = conversation.turns.iter().flat_map(|turn| turn.kwargs.keys());
+    if let Some(name) = variables.find(|name| OWN_VARIABLES.contains(&name.as_str())) {
+        let hint = "the server sets this variable of the chat template";
+        return Err(ApiError::unsupported(format!("chat_template_kwargs.{name}"), hint));
+    }
     for (turn, is_string) in conversation.turns.iter_mut().zip(are_strings) {
         if is_string {
             turn.written = Written::Text;

@@ -81,6 +81,11 @@ fn what_is_wrong_or_not_done_is_named() {
         ),
         chat("tool_choice", json!({"type": "function", "function": {"name": "f"}})),
         chat("parallel_tool_calls", json!("yes")),
+        (
+            Endpoint::Chat,
+            json!({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"add_generation_prompt": false}}),
+            "chat_template_kwargs.add_generation_prompt".to_owned(),
+        ),
         chat("presence_penalty", json!(2.5)),
         chat("frequency_penalty", json!("often")),
         chat("logit_bias", json!({"5": 1})),

@@ -123,16 +123,11 @@ impl Reading {
         let sample = match question {
             Question::Text(text) => processor.text_prompt(SampleId(0), &text),
             Question::Chat(mut conversation) => {
+                // Of variables that it does not use the log tells: many clients send `enable_thinking` to every model.
                 let template = processor
                     .expect_template()
                     .map_err(|_| ApiError::bad("messages", "the model has no chat template; use /v1/completions"))?
                     .of(&conversation.turns);
-                let mut variables = conversation.turns.iter().flat_map(|turn| turn.kwargs.keys());
-                if let Some(name) = variables.find(|name| !template.knows(name)) {
-                    let name: String = name.chars().take(64).collect();
-                    let hint = "the model's chat template has no such variable";
-                    return Err(ApiError::unsupported(format!("chat_template_kwargs.{name}"), hint));
-                }
                 if conversation.turns.iter().any(|turn| !turn.tools.is_empty()) {
                     if !template.takes_tools() {
                         let hint = "the model's chat template has no tools: describe them in a message";

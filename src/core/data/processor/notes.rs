@@ -23,8 +23,8 @@ static TOLD: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 /// Roles that every template knows, and others that are usual: a template may write them as any role, or not at all.
 const KNOWN_ROLES: [&str; 2] = ["user", "assistant"];
 const OTHER_ROLES: [&str; 3] = ["system", "developer", "tool"];
-/// Characters of a role that a note repeats.
-const MAX_ROLE: usize = 40;
+/// Characters of a role or a key that a note repeats.
+const MAX_NAME: usize = 40;
 
 /// Notes with the number of samples that each is about.
 #[derive(Default)]
@@ -106,7 +106,7 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec
             let is_of_loss = LOSS_WORDS.iter().any(|word| key.to_lowercase().contains(word));
             let hint =
                 if is_of_loss { " (keys of the loss are weight, train, training, loss and loss_mask)" } else { "" };
-            notes.push(format!("have the message key {key:?}, which the chat template does not render{hint}"));
+            notes.push(format!("have the message key {:?}, which the chat template does not render{hint}", cut(key)));
         }
     }
     if let Some(system) = turns.iter().find(|turn| turn.is_default) {
@@ -119,7 +119,7 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec
     notes.extend(of_roles(template, turns, text, asks));
     let unread: BTreeSet<&String> = turns.iter().flat_map(|turn| &turn.unread).collect();
     notes.extend(
-        unread.into_iter().map(|key| format!("have the key {key:?} in a part of a message, which is not read")),
+        unread.into_iter().map(|key| format!("have the key {:?} in a part of a message, which is not read", cut(key))),
     );
     if turns.iter().any(|turn| !turn.tools.is_empty()) && is_lost(&|turn: &mut Turn| turn.tools.clear()) {
         notes.push("have `tools`, which the chat template does not render".to_owned());
@@ -134,7 +134,8 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec
     let kwargs: BTreeSet<&String> = turns.iter().flat_map(|turn| turn.kwargs.keys()).collect();
     let unknown = kwargs.into_iter().filter(|key| !template.knows(key));
     notes.extend(
-        unknown.map(|key| format!("set {key:?} in `chat_template_kwargs`, which the chat template does not use")),
+        unknown
+            .map(|key| format!("set {:?} in `chat_template_kwargs`, which the chat template does not use", cut(key))),
     );
     if turns.iter().any(|turn| turn.role != "assistant" && turn.learn == Some(true)) {
         notes.push(
@@ -143,6 +144,11 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec
         );
     }
     notes
+}
+
+/// A name that anybody may have written, so that a note of it is short.
+fn cut(name: &str) -> String {
+    name.chars().take(MAX_NAME).collect()
 }
 
 /// Tells of roles that the template does not know: most write any role, so that one which is misspelled is no error.
@@ -156,7 +162,7 @@ fn of_roles(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> 
     let roles: BTreeSet<&str> = turns.iter().filter(|turn| !turn.is_default).map(|turn| turn.role.as_str()).collect();
     let unknown = roles.into_iter().filter(|role| !KNOWN_ROLES.contains(role) && !template.quotes(role));
     let note = |role: &str| {
-        let shown: String = role.chars().take(MAX_ROLE).collect();
+        let shown = cut(role);
         if is_lost(role) {
             return Some(format!("have messages of the role {shown:?}, which the chat template does not render"));
         }
@@ -195,6 +201,18 @@ mod tests {
             let expected = format!("have messages of the role {role:?}, which the chat template does not render");
             assert_eq!(told(&own, role), [expected]);
         }
+    }
+
+    #[test]
+    fn variables_that_the_template_does_not_use_are_told_with_short_names() {
+        let template = ChatTemplate::new("{% for m in messages %}{{ m.content }}{{ mood }}{% endfor %}", &Json::Null);
+        let mut turn = Turn::text("user", "q");
+        ["mood".to_owned(), "x".repeat(1 << 20)].into_iter().for_each(|name| drop(turn.kwargs.insert(name, 1.into())));
+        let (template, turns) = (template.unwrap(), [turn]);
+        let told = notes(&template, &turns, &template.render(&turns).unwrap(), true);
+        let name = "x".repeat(MAX_NAME);
+        let expected = format!("set {name:?} in `chat_template_kwargs`, which the chat template does not use");
+        assert_eq!(told, [expected]);
     }
 
     #[test]
