@@ -2,11 +2,13 @@
 
 use super::doctor_gpus;
 use super::finding::{Finding, Verdict};
+use super::serve::PORT;
 use crate::estimate::memory::system_bytes;
 use clap::Args;
 use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 use loongforge_core::config::Device;
 use loongforge_core::observe::bytes;
+use loongforge_core::robot::wire::Protocol;
 use loongforge_torch::device::{gpus, library_folder, settle, stack};
 use loongforge_torch::native::faster_products;
 use rustix::fs::statvfs;
@@ -96,7 +98,24 @@ fn look() -> Vec<Finding> {
             advice: "the web page of a run and the processes of a job need one",
         },
     });
+    let servers = [(PORT, "serve and serve-policy"), (Protocol::LoongForge.port(), "serve-policy for loongforge")];
+    findings.push(ports(&servers));
     findings
+}
+
+/// Looks at the ports of servers that were not given another one.
+fn ports(of_servers: &[(u16, &str)]) -> Finding {
+    let taken = of_servers.iter().filter_map(|(port, server)| {
+        let error = TcpListener::bind(("127.0.0.1", *port)).err()?;
+        Some(format!("{port} of {server}: {error}"))
+    });
+    let taken: Vec<String> = taken.collect();
+    if taken.is_empty() {
+        let free: Vec<String> = of_servers.iter().map(|(port, server)| format!("{port} of {server}")).collect();
+        return Finding::good("ports", format!("free: {}", free.join(", ")));
+    }
+    let advice = "end the program that listens there (ss -ltnp names it), or give the server another port with --port";
+    Finding::expect("ports", false, taken.join(", "), advice)
 }
 
 fn processor() -> Finding {
@@ -191,6 +210,16 @@ mod tests {
         assert_eq!(memory("MemTotal: 16000000 kB\nMemAvailable: 15000000 kB\n").verdict, Verdict::Good);
         assert_eq!((sandbox(true, true).verdict, sandbox(false, true).verdict), (Verdict::Good, Verdict::Warning));
         assert_eq!(shared_memory(Path::new("/no/such/folder")).verdict, Verdict::Warning);
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_named() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let taken = ports(&[(0, "any"), (port, "serve")]);
+        assert!(taken.verdict == Verdict::Warning && taken.advice.contains("--port"), "{taken:?}");
+        assert!(taken.found.starts_with(&format!("{port} of serve: ")), "{}", taken.found);
+        assert_eq!(ports(&[(0, "any")]).verdict, Verdict::Good);
     }
 
     #[test]

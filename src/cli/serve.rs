@@ -35,7 +35,7 @@ pub struct ServeArgs {
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     /// Port to listen on; 0: any free port, which is printed
-    #[arg(long, default_value_t = 8000)]
+    #[arg(long, default_value_t = PORT)]
     port: u16,
     /// File with the key that clients must send (`Authorization: Bearer KEY`) [default beyond this machine: generated and printed]
     #[arg(long, value_name = "FILE")]
@@ -62,6 +62,9 @@ pub struct ServeArgs {
     #[arg(long)]
     no_sandbox: bool,
 }
+
+/// The port unless told otherwise.
+pub(super) const PORT: u16 = 8000;
 
 /// Runs `loongforge serve`: answers requests of OpenAI's clients until the process is stopped.
 pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
