@@ -1,6 +1,7 @@
 //! `loongforge generate`: asks a trained model one question, or all questions in a file.
 
 mod file;
+mod prompts;
 
 use super::UsageError;
 use super::asking::{AskedModel, Choosing, MAX_NEW_TOKENS, at_least_one};
@@ -24,7 +25,7 @@ Examples:
   loongforge generate runs/my --prompts questions.jsonl -o answers.jsonl --num-answers 4 --temperature 1
 
 A line of --prompts has `messages`, another conversation format of `data.train`, or `prompt`; a final answer is not part of the
-question. A line of the output has line, id, messages, answer, tokens, finish_reason (stop or length), expected, if the line had an
+question. Files that end with .json may have a list of these, and those that end with .txt have a text per line. A line of the output has line, id, messages, answer, tokens, finish_reason (stop or length), expected, if the line had an
 answer, and sample, the number of the answer from 0 on, with --num-answers.")]
 pub struct GenerateArgs {
     #[command(flatten)]
@@ -38,7 +39,7 @@ pub struct GenerateArgs {
     /// Prompt; `-` reads it from standard input; `<image>` or `<audio>` in it is the place of the next file [default with files: none]
     #[arg(long, value_name = "TEXT", required_unless_present_any = ["prompts", "image", "audio"])]
     prompt: Option<String>,
-    /// JSONL file of prompts
+    /// File of prompts: JSONL, a JSON list (.json), or a text per line (.txt)
     #[arg(long, value_name = "FILE", requires = "out", conflicts_with_all = ["prompt", "image", "audio"])]
     prompts: Option<PathBuf>,
     /// JSONL file to write with the answers to --prompts

@@ -1,25 +1,23 @@
 //! `loongforge generate --prompts`: an answer to each line of a file.
 
+use super::prompts::Prompts;
 use crate::answer::{Piece, Wanted, answer_each, room};
 use crate::cli::asking::{AskedModel, Choosing, MAX_NEW_TOKENS};
 use crate::cli::{UsageError, exit};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
-use loongforge_core::data::{MediaSource, Part, Question, Sample, Turn, parse_strictly};
-use loongforge_core::files;
+use loongforge_core::data::{MediaSource, Part, Question, Sample, Turn};
 use loongforge_core::message::SampleId;
 use loongforge_core::observe::safe;
 use loongforge_core::openai::Finish;
 use loongforge_core::text::plural;
 use serde_json::{Value, json};
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::fs::OpenOptions;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// A longer line is a bad one.
-const MAX_LINE: u64 = 64 << 20;
 /// Bad lines that are named one by one.
 const LISTED: usize = 10;
 
@@ -74,7 +72,7 @@ struct Told {
 /// of a failed check.
 pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<ExitCode> {
     let named = |path: &Path, error: &dyn std::fmt::Display| UsageError::new(format!("{}: {error}", path.display()));
-    let lines = files::open(prompts).map_err(|error| named(prompts, &error))?;
+    let mut lines = Prompts::open(prompts).map_err(|error| named(prompts, &error))?;
     // Before the model is loaded, and never over what is being read.
     if !args.overwrite && out.exists() {
         return Err(named(out, &"already exists; --overwrite replaces it").into());
@@ -91,14 +89,10 @@ pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<Ex
     if !folder.is_empty() && !folder.ends_with('/') {
         folder.push('/');
     }
-    let (mut lines, mut number, mut waiting) = (BufReader::new(lines), 0, Vec::new());
+    let mut waiting = Vec::new();
     let (mut num_answers, mut num_tokens, mut num_bad) = (0, 0, 0);
-    while let Some(line) = next_line(&mut lines).with_context(|| prompts.display().to_string())? {
-        number += 1;
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        let asked = match ask(&reader, args, &line, number, &folder) {
+    while let Some((number, record)) = lines.next_prompt().with_context(|| prompts.display().to_string())? {
+        let asked = match record.and_then(|record| ask(&reader, args, record, number, &folder)) {
             Ok(asked) => asked,
             Err(reason) => {
                 num_bad += 1;
@@ -124,25 +118,7 @@ pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<Ex
     Ok(if num_bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
 }
 
-/// Returns the next line, of which at most a byte more than [`MAX_LINE`] is kept; the rest of a longer one is passed over.
-fn next_line(lines: &mut BufReader<File>) -> std::io::Result<Option<Vec<u8>>> {
-    let mut line = Vec::new();
-    if lines.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut line)? == 0 {
-        return Ok(None);
-    }
-    if line.last() != Some(&b'\n') {
-        lines.skip_until(b'\n')?;
-    }
-    Ok(Some(line))
-}
-
-fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &str) -> Result<Asked, String> {
-    if line.len() as u64 > MAX_LINE {
-        return Err(format!("the line has more than {MAX_LINE} bytes"));
-    }
-    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-    let line = std::str::from_utf8(line).map_err(|error| format!("not a sample: {error}"))?;
-    let record = parse_strictly(line).map_err(|error| format!("not a sample: {error}"))?;
+fn ask(reader: &Reader, args: &FileArgs<'_>, record: Value, number: u64, folder: &str) -> Result<Asked, String> {
     let id = record.get("id").cloned();
     let (question, expected) = Question::of_record(record, folder).map_err(|error| error.to_string())?;
     let (messages, goes_on, sample) = match &question {
