@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use command::{HELP, Line, next_line};
 use interrupt::Interrupt;
-use loongforge_core::data::{Conversation, Locator, MediaSource, Part, Sample, Turn};
+use loongforge_core::data::{Conversation, Locator, MediaSource, Part, Sample, Turn, VideoSource};
 use loongforge_core::message::SampleId;
 use loongforge_core::observe::safe;
 use std::io::{IsTerminal, Write, stdin, stdout};
@@ -110,6 +110,7 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
                 chat.reset();
             }
             Line::Image(path) => chat.attach(path, Part::Image, is_terminal),
+            Line::Video(path) => chat.attach(path, Part::Video, is_terminal),
             Line::Audio(path) => chat.attach(path, Part::Audio, is_terminal),
             Line::Unknown(name) => {
                 eprintln!("there is no command {}; /help lists them", safe(&name));
@@ -134,13 +135,17 @@ impl Chat {
 
     /// Reads a file, whose bytes are kept: each later message is asked with those of all messages before it.
     fn attach(&mut self, path: String, part: Part, is_terminal: bool) {
-        let (file, here, is_sound) = (Locator::File(path.clone()), Path::new(""), part == Part::Audio);
+        let (file, here) = (Locator::File(path.clone()), Path::new(""));
         let (told, missing) = match Path::new(&path).is_file() {
             false => (format!("{path}: there is no such file"), format!("{path} is missing")),
-            true => match if is_sound { file.read_sound(here) } else { file.read(here) } {
+            true => match if part == Part::Audio { file.read_sound(here) } else { file.read(here) } {
                 Ok(bytes) => {
                     let kept = Locator::bytes(path, bytes.into_owned());
-                    let media = if is_sound { MediaSource::Audio(kept.into()) } else { MediaSource::Image(kept) };
+                    let media = match part {
+                        Part::Audio => MediaSource::Audio(kept.into()),
+                        Part::Video => MediaSource::Video(VideoSource { locators: vec![kept], fps: None }),
+                        _ => MediaSource::Image(kept),
+                    };
                     return self.attached.push((part, media));
                 }
                 Err(error) => (error.to_string(), error.to_string()),
@@ -248,7 +253,11 @@ mod tests {
         std::fs::write(&path, "hi").unwrap();
         chat.attach(path.clone(), Part::Image, false);
         std::fs::write(&path, "ho").unwrap();
-        assert_eq!(chat.attached, [(Part::Image, MediaSource::Image(Locator::bytes(path, *b"hi")))]);
+        assert_eq!(chat.attached, [(Part::Image, MediaSource::Image(Locator::bytes(path.clone(), *b"hi")))]);
+        chat.attach(path.clone(), Part::Video, false);
+        let locators = vec![Locator::bytes(path, *b"ho")];
+        let video = (Part::Video, MediaSource::Video(VideoSource { locators, fps: None }));
+        assert_eq!((chat.attached.len(), &chat.attached[1]), (2, &video));
         assert_eq!(chat.missing, None);
     }
 }

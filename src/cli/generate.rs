@@ -7,6 +7,7 @@ use super::UsageError;
 use super::asking::{AskedModel, Choosing, MAX_NEW_TOKENS, at_least_one};
 use super::exit::OutputError;
 use crate::answer::{Piece, Wanted, answer_each, room};
+use crate::eval::generator::Files;
 use anyhow::Context;
 use clap::Args;
 use file::{FileArgs, answer_file};
@@ -33,14 +34,18 @@ pub struct GenerateArgs {
     /// Picture of the prompt; may be repeated
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
+    /// Video of the prompt: an animated GIF, an MP4 file or a folder of frames; may be repeated
+    #[arg(long, value_name = "FILE")]
+    video: Vec<PathBuf>,
     /// Recording of the prompt; may be repeated
     #[arg(long, value_name = "FILE")]
     audio: Vec<PathBuf>,
-    /// Prompt; `-` reads it from standard input; `<image>` or `<audio>` in it is the place of the next file [default with files: none]
-    #[arg(long, value_name = "TEXT", required_unless_present_any = ["prompts", "image", "audio"])]
+    /// Prompt; `-` reads it from standard input; `<image>`, `<video>` or `<audio>` in it is the place of the next file [default with
+    /// files: none]
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["prompts", "image", "video", "audio"])]
     prompt: Option<String>,
     /// File of prompts: JSONL, a JSON list (.json), or a text per line (.txt)
-    #[arg(long, value_name = "FILE", requires = "out", conflicts_with_all = ["prompt", "image", "audio"])]
+    #[arg(long, value_name = "FILE", requires = "out", conflicts_with_all = ["prompt", "image", "video", "audio"])]
     prompts: Option<PathBuf>,
     /// JSONL file to write with the answers to --prompts
     #[arg(short, long, value_name = "FILE", requires = "prompts")]
@@ -58,7 +63,7 @@ pub struct GenerateArgs {
     )]
     num_answers: u32,
     /// Continue the prompt without the chat template [default if the model has none]
-    #[arg(long, conflicts_with_all = ["image", "audio", "template_kwargs"])]
+    #[arg(long, conflicts_with_all = ["image", "video", "audio", "template_kwargs"])]
     raw: bool,
     /// Maximum number of new tokens [default: 128, or what the model's context leaves]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
@@ -84,11 +89,12 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         "-" => prompt_of(stdin())?,
         text => text.to_owned(),
     };
-    let has_only_text = args.image.is_empty() && args.audio.is_empty();
+    let files = Files { images: &args.image, videos: &args.video, recordings: &args.audio };
+    let has_only_text = args.image.is_empty() && args.video.is_empty() && args.audio.is_empty();
     let is_raw = args.raw || (has_only_text && reader.processor().expect_template().is_err());
     let question = match is_raw {
         true => reader.text(&prompt),
-        false => reader.question(&prompt, &args.image, &args.audio),
+        false => reader.question(&prompt, &files),
     };
     let question = question.map_err(UsageError::of_any)?;
     let room = room(&reader.model().folder().json, question.input_ids.len(), args.max_new_tokens, MAX_NEW_TOKENS)
@@ -146,6 +152,7 @@ mod tests {
             command.try_get_matches_from([&["generate", "run"], words].concat()).is_ok()
         };
         assert!(parse(&["--audio", "a.wav"]) && parse(&["--image", "a.png"]) && parse(&["--prompt", "a"]));
+        assert!(parse(&["--video", "a.mp4"]) && !parse(&["--video", "a.mp4", "--raw"]));
         assert!(!parse(&[]) && !parse(&["--audio", "a.wav", "--prompts", "a.jsonl", "--out", "b.jsonl"]));
     }
 }

@@ -8,6 +8,7 @@ use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::config::{AudioLimits, ImageLimits, JsonMap, VideoLimits};
 use loongforge_core::data::{
     Conversation, DataError, Locator, MediaDecoder, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn,
+    VideoSource,
 };
 use loongforge_core::files;
 use loongforge_core::message::SampleId;
@@ -18,6 +19,15 @@ use tch::{Device, Kind};
 
 /// Seconds that a recording of a prompt may last, unless the model's run took longer ones.
 const MAX_PROMPT_SECONDS: f64 = 600.0;
+
+/// Files that a question is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Files<'a> {
+    pub images: &'a [PathBuf],
+    /// Animated GIFs, MP4 files, and folders of frames.
+    pub videos: &'a [PathBuf],
+    pub recordings: &'a [PathBuf],
+}
 
 /// Answers many questions at a time.
 pub struct Reader {
@@ -120,16 +130,13 @@ impl Reader {
         self.processor.clone()
     }
 
-    /// Returns what `text` about these pictures and recordings becomes before an answer. A written `<image>` or `<audio>` stands for the
-    /// next file of its kind, as in data; else pictures are first, then recordings, as Qwen's examples have them.
+    /// Returns what `text` about these files becomes before an answer. A written `<image>`, `<video>` or `<audio>` stands for the next
+    /// file of its kind, as in data; else pictures are first, then videos, then recordings, as Qwen's examples have them.
     ///
     /// # Errors
     /// A file is missing or unusable, the model takes none of its kind, or the text has places for more or fewer.
-    pub fn question(&self, text: &str, images: &[PathBuf], recordings: &[PathBuf]) -> Result<Sample> {
-        let file = |path: &PathBuf| Locator::File(path.display().to_string());
-        let pictures = images.iter().map(|path| (Part::Image, MediaSource::Image(file(path)))).collect();
-        let sounds = recordings.iter().map(|path| (Part::Audio, MediaSource::Audio(file(path).into()))).collect();
-        let (parts, media) = placed(text, [("<image>", pictures), ("<audio>", sounds)])?;
+    pub fn question(&self, text: &str, files: &Files<'_>) -> Result<Sample> {
+        let (parts, media) = files.placed(text)?;
         let conversation = Conversation { turns: vec![Turn::new("user", parts)], media };
         Ok(self.processor.prompt(SampleId(0), &conversation, Path::new(""))?)
     }
@@ -167,12 +174,24 @@ impl Reader {
     }
 }
 
+impl Files<'_> {
+    fn placed(&self, text: &str) -> Result<(Vec<Part>, Vec<MediaSource>)> {
+        let file = |path: &PathBuf| Locator::File(path.display().to_string());
+        let video = |path: &PathBuf| MediaSource::Video(VideoSource { locators: vec![file(path)], fps: None });
+        let images = self.images.iter().map(|path| (Part::Image, MediaSource::Image(file(path)))).collect();
+        let videos = self.videos.iter().map(|path| (Part::Video, video(path))).collect();
+        let recordings =
+            self.recordings.iter().map(|path| (Part::Audio, MediaSource::Audio(file(path).into()))).collect();
+        placed(text, [("<image>", images), ("<video>", videos), ("<audio>", recordings)])
+    }
+}
+
 /// Returns the parts of a prompt and its files in their order. A placeholder that is written stands for the next file of its kind; files of
 /// a kind without one are before the text.
 ///
 /// # Errors
 /// The text has more or fewer placeholders than there are files of their kind.
-fn placed(text: &str, kinds: [(&str, Vec<(Part, MediaSource)>); 2]) -> Result<(Vec<Part>, Vec<MediaSource>)> {
+fn placed(text: &str, kinds: [(&str, Vec<(Part, MediaSource)>); 3]) -> Result<(Vec<Part>, Vec<MediaSource>)> {
     let (mut parts, mut media, mut written) = (Vec::new(), Vec::new(), Vec::new());
     for (placeholder, files) in kinds {
         let places = text.matches(placeholder).count();
@@ -254,12 +273,11 @@ mod tests {
 
     #[test]
     fn files_are_where_a_prompt_has_their_placeholders_else_before_it() {
-        let told = |text: &str, images: &[&str], recordings: &[&str]| {
-            let file = |name: &&str| Locator::File((*name).to_owned());
-            let images = images.iter().map(|name| (Part::Image, MediaSource::Image(file(name)))).collect();
-            let recordings =
-                recordings.iter().map(|name| (Part::Audio, MediaSource::Audio(file(name).into()))).collect();
-            let (parts, media) = placed(text, [("<image>", images), ("<audio>", recordings)])?;
+        let told_all = |text: &str, files: [&[&str]; 3]| {
+            let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+            let [images, videos, recordings] = files.map(paths);
+            let files = Files { images: &images, videos: &videos, recordings: &recordings };
+            let (parts, media) = files.placed(text)?;
             let mut names = media.iter().map(MediaSource::name);
             let shown = parts.iter().map(|part| match part {
                 Part::Text { text } => format!("[{text}]"),
@@ -267,6 +285,9 @@ mod tests {
             });
             anyhow::Ok(shown.collect::<Vec<_>>().join(" "))
         };
+        assert_eq!(told_all("Who?", [&["a"], &["v.mp4"], &["b"]]).unwrap(), "a v.mp4 b [Who?]");
+        assert_eq!(told_all("In <video>, who?", [&["a"], &["v"], &[]]).unwrap(), "a [In ] v [, who?]");
+        let told = |text: &str, images: &[&str], recordings: &[&str]| told_all(text, [images, &[], recordings]);
         assert_eq!(told("Who?", &["a"], &["b", "c"]).unwrap(), "a b c [Who?]");
         assert_eq!(told("", &[], &["b"]).unwrap(), "b []");
         assert_eq!(told("<audio>Who?", &[], &["b"]).unwrap(), "b [Who?]");

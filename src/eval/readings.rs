@@ -1,7 +1,7 @@
 //! The answers of a model that reads pictures about those that another model has made, beside its controls.
 
 use crate::eval::aligned::aligned;
-use crate::eval::generator::Reader;
+use crate::eval::generator::{Files, Reader};
 use crate::eval::laid_out::laid_out;
 use anyhow::Result;
 use image::RgbImage;
@@ -60,7 +60,7 @@ impl Readings<'_> {
             let question = |(at, picture): (usize, &&RgbImage)| {
                 let path = folder.path().join(format!("{at}.png"));
                 laid_out(picture, self.settings).save(&path)?;
-                self.reader.question(&self.settings.question, &[path], &[])
+                self.reader.question(&self.settings.question, &Files { images: &[path], ..Files::default() })
             };
             let questions = batch.iter().enumerate().map(question).collect::<Result<Vec<_>>>()?;
             let questions: Vec<_> = questions.iter().collect();

@@ -4,6 +4,7 @@ use std::io::{BufRead, Read};
 
 pub const HELP: &str = "\
 /image FILE    add a picture to the next message
+/video FILE    add a video to the next message: an animated GIF or an MP4 file
 /audio FILE    add a recording to the next message
 /system TEXT   set the system message and start over; without TEXT it is that of the model's run, if any
 /reset         start over
@@ -16,6 +17,7 @@ pub enum Line {
     Nothing,
     Message(String),
     Image(String),
+    Video(String),
     Audio(String),
     System(String),
     Reset,
@@ -39,6 +41,7 @@ impl Line {
         let rest = rest.trim().to_owned();
         match (name, rest.is_empty()) {
             ("/image", false) => Self::Image(rest),
+            ("/video", false) => Self::Video(rest),
             ("/audio", false) => Self::Audio(rest),
             ("/system", _) => Self::System(rest),
             ("/reset", true) => Self::Reset,
@@ -85,6 +88,7 @@ mod tests {
             ("//usr is a folder", Line::Message(text("/usr is a folder"))),
             ("/image  my cat.jpg\r\n", Line::Image(text("my cat.jpg"))),
             ("/audio a.wav", Line::Audio(text("a.wav"))),
+            ("/video a b.mp4", Line::Video(text("a b.mp4"))),
             ("/image", Line::Unknown(text("/image"))),
             ("/system Be brief.", Line::System(text("Be brief."))),
             ("/system", Line::System(String::new())),
