@@ -93,8 +93,11 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let decoder = decoder(mode, |warning| eprintln!("warning: {}", safe(warning)));
     let model = args.model;
     let door = Door { host: args.host, port: args.port, key: key.clone(), is_open: args.insecure_allow_plaintext };
+    // Requests are read in these threads, each of which may keep a process that decodes.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).clamp(4, 16);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .max_blocking_threads(threads)
         .build()
         .context("cannot start the server's thread")?;
     let ended: anyhow::Result<ExitCode> = runtime.block_on(async {
