@@ -88,6 +88,11 @@ def main():
         except openai.BadRequestError as error:
             refused.append(error.param)
     try:
+        # The model hears nothing.
+        client.audio.transcriptions.create(model=args.model, file=("a.wav", b"RIFF"), response_format="json")
+    except openai.BadRequestError as error:
+        refused.append(error.param)
+    try:
         client.chat.completions.create(model="other", messages=messages)
     except openai.NotFoundError as error:
         refused.append(error.code)

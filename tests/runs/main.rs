@@ -17,6 +17,7 @@ mod fixture;
 mod florence;
 mod frozen;
 mod groot;
+mod hearing;
 mod hosts;
 mod kills;
 mod kinds;

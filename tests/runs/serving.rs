@@ -3,7 +3,6 @@
 use crate::fixture::{Fixture, Pictures};
 use crate::must::skip;
 use crate::processes::Killed;
-use crate::sound::omni;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -31,7 +30,7 @@ fn program(fixture: &Fixture) -> Command {
     command
 }
 
-fn start(fixture: &Fixture, args: &[&str], input: &str) -> Output {
+pub fn start(fixture: &Fixture, args: &[&str], input: &str) -> Output {
     let mut command = program(fixture);
     let mut child =
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -39,18 +38,18 @@ fn start(fixture: &Fixture, args: &[&str], input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn out(output: &Output) -> String {
+pub fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
 /// A server that ends with the test.
-struct Serving {
+pub struct Serving {
     child: Killed,
     port: u16,
 }
 
 impl Serving {
-    fn begin(fixture: &Fixture, args: &[&str]) -> Self {
+    pub fn begin(fixture: &Fixture, args: &[&str]) -> Self {
         let mut command = program(fixture);
         command.args(["serve", "run", "--name", "tiny", "--port", "0"]).args(args).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -61,17 +60,19 @@ impl Serving {
     }
 
     /// Sends a request, whose answer is still to be read.
-    fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
+    fn send(&self, method: &str, path: &str, headers: &str, body: impl AsRef<[u8]>) -> TcpStream {
+        let body = body.as_ref();
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         let head =
             format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
-        stream.write_all(format!("{head}{headers}\r\n{body}").as_bytes()).unwrap();
+        stream.write_all(format!("{head}{headers}\r\n").as_bytes()).unwrap();
+        stream.write_all(body).unwrap();
         stream
     }
 
     /// Status, headers and JSON of the answer.
-    fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String, Value) {
+    pub fn ask(&self, method: &str, path: &str, headers: &str, body: impl AsRef<[u8]>) -> (u16, String, Value) {
         let mut answer = String::new();
         self.send(method, path, headers, body).read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
@@ -402,44 +403,9 @@ fn unmodified_clients_of_openai_read_answers_streams_and_errors() {
         "tool_choice",
         "response_format",
         "max_tokens",
+        "file",
         "model_not_found",
         "invalid_api_key"
     ]);
     assert_eq!((&found["refused"], found["seen"].is_string()), (&refused, true), "{found}");
-}
-
-/// A recording and a picture of earlier messages stay in the conversation; what is no recording is told, and the chat goes on.
-#[test]
-fn a_conversation_may_be_about_sounds_and_pictures() {
-    let fixture = omni();
-    fixture.run(&["train.steps=2", "train.warmup_steps=1", "data.pack.max_tokens=160"], None);
-    let picture = fs::read_to_string(fixture.path().join("data/train.jsonl")).unwrap();
-    let first: Value = serde_json::from_str(picture.lines().next().unwrap()).unwrap();
-    let picture = format!("data/{}", first["images"][0].as_str().unwrap());
-    fs::write(fixture.path().join("not a sound.wav"), "text").unwrap();
-
-    let most = ["--max-new-tokens", "12"];
-    let words = ["generate", "run", "--audio", "data/0.wav", "--prompt", "How high?"];
-    let heard = start(&fixture, &[&words[..], &most].concat(), "");
-    let heard = out(&heard).strip_suffix('\n').unwrap().to_owned();
-    let turns = [("user", "<audio>How high?"), ("assistant", heard.as_str()), ("user", "<image>And this?")];
-    let messages: Vec<Value> = turns.map(|(role, content)| json!({"role": role, "content": content})).into();
-    let line = json!({"messages": messages, "audios": ["data/0.wav"], "images": [picture]});
-    fs::write(fixture.path().join("two.jsonl"), line.to_string()).unwrap();
-    let words = ["generate", "run", "--prompts", "two.jsonl", "-o", "two-answers.jsonl"];
-    let made = start(&fixture, &[&words[..], &most].concat(), "");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let second: Value = serde_json::from_slice(&fs::read(fixture.path().join("two-answers.jsonl")).unwrap()).unwrap();
-
-    let said = format!(
-        "/audio gone.wav\nHow high?\n/audio not a sound.wav\nHow high?\n/audio data/0.wav\nHow high?\n/image {picture}\nAnd this?\n"
-    );
-    let chatted = start(&fixture, &[&["chat", "run"][..], &most].concat(), &said);
-    let told = String::from_utf8_lossy(&chatted.stderr).into_owned();
-    assert_eq!(chatted.status.code(), Some(1), "{told}");
-    assert_eq!(out(&chatted), format!("{heard}\n{}\n", second["answer"].as_str().unwrap()), "{told}");
-    assert!(
-        told.contains("gone.wav is missing, so the message was not sent") && told.contains("not a sound.wav: "),
-        "{told}"
-    );
 }

@@ -45,6 +45,7 @@ pub use goodput::{Goodput, active_before};
 pub use jsonl::{MetricsFile, read_metrics};
 pub use logging::{CHILD, init_logging};
 pub use metrics::{ExpertMetrics, PairMetrics, PoolMetrics, StepMetrics};
+pub use normalize::transcript;
 pub use overlap::{Bleu, Rouge};
 pub use past::{Figures, HeldOut, PastRun};
 pub use peak::{VisibleGpus, peak_flops, visible_gpus};

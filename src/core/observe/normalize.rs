@@ -15,10 +15,15 @@ const ASR_TEXT: &str = "<asr_text>";
 /// Words of the text, normalized; of Qwen3-ASR's answers those of the transcript, as its processor takes them.
 pub fn words(text: &str, how: Normalize) -> Vec<String> {
     let text = match how {
-        Normalize::Basic => Cow::Owned(basic(text.split_once(ASR_TEXT).map_or(text, |(_, transcript)| transcript))),
+        Normalize::Basic => Cow::Owned(basic(transcript(text))),
         Normalize::None => Cow::Borrowed(text),
     };
     text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Returns the transcript in an answer, as Qwen3-ASR's processor takes it; other answers are transcripts.
+pub fn transcript(answer: &str) -> &str {
+    answer.split_once(ASR_TEXT).map_or(answer, |(_, transcript)| transcript).trim()
 }
 
 /// Characters of the text, normalized, with one space between words.

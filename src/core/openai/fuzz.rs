@@ -1,9 +1,9 @@
 //! Bodies of requests for the fuzzer.
 
-use super::{Asked, Endpoint, confine};
+use super::{Asked, Endpoint, Transcription, confine};
 use crate::data::Question;
 
-/// Asks both interfaces with a body.
+/// A body, asked of all interfaces.
 pub fn completions(bytes: &[u8]) {
     for endpoint in [Endpoint::Chat, Endpoint::Completions] {
         match Asked::read(endpoint, bytes) {
@@ -19,6 +19,14 @@ pub fn completions(bytes: &[u8]) {
             Err(error) => assert!(error.status == 400 && !error.json().to_string().is_empty()),
         }
     }
+    match Transcription::read(Some("multipart/form-data; boundary=b"), bytes) {
+        Ok(wanted) => {
+            if let Ok(asked) = wanted.asked("qwen3_asr") {
+                assert_eq!(asked.num_answers(), 1);
+            }
+        }
+        Err(error) => assert!(error.status == 400 && !error.json().to_string().is_empty()),
+    }
 }
 
 /// Returns a valid body of a request for each endpoint, from which mutations begin.
@@ -31,5 +39,7 @@ pub fn bodies() -> Vec<Vec<u8>> {
         "repetition_penalty":1.1,"seed":-3,"stop":["a","b"],"stream":true,"stream_options":{"include_usage":true},"n":1,"user":"u",
         "response_format":{"type":"text"},"logprobs":false,"chat_template_kwargs":{"enable_thinking":false}}"#;
     let text = r#"{"model":"m","prompt":["Once","Then"],"max_tokens":3,"temperature":0,"stop":"\n","echo":false,"best_of":1,"suffix":null}"#;
-    [chat, text].map(|text| text.as_bytes().to_vec()).into()
+    let form = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nsound\r\n--b\r\n\
+        Content-Disposition: form-data; name=\"temperature\"\r\n\r\n0\r\n--b--\r\n";
+    [chat, text, form].map(|text| text.as_bytes().to_vec()).into()
 }

@@ -2,7 +2,7 @@
 //! No sockets and no model.
 //!
 //! Contract: a request is untrusted bytes. A field that is not known, or that cannot be done, is refused by its name; none is
-//! passed over. Source: OpenAI's API reference, "Chat" and "Completions"; fields of vLLM's server that have no counterpart there
+//! passed over. Source: OpenAI's API reference, "Chat", "Completions" and "Audio"; fields of vLLM's server that have no counterpart there
 //! (`top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`) have vLLM's names.
 
 mod calls;
@@ -13,10 +13,12 @@ pub(crate) mod fuzz;
 mod likely;
 mod media;
 mod messages;
+mod multipart;
 mod reply;
 mod request;
 #[cfg(test)]
 mod tests;
+mod transcription;
 
 pub use calls::{Call, CallStream, Said};
 pub use error::ApiError;
@@ -24,3 +26,4 @@ pub use likely::{Likely, TokenLogprob};
 pub use media::confine;
 pub use reply::{Answer, Finish, Reply, Usage, models};
 pub use request::{Asked, Chance, Endpoint};
+pub use transcription::Transcription;

@@ -49,6 +49,10 @@ pub struct Asked {
     pub model: Option<String>,
     /// One chat, or the prompts of `/v1/completions`.
     pub questions: Vec<Question>,
+    /// The field that has them.
+    pub questions_field: &'static str,
+    /// What the answers have begun with.
+    pub start: String,
     /// Answers to each of them, drawn independently.
     pub n: usize,
     /// `None`: as many as the server allows.
@@ -74,15 +78,17 @@ impl Asked {
     /// Says what is wrong with the request, or what cannot be done; the field is named.
     pub fn read(endpoint: Endpoint, body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::read(body)?;
-        let questions = match endpoint {
-            Endpoint::Chat => vec![Question::Chat(conversation(&mut fields)?)],
-            Endpoint::Completions => prompts(&mut fields)?,
+        let (questions, questions_field) = match endpoint {
+            Endpoint::Chat => (vec![Question::Chat(conversation(&mut fields)?)], "messages"),
+            Endpoint::Completions => (prompts(&mut fields)?, "prompt"),
         };
         let (max_tokens, max_tokens_field) = max_tokens(&mut fields, endpoint)?;
         let asked = Self {
             endpoint,
             model: fields.text("model")?,
             questions,
+            questions_field,
+            start: String::new(),
             n: fields.integer("n", 1..=MAX_ANSWERS)?.unwrap_or(1) as usize,
             max_tokens,
             max_tokens_field,

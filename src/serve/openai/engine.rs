@@ -5,6 +5,8 @@ use super::reading::{Reading, Ready};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
 use flume::{Receiver, Sender};
+#[cfg(test)]
+use loongforge_core::openai::Finish;
 use loongforge_core::openai::{ApiError, Asked};
 use std::path::PathBuf;
 use std::pin::pin;
@@ -67,6 +69,7 @@ pub struct Engine {
     places: Arc<Semaphore>,
     /// Requests that are being read, wait as tokens and pictures, or are being answered: those take memory.
     memory: Arc<Semaphore>,
+    model_type: Arc<str>,
 }
 
 /// The model's end of the queue, which is empty when the model's thread has ended: who waits hears that there is no answer.
@@ -103,8 +106,9 @@ impl Engine {
         };
         std::thread::Builder::new().name("answers".into()).spawn(serve).context("cannot start the model's thread")?;
         let reading = is_open.recv().context("the model's thread has ended")??;
+        let model_type = reading.model_type().into();
         let read: Arc<Read> = Arc::new(move |asked| reading.read_all(asked));
-        Ok(Self::of((jobs, waiting), ended, read, [places, batch]))
+        Ok(Self { model_type, ..Self::of((jobs, waiting), ended, read, [places, batch]) })
     }
 
     fn of(
@@ -116,7 +120,12 @@ impl Engine {
         let [places, batch] = most;
         // Those of one batch are read while the one before is answered.
         let memory = Arc::new(Semaphore::new(2 * batch.max(MIN_BATCH)));
-        Self { jobs, waiting, ended, read, places: Arc::new(Semaphore::new(places)), memory }
+        Self { jobs, waiting, ended, read, places: Arc::new(Semaphore::new(places)), memory, model_type: "".into() }
+    }
+
+    /// Returns the model's type, as its config says it.
+    pub fn model_type(&self) -> &str {
+        &self.model_type
     }
 
     /// Waits until the model's thread has ended: it answers nothing any more.
@@ -249,6 +258,27 @@ fn begin(n: usize, ready: &[Ready], events: &Sender<Event>) -> Vec<Begun> {
         Begun { index, sample: sample.clone(), wanted, calls: calls.clone(), events: events.clone() }
     };
     (0..ready.len() * n).map(of_own).collect()
+}
+
+#[cfg(test)]
+impl Engine {
+    /// Makes an engine that answers every request with this text, of two tokens behind a prompt of three.
+    pub fn saying(text: &'static str, finish: Finish, model_type: &str) -> Self {
+        let (alive, ended) = flume::bounded(1);
+        let (jobs, waiting) = flume::bounded::<Job>(4);
+        let queue = waiting.clone();
+        std::thread::spawn(move || {
+            let _alive: Sender<()> = alive;
+            while let Ok(job) = queue.recv() {
+                let text = Event::Text { index: 0, text: text.to_owned() };
+                for event in [Event::Begun { prompt_tokens: 3 }, text, Event::End { index: 0, finish, num_tokens: 2 }] {
+                    let _ = job.events.try_send(event);
+                }
+            }
+        });
+        let read: Arc<Read> = Arc::new(|_| Ok(Vec::new()));
+        Self { model_type: model_type.into(), ..Self::of((jobs, waiting), ended, read, [4, 4]) }
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::batch::Event;
 use super::engine::{Engine, Limits};
 use super::random::random;
 use super::stream::{Body, events, whole};
+use super::transcribe::transcribe;
 use flume::Receiver;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::header::{
@@ -18,7 +19,7 @@ use loongforge_core::text::hex;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value as Json, json};
 use std::time::Duration;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
 /// Bytes of a request's body.
@@ -28,7 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The time that a stream waits for its turn before it begins: proxies end a request without a response after 60 s, for example.
 const TURN: Duration = Duration::from_secs(45);
 
-/// The values that all requests have in common.
+const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
+
+/// What all requests have in common.
 pub struct Shared {
     pub engine: Engine,
     pub limits: Limits,
@@ -64,7 +67,7 @@ where
 fn method_of(path: &str) -> Option<Method> {
     match path {
         "/health" | "/v1/models" => Some(Method::GET),
-        "/v1/chat/completions" | "/v1/completions" => Some(Method::POST),
+        "/v1/chat/completions" | "/v1/completions" | TRANSCRIPTIONS => Some(Method::POST),
         path => path.starts_with("/v1/models/").then_some(Method::GET),
     }
 }
@@ -88,6 +91,7 @@ where
     let endpoint = match path.as_str() {
         "/v1/chat/completions" => Endpoint::Chat,
         "/v1/completions" => Endpoint::Completions,
+        TRANSCRIPTIONS => return transcribe(request, shared).await,
         "/v1/models" => return Ok(page(StatusCode::OK, &models(&shared.name, shared.since))),
         path => {
             // Clients write the slash of a hub id or a folder as %2F.
@@ -99,7 +103,7 @@ where
     let body = read(request).await?;
     // A large body takes its time, in which others are answered.
     let asked = spawn_blocking(move || Asked::read(endpoint, &body)).await;
-    let asked = asked.map_err(|_| ApiError::new(500, "the request cannot be read (see the server's log)"))??;
+    let asked = asked.map_err(unreadable)??;
     if let Some(named) = &asked.model {
         expect_model(named, shared)?;
     }
@@ -120,7 +124,8 @@ where
         Some(_) => return Err(ApiError::new(500, "the model's answer has no beginning")),
     };
     if !streams {
-        return collect(&reply, &answer, n, prompt_tokens).await;
+        let (answers, usage) = collect(&answer, n, prompt_tokens).await?;
+        return Ok(page(StatusCode::OK, &reply.whole(&answers, usage)));
     }
     let mut response = Response::new(events(answer, reply, n, prompt_tokens));
     let headers = response.headers_mut();
@@ -143,7 +148,9 @@ fn admit<B>(request: &Request<B>, shared: &Shared) -> Result<(), ApiError> {
     }
 }
 
-fn expect_model(named: &str, shared: &Shared) -> Result<(), ApiError> {
+/// # Errors
+/// 404: another model is asked for than the one that is served.
+pub fn expect_model(named: &str, shared: &Shared) -> Result<(), ApiError> {
     if named == shared.name {
         return Ok(());
     }
@@ -152,7 +159,16 @@ fn expect_model(named: &str, shared: &Shared) -> Result<(), ApiError> {
     Err(ApiError { param: Some("model".into()), ..ApiError::new(404, reason).with_code("model_not_found") })
 }
 
-async fn read<B>(request: Request<B>) -> Result<Vec<u8>, ApiError>
+/// Says that reading a request has panicked.
+pub fn unreadable(_: JoinError) -> ApiError {
+    ApiError::new(500, "the request cannot be read (see the server's log)")
+}
+
+/// Reads the body of a request.
+///
+/// # Errors
+/// 413: it is too large. 400, 408: it does not arrive, or not in time.
+pub async fn read<B>(request: Request<B>) -> Result<Vec<u8>, ApiError>
 where
     B: hyper::body::Body,
     B::Error: std::error::Error + Send + Sync + 'static,
@@ -171,8 +187,11 @@ where
     }
 }
 
-/// Returns the next event of an answer that has not ended.
-async fn next(answer: &Receiver<Event>) -> Result<Event, ApiError> {
+/// What comes next of an answer that has not ended.
+///
+/// # Errors
+/// The request is refused, or the answer has ended.
+pub async fn next(answer: &Receiver<Event>) -> Result<Event, ApiError> {
     match answer.recv_async().await {
         Ok(Event::Refused(error)) => Err(error),
         Ok(event) => Ok(event),
@@ -180,13 +199,15 @@ async fn next(answer: &Receiver<Event>) -> Result<Event, ApiError> {
     }
 }
 
-/// Waits for the ends of all `n` answers to a request, and returns the response with them.
-async fn collect(
-    reply: &Reply,
+/// Waits for the ends of all `n` answers to a request, and returns them.
+///
+/// # Errors
+/// An answer has failed.
+pub async fn collect(
     answer: &Receiver<Event>,
     n: usize,
     prompt_tokens: usize,
-) -> Result<Response<Body>, ApiError> {
+) -> Result<(Vec<Answer>, Usage), ApiError> {
     let none = Answer { text: String::new(), calls: Vec::new(), likely: Vec::new(), finish: Finish::Length };
     let mut answers = vec![none; n];
     let (mut num_ended, mut completion_tokens) = (0, 0);
@@ -203,10 +224,11 @@ async fn collect(
             Event::Begun { .. } | Event::Refused(_) => {}
         }
     }
-    Ok(page(StatusCode::OK, &reply.whole(&answers, Usage { prompt_tokens, completion_tokens })))
+    Ok((answers, Usage { prompt_tokens, completion_tokens }))
 }
 
-fn page(status: StatusCode, json: &Json) -> Response<Body> {
+/// A response of JSON.
+pub fn page(status: StatusCode, json: &Json) -> Response<Body> {
     let mut response = Response::new(whole(json.to_string()));
     *response.status_mut() = status;
     let headers = response.headers_mut();

@@ -1,4 +1,5 @@
-//! A server of a language model for OpenAI's clients: `/v1/chat/completions`, `/v1/completions`, `/v1/models`, `/health`.
+//! A server of a language model for OpenAI's clients: `/v1/chat/completions`, `/v1/completions`, `/v1/audio/transcriptions`,
+//! `/v1/models`, `/health`.
 //!
 //! Contract: no request ends the server, and each is bounded before memory is taken for it: head, body, time to send it, tokens,
 //! requests that wait, connections. Each request is read in a thread of its own, and the model answers in another. Requests that wait
@@ -12,6 +13,7 @@ mod random;
 mod reading;
 mod server;
 mod stream;
+mod transcribe;
 
 pub use engine::{Engine, Limits};
 pub use server::Server;

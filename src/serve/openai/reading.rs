@@ -16,6 +16,7 @@ pub struct Reading {
     processor: Arc<Processor>,
     positions: Option<Positions>,
     limits: Limits,
+    model_type: String,
 }
 
 /// A question that can be answered.
@@ -28,8 +29,14 @@ pub struct Ready {
 impl Reading {
     /// Reads for the model of `reader`.
     pub fn new(reader: &Reader, limits: Limits) -> Self {
-        let positions = Positions::of(&reader.model().folder().json);
-        Self { processor: reader.shared_processor(), positions, limits }
+        let config = &reader.model().folder().json;
+        let model_type = config["model_type"].as_str().unwrap_or_default().to_owned();
+        Self { processor: reader.shared_processor(), positions: Positions::of(config), limits, model_type }
+    }
+
+    /// Returns the model's type, as its config says it.
+    pub fn model_type(&self) -> &str {
+        &self.model_type
     }
 
     /// Reads all questions of a request, in their order.
@@ -40,11 +47,8 @@ impl Reading {
         let questions = std::mem::take(&mut asked.questions);
         let is_list = questions.len() > 1;
         let read = |(at, question): (usize, Question)| {
-            let param = match &question {
-                Question::Chat(_) => "messages".to_owned(),
-                Question::Text(_) if is_list => format!("prompt[{at}]"),
-                Question::Text(_) => "prompt".to_owned(),
-            };
+            let field = asked.questions_field;
+            let param = if is_list { format!("{field}[{at}]") } else { field.to_owned() };
             self.read(&asked, question, &param)
         };
         questions.into_iter().enumerate().map(read).collect()
@@ -126,7 +130,7 @@ impl Reading {
                 // Of variables that it does not use the log tells: many clients send `enable_thinking` to every model.
                 let template = processor
                     .expect_template()
-                    .map_err(|_| ApiError::bad("messages", "the model has no chat template; use /v1/completions"))?
+                    .map_err(|_| ApiError::bad(param, "the model has no chat template; use /v1/completions"))?
                     .of(&conversation.turns);
                 if conversation.turns.iter().any(|turn| !turn.tools.is_empty()) {
                     if !template.takes_tools() {
@@ -136,7 +140,7 @@ impl Reading {
                     calls = template.tags_calls().then(|| CallStream::new(asked.parallel_calls));
                 }
                 confine(&mut conversation, self.limits.files.as_deref())?;
-                processor.prompt(SampleId(0), &conversation, Path::new(""))
+                processor.prompt_begun(SampleId(0), &conversation, Path::new(""), &asked.start)
             }
         };
         let sample = sample.map_err(|error| match error {

@@ -120,14 +120,29 @@ impl Processor {
     /// # Errors
     /// The conversation or one of its files cannot be used.
     pub fn prompt(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
-        guarded(|| self.ask(id, conversation, base))
+        self.prompt_begun(id, conversation, base, "")
     }
 
-    fn ask(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
+    /// Works like [`Processor::prompt`] where the answer has begun with the text `start`.
+    ///
+    /// # Errors
+    /// Fails as that function does.
+    pub fn prompt_begun(
+        &self,
+        id: SampleId,
+        conversation: &Conversation,
+        base: &Path,
+        start: &str,
+    ) -> Result<Sample, DataError> {
+        guarded(|| self.ask(id, conversation, base, start))
+    }
+
+    fn ask(&self, id: SampleId, conversation: &Conversation, base: &Path, start: &str) -> Result<Sample, DataError> {
         let turns = self.turns(conversation);
         let template = self.expect_template()?.of(&turns);
         let text = template.render_prompt(&turns)?;
         self.notes.of_sample(template, &turns, &text, true);
+        let text = text + start;
         // A question that is cut is another question.
         let (expanded, expansions) = self.expand(&text, conversation, base, TooLong::Skip, None)?;
         let tokens = self.tokenizer.encode(&expanded.text)?;

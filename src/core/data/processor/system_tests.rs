@@ -65,3 +65,16 @@ fn a_template_that_leaves_the_system_message_out_is_told() {
         assert_eq!(processor.notes(), [said], "{chosen}");
     }
 }
+
+#[test]
+fn an_answer_may_have_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    let processor = open(folder.path(), Template::Chatml, None);
+    let asked = |start: &str| {
+        let sample = processor.prompt_begun(SampleId(0), &chat("", "a"), folder.path(), start);
+        sample.unwrap().input_ids
+    };
+    let begun: Vec<i64> = processor.tokenizer().encode("so").unwrap().iter().map(|token| token.id).collect();
+    assert_eq!(asked("so"), [asked(""), begun].concat());
+}
