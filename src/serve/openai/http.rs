@@ -8,10 +8,11 @@ use super::transcribe::transcribe;
 use flume::Receiver;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, ORIGIN, RETRY_AFTER,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderValue, ORIGIN, RETRY_AFTER,
     WWW_AUTHENTICATE,
 };
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use loongforge_actors::watch::is_same;
 use loongforge_core::clock::since_epoch;
 use loongforge_core::openai::{Answer, ApiError, Asked, Endpoint, Finish, Reply, Usage, models};
@@ -26,6 +27,8 @@ use tokio::time::timeout;
 pub const MAX_BODY: usize = 64 << 20;
 /// The time that a client may take to send a body.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a client may go on sending a body that is refused.
+const DRAIN: Duration = Duration::from_secs(2);
 /// The time that a stream waits for its turn before it begins: proxies end a request without a response after 60 s, for example.
 const TURN: Duration = Duration::from_secs(45);
 
@@ -46,13 +49,15 @@ pub struct Shared {
 /// Answers one request, whatever it is.
 pub async fn answer<B>(request: Request<B>, shared: &Shared) -> Response<Body>
 where
-    B: hyper::body::Body,
+    B: hyper::body::Body + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    let method = method_of(request.uri().path());
-    match respond(request, shared).await {
+    let (head, mut body) = request.into_parts();
+    let method = method_of(head.uri.path());
+    match respond(&head, &mut body, shared).await {
         Ok(response) => response,
         Err(error) => {
+            discard(&head, &mut body).await;
             let mut response = refusal(&error);
             if let Some(method) = method.filter(|_| error.status == 405) {
                 let allowed = if method == Method::GET { "GET, HEAD" } else { "POST" };
@@ -72,26 +77,36 @@ fn method_of(path: &str) -> Option<Method> {
     }
 }
 
-async fn respond<B>(request: Request<B>, shared: &Shared) -> Result<Response<Body>, ApiError>
+/// Reads what a client still sends of a request that is refused: a connection that is closed with bytes unread would take the answer from
+/// it. One that waits until it is told to go on sends nothing.
+async fn discard<B: hyper::body::Body + Unpin>(head: &Parts, body: &mut B) {
+    if head.headers.contains_key(EXPECT) || body.is_end_stream() {
+        return;
+    }
+    let read = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = timeout(DRAIN, read).await;
+}
+
+async fn respond<B>(head: &Parts, body: &mut B, shared: &Shared) -> Result<Response<Body>, ApiError>
 where
-    B: hyper::body::Body,
+    B: hyper::body::Body + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    let path = request.uri().path().to_owned();
-    let Some(method) = method_of(&path) else {
+    let path = head.uri.path();
+    let Some(method) = method_of(path) else {
         return Err(ApiError::new(404, "no such page").with_code("not_found"));
     };
-    if *request.method() != method && !(method == Method::GET && *request.method() == Method::HEAD) {
+    if head.method != method && !(method == Method::GET && head.method == Method::HEAD) {
         return Err(ApiError::new(405, format!("{path} requires {method}")));
     }
     if path == "/health" {
         return Ok(page(StatusCode::OK, &json!({"status": "ok"})));
     }
-    admit(&request, shared)?;
-    let endpoint = match path.as_str() {
+    admit(&head.headers, shared)?;
+    let endpoint = match path {
         "/v1/chat/completions" => Endpoint::Chat,
         "/v1/completions" => Endpoint::Completions,
-        TRANSCRIPTIONS => return transcribe(request, shared).await,
+        TRANSCRIPTIONS => return transcribe(&head.headers, body, shared).await,
         "/v1/models" => return Ok(page(StatusCode::OK, &models(&shared.name, shared.since))),
         path => {
             // Clients write the slash of a hub id or a folder as %2F.
@@ -100,7 +115,7 @@ where
             return Ok(page(StatusCode::OK, &models(&shared.name, shared.since)["data"][0]));
         }
     };
-    let body = read(request).await?;
+    let body = read(&head.headers, body).await?;
     // A large body takes its time, in which others are answered.
     let asked = spawn_blocking(move || Asked::read(endpoint, &body)).await;
     let asked = asked.map_err(unreadable)??;
@@ -134,14 +149,14 @@ where
     Ok(response)
 }
 
-/// Refuses a request that comes from a web page, or without the key.
-fn admit<B>(request: &Request<B>, shared: &Shared) -> Result<(), ApiError> {
+/// Who may ask.
+fn admit(headers: &HeaderMap, shared: &Shared) -> Result<(), ApiError> {
     // Browsers say where a page comes from: no web page may use the model of who looks at it.
-    if request.headers().contains_key(ORIGIN) {
+    if headers.contains_key(ORIGIN) {
         return Err(ApiError::new(403, "requests from web pages are refused (the request has an Origin)"));
     }
     let Some(key) = &shared.key else { return Ok(()) };
-    let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     match header.and_then(|value| value.split_once(' ')) {
         Some((scheme, given)) if scheme.eq_ignore_ascii_case("Bearer") && is_same(given.trim(), key) => Ok(()),
         _ => Err(ApiError::new(401, "the API key is missing or wrong").with_code("invalid_api_key")),
@@ -168,17 +183,17 @@ pub fn unreadable(_: JoinError) -> ApiError {
 ///
 /// # Errors
 /// 413: it is too large. 400, 408: it does not arrive, or not in time.
-pub async fn read<B>(request: Request<B>) -> Result<Vec<u8>, ApiError>
+pub async fn read<B>(headers: &HeaderMap, body: &mut B) -> Result<Vec<u8>, ApiError>
 where
-    B: hyper::body::Body,
+    B: hyper::body::Body + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let too_large = || ApiError::new(413, format!("the body may have at most {MAX_BODY} bytes"));
-    let header = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let header = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if header.and_then(|value| value.parse().ok()).is_some_and(|length: u64| length > MAX_BODY as u64) {
         return Err(too_large());
     }
-    let body = Limited::new(request.into_body(), MAX_BODY);
+    let body = Limited::new(body, MAX_BODY);
     match timeout(PATIENCE, body.collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
@@ -253,4 +268,34 @@ pub fn refusal(error: &ApiError) -> Response<Body> {
 /// Returns the seconds since 1970.
 pub fn now() -> u64 {
     since_epoch().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::StreamExt;
+    use http_body_util::StreamBody;
+    use hyper::body::{Bytes, Frame};
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[tokio::test]
+    async fn who_is_refused_may_send_the_rest_of_the_body() {
+        let limits = Limits { max_new_tokens: 4, max_context: 64, batch: 4, queue: 2, files: None };
+        let engine = Engine::saying("", Finish::Stop, "");
+        let shared = Shared { engine, limits, name: "m".to_owned(), key: Some("secret".to_owned()), since: 0 };
+        for (expects, num_read) in [(false, 100), (true, 0)] {
+            let counted = Arc::new(AtomicUsize::new(0));
+            let count = counted.clone();
+            let pieces = futures_util::stream::iter(0..100).map(move |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"x")))
+            });
+            let request = Request::post("/v1/completions");
+            let request = if expects { request.header(EXPECT, "100-continue") } else { request };
+            let response = answer(request.body(StreamBody::new(pieces)).unwrap(), &shared).await;
+            assert_eq!((response.status().as_u16(), counted.load(Ordering::Relaxed)), (401, num_read));
+        }
+    }
 }

@@ -4,20 +4,23 @@ use super::batch::Event;
 use super::http::{Shared, collect, expect_model, next, page, read, unreadable};
 use super::stream::{Body, whole};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use hyper::{Request, Response, StatusCode};
+use hyper::{HeaderMap, Response, StatusCode};
 use loongforge_core::observe::transcript;
 use loongforge_core::openai::{ApiError, Finish, Transcription, Usage};
 use serde_json::json;
 use tokio::task::spawn_blocking;
 
 /// Answers a form with a recording.
-pub async fn transcribe<B>(request: Request<B>, shared: &Shared) -> Result<Response<Body>, ApiError>
+///
+/// # Errors
+/// What is wrong with it, or why there is no transcript.
+pub async fn transcribe<B>(headers: &HeaderMap, body: &mut B, shared: &Shared) -> Result<Response<Body>, ApiError>
 where
-    B: hyper::body::Body,
+    B: hyper::body::Body + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let body = read(request).await?;
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let body = read(headers, body).await?;
     let wanted = spawn_blocking(move || Transcription::read(content_type.as_deref(), &body)).await;
     let wanted = wanted.map_err(unreadable)??;
     if let Some(named) = &wanted.model {
@@ -62,6 +65,7 @@ mod tests {
     use super::super::http::answer;
     use super::*;
     use http_body_util::{BodyExt, Full};
+    use hyper::Request;
     use hyper::body::Bytes;
 
     /// Status and body of the response to a form with these fields, of a server whose model answers this.
