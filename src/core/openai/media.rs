@@ -1,5 +1,6 @@
 //! The files that a request may name: its own bytes, and those below one folder.
 
+use std::fs::DirEntry;
 use std::path::Path;
 
 use super::error::ApiError;
@@ -23,6 +24,12 @@ pub fn confine(conversation: &mut Conversation, files: Option<&Path>) -> Result<
     Ok(())
 }
 
+/// Returns whether all files in `path` are below `folder`, if it is a folder of frames; a frame may be a link.
+fn has_only_own(path: &Path, folder: &Path) -> bool {
+    let is_own = |entry: DirEntry| entry.path().canonicalize().is_ok_and(|path| path.starts_with(folder));
+    !path.is_dir() || path.read_dir().is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(is_own)))
+}
+
 fn confine_one(locator: &mut Locator, files: Option<&Path>) -> Result<(), ApiError> {
     let refuse = |reason: &str| Err(ApiError::bad("messages", reason));
     let name = match locator {
@@ -36,7 +43,7 @@ fn confine_one(locator: &mut Locator, files: Option<&Path>) -> Result<(), ApiErr
     // The same words for a file that is not there and one that is elsewhere: nobody learns what is on the disk.
     let found = folder.canonicalize().and_then(|folder| Ok((folder.join(&*name).canonicalize()?, folder)));
     match found {
-        Ok((path, folder)) if path.starts_with(&folder) => {
+        Ok((path, folder)) if path.starts_with(&folder) && has_only_own(&path, &folder) => {
             *locator = Locator::File(path.display().to_string());
             Ok(())
         }

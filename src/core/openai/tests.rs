@@ -188,6 +188,12 @@ fn files_are_those_below_the_folder() {
         assert!(ask(url, None).unwrap_err().contains("files cannot be named"));
     }
     assert!(ask("https://example.com/a.png", files).unwrap_err().contains("are not fetched"));
+    // A video may be a folder of frames.
+    std::fs::create_dir(at("in/clip")).unwrap();
+    std::fs::write(at("in/clip/0.png"), "x").unwrap();
+    assert_eq!(ask("clip", files), Ok(()));
+    std::os::unix::fs::symlink(at("b.png"), at("in/clip/1.png")).unwrap();
+    assert_eq!(ask("clip", files).unwrap_err(), "a file is not inside the folder of --files");
 }
 
 #[test]
