@@ -87,7 +87,7 @@ async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name:
     };
     println!("serving {name} at ws://{}", server.address()?);
     stdout().flush()?;
-    server.run(asked_to_stop()).await;
+    server.run(asked_to_stop()).await?;
     Ok(ExitCode::SUCCESS)
 }
 

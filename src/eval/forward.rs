@@ -275,7 +275,7 @@ impl ForwardModel {
 
 /// Returns whether a device computes. Behind an error in a kernel, such as an index that is out of range, a GPU does not: every later call
 /// of the process has that error.
-fn computes(device: Device) -> bool {
+pub fn computes(device: Device) -> bool {
     Tensor::f_zeros([1], (Kind::Float, device)).and_then(|zero| zero.f_double_value(&[0])).is_ok()
 }
 

@@ -1,5 +1,6 @@
 //! A trained policy: its folder, the maker of its samples and its model.
 
+use crate::eval::forward::computes;
 use crate::model::locate::{ModelFolders, find_model};
 use anyhow::{Context, Result, anyhow};
 use loongforge_core::config::{Device, Precision};
@@ -22,6 +23,7 @@ pub struct Trained {
     executed: Option<usize>,
     maker: PolicyMaker,
     model: PolicyModel,
+    device: tch::Device,
     spec: PolicySpec,
     seed: u64,
     noise: Option<Vec<f32>>,
@@ -52,7 +54,7 @@ impl Trained {
         let model = PolicyModel::open_adapted(&config, adapted, device, Precision::Float32)?;
         let executed = json["n_action_steps"].as_u64().map(|count| count as usize);
         let spec = spec_of(&maker, &model, (&folder, embodiment), executed);
-        Ok(Self { folder, executed, maker, model, spec, seed, noise: None, num_flawed: 0, num_cut: 0 })
+        Ok(Self { folder, executed, maker, model, device, spec, seed, noise: None, num_flawed: 0, num_cut: 0 })
     }
 
     /// Says that prompts are longer than the policy reads, of the first, the second, the fourth and so on.
@@ -128,6 +130,10 @@ impl Policy for Trained {
 
     fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
         self.chunk(observation, moment, PolicyMaker::actions)
+    }
+
+    fn has_failed(&self) -> bool {
+        !computes(self.device)
     }
 
     fn act_as_recorded(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {

@@ -20,7 +20,11 @@ struct Request {
 
 /// The queue to which connections bring their observations.
 #[derive(Clone)]
-pub struct Actor(Sender<Request>);
+pub struct Actor {
+    requests: Sender<Request>,
+    /// Nothing comes out of it: it is closed when the policy's thread ends.
+    ended: Receiver<()>,
+}
 
 impl Actor {
     /// Opens the policy in its thread, which ends with the last clone of what is returned.
@@ -30,30 +34,40 @@ impl Actor {
     pub fn start(open: impl FnOnce() -> Result<Box<dyn Policy>> + Send + 'static) -> Result<(Self, PolicySpec)> {
         let (requests, queue) = flume::bounded(MAX_CONNECTIONS);
         let (opened, spec) = flume::bounded(1);
-        let serve = move || match open() {
-            Ok(policy) => {
-                if opened.send(Ok(policy.spec().clone())).is_ok() {
-                    answer_all(policy, &queue);
+        let (alive, ended) = flume::bounded(1);
+        let serve = move || {
+            let _alive: Sender<()> = alive;
+            match open() {
+                Ok(policy) => {
+                    if opened.send(Ok(policy.spec().clone())).is_ok() {
+                        answer_all(policy, &queue);
+                    }
                 }
+                Err(error) => drop(opened.send(Err(error))),
             }
-            Err(error) => drop(opened.send(Err(error))),
         };
         std::thread::Builder::new().name("policy".into()).spawn(serve).context("cannot start the policy's thread")?;
         let spec = spec.recv().context("the policy's thread has ended")??;
-        Ok((Self(requests), spec))
+        Ok((Self { requests, ended }, spec))
+    }
+
+    /// Waits until the policy's thread has ended: it acts no more.
+    pub async fn ended(&self) {
+        let _ = self.ended.recv_async().await;
     }
 
     /// Returns the policy's actions, checked, and the milliseconds that they took.
     pub async fn act(&self, observation: Observation, moment: Moment) -> Outcome {
         let (answer, outcome) = flume::bounded(1);
         let gone = |_| (Err("the policy's thread has ended".to_owned()), 0.0);
-        match self.0.send_async(Request { observation, moment, answer }).await {
+        match self.requests.send_async(Request { observation, moment, answer }).await {
             Ok(()) => outcome.recv_async().await.unwrap_or_else(gone),
             Err(_) => (Err("the policy's thread has ended".to_owned()), 0.0),
         }
     }
 }
 
+/// Answers until nobody asks any more, or the policy cannot act any more.
 fn answer_all(mut policy: Box<dyn Policy>, queue: &Receiver<Request>) {
     while let Ok(Request { observation, moment, answer }) = queue.recv() {
         let begun = Instant::now();
@@ -62,7 +76,13 @@ fn answer_all(mut policy: Box<dyn Policy>, queue: &Receiver<Request>) {
         let outcome =
             outcome.unwrap_or_else(|_| Err("the policy failed on this observation (see the server)".to_owned()));
         let outcome = outcome.and_then(|actions| actions.check().map(|()| actions));
+        let is_last = outcome.is_err() && policy.has_failed();
         // A client that has gone wants no answer.
         let _ = answer.send((outcome, begun.elapsed().as_secs_f64() * 1e3));
+        if is_last {
+            // Who waits hears that there is no answer.
+            drop(queue.drain());
+            return;
+        }
     }
 }

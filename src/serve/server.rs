@@ -22,9 +22,10 @@ use tokio::sync::Semaphore;
 
 /// The time that a client may take to ask for a page or a WebSocket.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time for which a client may say nothing before its machine is asked whether it is there, the time between two questions, and the
-/// number of questions without an answer that end a connection: a machine that has lost its power says nothing more, and would keep its
-/// place.
+/// How long what is answered may take to be sent after the policy's thread has ended.
+const DRAIN: Duration = Duration::from_secs(1);
+/// How long a client may say nothing before its machine is asked whether it is there, how often it is asked again, and how many times
+/// in vain: one that has lost its power says nothing more, and would keep its place.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 const ASKED_EVERY: Duration = Duration::from_secs(10);
 const NUM_ASKED: u32 = 6;
@@ -119,7 +120,10 @@ impl Server {
     }
 
     /// Serves until `stop` is done.
-    pub async fn run(self, stop: impl Future<Output = ()>) {
+    ///
+    /// # Errors
+    /// The policy acts no more: its GPU or its thread has failed.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let serve = async {
             loop {
@@ -134,8 +138,13 @@ impl Server {
             }
         };
         tokio::select! {
-            () = stop => {}
-            () = serve => {}
+            () = stop => Ok(()),
+            () = serve => Ok(()),
+            () = self.shared.actor.ended() => {
+                // Who was refused hears of it before the connections end.
+                tokio::time::sleep(DRAIN).await;
+                Err(ServeError::Ended)
+            }
         }
     }
 }

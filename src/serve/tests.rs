@@ -2,7 +2,7 @@
 
 use super::connection::talk;
 use super::server::{SILENCE, keep_alive};
-use super::{Actor, Door, Server};
+use super::{Actor, Door, ServeError, Server};
 use futures_util::{SinkExt, StreamExt};
 use loongforge_core::robot::pads::{self, CHUNK_SIZE, Expert};
 use loongforge_core::robot::wire::{MAX_MESSAGE, Names, Offer, Protocol};
@@ -46,7 +46,47 @@ async fn served<F: Future<Output = ()>>(protocol: Protocol, key: Option<&str>, c
     let door = Door { host: "127.0.0.1".into(), port: 0, key: key.map(str::to_owned), is_open: false };
     let server = Server::open(door, protocol, Offer { spec, names }, actor, Box::new(|_| ())).await.unwrap();
     let address = server.address().unwrap();
-    server.run(client(address)).await;
+    server.run(client(address)).await.unwrap();
+}
+
+/// Fails for good.
+struct Broken(Expert);
+
+impl Policy for Broken {
+    fn spec(&self) -> &PolicySpec {
+        self.0.spec()
+    }
+
+    fn execute(&mut self, num_executed: usize) {
+        self.0.execute(num_executed);
+    }
+
+    fn act(&mut self, _observation: &Observation, _moment: Moment) -> Result<Actions, String> {
+        Err("the GPU is gone".to_owned())
+    }
+
+    fn has_failed(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_never_acts_again_ends_its_server() {
+    let (actor, spec) = Actor::start(|| Ok(Box::new(Broken(Expert::new())))).unwrap();
+    let names = Names::new(&spec, &[], &[], None).unwrap();
+    let door = Door { host: "127.0.0.1".into(), port: 0, key: None, is_open: false };
+    let offer = Offer { spec, names };
+    let server = Server::open(door, Protocol::OpenPi, offer, actor, Box::new(|_| ())).await.unwrap();
+    let address = server.address().unwrap();
+    let client = async {
+        let message = Message::Binary(observation("go to the red pad").into());
+        assert!(refused(address, message).await.contains("the GPU is gone"));
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        ended = server.run(std::future::pending()) => assert!(matches!(ended, Err(ServeError::Ended))),
+        () = client => {}
+    }
 }
 
 async fn connect(address: SocketAddr, key: Option<&str>) -> Result<Socket, Error> {

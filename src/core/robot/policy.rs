@@ -89,6 +89,11 @@ pub trait Policy {
     /// The reason why it cannot act on this observation.
     fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String>;
 
+    /// Returns whether it never acts again, as on a GPU that computes nothing any more.
+    fn has_failed(&self) -> bool {
+        false
+    }
+
     /// Works like [`Policy::act`] with actions as the data has them, which may be others than those that the robot takes.
     ///
     /// # Errors
