@@ -6,6 +6,9 @@ use super::tokenizer::Tokenizer;
 /// Stands in a decoded text for bytes that are no character, or not yet.
 const INCOMPLETE: char = '\u{fffd}';
 
+/// Tokens that are held back at most, as each is decoded with those before it: more are no part of a character, or have no text.
+const MAX_HELD: usize = 32;
+
 /// Turns tokens into text as they come. Together the pieces are the text of all tokens; none ends within a character.
 ///
 /// The text that a token adds may depend on the token before it (a space between words), so each is decoded behind those of the last
@@ -32,7 +35,11 @@ impl TextStream {
     pub fn push(&mut self, tokenizer: &Tokenizer, id: i64) -> Result<String, DataError> {
         self.ids.push(id);
         let piece = self.piece(tokenizer)?;
-        Ok(if piece.ends_with(INCOMPLETE) { String::new() } else { self.give(piece) })
+        let is_full = self.ids.len() - self.given > MAX_HELD;
+        if is_full && piece.is_empty() {
+            self.ids.truncate(self.given);
+        }
+        Ok(if piece.ends_with(INCOMPLETE) && !is_full { String::new() } else { self.give(piece) })
     }
 
     /// Returns the rest of the text when no token follows: characters that stayed incomplete.
@@ -138,6 +145,21 @@ mod tests {
         assert_eq!(pieces(&tokenizer, &ids), ["a", "", "é", "", "", "€", "", "", "", "😀", "b", ""]);
         // What stays incomplete is told at the end.
         assert_eq!(pieces(&tokenizer, &ids[..4]).concat(), "aé\u{fffd}");
+    }
+
+    #[test]
+    fn tokens_without_text_or_without_a_character_are_not_held_for_ever() {
+        let tokenizer = tokenizer();
+        let id = |text: &str| tokenizer.encode(text).unwrap()[0].id;
+        let told = pieces(&tokenizer, &vec![id("é"); 4 * MAX_HELD]);
+        assert_eq!(told.concat(), "\u{fffd}".repeat(4 * MAX_HELD));
+        assert!(told[..2 * MAX_HELD].iter().any(|piece| !piece.is_empty()));
+        let mut stream = TextStream::default();
+        for _ in 0..4 * MAX_HELD {
+            assert_eq!(stream.push(&tokenizer, id("<|im_start|>")).unwrap(), "");
+            assert!(stream.ids.len() <= MAX_HELD);
+        }
+        assert_eq!(stream.push(&tokenizer, id("a")).unwrap(), "a");
     }
 
     #[test]
