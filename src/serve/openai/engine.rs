@@ -1,14 +1,13 @@
 //! The queue of requests, and the thread in which the model answers them.
 
 use super::batch::{Begun, Event, answer_or_refuse};
-use super::reading::{Reading, Ready};
+use super::reading::{Limits, Reading, Ready};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
 use flume::{Receiver, Sender};
 #[cfg(test)]
 use loongforge_core::openai::Finish;
 use loongforge_core::openai::{ApiError, Asked};
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,21 +19,6 @@ use tokio::time::timeout;
 const LOOK: Duration = Duration::from_secs(1);
 /// Answers that are made together count as at least so many for [`Engine::memory`]: a large request alone must not fill it.
 const MIN_BATCH: usize = 4;
-
-/// The bounds of the requests of a server.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// New tokens of an answer.
-    pub max_new_tokens: usize,
-    /// Tokens of a prompt and its answer, where the model has no fewer.
-    pub max_context: usize,
-    /// Answers that are made together.
-    pub batch: usize,
-    /// Requests that wait.
-    pub queue: usize,
-    /// Requests may name files below this folder.
-    pub files: Option<PathBuf>,
-}
 
 /// A request that is read.
 struct Job {

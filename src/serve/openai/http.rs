@@ -1,50 +1,32 @@
 //! The answers to requests over HTTP.
 
 use super::batch::Event;
-use super::engine::{Engine, Limits};
+use super::exchange::{Shared, collect, expect_model, next, page, read, unreadable};
 use super::random::random;
-use super::stream::{Body, events, whole};
+use super::stream::{Body, events};
 use super::transcribe::transcribe;
-use flume::Receiver;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderValue, ORIGIN, RETRY_AFTER,
-    WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, EXPECT, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use loongforge_actors::watch::is_same;
 use loongforge_core::clock::since_epoch;
-use loongforge_core::openai::{Answer, ApiError, Asked, Endpoint, Finish, Reply, Usage, models};
+use loongforge_core::openai::{ApiError, Asked, Endpoint, Reply, models};
 use loongforge_core::text::hex;
 use percent_encoding::percent_decode_str;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 use std::time::Duration;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// Bytes of a request's body.
-pub const MAX_BODY: usize = 64 << 20;
-/// The time that a client may take to send a body.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a client may go on sending a body that is refused.
 const DRAIN: Duration = Duration::from_secs(2);
 /// The time that a stream waits for its turn before it begins: proxies end a request without a response after 60 s, for example.
 const TURN: Duration = Duration::from_secs(45);
 
 const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
-
-/// What all requests have in common.
-pub struct Shared {
-    pub engine: Engine,
-    pub limits: Limits,
-    /// The model's name.
-    pub name: String,
-    /// The key that clients must send, if any.
-    pub key: Option<String>,
-    /// The time at which the server began, in seconds since 1970.
-    pub since: u64,
-}
 
 /// Answers one request, whatever it is.
 pub async fn answer<B>(request: Request<B>, shared: &Shared) -> Response<Body>
@@ -163,96 +145,7 @@ fn admit(headers: &HeaderMap, shared: &Shared) -> Result<(), ApiError> {
     }
 }
 
-/// # Errors
-/// 404: another model is asked for than the one that is served.
-pub fn expect_model(named: &str, shared: &Shared) -> Result<(), ApiError> {
-    if named == shared.name {
-        return Ok(());
-    }
-    let named: String = named.chars().take(64).collect();
-    let reason = format!("the model {named:?} is not served, only {:?}", shared.name);
-    Err(ApiError { param: Some("model".into()), ..ApiError::new(404, reason).with_code("model_not_found") })
-}
-
-/// Says that reading a request has panicked.
-pub fn unreadable(_: JoinError) -> ApiError {
-    ApiError::new(500, "the request cannot be read (see the server's log)")
-}
-
-/// Reads the body of a request.
-///
-/// # Errors
-/// 413: it is too large. 400, 408: it does not arrive, or not in time.
-pub async fn read<B>(headers: &HeaderMap, body: &mut B) -> Result<Vec<u8>, ApiError>
-where
-    B: hyper::body::Body + Unpin,
-    B::Error: std::error::Error + Send + Sync + 'static,
-{
-    let too_large = || ApiError::new(413, format!("the body may have at most {MAX_BODY} bytes"));
-    let header = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    if header.and_then(|value| value.parse().ok()).is_some_and(|length: u64| length > MAX_BODY as u64) {
-        return Err(too_large());
-    }
-    let body = Limited::new(body, MAX_BODY);
-    match timeout(PATIENCE, body.collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(ApiError::new(400, format!("the body is incomplete: {error}"))),
-        Err(_) => Err(ApiError::new(408, "the body did not arrive in time")),
-    }
-}
-
-/// What comes next of an answer that has not ended.
-///
-/// # Errors
-/// The request is refused, or the answer has ended.
-pub async fn next(answer: &Receiver<Event>) -> Result<Event, ApiError> {
-    match answer.recv_async().await {
-        Ok(Event::Refused(error)) => Err(error),
-        Ok(event) => Ok(event),
-        Err(_) => Err(ApiError::new(500, "the answer ended early")),
-    }
-}
-
-/// Waits for the ends of all `n` answers to a request, and returns them.
-///
-/// # Errors
-/// An answer has failed.
-pub async fn collect(
-    answer: &Receiver<Event>,
-    n: usize,
-    prompt_tokens: usize,
-) -> Result<(Vec<Answer>, Usage), ApiError> {
-    let none = Answer { text: String::new(), calls: Vec::new(), likely: Vec::new(), finish: Finish::Length };
-    let mut answers = vec![none; n];
-    let (mut num_ended, mut completion_tokens) = (0, 0);
-    while num_ended < n {
-        match next(answer).await? {
-            Event::Likely { index, likely } => answers[index].likely.push(likely),
-            Event::Text { index, text } => answers[index].text += &text,
-            Event::Call { index, call, .. } => answers[index].calls.push(call),
-            Event::End { index, finish, num_tokens } => {
-                answers[index].finish = finish;
-                num_ended += 1;
-                completion_tokens += num_tokens;
-            }
-            Event::Begun { .. } | Event::Refused(_) => {}
-        }
-    }
-    Ok((answers, Usage { prompt_tokens, completion_tokens }))
-}
-
-/// A response of JSON.
-pub fn page(status: StatusCode, json: &Json) -> Response<Body> {
-    let mut response = Response::new(whole(json.to_string()));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
-/// Returns an error as OpenAI's clients read it.
+/// An error as OpenAI's clients read it.
 pub fn refusal(error: &ApiError) -> Response<Body> {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = page(status, &error.json());
@@ -272,10 +165,13 @@ pub fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::engine::Engine;
+    use super::super::reading::Limits;
     use super::*;
     use futures_util::StreamExt;
     use http_body_util::StreamBody;
     use hyper::body::{Bytes, Frame};
+    use loongforge_core::openai::Finish;
     use std::convert::Infallible;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -8,6 +8,7 @@
 
 mod batch;
 mod engine;
+mod exchange;
 mod http;
 mod random;
 mod reading;
@@ -15,5 +16,6 @@ mod server;
 mod stream;
 mod transcribe;
 
-pub use engine::{Engine, Limits};
+pub use engine::Engine;
+pub use reading::Limits;
 pub use server::Server;

@@ -1,6 +1,5 @@
 //! What a request asks, as the model takes it. The threads of requests do this, not the model's: a large one delays no other.
 
-use super::engine::Limits;
 use super::random::random;
 use crate::answer::{Positions, Wanted};
 use crate::eval::generator::Reader;
@@ -8,8 +7,23 @@ use loongforge_core::data::{DataError, Processor, Question, Sample};
 use loongforge_core::message::SampleId;
 use loongforge_core::openai::{ApiError, Asked, CallStream, confine};
 use loongforge_torch::model::Sampling;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// What bounds the requests of a server.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// New tokens of an answer.
+    pub max_new_tokens: usize,
+    /// Tokens of a prompt and its answer, where the model has no fewer.
+    pub max_context: usize,
+    /// Answers that are made together.
+    pub batch: usize,
+    /// Requests that wait.
+    pub queue: usize,
+    /// Requests may name files below this folder.
+    pub files: Option<PathBuf>,
+}
 
 /// Reads requests for a model.
 pub struct Reading {

@@ -1,7 +1,9 @@
 //! The listening socket.
 
-use super::engine::{Engine, Limits};
-use super::http::{Shared, answer, now, refusal};
+use super::engine::Engine;
+use super::exchange::Shared;
+use super::http::{answer, now, refusal};
+use super::reading::Limits;
 use crate::serve::patient::Patient;
 use crate::serve::server::keep_alive;
 use crate::serve::{Door, ServeError};

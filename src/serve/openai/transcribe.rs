@@ -1,7 +1,7 @@
 //! The answer to a request for a transcript.
 
 use super::batch::Event;
-use super::http::{Shared, collect, expect_model, next, page, read, unreadable};
+use super::exchange::{Shared, collect, expect_model, next, page, read, unreadable};
 use super::stream::{Body, whole};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
@@ -61,8 +61,9 @@ fn response(text: &str, is_text: bool, usage: Usage) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::engine::{Engine, Limits};
+    use super::super::engine::Engine;
     use super::super::http::answer;
+    use super::super::reading::Limits;
     use super::*;
     use http_body_util::{BodyExt, Full};
     use hyper::Request;
