@@ -46,7 +46,7 @@ impl Requests {
         tokio::task::spawn_local(async move {
             let ended = || Err(ENDED.to_owned());
             answer(match told.recv_async().await.unwrap_or_else(|_| ended()) {
-                Ok(from) => Down::Scaling { from },
+                Ok(from) => Down::Scaling { pool, from },
                 Err(reason) => Down::Refused { reason },
             });
         });
@@ -66,7 +66,7 @@ impl Requests {
             }
         };
         leaving.into_iter().for_each(|actor| self.change(Change::Retire(actor)));
-        answer(Down::Scaling { from: if read { 0 } else { here } });
+        answer(Down::Scaling { pool, from: if read { 0 } else { here } });
     }
 
     /// A run that is at its end takes no more changes.

@@ -11,13 +11,18 @@ use std::time::Duration;
 /// The time that the scheduler may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks the run whose scheduler listens at `address` for this many encoders in `pool`: it removes surplus encoders, and starts
-/// missing ones if it has started the others. Returns their previous number.
+/// Asks the run whose scheduler listens at `address` for this many encoders in `pool`, or in its only pool: it removes surplus
+/// encoders, and starts missing ones if it has started the others. Returns the pool and their previous number.
 ///
 /// # Errors
-/// Fails if nobody listens or answers, the peer is not the expected one, the run's encoders are not elastic, or others must start
-/// them.
-pub fn scale_run(address: &Address, security: &Security, pool: PoolName, encoders: u32) -> Result<u32, RunError> {
+/// Fails if nobody listens or answers, the peer is not the expected one, no pool is named of several, the run's encoders are not
+/// elastic, or others must start them.
+pub fn scale_run(
+    address: &Address,
+    security: &Security,
+    pool: Option<PoolName>,
+    encoders: u32,
+) -> Result<(PoolName, u32), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Start { what: "the runtime".into(), source })?;
     let name = address.to_string();
@@ -31,7 +36,7 @@ pub fn scale_run(address: &Address, security: &Security, pool: PoolName, encoder
         let (mut sender, mut receiver) = link::<Up, Down>(stream);
         sender.send(&Up::Scale { pool, encoders }).await.map_err(broken)?;
         match receiver.recv().await.map_err(broken)? {
-            Some(Down::Scaling { from }) => Ok(from),
+            Some(Down::Scaling { pool, from }) => Ok((pool, from)),
             Some(Down::Refused { reason }) => Err(JoinError::NotScaled { address: name.clone(), reason }),
             Some(said) => Err(JoinError::OutOfTurn { address: name.clone(), said: format!("{said:?}") }),
             None => Err(JoinError::SchedulerGone { address: name.clone() }),

@@ -30,9 +30,9 @@ pub struct ScaleArgs {
     /// Same as COUNT
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(0..=1024), conflicts_with = "count")]
     encoders: Option<u32>,
-    /// Encoder pool to change
-    #[arg(long, value_name = "NAME", default_value_t = PoolName::ENCODER)]
-    pool: PoolName,
+    /// Encoder pool to change (default: the run's only one, or `encoder`)
+    #[arg(long, value_name = "NAME")]
+    pool: Option<PoolName>,
     /// Folder of the run (`run.dir`)
     #[arg(long, value_name = "DIR", required_unless_present = "join")]
     run: Option<PathBuf>,
@@ -60,7 +60,7 @@ pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
         None => Security::plain("").on_any_network(args.insecure_allow_plaintext),
     };
     let encoders = args.count.or(args.encoders).expect("clap requires one of the two");
-    let from = scale_run(&address, &security, args.pool, encoders).map_err(|error| match (error, dir) {
+    let (pool, from) = scale_run(&address, &security, args.pool, encoders).map_err(|error| match (error, dir) {
         (RunError::Join(error), Some(dir)) if error.is_absence() => {
             let dir = dir.display();
             let what = format!("no run is active in {dir}: its scheduler was killed, and nothing listens at {address}");
@@ -68,7 +68,7 @@ pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
         }
         (error, _) => error.into(),
     })?;
-    let of_pool = if args.pool == PoolName::ENCODER { String::new() } else { format!(" of the pool {}", args.pool) };
+    let of_pool = if pool == PoolName::ENCODER { String::new() } else { format!(" of the pool {pool}") };
     println!("{from} → {encoders} encoders{of_pool}");
     Ok(ExitCode::SUCCESS)
 }

@@ -27,9 +27,9 @@ pub enum Up {
     Event(Event),
     /// Heartbeat.
     Alive,
-    /// A user's request: scale this pool to this many encoders.
+    /// From a user: scale this pool, or the run's only one, to this many encoders.
     Scale {
-        pool: PoolName,
+        pool: Option<PoolName>,
         encoders: u32,
     },
     /// A message to another actor, on a separate connection: parcels of this edge follow.
@@ -58,8 +58,9 @@ pub enum Down {
     Refused {
         reason: String,
     },
-    /// Answers [`Up::Scale`]: the previous number of encoders.
+    /// Answers [`Up::Scale`]: the pool, and its previous number of encoders.
     Scaling {
+        pool: PoolName,
         from: u32,
     },
     Assigned(ActorId),

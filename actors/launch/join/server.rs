@@ -4,7 +4,7 @@ use super::gather::{BEGUN, refused};
 use super::protocol::OTHER_CONFIG;
 use super::{Down, Member, Roster, Up};
 use crate::journal::Record;
-use crate::launch::{EdgeSpec, topology};
+use crate::launch::{EdgeSpec, WantedActor, topology};
 use loongforge_core::message::{ActorId, Command, PoolName, Role};
 use loongforge_core::transport::{LinkError, link, raw, refuse};
 use std::cell::Cell;
@@ -130,27 +130,15 @@ impl JoinServer {
                 self.admit(member, pool, index).await
             }
             Up::Hello { pool, .. } => self.turn_away(member, pool, BEGUN).await,
-            Up::Scale { pool, .. } if !self.next.contains_key(&pool) => {
-                let names = self.roster.pools.encoders.iter().map(|pool| pool.name.to_string()).collect::<Vec<_>>();
-                let reason = match self.roster.pools.encoders.iter().any(|known| known.name == pool) {
-                    true => format!("the number of actors of its pool `{pool}` cannot change while it runs"),
-                    false => format!("it has no encoder pool `{pool}`, but {}", known(&names)),
-                };
-                self.refuse(member, &reason).await
-            }
-            Up::Scale { pool, encoders: 0 } if !self.roster.cached.contains(&pool) => {
-                let reason = format!(
-                    "a pool without encoders reads features from a folder, and its pool `{pool}` has none \
-                     (`pools.{pool}.cache_dir`)"
-                );
-                self.refuse(member, &reason).await
-            }
-            Up::Scale { pool, encoders } => {
-                let answer = Box::new(move |down| {
-                    spawn_local(async move { member.sender.send(&down).await });
-                });
-                Some(JoinRequest::Scale { pool, encoders, answer })
-            }
+            Up::Scale { pool, encoders } => match self.scalable(pool, encoders) {
+                Ok(pool) => {
+                    let answer = Box::new(move |down| {
+                        spawn_local(async move { member.sender.send(&down).await });
+                    });
+                    Some(JoinRequest::Scale { pool, encoders, answer })
+                }
+                Err(reason) => self.refuse(member, &reason).await,
+            },
             Up::Return { from, wire, attempt, received } => {
                 let raw = raw(member.sender, member.receiver);
                 match &self.roster.returns {
@@ -161,6 +149,27 @@ impl JoinServer {
             }
             _ => self.refuse(member, "it did not send a join request").await,
         }
+    }
+
+    /// Returns the pool that is to have this many encoders, the run's only one if none is named, or why it cannot.
+    fn scalable(&self, named: Option<PoolName>, encoders: u32) -> Result<PoolName, String> {
+        let pools = &self.roster.pools;
+        let only = || WantedActor::new(Role::Encoder, None, pools).map(|wanted| wanted.pool);
+        let pool = named.map_or_else(only, Ok).map_err(|error| format!("{error} (`--pool`)"))?;
+        if !pools.encoders.iter().any(|known| known.name == pool) {
+            let names = pools.encoders.iter().map(|pool| pool.name.to_string()).collect::<Vec<_>>();
+            return Err(format!("it has no encoder pool `{pool}`, but {}", known(&names)));
+        }
+        if !self.next.contains_key(&pool) {
+            return Err(format!("the number of actors of its pool `{pool}` cannot change while it runs"));
+        }
+        if encoders == 0 && !self.roster.cached.contains(&pool) {
+            return Err(format!(
+                "a pool without encoders reads features from a folder, and its pool `{pool}` has none \
+                 (`pools.{pool}.cache_dir`)"
+            ));
+        }
+        Ok(pool)
     }
 
     /// Refuses a process that wants to join the run, with a log line at the scheduler.
@@ -206,6 +215,7 @@ fn known(names: &[String]) -> String {
 mod tests {
     use super::super::gather;
     use super::*;
+    use loongforge_core::schedule::PoolSize;
     use loongforge_core::transport::{PROTOCOL_VERSION, frame};
     use tokio::io::AsyncWriteExt;
     use tokio::net::UnixStream;
@@ -223,6 +233,24 @@ mod tests {
             Some(Down::Refused { reason }) => reason,
             other => panic!("it is answered {other:?}"),
         }
+    }
+
+    #[test]
+    fn the_only_encoder_pool_needs_no_name_and_of_several_one_is_named() {
+        let scalable = |names: &[&str], named: Option<&str>| {
+            let mut roster = Roster::of_three();
+            let names: Vec<PoolName> = names.iter().map(|name| name.parse().unwrap()).collect();
+            roster.pools.encoders = names.iter().map(|&name| PoolSize { name, actors: 1 }).collect();
+            let server = JoinServer::new(roster, BTreeMap::new(), &names, |_| 0);
+            server.scalable(named.map(|name| name.parse().unwrap()), 2).map(|pool| pool.to_string())
+        };
+        assert_eq!(scalable(&["audio"], None).as_deref(), Ok("audio"));
+        assert_eq!(scalable(&["audio", "encoder"], None).as_deref(), Ok("encoder"));
+        assert_eq!(scalable(&["audio", "text"], Some("text")).as_deref(), Ok("text"));
+        let several = scalable(&["audio", "text"], None).unwrap_err();
+        assert_eq!(several, "the run has several encoder pools: say which one of `audio`, `text` (`--pool`)");
+        let none = scalable(&[], None).unwrap_err();
+        assert_eq!(none, "it has no encoder pool `encoder`, but none at all");
     }
 
     #[test]

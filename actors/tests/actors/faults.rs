@@ -246,13 +246,12 @@ fn encoders_join_by_hand_and_are_let_go() {
         wait_for(seen, |seen| seen.losses.len() > 5);
         let mut helper: Child = program(Role::Encoder, address).spawn().unwrap();
         wait_for(seen, |seen| seen.changes.iter().any(|change| !change.joined.is_empty()));
-        let ask = |pool, encoders| scale_run(&Address::Unix(address.into()), &Security::plain("a"), pool, encoders);
-        let scale = |encoders| ask(PoolName::ENCODER, encoders);
-        assert_eq!(scale(4).unwrap(), 2);
+        let scale = |encoders| scale_run(&Address::Unix(address.into()), &Security::plain("a"), None, encoders);
+        assert_eq!(scale(4).unwrap(), (PoolName::ENCODER, 2));
         wait_for(seen, |seen| seen.changes.last().is_some_and(|change| change.members.len() == 5));
         helper.kill().unwrap();
         helper.wait().unwrap();
-        assert_eq!(scale(1).unwrap(), 4);
+        assert_eq!(scale(1).unwrap(), (PoolName::ENCODER, 4));
         wait_for(seen, |seen| seen.changes.last().is_some_and(|change| change.members.len() == 1));
     });
     assert_eq!(result.unwrap(), Outcome::Completed);

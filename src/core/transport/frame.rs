@@ -7,7 +7,7 @@ use crate::message::{CodecError, decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of the protocols over sockets and shared memory; both ends must have the same.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 9;
 
 /// Maximum length of a message: a plan of tens of thousands of samples is far below it.
 pub const MAX_FRAME: usize = 16 << 20;
@@ -183,8 +183,8 @@ mod tests {
         assert!(error(b"GET / HTTP/1.1".to_vec()).contains("not a loongforge actor"));
         assert!(error(b"G".to_vec()).contains("not a loongforge actor"));
         let mut other = frame(&7u64).unwrap();
-        other[4] = 9;
-        assert!(error(other).contains(&format!("version 9, this loongforge {PROTOCOL_VERSION}")));
+        other[4] = 99;
+        assert!(error(other).contains(&format!("version 99, this loongforge {PROTOCOL_VERSION}")));
         let mut long = frame(&7u64).unwrap();
         long[6..10].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(error(long).contains("exceeds the limit"));
