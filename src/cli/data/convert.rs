@@ -88,6 +88,8 @@ fn rewrite(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
         ("--columns", args.input.renames()),
         ("--media-dir", args.input.names_media()),
         ("--episodes", args.input.chooses_episodes()),
+        ("--max-samples", args.input.limits_samples()),
+        ("--system", args.input.names_system()),
         ("--jobs", args.input.sets_jobs()),
     ];
     let names: Vec<&str> = of_shards.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect();

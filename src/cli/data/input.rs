@@ -8,7 +8,7 @@ use crate::model::hub::resolve_model;
 use crate::model::hub_data;
 use clap::Args;
 use loongforge_core::config::{
-    self, EpisodeRange, Format, Learn, Loaded, Phase, SandboxMode, Template, TooLong, TrainFile,
+    self, EpisodeRange, Format, Learn, Loaded, Phase, SandboxMode, Select, Template, TooLong, TrainFile,
 };
 use loongforge_core::data::tools::{self, Inputs};
 use loongforge_core::data::{Learned, MediaDecoder, ProcessorOptions, SampleMaker};
@@ -33,6 +33,15 @@ pub struct InputArgs {
     /// Episodes of a LeRobot data set, as in `data.train`: 0-99,120,200- [default: all]
     #[arg(long, value_name = "EPISODES", value_delimiter = ',')]
     episodes: Vec<EpisodeRange>,
+    /// Read at most this many samples of each PATH, as in `data.train` [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_samples: Option<u64>,
+    /// Samples that `--max-samples` keeps, as in `data.train`: first or random [default: first]
+    #[arg(long, value_name = "WHICH", requires = "max_samples", value_parser = select)]
+    select: Option<Select>,
+    /// System message of conversations that have none, as in `data.train`
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    system: Option<String>,
     /// Number of threads [default: number of cores]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     jobs: Option<usize>,
@@ -89,30 +98,48 @@ impl InputArgs {
         !self.episodes.is_empty()
     }
 
+    /// Returns whether a number of samples was given.
+    pub fn limits_samples(&self) -> bool {
+        self.max_samples.is_some()
+    }
+
+    /// Returns whether a system message was given.
+    pub fn names_system(&self) -> bool {
+        self.system.is_some()
+    }
+
     /// Opens the files as they are, for any reader.
     pub fn open(&self) -> anyhow::Result<Inputs> {
-        self.open_for(None, usize::MAX)
+        self.open_as(None, usize::MAX)
     }
 
     /// Opens the files as `maker` reads them in a run with samples of at most `max_tokens`: the model may determine the format of a
-    /// file if none is given, and longer texts are cut.
+    /// file if none is given, and longer texts are cut. The maker gives conversations the message of `data.system`; without one they
+    /// have it already.
     pub fn open_for(&self, maker: Option<&dyn SampleMaker>, max_tokens: usize) -> anyhow::Result<Inputs> {
+        let inputs = self.open_as(maker, max_tokens)?;
+        Ok(match self.data_system()?.filter(|_| maker.is_none()) {
+            Some(system) => inputs.with_system(&system),
+            None => inputs,
+        })
+    }
+
+    fn open_as(&self, maker: Option<&dyn SampleMaker>, max_tokens: usize) -> anyhow::Result<Inputs> {
         let mut files: Vec<TrainFile> = Vec::new();
         for path in &self.paths {
             if is_config(path) {
-                if self.format.is_some() || self.renames() || self.names_media() || self.chooses_episodes() {
-                    let reason = "a config states format, columns, media_dir and episodes of its files: leave out --format, \
-                                  --columns, --media-dir and --episodes, or name the files instead";
-                    return Err(UsageError(format!("{}: {reason}", path.display())).into());
-                }
+                self.expect_nothing_of_a_set(path)?;
                 let loaded = loaded(path)?;
                 tell_ignored(&loaded);
                 files.extend(loaded.config.data.train);
             } else {
                 let format = self.format.unwrap_or_default();
                 let episodes = self.chooses_episodes().then(|| self.episodes.clone());
-                let (columns, media_dir) = (self.columns.iter().cloned().collect(), self.media_dir.clone());
-                files.push(TrainFile { format, columns, media_dir, episodes, ..TrainFile::new(path.as_path()) });
+                let columns = self.columns.iter().cloned().collect();
+                let (media_dir, system) = (self.media_dir.clone(), self.system.clone());
+                let (max_samples, select) = (self.max_samples, self.select.unwrap_or_default());
+                let file = TrainFile::new(path.as_path());
+                files.push(TrainFile { format, columns, media_dir, episodes, max_samples, select, system, ..file });
             }
         }
         if let Some(maker) = maker {
@@ -130,8 +157,28 @@ impl InputArgs {
         Ok(inputs)
     }
 
+    /// Refuses options that state what a config states of its data sets.
+    fn expect_nothing_of_a_set(&self, config: &Path) -> Result<(), UsageError> {
+        let of_a_set = [
+            ("--format", self.format.is_some()),
+            ("--columns", self.renames()),
+            ("--media-dir", self.names_media()),
+            ("--episodes", self.chooses_episodes()),
+            ("--max-samples", self.limits_samples()),
+            ("--system", self.names_system()),
+        ];
+        let given: Vec<&str> = of_a_set.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect();
+        if given.is_empty() {
+            return Ok(());
+        }
+        let (config, given) = (config.display(), given.join(", "));
+        Err(UsageError(format!(
+            "{config}: a config states this of its data sets: leave out {given}, or name the files instead"
+        )))
+    }
+
     /// Returns `data.system` of the first config among the paths that has it.
-    fn system(&self) -> Result<Option<String>, UsageError> {
+    fn data_system(&self) -> Result<Option<String>, UsageError> {
         for path in self.paths.iter().filter(|path| is_config(path)) {
             let system = loaded(path)?.config.data.system;
             if system.is_some() {
@@ -184,6 +231,11 @@ pub fn format(text: &str) -> Result<Format, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
 
+/// Reads which samples are kept of a set with too many, by its name in `data.train`.
+fn select(text: &str) -> Result<Select, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
 /// Reads a field of a format and the name that the files have for it.
 fn column(text: &str) -> Result<(String, String), String> {
     let (field, name) = text.split_once('=').ok_or("expected FIELD=NAME, such as messages=dialogue")?;
@@ -221,7 +273,7 @@ impl ModelArgs {
                 learn: serde_json::from_value::<Learn>(self.learn.as_str().into())
                     .map_err(|error| UsageError(format!("--learn: {error}")))?,
             },
-            system: input.system()?,
+            system: input.data_system()?,
             max_tokens: self.max_tokens.unwrap_or(usize::MAX),
             too_long: if self.truncate { TooLong::Truncate } else { TooLong::Skip },
             ..ProcessorOptions::default()
@@ -233,6 +285,7 @@ impl ModelArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use std::fs;
 
     fn input(path: PathBuf) -> InputArgs {
@@ -242,6 +295,9 @@ mod tests {
             columns: Vec::new(),
             media_dir: None,
             episodes: Vec::new(),
+            max_samples: None,
+            select: None,
+            system: None,
             jobs: Some(1),
             no_sandbox: true,
         }
@@ -260,6 +316,35 @@ mod tests {
         let shown = tools::show(&input.open().unwrap(), 0, None);
         assert!(shown.is_ok_and(|shown| shown.media.len() == 1));
         assert!(column("question").unwrap_err().contains("FIELD=NAME"));
+    }
+
+    #[test]
+    fn limits_and_system_messages_are_those_of_a_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.jsonl");
+        fs::write(&path, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}\n".repeat(9)).unwrap();
+        let turns = |inputs: &Inputs| tools::show(inputs, 0, None).unwrap().turns;
+        let said = ("system".to_owned(), "Be brief.".to_owned());
+        let given = InputArgs { max_samples: Some(4), system: Some("Be brief.".to_owned()), ..input(path.clone()) };
+        let inputs = given.open().unwrap();
+        assert_eq!((inputs.len(), &turns(&inputs)[0]), (4, &said));
+
+        let config = dir.path().join("run.yaml");
+        let data = json!({"system": "Be brief.", "train": [{"path": path, "max_samples": 3}]});
+        let train = json!({"steps": 1, "global_batch_size": 1, "lr": 1e-3});
+        let model = json!({"load": dir.path().join("m"), "weights": "random"});
+        fs::create_dir(dir.path().join("m")).unwrap();
+        for name in ["config.json", "tokenizer.json"] {
+            fs::write(dir.path().join("m").join(name), "{}").unwrap();
+        }
+        let run = json!({"run": {"name": "a"}, "model": model, "data": data, "train": train});
+        fs::write(&config, run.to_string()).unwrap();
+        let inputs = input(config.clone()).open_for(None, usize::MAX).unwrap();
+        assert_eq!((inputs.len(), &turns(&inputs)[0]), (3, &said));
+        // A limit of another number than the config's would show what no run reads.
+        let error = InputArgs { max_samples: Some(4), ..input(config) }.open().err().unwrap().to_string();
+        assert!(error.contains("run.yaml: a config states this of its data sets: leave out --max-samples"), "{error}");
+        assert!(select("random").is_ok() && select("last").unwrap_err().contains("random"));
     }
 
     /// A picture with a caption, and a Diffusers folder, whose settings of pictures lie in a folder of its own.

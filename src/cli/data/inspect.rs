@@ -39,7 +39,7 @@ pub struct InspectArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Draw an episode of a LeRobot data set as a PNG instead of printing: camera frames with actions and states below
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "model", "samples", "from", "format", "columns", "media_dir", "episodes", "jobs"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "model", "samples", "from", "format", "columns", "media_dir", "episodes", "max_samples", "select", "system", "jobs"])]
     sheet: Option<PathBuf>,
     /// Number of the episode to draw
     #[arg(long, value_name = "N", default_value_t = 0, requires = "sheet")]

@@ -34,7 +34,7 @@ pub struct StatsArgs {
     #[arg(long)]
     json: bool,
     /// Compute the normalization statistics of states and actions, and write them into the LeRobot data sets
-    #[arg(long, conflicts_with_all = ["model", "json", "pack", "format", "columns", "media_dir", "episodes", "jobs", "no_sandbox"])]
+    #[arg(long, conflicts_with_all = ["model", "json", "pack", "format", "columns", "media_dir", "episodes", "max_samples", "select", "system", "jobs", "no_sandbox"])]
     write: bool,
 }
 

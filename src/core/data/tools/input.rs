@@ -56,6 +56,12 @@ impl Inputs {
         Self { decoder, ..self }
     }
 
+    /// Gives conversations that have no system message, of sets that state none, one of this text, as `data.system` does in a run.
+    pub fn with_system(mut self, text: &str) -> Self {
+        self.sources.iter_mut().for_each(|source| source.default_system(text));
+        self
+    }
+
     pub(super) fn decoder(&self) -> &dyn MediaDecoder {
         &*self.decoder
     }
@@ -185,6 +191,11 @@ mod tests {
         assert!(bad.contains("2.txt") && bad.contains("why"), "{bad}");
         let spec = inputs.spec();
         assert_eq!((&spec[1]["samples"], &spec[1]["shards"][0][1]), (&2.into(), &4.into()));
+        let turns = |inputs: &Inputs| match inputs.read(0).unwrap().0 {
+            Content::Messages(conversation) => conversation.turns.len(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((turns(&inputs), turns(&inputs.with_system("Be brief."))), (1, 2));
     }
 
     #[test]

@@ -80,7 +80,14 @@ impl Source {
         }
     }
 
-    /// Returns the LeRobot set that it is.
+    /// Gives conversations that have no system message, of a set that states none, one of this text.
+    pub fn default_system(&mut self, text: &str) {
+        if self.is_conversation() && self.system.is_none() {
+            self.system = Some(text.to_owned());
+        }
+    }
+
+    /// The LeRobot set that it is.
     pub fn set(&self) -> Option<&Arc<Set>> {
         self.set.as_ref().map(|(set, _)| set)
     }
