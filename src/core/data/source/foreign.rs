@@ -5,8 +5,14 @@ use std::path::Path;
 use crate::config::hub_data_set;
 use crate::data::file_kind::{FileKind, kind_of};
 
-/// Returns the reason why a file cannot be read, by its name; `None` for files that are read, or of which nothing is known.
+/// The file by which a data folder of Kaldi is known: a recording per line, behind the name of its utterance.
+const KALDI: &str = "wav.scp";
+
+/// Why a file cannot be read, by its name; `None` for those that are read, or that nothing is known of.
 pub fn file(path: &Path) -> Option<String> {
+    if path.file_name().is_some_and(|name| name == KALDI) && path.is_file() {
+        return Some(of_kaldi("is a file of a Kaldi data folder"));
+    }
     let what = match kind_of(&path.to_string_lossy()).filter(|_| path.is_file()) {
         Some(FileKind::Picture) => "picture: name its folder, with captions as .txt beside it, or",
         Some(FileKind::Clip) => "clip: name its folder, with captions as .txt beside it, or",
@@ -14,6 +20,18 @@ pub fn file(path: &Path) -> Option<String> {
         None => return hub_data_set(path).map(|help| format!("does not exist; {help}")),
     };
     Some(format!("is a {what} a file of records that name it"))
+}
+
+/// Why a folder cannot be read, by the names of its files; `None` where nothing is known of it.
+pub fn folder(path: &Path) -> Option<String> {
+    path.join(KALDI).is_file().then(|| of_kaldi("is a Kaldi data folder (wav.scp)"))
+}
+
+fn of_kaldi(what: &str) -> String {
+    format!(
+        "{what}, which is not read: write a .jsonl file with {{\"audio_filepath\": …, \"text\": …}} per utterance, for those of a \
+         `segments` file also `offset` and `duration` in seconds, or a .tsv file whose first row is `audio` and `text`"
+    )
 }
 
 #[cfg(test)]
@@ -27,6 +45,13 @@ mod tests {
         assert!(file(picture.path()).unwrap().starts_with("is a picture: name its folder"));
         let recording = tempfile::Builder::new().suffix(".wav").tempfile().unwrap();
         assert!(file(recording.path()).unwrap().contains("transcripts as .txt beside it, or a file of records"));
+        let kaldi = tempfile::tempdir().unwrap();
+        assert_eq!(folder(kaldi.path()), None);
+        std::fs::write(kaldi.path().join(KALDI), "u1 a.wav\n").unwrap();
+        for said in [folder(kaldi.path()), file(&kaldi.path().join(KALDI))] {
+            let said = said.unwrap();
+            assert!(said.contains("Kaldi data folder") && said.contains("{\"audio_filepath\": …, "), "{said}");
+        }
         assert!(file(Path::new("gone.jsonl")).is_none() && file(Path::new("data/train.jsonl")).is_none());
     }
 }

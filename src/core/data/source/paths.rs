@@ -77,6 +77,9 @@ fn existing(path: &Path, format: Format) -> Result<Vec<Shard>, DataError> {
     }
     let [read, _] = of_folder(path)?;
     if read.iter().all(|file| is_caption(file)) {
+        if let Some(reason) = foreign::folder(path) {
+            return Err(DataError::file(path, reason));
+        }
         let samples = folder::shard(path, format).map_err(|reason| DataError::file(path, reason))?;
         if let Some(samples) = samples {
             return Ok(vec![samples]);
@@ -364,6 +367,12 @@ mod tests {
         assert!(
             expand(&at("d/e").as_str().into(), Format::Auto).err().unwrap().to_string().contains("without data files")
         );
+        // With recordings in it, whose transcripts are not beside them.
+        for name in ["d/e/a.wav", "d/e/wav.scp", "d/e/text"] {
+            std::fs::write(at(name), "x").unwrap();
+        }
+        let error = expand(&at("d/e").as_str().into(), Format::Auto).err().unwrap().to_string();
+        assert!(error.contains("is a Kaldi data folder (wav.scp), which is not read"), "{error}");
         let said = left_out(&at("d"), Format::Auto).concat();
         assert!(said.contains("like b.jsonl are read") || said.contains("like a.jsonl.gz are read"), "{said}");
         assert!(said.contains("notes.txt left out"), "{said}");
