@@ -75,7 +75,8 @@ pub fn export_diffusion(
             });
         }
         let rename = |name: &str| naming.of(of.in_file(name)).filter(|_| of.has(name));
-        let how = Rewrite { dtype, max_shard_size: naming.max_size, rename: &rename, stem: &naming.stem };
+        let max_shard_size = naming.max_size;
+        let how = Rewrite { dtype, float32: &[], max_shard_size, rename: &rename, stem: &naming.stem };
         files.extend(rewrite(&checkpoint, averages.as_ref(), draft.path(), &how)?);
         if format == Format::Original {
             let config = original_config(&json[network.name]);

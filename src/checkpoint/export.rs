@@ -3,7 +3,7 @@
 
 use super::fit::{expect_fit, load_options};
 use super::llava::{BEGINS, CLASS, Llava};
-use super::saved_config::saved_config;
+use super::saved_config::{kept_in_float32, saved_config};
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::{BaseError, ModelFolders};
@@ -132,7 +132,8 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     };
     // lerobot reads a policy's weights from one file.
     let max_shard_size = if how.for_transformers && is_policy(&config) { u64::MAX } else { how.max_shard_size };
-    let how = Rewrite { dtype: how.dtype, max_shard_size, rename: &rename, stem: "model" };
+    let (dtype, float32) = (how.dtype, &kept_in_float32(&config, how.dtype)[..]);
+    let how = Rewrite { dtype, float32, max_shard_size, rename: &rename, stem: "model" };
     let is_pipeline = is_diffusion(&config) && found.weights.join(MODEL_INDEX).is_file();
     let files = match is_pipeline {
         true => rewrite_networks(&checkpoint, adapters.as_ref(), to, &how)?,
@@ -223,8 +224,7 @@ fn rewrite_networks(
         }
         let rename = |name: &str| of.has(name).then(|| of.in_file(name).to_owned());
         let stem = of.stem();
-        let how = Rewrite { dtype: how.dtype, max_shard_size: how.max_shard_size, rename: &rename, stem: &stem };
-        files.extend(rewrite(checkpoint, adapters, to, &how)?);
+        files.extend(rewrite(checkpoint, adapters, to, &Rewrite { rename: &rename, stem: &stem, ..*how })?);
     }
     Ok(files)
 }

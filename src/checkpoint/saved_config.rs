@@ -1,11 +1,47 @@
-//! The `config.json` of what is saved: plain weights of one type, whatever they came from.
+//! The `config.json` of what is saved: plain weights of one type, whatever they came from. Also which of them transformers keeps in
+//! float32 in a model of a narrower type.
 
 use loongforge_core::data::{Component, has_dtype};
+use loongforge_torch::train::hf::Dtype;
 use serde_json::{Value, json};
 
-/// Returns the config without packing, and with `dtype` (`"bfloat16"`, `"float32"`) wherever the original names a type; transformers 4
-/// calls it `torch_dtype`. `None` leaves types as they are. The sections of parts whose tensors are carried unchanged keep their types:
-/// `carried` has the beginnings of their tensors' names.
+/// Parts of the names of tensors that stay in float32 in any model: the bias that balances experts moves by steps that are smaller than
+/// the distance of its values in bf16.
+const OF_ANY: [&str; 2] = ["e_score_correction_bias", "moe_statics"];
+
+/// Those of some models, by their `model_type` (`_keep_in_fp32_modules_strict` of their classes), as modules and published files call
+/// them.
+const OF_MODELS: [(&[&str], &[&str]); 3] = [
+    (&["ernie4_5_moe", "ernie4_5_vl_moe", "ernie4_5_moe_vl"], &["gate.weight"]),
+    (&["voxtral"], &["embed_positions"]),
+    (&["deepseek_v4"], &["norm.", "_hc.", "hc_", "sink", "position_bias", ".ape", ".gate.bias"]),
+];
+
+/// Those that do in float16 alone (`_keep_in_fp32_modules`).
+const IN_FLOAT16: [(&[&str], &[&str]); 2] =
+    [(&["gpt_oss"], &["norm."]), (&["deepseek_v32", "glm_moe_dsa"], &["indexer.weights_proj"])];
+
+/// Returns parts of the names of tensors that stay in float32 in files of `dtype`.
+pub fn kept_in_float32(config: &Value, dtype: Option<Dtype>) -> Vec<&'static str> {
+    let tables = match dtype {
+        Some(Dtype::BF16) => OF_MODELS.to_vec(),
+        Some(Dtype::F16) => [&OF_MODELS[..], &IN_FLOAT16[..]].concat(),
+        _ => return Vec::new(),
+    };
+    let theirs = tables.into_iter().filter(|(types, _)| has_part_of(config, types)).flat_map(|(_, parts)| parts);
+    OF_ANY.into_iter().chain(theirs.copied()).collect()
+}
+
+/// Returns whether a model or a part of it has one of these types.
+fn has_part_of(config: &Value, types: &[&str]) -> bool {
+    let Some(map) = config.as_object() else { return false };
+    let is_one = map.get("model_type").and_then(Value::as_str).is_some_and(|own| types.contains(&own));
+    is_one || map.values().any(|part| has_part_of(part, types))
+}
+
+/// Without packing, and with `dtype` (`"bfloat16"`, `"float32"`) wherever the original names a type; transformers 4 calls
+/// it `torch_dtype`. `None` leaves types as they are. The sections of parts whose tensors are carried unchanged
+/// keep their types: `carried` has the beginnings of their tensors' names.
 pub fn saved_config(config: &Value, dtype: Option<&str>, carried: &[&str]) -> Value {
     let mut saved = config.clone();
     let Some(map) = saved.as_object_mut() else { return saved };
@@ -42,6 +78,19 @@ fn is_part(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tensors_that_transformers_keeps_in_float32_are_known_by_the_types_of_the_parts() {
+        let kept = |model_type: &str, dtype| {
+            let config = json!({"model_type": "a", "text_config": {"model_type": model_type}});
+            kept_in_float32(&config, dtype)
+        };
+        assert_eq!(kept("glm4_moe", Some(Dtype::BF16)), OF_ANY);
+        assert!(kept("glm4_moe", Some(Dtype::F32)).is_empty() && kept("ernie4_5_moe", None).is_empty());
+        assert_eq!(kept("ernie4_5_moe", Some(Dtype::BF16)).last(), Some(&"gate.weight"));
+        assert_eq!(kept("gpt_oss", Some(Dtype::BF16)), OF_ANY);
+        assert_eq!(kept("gpt_oss", Some(Dtype::F16)).last(), Some(&"norm."));
+    }
 
     #[test]
     fn packing_goes_and_the_type_is_ours() {

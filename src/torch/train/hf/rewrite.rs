@@ -22,6 +22,8 @@ const BLOCK: i64 = 16 << 20;
 pub struct Rewrite<'a> {
     /// The type of floating-point tensors; `None` keeps what each has, and unpacks to bf16.
     pub dtype: Option<Dtype>,
+    /// Parts of the names of tensors that `dtype` does not narrow where they are float32.
+    pub float32: &'a [&'a str],
     pub max_shard_size: u64,
     /// Returns what a tensor of the checkpoint is called in the new files; `None` leaves it out.
     pub rename: &'a dyn Fn(&str) -> Option<String>,
@@ -50,7 +52,11 @@ pub fn rewrite(
     let renamed = checkpoint.tensors().filter_map(|(name, stored)| Some((name, stored, (how.rename)(name)?)));
     let tensors: Vec<(&str, &Stored, String)> = renamed.collect();
     let entry = |(name, stored, to): &(&str, &Stored, String)| {
+        let stays = |dtype: Dtype| {
+            stored.dtype == Dtype::F32 && dtype.bits() < 32 && how.float32.iter().any(|part| name.contains(part))
+        };
         let dtype = match how.dtype {
+            Some(dtype) if stays(dtype) => Dtype::F32,
             Some(dtype) if stored.dtype.is_plain_float() => dtype,
             None if stored.is_packed() => Dtype::BF16,
             _ => stored.dtype,

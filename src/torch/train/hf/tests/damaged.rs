@@ -139,7 +139,7 @@ fn rows_without_values_are_copied_however_many_there_are() {
     let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
     fs::write(folder.path().join(SINGLE_FILE), file).unwrap();
     let rename = |name: &str| Some(name.to_owned());
-    let how = Rewrite { dtype: None, max_shard_size: u64::MAX, rename: &rename, stem: "model" };
+    let how = Rewrite { dtype: None, float32: &[], max_shard_size: u64::MAX, rename: &rename, stem: "model" };
     rewrite(&Checkpoint::open(folder.path()).unwrap(), None, out.path(), &how).unwrap();
     assert_eq!(Checkpoint::open(out.path()).unwrap().get("a").unwrap().shape, [1 << 56, 0]);
 }

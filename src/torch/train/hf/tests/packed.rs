@@ -27,7 +27,8 @@ fn packed_weights_are_those_of_the_published_code() {
         }
         let out = tempfile::tempdir().unwrap();
         let rename = |name: &str| Some(format!("new.{name}"));
-        let how = Rewrite { dtype: Some(Dtype::F32), max_shard_size: 5000, rename: &rename, stem: "model" };
+        let (dtype, stem) = (Some(Dtype::F32), "model");
+        let how = Rewrite { dtype, float32: &[], max_shard_size: 5000, rename: &rename, stem };
         rewrite(&checkpoint, None, out.path(), &how).unwrap();
         let plain = Checkpoint::open(out.path()).unwrap();
         assert!(!plain.is_quantized() && plain.files().len() > 1);
@@ -207,7 +208,8 @@ fn packed_experts_of_gpt_oss_are_those_of_a_plain_folder() {
     config["quantization_config"] = serde_json::json!({"quant_method": "mxfp4"});
     fs::write(packed.path().join("config.json"), config.to_string()).unwrap();
     let rename = |name: &str| Some(name.to_owned());
-    let how = Rewrite { dtype: Some(Dtype::F32), max_shard_size: u64::MAX, rename: &rename, stem: "model" };
+    let (dtype, stem) = (Some(Dtype::F32), "model");
+    let how = Rewrite { dtype, float32: &[], max_shard_size: u64::MAX, rename: &rename, stem };
     rewrite(&Checkpoint::open(packed.path()).unwrap(), None, converted.path(), &how).unwrap();
     let loaded = |folder: &Path| {
         compare_weights(&specs, &Checkpoint::open(folder).unwrap(), &LoadOptions::default()).unwrap();
@@ -218,4 +220,24 @@ fn packed_experts_of_gpt_oss_are_those_of_a_plain_folder() {
     let expected = loaded(plain.path());
     assert_eq!(loaded(packed.path()), expected);
     assert_eq!(loaded(converted.path()), expected);
+}
+
+#[test]
+fn a_bias_of_experts_that_is_float32_is_not_narrowed_with_the_rest() {
+    let (folder, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [bias, narrow] = ["mlp.gate.e_score_correction_bias", "other.e_score_correction_bias"];
+    let tensors = [
+        (bias, Tensor::from_slice(&[0.501f32, 0.5])),
+        (narrow, numbers(&[2], Kind::BFloat16)),
+        ("mlp.gate.weight", numbers(&[2, 3], Kind::Float)),
+    ];
+    write(folder.path(), SINGLE_FILE, &tensors);
+    let rename = |name: &str| Some(name.to_owned());
+    let (float32, stem) = (&["e_score_correction_bias"][..], "model");
+    let how = Rewrite { dtype: Some(Dtype::BF16), float32, max_shard_size: u64::MAX, rename: &rename, stem };
+    rewrite(&Checkpoint::open(folder.path()).unwrap(), None, out.path(), &how).unwrap();
+    let written = Checkpoint::open(out.path()).unwrap();
+    let types = [bias, narrow, "mlp.gate.weight"].map(|name| written.get(name).unwrap().dtype);
+    assert_eq!(types, [Dtype::F32, Dtype::BF16, Dtype::BF16]);
+    assert!(written.read(written.get(bias).unwrap(), Kind::Float).unwrap() == tensors[0].1);
 }
