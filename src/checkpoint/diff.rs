@@ -2,7 +2,7 @@
 
 use super::row_blocks;
 use loongforge_torch::train::WeightsError;
-use loongforge_torch::train::hf::{Checkpoint, Stored};
+use loongforge_torch::train::hf::{Checkpoint, Dtype, Stored};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tch::Kind;
@@ -66,7 +66,8 @@ impl Difference {
     }
 }
 
-/// Returns every tensor of either folder, by name. Values are compared as float32, so types may differ.
+/// Every tensor of either folder, by name. Values of types up to 32 bits are compared as float32, so types may differ; whole numbers and
+/// float64 as they are.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -87,11 +88,17 @@ pub fn diff(left: &Checkpoint, right: &Checkpoint) -> Result<Vec<Difference>, We
 }
 
 fn values(left: (&Checkpoint, &Stored), right: (&Checkpoint, &Stored)) -> Result<TensorDiff, WeightsError> {
-    // Integers are compared as they are.
-    let kind = |stored: &Stored| if stored.dtype.is_plain_float() { Some(Kind::Float) } else { stored.dtype.kind() };
+    let kind = |stored: &Stored| match stored.dtype {
+        dtype if dtype.is_plain_float() && dtype != Dtype::F64 => Some(Kind::Float),
+        dtype => dtype.kind(),
+    };
     let (Some(left_kind), Some(right_kind)) = (kind(left.1), kind(right.1)) else {
         return Ok(TensorDiff::Values { max_abs: f64::NAN, max_left: f64::NAN });
     };
+    let is_whole = |kind| matches!(kind, Kind::Bool | Kind::Uint8 | Kind::Int8 | Kind::Int16 | Kind::Int | Kind::Int64);
+    // In float64, whole numbers above 2^53 are rounded, and then no difference is left of some.
+    let are_whole = is_whole(left_kind) && is_whole(right_kind);
+    let least = if are_whole { 1.0 } else { 0.0 };
     let shape = &left.1.shape;
     let (mut max_abs, mut max_left) = (0f64, 0f64);
     for (start, len) in row_blocks(shape) {
@@ -99,12 +106,14 @@ fn values(left: (&Checkpoint, &Stored), right: (&Checkpoint, &Stored)) -> Result
             true => checkpoint.read(stored, kind),
             false => checkpoint.read_rows(stored, start, len, kind),
         };
-        let (a, b) = (read(left, left_kind)?.to_kind(Kind::Double), read(right, right_kind)?.to_kind(Kind::Double));
+        let (own_a, own_b) = (read(left, left_kind)?, read(right, right_kind)?);
+        let (a, b) = (own_a.to_kind(Kind::Double), own_b.to_kind(Kind::Double));
         if a.numel() > 0 {
             let both_nan = a.isnan().logical_and(&b.isnan());
+            let equal = if are_whole { own_a.eq_tensor(&own_b) } else { a.eq_tensor(&b) };
             // Infinities of one sign are equal; their difference is not a number.
-            let same = a.eq_tensor(&b).logical_or(&both_nan);
-            let distance = (&a - &b).abs().masked_fill(&same, 0.0).max().double_value(&[]);
+            let same = equal.logical_or(&both_nan);
+            let distance = (&a - &b).abs().clamp_min(least).masked_fill(&same, 0.0).max().double_value(&[]);
             max_abs = if distance.is_nan() { f64::NAN } else { max_abs.max(distance) };
             max_left = max_left.max(a.nan_to_num(0.0, 0.0, 0.0).abs().max().double_value(&[]));
         }
@@ -136,5 +145,23 @@ mod tests {
         let found = diff(&left, &right).unwrap();
         assert_eq!(found[0].diff, TensorDiff::Values { max_abs: 1.0, max_left: 2.0 });
         assert_eq!((found[0].is_close(1e-3), found[0].is_close(0.5)), (false, true));
+    }
+
+    #[test]
+    fn values_that_float32_or_float64_would_round_to_one_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = |name: &str, number: i64, value: f64| {
+            let folder = dir.path().join(name);
+            std::fs::create_dir(&folder).unwrap();
+            let tensors = [("n", Tensor::from_slice(&[number])), ("x", Tensor::from_slice(&[value]))];
+            let tensors = tensors.map(|(name, values)| (name.to_owned(), values));
+            write_tensor_file(&tensors, &[], folder.as_path(), "model.safetensors").unwrap();
+            Checkpoint::open(&folder).unwrap()
+        };
+        let (left, right) = (folder("left", 1 << 53, 1.0), folder("right", (1 << 53) + 1, 1.0 + 1e-12));
+        let found = diff(&left, &right).unwrap();
+        assert_eq!(found[0].diff, TensorDiff::Values { max_abs: 1.0, max_left: (1u64 << 53) as f64 });
+        assert!(matches!(found[1].diff, TensorDiff::Values { max_abs, .. } if max_abs > 0.0), "{:?}", found[1].diff);
+        assert!(diff(&left, &left).unwrap().iter().all(|found| found.diff == TensorDiff::Exact));
     }
 }
