@@ -49,7 +49,8 @@ pub struct Pushed {
 }
 
 /// Pushes the model in `folder` to the repository `id` (`ORG/NAME`), which is made if it is not there, as one commit on the branch
-/// `revision` of `hub`. `progress` is told of every large file, and of those of earlier pushes that are removed.
+/// `revision` of `hub`. `progress` is told of every large file, of those of earlier pushes that are removed, and of adapters beside whole
+/// weights.
 ///
 /// # Errors
 /// There is no token or no model, or the hub refuses or cannot be reached. What was uploaded by then is not sent again.
@@ -67,6 +68,9 @@ pub fn push(
     }
     let (files, left_out) = files_of(folder)?;
     let client = Client::new(hub)?;
+    if let Some(said) = said_of_both(&files) {
+        progress(said);
+    }
     create(&client, id, private, revision)?;
     let large = ask_large(&client, id, revision, &files)?;
     let (mut lines, mut sent) =
@@ -100,6 +104,19 @@ pub fn push(
     let url = answer["commitUrl"].as_str().map(str::to_owned).unwrap_or_else(|| client.api(&format!("/{id}")));
     let bytes = [files.iter().map(|file| file.bytes).sum(), sent];
     Ok(Pushed { url, num_files: files.len(), bytes, left_out })
+}
+
+/// Returns what is said where a folder has adapters beside whole weights: transformers reads one of them.
+fn said_of_both(files: &[PushFile]) -> Option<String> {
+    let has = |name: &&str| files.iter().any(|file| file.name == *name);
+    let weights = [SINGLE_FILE, INDEX_FILE].into_iter().find(has)?;
+    has(&ADAPTER_CONFIG).then(|| {
+        format!(
+            "the folder has whole weights ({weights}) and adapters ({ADAPTER_CONFIG}), and both are pushed: of such a repository \
+             transformers loads the adapters on their own base, and not the whole weights; to push one of them, name a folder \
+             without the others"
+        )
+    })
 }
 
 /// Makes the repository and the branch where they are not there.

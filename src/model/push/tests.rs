@@ -240,6 +240,22 @@ fn a_repository_that_is_there_is_taken_and_refusals_are_named() {
 }
 
 #[test]
+fn adapters_beside_whole_weights_are_said_to_be_pushed_with_them() {
+    let folder = model();
+    let server = serve(Server::default());
+    let said = || {
+        let mut said = Vec::new();
+        let hub = Hub::at(&server.endpoint, Some("secret"));
+        push(hub, folder.path(), "me/it", true, "main", &mut |line| said.push(line)).unwrap();
+        said.concat()
+    };
+    assert!(!said().contains("adapters"));
+    fs::write(folder.path().join(ADAPTER_CONFIG), "{}").unwrap();
+    let said = said();
+    assert!(said.contains("whole weights (model.safetensors) and adapters (adapter_config.json)"), "{said}");
+}
+
+#[test]
 fn earlier_weights_that_could_be_read_in_place_of_those_pushed_are_removed() {
     for (new, old) in [(INDEX_FILE, SINGLE_FILE), (SINGLE_FILE, INDEX_FILE), (SINGLE_FILE, ADAPTER_CONFIG)] {
         let folder = tempfile::tempdir().unwrap();
