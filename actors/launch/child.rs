@@ -1,11 +1,14 @@
 //! One child process: its output with a name before each line, and how it ended.
 
 use super::RunError;
+use loongforge_core::engine::memory_limit;
 use loongforge_core::message::{ActorId, Replica};
 use loongforge_core::observe::{CHILD, print_line_within};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
@@ -42,9 +45,16 @@ pub(super) async fn wait(mut child: Child, kill: &Notify) -> End {
         }
     };
     match status {
-        Ok(status) => End { reason: format!("its process ended: {status}"), in_order: status.success() },
+        Ok(status) => End { reason: reason(status, memory_limit()), in_order: status.success() },
         Err(error) => End { reason: error.to_string(), in_order: false },
     }
+}
+
+/// Returns why a child has ended. One that lacks memory, of which it may map as much as this process, aborts.
+fn reason(status: ExitStatus, limit: Option<String>) -> String {
+    let has_aborted = status.signal() == Some(Signal::ABORT.as_raw());
+    let limit = limit.filter(|_| has_aborted).map(|limit| format!("; it {limit}")).unwrap_or_default();
+    format!("its process ended: {status}{limit}")
 }
 
 /// Makes a child of `command`: it dies with this process, and takes the place `index` of its pool.
@@ -136,6 +146,17 @@ mod tests {
         let told = |place| variables(ActorId::encoder(5), place).map(|(name, value)| format!("{name}={value}"));
         assert_eq!(told(Some(Replica::encoder(1))), ["LOONGFORGE_INDEX=5", "LOONGFORGE_PLACE=1"]);
         assert_eq!(told(None), ["LOONGFORGE_INDEX=5", "LOONGFORGE_PLACE=5"]);
+    }
+
+    #[test]
+    fn the_limit_of_memory_is_named_of_a_child_that_aborts() {
+        let limit = || Some("may map at most 1.00 GB of memory (`ulimit -v`)".to_owned());
+        let said = |raw, limit| reason(ExitStatus::from_raw(raw), limit);
+        let aborted = said(Signal::ABORT.as_raw(), limit());
+        assert!(aborted.ends_with("; it may map at most 1.00 GB of memory (`ulimit -v`)"), "{aborted}");
+        for other in [said(Signal::ABORT.as_raw(), None), said(Signal::KILL.as_raw(), limit()), said(0, limit())] {
+            assert!(!other.contains("ulimit"), "{other}");
+        }
     }
 
     #[test]

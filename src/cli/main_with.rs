@@ -6,7 +6,7 @@ use crate::run::families::Families;
 use loongforge_core::engine::error_chain;
 use loongforge_core::observe::print_line;
 use loongforge_torch::device::missing_variables;
-use loongforge_torch::native::{exit_at_once, keep_freed_memory};
+use loongforge_torch::native::{exit_at_once, fail_writes_at_file_limit, keep_freed_memory};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -15,6 +15,7 @@ use std::process::ExitCode;
 pub fn main_with(families: Families) -> ExitCode {
     stop_with_the_reader();
     keep_freed_memory();
+    fail_writes_at_file_limit();
     if let Err(error) = families.register() {
         eprintln!("error: {error}");
         return ExitCode::from(exit::USAGE);

@@ -33,7 +33,7 @@ use loongforge_actors::launch::{
 use loongforge_actors::{Phase, serve_role};
 use loongforge_core::checkpoint::MANIFEST;
 use loongforge_core::config::{self, Address, Device, Loaded, LogFormat};
-use loongforge_core::engine::error_chain;
+use loongforge_core::engine::{error_chain, memory_limit};
 use loongforge_core::message::Role;
 use loongforge_core::observe::{Console, init_logging, print_line};
 use loongforge_core::schedule::PoolSizes;
@@ -73,6 +73,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let is_told = args.part.role.as_deref().is_none_or(|role| role == Role::Scheduler.name());
     if is_told {
         tell_ignored();
+        if let Some(limit) = memory_limit() {
+            console.line(&format!("warning: this process {limit}: where it needs more, it is aborted"));
+        }
     }
     if args.part.role.is_none() {
         hub_data::fetch_data(&loaded.config).map_err(UsageError::of)?;

@@ -1,8 +1,10 @@
 //! Formats an error with its causes on one line.
 
+use super::limits::limit_reached;
 use std::error::Error;
 
-/// Returns the error and its sources, outermost first. A source that the message before it already contains is not repeated.
+/// Returns the error and its sources, outermost first. A source that the message before it already contains is not repeated. Of one that
+/// comes from a limit of this process, the limit is named.
 pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -13,7 +15,10 @@ pub fn error_chain(error: &(dyn Error + 'static)) -> String {
         }
         source = error.source();
     }
-    text
+    match limit_reached(&text) {
+        Some(limit) => format!("{text}; {limit}"),
+        None => text,
+    }
 }
 
 #[cfg(test)]

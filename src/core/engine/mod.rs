@@ -10,6 +10,7 @@ pub mod fault;
 mod held_out;
 mod host;
 mod interrupt;
+mod limits;
 mod ports;
 mod recorder;
 
@@ -18,6 +19,7 @@ pub use data::{DataEngine, SampleSource};
 pub use held_out::WithHeldOut;
 pub use host::host;
 pub use interrupt::{note_failed_collective, urgent_commands};
+pub use limits::memory_limit;
 pub use ports::Ports;
 pub use recorder::Recorder;
 
