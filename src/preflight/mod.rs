@@ -4,11 +4,13 @@
 
 mod data;
 mod first_read;
+mod folders;
 mod memory;
 mod weights;
 
 pub use data::DataProblem;
 pub use first_read::FirstRead;
+pub use folders::FolderProblem;
 pub use memory::{MemoryProblem, machine};
 pub use weights::{WeightsProblem, expect_weights};
 
@@ -45,7 +47,7 @@ pub struct Asked {
     pub device: bool,
     /// True to check that the first weights fit: not where a checkpoint is to be resumed, or the weights are not here.
     pub weights: bool,
-    /// True if the whole run is on this machine, so that its memory must suffice.
+    /// True if the whole run is on this machine, so that its memory must suffice and its folders can be written.
     pub alone: bool,
 }
 
@@ -69,6 +71,8 @@ pub enum PreflightError {
     Weights(#[from] WeightsProblem),
     #[error(transparent)]
     Memory(#[from] MemoryProblem),
+    #[error(transparent)]
+    Folder(#[from] FolderProblem),
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]
@@ -130,6 +134,9 @@ impl Preflight<'_> {
         // Those of a diffusion model are settled whether it has them or not.
         if !matches!(kind, ModelKind::Diffusion { .. }) {
             config.expect_keys_of_towers(model.towers.set())?;
+        }
+        if asked.alone {
+            folders::check(config)?;
         }
         let memory = memory::check(config, model, asked.alone)?;
         check_engines(config, model).map_err(PreflightError::Engine)?;

@@ -18,9 +18,12 @@ fn a_file_in_the_way_is_named() {
             &[&format!("`{key}`: `file` is not a directory")],
         );
     }
-    fixture.fails(&["run", "run.yaml", "run.dir=file/below"], 1, &["run.dir: cannot write into file/below"]);
-    let checkpoints = ["run", "run.yaml", "checkpoint.dir=file/below"];
-    fixture.fails(&checkpoints, 1, &["checkpoint.dir: cannot write into file/below"]);
+    for command in ["run", "check"] {
+        for key in ["run.dir", "checkpoint.dir"] {
+            let said = format!("{key}: cannot write into file/below: file: ");
+            fixture.fails(&[command, "run.yaml", &format!("{key}=file/below")], 2, &[&said]);
+        }
+    }
     assert_eq!(fixture.read("file"), "mine");
 }
 
@@ -33,7 +36,7 @@ fn a_folder_that_may_not_be_written_is_named() {
     fs::create_dir(fixture.path("locked")).unwrap();
     fs::set_permissions(fixture.path("locked"), fs::Permissions::from_mode(0o555)).unwrap();
     for dir in ["run.dir=locked", "run.dir=locked/below"] {
-        fixture.fails(&["run", "run.yaml", dir], 1, &["run.dir: cannot write into locked", "Permission denied"]);
+        fixture.fails(&["run", "run.yaml", dir], 2, &["run.dir: cannot write into locked", "Permission denied"]);
     }
 }
 

@@ -147,9 +147,15 @@ fn waiting(key: &str, console: &Console) -> impl Fn(&Holder) {
     }
 }
 
-/// Makes an error of the command of why the folder of `key` cannot be had.
+/// Makes an error of the command of why the folder of `key` cannot be had. What the same command can only meet again is its user's.
 pub(super) fn failed(key: &str, error: LockError) -> anyhow::Error {
+    let lasting = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem, ErrorKind::NotADirectory];
     match error {
+        LockError::Io { path, source } if lasting.contains(&source.kind()) => {
+            let folder = folder(&path).display();
+            let reason = format!("{key}: cannot write into {folder}: {source}; name a folder that you may write into");
+            UsageError(reason).into()
+        }
         LockError::Io { path, source } => {
             anyhow::Error::new(source).context(format!("{key}: cannot write into {}", folder(&path).display()))
         }
