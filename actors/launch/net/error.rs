@@ -19,6 +19,8 @@ pub enum NetError {
     File { path: PathBuf, source: io::Error },
     #[error("{path}: no usable certificate or key: {reason}")]
     Damaged { path: PathBuf, reason: String },
+    #[error("{path}: {reason}; `loongforge certs add` writes new certificates")]
+    Expired { path: PathBuf, reason: String },
     #[error("{path} is readable by others: `chmod 600` it")]
     Open { path: PathBuf },
     #[error(

@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -58,8 +58,14 @@ impl Security {
     /// Kubernetes.
     ///
     /// # Errors
-    /// Fails for a file that is missing, damaged or, for a key, readable by others; or for a certificate of another run or role.
+    /// Fails for a file that is missing, damaged or, for a key, readable by others; or for a certificate of another run or role, or one
+    /// that is not valid now.
     pub fn with_certificates(run: &str, party: Party, dir: &Path) -> Result<Self, NetError> {
+        Self::with_certificates_at(run, party, dir, UnixTime::now())
+    }
+
+    /// Works like [`Security::with_certificates`] at this time.
+    pub(super) fn with_certificates_at(run: &str, party: Party, dir: &Path, now: UnixTime) -> Result<Self, NetError> {
         let file = |ours: String, theirs: &str| {
             let path = dir.join(theirs);
             if path.exists() { path } else { dir.join(ours) }
@@ -80,6 +86,7 @@ impl Security {
         }
         let roots = Arc::new(roots);
         let provider = Arc::new(ring::default_provider());
+        expect_valid(&path, &chain, &roots, &provider, now)?;
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
         let verifier = verifier.map_err(|error| NetError::Damaged { path: path.clone(), reason: error.to_string() })?;
         let server = ServerConfig::builder_with_provider(provider.clone())
@@ -136,6 +143,28 @@ impl Security {
     /// Returns whether TLS is spoken there: on every TCP connection of a run that has certificates.
     pub(super) fn encrypts(&self, address: &Address) -> Option<&Tls> {
         self.tls.as_ref().filter(|_| matches!(address, Address::Tcp { .. }))
+    }
+}
+
+/// Refuses a certificate of this process that is not valid at this time: every peer would refuse it.
+fn expect_valid(
+    path: &Path,
+    chain: &[CertificateDer<'_>],
+    roots: &RootCertStore,
+    provider: &CryptoProvider,
+    now: UnixTime,
+) -> Result<(), NetError> {
+    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+    let certificate = ParsedCertificate::try_from(&chain[0])?;
+    let algorithms = provider.signature_verification_algorithms.all;
+    let found = verify_server_cert_signed_by_trust_anchor(&certificate, roots, &chain[1..], now, algorithms);
+    let Err(rustls::Error::InvalidCertificate(reason)) = found else { return Ok(()) };
+    match reason {
+        Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. } => {
+            Err(NetError::Expired { path: path.to_owned(), reason: reason.to_string() })
+        }
+        // What else a peer may have against it, it says itself.
+        _ => Ok(()),
     }
 }
 

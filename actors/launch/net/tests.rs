@@ -7,8 +7,9 @@ use crate::launch::join::{Down, Up};
 use loongforge_core::config::Address;
 use loongforge_core::message::Role;
 use loongforge_core::transport::link;
+use rustls::pki_types::UnixTime;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -153,9 +154,15 @@ fn what_has_expired_is_refused() {
     issue(dir.path(), "a", SCHEDULER, DAY).unwrap();
     // Its time was over an hour ago.
     super::certs::issue_expired(dir.path(), "a", ENCODER, 3600).unwrap();
+    let error = Security::with_certificates("a", ENCODER, dir.path()).err().unwrap().to_string();
+    assert!(error.contains("encoder.pem: certificate expired") && error.contains("loongforge certs add"), "{error}");
+    // A process that was started while it was valid.
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let then = UnixTime::since_unix_epoch(since_epoch - Duration::from_secs(7200));
+    let encoder = Security::with_certificates_at("a", ENCODER, dir.path(), then).unwrap();
     run(async {
         let (address, _task) = serve(&security("a", SCHEDULER, dir.path()), &loopback()).await;
-        let error = try_join(&address, &security("a", ENCODER, dir.path()), Role::Encoder).await.unwrap_err();
+        let error = try_join(&address, &encoder, Role::Encoder).await.unwrap_err();
         assert!(error.contains("CertificateExpired"), "{error}");
     });
 }
