@@ -35,7 +35,8 @@ mod tests {
     #[test]
     fn the_limit_that_an_error_comes_from_is_named() {
         let full = io::Error::from_raw_os_error(27).to_string();
-        let memory = "can't allocate memory: you tried to allocate 8000000 bytes. Error code 12 (Cannot allocate memory)";
+        let memory =
+            "can't allocate memory: you tried to allocate 8000000 bytes. Error code 12 (Cannot allocate memory)";
         let limits = [Some(32_000), Some(1_500_000_000)];
         assert_eq!(named(&full, limits).unwrap(), "this process may write files of at most 32.0 kB (`ulimit -f`)");
         let said = "this process may map at most 1.50 GB of memory (`ulimit -v`)";

@@ -289,6 +289,8 @@ fn probabilities_of_data_sets_are_their_weights() {
     for (strategy, mix, left) in strategies {
         let imported = import(&format!("{FACTORY}dataset: a,b\nmix_strategy: {strategy}\n")).unwrap();
         assert_eq!((&json_of(&imported)["data"]["mix"], missing(&imported)), (&mix, left), "{strategy}");
+        let told = format!("{:?}", imported.keys);
+        assert_eq!(told.contains("set train.steps to the smallest SAMPLES / PROBABILITY"), strategy != "concat");
     }
     let swift = "swift sft --model org/m --dataset a.jsonl b.jsonl --max_length 64 --interleave_prob 0.25 0.75";
     let imported = import(swift).unwrap();

@@ -12,7 +12,9 @@ pub(super) const REGULAR_EXPRESSION: &str =
     "it is a regular expression: lora.target_modules takes endings of names, or whole names with `*`";
 
 /// The answer to rules for the end of an epoch of interleaved data sets.
-pub(super) const EPOCH: &str = "an epoch has as many samples as all data sets together: set train.steps instead";
+pub(super) const EPOCH: &str = "an epoch has the samples of all data sets: set train.steps to the smallest \
+     SAMPLES / PROBABILITY of a set (until the first set ends) or the largest (until all have been read), divided by \
+     train.global_batch_size";
 
 /// Says which trackers are supported.
 pub(super) const TRACKERS: &str =
