@@ -346,6 +346,23 @@ mod tests {
     }
 
     #[test]
+    fn one_process_at_a_time_copies_from_a_folder() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let open = |at: usize| CacheFolder::open(dirs[at].path(), "vision-a", Some("memory:///in-turn")).unwrap();
+        let mut folder = open(0);
+        folder.insert(key(1.0), &[Tensor::from_slice(&[1.0_f32])]).unwrap();
+        folder.flush().unwrap();
+        let other = fs::File::open(folder.path()).unwrap();
+        other.lock().unwrap();
+        folder.begin_sending().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(folder.store.as_ref().is_some_and(CacheStore::is_sending) && !open(1).has(&key(1.0)));
+        drop(other);
+        drop(folder);
+        assert!(open(1).has(&key(1.0)));
+    }
+
+    #[test]
     fn torn_files_are_named() {
         let root = tempfile::tempdir().unwrap();
         let mut folder = CacheFolder::open(root.path(), "vae-a", None).unwrap();

@@ -87,7 +87,11 @@ impl CacheStore {
     }
 }
 
+/// One process at a time sends from a folder: each would send all that the store lacks, and who comes later finds it there.
 fn send(url: &str, dir: &Path) -> io::Result<()> {
+    let opened = File::open(dir)?;
+    // Without locks in the file system some files are sent more than once.
+    let _ = opened.lock();
     let stored: BTreeSet<String> = objects(url)?.into_iter().map(|object| object.name).collect();
     for entry in fs::read_dir(dir)? {
         // What is written has a name of letters.
