@@ -120,6 +120,13 @@ pub(super) fn of_fields(fields: Map<String, Value>) -> Flags {
 /// Adds the keys of the data sets that are named, where their file is here, and hides what is secret.
 fn with_sets(mut flags: Flags) -> Flags {
     flags.rename("lr_warmup_steps", "warmup_steps");
+    for key in ["warmup_steps", "lr_decay_steps"] {
+        if let Some(value) = flags.fields.get_mut(key)
+            && let Some(share) = value.as_str().and_then(percent)
+        {
+            *value = share.into();
+        }
+    }
     for key in SECRETS {
         if let Some(value) = flags.fields.get_mut(key) {
             *value = "not shown".into();
@@ -128,6 +135,11 @@ fn with_sets(mut flags: Flags) -> Flags {
     let file = flags.fields.get("dataset_config").and_then(Value::as_str).and_then(musubi_data::of_file);
     flags.fields.extend(file.into_iter().flatten());
     flags
+}
+
+/// Reads `10%`, a part of all steps.
+fn percent(text: &str) -> Option<f64> {
+    text.strip_suffix('%')?.trim().parse::<f64>().ok().map(|percent| percent / 100.0).filter(|share| share.is_finite())
 }
 
 /// Returns what translates a run, by its script or, without one, by its options.
@@ -300,16 +312,17 @@ fn adapters(sheet: &mut Sheet) {
     sheet.copy_number("network_dropout", &ours("dropout"));
     for (name, value) in musubi_train::assignments(sheet, "network_args") {
         let number = value.parse::<f64>().ok().filter(|number| number.is_finite());
-        let why = match (name.as_str(), number) {
+        let fate = match (name.as_str(), number) {
             ("loraplus_lr_ratio", Some(ratio)) => {
                 sheet.set(&ours("loraplus_lr_ratio"), ratio);
                 continue;
             }
-            ("verbose", _) => continue,
-            ("exclude_patterns" | "include_patterns", _) => REGULAR_EXPRESSION,
-            _ => "of a network's arguments only loraplus_lr_ratio has a counterpart",
+            ("verbose", _) => Fate::Settled("it prints more"),
+            ("exclude_patterns" | "include_patterns", _) => Fate::Missing(REGULAR_EXPRESSION),
+            ("loraplus_lr_ratio", None) => Fate::Missing("it must be a number"),
+            _ => Fate::Missing("of a network's arguments only loraplus_lr_ratio has a counterpart"),
         };
-        sheet.tell(&format!("network_args {name}"), &Value::from(value), Fate::Missing(why));
+        sheet.tell(&format!("network_args {name}"), &Value::from(value), fate);
     }
     match sheet.has_set(&ours("loraplus_lr_ratio")) {
         true => sheet.arrived("network_args", &ours("loraplus_lr_ratio")),

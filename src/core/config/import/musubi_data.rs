@@ -185,13 +185,18 @@ fn paths(sheet: &mut Sheet, sets: &[Set]) {
 }
 
 fn captions(sheet: &mut Sheet, sets: &[Set]) {
+    const READ: &str = "captions are in NAME.txt or NAME.caption, or in the list";
     for set in sets {
         let key = key(sheet, set.at, "caption_extension");
-        if set.is_listed || sheet.is(&key, ".txt") || sheet.is(&key, ".caption") {
-            sheet.settled("captions are in NAME.txt or NAME.caption, or in the list", &[&key]);
+        let is_own = key.starts_with("datasets.");
+        match set.is_listed || sheet.is(&key, ".txt") || sheet.is(&key, ".caption") {
+            // What holds for all may be wrong for another set.
+            true if is_own => sheet.settled(READ, &[&key]),
+            true => {}
+            false => sheet.missing("captions are in NAME.txt or NAME.caption: rename them", &[&key]),
         }
-        sheet.missing("captions are in NAME.txt or NAME.caption: rename them", &[&key]);
     }
+    sheet.settled(READ, &["general.caption_extension"]);
 }
 
 /// Returns how often an epoch has each sample, where all sets agree.

@@ -144,6 +144,36 @@ fn clips_at_several_sizes_arrive() {
 }
 
 #[test]
+fn an_extension_of_captions_for_all_sets_is_told_of_the_sets_that_it_holds_for() {
+    let sets = |extension: &str, own: &str| {
+        let sets = format!(
+            "[general]\ncaption_extension = \"{extension}\"\nresolution = 512\n[[datasets]]\n\
+             image_jsonl_file = \"DIR/list.jsonl\"\n[[datasets]]\nimage_directory = \"DIR/pictures\"\n{own}\n"
+        );
+        let (imported, _) = of_sets(WAN, &sets);
+        missing(&imported).into_iter().filter(|key| key.contains("caption")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(sets(".cap", ""), ["general.caption_extension"]);
+    assert_eq!(sets(".cap", "caption_extension = \".txt\""), [""; 0]);
+    assert_eq!(sets(".txt", "caption_extension = \".cap\""), ["datasets.1.caption_extension"]);
+}
+
+#[test]
+fn parts_of_all_steps_and_arguments_of_networks_are_told() {
+    let schedule = |options: &str| {
+        let found = json_of(&of(&format!("--lr_scheduler warmup_stable_decay {options}")));
+        (found["train"]["schedule"].clone(), found["train"]["decay_steps"].clone())
+    };
+    assert_eq!(schedule("--lr_decay_steps 20"), (json!("wsd"), json!(20)));
+    assert_eq!(schedule("--lr_scheduler_min_lr_ratio 0.1"), (json!("constant"), Value::Null));
+    let imported = of("--lr_scheduler cosine --lr_warmup_steps 10% --network_args verbose=True loraplus_lr_ratio=x");
+    let warmup = &json_of(&imported)["train"];
+    assert_eq!((warmup["warmup_ratio"].as_f64(), &warmup["warmup_steps"]), (Some(0.1), &Value::Null));
+    assert!(settled(&imported).contains(&"network_args verbose"), "{:?}", imported.keys);
+    assert_eq!(missing(&imported), ["--dataset_config", "network_args loraplus_lr_ratio"]);
+}
+
+#[test]
 fn noise_levels_of_musubi_tuner_arrive() {
     for (options, sigma) in [
         ("", json!({ "density": "discrete" })),

@@ -47,16 +47,22 @@ fn rates(sheet: &mut Sheet) {
     const RATE: f64 = 2e-6;
     let name = sheet.text("lr_scheduler").unwrap_or_default();
     let is_stable = name == "warmup_stable_decay";
+    // Without steps of decay, which is their default, that schedule does not fall.
+    let falls = sheet.number("lr_decay_steps").is_some_and(|steps| steps > 0.0);
     let lr = sheet.number("learning_rate").unwrap_or(RATE);
     let least = sheet.number("lr_scheduler_min_lr_ratio").map(|share| share * lr);
     sheet.scheduler("lr_scheduler", "constant", RATE);
     sheet.set("train.lr", RATE);
     sheet.copy_number("learning_rate", "train.lr");
-    if is_stable || name == "cosine_with_min_lr" {
+    if is_stable && !falls {
+        sheet.set("train.schedule", "constant");
+        sheet.settled("the schedule does not fall without lr_decay_steps", &["lr_scheduler_min_lr_ratio"]);
+    }
+    if is_stable && falls || name == "cosine_with_min_lr" {
         least.into_iter().for_each(|least| sheet.set("train.min_lr", least));
         sheet.arrived("lr_scheduler_min_lr_ratio", "train.min_lr");
     }
-    if is_stable {
+    if is_stable && falls {
         sheet.with("lr_decay_steps", "train.decay_steps", |steps| match steps.as_u64() {
             Some(1..) => Ok(steps.clone()),
             _ => Err("it must be a number of steps"),
