@@ -104,7 +104,7 @@ fn scored(
     levels: Option<&[f64]>,
 ) -> EvaluationSet {
     let [samples, prompts] = WithHeldOut::streams(number);
-    let (len, most) = (dataset.len() as u64, eval.max_samples.unwrap_or(u64::MAX));
+    let (len, most) = (dataset.len() as u64, eval.most_of(name));
     let score = |draw: usize, sigma| EvaluationPass {
         purpose: Purpose::Score { draw: draw as u32 },
         stream: samples,

@@ -44,6 +44,7 @@ impl Rules<'_> {
             });
         }
         self.sets(eval, &names);
+        self.limits_of_sets(eval, &names);
         self.expectations(eval, &names);
         if let Some(best) = eval.best.as_ref().filter(|best| !names.is_empty() && !names.contains(best)) {
             let help = format!("the sets are {}", names.join(", "));
@@ -65,6 +66,7 @@ impl Rules<'_> {
         });
         let keys = [
             ("eval.max_samples", eval.max_samples.is_some()),
+            ("eval.limits", !eval.limits.is_empty()),
             ("eval.generate", eval.generate.is_some()),
             ("eval.best", eval.best.is_some()),
             ("eval.patience", eval.patience.is_some()),
@@ -84,6 +86,19 @@ impl Rules<'_> {
             self.broken(!is_plain || is_taken, code::OUT_OF_RANGE, &["eval.sets"], || {
                 let why = if is_taken { "is already in use" } else { "is not a valid set name" };
                 (format!("`eval.sets`: `{name}` {why}"), "a name has letters, digits, `-`, `_` and `.`")
+            });
+        }
+    }
+
+    /// Checks that `eval.limits` is about sets in `names`, and leaves samples of each.
+    fn limits_of_sets(&mut self, eval: &Eval, names: &[String]) {
+        for (name, limit) in &eval.limits {
+            let help = format!("the sets are {}", names.join(", "));
+            self.broken(!names.is_empty() && !names.contains(name), code::OUT_OF_RANGE, &["eval.limits"], || {
+                (format!("`eval.limits`: there is no set `{name}`"), help.as_str())
+            });
+            self.broken(*limit == 0, code::OUT_OF_RANGE, &["eval.limits"], || {
+                (format!("`eval.limits.{name}`: must be above 0, found `0`"), "drop the set, or evaluate some of it")
             });
         }
     }
@@ -183,6 +198,18 @@ impl Eval {
         Some(TrainFile { columns, media_dir, episodes, ..TrainFile::new(path?.as_path()) })
     }
 
+    /// Returns how many samples of a set an evaluation during the run uses, at most.
+    pub fn most_of(&self, name: &str) -> u64 {
+        self.limits.get(name).copied().or(self.max_samples).unwrap_or(u64::MAX)
+    }
+
+    /// Returns whether the length of answers differs from the default.
+    pub fn names_length(&self) -> bool {
+        self.max_new_tokens != Self::MAX_NEW_TOKENS
+    }
+
+    /// Tokens of an answer unless the config says how many.
+    pub(super) const MAX_NEW_TOKENS: usize = 32;
     /// The set of `eval.path`.
     pub const HELD_OUT: &str = "held_out";
     /// The set of `data.val_size`.

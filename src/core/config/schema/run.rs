@@ -183,6 +183,9 @@ pub struct Eval {
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub max_samples: Option<u64>,
+    /// During the run: the same for single sets, by their names, in place of `max_samples`: `{ math: 200 }`.
+    #[serde(default)]
+    pub limits: BTreeMap<String, u64>,
     /// During the run: answer the first N questions of each set; `null`: 16.
     #[serde(default)]
     pub generate: Option<u64>,
@@ -418,19 +421,12 @@ fn lanes() -> usize {
     4
 }
 
-impl Eval {
-    /// Returns whether the length of answers differs from the default.
-    pub fn names_length(&self) -> bool {
-        self.max_new_tokens != max_new_tokens()
-    }
-}
-
 fn max_restarts() -> usize {
     3
 }
 
 fn max_new_tokens() -> usize {
-    32
+    Eval::MAX_NEW_TOKENS
 }
 
 fn yes() -> bool {

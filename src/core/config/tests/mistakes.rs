@@ -132,6 +132,15 @@ fn one_mistake_at_a_time() {
             "eval: { path: DATA, expect: { held_out: { at_least: 95 } } }\n",
             &["LF0104", "`eval.expect.held_out.at_least`"],
         ),
+        (
+            "eval: { path: DATA, every_steps: 2, limits: { a: 9 } }\n",
+            &["LF0104", "`eval.limits`: there is no set `a`", "the sets are held_out"],
+        ),
+        (
+            "eval: { path: DATA, every_steps: 2, limits: { held_out: 0 } }\n",
+            &["LF0104", "`eval.limits.held_out`: must be above 0"],
+        ),
+        ("eval: { path: DATA, limits: { held_out: 9 } }\n", &["LF0111", "`eval.limits` applies only to evaluations"]),
         ("eval: { path: DATA, scores: [meteor] }\n", &["`eval.scores.0`", "wer"]),
         (
             "eval: { path: DATA, scores: [bleu, rouge], normalize: none }\n",

@@ -88,6 +88,9 @@ fn held_out_samples_are_named_as_those_for_training_are() {
         let TrainFile { columns, media_dir, .. } = eval.file(set).unwrap();
         assert_eq!((&columns["audio"], media_dir.as_ref()), (&"path".to_owned(), Some(&folder)));
     }
+    let limited = format!("eval={{{sets}, every_steps: 2, max_samples: 9, limits: {{b: 3}}}}");
+    let eval = bench.load(&[&limited]).config.eval.unwrap();
+    assert_eq!(["held_out", "b"].map(|set| eval.most_of(set)), [9, 3]);
     let idle = bench.errors(&["data.val_size=0.1", "eval={every_steps: 1, columns: {text: t}}"]);
     assert!(idle.contains("`eval.columns` requires `eval.path` or `eval.sets`"), "{idle}");
     let gone = bench.errors(&["eval={path: gone/*.jsonl, sets: {b: gone}}"]);
