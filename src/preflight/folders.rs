@@ -1,6 +1,7 @@
 //! Describes whether the folders that a run writes into may be written, as far as that is known before they are there.
 
-use loongforge_core::config::RunConfig;
+use loongforge_core::config::{OffloadTo, RunConfig};
+use loongforge_core::message::{Tower, TowerSet};
 use rustix::fs::{Access, access};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -9,20 +10,32 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: cannot write into {}: {}: {source}; name a folder that you may write into", dir.display(), at.display())]
 pub struct FolderProblem {
-    key: &'static str,
+    key: String,
     dir: PathBuf,
     /// The folder itself, or the deepest of those above it that is there.
     at: PathBuf,
     source: io::Error,
 }
 
-/// Refuses folders of a run that it could not make, or not write into.
+/// Refuses folders of a run that it could not make, or not write into. `towers`: those of its model.
 ///
 /// # Errors
 /// The first of them.
-pub fn check(config: &RunConfig) -> Result<(), FolderProblem> {
-    let folders = [("run.dir", &config.run.dir), ("checkpoint.dir", &config.checkpoint.dir)];
-    folders.into_iter().try_for_each(|(key, dir)| {
+pub fn check(config: &RunConfig, towers: TowerSet) -> Result<(), FolderProblem> {
+    let (wandb, mlflow) = (config.log.wandb.as_ref(), config.log.mlflow.as_ref());
+    let offload = config.train.optimizer.offload.as_ref().filter(|offload| offload.to == OffloadTo::Disk);
+    let own = [
+        ("run.dir", Some(&config.run.dir)),
+        ("checkpoint.dir", Some(&config.checkpoint.dir)),
+        ("log.wandb.dir", wandb.and_then(|it| it.dir.as_ref())),
+        ("log.mlflow.dir", mlflow.and_then(|it| it.dir.as_ref())),
+        ("train.optimizer.offload.path", offload.and_then(|offload| offload.path.as_ref())),
+    ];
+    let own = own.into_iter().map(|(key, dir)| (key.to_owned(), dir));
+    // Who only reads features writes none.
+    let writing = config.pools.encoders(towers).into_iter().filter(|(_, pool, _)| !pool.reads());
+    let caches = writing.map(|(name, pool, _)| (format!("pools.{name}.cache_dir"), pool.cache_dir.as_ref()));
+    own.chain(caches).filter_map(|(key, dir)| Some((key, dir?))).try_for_each(|(key, dir)| {
         let Some(at) = deepest(dir) else { return Ok(()) };
         let asked = match at.is_dir() {
             true => access(at, Access::WRITE_OK | Access::EXEC_OK).map_err(io::Error::from),
@@ -30,6 +43,27 @@ pub fn check(config: &RunConfig) -> Result<(), FolderProblem> {
         };
         asked.map_err(|source| FolderProblem { key, dir: dir.clone(), at: at.to_owned(), source })
     })
+}
+
+/// Returns a line for each pool that reads features from a folder in which there are none of one of its towers.
+pub fn without_features(config: &RunConfig, towers: TowerSet) -> Vec<String> {
+    let mut lines = Vec::new();
+    // What a store has is fetched when the run begins.
+    let reading = config.pools.encoders(towers).into_iter().filter(|(_, pool, _)| pool.reads());
+    for (name, pool, set) in reading.filter(|(_, pool, _)| pool.cache_store.is_none()) {
+        let Some(dir) = &pool.cache_dir else { continue };
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let found: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let is_missing = |tower: &Tower| !found.iter().any(|folder| folder.starts_with(&format!("{tower}-")));
+        if let Some(tower) = set.iter().find(is_missing) {
+            let dir = dir.display();
+            lines.push(format!(
+                "warning: pools.{name}.replicas is 0, and {dir} has no features of the {tower} tower: the run would end at its \
+                 first sample with one; `loongforge data encode CONFIG` computes them"
+            ));
+        }
+    }
+    lines
 }
 
 /// Returns the deepest part of a path that is there.

@@ -136,7 +136,7 @@ impl Preflight<'_> {
             config.expect_keys_of_towers(model.towers.set())?;
         }
         if asked.alone {
-            folders::check(config)?;
+            folders::check(config, model.towers.set())?;
         }
         let memory = memory::check(config, model, asked.alone)?;
         check_engines(config, model).map_err(PreflightError::Engine)?;
@@ -184,6 +184,7 @@ impl Preflight<'_> {
                 _ => {}
             }
         }
+        lines.extend(folders::without_features(config, model.towers.set()));
         let (num_samples, said) = self.data(asked.weights)?;
         lines.extend(said);
         after_run::check(config, self.folder).map_err(PreflightError::Eval)?;

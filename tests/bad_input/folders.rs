@@ -19,12 +19,27 @@ fn a_file_in_the_way_is_named() {
         );
     }
     for command in ["run", "check"] {
-        for key in ["run.dir", "checkpoint.dir"] {
+        for key in ["run.dir", "checkpoint.dir", "pools.encoder.cache_dir", "log.wandb.dir"] {
             let said = format!("{key}: cannot write into file/below: file: ");
             fixture.fails(&[command, "run.yaml", &format!("{key}=file/below")], 2, &[&said]);
         }
     }
     assert_eq!(fixture.read("file"), "mine");
+}
+
+/// `data encode` fills it later.
+#[test]
+fn a_pool_that_reads_features_which_are_not_there_is_told() {
+    let fixture = Fixture::new();
+    let reads = [
+        "model.image_encoder.freeze=true",
+        "model.image_projector.freeze=true",
+        "pools.encoder.cache_dir=features",
+        "pools.encoder.replicas=0",
+    ];
+    let out = fixture.succeeds(&[&["check", "run.yaml"][..], &reads].concat()).out;
+    let said = "pools.encoder.replicas is 0, and features has no features of the vision tower";
+    assert!(out.contains(said) && out.contains("loongforge data encode"), "{out}");
 }
 
 #[test]
