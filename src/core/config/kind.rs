@@ -94,6 +94,11 @@ impl RunConfig {
         if !keys.is_empty() {
             return Err(KindError::Useless { keys, why });
         }
+        let keys = self.of_evaluations(kind);
+        if !keys.is_empty() {
+            let why = "only for evaluations during the run, but `eval.every_steps` is 0";
+            return Err(KindError::Useless { keys, why });
+        }
         let ModelKind::Diffusion { two } = kind else { return Ok(()) };
         let both = two && self.model.experts.is_none_or(|experts| experts == Experts::Both);
         let pools = [
@@ -147,6 +152,15 @@ impl RunConfig {
             true => Ok(()),
             false => Err(KindError::Useless { keys, why: "for a tower that this model does not have" }),
         }
+    }
+
+    /// Returns the keys that are set and bound evaluations during the run, where it has none: other models are also evaluated so after
+    /// the last step.
+    fn of_evaluations(&self, kind: ModelKind) -> Vec<&'static str> {
+        let idle = self.eval.as_ref().filter(|eval| kind == ModelKind::Tokens && eval.every_steps == 0);
+        let Some(eval) = idle else { return Vec::new() };
+        let keys = [("eval.max_samples", eval.max_samples.is_some()), ("eval.limits", !eval.limits.is_empty())];
+        keys.into_iter().filter(|(_, is_written)| *is_written).map(|(key, _)| key).collect()
     }
 
     /// Returns the keys of diffusion models, each with whether it is set.
@@ -283,6 +297,15 @@ mod tests {
             error.to_string().starts_with("`data.template`, `data.audio`, `train.phase`: not applicable"),
             "{error}"
         );
+        for bound in ["max_samples: 4", "limits: {val: 4}"] {
+            let eval = format!("eval={{{bound}}}");
+            let few = config(&["data.val_size=0.5", &eval]);
+            [one, ModelKind::Policy].into_iter().for_each(|kind| few.expect_keys_of(kind).unwrap());
+            let error = few.expect_keys_of(tokens).unwrap_err().to_string();
+            let why = "only for evaluations during the run, but `eval.every_steps` is 0; drop it";
+            assert!(error.ends_with(why), "{error}");
+            config(&["data.val_size=0.5", &eval, "eval.every_steps=1"]).expect_keys_of(tokens).unwrap();
+        }
         let experts = config(&["model.experts=high"]);
         experts.expect_keys_of(two).unwrap();
         let error = experts.expect_keys_of(one).unwrap_err().to_string();

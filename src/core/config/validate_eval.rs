@@ -65,8 +65,6 @@ impl Rules<'_> {
             (message, "add one of them to eval.scores, or drop eval.normalize")
         });
         let keys = [
-            ("eval.max_samples", eval.max_samples.is_some()),
-            ("eval.limits", !eval.limits.is_empty()),
             ("eval.generate", eval.generate.is_some()),
             ("eval.best", eval.best.is_some()),
             ("eval.patience", eval.patience.is_some()),

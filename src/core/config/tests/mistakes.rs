@@ -140,7 +140,6 @@ fn one_mistake_at_a_time() {
             "eval: { path: DATA, every_steps: 2, limits: { held_out: 0 } }\n",
             &["LF0104", "`eval.limits.held_out`: must be above 0"],
         ),
-        ("eval: { path: DATA, limits: { held_out: 9 } }\n", &["LF0111", "`eval.limits` applies only to evaluations"]),
         ("eval: { path: DATA, scores: [meteor] }\n", &["`eval.scores.0`", "wer"]),
         (
             "eval: { path: DATA, scores: [bleu, rouge], normalize: none }\n",
