@@ -34,6 +34,11 @@ pub enum EpochsError {
          {num_samples} samples: the learning rate would never reach its peak"
     )]
     Warmup { warmup_steps: u64, steps: u64, epochs: f64, num_samples: u64 },
+    #[error(
+        "a warm-up of {warmup_steps} and a decay of {decay_steps} steps (`train.decay_steps`) exceed the {steps} steps of \
+         `train.epochs` {epochs} over {num_samples} samples: the learning rate would decay before it has reached its peak"
+    )]
+    Decay { warmup_steps: u64, decay_steps: u64, steps: u64, epochs: f64, num_samples: u64 },
 }
 
 /// Counts the samples of an epoch; `None` where the config has no `train.epochs`. The model's folder and `config.json` are those of
@@ -55,7 +60,7 @@ pub fn count_samples(config: &RunConfig, model_dir: &Path, model_config: &Json) 
 /// steps that were set are not fewer; `None` where the config has no epochs.
 ///
 /// # Errors
-/// There are fewer steps than the warm-up takes.
+/// There are fewer steps than the warm-up takes, or than the warm-up and the decay at the end do.
 pub fn settle_steps(config: &mut RunConfig, num_samples: u64) -> Result<Option<Epochs>, EpochsError> {
     let Train { epochs, steps: most, global_batch_size, warmup_steps, .. } = config.train;
     let Some(epochs) = epochs else { return Ok(None) };
@@ -64,6 +69,12 @@ pub fn settle_steps(config: &mut RunConfig, num_samples: u64) -> Result<Option<E
         return Err(EpochsError::Warmup { warmup_steps, steps, epochs, num_samples });
     }
     let most = most.filter(|most| *most < steps);
+    // Only `wsd` has such a decay; with `train.steps` alone the config is refused as it is read.
+    let (all, decay_steps) = (most.unwrap_or(steps), config.train.decay_steps.unwrap_or(0));
+    let warmup_steps = config.train.num_warmup_steps(all);
+    if warmup_steps.saturating_add(decay_steps) > all {
+        return Err(EpochsError::Decay { warmup_steps, decay_steps, steps: all, epochs, num_samples });
+    }
     (config.train.steps, config.train.epochs) = (most.or(Some(steps)), None);
     Ok(Some(Epochs { epochs, num_samples, steps, most }))
 }
@@ -144,6 +155,12 @@ train: {{ epochs: 2.5, global_batch_size: 4, lr: 1e-5 }}"
             error.contains("`train.warmup_steps` 12") && error.contains("11 steps of `train.epochs` 2.5"),
             "{error}"
         );
+        let wsd = ["train.schedule=wsd", "train.warmup_steps=4"];
+        let mut decay = config(folder.path(), 7, &[&wsd[..], &["train.decay_steps=8"]].concat());
+        let error = settle(&mut decay, folder.path()).unwrap_err().to_string();
+        assert!(error.contains("a warm-up of 4 and a decay of 8 steps") && error.contains("the 11 steps"), "{error}");
+        let mut fits = config(folder.path(), 7, &[&wsd[..], &["train.decay_steps=7"]].concat());
+        assert!(settle(&mut fits, folder.path()).is_ok());
         let mut empty = config(folder.path(), 0, &[]);
         let error = settle(&mut empty, folder.path()).unwrap_err();
         // What is wrong with the data is wrong with `train.steps`, too.
