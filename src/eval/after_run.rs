@@ -66,7 +66,7 @@ pub fn check(config: &RunConfig, folder: &ModelFolder) -> Result<()> {
             maker.check(&source).context(key)?;
         }
     }
-    Ok(())
+    made::check_reader(config, folder)
 }
 
 /// Draws the loss curves and, where `eval` is set and was not evaluated while the run went on, measures the held-out losses and

@@ -7,6 +7,7 @@ use crate::eval::nearest::{self, Nearest};
 use crate::eval::readings::{Readable, Readings};
 use crate::eval::samples::{self, step_folder};
 use crate::model::folder::ModelFolder;
+use crate::model::locate::ModelFolders;
 use anyhow::{Context, Result, ensure};
 use image::RgbImage;
 use loongforge_core::config::RunConfig;
@@ -92,6 +93,27 @@ pub fn measure(
     });
     record = record.with_answers(answers.collect(), &Scoring::of(eval, SAMPLES));
     Ok(Some(record))
+}
+
+/// Sees to it that the model of `eval.reader` can read what a run is to make, before the run: prompts say what is to be read, and it sees
+/// pictures. Of a folder that is not there the run tells.
+///
+/// # Errors
+/// No prompt has an answer, or the folder is of no model that sees pictures.
+pub fn check_reader(config: &RunConfig, folder: &ModelFolder) -> Result<()> {
+    let settings = config.eval.as_ref().and_then(|eval| eval.reader.as_ref());
+    let Some(path) = settings.map(|settings| settings.load.as_path()).filter(|path| path.is_dir()) else {
+        return Ok(());
+    };
+    let Some(prompts) = samples::prompts(config, folder, None).context("sample.prompts")? else { return Ok(()) };
+    let most = config.sample.as_ref().and_then(|sampling| sampling.max_prompts).unwrap_or(u64::MAX);
+    let is_answered = (0..most.min(prompts.len() as u64)).any(|index| prompts.exchange(index).is_ok());
+    ensure!(is_answered, "eval.reader: no prompt of {} has an `answer`", prompts.place_name(0));
+    let found = ModelFolders::find(path, None).context("eval.reader.load")?;
+    let reader = ModelFolder::open_plain(&found.config).context("eval.reader.load")?;
+    let sees = reader.config.towers.set().contains(Tower::Vision);
+    ensure!(sees, "eval.reader.load: the model in {} sees no pictures", path.display());
+    Ok(())
 }
 
 /// Returns what was made of the prompts that have a file in `folder`.

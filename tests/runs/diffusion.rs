@@ -12,6 +12,7 @@ use loongforge::core::data::{Dataset, InProcess, ProcessorOptions};
 use loongforge::core::message::SampleMeta;
 use loongforge::core::schedule::StepSummary;
 use loongforge::estimate::memory::forecast;
+use loongforge::preflight::Asked;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -365,4 +366,29 @@ fn a_diffusion_model_learns_without_its_towers() {
     let without = captioned.run("without", &[&own[..], &["pools.encoder.replicas=0"]].concat(), None);
     assert_eq!(loss_bits(&without), loss_bits(&with));
     assert_eq!(captioned.weights("without"), captioned.weights("with"));
+}
+
+#[test]
+fn a_reader_that_could_read_nothing_is_refused_before_a_run() {
+    let captioned = Captioned::new(QWEN_IMAGE, false);
+    let at = |name: &str| captioned.folder(name).display().to_string();
+    let records = fs::read_to_string(at("train.jsonl")).unwrap();
+    fs::write(at("answered.jsonl"), records.replace("\"prompt\":", "\"answer\":\"1\",\"prompt\":")).unwrap();
+    let blind = concat!(env!("CARGO_MANIFEST_DIR"), "/src/torch/tests/fixtures/llama3-tied-3layers");
+    let refusal = |prompts: &str, reader: &str| {
+        let own = [
+            format!("eval={{path: {}, every_steps: 4, reader: {{load: {reader}}}}}", at("train.jsonl")),
+            format!("sample={{prompts: {}, max_prompts: 3, steps: 2}}", at(prompts)),
+        ];
+        let loaded = config::load(&captioned.folder("run.yaml"), &own, std::iter::empty()).unwrap();
+        let asked = Asked { device: true, weights: true, alone: true };
+        let run = Composition::unsettled(loaded.config).unwrap();
+        run.preflight(asked).map(drop).map_err(|error| error.to_string())
+    };
+    let error = refusal("train.jsonl", blind).unwrap_err();
+    assert!(error.contains("eval.reader: no prompt of") && error.contains("has an `answer`"), "{error}");
+    let error = refusal("answered.jsonl", blind).unwrap_err();
+    assert!(error.contains("llama3-tied-3layers sees no pictures"), "{error}");
+    // Where it is missing, samples are made and not read.
+    assert_eq!(refusal("answered.jsonl", &at("gone")), Ok(()));
 }
