@@ -3,7 +3,7 @@
 use crate::model::error::FolderError;
 use crate::model::hub::{model_here, resolve, resolve_config};
 use crate::model::stored::Extent;
-use loongforge_core::config::{Lora, Model, Source, Weights};
+use loongforge_core::config::{Lora, Model, RunConfig, Source, Weights};
 use std::path::PathBuf;
 
 /// Fetches whatever of the model is on the hub, weights included where they are loaded: every source becomes a directory.
@@ -14,6 +14,26 @@ pub fn fetch(model: &mut Model) -> Result<(), FolderError> {
     settle(model, |key, source, extent| {
         resolve(source, extent).map(Some).map_err(|source| FolderError::Hub { key, source })
     })
+}
+
+/// Fetches the model of `eval.reader` where it is on the hub or in a store: its source becomes a directory.
+///
+/// # Errors
+/// The hub has no such model, or it cannot be fetched.
+pub fn fetch_reader(config: &mut RunConfig) -> Result<(), FolderError> {
+    let key = "eval.reader.load";
+    settle_reader(config, |source| resolve(source, Extent::Whole).map_err(|source| FolderError::Hub { key, source }))
+}
+
+/// Puts a directory in the place of the hub id or URL of `eval.reader`.
+fn settle_reader(
+    config: &mut RunConfig,
+    find: impl FnOnce(&str) -> Result<PathBuf, FolderError>,
+) -> Result<(), FolderError> {
+    let reader = config.eval.as_mut().and_then(|eval| eval.reader.as_mut());
+    let Some(reader) = reader.filter(|reader| reader.load.is_elsewhere()) else { return Ok(()) };
+    reader.load = Source::new(find(reader.load.as_str())?.display().to_string());
+    Ok(())
 }
 
 /// Names the directories of what is here; the keys of weights that are on the hub and were not fetched. Adapters that were
@@ -93,7 +113,22 @@ pub(super) fn locate(key: &'static str, source: &Source) -> Result<PathBuf, Fold
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_core::config::load_text;
     use serde_json::json;
+
+    #[test]
+    fn the_reader_of_samples_is_fetched_where_it_is_on_the_hub() {
+        let mut config = load_text(include_str!("../../configs/sft_text.yaml")).unwrap().config;
+        let mut settled = |load: &str| {
+            config.eval = serde_json::from_value(json!({"path": "a", "reader": {"load": load}})).unwrap();
+            let find = |source: &str| Ok(PathBuf::from("/cache").join(source));
+            settle_reader(&mut config, find).unwrap();
+            config.eval.as_ref().unwrap().reader.as_ref().unwrap().load.as_str().to_owned()
+        };
+        assert_eq!(settled("org/reader"), "/cache/org/reader");
+        // A folder that is not there yet is none of the hub.
+        assert_eq!(settled("runs/digits/checkpoints/step-00000750"), "runs/digits/checkpoints/step-00000750");
+    }
 
     #[test]
     fn weights_of_every_part_are_fetched() {

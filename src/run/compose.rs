@@ -6,7 +6,7 @@
 use crate::eval::held_out_sets;
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
-use crate::model::sources::fetch;
+use crate::model::sources::{fetch, fetch_reader};
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_levels, expect_weights};
 use crate::run::engines::{self, Recipe};
 use crate::run::packs::{Packs, PacksError, WantedPacks};
@@ -154,6 +154,7 @@ impl Composition {
     /// # Errors
     /// There are fewer steps than the warm-up takes, no noise level can be planned, or a held-out set cannot be opened.
     fn settle(mut self, num_samples: Option<u64>) -> Result<Self, ComposeError> {
+        fetch_reader(&mut self.config)?;
         expect_levels(&self.config, &self.folder)?;
         if let Some(num_samples) = num_samples {
             self.epochs = settle_steps(&mut self.config, num_samples)?.or(self.epochs);
@@ -180,7 +181,8 @@ impl Composition {
     ///
     /// # Errors
     /// The first reason for which the run could not go; or there are fewer steps than the warm-up takes.
-    pub(crate) fn asked(self, asked: Asked) -> Result<(Self, Vec<String>), ComposeError> {
+    pub(crate) fn asked(mut self, asked: Asked) -> Result<(Self, Vec<String>), ComposeError> {
+        fetch_reader(&mut self.config)?;
         let Self { config, folder, decoder, .. } = &self;
         let passed = Preflight { config, folder, decoder: decoder.clone() }.ask(asked)?;
         match config.packs_first() {
