@@ -195,6 +195,8 @@ fn what_has_no_effect_is_said() {
     assert!(!said(&[&frozen[..], &["pools.encoder.cache=1MiB"]].concat()).contains("no effect"));
     let spilt = said(&[&frozen[..], &["pools.encoder.spill=1MiB"]].concat());
     assert!(spilt.contains("pools.encoder.spill has no effect") && spilt.contains("`cache`, which is 0"), "{spilt}");
+    let products = said(&["--no-device", "device=cuda", "run.products=libtorch"]);
+    assert!(products.contains("run.products is libtorch and has no effect with device: cuda"), "{products}");
     let colocated = said(&["pools.placement=colocated", "pools.encoder.grace=9s"]);
     for key in ["threads", "grace"] {
         assert!(

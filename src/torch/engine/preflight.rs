@@ -11,7 +11,7 @@ use super::trained::{check_patterns, trained, trained_foundation, trained_stage}
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::model::ModelConfig;
 use crate::params::{ParallelRank, ParamSpec, Role};
-use loongforge_core::config::{Device, EncoderPool, FoundationPool, OffloadTo, Part, Placement, RunConfig};
+use loongforge_core::config::{Device, EncoderPool, FoundationPool, OffloadTo, Part, Placement, Products, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, PoolName, Tower, TowerPart, TowerSet};
 
@@ -145,7 +145,12 @@ pub fn without_effect(config: &RunConfig, model: &ModelConfig) -> Vec<String> {
     let same_memory = on_host.filter(|_| config.device == Device::Cpu).map(|_| {
         "train.optimizer.offload.to is cpu, which saves nothing with device: cpu, since its memory is the host's (to: disk does)".to_owned()
     });
-    no_experts.chain(rates).chain(of_pools).chain(same_memory).collect()
+    let on_gpus = matches!(config.device, Device::Cuda(_)) && config.run.products != Products::Auto;
+    let products = on_gpus.then(|| {
+        let name = config.run.products.name();
+        format!("run.products is {name} and has no effect with device: cuda, also not in pools of encoders on the CPU")
+    });
+    no_experts.chain(rates).chain(of_pools).chain(same_memory).chain(products).collect()
 }
 
 /// Returns the parts that are trained as a whole though the foundation has adapters, and of which nothing is said, a sentence each:
