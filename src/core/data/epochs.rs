@@ -39,6 +39,11 @@ pub enum EpochsError {
          `train.epochs` {epochs} over {num_samples} samples: the learning rate would decay before it has reached its peak"
     )]
     Decay { warmup_steps: u64, decay_steps: u64, steps: u64, epochs: f64, num_samples: u64 },
+    #[error(
+        "`watch.profile`: step {last} is to be recorded, but the run has only the {steps} steps of `train.epochs` {epochs} over \
+         {num_samples} samples: record earlier steps"
+    )]
+    Profile { last: u64, steps: u64, epochs: f64, num_samples: u64 },
 }
 
 /// Counts the samples of an epoch; `None` where the config has no `train.epochs`. The model's folder and `config.json` are those of
@@ -60,7 +65,7 @@ pub fn count_samples(config: &RunConfig, model_dir: &Path, model_config: &Json) 
 /// steps that were set are not fewer; `None` where the config has no epochs.
 ///
 /// # Errors
-/// There are fewer steps than the warm-up takes, or than the warm-up and the decay at the end do.
+/// There are fewer steps than the warm-up takes, than the warm-up and the decay at the end do, or than are to be profiled.
 pub fn settle_steps(config: &mut RunConfig, num_samples: u64) -> Result<Option<Epochs>, EpochsError> {
     let Train { epochs, steps: most, global_batch_size, warmup_steps, .. } = config.train;
     let Some(epochs) = epochs else { return Ok(None) };
@@ -74,6 +79,10 @@ pub fn settle_steps(config: &mut RunConfig, num_samples: u64) -> Result<Option<E
     let warmup_steps = config.train.num_warmup_steps(all);
     if warmup_steps.saturating_add(decay_steps) > all {
         return Err(EpochsError::Decay { warmup_steps, decay_steps, steps: all, epochs, num_samples });
+    }
+    let last = config.watch.profile.map_or(0, |profile| profile.first.saturating_add(profile.steps) - 1);
+    if last > all {
+        return Err(EpochsError::Profile { last, steps: all, epochs, num_samples });
     }
     (config.train.steps, config.train.epochs) = (most.or(Some(steps)), None);
     Ok(Some(Epochs { epochs, num_samples, steps, most }))
@@ -161,6 +170,9 @@ train: {{ epochs: 2.5, global_batch_size: 4, lr: 1e-5 }}"
         assert!(error.contains("a warm-up of 4 and a decay of 8 steps") && error.contains("the 11 steps"), "{error}");
         let mut fits = config(folder.path(), 7, &[&wsd[..], &["train.decay_steps=7"]].concat());
         assert!(settle(&mut fits, folder.path()).is_ok());
+        let mut profiled = config(folder.path(), 7, &["watch.profile={first: 11, steps: 2}"]);
+        let error = settle(&mut profiled, folder.path()).unwrap_err().to_string();
+        assert!(error.contains("`watch.profile`: step 12") && error.contains("only the 11 steps"), "{error}");
         let mut empty = config(folder.path(), 0, &[]);
         let error = settle(&mut empty, folder.path()).unwrap_err();
         // What is wrong with the data is wrong with `train.steps`, too.
