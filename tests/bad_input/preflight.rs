@@ -197,6 +197,10 @@ fn what_has_no_effect_is_said() {
     assert!(spilt.contains("pools.encoder.spill has no effect") && spilt.contains("`cache`, which is 0"), "{spilt}");
     let products = said(&["--no-device", "device=cuda", "run.products=libtorch"]);
     assert!(products.contains("run.products is libtorch and has no effect with device: cuda"), "{products}");
+    let idle = said(&["memory.throttle=1GiB", "pools.foundation.context_attention=ulysses"]);
+    for key in ["memory.throttle", "pools.foundation.context_attention"] {
+        assert!(idle.contains(&format!("{key} has no effect: ")), "{idle}");
+    }
     let colocated = said(&["pools.placement=colocated", "pools.encoder.grace=9s"]);
     for key in ["threads", "grace"] {
         assert!(

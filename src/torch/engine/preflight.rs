@@ -11,7 +11,9 @@ use super::trained::{check_patterns, trained, trained_foundation, trained_stage}
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::model::ModelConfig;
 use crate::params::{ParallelRank, ParamSpec, Role};
-use loongforge_core::config::{Device, EncoderPool, FoundationPool, OffloadTo, Part, Placement, Products, RunConfig};
+use loongforge_core::config::{
+    ContextAttention, Device, EncoderPool, FoundationPool, OffloadTo, Part, Placement, Products, RunConfig,
+};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, PoolName, Tower, TowerPart, TowerSet};
 
@@ -150,7 +152,19 @@ pub fn without_effect(config: &RunConfig, model: &ModelConfig) -> Vec<String> {
         let name = config.run.products.name();
         format!("run.products is {name} and has no effect with device: cuda, also not in pools of encoders on the CPU")
     });
-    no_experts.chain(rates).chain(of_pools).chain(same_memory).chain(products).collect()
+    no_experts.chain(rates).chain(of_pools).chain(same_memory).chain(products).chain(without_others(config)).collect()
+}
+
+/// Returns what does nothing without another key that is not set: a sentence each.
+fn without_others(config: &RunConfig) -> Vec<String> {
+    let (activations, weights) = (&config.memory.activation_budget, &config.memory.weight_budget);
+    let budgets = [activations.foundation, activations.encoder, weights.foundation, weights.encoder];
+    let is_idle = config.memory.throttle.is_some() && budgets.iter().all(Option::is_none);
+    let throttle = is_idle.then(|| "memory.throttle has no effect: without a budget nothing is transferred".to_owned());
+    let is_ring = |pool: &FoundationPool| pool.context_attention == ContextAttention::Ring;
+    let alone = config.pools.written_foundations().filter(|(_, pool)| pool.context_parallel == 1 && !is_ring(pool));
+    let alone = alone.map(|(key, _)| format!("{key}.context_attention has no effect: its context_parallel is 1"));
+    throttle.into_iter().chain(alone).collect()
 }
 
 /// Returns the parts that are trained as a whole though the foundation has adapters, and of which nothing is said, a sentence each:
