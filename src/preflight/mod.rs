@@ -5,12 +5,14 @@
 mod data;
 mod first_read;
 mod folders;
+mod held_out;
 mod memory;
 mod weights;
 
 pub use data::DataProblem;
 pub use first_read::FirstRead;
 pub use folders::FolderProblem;
+pub use held_out::HeldOutProblem;
 pub use memory::{MemoryProblem, machine};
 pub use weights::{WeightsProblem, expect_weights};
 
@@ -85,6 +87,8 @@ pub enum PreflightError {
     CacheStore(PoolName, #[source] StoreError),
     #[error(transparent)]
     Eval(anyhow::Error),
+    #[error(transparent)]
+    HeldOut(#[from] HeldOutProblem),
 }
 
 /// Pictures of so many tokens stand for all where the shift goes by them.
@@ -188,6 +192,7 @@ impl Preflight<'_> {
         let (num_samples, said) = self.data(asked.weights)?;
         lines.extend(said);
         after_run::check(config, self.folder).map_err(PreflightError::Eval)?;
+        lines.extend(held_out::check(config, self.folder, &self.decoder)?);
         Ok(Passed { lines, num_samples })
     }
 

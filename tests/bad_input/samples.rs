@@ -249,6 +249,13 @@ fn held_out_questions_are_looked_at_before_a_run() {
     // What the run cannot learn from it cannot evaluate, and would say so after its last step.
     fixture.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n");
     fixture.fails(&["run", "run.yaml", "+eval.path=pairs.jsonl"], 2, &["eval.path: pairs.jsonl", "pairs of answers"]);
+    fixture.write("bad.jsonl", "{\"messages\": []}\n".repeat(3));
+    let words = ["eval.sets.own: none of its samples can be used; the first: bad.jsonl:1"];
+    fixture.fails(&["check", "run.yaml", "+eval.sets={own: bad.jsonl}"], 2, &words);
+    let many = fixture.read("bad.jsonl").repeat(40);
+    fixture.write("bad.jsonl", many);
+    let said = fixture.succeeds(&["check", "run.yaml", "+eval.sets={own: bad.jsonl}"]).out;
+    assert!(said.contains("warning: eval.sets.own: none of the first 100 of 120 samples can be used"), "{said}");
     assert!(!fixture.path("run").exists());
 }
 
@@ -262,7 +269,8 @@ fn a_question_that_cannot_be_used_does_not_spoil_the_others() {
     assert!(said.err.contains("1 held-out questions cannot be used; the first: data/some.jsonl:1"), "{}", said.err);
     assert!(said.err.contains("of 4 answers correct"), "{}", said.err);
 
-    fixture.write("data/bad.jsonl", "{\"messages\": []}\n");
+    // More than are looked at before the run.
+    fixture.write("data/bad.jsonl", "{\"messages\": []}\n".repeat(120));
     let words = ["the model is trained and saved, but not evaluated: eval.path", "data/bad.jsonl", "step-00000002"];
     fixture.fails(&["run", "run.yaml", "--overwrite", "+eval.path=data/bad.jsonl"], 1, &words);
     assert!(fixture.path("run/checkpoints/step-00000002/MANIFEST.json").exists());
