@@ -53,15 +53,22 @@ impl Linear {
         if x.kind() == self.kind() {
             return self.forward(x);
         }
-        let weight = self.merged_weight().to_kind(x.kind());
-        linear(x, &weight, self.bias.as_ref().map(|bias| bias.to_kind(x.kind())).as_ref())
+        // The adapter's product is not rounded to the weight's kind, in which it may be nothing.
+        let weight = self.weight.to_kind(x.kind());
+        let bias = self.bias.as_ref().map(|bias| bias.to_kind(x.kind()));
+        self.adapted(linear(x, &weight, bias.as_ref()), x, &weight, bias.as_ref())
     }
 
     /// Maps `[…, inputs]` to `[…, outputs]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let y = linear(x, &self.weight, self.bias.as_ref());
+        self.adapted(y, x, &self.weight, self.bias.as_ref())
+    }
+
+    /// `y`, the map of `weight` and `bias` at `x`, all of the kind of `x`, with the adapter's share: `[…, outputs]`.
+    fn adapted(&self, y: Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
         match &self.adapter {
-            Some(adapter) => adapter.add_to(y, x, &self.weight, self.bias.as_ref()),
+            Some(adapter) => adapter.add_to(y, x, weight, bias),
             None => y,
         }
     }
@@ -72,7 +79,7 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::Linear;
-    use crate::params::{LinearModule, LoraConfig, ParamStore, Scope, row_norms};
+    use crate::params::{LinearModule, LoraConfig, Masks, ParamStore, Scope, row_norms};
 
     #[test]
     fn an_adapter_starts_at_nothing_and_adds_its_product() {
@@ -92,6 +99,30 @@ mod tests {
         store.set(store.id("attn.q_proj.lora_B.weight"), &Tensor::ones([4, 2], (Kind::Float, Device::Cpu)));
         let merged = get("weight") + get("lora_B.weight").matmul(&get("lora_A.weight")) * 3.0;
         assert!(linear.forward(&x).allclose(&x.linear(&merged, Some(get("bias"))), 1e-5, 1e-6, false));
+    }
+
+    /// Products of the size of a step, which a weight of 1 in bfloat16 would swallow, and dropout, which reaches them.
+    #[test]
+    fn an_adapter_meets_wide_rows_without_the_rounding_of_its_weight() {
+        let config = LoraConfig { r: 2, alpha: 6.0, dropout: 0.5, use_rslora: false, use_dora: false };
+        let mut specs = Linear::specs("", "q_proj", 5, 4, true, 0.5);
+        specs.extend(config.specs(&LinearModule::of(&specs[0]).unwrap()));
+        let store = ParamStore::new(specs, Kind::BFloat16, Device::Cpu);
+        let fill = |name: &str, value: f64| {
+            let id = store.id(name);
+            store.set(id, &Tensor::full(store.spec(id).shape.as_slice(), value, (Kind::Float, Device::Cpu)));
+        };
+        fill("q_proj.weight", 1.0);
+        fill("q_proj.lora_A.weight", 1.0);
+        fill("q_proj.lora_B.weight", 2f64.powi(-14));
+        let linear = Linear::new(&Scope::new(&store, ""), "q_proj");
+        let x = Tensor::ones([3, 5], (Kind::Float, Device::Cpu));
+        let y = linear.forward_wide(&x);
+        assert_eq!(y, Tensor::full([3, 4], 5.0 * (1.0 + 6.0 * 2f64.powi(-14)), (Kind::Float, Device::Cpu)));
+        y.sum(Kind::Float).backward();
+        assert!(store.get("q_proj.lora_B.weight").grad().abs().min().double_value(&[]) > 0.0);
+        store.set_dropout(Some(Masks::new(1, Vec::new())));
+        assert_ne!(linear.forward_wide(&x), y);
     }
 
     #[test]

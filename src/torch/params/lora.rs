@@ -232,8 +232,8 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    /// Maps `x` `[…, in]` to `[…, out]`: adds the adapter's share to `y` `[…, out]`, the map of `weight` `[out, in]` with its bias at
-    /// `x`.
+    /// `[…, in]` to `[…, out]`: what is added to `y` `[…, out]`, the map of `weight` `[out, in]` with its bias at `x`, whose kind these
+    /// have. The adapter's own may be narrower.
     pub fn add_to(&self, y: Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
         let dropped = self.seed.get().filter(|_| self.spec.dropout > 0.0);
         let dropped = dropped.map(|Masks { seed, rows }| {
@@ -241,7 +241,8 @@ impl Adapter {
             x * mask(x, &places, self.spec.dropout, seed, self.key)
         });
         let inputs = dropped.as_ref().unwrap_or(x);
-        let added = linear(&linear(inputs, &self.a, None), &self.b, None) * self.spec.scale;
+        let [a, b] = [&self.a, &self.b].map(|part| part.to_kind(x.kind()));
+        let added = linear(&linear(inputs, &a, None), &b, None) * self.spec.scale;
         let Some(magnitude) = &self.magnitude else { return y + added };
         let factor = match &self.norms {
             Some(norms) => magnitude / norms,
