@@ -317,6 +317,9 @@ fn tensor_of(values: &ColumnValues, kind: Kind, size: &[i64]) -> Option<Tensor> 
 #[path = "policy_groot_tests.rs"]
 mod groot_tests;
 #[cfg(test)]
+#[path = "policy_lora_tests.rs"]
+mod lora_tests;
+#[cfg(test)]
 #[path = "policy_tests.rs"]
 mod tests;
 #[cfg(test)]

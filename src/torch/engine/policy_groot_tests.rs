@@ -35,8 +35,8 @@ fn floats(tensor: &Tensor) -> Vec<f32> {
     Vec::try_from(tensor.to_kind(Kind::Float).contiguous().flatten(0, -1)).unwrap()
 }
 
-/// Returns a sample of the fixture as data actors make it.
-fn sample(fixture: &Path, number: usize) -> Sample {
+/// A sample of the fixture as data actors make it.
+pub(super) fn sample(fixture: &Path, number: usize) -> Sample {
     let summary = read(&fixture.join("fixture.json"));
     let picture = |camera: &Value| {
         let camera = camera.as_u64().unwrap() as usize;
