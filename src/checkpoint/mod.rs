@@ -18,7 +18,7 @@ pub use fit::{FitError, expect_fit, expect_tied_head, load_options};
 pub use gguf::{TensorType as GgufType, export_gguf};
 pub use inspect::inspect;
 pub use llava::{CLASS as LLAVA_CLASS, Llava};
-pub use saved_config::saved_config;
+pub use saved_config::{put_use_peft, saved_config};
 pub use verify::verify;
 
 /// Elements of a tensor that are read at once.

@@ -1,7 +1,7 @@
 //! The `config.json` of what is saved: plain weights of one type, whatever they came from. Also which of them transformers keeps in
 //! float32 in a model of a narrower type.
 
-use loongforge_core::data::{Component, has_dtype};
+use loongforge_core::data::{Component, has_dtype, is_policy};
 use loongforge_torch::train::hf::Dtype;
 use serde_json::{Value, json};
 
@@ -41,7 +41,8 @@ fn has_part_of(config: &Value, types: &[&str]) -> bool {
 
 /// Without packing, and with `dtype` (`"bfloat16"`, `"float32"`) wherever the original names a type; transformers 4 calls
 /// it `torch_dtype`. `None` leaves types as they are. The sections of parts whose tensors are carried unchanged
-/// keep their types: `carried` has the beginnings of their tensors' names.
+/// keep their types: `carried` has the beginnings of their tensors' names. A policy's says that it has no adapters: see
+/// [`put_use_peft`].
 pub fn saved_config(config: &Value, dtype: Option<&str>, carried: &[&str]) -> Value {
     let mut saved = config.clone();
     let Some(map) = saved.as_object_mut() else { return saved };
@@ -50,7 +51,20 @@ pub fn saved_config(config: &Value, dtype: Option<&str>, carried: &[&str]) -> Va
     if let (false, Some(dtype), true) = (named, dtype, has_dtype(config)) {
         map.insert("dtype".to_owned(), json!(dtype));
     }
+    put_use_peft(&mut saved, false);
     saved
+}
+
+/// The key by which lerobot tells a folder of adapters, which it adds to the base that they name, from one of weights.
+const USE_PEFT: &str = "use_peft";
+
+/// Says in the config of a policy in lerobot's layout whether the weights in its folder are adapters alone. A config without the key
+/// that needs none is left as it is: older versions of lerobot refuse it.
+pub fn put_use_peft(config: &mut Value, has_adapters: bool) {
+    let is_of_lerobot = config["type"].is_string() && is_policy(config);
+    if is_of_lerobot && (has_adapters || !config[USE_PEFT].is_null()) {
+        config[USE_PEFT] = has_adapters.into();
+    }
 }
 
 /// Returns whether this level named a type.
@@ -103,5 +117,29 @@ mod tests {
         assert_eq!(saved_config(&json!({"a": 1}), Some("float32"), &[]), json!({"a": 1, "dtype": "float32"}));
         assert_eq!(saved_config(&json!({"a": 1}), None, &[]), json!({"a": 1}));
         assert_eq!(saved_config(&json!({"type": "smolvla"}), Some("float32"), &[]), json!({"type": "smolvla"}));
+    }
+
+    #[test]
+    fn folders_of_adapters_are_told_to_lerobot() {
+        let put = |config: Value, has_adapters: bool| {
+            let mut config = config;
+            put_use_peft(&mut config, has_adapters);
+            config
+        };
+        let [bare, plain, adapted] = [
+            json!({"type": "pi05"}),
+            json!({"type": "pi05", "use_peft": false}),
+            json!({"type": "pi05", "use_peft": true}),
+        ];
+        for config in [&bare, &plain, &adapted] {
+            assert_eq!(put(config.clone(), true), adapted);
+        }
+        assert_eq!(put(bare.clone(), false), bare);
+        assert_eq!((put(plain.clone(), false), put(adapted.clone(), false)), (plain.clone(), plain.clone()));
+        assert_eq!(saved_config(&adapted, None, &[]), plain, "weights to which adapters were added");
+        // NVIDIA's own layout and models of transformers have no such key.
+        for config in [json!({"model_type": "Gr00tN1d7"}), json!({"model_type": "qwen3"})] {
+            assert_eq!(put(config.clone(), true), config);
+        }
     }
 }

@@ -48,7 +48,7 @@ fn compare(key: &str, theirs: &Value, ours: &Value, differences: &mut Vec<String
             let only_right = right.keys().filter(|name| !left.contains_key(*name));
             // How weights are stored does not make another model.
             let is_storage = |name: &&String| ["dtype", "torch_dtype", "quantization_config"].contains(&name.as_str());
-            // Nor does what a policy's data says of its states and actions.
+            // Nor does what a policy's data says of its states and actions, or whether a folder has adapters.
             let is_of_data = |name: &&String| {
                 let names = [
                     "input_features",
@@ -58,6 +58,7 @@ fn compare(key: &str, theirs: &Value, ours: &Value, differences: &mut Vec<String
                     "relative_exclude_joints",
                     "action_feature_names",
                     "action_decode_transform",
+                    "use_peft",
                 ];
                 key.is_empty() && names.contains(&name.as_str())
             };
@@ -83,5 +84,13 @@ mod tests {
         let (theirs, ours) = (json!({"a": 1, "text": {"layers": 2, "w": 8}}), json!({"a": 1, "text": {"layers": 3}}));
         compare("", &theirs, &ours, &mut differences);
         assert_eq!(differences, ["text.layers: checkpoint 2, this run 3", "text.w: checkpoint 8, this run null"]);
+    }
+
+    /// The checkpoint has adapters, and the folder that its run began with has weights.
+    #[test]
+    fn adapters_are_of_the_model_that_they_stand_beside() {
+        let mut differences = Vec::new();
+        compare("", &json!({"type": "pi05", "use_peft": true}), &json!({"type": "pi05"}), &mut differences);
+        assert!(differences.is_empty(), "{differences:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! The files of a run's checkpoints besides those of its engines, and the publication of checkpoints.
 
-use crate::checkpoint::saved_config;
+use crate::checkpoint::{put_use_peft, saved_config};
 use crate::model::folder::ModelFolder;
 use crate::run::packs::{PacksError, data_fingerprint};
 use loongforge_actors::Publisher;
@@ -58,6 +58,9 @@ pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) ->
         let maker = folder.maker(&ProcessorOptions::of_run(config, &config.data), Arc::new(InProcess))?;
         if let Some(policy) = maker.as_policy() {
             policy.put_features(&mut model_config);
+            if config.saves_adapters_only() {
+                put_use_peft(&mut model_config, true);
+            }
             processor = policy.files();
         }
     }

@@ -107,6 +107,12 @@ fn a_world_action_model_learns_the_same_with_any_number_of_encoders_resumes_and_
     assert_ne!(one, with("frozen", &["model.overrides={freeze_video_expert: true}"], false));
     let adapted = with("lora", &["model.foundation.lora={r: 2, alpha: 4}"], false);
     assert!(adapted[0] == one[0] && adapted[3] != one[3], "adapters start at nothing, and learn");
+    let of_adapters = |name: &str| -> Value {
+        serde_json::from_slice(&fs::read(dir.path().join("lora/step-00000004").join(name)).unwrap()).unwrap()
+    };
+    // As lerobot needs it to add them to their base.
+    assert_eq!(of_adapters("config.json")["use_peft"], json!(true));
+    assert_eq!(of_adapters("adapter_config.json")["task_type"], Value::Null);
 
     // A checkpoint has the layout of lerobot, and the frozen networks beside it as Diffusers has them.
     let folder = dir.path().join("run/checkpoints/step-00000004");

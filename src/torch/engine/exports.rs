@@ -79,7 +79,7 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
     let count = parts.iter().filter(|has| **has).count();
     let number = |part: usize| parts[..part].iter().filter(|has| **has).count();
     let modules = modules_to_save(all.iter(), &model.tree);
-    let json = adapter_config(&all, &model.tree, &settings(config)?);
+    let json = adapter_config(&all, &model.tree, &settings(config, model)?);
     let text = serde_json::to_string_pretty(&json).expect("JSON of plain values");
     let file = |part: usize, writes_config: bool| {
         Export::Adapter(Some(AdapterFile {
@@ -93,13 +93,14 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
     Ok(Exports::new(file(own, false), file(encoders.len() + part, part == 0)))
 }
 
-/// Returns the settings of `adapter_config.json` that the parameters do not tell.
-fn settings(config: &RunConfig) -> Result<AdapterSettings, EngineError> {
+/// Returns what `adapter_config.json` says beside what the parameters tell.
+fn settings(config: &RunConfig, model: &ModelConfig) -> Result<AdapterSettings, EngineError> {
+    let writes_text = model.decoder().is_some() || model.foundation.as_encoder_decoder().is_some();
     let model = &config.model;
     let mut parts = model.parts();
     parts.rotate_right(1);
     let loras = || parts.iter().filter_map(|(_, part)| part.lora.as_ref());
-    let mut settings = AdapterSettings::default();
+    let mut settings = AdapterSettings { writes_text, ..AdapterSettings::default() };
     // The language model's counts where parts differ in it: the file has one.
     for lora in loras().collect::<Vec<_>>().into_iter().rev() {
         let there = lora.adapter.as_ref().map(|folder| AdapterFolder::open(folder.as_path())).transpose()?;

@@ -50,7 +50,8 @@ pub fn export(folder: &Path, out: &Path, num_steps: usize) -> Result<(), ParityE
         let base = std::path::absolute(folder).unwrap_or(folder.to_owned());
         let base = Some(AdapterBase::of(&base.display().to_string()));
         let there = read_adapter_config(folder)?.lora;
-        let settings = AdapterSettings { base, dropout: there.dropout, use_rslora: there.use_rslora };
+        let settings =
+            AdapterSettings { base, dropout: there.dropout, use_rslora: there.use_rslora, writes_text: true };
         let stores = stores(&models);
         let specs: Vec<ParamSpec> =
             stores.iter().flat_map(|store| store.ids().map(move |id| store.spec(id).clone())).collect();

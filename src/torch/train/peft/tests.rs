@@ -20,7 +20,7 @@ fn config(r: i64) -> LoraConfig {
 fn save(params: &ParamStore, base: Option<AdapterBase>, to: &Path) {
     let specs: Vec<ParamSpec> = params.ids().map(|id| params.spec(id).clone()).collect();
     let tree = TreeNames::default();
-    let settings = AdapterSettings { dropout: 0.1, use_rslora: true, base };
+    let settings = AdapterSettings { dropout: 0.1, use_rslora: true, base, writes_text: false };
     let config = Some(adapter_config(&specs, &tree, &settings).to_string());
     let modules_to_save = modules_to_save(specs.iter(), &tree);
     let file = AdapterFile { config, modules_to_save, name: AdapterFile::name(0, 1), tree };
@@ -59,6 +59,17 @@ fn an_adapter_comes_back() {
     }
     std::fs::write(dir.path().join("adapter_model.safetensors"), "torn").unwrap();
     assert!(matches!(load(&store(&config(2), 1), dir.path()), Err(AdapterError::File(_))));
+}
+
+/// PEFT's class for models that write text asks these for functions that a policy lacks.
+#[test]
+fn only_models_that_write_text_have_a_task() {
+    let specs: Vec<ParamSpec> = Linear::specs("model.", "up_proj", 5, 7, true, 0.5);
+    let task = |writes_text: bool| {
+        let settings = AdapterSettings { writes_text, ..AdapterSettings::default() };
+        adapter_config(&specs, &TreeNames::default(), &settings)["task_type"].clone()
+    };
+    assert_eq!((task(true), task(false)), (json!("CAUSAL_LM"), json!(null)));
 }
 
 #[test]

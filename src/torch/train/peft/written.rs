@@ -18,6 +18,9 @@ pub struct AdapterSettings {
     pub use_rslora: bool,
     /// `None` where nothing was loaded.
     pub base: Option<AdapterBase>,
+    /// True if the model writes text, for which PEFT has a class of its own: it asks the model for functions that others, such as
+    /// robot policies, do not have.
+    pub writes_text: bool,
 }
 
 /// Describes where an adapter is and what PEFT needs to make one like it.
@@ -76,7 +79,7 @@ pub fn adapter_config(specs: &[ParamSpec], tree: &TreeNames, settings: &AdapterS
     let to_save = modules_to_save(specs.iter(), tree);
     json!({
         "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
+        "task_type": settings.writes_text.then_some("CAUSAL_LM"),
         "base_model_name_or_path": settings.base.as_ref().map(|base| &base.name),
         "revision": settings.base.as_ref().and_then(|base| base.revision.as_ref()),
         "r": number(&r),
