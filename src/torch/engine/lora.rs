@@ -23,6 +23,12 @@ pub enum TrainedError {
     CutBlocks { key: &'static str, name: String, why: &'static str },
     #[error("{key}.{list}: no parameter of this part matches `{pattern}`")]
     NoMatch { key: &'static str, list: &'static str, pattern: String },
+    #[error(
+        "{key}.{list}: all that `{pattern}` matches is frozen by the model itself, by a key of its config.json such as \
+         train_expert_only or tune_projector, or because nothing learns from it: change the key with model.overrides, or leave \
+         `{pattern}` out"
+    )]
+    AllFrozen { key: &'static str, list: &'static str, pattern: String },
     #[error("{key}.lr_ratios: no trained parameter of this part matches `{pattern}`")]
     NoRate { key: &'static str, pattern: String },
     #[error("{key}.lr_ratios: both `{first}` and `{second}` match {name}: a parameter has one learning rate")]

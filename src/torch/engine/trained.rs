@@ -106,7 +106,7 @@ fn set_rates<'a>(
 /// parts that have none.
 ///
 /// # Errors
-/// A pattern that matches no parameter, or in `lr_ratios` none that is trained.
+/// A pattern that matches no parameter, or in lists of what is trained none that the model itself lets be trained.
 pub fn check_patterns<'a>(
     all: &[ParamSpec],
     parts: impl IntoIterator<Item = (&'static str, &'a Part)>,
@@ -130,6 +130,13 @@ pub fn check_patterns<'a>(
         let unmatched = |pattern: &&String| !own.iter().filter(trained).any(|spec| glob(pattern, part_name(spec)));
         if let Some(pattern) = part.lr_ratios.keys().find(unmatched) {
             return Err(TrainedError::NoRate { key, pattern: pattern.clone() });
+        }
+        if let Some(pattern) = part.train_patterns.iter().find(unmatched) {
+            return Err(TrainedError::AllFrozen { key, list: "train_patterns", pattern: pattern.clone() });
+        }
+        let modules = own.iter().filter(trained).filter_map(|spec| Some(part_name(spec).rsplit_once('.')?.0));
+        if let Some(pattern) = part.lora.as_ref().and_then(|lora| lora.saved_without_module(modules)) {
+            return Err(TrainedError::AllFrozen { key, list: "lora.modules_to_save", pattern: pattern.to_owned() });
         }
     }
     Ok(())
@@ -285,7 +292,30 @@ mod tests {
         assert_eq!(error, "model.foundation.freeze_patterns: no parameter of this part matches `*.norm.*`");
     }
 
-    /// A module that is named may be in another stage of a pipeline; names are judged by the whole model.
+    /// A policy's `config.json` may freeze its prefix, say.
+    #[test]
+    fn what_the_model_itself_freezes_cannot_be_named_as_trained() {
+        let error = |part: &Part| {
+            let own = ParamSpec::new("state_proj.weight", &[4, 5], Init::Zeros).frozen();
+            let all = specs().into_iter().chain([own]).collect();
+            let all = trained(all, &TreeNames::default(), |_| ("model.foundation", part)).unwrap();
+            check_patterns(&all, [], |_| ("model.foundation", part)).err().map(|error| error.to_string())
+        };
+        let saved = |names: &[&str]| {
+            let modules_to_save = names.iter().map(|name| name.to_string()).collect();
+            Part { lora: Some(Lora { modules_to_save, ..Lora::default() }), ..Part::default() }
+        };
+        assert_eq!(error(&saved(&["embed"])), None);
+        let found = error(&saved(&["embed", "state_proj"])).unwrap();
+        assert!(found.starts_with("model.foundation.lora.modules_to_save: all that `state_proj` matches"), "{found}");
+        let patterns = |pattern: &str| Part { train_patterns: vec![pattern.to_owned()], ..Part::default() };
+        assert_eq!(error(&patterns("*.weight")), None);
+        let found = error(&patterns("state_*")).unwrap();
+        assert!(found.starts_with("model.foundation.train_patterns: all that `state_*` matches"), "{found}");
+        assert!(found.contains("model.overrides"), "{found}");
+    }
+
+    /// What is named may be in another stage of a pipeline; of the whole model it is judged.
     #[test]
     fn a_stage_lacks_what_another_one_has() {
         let names = |list: &[&str]| list.iter().map(|name| name.to_string()).collect::<Vec<String>>();
