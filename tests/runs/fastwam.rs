@@ -105,6 +105,9 @@ fn a_world_action_model_learns_the_same_with_any_number_of_encoders_resumes_and_
     assert_eq!(one, with("three", &["pools.encoder.replicas=3"], false));
     assert_eq!(one[2..], with("resumed", &["pools.encoder.replicas=2"], true));
     assert_ne!(one, with("frozen", &["model.overrides={freeze_video_expert: true}"], false));
+    let drawn = |to: &str, replicas: &str| with(to, &["policy.noise_draws=2", replicas], false);
+    let twice = drawn("drawn", "pools.encoder.replicas=1");
+    assert!(twice == drawn("drawn-three", "pools.encoder.replicas=3") && twice[0] != one[0], "{twice:?}");
     let adapted = with("lora", &["model.foundation.lora={r: 2, alpha: 4}"], false);
     assert!(adapted[0] == one[0] && adapted[3] != one[3], "adapters start at nothing, and learn");
     let of_adapters = |name: &str| -> Value {
@@ -181,7 +184,6 @@ fn what_it_cannot_be_trained_with_is_refused_by_check() {
     let path = dir.path().join("fastwam.yaml");
     fs::write(&path, text(dir.path())).unwrap();
     let cases = [
-        ("policy.noise_draws=2", "policy.noise_draws: FastWAM has no such training"),
         ("policy.insulate=true", "policy.insulate: FastWAM has no such training"),
         ("policy.max_delay=2", "policy.max_delay is 2"),
         ("pools.foundation.tensor_parallel=2", "pools.foundation"),

@@ -40,7 +40,7 @@ impl JoinedActing {
         let Network { config, video, action, patches, state, device, kind, .. } = &self.network;
         let ids = Vec::<i64>::try_from(columns.get(INPUT_IDS).to_device(Device::Cpu)).expect("a row of integers");
         let samples = Samples::of(&ids, cu_seqlens);
-        let layout = Layout::new(config, &samples, *device);
+        let layout = Layout::new(config, &samples, 1, *device);
         let [latents, texts] = [features.last(), features.first().filter(|_| features.len() > 1)]
             .map(|x| x.map(|x| x.to_device(*device).to_kind(*kind)));
         let states = state.as_ref().map(|map| (map.part.as_ref(), columns.get(STATE).to_device(*device)));

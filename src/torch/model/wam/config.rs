@@ -22,13 +22,14 @@ pub(super) enum Of {
     Actions,
 }
 
-/// FastWAM's: frames see the first one and each other, the first one itself; actions see the first frame and each other.
+/// FastWAM's: frames see the first one and each other, the first one itself; actions see the first frame and those of their draw, which
+/// is their chunk.
 pub(super) const RULES: SegmentRules<Of> = SegmentRules(&[
     rule(Of::First, Of::First),
     rule(Of::Frames, Of::First),
     rule(Of::Frames, Of::Frames),
     rule(Of::Actions, Of::First),
-    rule(Of::Actions, Of::Actions),
+    SegmentRule { queries: Of::Actions, keys: Of::Actions, chunks: Chunks::Same },
 ]);
 
 const fn rule(queries: Of, keys: Of) -> SegmentRule<Of> {

@@ -84,13 +84,8 @@ impl RobotPolicy for WamConfig {
     }
 
     fn cannot(&self) -> Option<String> {
-        let PolicyOptions { noise_draws, insulate, token_weight, flow_weight, .. } = self.options;
+        let PolicyOptions { insulate, token_weight, flow_weight, .. } = self.options;
         let set = [
-            (
-                "policy.noise_draws",
-                noise_draws > 1,
-                "frames are noised together with actions, so that draws cannot share anything",
-            ),
             (
                 "policy.insulate",
                 insulate,

@@ -188,7 +188,8 @@ impl Fixture {
         }
     }
 
-    fn noise(&self, samples: &[usize]) -> Noise {
+    /// Returns the fixture's noise and times of these samples, with one draw of their actions.
+    pub fn noise(&self, samples: &[usize]) -> Noise {
         let times = |name: &str| Vec::<f32>::try_from(self.of(name, samples)).expect("a row of times");
         Noise {
             frames: self.places("video_noise", samples, Shows::All),

@@ -72,8 +72,8 @@ impl Samples {
 }
 
 impl Layout {
-    /// Panics where a sample's places are not whole frames.
-    pub fn new(config: &WamConfig, samples: &Samples, device: Device) -> Layout {
+    /// Each sample has `num_draws` groups of actions. Panics where a sample's places are not whole frames.
+    pub fn new(config: &WamConfig, samples: &Samples, num_draws: i64, device: Device) -> Layout {
         let frame = config.frame_rows();
         let frames: Vec<[i64; 2]> = samples.latents().map(|latents| split(latents, frame)).collect();
         let (text_rows, states) = (samples.num_text(), if config.state_dim > 0 { samples.count() } else { 0 });
@@ -103,13 +103,14 @@ impl Layout {
             prompts: meet(&mut clips),
             pictures: None,
         };
+        let groups = count * num_draws;
         let action = Tables {
-            segments: Segments::new(&(0..count).map(|row| (horizon, row)).collect::<Vec<_>>(), count, device),
-            rotation: rotation(&actions_turned(count, horizon), [config.action.head_dim, 0, 0], device),
-            prompts: meet(&mut (0..count).map(|_| horizon)),
+            segments: Segments::new(&(0..groups).map(|row| (horizon, row)).collect::<Vec<_>>(), groups, device),
+            rotation: rotation(&actions_turned(groups, horizon), [config.action.head_dim, 0, 0], device),
+            prompts: meet(&mut (0..count).map(|_| num_draws * horizon)),
             pictures: None,
         };
-        let [of_frames, of_actions] = segments(samples, &frames, horizon);
+        let [of_frames, of_actions] = segments(samples, &frames, num_draws, horizon);
         let num_latents = samples.num_latents();
         let see = |queries: &[Vec<Segment<Of>>], keys: Vec<Vec<Segment<Of>>>, num_keys| {
             let pairs: Vec<_> = queries.iter().cloned().zip(keys).map(<[_; 2]>::from).collect();
@@ -117,7 +118,7 @@ impl Layout {
         };
         let both = of_frames.iter().zip(&of_actions).map(|(frames, actions)| [frames.as_slice(), actions].concat());
         Layout {
-            actions_see: see(&of_actions, both.collect(), num_latents + count * horizon),
+            actions_see: see(&of_actions, both.collect(), num_latents + groups * horizon),
             frames_see: see(&of_frames, of_frames.clone(), num_latents),
             context: Tensor::from_slice(&context).to_device(device),
             video,
@@ -153,15 +154,18 @@ fn actions_turned(count: i64, horizon: i64) -> Vec<TokenPosition> {
     (0..count).flat_map(|_| (0..horizon).map(|step| [step, 0, 0])).collect()
 }
 
-/// Returns the segments of frames among frames, and of actions behind all frames, by sample.
-fn segments(samples: &Samples, frames: &[[i64; 2]], horizon: i64) -> [Vec<Vec<Segment<Of>>>; 2] {
+/// Segments of frames among frames, and of actions behind all frames, by sample. Each draw of a sample's actions is a chunk.
+fn segments(samples: &Samples, frames: &[[i64; 2]], num_draws: i64, horizon: i64) -> [Vec<Vec<Segment<Of>>>; 2] {
     let segment = |kind, rows| Segment { kind, chunk: 0, rows };
     let of_frames = samples.latents().zip(frames).map(|(latents, [first, _])| {
         let end = latents.start + first;
         vec![segment(Of::First, latents.start..end), segment(Of::Frames, end..latents.end)]
     });
     let behind = samples.num_latents();
-    let of_actions = (0..samples.count())
-        .map(|row| vec![segment(Of::Actions, behind + row * horizon..behind + (row + 1) * horizon)]);
+    let of_draw = |row: i64, draw: i64| {
+        let begin = behind + (row * num_draws + draw) * horizon;
+        Segment { kind: Of::Actions, chunk: draw as u32, rows: begin..begin + horizon }
+    };
+    let of_actions = (0..samples.count()).map(|row| (0..num_draws).map(|draw| of_draw(row, draw)).collect());
     [of_frames.collect(), of_actions.collect()]
 }

@@ -1,6 +1,8 @@
-//! The noise and times that are drawn for the samples of a micro-batch: frames and actions have noise and a time of their own each.
+//! What is drawn for the samples of a micro-batch: frames and actions have noise and a time of their own each. A sample may have several
+//! draws of its actions, all of which see the one first frame.
 //!
-//! Shapes: N samples, T places of all samples' frames, P numbers of a place, H actions of a sample of A numbers each.
+//! Shapes: N samples, K draws of a sample's actions, T places of all samples' frames, P numbers of a place, H actions of a sample of A
+//! numbers each.
 
 use tch::Tensor;
 
@@ -9,17 +11,17 @@ use super::layout::Samples;
 use crate::model::batch::SampleRow;
 use crate::model::objective::Draw;
 
-/// The draws of a sample: what it acts from, and what its frames are noised with.
+/// The draws of a sample: what it acts from, of which further ones follow, and what its frames are noised with.
 const OF_ACTIONS: u32 = 0;
 const OF_FRAMES: u32 = 1;
 
-/// Noise and times, samples in their order.
+/// Noise and times: samples in their order, and the draws of each side by side.
 pub(in crate::model) struct Noise {
     /// `[T, P]`, float32; that of given frames is not read.
     pub frames: Tensor,
-    /// `[N·H, A]`, float32.
+    /// `[N·K·H, A]`, float32.
     pub actions: Tensor,
-    /// N of each.
+    /// N of frames, and N·K of actions.
     pub frame_times: Vec<f32>,
     pub action_times: Vec<f32>,
 }
@@ -31,13 +33,16 @@ impl Noise {
         let width = config.video.patch_dim();
         let frames = rows.iter().zip(samples.latents());
         let frames = frames.map(|(row, latents)| draw(row, OF_FRAMES).noise(&[latents.end - latents.start, width]));
-        let actions = rows.iter().map(|row| draw(row, OF_ACTIONS).noise(&[config.horizon, config.action_dim]));
+        let number = |of_sample: u32| if of_sample == 0 { OF_ACTIONS } else { OF_FRAMES + of_sample };
+        let num_draws = config.options.noise_draws;
+        let draws = || rows.iter().flat_map(|row| (0..num_draws).map(move |at| draw(row, number(at))));
+        let actions = draws().map(|it| it.noise(&[config.horizon, config.action_dim]));
         let (of_frames, of_actions) = (config.video_flow.sampler(), config.action_flow.sampler());
         Noise {
             frames: Tensor::cat(&frames.collect::<Vec<_>>(), 0),
             actions: Tensor::cat(&actions.collect::<Vec<_>>(), 0),
             frame_times: rows.iter().map(|row| draw(row, OF_FRAMES).time(&of_frames) as f32).collect(),
-            action_times: rows.iter().map(|row| draw(row, OF_ACTIONS).time(&of_actions) as f32).collect(),
+            action_times: draws().map(|it| it.time(&of_actions) as f32).collect(),
         }
     }
 }

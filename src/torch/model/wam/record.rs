@@ -1,6 +1,7 @@
 //! The tape of a micro-batch: noised frames and actions, both streams through the layers, and the weighted errors of both velocities.
 //!
-//! Shapes: N samples, T places of all samples' frames, P numbers of a place, H actions of a sample of A numbers each.
+//! Shapes: N samples, K draws of a sample's actions, T places of all samples' frames, P numbers of a place, H actions of a sample of A
+//! numbers each.
 
 use std::rc::Rc;
 
@@ -56,7 +57,7 @@ impl PolicyNetwork for Network {
     ) -> FoundationTape {
         let samples = &self.samples(batch);
         let mut tape = Tape::new();
-        let layout = Rc::new(Layout::new(&self.config, samples, self.device));
+        let layout = Rc::new(Layout::new(&self.config, samples, self.num_draws(), self.device));
         let [text, latents] = [0, 1].map(|input| batch.feature_slot(&mut tape, input));
         let context = self.record_context(&mut tape, batch, text, &layout);
         let (frames, of_frames) = self.record_frames(&mut tape, samples, latents, noise, &layout);
@@ -90,7 +91,11 @@ impl PolicyNetwork for Network {
 }
 
 impl Network {
-    /// Returns the samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
+    fn num_draws(&self) -> i64 {
+        i64::from(self.config.options.noise_draws)
+    }
+
+    /// The samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
     fn samples(&self, batch: &MicroBatch) -> Samples {
         match batch.samples.is_empty() {
             true => Samples::filler(&self.config),
@@ -140,9 +145,11 @@ impl Network {
         (tape.run("patches", &self.patches.ids, self.policy, &[written[0]], 1, forward)[0], written[1])
     }
 
-    /// Records the rows of noised actions, and their velocities `[N·H, A]`.
+    /// Rows of noised actions, and their velocities `[N·K·H, A]`.
     fn record_actions(&self, tape: &mut Tape, batch: &MicroBatch, noise: &Noise) -> (Slot, Slot) {
         let actions = batch.columns.get(ACTIONS).to_device(self.device).to_kind(Kind::Float);
+        let by_sample = actions.view([-1, 1, self.config.horizon, self.config.action_dim]);
+        let actions = by_sample.expand([-1, self.num_draws(), -1, -1], false).flatten(0, 2);
         let noise_of = noise.actions.to_device(self.device);
         let times = Tensor::from_slice(&noise.action_times).to_device(self.device);
         let time = times.repeat_interleave_self_int(self.config.horizon, 0, None).unsqueeze(1);
@@ -223,24 +230,27 @@ impl Network {
         tape.add(x, y)
     }
 
-    /// Returns the weights of the numbers of frames `[T, 1]` and of actions `[N·H, A]` in the loss: each sample is the mean of those that
-    /// count, times the weight of its time; the others have 0.
+    /// What the numbers of frames `[T, 1]` and of actions `[N·K·H, A]` count: each sample is the mean of those that do, times the
+    /// weight of its time, of which its draws have even shares; nothing of one that does not count.
     fn weights(&self, batch: &MicroBatch, rows: &[SampleRow], noise: &Noise, layout: &Layout) -> [Tensor; 2] {
         let config = &self.config;
         let [of_video, of_action] = &self.bells;
         let of_samples = |bell: &Bell, times: &[f32], weight: f64| {
-            let of = |(row, time): (&SampleRow, &f32)| {
+            let num_draws = times.len() / rows.len();
+            let of = |(number, time): (usize, &f32)| {
                 let at = if batch.evaluates { 1.0 } else { bell.at(f64::from(*time)) };
-                if row.num_targets > 0 { (weight * at) as f32 } else { 0.0 }
+                let counts = rows[number / num_draws].num_targets > 0;
+                if counts { (weight * at / num_draws as f64) as f32 } else { 0.0 }
             };
-            Tensor::from_slice(&rows.iter().zip(times).map(of).collect::<Vec<f32>>()).to_device(self.device)
+            Tensor::from_slice(&times.iter().enumerate().map(of).collect::<Vec<f32>>()).to_device(self.device)
         };
         let column = |name: &str| batch.columns.get(name).to_device(self.device).to_kind(Kind::Float);
         let sum = |x: &Tensor, axes: &[i64]| x.sum_dim_intlist(axes, true, Kind::Float);
 
-        let own = of_samples(of_action, &noise.action_times, config.action_flow.weight).view([-1, 1, 1]);
-        let counted = column(WEIGHTS).view([-1, config.horizon, config.action_dim]);
-        let actions = &counted * own / sum(&counted, &[1, 2]).clamp_min(config.action_dim as f64);
+        let own = of_samples(of_action, &noise.action_times, config.action_flow.weight);
+        let own = own.view([-1, self.num_draws(), 1, 1]);
+        let counted = column(WEIGHTS).view([-1, 1, config.horizon, config.action_dim]);
+        let actions = &counted * own / sum(&counted, &[2, 3]).clamp_min(config.action_dim as f64);
 
         let own = of_samples(of_video, &noise.frame_times, config.video_flow.weight).view([-1, 1]);
         let counted = column(FRAME_WEIGHTS).view([-1, config.num_frames - 1]);

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
 use super::fixture::{Fixture, Shows};
+use super::noise::Noise;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::fixture::{self, error};
 use crate::model::foundation::{FoundationFamily, FoundationModel};
@@ -76,6 +77,34 @@ fn noise_belongs_to_seed_sample_and_purpose() {
     let model = fixture.model(Policy::Keep);
     let tape = model.record(&MicroBatch::filler(model.columns(), Device::Cpu));
     assert_eq!(fixture.run(tape, &[]).0, 0.0);
+}
+
+/// Two draws of actions, beside one of frames, are each alone with an even share of the loss of actions.
+#[test]
+fn draws_of_actions_share_their_frames_and_the_loss_evenly() {
+    for (name, mut fixture) in fixtures() {
+        let (all, own) = (fixture.all(), fixture.noise(&fixture.all()));
+        let noise = |actions: Tensor, action_times: Vec<f32>| {
+            let (frames, frame_times) = (own.frames.shallow_clone(), own.frame_times.clone());
+            Noise { frames, actions, frame_times, action_times }
+        };
+        let shape = [all.len() as i64, 1, fixture.config.horizon, fixture.config.action_dim];
+        let draws = [own.actions.view(shape), own.actions.flip([0]).view(shape)];
+        let [first, second] = [own.action_times.clone(), own.action_times.iter().rev().copied().collect()];
+        let times = first.iter().zip(&second).flat_map(|(first, second)| [*first, *second]).collect();
+        let both = noise(Tensor::cat(&draws, 1).flatten(0, 2), times);
+        let mut run = |num_draws: u32, noise: &Noise| {
+            fixture.config.options.noise_draws = num_draws;
+            let tape = fixture.model(Policy::Keep).record_with(&fixture.batch(&all, Shows::All), noise);
+            fixture.run(tape, &fixture.features(&all, Shows::All))
+        };
+        let (whole, grads) = run(2, &both);
+        let [first, second] = [(&draws[0], first), (&draws[1], second)]
+            .map(|(actions, times)| run(1, &noise(actions.flatten(0, 2), times)));
+        assert!((first.0 / second.0 - 1.0).abs() > 1e-4, "{name}: the draws differ");
+        assert!((2.0 * whole / (first.0 + second.0) - 1.0).abs() < 1e-6, "{name}");
+        assert!(error(grads.flat(), &((first.1.flat() + second.1.flat()) / 2.0)) < 1e-5, "{name}");
+    }
 }
 
 /// Times of actions have waves of another number than those of frames, where the config says so.
