@@ -3,7 +3,7 @@
 use super::UsageError;
 use crate::model::hub_data::fetch_paths;
 use crate::policy::judge::judge_pads;
-use crate::policy::open_loop::{expect_cameras, missing_cameras, open_loop};
+use crate::policy::open_loop::{Given, missing_cameras, names_in, open_loop};
 use crate::policy::{Choice, Purpose, Wanted, open};
 use clap::Args;
 use loongforge_core::data::lerobot::Set;
@@ -38,9 +38,15 @@ pub struct JudgePolicyArgs {
     /// Number of frames between chunks [default: the number of executed actions]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "episodes")]
     every: Option<u32>,
-    /// The policy's camera for a feature of the data set; may be repeated [default: the same name]
+    /// The policy's camera for a feature of the data set; may be repeated [default: as in the policy's training, or the same name]
     #[arg(long, value_name = "FEATURE=CAMERA", value_parser = pair, requires = "episodes")]
     camera: Vec<(String, String)>,
+    /// Feature of the robot's state in the data set [default: as in the policy's training, or observation.state]
+    #[arg(long, value_name = "FEATURE", requires = "episodes")]
+    state: Option<String>,
+    /// Feature of the actions in the data set [default: as in the policy's training, or action]
+    #[arg(long, value_name = "FEATURE", requires = "episodes")]
+    action: Option<String>,
     /// Folder of plots to write: recorded and predicted actions of the first episode
     #[arg(long, value_name = "FOLDER", requires = "episodes")]
     plots: Option<PathBuf>,
@@ -52,6 +58,8 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
         ("--num-episodes", args.num_episodes.is_some()),
         ("--every", args.every.is_some()),
         ("--camera", !args.camera.is_empty()),
+        ("--state", args.state.is_some()),
+        ("--action", args.action.is_some()),
         ("--plots", args.plots.is_some()),
     ];
     if let Some((option, _)) = of_recorded.iter().find(|(_, given)| *given && args.wanted.policy == Choice::Replay) {
@@ -64,12 +72,13 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
         let [count, every] = [args.num_episodes, args.every].map(|count| count.map(|count| count as usize));
         fetch_paths(set.to_str()).map_err(UsageError::of)?;
         let set = Arc::new(Set::open(set).map_err(UsageError::of)?);
-        expect_cameras(policy.spec(), &set, &args.camera).map_err(UsageError)?;
-        for camera in missing_cameras(policy.spec(), &set, &args.camera) {
+        let given = Given { cameras: args.camera, state: args.state, action: args.action };
+        let names = names_in(&set, policy.spec(), given).map_err(UsageError)?;
+        for camera in missing_cameras(policy.spec(), &set, &names.cameras) {
             let place = set.folder().display();
             eprintln!("note: {place} has no camera {camera}, which is masked: map one with --camera FEATURE={camera}");
         }
-        let found = open_loop(policy, &set, count.unwrap_or(NUM_EPISODES), every, &args.camera);
+        let found = open_loop(policy, &set, count.unwrap_or(NUM_EPISODES), every, &names);
         let found = found.map_err(UsageError::of_any)?;
         println!("{}", found.text());
         if let Some(folder) = &args.plots {

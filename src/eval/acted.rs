@@ -1,14 +1,15 @@
 //! The actions of a robot policy after its run, on held-out episodes, beside the recorded ones, and beside those that need no policy.
 
-use crate::policy::open_loop::open_loop;
+use crate::policy::open_loop::{Given, names_in, open_loop};
 use crate::policy::trained::Trained;
 use anyhow::{Context, Result, anyhow};
 use loongforge_core::checkpoint::Manifest;
-use loongforge_core::config::{Eval, Policy, RunConfig, TrainFile};
+use loongforge_core::config::{Eval, RunConfig, TrainFile};
 use loongforge_core::data::DataError;
 use loongforge_core::data::lerobot::Set;
 use loongforge_core::data::policy::embodiment_of;
 use loongforge_core::observe::{Console, EvalRecord};
+use loongforge_core::robot::Policy;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,12 +23,6 @@ const NUM_EPISODES: usize = 10;
 pub fn act(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<Vec<EvalRecord>> {
     let Some(eval) = &config.eval else { return Ok(Vec::new()) };
     let keys = &config.policy;
-    let own = Policy::default();
-    if (&keys.state, &keys.action) != (&own.state, &own.action) {
-        console.line("held-out actions are not compared: policy.state or policy.action names another feature");
-        return Ok(Vec::new());
-    }
-    let cameras: Vec<(String, String)> = keys.cameras.iter().map(|(key, name)| (key.clone(), name.clone())).collect();
     let step = Manifest::read(checkpoint)?.num_steps;
     let mut records = Vec::new();
     // Its weights are those of all sets, whichever robot acts.
@@ -46,7 +41,9 @@ pub fn act(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<V
             }
         };
         policy.choose(robot)?;
-        let found = open_loop(policy, &set, NUM_EPISODES, None, &cameras);
+        // The checkpoint has kept what the data of the run is called.
+        let names = names_in(&set, policy.spec(), Given::default()).map_err(|reason| anyhow!("{reason}"))?;
+        let found = open_loop(policy, &set, NUM_EPISODES, None, &names);
         let action_errors = found.with_context(|| format!("the set {name} of eval"))?.absolute_errors();
         let shown = if name == Eval::HELD_OUT { String::new() } else { format!(", {name}") };
         let record = EvalRecord { step, set: name, action_errors, ..EvalRecord::default() };

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use loongforge_core::data::lerobot::{Set, Step};
 use loongforge_core::data::{InProcess, Limits};
 use loongforge_core::observe::{Curve, plot};
-use loongforge_core::robot::{ACTION, Moment, Observation, Policy, PolicySpec, STATE};
+use loongforge_core::robot::{DataNames, Moment, Observation, Policy, PolicySpec};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ const WAYS: [&str; 4] = ["the policy", "the last action again", "the mean action
 
 /// Errors of a policy and of its baselines on recorded episodes, `WAYS` in order.
 pub struct OpenLoop {
+    /// The feature of recorded actions, and the names of its numbers.
+    action: String,
     names: Vec<String>,
     ways: Vec<(&'static str, Errors)>,
     num_actions: usize,
@@ -29,7 +31,7 @@ pub struct OpenLoop {
 }
 
 /// Plays the first `num_episodes` episodes of a LeRobot set, of those that are chosen, and asks for a chunk at every `every`-th frame.
-/// Cameras of the set have the policy's names unless `cameras` maps them, as (key of the set, camera).
+/// `data` says what the set's features are called.
 ///
 /// # Errors
 /// The set has no episodes or cannot be read, lacks what the policy reads, or the policy cannot act.
@@ -38,11 +40,13 @@ pub fn open_loop(
     set: &Arc<Set>,
     num_episodes: usize,
     every: Option<usize>,
-    cameras: &[(String, String)],
+    data: &DataNames,
 ) -> Result<OpenLoop> {
     let folder = set.folder();
     let spec = policy.spec().clone();
-    let feature = set.info().feature(ACTION).with_context(|| format!("{} has no {ACTION}", folder.display()))?;
+    let action = data.action.as_str();
+    let feature = set.info().feature(action).filter(|feature| feature.is_numbers());
+    let feature = feature.with_context(|| format!("{} has no feature {action} of numbers", folder.display()))?;
     let width = feature.width();
     ensure!(
         width == spec.action_width,
@@ -53,15 +57,16 @@ pub fn open_loop(
         true => feature.names.clone(),
         false => (0..width).map(|at| at.to_string()).collect(),
     };
-    let mean: Vec<f32> = match set.stats()?.get(ACTION, "mean") {
+    let mean: Vec<f32> = match set.stats()?.get(action, "mean") {
         Some(mean) => mean.iter().map(|&value| value as f32).collect(),
-        None => return Err(anyhow!("the statistics of {} have no mean of {ACTION}", folder.display())),
+        None => return Err(anyhow!("the statistics of {} have no mean of {action}", folder.display())),
     };
-    let is_position = set.info().feature(STATE).is_some_and(|state| state.width() == width);
+    let is_position = set.info().feature(&data.state).is_some_and(|state| state.width() == width);
     let num_ways = if is_position { WAYS.len() } else { WAYS.len() - 1 };
     let empty = Errors { absolute: vec![0.0; width], squared: vec![0.0; width] };
     let ways = WAYS[..num_ways].iter().map(|&way| (way, empty.clone())).collect();
-    let mut found = OpenLoop { names, ways, num_actions: 0, trace: [Vec::new(), Vec::new()] };
+    let mut found =
+        OpenLoop { action: action.to_owned(), names, ways, num_actions: 0, trace: [Vec::new(), Vec::new()] };
     let every = every.unwrap_or(spec.num_executed).max(1);
     let blocks = set.blocks(0);
     ensure!(!blocks.is_empty(), "{} has no episodes", folder.display());
@@ -74,14 +79,14 @@ pub fn open_loop(
         let begin = open.first(episode);
         for (request, frame) in (0..set.episodes()[episode].length).step_by(every).enumerate() {
             let step = open.step(begin + frame as u64);
-            let seen = observe(&step, &spec.cameras, spec.state_width, cameras)?;
+            let seen = observe(&step, &spec, data)?;
             let moment = Moment { episode: episode as u64, request: request as u64 };
             let actions = policy.act_as_recorded(&seen, moment);
             let actions = actions.map_err(|reason| anyhow!("episode {episode}, frame {frame}: {reason}"))?;
             actions.check().map_err(|reason| anyhow!("{reason}"))?;
             let ahead: Vec<i64> = (0..actions.num_steps() as i64).collect();
-            let recorded = step.window(ACTION, &ahead)?;
-            let last = step.window(ACTION, &[-1])?.values;
+            let recorded = step.window(action, &ahead)?;
+            let last = step.window(action, &[-1])?.values;
             for at in (0..recorded.is_pad.len()).filter(|&at| !recorded.is_pad[at]) {
                 let truth = &recorded.values[at * width..][..width];
                 let guesses = [actions.step(at), &last, &mean, &seen.state];
@@ -99,11 +104,45 @@ pub fn open_loop(
     Ok(found)
 }
 
-/// Sees to it that pairs of [`open_loop`] name cameras of the set and of the policy, each once.
+/// What a set's features are called: as it is `given`, and else as in the data that the policy was trained on, where the set has such
+/// features.
 ///
 /// # Errors
-/// The cameras do not fit; the error names the pair.
-pub fn expect_cameras(spec: &PolicySpec, set: &Set, cameras: &[(String, String)]) -> Result<(), String> {
+/// The reason: what is given names nothing of the set or of the policy.
+pub fn names_in(set: &Set, spec: &PolicySpec, given: Given) -> Result<DataNames, String> {
+    expect_cameras(spec, set, &given.cameras)?;
+    let has = |key: &str| set.info().feature(key).is_some_and(|feature| feature.is_numbers());
+    let named = |option: &str, given: Option<String>, trained: &str, own: String| match given {
+        Some(key) if !has(&key) => {
+            let known: Vec<&str> = set.info().features.iter().map(|feature| feature.key.as_str()).collect();
+            Err(format!("{option} {key}: the data set has no such feature of numbers; it has {}", known.join(", ")))
+        }
+        Some(key) => Ok(key),
+        None => Ok(if has(trained) { trained.to_owned() } else { own }),
+    };
+    let (trained, own) = (&spec.data, DataNames::default());
+    let others = trained.cameras.iter().filter(|(key, _)| given.cameras.iter().all(|(other, _)| other != key));
+    Ok(DataNames {
+        state: named("--state", given.state, &trained.state, own.state)?,
+        action: named("--action", given.action, &trained.action, own.action)?,
+        cameras: given.cameras.iter().chain(others).cloned().collect(),
+    })
+}
+
+/// Names of a set's features that a user has given.
+#[derive(Default)]
+pub struct Given {
+    /// Cameras of the set, with the policy's names.
+    pub cameras: Vec<(String, String)>,
+    pub state: Option<String>,
+    pub action: Option<String>,
+}
+
+/// Sees to it that pairs name cameras of the set and of the policy, each once.
+///
+/// # Errors
+/// The reason, with the pair.
+fn expect_cameras(spec: &PolicySpec, set: &Set, cameras: &[(String, String)]) -> Result<(), String> {
     let known: Vec<&str> = set.info().cameras().map(|feature| feature.key.as_str()).collect();
     for (at, (key, name)) in cameras.iter().enumerate() {
         let refused = |reason: String| Err(format!("--camera {key}={name}: {reason}"));
@@ -138,16 +177,16 @@ fn key_of<'a>(set: &Set, camera: &'a str, cameras: &'a [(String, String)]) -> Op
     }
 }
 
-fn observe(step: &Step, names: &[String], state_width: usize, cameras: &[(String, String)]) -> Result<Observation> {
+fn observe(step: &Step, spec: &PolicySpec, data: &DataNames) -> Result<Observation> {
     let mut images = Vec::new();
     // A camera that the set lacks is masked, as it was in training.
-    for camera in names {
-        if let Some(key) = key_of(step.set(), camera, cameras) {
+    for camera in &spec.cameras {
+        if let Some(key) = key_of(step.set(), camera, &data.cameras) {
             let frames = step.pictures(key, &[0], &InProcess, &Limits::NONE)?;
             images.push((camera.clone(), frames.into_iter().next().context("a frame")?));
         }
     }
-    let state = if state_width > 0 { step.numbers(STATE)? } else { Vec::new() };
+    let state = if spec.state_width > 0 { step.numbers(&data.state)? } else { Vec::new() };
     Ok(Observation { images, state, prompt: step.task()?.to_owned(), begun: Vec::new() })
 }
 
@@ -204,7 +243,8 @@ impl OpenLoop {
             let [recorded, predicted] = [points(&self.trace[0]), points(&self.trace[1])];
             let curves =
                 [Curve { label: "recorded", points: &recorded }, Curve { label: "predicted", points: &predicted }];
-            plot(&folder.join(format!("{file}.png")), &format!("{ACTION} {name}, first episode"), "frame", &curves)?;
+            let title = format!("{} {name}, first episode", self.action);
+            plot(&folder.join(format!("{file}.png")), &title, "frame", &curves)?;
         }
         Ok(())
     }
@@ -226,18 +266,23 @@ fn file_names(names: &[String]) -> Vec<String> {
 mod tests {
     use image::RgbImage;
     use loongforge_core::data::lerobot::{Feature, SetWriter, Value};
-    use loongforge_core::robot::{Actions, pads};
+    use loongforge_core::robot::{ACTION, Actions, STATE, pads};
 
     use super::*;
 
     /// Returns a set of one frame with these cameras.
     fn set(folder: &Path, cameras: &[&str]) -> Set {
+        set_of(folder, cameras, ACTION)
+    }
+
+    /// A set of one frame with these cameras, whose actions are called `action`.
+    fn set_of(folder: &Path, cameras: &[&str], action: &str) -> Set {
         let mut features: Vec<Feature> = cameras.iter().map(|key| Feature::images(key, 2, 2)).collect();
-        features.push(Feature::vector(ACTION, &["x"]));
+        features.push(Feature::vector(action, &["x"]));
         let mut writer = SetWriter::create(folder, 10, "arm", features).unwrap();
         let picture = RgbImage::new(2, 2);
         let mut values: Vec<(&str, Value<'_>)> = cameras.iter().map(|&key| (key, Value::Picture(&picture))).collect();
-        values.push((ACTION, Value::Numbers(&[0.5])));
+        values.push((action, Value::Numbers(&[0.5])));
         writer.add_frame(&values).unwrap();
         writer.end_episode("go").unwrap();
         writer.finish().unwrap();
@@ -293,8 +338,36 @@ mod tests {
         let set = Arc::new(set(folder.path(), &["top"]));
         let sizes =
             PolicySpec { state_width: 0, action_width: 1, chunk_size: 1, num_executed: 1, ..pads::spec("test") };
-        let found = open_loop(&mut Toggled(sizes), &set, 1, None, &[]).unwrap();
+        let found = open_loop(&mut Toggled(sizes), &set, 1, None, &DataNames::default()).unwrap();
         assert_eq!(found.absolute_errors()[0], ("the policy".to_owned(), 0.0));
+    }
+
+    /// Those that are given go before those of the policy's own data, and these before lerobot's.
+    #[test]
+    fn features_have_the_names_of_the_data() {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let (named, plain) = (set_of(folders[0].path(), &["top"], "control"), set(folders[1].path(), &["top"]));
+        let data =
+            DataNames { cameras: pairs(&[("top", "base")]), state: "joints".to_owned(), action: "control".to_owned() };
+        let sizes =
+            PolicySpec { state_width: 0, action_width: 1, chunk_size: 1, num_executed: 1, ..pads::spec("test") };
+        let spec = PolicySpec { cameras: vec!["base".to_owned(), "left".to_owned()], data: data.clone(), ..sizes };
+        let names = |set: &Set, given: Given| names_in(set, &spec, given);
+        let found = names(&named, Given::default()).unwrap();
+        assert_eq!(found, DataNames { state: STATE.to_owned(), ..data.clone() }, "the set has no joints");
+        assert_eq!(names(&plain, Given::default()).unwrap().action, ACTION);
+        let cameras = pairs(&[("top", "left")]);
+        let given = names(&named, Given { cameras: cameras.clone(), ..Given::default() }).unwrap();
+        assert_eq!(given.cameras, cameras);
+        let given = names(&named, Given { action: Some("force".to_owned()), ..Given::default() });
+        let error = given.unwrap_err();
+        assert!(
+            error.starts_with("--action force: the data set has no such feature") && error.contains("control"),
+            "{error}"
+        );
+        assert!(names(&named, Given { state: Some("top".to_owned()), ..Given::default() }).is_err(), "pictures");
+        let compared = open_loop(&mut Toggled(spec.clone()), &Arc::new(named), 1, None, &found).unwrap();
+        assert_eq!(compared.absolute_errors()[0], ("the policy".to_owned(), 0.0));
     }
 
     #[test]

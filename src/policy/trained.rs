@@ -104,6 +104,7 @@ fn spec_of(
         num_executed: executed.unwrap_or(chunk_size).clamp(1, chunk_size),
         reads_prompt: true,
         continues_chunks: model.continues_chunks(),
+        data: maker.data_names(),
     }
 }
 

@@ -6,6 +6,6 @@ mod replay;
 mod wilson;
 pub mod wire;
 
-pub use policy::{Actions, Moment, Observation, Policy, PolicySpec};
+pub use policy::{Actions, DataNames, Moment, Observation, Policy, PolicySpec};
 pub use replay::{ACTION, Replay, STATE};
 pub use wilson::wilson;

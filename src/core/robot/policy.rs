@@ -1,6 +1,6 @@
 //! Policies: observations in, chunks of actions out.
 
-pub use crate::data::policy::Observation;
+pub use crate::data::policy::{DataNames, Observation};
 
 /// Actions of the next steps, in the units of the robot.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +59,8 @@ pub struct PolicySpec {
     pub reads_prompt: bool,
     /// It can go on with a chunk that has begun (`Observation::begun`).
     pub continues_chunks: bool,
+    /// What recorded data calls its features.
+    pub data: DataNames,
 }
 
 /// Says which of a client's requests this is. What a policy draws by chance depends on this and its seed alone.

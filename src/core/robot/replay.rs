@@ -1,6 +1,6 @@
 //! A policy that repeats what was recorded: what a robot's side can be tested with before there is a model.
 
-use super::policy::{Actions, Moment, Observation, Policy, PolicySpec};
+use super::policy::{Actions, DataNames, Moment, Observation, Policy, PolicySpec};
 use crate::data::DataError;
 use crate::data::lerobot::{Set, Step};
 use std::path::Path;
@@ -41,6 +41,7 @@ impl Replay {
             num_executed: chunk_size,
             reads_prompt: false,
             continues_chunks: false,
+            data: DataNames::default(),
         };
         Ok(Self { first, num_frames, spec })
     }

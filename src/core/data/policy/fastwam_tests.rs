@@ -150,7 +150,7 @@ fn toggled_numbers_are_signs() {
     let mut actions = vec![0.0, 0.3, 7.0, -2.0, 0.9, 0.5, 0.3, 7.0, -2.0, 0.2];
     spec.frames.as_ref().unwrap().toggle(&mut actions, 5);
     assert_eq!(actions, [1.0, 0.3, 7.0, -2.0, -1.0, 0.0, 0.3, 7.0, -2.0, 1.0]);
-    let files = super::files::write(&spec, &Default::default(), &[]).unwrap();
+    let files = super::files::write(&spec, &Default::default(), &[], &Default::default()).unwrap();
     let (_, after) = files.iter().find(|(name, _)| name == "policy_postprocessor.json").unwrap();
     let after: Json = serde_json::from_slice(after).unwrap();
     let step = json!({"registry_name": "fastwam_action_toggle_processor", "config": {"toggle_dimensions": [4, 0]}});

@@ -9,14 +9,15 @@ use serde_json::{Map, Value as Json, json};
 
 use super::groot_files::step;
 use super::spec::{Family, SampleSpec, name_of, named};
-use super::{groot_files, groot_groups};
-use crate::config::Normalization;
+use super::{data_names, groot_files, groot_groups};
+use crate::config::{Normalization, Policy};
 use crate::data::error::DataError;
 use crate::data::lerobot::{FeatureStats, Stats};
 use crate::files;
 
 const BEFORE: &str = "policy_preprocessor";
 const AFTER: &str = "policy_postprocessor";
+const RENAME: &str = "rename_observations_processor";
 /// FastWAM's step that makes signs of numbers of actions, which its `config.json` names as well.
 const TOGGLE: &str = "fastwam_action_toggle_processor";
 /// Bytes of a file of statistics.
@@ -80,7 +81,7 @@ impl Saved {
                 };
                 self.relative = Some((config["enabled"] == true, texts("exclude_joints"), texts("action_names")));
             }
-            "rename_observations_processor" => {
+            RENAME => {
                 let names = config["rename_map"].as_object().into_iter().flatten();
                 self.renamed = names.filter_map(|(from, to)| Some((from.clone(), to.as_str()?.to_owned()))).collect();
             }
@@ -229,11 +230,17 @@ fn read_stats(path: &Path) -> Result<Stats, DataError> {
     Ok(stats)
 }
 
-/// Returns the processor files of a policy, by name. `mask` says which numbers of an action are relative.
+/// The processor files of a policy, by name. `mask` says which numbers of an action are relative, and `settings` what its data calls its
+/// features.
 ///
 /// # Errors
 /// The reason: the statistics cannot be written.
-pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(String, Vec<u8>)>, String> {
+pub fn write(
+    spec: &SampleSpec,
+    stats: &Stats,
+    mask: &[bool],
+    settings: &Policy,
+) -> Result<Vec<(String, Vec<u8>)>, String> {
     let mut files = Vec::new();
     for (name, mut steps) in [(BEFORE, before(spec, stats, mask)), (AFTER, after(spec, stats, mask))] {
         for (at, step) in steps.iter_mut().enumerate() {
@@ -242,6 +249,9 @@ pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(Str
                 let file = format!("{name}_step_{at}_{kind}.safetensors");
                 step["state_file"] = file.clone().into();
                 files.push((file, tensors(stats)?));
+            }
+            if kind == RENAME {
+                step["config"]["rename_map"] = data_names::rename_map(settings);
             }
         }
         let text =
@@ -266,7 +276,7 @@ fn before(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Vec<Json> {
             "padding": spec.prompt.padding, "truncation": true, "tokenizer_name": spec.prompt.tokenizer,
         }),
     );
-    let rename = step("rename_observations_processor", json!({ "rename_map": {} }));
+    let rename = step(RENAME, json!({ "rename_map": {} }));
     let batch = step("to_batch_processor", json!({}));
     let features = inputs(spec).into_iter().chain(outputs(spec)).collect();
     let normalize = step("normalizer_processor", normalizer(spec, features));

@@ -14,7 +14,7 @@ use super::observation::{CameraClip, LearnedActions, Observation};
 use super::robots::{Robot, embodiment_of};
 use super::scales::{is_replaced, name_of};
 use super::spec::{ACTION, Family, STATE, SampleSpec};
-use super::{delay, fastwam_spec, files, groot_spec, kept, robots};
+use super::{data_names, delay, fastwam_spec, files, groot_spec, kept, robots};
 use crate::config::Policy;
 use crate::data::card::{fastwam_networks, is_fastwam, is_groot};
 use crate::data::contexts::TextProcessor;
@@ -70,12 +70,13 @@ impl PolicyMaker {
         decoder: Arc<dyn MediaDecoder>,
     ) -> Result<Self, DataError> {
         let wrong = |reason: String| DataError::file(&folders.model.join("config.json"), reason);
+        let policy = data_names::settled(folders.model, config, &options.policy)?;
         let spec = match () {
-            () if is_groot(config) => groot_spec::read_with(config, &options.policy),
+            () if is_groot(config) => groot_spec::read_with(config, &policy),
             () if is_fastwam(config) => fastwam_spec::read(config),
             () => SampleSpec::of(config),
         };
-        let mut robots = robots::find(&spec.map_err(wrong)?, folders.model, &options.policy)?;
+        let mut robots = robots::find(&spec.map_err(wrong)?, folders.model, &policy)?;
         let own = read_json_if_exists(&folders.model.join("tokenizer_config.json"))?;
         let (texts, mut tokenizer) = match &robots[0].spec.frames {
             Some(_) => open_texts(folders, config, &robots[0].spec).map(|(texts, own)| (Some(texts), own))?,
@@ -94,29 +95,27 @@ impl PolicyMaker {
         let chat = spec.groot.map(|groot| Chat::open(folders, config, options, groot.version)).transpose()?;
         if chat.is_none() && texts.is_none() && tokenizer.num_rows() > spec.placeholder + 1 {
             let (ids, rows) = (tokenizer.num_rows(), spec.placeholder + 1);
-            return Err(DataError::file(
-                folders.model,
-                format!("its tokenizer has {ids} ids, but the policy only {rows}"),
-            ));
+            let reason = format!("its tokenizer has {ids} ids, but the policy only {rows}");
+            return Err(DataError::file(folders.model, reason));
         }
         let scales = &robots[0].scales;
         let stats = if chat.is_some() { scales.bounds() } else { scales.stats.clone() };
         let widths = robots.iter().map(|robot| robot.spec.action_dim).collect();
-        let tokens = ActionTokens::open(&spec, &widths, folders.model, &options.policy.settings, &tokenizer, &own)?;
-        let mut files = files::write(&spec, &stats, &scales.mask).map_err(wrong)?;
+        let tokens = ActionTokens::open(&spec, &widths, folders.model, &policy.settings, &tokenizer, &own)?;
+        let mut files = files::write(&spec, &stats, &scales.mask, &policy.settings).map_err(wrong)?;
         files.extend(tokens.iter().flat_map(ActionTokens::files).cloned());
         // The only one whose actions have times of their own, so that some can be given.
         if spec.family == Family::Pi05 {
-            files.push((delay::FILE.to_owned(), delay::write(options.policy.settings.max_delay)));
+            files.push((delay::FILE.to_owned(), delay::write(policy.settings.max_delay)));
         }
         if robots.iter().any(|robot| !robot.name.is_empty()) {
             let all: Vec<kept::Kept> = robots.iter().map(Robot::kept).collect();
             files.push((kept::FILE.to_owned(), kept::write(&all).map_err(wrong)?));
         }
         Ok(Self {
-            settings: options.policy.settings.clone(),
+            settings: policy.settings,
             learned_delay: delay::read(folders.model)?,
-            seed: options.policy.seed,
+            seed: policy.seed,
             limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
             cut: Tally::new(format!("prompts cut off after {} tokens (tokenizer_max_length)", spec.prompt.max_tokens)),

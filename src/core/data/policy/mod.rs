@@ -24,6 +24,9 @@ mod chosen_tests;
 mod data_keys;
 #[cfg(test)]
 mod data_keys_tests;
+mod data_names;
+#[cfg(test)]
+mod data_names_tests;
 mod delay;
 mod embodiments;
 mod fast;
@@ -62,6 +65,7 @@ mod xvla_tests;
 
 pub use acting::Compared;
 pub use action_space::ActionSpace;
+pub use data_names::DataNames;
 pub use embodiments::NEW as NEW_EMBODIMENT;
 pub use fast::{DecodedActions, FastTokenizer, action_tokenizer_files};
 pub use files::is_processor_file;

@@ -62,7 +62,7 @@ fn smolvla() -> Json {
 }
 
 pub(super) struct Bench {
-    folder: tempfile::TempDir,
+    pub(super) folder: tempfile::TempDir,
 }
 
 impl Bench {

@@ -3,7 +3,7 @@
 use super::picture::PAD_COLORS;
 use super::scene::{COLORS, MAX_STEP, Point, toward};
 use crate::rng::Counter;
-use crate::robot::policy::{Actions, Moment, Observation, Policy, PolicySpec};
+use crate::robot::policy::{Actions, DataNames, Moment, Observation, Policy, PolicySpec};
 use image::RgbImage;
 
 /// The name of the camera above the table.
@@ -23,6 +23,7 @@ pub fn spec(name: &str) -> PolicySpec {
         num_executed: NUM_EXECUTED,
         reads_prompt: true,
         continues_chunks: false,
+        data: DataNames::default(),
     }
 }
 

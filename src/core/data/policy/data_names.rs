@@ -1,0 +1,94 @@
+//! What the features of a policy's data are called: as the settings of a run say, and as the policy's folder has kept it in lerobot's
+//! preprocessor (`rename_map`).
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::files;
+use super::maker::PolicyMaker;
+use super::spec::{ACTION, STATE};
+use crate::config::Policy;
+use crate::data::error::DataError;
+use crate::data::lerobot::Info;
+use crate::data::processor::PolicyOptions;
+
+/// Names of the features that a policy was trained on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataNames {
+    /// Cameras of the data, each with the policy's name, where that is another.
+    pub cameras: Vec<(String, String)>,
+    pub state: String,
+    pub action: String,
+}
+
+impl Default for DataNames {
+    /// Those that lerobot gives them.
+    fn default() -> Self {
+        Self { cameras: Vec::new(), state: STATE.to_owned(), action: ACTION.to_owned() }
+    }
+}
+
+impl PolicyMaker {
+    /// Returns what the data is called that the policy was trained on.
+    pub fn data_names(&self) -> DataNames {
+        let Policy { cameras, state, action, .. } = &self.settings;
+        let cameras = cameras.iter().map(|(key, name)| (key.clone(), name.clone())).collect();
+        DataNames { cameras, state: state.clone(), action: action.clone() }
+    }
+}
+
+/// The settings with the names that the policy's folder has kept, where they say nothing. A feature of a set that has the policy's own name
+/// goes before one that the folder gives it.
+///
+/// # Errors
+/// Named by the file: the preprocessor or a set is wrong or missing.
+pub fn settled(folder: &Path, config: &Json, options: &PolicyOptions) -> Result<PolicyOptions, DataError> {
+    let mut settled = options.clone();
+    let kept = files::read(folder)?.map(|saved| saved.renamed).unwrap_or_default();
+    if kept.is_empty() {
+        return Ok(settled);
+    }
+    let paths = options.sets.iter().flat_map(|file| &file.path.0);
+    let sets = paths.map(|path| Info::read(Path::new(path))).collect::<Result<Vec<Info>, _>>()?;
+    let all_have =
+        |key: &str, name: &str| sets.iter().all(|set| set.feature(key).is_some() && set.feature(name).is_none());
+    let settings = &mut settled.settings;
+    for (key, name) in &kept {
+        match name.as_str() {
+            STATE if settings.state == STATE && all_have(key, name) => settings.state.clone_from(key),
+            ACTION if settings.action == ACTION && all_have(key, name) => settings.action.clone_from(key),
+            name if config["input_features"][name]["type"] == "VISUAL" && is_free(settings, &sets, key, name) => {
+                settings.cameras.insert(key.clone(), name.to_owned());
+            }
+            // Nothing of it is read.
+            _ => {}
+        }
+    }
+    Ok(settled)
+}
+
+/// Returns whether the camera `key` of the data may be the policy's camera `name`: the settings do not list it, and of the sets that have
+/// it none has another camera of this name.
+fn is_free(settings: &Policy, sets: &[Info], key: &str, name: &str) -> bool {
+    let is_taken = |set: &&Info| {
+        let mut given = settings.cameras.iter().filter(|(_, other)| other.as_str() == name);
+        has_camera(set, name) || given.any(|(other, _)| has_camera(set, other))
+    };
+    let with: Vec<&Info> = sets.iter().filter(|set| has_camera(set, key)).collect();
+    let is_read = sets.is_empty() || !with.is_empty();
+    is_read && !settings.cameras.contains_key(key) && !with.iter().any(is_taken)
+}
+
+fn has_camera(set: &Info, key: &str) -> bool {
+    set.cameras().any(|camera| camera.key == key)
+}
+
+/// The policy's names of a run's data, as lerobot's preprocessor has them: it renames observations by them. That of actions is read
+/// here alone.
+pub fn rename_map(settings: &Policy) -> Json {
+    let cameras = settings.cameras.iter().map(|(key, name)| (key.as_str(), name.as_str()));
+    let others = [(settings.state.as_str(), STATE), (settings.action.as_str(), ACTION)];
+    let renamed = cameras.chain(others).filter(|(key, name)| key != name);
+    Json::Object(renamed.map(|(key, name)| (key.to_owned(), name.into())).collect())
+}
