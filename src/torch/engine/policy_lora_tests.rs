@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use loongforge_core::config::{Lora, Part, Precision, Source};
 use loongforge_core::data::Sample;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
 use super::tests::{fixture, sample, tensor};
@@ -250,6 +250,29 @@ fn learned(folder: &Path, number: i64) -> [Tensor; 2] {
     let weights = all.iter().find(|(name, _)| name == "weights").map(|(_, weights)| weights.get(number));
     let weights = weights.unwrap_or_else(|| Tensor::ones_like(&actions));
     [actions, weights.to_kind(Kind::Float).contiguous()]
+}
+
+/// lerobot says in a policy's config whether its folder has adapters.
+#[test]
+fn a_folder_of_adapters_has_the_config_of_its_policy() {
+    let read = |name: &str| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(fixture(name).join("config.json")).unwrap()).unwrap()
+    };
+    let names = ["pi05-seed1", "pi0-seed1", "fast-seed1", "smolvla-seed1", "xvla-joint-seed1"];
+    let mut sizes = read("groot-seed1");
+    sizes.as_object_mut().unwrap().remove("model_type");
+    let groot = json!({"type": "groot", "chunk_size": 5, "max_state_dim": 5, "max_action_dim": 6, "sizes": sizes});
+    for mut config in names.map(read).into_iter().chain([groot, json!({"type": "fastwam"})]) {
+        let specs = |config: &Value| {
+            let specs = ModelConfig::from_hf(config).unwrap_or_else(|error| panic!("{config}: {error}")).specs();
+            specs.into_iter().map(|spec| (spec.name, spec.shape)).collect::<Vec<_>>()
+        };
+        let plain = specs(&config);
+        config["use_peft"] = true.into();
+        assert!(specs(&config) == plain, "{}", config["type"]);
+        config["use_peft"] = "yes".into();
+        assert!(ModelConfig::from_hf(&config).unwrap_err().to_string().contains("use_peft"));
+    }
 }
 
 #[test]

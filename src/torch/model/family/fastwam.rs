@@ -142,9 +142,11 @@ fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     let known = [HARMLESS, READ].concat();
     keys.no_others(&known, || "FastWAM's config of lerobot 0.6.2 has no such key".into())?;
     keys.only("n_obs_steps", &[json!(1)])?;
-    for (key, value) in [("use_peft", false), ("tiled", false), ("load_text_encoder", true)] {
+    for (key, value) in [("tiled", false), ("load_text_encoder", true)] {
         keys.only(key, &[json!(value)])?;
     }
+    // Whether its folder has adapters the files say.
+    keys.flag_or("use_peft")?;
     // Numbers that become signs when it acts are data's.
     let _ = keys.value("toggle_action_dimensions");
     Ok(())

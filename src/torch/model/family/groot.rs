@@ -53,7 +53,8 @@ pub(in crate::model) fn read_lerobot(keys: &Keys<'_>) -> Result<ModelConfig> {
 fn of_lerobot(keys: &Keys<'_>) -> Result<Parts> {
     keys.only_keys(LEROBOT_KEYS)?;
     keys.only("n_obs_steps", &[json!(1)])?;
-    keys.only("use_peft", &[json!(false)])?;
+    // Whether its folder has adapters the files say.
+    keys.flag_or("use_peft")?;
     let mut sizes = keys.value("sizes").cloned().unwrap_or_else(|| json!({}));
     if let Some(steps) = keys.value("num_inference_timesteps").filter(|_| sizes.is_object()) {
         sizes["num_inference_timesteps"] = steps.clone();

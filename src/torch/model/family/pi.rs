@@ -160,10 +160,12 @@ pub(super) fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     if let Some(rtc) = keys.section_or("rtc_config")? {
         rtc.only("enabled", &[json!(false)])?;
     }
-    let off = ["use_visual_memory", "use_proprioceptive_memory", "use_peft", "adapt_to_pi_aloha"];
-    for key in off.into_iter().chain(["use_delta_joint_actions_aloha"]) {
+    for key in ["use_visual_memory", "use_proprioceptive_memory", "adapt_to_pi_aloha", "use_delta_joint_actions_aloha"]
+    {
         keys.only(key, &[json!(false)])?;
     }
+    // Whether its folder has adapters the files say.
+    keys.flag_or("use_peft")?;
     keys.only("train_state_proj", &[json!(true)])
 }
 

@@ -127,9 +127,11 @@ fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     let known = [HARMLESS, READ].concat();
     keys.no_others(&known, || "SmolVLA's config of lerobot 0.6.1 has no such key".into())?;
     keys.only("n_obs_steps", &[json!(1)])?;
-    for key in ["use_peft", "adapt_to_pi_aloha", "use_delta_joint_actions_aloha", "add_image_special_tokens"] {
+    for key in ["adapt_to_pi_aloha", "use_delta_joint_actions_aloha", "add_image_special_tokens"] {
         keys.only(key, &[json!(false)])?;
     }
+    // Whether its folder has adapters the files say.
+    keys.flag_or("use_peft")?;
     if let Some(rtc) = keys.section_or("rtc_config")? {
         rtc.only("enabled", &[json!(false)])?;
     }

@@ -66,7 +66,8 @@ pub(in crate::model) fn config_of(config: &Value) -> Result<XvlaConfig> {
 fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     keys.only("n_obs_steps", &[json!(1)])?;
     keys.only("dtype", &[json!("float32"), json!("bfloat16")])?;
-    keys.only("use_peft", &[json!(false)])?;
+    // Whether its folder has adapters the files say.
+    keys.flag_or("use_peft")?;
     // With "longest", what a sample is depends on the others of its batch.
     keys.only("pad_language_to", &[json!("max_length")])
 }
