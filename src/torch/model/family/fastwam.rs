@@ -15,7 +15,7 @@ use crate::model::policy::{Architecture, PolicyFamily, PolicyOptions};
 use crate::model::towers::{ModelTower, Towers};
 use crate::model::tree_names::TreeNames;
 use crate::model::vae::{Autoencoder, LatentPatch};
-use crate::model::wam::{Flow, WamConfig};
+use crate::model::wam::{Flow, RULES, WamConfig};
 use crate::params::ParallelRank;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
@@ -114,6 +114,7 @@ fn parts(keys: &Keys<'_>) -> Result<(WamConfig, Vec<ModelTower>)> {
     let flow = |of: &str| flow(keys, of, infer_shift);
     let config = WamConfig {
         prefix: PREFIX.into(),
+        rules: RULES,
         // Null: it has none.
         state_dim: keys.size_or_null("proprio_dim", 8)?.unwrap_or(0),
         action_dim,

@@ -34,22 +34,22 @@ const OF_GRADIENTS: f64 = 5e-5;
 pub(in crate::model) struct Fixture {
     pub config: GrootConfig,
     pub params: Rc<ParamStore>,
-    inputs: BTreeMap<String, Tensor>,
+    pub(super) inputs: BTreeMap<String, Tensor>,
     expected: BTreeMap<String, Tensor>,
     pub tower: Arc<dyn EncoderFamily>,
     pub of_tower: Rc<ParamStore>,
-    summary: Summary,
+    pub(super) summary: Summary,
 }
 
 #[derive(Deserialize)]
-struct Summary {
+pub(super) struct Summary {
     samples: Vec<Sample>,
     /// Tokens of each sample.
     lens: Vec<usize>,
     /// Patches of a picture of each camera, down and across.
     grids: Vec<[u32; 2]>,
-    /// The samples whose state is dropped, for each draw.
-    dropped: Vec<Vec<usize>>,
+    /// By draw, the samples whose state is dropped.
+    pub dropped: Vec<Vec<usize>>,
 }
 
 #[derive(Deserialize)]

@@ -111,3 +111,61 @@ fn a_sample_without_pictures_is_finite_and_alone() {
     assert!(found.isfinite().all().int64_value(&[]) == 1);
     assert_ne!(found, act(&columns, &fixture.features(&[0])));
 }
+
+fn of_input(fixture: &mut Fixture, name: &str, with: impl Fn(&Tensor) -> Tensor) -> bool {
+    let Some(own) = fixture.inputs.get_mut(name) else { return false };
+    *own = with(own);
+    true
+}
+
+/// Masks, the time's convention, orders of norms and of sinusoids, and what samples have.
+#[test]
+fn mistakes_are_far_from_the_reference() {
+    let mistakes: &[(&str, fn(&mut Fixture) -> bool)] = &[
+        ("scale and shift exchanged in norms of layers", |it| {
+            checks::exchange(&it.params, ".norm1.linear.", 0, (2, [0, 1]));
+            true
+        }),
+        ("shift and scale exchanged in the last norm", |it| {
+            checks::exchange(&it.params, ".proj_out_1.", 0, (2, [0, 1]));
+            true
+        }),
+        ("sines before cosines in the condition", |it| {
+            checks::exchange(&it.params, ".timestep_embedder.linear_1.weight", 1, (2, [0, 1]));
+            true
+        }),
+        ("cosines before sines in rows of actions", |it| {
+            checks::exchange(&it.params, ".action_encoder.W2.W", 1, (4, [2, 3]));
+            true
+        }),
+        ("the velocity from actions to noise", |it| {
+            checks::change(&it.params, ".action_decoder.layer2.", |value| value * -1.0);
+            true
+        }),
+        ("time from actions to noise", |it| of_input(it, "time", |time| 1.0 - time)),
+        ("layers of pictures see text", |it| std::mem::replace(&mut it.config.text_every, 1) != 1),
+        ("states of tokens are not normed", |it| std::mem::replace(&mut it.config.norm, false)),
+        ("the other side of the language model's last norm", |it| {
+            it.config.last_norm = !it.config.last_norm;
+            true
+        }),
+        ("hidden states are seen", |it| {
+            it.summary.dropped.iter_mut().for_each(Vec::clear);
+            true
+        }),
+        ("padding counts", |it| of_input(it, "weights", Tensor::ones_like)),
+        ("maps of another embodiment", |it| {
+            let most = it.config.num_embodiments;
+            of_input(it, "embodiment", |own| (own + 1i64).remainder(most))
+        }),
+        ("tokens without positions", |it| of_input(it, "position_ids", Tensor::zeros_like)),
+        ("actions without positions", |it| {
+            checks::change(&it.params, ".position_embedding.", Tensor::zeros_like);
+            it.config.max_positions.is_some()
+        }),
+    ];
+    for at in 0..fixtures().len() {
+        let (name, _) = fixtures().swap_remove(at);
+        checks::mistakes_are_far_from_the_reference(&name, || fixtures().swap_remove(at).1, mistakes);
+    }
+}

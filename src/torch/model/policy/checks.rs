@@ -6,10 +6,10 @@ use loongforge_core::message::SampleId;
 use tch::{Device, Tensor};
 
 use crate::model::batch::{MicroBatch, SampleRow};
-use crate::model::fixture::{Found, error};
+use crate::model::fixture::{Comparison, Comparisons, Found, ReferenceFixture, error};
 use crate::model::foundation::FoundationModel;
 use crate::model::objective::NoisePurpose;
-use crate::params::ParamStore;
+use crate::params::{ParamId, ParamStore};
 use crate::tape::Execution;
 
 /// A policy's loss, and the norm of its gradients, of these samples of a fixture: by the seed of the run, with a change of each
@@ -74,4 +74,51 @@ pub fn loss_and_norm(found: &Found) -> (f64, f64) {
 pub fn draw_of(x: &Tensor, num_samples: usize, num_draws: i64, number: i64) -> Tensor {
     let by_draw = x.unflatten(0, [num_samples as i64, num_draws, -1]);
     by_draw.select(1, number).flatten(0, 1).contiguous()
+}
+
+/// By how many times its tolerance a mistake has to move something.
+const FAR: f64 = 10.0;
+
+/// Checks that a fixture is like the reference as it is, and far from it with each of these mistakes, which code could make and which
+/// weights, samples or settings make here. A mistake that a fixture has no place for returns false.
+pub fn mistakes_are_far_from_the_reference<F: ReferenceFixture>(
+    name: &str,
+    open: impl Fn() -> F,
+    mistakes: &[(&str, fn(&mut F) -> bool)],
+) {
+    assert!(worst(&open()) <= 1.0, "{name}");
+    for (mistake, make) in mistakes {
+        let mut fixture = open();
+        let off = if make(&mut fixture) { worst(&fixture) } else { f64::INFINITY };
+        assert!(off > FAR, "{name}, {mistake}: {off} times the tolerance");
+    }
+}
+
+/// How far the worst of what a fixture compares is from the reference, as a share of what is tolerated.
+fn worst(fixture: &dyn ReferenceFixture) -> f64 {
+    let mut with = Comparisons::default();
+    fixture.compare(&mut with);
+    let off = |one: &Comparison| {
+        let off = (&one.found - &one.expected).abs().max().double_value(&[]);
+        if off.is_nan() { f64::INFINITY } else { off / (one.share * one.scale).max(f64::MIN_POSITIVE) }
+    };
+    with.all.iter().map(off).fold(0.0, f64::max)
+}
+
+/// Changes the parameters whose names have this part.
+pub fn change(params: &ParamStore, part: &str, with: impl Fn(&Tensor) -> Tensor) {
+    let ids: Vec<ParamId> = params.ids().filter(|id| params.spec(*id).name.contains(part)).collect();
+    assert!(!ids.is_empty(), "no parameter has {part}");
+    for id in ids {
+        params.set(id, &with(&params.value(id)));
+    }
+}
+
+/// Exchanges two of the parts that these parameters have along an axis.
+pub fn exchange(params: &ParamStore, part: &str, axis: i64, (num_parts, [left, right]): (i64, [usize; 2])) {
+    change(params, part, |value| {
+        let mut parts = value.chunk(num_parts, axis);
+        parts.swap(left, right);
+        Tensor::cat(&parts, axis)
+    });
 }

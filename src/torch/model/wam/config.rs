@@ -14,7 +14,7 @@ pub(super) const NUM_IDS: i64 = 3;
 
 /// Kinds of rows that attend to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(in crate::model) enum Of {
     /// The first frame, which is given.
     First,
     /// Frames behind it.
@@ -24,7 +24,7 @@ pub(super) enum Of {
 
 /// FastWAM's: frames see the first one and each other, the first one itself; actions see the first frame and those of their draw, which
 /// is their chunk.
-pub(super) const RULES: SegmentRules<Of> = SegmentRules(&[
+pub(in crate::model) const RULES: SegmentRules<Of> = SegmentRules(&[
     rule(Of::First, Of::First),
     rule(Of::Frames, Of::First),
     rule(Of::Frames, Of::Frames),
@@ -32,7 +32,7 @@ pub(super) const RULES: SegmentRules<Of> = SegmentRules(&[
     SegmentRule { queries: Of::Actions, keys: Of::Actions, chunks: Chunks::Same },
 ]);
 
-const fn rule(queries: Of, keys: Of) -> SegmentRule<Of> {
+pub(super) const fn rule(queries: Of, keys: Of) -> SegmentRule<Of> {
     SegmentRule { queries, keys, chunks: Chunks::All }
 }
 
@@ -44,6 +44,8 @@ pub struct WamConfig {
     /// The stream of frames, and that of actions: as many layers, heads and channels of a head, and widths of their own.
     pub video: WanConfig,
     pub action: WanConfig,
+    /// What sees what.
+    pub(in crate::model) rules: SegmentRules<Of>,
     /// Numbers of the state, which is a row of text; 0: there is none.
     pub state_dim: i64,
     pub action_dim: i64,

@@ -31,8 +31,8 @@ const OF_GRADIENTS: f64 = 3e-5;
 pub(in crate::model) struct Fixture {
     pub config: WamConfig,
     pub params: Rc<ParamStore>,
-    samples: Vec<Sample>,
-    inputs: BTreeMap<String, Tensor>,
+    pub(super) samples: Vec<Sample>,
+    pub(super) inputs: BTreeMap<String, Tensor>,
     expected: BTreeMap<String, Tensor>,
 }
 
@@ -43,9 +43,9 @@ struct Summary {
 
 /// Tokens of a prompt, actions within the episode, and frames within it.
 #[derive(Deserialize)]
-struct Sample {
+pub(super) struct Sample {
     prompt: i64,
-    inside: i64,
+    pub inside: i64,
     frames: i64,
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use loongforge_core::message::Grid;
 use tch::{Device, Tensor};
 
-use super::config::{LATENT_ID, Of, RULES, TEXT_ID, WamConfig};
+use super::config::{LATENT_ID, Of, TEXT_ID, WamConfig};
 use crate::model::dit::{Segments, Tables, TokenPosition, places, rotation};
 use crate::nn::{CrossAttention, DocumentKeys, Segment, SegmentAttention};
 
@@ -114,7 +114,7 @@ impl Layout {
         let num_latents = samples.num_latents();
         let see = |queries: &[Vec<Segment<Of>>], keys: Vec<Vec<Segment<Of>>>, num_keys| {
             let pairs: Vec<_> = queries.iter().cloned().zip(keys).map(<[_; 2]>::from).collect();
-            SegmentAttention::new(RULES, &pairs, num_keys, device)
+            SegmentAttention::new(config.rules, &pairs, num_keys, device)
         };
         let both = of_frames.iter().zip(&of_actions).map(|(frames, actions)| [frames.as_slice(), actions].concat());
         Layout {

@@ -21,4 +21,5 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+pub(super) use config::RULES;
 pub use config::{Flow, WamConfig};

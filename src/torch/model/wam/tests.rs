@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
+use super::config::{Of, rule};
 use super::fixture::{Fixture, Shows};
 use super::noise::Noise;
 use crate::model::batch::{MicroBatch, SampleRow};
@@ -12,6 +13,7 @@ use crate::model::fixture::{self, error};
 use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::objective::FlowSettings;
 use crate::model::policy::checks;
+use crate::nn::SegmentRules;
 use crate::params::{GradBuffer, ParamStore};
 use crate::tape::Policy;
 
@@ -123,4 +125,92 @@ fn each_stream_has_waves_of_its_own() {
     let (loss, _) = fixture.loss(&fixture.all(), Shows::All, Policy::Keep);
     let actions = fixture.act(&fixture.all(), Shows::FirstFrame).unwrap();
     assert!(loss.is_finite() && actions.isfinite().all().int64_value(&[]) == 1);
+}
+
+const FIRST_SEES_ALL: SegmentRules<Of> = SegmentRules(&[
+    rule(Of::First, Of::First),
+    rule(Of::First, Of::Frames),
+    rule(Of::Frames, Of::First),
+    rule(Of::Frames, Of::Frames),
+    rule(Of::Actions, Of::First),
+    rule(Of::Actions, Of::Actions),
+]);
+const ACTIONS_SEE_FRAMES: SegmentRules<Of> = SegmentRules(&[
+    rule(Of::First, Of::First),
+    rule(Of::Frames, Of::First),
+    rule(Of::Frames, Of::Frames),
+    rule(Of::Actions, Of::First),
+    rule(Of::Actions, Of::Frames),
+    rule(Of::Actions, Of::Actions),
+]);
+const FRAMES_SEE_NO_FIRST: SegmentRules<Of> = SegmentRules(&[
+    rule(Of::First, Of::First),
+    rule(Of::Frames, Of::Frames),
+    rule(Of::Actions, Of::First),
+    rule(Of::Actions, Of::Actions),
+]);
+const ACTIONS_SEE_NO_ACTIONS: SegmentRules<Of> = SegmentRules(&[
+    rule(Of::First, Of::First),
+    rule(Of::Frames, Of::First),
+    rule(Of::Frames, Of::Frames),
+    rule(Of::Actions, Of::First),
+]);
+
+fn with_rules(fixture: &mut Fixture, rules: SegmentRules<Of>) -> bool {
+    fixture.config.rules = rules;
+    true
+}
+
+fn reversed(fixture: &mut Fixture, time: &str) -> bool {
+    let time = fixture.inputs.get_mut(time).unwrap();
+    *time = 1.0 - &*time;
+    true
+}
+
+/// Scale and shift exchanged in the six modulations of a stream's blocks.
+fn modulated_otherwise(fixture: &mut Fixture, stream: &str) -> bool {
+    checks::exchange(&fixture.params, &format!(".blocks.{stream}.modulation"), 1, (6, [0, 1]));
+    checks::exchange(&fixture.params, &format!("mixtures.{stream}.time_projection.1."), 0, (6, [0, 1]));
+    true
+}
+
+/// Masks, the times' convention and weights, and orders of modulations.
+#[test]
+fn mistakes_are_far_from_the_reference() {
+    let mistakes: &[(&str, fn(&mut Fixture) -> bool)] = &[
+        ("the first frame sees all", |it| with_rules(it, FIRST_SEES_ALL)),
+        ("actions see all frames", |it| with_rules(it, ACTIONS_SEE_FRAMES)),
+        ("frames do not see the first", |it| with_rules(it, FRAMES_SEE_NO_FIRST)),
+        ("actions do not see each other", |it| with_rules(it, ACTIONS_SEE_NO_ACTIONS)),
+        ("time from noise to frames", |it| reversed(it, "video_time")),
+        ("time from noise to actions", |it| reversed(it, "action_time")),
+        ("the velocity from noise to frames", |it| {
+            checks::change(&it.params, "mixtures.video.head.head.", |value| value * -1.0);
+            true
+        }),
+        ("the velocity from noise to actions", |it| {
+            checks::change(&it.params, "mixtures.action.head.", |value| value * -1.0);
+            true
+        }),
+        ("shift and scale exchanged in blocks of frames", |it| modulated_otherwise(it, "video")),
+        ("shift and scale exchanged in blocks of actions", |it| modulated_otherwise(it, "action")),
+        ("shift and scale exchanged in the head", |it| {
+            checks::exchange(&it.params, "mixtures.video.head.modulation", 1, (2, [0, 1]));
+            true
+        }),
+        ("weights of frames without the shift of their times", |it| {
+            std::mem::replace(&mut it.config.video_flow.train_shift, 1.0) != 1.0
+        }),
+        ("weights of actions without the shift of their times", |it| {
+            std::mem::replace(&mut it.config.action_flow.train_shift, 1.0) != 1.0
+        }),
+        ("padded actions count", |it| {
+            it.samples.iter_mut().for_each(|sample| sample.inside = i64::MAX);
+            true
+        }),
+    ];
+    for at in 0..fixtures().len() {
+        let (name, _) = fixtures().swap_remove(at);
+        checks::mistakes_are_far_from_the_reference(&name, || fixtures().swap_remove(at).1, mistakes);
+    }
 }
