@@ -55,7 +55,7 @@ pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
     let cameras = &policy.spec().cameras;
     let image = |(name, path): &(String, PathBuf)| {
         let is_alike = |camera: &&String| camera.rsplit('.').next() == Some(name.as_str());
-        let whole = cameras.iter().find(|camera| *camera == name);
+        let whole = policy.spec().camera_named(name).map(|number| &cameras[number]);
         let alike: Vec<&String> = whole.map_or_else(|| cameras.iter().filter(is_alike).collect(), |one| vec![one]);
         let &[camera] = alike.as_slice() else {
             let many = if alike.is_empty() { "no such camera" } else { "several such cameras" };

@@ -63,6 +63,15 @@ pub struct PolicySpec {
     pub data: DataNames,
 }
 
+impl PolicySpec {
+    /// The number of the camera of this whole name: the policy's own, or else what its data calls one.
+    pub fn camera_named(&self, name: &str) -> Option<usize> {
+        let own = |name: &str| self.cameras.iter().position(|camera| camera == name);
+        let of_data = || self.data.cameras.iter().find(|(key, _)| key == name).and_then(|(_, camera)| own(camera));
+        own(name).or_else(of_data)
+    }
+}
+
 /// Says which of a client's requests this is. What a policy draws by chance depends on this and its seed alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {

@@ -172,17 +172,18 @@ impl Names {
         }
     }
 
-    /// Says what a field is by its name alone: a camera by the whole of its name, or by a last part that no other camera has.
+    /// Says what a field is by its name alone: a camera by the whole of its name, or of that in the policy's data, or by a last part that no
+    /// other camera has.
     fn usual(&self, path: &str) -> Option<Part> {
         // `instructions/0` is the first of a list of one.
         let name = short(path.strip_suffix("/0").unwrap_or(path));
         let cameras = &self.spec.cameras;
-        let whole = cameras.iter().position(|camera| camera == path);
+        let whole = self.spec.camera_named(path);
         let mut alike = (0..cameras.len()).filter(|&number| short(&cameras[number]) == name);
         let named = whole.or_else(|| alike.next().filter(|_| alike.next().is_none()));
         match named {
             Some(number) => Some(Part::Camera(number)),
-            None if name == "state" => Some(Part::State),
+            None if name == "state" || path == self.spec.data.state => Some(Part::State),
             None if PROMPTS.contains(&name) => Some(Part::Prompt),
             None if name == BEGUN => Some(Part::Begun),
             None => None,

@@ -4,7 +4,7 @@ use super::array::floats;
 use super::dialogue::{array, map};
 use super::*;
 use crate::robot::pads::{self, CAMERA};
-use crate::robot::{Actions, Moment, Observation};
+use crate::robot::{Actions, DataNames, Moment, Observation};
 use std::sync::Arc;
 
 const STATE: [f32; 2] = [0.25, 0.75];
@@ -185,6 +185,28 @@ fn cameras_whose_names_end_alike_go_by_their_whole_names() {
     assert_eq!(heard("observation.images.right.rgb").unwrap().images[0].0, cameras[1]);
     let error = heard("images/rgb").unwrap_err();
     assert!(error.contains("images/rgb: unknown field"), "{error}");
+}
+
+/// As lerobot's preprocessor would rename them.
+#[test]
+fn fields_may_have_the_names_of_the_data() {
+    let cameras = ["observation.images.base", "observation.images.wrist"].map(str::to_owned);
+    let data = DataNames {
+        cameras: vec![("observation.images.front".to_owned(), cameras[0].clone())],
+        state: "observation.joints".to_owned(),
+        ..DataNames::default()
+    };
+    let spec = crate::robot::PolicySpec { cameras: cameras.to_vec(), data, ..pads::spec("test") };
+    let names = Names::new(&spec, &[], &cameras, None).unwrap();
+    let heard = |picture: &'static str, state: &'static str| {
+        let message = observation(|all| (all[0].0, all[1].0) = (Value::Text(picture), Value::Text(state)));
+        let value = read(&message).unwrap();
+        names.observation(&super::fields::fields(&value, Keys::Bytes).unwrap())
+    };
+    let seen = heard("observation.images.front", "observation.joints").unwrap();
+    assert_eq!((seen.images[0].0.as_str(), seen.state), (cameras[0].as_str(), STATE.to_vec()));
+    assert_eq!(heard("observation.images.wrist", "observation.state").unwrap().images[0].0, cameras[1]);
+    assert!(heard("observation.images.side", "state").unwrap_err().contains("observation.images.side: unknown field"));
 }
 
 fn vla_eval(kind: &str, payload: Value<'_>, seq: i128) -> Vec<u8> {
