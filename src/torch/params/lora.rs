@@ -233,7 +233,7 @@ pub(crate) struct Adapter {
 
 impl Adapter {
     /// `[…, in]` to `[…, out]`: what is added to `y` `[…, out]`, the map of `weight` `[out, in]` with its bias at `x`, whose kind these
-    /// have. The adapter's own may be narrower.
+    /// have; the adapter's own may be narrower.
     pub fn add_to(&self, y: Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
         let dropped = self.seed.get().filter(|_| self.spec.dropout > 0.0);
         let dropped = dropped.map(|Masks { seed, rows }| {

@@ -172,8 +172,8 @@ impl Names {
         }
     }
 
-    /// Says what a field is by its name alone: a camera by the whole of its name, or of that in the policy's data, or by a last part that no
-    /// other camera has.
+    /// Says what a field is by its name alone: a camera by the whole of its name or of that in the policy's data, or by a last part that
+    /// no other camera has.
     fn usual(&self, path: &str) -> Option<Part> {
         // `instructions/0` is the first of a list of one.
         let name = short(path.strip_suffix("/0").unwrap_or(path));
