@@ -28,8 +28,8 @@ use loongforge_core::schedule::SigmaSpec;
 use loongforge_core::store::{StoreError, list_folders};
 use loongforge_torch::device::{CUBLAS_WORKSPACE, adds_in_order};
 use loongforge_torch::engine::{
-    adapters_without_base, check_engines, find_device, note_on_carried_parts, random_parts, whole_beside_adapters,
-    without_effect,
+    adapters_without_base, check_engines, find_device, note_on_carried_parts, random_parts, untrained_maps,
+    whole_beside_adapters, without_effect,
 };
 use loongforge_torch::native::expect_products;
 use std::sync::Arc;
@@ -168,6 +168,7 @@ impl Preflight<'_> {
         lines.extend(without_effect(config, model));
         lines.extend(whole_beside_adapters(config, model));
         lines.extend(adapters_without_base(config));
+        lines.extend(untrained_maps(&config.model.foundation, model));
         lines.extend(note_on_carried_parts(config, model));
         lines.extend(memory);
         lines.extend(noise_levels(config, self.folder));

@@ -73,7 +73,7 @@ pub use feature_encoder::{FeatureEncoder, KeyedItem};
 pub use foundation::{Finish, FoundationWorker, SampleMaking};
 pub use lora::{TrainedError, lora_config};
 pub use policy::{PolicyError, PolicyModel};
-pub use preflight::{adapters_without_base, check_engines, whole_beside_adapters, without_effect};
+pub use preflight::{adapters_without_base, check_engines, untrained_maps, whole_beside_adapters, without_effect};
 pub use samples::{SampleSpec, WriteClip, decode};
 pub use share::Splits;
 pub use stages::Stages;

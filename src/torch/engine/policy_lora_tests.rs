@@ -12,6 +12,7 @@ use tch::{Device, Kind, Tensor};
 use super::tests::{fixture, sample, tensor};
 use super::{OpenTower, PolicyModel, groot_tests, xvla_tests};
 use crate::engine::trained::trained;
+use crate::engine::untrained_maps;
 use crate::model::{Columns, MicroBatch, ModelConfig, NoisePurpose, SampleRow};
 use crate::params::{ADAPTER_PARTS, ParamSpec, ParamStore, Role};
 use crate::tape::{Execution, Policy};
@@ -250,6 +251,30 @@ fn learned(folder: &Path, number: i64) -> [Tensor; 2] {
     let weights = all.iter().find(|(name, _)| name == "weights").map(|(_, weights)| weights.get(number));
     let weights = weights.unwrap_or_else(|| Tensor::ones_like(&actions));
     [actions, weights.to_kind(Kind::Float).contiguous()]
+}
+
+/// Maps that tell a robot from others have no adapters in some policies, and targets may leave them out.
+#[test]
+fn maps_of_a_robot_that_adapters_leave_as_they_are_are_said() {
+    let said = |name: &str, lora: Option<Lora>| {
+        let config = std::fs::read_to_string(fixture(name).join("config.json")).unwrap();
+        let model = ModelConfig::from_hf(&serde_json::from_str(&config).unwrap()).unwrap();
+        untrained_maps(&Part { lora, ..Part::default() }, &model)
+    };
+    let all = || Some(Lora::default());
+    let saved = |names: &[&str]| Some(Lora { modules_to_save: owned(names), ..Lora::default() });
+    let groot = ["state_encoder", "action_encoder", "action_decoder"];
+    for (name, maps) in
+        [("groot-seed1", groot), ("xvla-joint-seed1", ["soft_prompt_hub", "action_encoder", "action_decoder"])]
+    {
+        let note = said(name, all()).unwrap();
+        assert!(note.contains(&format!("modules_to_save: [{}]", maps.join(", "))), "{note}");
+        assert_eq!((said(name, None), said(name, saved(&maps))), (None, None), "{name}");
+    }
+    assert!(said("groot-seed1", saved(&groot[..1])).unwrap().contains("[action_encoder, action_decoder]"));
+    assert_eq!(said("pi05-seed1", all()), None, "all maps have adapters");
+    let attention = Lora { target_modules: Some(owned(&["q_proj", "v_proj"])), ..Lora::default() };
+    assert!(said("pi05-seed1", Some(attention)).unwrap().contains("[action_in_proj, action_out_proj]"));
 }
 
 /// lerobot says in a policy's config whether its folder has adapters.

@@ -19,6 +19,8 @@ use loongforge_core::message::{ActorId, PoolName, Tower, TowerPart, TowerSet};
 
 mod policy;
 
+pub use policy::untrained_maps;
+
 /// Checks layout, stages, adapters and checkpoints of every actor.
 ///
 /// # Errors

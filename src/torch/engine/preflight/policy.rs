@@ -1,8 +1,9 @@
 //! Describes whether a robot policy can learn and act as its settings ask.
 
+use crate::engine::trained::trained_foundation;
 use crate::model::{ModelConfig, RobotPolicy};
 use crate::params::{ParamSpec, Role};
-use loongforge_core::config::RunConfig;
+use loongforge_core::config::{Part, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::Tower;
 
@@ -36,6 +37,25 @@ fn check_thawed(config: &RunConfig, policy: &dyn RobotPolicy, towers: &[ParamSpe
             .into());
     }
     Ok(())
+}
+
+/// Returns a note on maps of states and actions that a run with adapters leaves as they are: those of robots that the model does not know
+/// have learned nothing.
+pub fn untrained_maps(part: &Part, model: &ModelConfig) -> Option<String> {
+    let (policy, _) = (model.foundation.as_policy()?, part.lora.as_ref()?);
+    let specs = trained_foundation(model.foundation.specs(), model, |_| ("model.foundation", part)).ok()?;
+    let has = |map: &str, is_meant: &dyn Fn(&ParamSpec) -> bool| {
+        specs.iter().any(|spec| spec.name.contains(&format!(".{map}.")) && is_meant(spec))
+    };
+    let is_untrained = |map: &&&str| has(map, &|_| true) && !has(map, &|spec| spec.role == Role::Trained);
+    let maps: Vec<&str> = policy.maps_of_robot().iter().filter(is_untrained).copied().collect();
+    (!maps.is_empty()).then(|| {
+        format!(
+            "model.foundation.lora leaves maps of states and actions as they are ({maps}); for a robot that the model was not trained on, \
+             train them in full: model.foundation.lora.modules_to_save: [{maps}]",
+            maps = maps.join(", ")
+        )
+    })
 }
 
 /// A policy whose prefix has no gradient of its actions learns there from tokens, or is frozen; what learns tokens is trained.

@@ -78,6 +78,10 @@ impl RobotPolicy for GrootConfig {
         self.options
     }
 
+    fn maps_of_robot(&self) -> &'static [&'static str] {
+        &["state_encoder", "action_encoder", "action_decoder"]
+    }
+
     fn is_of_prefix(&self, name: &str) -> bool {
         name.starts_with(&self.backbone_prefix())
     }

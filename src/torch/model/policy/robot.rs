@@ -18,6 +18,11 @@ pub trait RobotPolicy {
     /// Returns whether the prefix is computed with this parameter, and actions are not.
     fn is_of_prefix(&self, name: &str) -> bool;
 
+    /// Returns the last parts of the names of modules that tell a robot's states and actions from those of others.
+    fn maps_of_robot(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Returns whether it can go on with a chunk that has begun ([`Denoising::given`]).
     fn continues_chunks(&self) -> bool {
         false

@@ -79,6 +79,10 @@ impl RobotPolicy for WamConfig {
         self.options
     }
 
+    fn maps_of_robot(&self) -> &'static [&'static str] {
+        &["proprio_encoder", "action.action_encoder", "action.head"]
+    }
+
     fn is_of_prefix(&self, name: &str) -> bool {
         self.is_of_video(name)
     }

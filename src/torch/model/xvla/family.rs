@@ -81,6 +81,10 @@ impl RobotPolicy for XvlaConfig {
         self.options
     }
 
+    fn maps_of_robot(&self) -> &'static [&'static str] {
+        &["soft_prompt_hub", "action_encoder", "action_decoder"]
+    }
+
     fn is_of_prefix(&self, name: &str) -> bool {
         name.starts_with(&format!("{}vlm.", self.prefix))
     }
