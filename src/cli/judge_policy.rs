@@ -44,9 +44,6 @@ pub struct JudgePolicyArgs {
     /// Feature of the robot's state in the data set [default: as in the policy's training, or observation.state]
     #[arg(long, value_name = "FEATURE", requires = "episodes")]
     state: Option<String>,
-    /// Feature of the actions in the data set [default: as in the policy's training, or action]
-    #[arg(long, value_name = "FEATURE", requires = "episodes")]
-    action: Option<String>,
     /// Folder of plots to write: recorded and predicted actions of the first episode
     #[arg(long, value_name = "FOLDER", requires = "episodes")]
     plots: Option<PathBuf>,
@@ -59,7 +56,6 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
         ("--every", args.every.is_some()),
         ("--camera", !args.camera.is_empty()),
         ("--state", args.state.is_some()),
-        ("--action", args.action.is_some()),
         ("--plots", args.plots.is_some()),
     ];
     if let Some((option, _)) = of_recorded.iter().find(|(_, given)| *given && args.wanted.policy == Choice::Replay) {
@@ -72,7 +68,7 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
         let [count, every] = [args.num_episodes, args.every].map(|count| count.map(|count| count as usize));
         fetch_paths(set.to_str()).map_err(UsageError::of)?;
         let set = Arc::new(Set::open(set).map_err(UsageError::of)?);
-        let given = Given { cameras: args.camera, state: args.state, action: args.action };
+        let given = Given { cameras: args.camera, state: args.state, action: args.wanted.action };
         let names = names_in(&set, policy.spec(), given).map_err(UsageError)?;
         for camera in missing_cameras(policy.spec(), &set, &names.cameras) {
             let place = set.folder().display();

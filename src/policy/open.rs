@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use loongforge_core::config::Device;
 use loongforge_core::robot::pads::{Expert, Random};
-use loongforge_core::robot::{Policy, Replay};
+use loongforge_core::robot::{ACTION, Policy, Replay};
 use std::path::PathBuf;
 
 /// The policy that acts.
@@ -39,6 +39,9 @@ pub struct Wanted {
     /// Index of the episode to replay [default: 0]
     #[arg(long, value_name = "N")]
     pub episode: Option<usize>,
+    /// Feature of the actions in --episodes [default: as in the policy's training, or action]
+    #[arg(long, value_name = "FEATURE", requires = "episodes")]
+    pub action: Option<String>,
     /// Number of actions of a chunk to execute before the policy is queried again [default: the model's n_action_steps]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub execute: Option<u32>,
@@ -107,7 +110,7 @@ pub fn open(wanted: &Wanted, purpose: Purpose) -> Result<Box<dyn Policy>> {
         (Choice::Replay, None) => match &wanted.episodes {
             Some(set) => {
                 fetch_paths(set.to_str()).map_err(|error| anyhow!("{error}"))?;
-                Box::new(Replay::open(set, wanted.episode.unwrap_or(0))?)
+                Box::new(Replay::open(set, wanted.episode.unwrap_or(0), wanted.action.as_deref().unwrap_or(ACTION))?)
             }
             None => bail!("missing episodes: name their set with --episodes"),
         },

@@ -101,7 +101,7 @@ fn options_without_use_are_refused() {
         (&["serve-policy", "--policy", "pads-expert", "--protocol", "openpi"], "--seed 2|--device cpu"),
         (
             &["judge-policy", "--policy", "replay", "--episodes", "set"],
-            "--num-episodes 2|--every 3|--camera a=b|--state a|--action a|--plots a.png",
+            "--num-episodes 2|--every 3|--camera a=b|--state a|--plots a.png",
         ),
         (&["generate", "model", "--prompt", "a", "--batch", "2"], "--out b"),
     ] {

@@ -89,6 +89,7 @@ fn acts_after(dir: &Path, begun: Vec<f32>) -> Result<Vec<f32>, String> {
         policy: Choice::Trained,
         episodes: None,
         episode: None,
+        action: None,
         execute: None,
         seed: Some(1),
         device: Some(config::Device::Cpu),

@@ -88,6 +88,7 @@ fn wanted(checkpoint: &Path) -> Wanted {
         policy: Choice::Trained,
         episodes: None,
         episode: None,
+        action: None,
         execute: None,
         seed: Some(1),
         device: Some(config::Device::Cpu),

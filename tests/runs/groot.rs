@@ -130,6 +130,7 @@ fn acts(checkpoint: &Path, model_type: &str) {
         policy: Choice::Trained,
         episodes: None,
         episode: None,
+        action: None,
         execute: None,
         seed: Some(1),
         device: Some(config::Device::Cpu),

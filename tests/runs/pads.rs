@@ -39,6 +39,7 @@ fn wanted(dir: &Path) -> Wanted {
         embodiment: None,
         episodes: None,
         episode: None,
+        action: None,
         execute: None,
         seed: Some(1),
         device: Some(config::Device::Cpu),

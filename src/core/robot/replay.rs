@@ -20,28 +20,33 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Opens episode `episode` of a LeRobot set.
+    /// Opens episode `episode` of a LeRobot set, whose actions are the feature `action`.
     ///
     /// # Errors
-    /// The folder is no such set, has no such episode, or no `action`.
-    pub fn open(folder: &Path, episode: usize) -> Result<Self, DataError> {
+    /// The folder is no such set, has no such episode, or no such numbers.
+    pub fn open(folder: &Path, episode: usize, action: &str) -> Result<Self, DataError> {
         let set = Arc::new(Set::open(folder)?);
         let first = set.step(episode, 0)?;
         let num_frames = set.episodes()[episode].length;
         let width =
             |key: &str| set.info().feature(key).filter(|feature| feature.is_numbers()).map(|feature| feature.width());
-        let lacks = || DataError::File { path: folder.to_owned(), reason: format!("has no numeric feature {ACTION}") };
+        let lacks = || {
+            let numbers = set.info().features.iter().filter(|feature| feature.is_numbers());
+            let known: Vec<&str> = numbers.map(|feature| feature.key.as_str()).collect();
+            let reason = format!("has no numeric feature {action}, only {}", known.join(", "));
+            DataError::File { path: folder.to_owned(), reason }
+        };
         let chunk_size = CHUNK_SIZE.min(num_frames);
         let spec = PolicySpec {
             name: format!("replay of episode {episode} of {}", folder.display()),
             cameras: set.info().cameras().map(|camera| camera.key.clone()).collect(),
             state_width: width(STATE).unwrap_or(0),
-            action_width: width(ACTION).ok_or_else(lacks)?,
+            action_width: width(action).ok_or_else(lacks)?,
             chunk_size,
             num_executed: chunk_size,
             reads_prompt: false,
             continues_chunks: false,
-            data: DataNames::default(),
+            data: DataNames { action: action.to_owned(), ..DataNames::default() },
         };
         Ok(Self { first, num_frames, spec })
     }
@@ -63,7 +68,30 @@ impl Policy for Replay {
             return Err(format!("the recorded episode has ended: it has only {} frames", self.num_frames));
         }
         let steps: Vec<i64> = (begin..begin + self.spec.chunk_size).map(|step| step as i64).collect();
-        let window = self.first.window(ACTION, &steps).map_err(|error| error.to_string())?;
+        let window = self.first.window(&self.spec.data.action, &steps).map_err(|error| error.to_string())?;
         Ok(Actions { width: self.spec.action_width, values: window.values })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::lerobot::{Feature, SetWriter, Value};
+
+    #[test]
+    fn actions_may_have_another_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let features = vec![Feature::vector("control", &["x"])];
+        let mut writer = SetWriter::create(folder.path(), 10, "arm", features).unwrap();
+        for step in 0..3u8 {
+            writer.add_frame(&[("control", Value::Numbers(&[f32::from(step)]))]).unwrap();
+        }
+        writer.end_episode("go").unwrap();
+        writer.finish().unwrap();
+        let error = Replay::open(folder.path(), 0, ACTION).err().unwrap().to_string();
+        assert!(error.contains("has no numeric feature action, only control"), "{error}");
+        let mut replay = Replay::open(folder.path(), 0, "control").unwrap();
+        let seen = Observation { images: Vec::new(), state: Vec::new(), prompt: String::new(), begun: Vec::new() };
+        assert_eq!(replay.act(&seen, Moment::default()).unwrap().values, [0.0, 1.0, 2.0]);
     }
 }
