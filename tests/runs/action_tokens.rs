@@ -77,15 +77,15 @@ fn trained(dir: &Path, to: &str, overrides: &[&str], is_resumed: bool) -> Vec<u6
     loss_bits(&run(loaded, from).0)
 }
 
-fn acts(dir: &Path) -> Result<Vec<f32>, String> {
-    acts_after(dir, Vec::new())
+fn acts(folder: &Path) -> Result<Vec<f32>, String> {
+    acts_after(folder, Vec::new())
 }
 
-/// Acts in the same way where the first actions of the chunk have begun.
-fn acts_after(dir: &Path, begun: Vec<f32>) -> Result<Vec<f32>, String> {
+/// The same where the first actions of the chunk have begun.
+fn acts_after(folder: &Path, begun: Vec<f32>) -> Result<Vec<f32>, String> {
     let wanted = Wanted {
         embodiment: None,
-        checkpoint: Some(dir.join("run").display().to_string()),
+        checkpoint: Some(folder.display().to_string()),
         policy: Choice::Trained,
         episodes: None,
         episode: None,
@@ -112,7 +112,7 @@ fn insulated_policies_learn_the_same_with_any_number_of_encoders_and_resume() {
     assert_ne!(one, with("other", "policy.token_weight=0.25", false));
     assert_eq!(one[2..], with("resumed", "pools.encoder.replicas=2", true));
     // What it has learned acts by flow, and its folder has the tokenizer of actions.
-    assert!(acts(dir.path()).unwrap().iter().all(|value| value.is_finite()));
+    assert!(acts(&dir.path().join("run")).unwrap().iter().all(|value| value.is_finite()));
 }
 
 #[test]
@@ -126,14 +126,27 @@ fn policies_that_write_actions_learn_and_act() {
     });
     // A held-out loss is that of tokens, and nothing acts meanwhile.
     let eval = format!("eval={{path: {}/data/train, every_steps: 4, max_samples: 16}}", dir.path().display());
-    let with = |to: &str, more: &str| trained(dir.path(), to, &["policy.noise_draws=1", eval.as_str(), more], false);
-    let one = with("run/checkpoints", "pools.encoder.replicas=1");
-    assert_eq!(one, with("three", "pools.encoder.replicas=3"));
+    let own = ["policy.noise_draws=1", eval.as_str()];
+    let with = |to: &str, more: &[&str]| trained(dir.path(), to, &[&own[..], more].concat(), false);
+    let one = with("run/checkpoints", &["pools.encoder.replicas=1"]);
+    assert_eq!(one, with("three", &["pools.encoder.replicas=3"]));
     // Four steps teach no chunk: what is missing is filled up, as in lerobot.
-    let actions = acts(dir.path()).unwrap();
-    assert!(!actions.is_empty() && actions.iter().all(|value| value.is_finite()));
-    let begun = acts_after(dir.path(), vec![0.01, 0.02]).unwrap_err();
+    let is_whole = |actions: &[f32]| !actions.is_empty() && actions.iter().all(|value| value.is_finite());
+    assert!(is_whole(&acts(&dir.path().join("run")).unwrap()));
+    let begun = acts_after(&dir.path().join("run"), vec![0.01, 0.02]).unwrap_err();
     assert!(begun.contains("generates actions as tokens and cannot continue a started chunk"), "{begun}");
+    // Adapters beside it start at nothing, learn, and act with the base that they name.
+    let load = format!("model.load={}", dir.path().join("run/checkpoints/step-00000004").display());
+    let load = [load.as_str(), "model.weights=load"];
+    let whole = with("whole", &load);
+    let adapted = with("adapted", &[&load[..], &["model.foundation.lora={r: 2, alpha: 4}"]].concat());
+    let [first, expected] = [adapted[0], whole[0]].map(f64::from_bits);
+    assert!((first / expected - 1.0).abs() < 1e-6 && adapted[3] != whole[3], "{adapted:?}, {whole:?}");
+    let folder = dir.path().join("adapted/step-00000004");
+    let config = |name: &str| -> Value { serde_json::from_slice(&fs::read(folder.join(name)).unwrap()).unwrap() };
+    assert_eq!(config("config.json")["use_peft"], json!(true));
+    assert_eq!(config("adapter_config.json")["task_type"], Value::Null);
+    assert!(is_whole(&acts(&folder).unwrap()));
     // Nor does it act while a run goes on, or have delays to learn.
     let root = dir.path().display().to_string();
     let text = include_str!("../../configs/pads_policy.yaml").replace("runs/pads_policy/data", &format!("{root}/data"));
