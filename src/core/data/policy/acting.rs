@@ -1,5 +1,6 @@
 //! Actions of what a policy predicts, and what it is given of a chunk that has begun.
 
+use super::data_names::DataNames;
 use super::maker::PolicyMaker;
 use super::relative;
 use super::robots::Robot;
@@ -17,6 +18,11 @@ pub struct Compared {
 }
 
 impl PolicyMaker {
+    /// Returns the names of the features that the policy was trained on.
+    pub fn data_names(&self) -> DataNames {
+        DataNames::of(&self.settings)
+    }
+
     /// Actions as the robot takes them, `[H, action_dim]`, of what the policy predicts, `[H, max_action_dim]`, in `state`.
     ///
     /// # Errors

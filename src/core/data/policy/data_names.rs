@@ -6,7 +6,6 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::files;
-use super::maker::PolicyMaker;
 use super::spec::{ACTION, STATE};
 use crate::config::Policy;
 use crate::data::error::DataError;
@@ -22,19 +21,19 @@ pub struct DataNames {
     pub action: String,
 }
 
+impl DataNames {
+    /// Returns the names that these settings have.
+    pub(super) fn of(settings: &Policy) -> Self {
+        let Policy { cameras, state, action, .. } = settings;
+        let cameras = cameras.iter().map(|(key, name)| (key.clone(), name.clone())).collect();
+        Self { cameras, state: state.clone(), action: action.clone() }
+    }
+}
+
 impl Default for DataNames {
     /// Those that lerobot gives them.
     fn default() -> Self {
         Self { cameras: Vec::new(), state: STATE.to_owned(), action: ACTION.to_owned() }
-    }
-}
-
-impl PolicyMaker {
-    /// Returns what the data is called that the policy was trained on.
-    pub fn data_names(&self) -> DataNames {
-        let Policy { cameras, state, action, .. } = &self.settings;
-        let cameras = cameras.iter().map(|(key, name)| (key.clone(), name.clone())).collect();
-        DataNames { cameras, state: state.clone(), action: action.clone() }
     }
 }
 
@@ -82,13 +81,4 @@ fn is_free(settings: &Policy, sets: &[Info], key: &str, name: &str) -> bool {
 
 fn has_camera(set: &Info, key: &str) -> bool {
     set.cameras().any(|camera| camera.key == key)
-}
-
-/// The policy's names of a run's data, as lerobot's preprocessor has them: it renames observations by them. That of actions is read
-/// here alone.
-pub fn rename_map(settings: &Policy) -> Json {
-    let cameras = settings.cameras.iter().map(|(key, name)| (key.as_str(), name.as_str()));
-    let others = [(settings.state.as_str(), STATE), (settings.action.as_str(), ACTION)];
-    let renamed = cameras.chain(others).filter(|(key, name)| key != name);
-    Json::Object(renamed.map(|(key, name)| (key.to_owned(), name.into())).collect())
 }

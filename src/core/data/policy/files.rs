@@ -8,8 +8,8 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Map, Value as Json, json};
 
 use super::groot_files::step;
-use super::spec::{Family, SampleSpec, name_of, named};
-use super::{data_names, groot_files, groot_groups};
+use super::spec::{ACTION, Family, STATE, SampleSpec, name_of, named};
+use super::{groot_files, groot_groups};
 use crate::config::{Normalization, Policy};
 use crate::data::error::DataError;
 use crate::data::lerobot::{FeatureStats, Stats};
@@ -251,7 +251,7 @@ pub fn write(
                 files.push((file, tensors(stats)?));
             }
             if kind == RENAME {
-                step["config"]["rename_map"] = data_names::rename_map(settings);
+                step["config"]["rename_map"] = rename_map(settings);
             }
         }
         let text =
@@ -400,4 +400,13 @@ fn tensors(stats: &Stats) -> Result<Vec<u8>, String> {
 /// Returns whether a file of a model's folder is one of a processor's: a checkpoint has its own.
 pub fn is_processor_file(name: &str) -> bool {
     name.starts_with(BEFORE) || name.starts_with(AFTER) || name == super::kept::FILE || name == super::delay::FILE
+}
+
+/// Returns the policy's names of a run's data, as lerobot's preprocessor has them: it renames observations by them. That of actions is read
+/// here alone.
+fn rename_map(settings: &Policy) -> Json {
+    let cameras = settings.cameras.iter().map(|(key, name)| (key.as_str(), name.as_str()));
+    let others = [(settings.state.as_str(), STATE), (settings.action.as_str(), ACTION)];
+    let renamed = cameras.chain(others).filter(|(key, name)| key != name);
+    Json::Object(renamed.map(|(key, name)| (key.to_owned(), name.into())).collect())
 }
