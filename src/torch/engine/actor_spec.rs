@@ -79,7 +79,8 @@ pub(super) struct OwnPool<'a> {
     pub towers: Towers,
 }
 
-/// Returns `None` for a foundation that has no encoder, and where the pool holds no tower of the model.
+/// Returns the pool of encoders that the actor is of, or has beside its foundation; `None` where it has none, and where the pool holds no
+/// tower of the model.
 pub(super) fn own_pool(spec: &EngineSpec) -> Option<OwnPool<'_>> {
     let pools = &spec.config.pools;
     let all = &spec.model.towers;

@@ -69,8 +69,8 @@ impl CacheFolder {
         Ok(folder)
     }
 
-    /// Returns all levels of an item's features. `None` also where the disk fails: the item is encoded again. Each level is `[features,
-    /// D]`.
+    /// Returns all levels of an item's features. `None` also where the disk fails: the item is encoded again. Each level is
+    /// `[features, D]`.
     pub fn get(&self, key: &Key) -> Option<Vec<Tensor>> {
         if let Some(levels) = self.pending.get(key) {
             return Some(levels.iter().map(Tensor::shallow_clone).collect());

@@ -30,7 +30,7 @@ impl Key {
         Self(hash.finalize().into())
     }
 
-    /// Returns the key that is written so.
+    /// Returns the key that `hex` writes, in 64 hexadecimal digits; `None` where it is another text.
     pub fn parse(hex: &str) -> Option<Self> {
         let byte = |at: usize| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok();
         let bytes: Option<Vec<u8>> = (0..32).map(byte).collect();

@@ -123,7 +123,7 @@ impl EncoderWorker {
         self
     }
 
-    /// Returns the pool that it is of.
+    /// Returns the encoder's pool.
     pub(super) fn pool_name(&self) -> PoolName {
         self.replica.pool
     }

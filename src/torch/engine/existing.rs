@@ -15,8 +15,8 @@ pub(super) struct AdaptedPart<'a, F> {
     pub is_own: F,
 }
 
-/// Returns the adapters that the folder has beside the parameters of the part, and trained what of it the folder holds itself. A stage of
-/// a pipeline, where `is_whole` is false, may have none of them.
+/// Returns the adapters that the folder has beside the parameters of the part, and marks as trained the parameters that the folder holds
+/// itself. A stage of a pipeline, where `is_whole` is false, may have none of them.
 pub(super) fn existing(
     part: &AdaptedPart<'_, impl Fn(&str) -> bool>,
     all: &mut [ParamSpec],
@@ -108,7 +108,7 @@ pub(super) fn named_modules(all: &[ParamSpec], is_own: &impl Fn(&str) -> bool) -
     modules
 }
 
-/// Returns the name that tells the part of a parameter: as in the checkpoint.
+/// Returns the name by which the part of a parameter is found: the one in the checkpoint.
 pub(super) fn part_name(spec: &ParamSpec) -> &str {
     spec.pieces.first().map_or(spec.name.as_str(), |piece| piece.name.as_str())
 }

@@ -68,7 +68,7 @@ impl PackUnit {
         self.features.is_none() && !self.is_skipped
     }
 
-    /// Returns the rows of a level of its features; zeros for who has none. They are `[features, D]`.
+    /// Returns the rows `[features, D]` of a level of the unit's features; where it has none, those that `zeros` makes for their number.
     pub fn level(&self, index: usize, zeros: impl FnOnce(i64) -> Tensor) -> Tensor {
         match self.features.as_ref().filter(|_| !self.is_skipped) {
             Some((_, features)) => features.tensors[index].shallow_clone(),
@@ -95,7 +95,7 @@ impl PackWork {
         }
     }
 
-    /// Returns the rows of features, by input.
+    /// Returns the number of rows of features, by input.
     pub fn num_features(&self, inputs: &[FeatureInput]) -> Vec<i64> {
         let of_input = |input: &FeatureInput| {
             let own = self.units.iter().filter(|unit| unit.tower == input.tower);

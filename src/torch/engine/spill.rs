@@ -35,8 +35,8 @@ impl Spill {
         Ok(Self { file: tempfile::tempfile_in(folder)?, capacity, len: 0, entries: HashMap::new() })
     }
 
-    /// Returns all levels of an item's features. `None` also where the disk fails: the item is encoded again. Each level is `[features,
-    /// D]`.
+    /// Returns all levels of an item's features. `None` also where the disk fails: the item is encoded again. Each level is
+    /// `[features, D]`.
     pub fn get(&self, key: &Key) -> Option<Vec<Tensor>> {
         let read = |place: &SpilledLevel| {
             let numel = place.shape.iter().product::<i64>() as usize;

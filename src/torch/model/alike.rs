@@ -43,8 +43,8 @@ pub struct Alike {
 }
 
 impl ModelConfig {
-    /// Returns the language models whose families read this `config.json`, LLaMA first, and before those that leave keys unread. Their
-    /// tensors are not compared with anything.
+    /// Returns the language models whose families read this `config.json`: first those that leave the fewest keys unread, and among these
+    /// LLaMA. Their tensors are not compared with anything.
     pub fn alike(config: &Value) -> Vec<Alike> {
         let is_on = |value: &Value| !(value.is_null() || *value == json!(false) || value.as_f64() == Some(0.0));
         let own = config.as_object().into_iter().flatten().filter(|(_, value)| is_on(value)).map(|(key, _)| key);

@@ -88,8 +88,8 @@ impl Columns {
         Columns::new(&token_columns().into(), vec![ids, positions, targets])
     }
 
-    /// Returns the same columns on `device`, in the same shapes. Tensors that are copied to a GPU stay on the host as well: to read it
-    /// back there would wait for all that the GPU was given before.
+    /// Returns the same columns on `device`, in the same shapes. Tensors that are copied to a GPU stay on the host as well: to read them
+    /// back would wait for all that the GPU was given before.
     #[must_use]
     pub fn on_device(self, device: Device) -> Columns {
         if self.tensors.iter().all(|tensor| tensor.device() == device) {

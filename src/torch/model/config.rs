@@ -136,7 +136,7 @@ impl Tokens {
         self.image.into_iter().chain(self.video).collect()
     }
 
-    /// Returns Qwen-VL's keys: `image_token_id`, `video_token_id`, `vision_start_token_id`, `vision_end_token_id`.
+    /// Reads the tokens under Qwen-VL's keys: `image_token_id`, `video_token_id`, `vision_start_token_id`, `vision_end_token_id`.
     pub(super) fn read(keys: &Keys<'_>, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
         Tokens::with_image(keys, "image_token_id", vocab_size)
     }

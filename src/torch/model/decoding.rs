@@ -71,7 +71,7 @@ impl<'a> Continuations<'a> {
         Continuations { decodings, running, seen, begins, likelihoods: vec![None; decodings.len()] }
     }
 
-    /// Returns the tokens of the longest that may come.
+    /// Returns the largest number of tokens that a continuation may get.
     pub fn max_new_tokens(&self) -> usize {
         self.decodings.iter().map(|decoding| decoding.max_new_tokens).max().unwrap_or(0)
     }

@@ -87,12 +87,12 @@ pub trait FoundationFamily: Debug + Send + Sync {
         Err(TensorParallelError::Unsupported { what: "this model" })
     }
 
-    /// Returns the layers that a pipeline may cut between; 0: it cannot be cut.
+    /// Returns the number of layers that a pipeline may cut between; 0: it cannot be cut.
     fn num_layers(&self) -> usize {
         0
     }
 
-    /// Returns whether a pipeline may have this stage.
+    /// Checks that a pipeline may have this stage.
     ///
     /// # Errors
     /// Its layers need what others compute.
@@ -115,7 +115,7 @@ pub trait FoundationFamily: Debug + Send + Sync {
         self.build(params, policy)
     }
 
-    /// Returns whether `ranks` ranks can share the tokens of a row: micro-batches come with a [`MicroBatch::row`] then.
+    /// Checks that `ranks` ranks can share the tokens of a row: micro-batches come with a [`MicroBatch::row`] then.
     ///
     /// # Errors
     /// They cannot.

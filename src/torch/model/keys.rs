@@ -131,7 +131,7 @@ impl<'a> Keys<'a> {
         self.object.as_object()?.iter().find(|(_, value)| value.is_object()).map(|(key, _)| key.clone())
     }
 
-    /// Returns a positive integer.
+    /// Returns the value of `key`, a positive integer.
     ///
     /// # Errors
     /// The key is missing, or no integer above 0.

@@ -142,7 +142,7 @@ impl Documents {
         self.ends.push(self.ends[self.ends.len() - 1] + len);
     }
 
-    /// Returns `[T]`, or `[3, T]` for a model of three axes.
+    /// Returns the positions `[T]`, or `[3, T]` for a model of three axes.
     pub fn positions(&self, has_axes: bool) -> Tensor {
         match has_axes {
             true => Tensor::from_slice(&self.positions.concat()).view([3, -1]),

@@ -48,7 +48,7 @@ pub(super) fn read_partial_rope(
     read(keys, section.as_ref(), rotary_dim, default_theta)
 }
 
-/// Returns the number of channels.
+/// Returns the number of channels that are `factor` of `head_dim`, rounded down.
 fn part(head_dim: i64, factor: f64) -> i64 {
     (head_dim as f64 * factor) as i64
 }

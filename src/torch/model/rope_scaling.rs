@@ -55,7 +55,7 @@ fn factor(section: &Keys<'_>) -> Result<f64, ModelConfigError> {
     }
 }
 
-/// Returns the positions that a model had before it was stretched.
+/// Returns the number of positions that a model had before it was stretched.
 fn original(keys: &Keys<'_>, section: &Keys<'_>) -> Result<i64, ModelConfigError> {
     let key = "original_max_position_embeddings";
     match keys.size_or(key)?.or(section.size_or(key)?) {

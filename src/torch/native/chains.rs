@@ -5,9 +5,9 @@ use tch::{Kind, Tensor};
 use super::error::last_error;
 use super::ffi::{self, raw};
 
-/// Returns the rows `index` of `x`, in which each row of `x` is at `back`: `x` `[M, W]`, `index` `[N]` and `back` `[M]`, int64, to `[N,
-/// W]`. The gradient of a row is what comes at its place in `back`, and at no other, times its number in `counts` `[M, 1]` where there
-/// are such. Panics where the shapes do not fit.
+/// Returns the rows `index` of `x`, in which each row of `x` is at `back`: `x` `[M, W]`, `index` `[N]` and `back` `[M]`, int64, to
+/// `[N, W]`. The gradient of a row is what comes at its place in `back`, and at no other, times its number in `counts` `[M, 1]` where
+/// there are such. Panics where the shapes do not fit.
 pub fn reorder_rows(x: &Tensor, index: &Tensor, back: &Tensor, counts: Option<&Tensor>) -> Tensor {
     let rows = x.size()[0];
     let fits = x.dim() == 2 && index.kind() == Kind::Int64 && back.kind() == Kind::Int64 && back.size() == [rows];

@@ -50,7 +50,8 @@ mod tests {
 
     const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-    /// Returns a product, its backward and an update of a square matrix.
+    /// Computes a product, its backward and an update of a square matrix; returns the bytes that are held after the product and at the
+    /// end, and the most that were held at once.
     fn work(width: i64) -> [i64; 3] {
         let watch = MemoryWatch::start();
         let w = allocated_for(Purpose::Parameters, || Tensor::zeros([width, width], CPU)).set_requires_grad(true);

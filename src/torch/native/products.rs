@@ -14,7 +14,7 @@ pub fn faster_products() -> Products {
     if unsafe { ffi::lf_is_faster_tiled() } { Products::Tiled } else { Products::Libtorch }
 }
 
-/// Returns whether this processor can compute products so.
+/// Checks that this processor can compute products so.
 ///
 /// # Errors
 /// They are tiled, and it lacks the instructions.

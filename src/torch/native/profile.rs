@@ -50,7 +50,7 @@ impl Drop for Recording {
 }
 
 impl Profiler {
-    /// Returns `None` where another one records already.
+    /// Starts a profiler; `None` where another one records already.
     ///
     /// # Errors
     /// libtorch's profiler cannot be started.

@@ -8,8 +8,8 @@ use super::ffi::{self, raw};
 /// Numbers of a row that share a largest magnitude in NF4. The last block of a row may be shorter.
 pub const NF4_BLOCK: i64 = 64;
 
-/// Returns `[rows, width]`, float32, as NF4: two numbers a byte `[rows, (width + 1) / 2]`, the first in the upper half, and the largest
-/// magnitudes of blocks `[rows, blocks]`. Panics unless it is contiguous and on the CPU.
+/// Returns `values` `[rows, width]`, float32, as NF4: two numbers a byte `[rows, (width + 1) / 2]`, the first in the upper half, and the
+/// largest magnitudes of blocks `[rows, blocks]`. Panics unless it is contiguous and on the CPU.
 pub fn to_nf4(values: &Tensor) -> (Tensor, Tensor) {
     let (rows, width) = matrix(values, &[Kind::Float]);
     let packed = Tensor::empty([rows, (width + 1) / 2], (Kind::Uint8, Device::Cpu));
@@ -29,8 +29,8 @@ pub fn from_nf4(packed: &Tensor, maxima: &Tensor, into: &Tensor) {
     expect(unsafe { ffi::lf_from_nf4(raw(packed), raw(maxima), raw(into)) });
 }
 
-/// Returns `[rows, width]`, float32, as int8: `round(127 x / maximum)`, for the largest magnitudes of rows `[rows]`. Panics unless shapes
-/// fit, and all is contiguous and on the CPU.
+/// Returns `values` `[rows, width]`, float32, as int8: `round(127 x / maximum)`, for the largest magnitudes of rows `[rows]`. Panics
+/// unless shapes fit, and all is contiguous and on the CPU.
 pub fn to_int8(values: &Tensor, maxima: &Tensor) -> Tensor {
     let (rows, width) = matrix(values, &[Kind::Float]);
     assert!(is_of_rows(maxima, rows), "maxima of int8");

@@ -47,7 +47,7 @@ impl Activation {
     pub const NAMES: [&'static str; 8] =
         ["gelu", "gelu_pytorch_tanh", "gelu_new", "quick_gelu", "silu", "swish", "relu", "relu2"];
 
-    /// Returns `None` for a name that is not known.
+    /// Returns the activation that `hidden_act` calls `name`; `None` for a name that is not known.
     pub fn from_name(name: &str) -> Option<Activation> {
         match name {
             "gelu" => Some(Activation::Gelu),

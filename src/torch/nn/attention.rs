@@ -88,7 +88,7 @@ impl Order {
     }
 }
 
-/// Returns 1 of each row of the batches and 0 of padding, `[rows, 1]`, float32; `tokens` and `rows` as in [`Order`].
+/// Returns a 1 for each row of the batches and a 0 for padding, `[rows, 1]`, float32; `tokens` and `rows` are as in [`Order`].
 fn counts(tokens: &[i64], rows: &[i64]) -> Tensor {
     let is_own = |(row, token): (i64, &i64)| f32::from(u8::from(rows[*token as usize] == row));
     Tensor::from_slice(&(0..).zip(tokens).map(is_own).collect::<Vec<f32>>()).unsqueeze(1)

@@ -128,7 +128,7 @@ mod tests {
     use crate::nn::window::attend_window;
     use crate::nn::{Mask, PackedAttention, Scores};
 
-    /// Returns the definition of openpi's `make_att_2d_masks`, for the whole row: `[T, T]`, true where a query sees a key.
+    /// Returns the mask that openpi's `make_att_2d_masks` defines, for the whole row: `[T, T]`, true where a query sees a key.
     fn seen(cu_seqlens: &[usize], begins: &[bool]) -> Tensor {
         let ends =
             Tensor::from_slice(&begins.iter().map(|begin| i64::from(*begin)).collect::<Vec<_>>()).cumsum(0, None);

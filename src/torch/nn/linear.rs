@@ -40,7 +40,7 @@ impl Linear {
         self.weight.kind()
     }
 
-    /// Returns `[out, in]`, the adapter's share included.
+    /// Returns the weight `[out, in]`, the adapter's share included.
     pub fn merged_weight(&self) -> Tensor {
         match &self.adapter {
             Some(adapter) => adapter.merged(&self.weight),

@@ -81,9 +81,9 @@ pub trait Mixer {
         false
     }
 
-    /// Works like [`Mixer::forward`] on a piece, `[T, D]` to `[T, D]`, which also attends to the keys `[past, K, C]` and values `[past,
-    /// K, V]` of its first document's earlier tokens; returns the piece's own keys and values as well. Panics where the mixer takes no
-    /// pieces.
+    /// Works like [`Mixer::forward`] on a piece, `[T, D]` to `[T, D]`, which also attends to the keys `[past, K, C]` and values
+    /// `[past, K, V]` of its first document's earlier tokens; returns the piece's own keys and values as well. Panics where the mixer
+    /// takes no pieces.
     fn forward_piece(
         &self,
         _x_TD: &Tensor,

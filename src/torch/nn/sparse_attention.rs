@@ -89,7 +89,7 @@ pub fn choose(documents: &PackedAttention, rows: &IndexRows, topk: i64) -> Vec<V
     batches.collect()
 }
 
-/// Returns true at the `topk` largest of the last dimension.
+/// Returns a mask that is true at the `topk` largest of the last dimension.
 pub(super) fn best(scores: &Tensor, topk: i64) -> Tensor {
     let (_, keys) = scores.topk(topk, -1, true, false);
     Tensor::zeros(scores.size(), (Kind::Bool, scores.device())).scatter_value(-1, &keys, 1)

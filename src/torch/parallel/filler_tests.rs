@@ -13,7 +13,8 @@ use crate::model::{FoundationFamily, FoundationModel, MicroBatch};
 use crate::params::{ParamStore, Sharding, ZeroStage};
 use crate::tape::{Execution, Policy};
 
-/// Returns the squared norm of what a replica has of the gradient, of two that share all parameters out. The first alone has samples.
+/// Returns the squared norm of a replica's part of the gradient, where two replicas share all parameters out. Only the first one has
+/// samples.
 fn squares_of_replica(folder: &Path, store: &Path, rank: usize) -> f64 {
     let mut fixture = Fixture::read(folder);
     let group = Rc::new(ProcessGroup::gloo(store, "pool", rank, 2, Duration::from_secs(60)).unwrap());

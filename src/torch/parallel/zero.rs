@@ -37,8 +37,8 @@ struct State {
 }
 
 impl Zero {
-    /// Makes the unsharder: the ranks of `group` share out the store that this is the unsharder of, in their order; those of `of_experts`
-    /// the experts in it that are spread over ranks.
+    /// Makes the unsharder of a store that the ranks of `group` share out, in their order; the ranks of `of_experts` share out those
+    /// experts that are spread over ranks.
     pub fn new(group: Rc<ProcessGroup>, of_experts: Rc<ProcessGroup>) -> Zero {
         Zero { group, of_experts, state: RefCell::default() }
     }

@@ -122,12 +122,12 @@ impl LinearModule {
         }
     }
 
-    /// Returns the outputs of the whole map, of which a rank may hold some.
+    /// Returns the number of outputs of the whole map, of which a rank may hold some.
     pub fn whole_outputs(&self) -> i64 {
         self.whole()[0]
     }
 
-    /// Returns the inputs of the whole map, of which a rank may hold some.
+    /// Returns the number of inputs of the whole map, of which a rank may hold some.
     pub fn whole_inputs(&self) -> i64 {
         self.whole()[1]
     }
@@ -189,7 +189,7 @@ impl DropoutSeed {
         self.of_run.set(of_run);
     }
 
-    /// Returns `None` outside of training.
+    /// Returns the masks of the present batch; `None` outside of training.
     fn get(&self) -> Option<Masks> {
         let Masks { seed, rows } = self.of_batch.borrow().clone()?;
         Some(Masks { seed: seed ^ mix(self.of_run.get()), rows })
@@ -282,7 +282,7 @@ pub fn row_norms(weight: &Tensor) -> Tensor {
 }
 
 /// Returns the places of all numbers of `x` `[…, in]` in what a process that had the whole would compute, flat, int64: it numbers its
-/// rows and their inputs. The numbers of the rows of `x` are those among `rows` that are as many.
+/// rows and their inputs. The rows of `x` have the numbers of that tensor among `rows` that is as long.
 fn places(x: &Tensor, rows: &[Tensor], inputs: Option<&HeldInputs>) -> Tensor {
     let first = |len: i64| Tensor::arange(len, (Kind::Int64, x.device()));
     let (len, width) = (x.numel() as i64, x.size().last().copied().unwrap_or(1).max(1));
@@ -298,14 +298,14 @@ fn places(x: &Tensor, rows: &[Tensor], inputs: Option<&HeldInputs>) -> Tensor {
     (rows_R.unsqueeze(1) * num_all + inputs_I).flatten(0, -1)
 }
 
-/// Returns zero with probability `dropout`, else `1 / (1 - dropout)`: a hash of seed, key and place. It has the shape of `x`.
+/// Returns a mask in the shape of `x`: 0 with probability `dropout`, else `1 / (1 - dropout)`, by a hash of seed, key and place.
 fn mask(x: &Tensor, places: &Tensor, dropout: f64, seed: u64, key: u64) -> Tensor {
     // Seeds that follow each other are spread, lest one's mask be that of the other, moved by a place.
     let kept = kept(&(places + (mix(seed) ^ key) as i64), dropout);
     (kept.to_kind(x.kind()) / (1.0 - dropout)).view(x.size().as_slice())
 }
 
-/// Returns false with probability `dropout`: a hash of each counter, int64 (SplitMix64 in tensor operators).
+/// Returns a mask that is false with probability `dropout`: a hash of each counter, int64 (SplitMix64 in tensor operators).
 pub(crate) fn kept(counters: &Tensor, dropout: f64) -> Tensor {
     const BITS: i64 = 31;
     let mut z = counters * 0x9E37_79B9_7F4A_7C15u64 as i64;

@@ -38,7 +38,7 @@ impl Rounding {
         self != Rounding::None
     }
 
-    /// Returns the kind of values that are held so, in a store of this `kind`.
+    /// Returns the kind of the tensor that holds the rounded values, in a store of this `kind`.
     pub(super) fn kind(self, kind: Kind) -> Kind {
         match self {
             Self::None => kind,

@@ -157,7 +157,7 @@ impl ParamStore {
         (0..self.trained as u32).map(ParamId)
     }
 
-    /// Returns the names of all parameters, in the order of their declaration in the store.
+    /// Returns the names of all parameters, in the order of their ids.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.params.iter().map(|param| param.spec.name.as_str())
     }
@@ -190,7 +190,7 @@ impl ParamStore {
         &self.flat
     }
 
-    /// Returns the trained elements at the front of the store's order, with their gaps.
+    /// Returns the number of trained elements at the front of the store's order, their gaps included.
     pub fn num_trained(&self) -> i64 {
         self.num_trained
     }
@@ -200,8 +200,7 @@ impl ParamStore {
         self.params.iter().map(|param| param.len).sum()
     }
 
-    /// Returns whether gradients of the trained parameters are computed; a frozen pool's are not. Call it before a tape
-    /// runs.
+    /// Sets whether gradients of the trained parameters are computed; a frozen pool's are not. Call it before a tape runs.
     pub fn set_trainable(&self, trainable: bool) {
         for param in &self.params[..self.trained] {
             let _ = param.leaf.set_requires_grad(trainable);

@@ -61,7 +61,7 @@ impl ExpertExchange {
         ExpertExchange { sent, taken, order: tensor(&order), places: tensor(&places), counts: tensor(&sums) }
     }
 
-    /// Returns the rows of each expert here, `[experts of this rank]`.
+    /// Returns the number of rows of each expert here, `[experts of this rank]`.
     pub fn counts(&self) -> Tensor {
         self.counts.shallow_clone()
     }

@@ -269,8 +269,8 @@ impl Tape {
         self.across("log_sum_exp", x, Across::LogSumExp)
     }
 
-    /// Returns whether the operations that follow are computed alike by all tensor-parallel ranks, outside of regions,
-    /// so that the gradients of their parameters are to be counted once.
+    /// Sets whether the operations that follow are computed alike by all tensor-parallel ranks, outside of regions, so that the gradients
+    /// of their parameters are to be counted once.
     pub fn set_alike(&mut self, alike: bool) {
         self.once = alike;
     }

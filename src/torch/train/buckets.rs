@@ -173,8 +173,8 @@ mod tests {
         assert_eq!(found, [(896, 256, false), (768, 128, true), (256, 512, false), (0, 256, false), (1152, 64, false)]);
     }
 
-    /// Returns a step of two micro-batches on one of two ranks: where the backward was, by its next layer, when each bucket was begun;
-    /// and the sums.
+    /// Runs a step of two micro-batches on one of two ranks. Returns where the backward was, by its next layer, when each bucket was
+    /// begun, and the sums.
     fn step(path: &std::path::Path, rank: usize, overlapped: bool) -> (Vec<usize>, Tensor) {
         let group = ProcessGroup::gloo(path, &format!("{overlapped}"), rank, 2, Duration::from_secs(30)).unwrap();
         let params = Rc::new(ParamStore::new(specs(), Kind::Float, Device::Cpu));

@@ -33,7 +33,7 @@ fn pool(mesh: Rc<Mesh>, method: OptimizerMethod) -> TrainState {
     TrainState::with(params, ProcessGroup::single(), Lanes::PerReplica, Some(optimizer)).unwrap().split_among(mesh)
 }
 
-/// Returns a step along gradients that depend on the round; each part comes from one of the ranks that hold it. Its norm.
+/// Takes a step along gradients that depend on the round; each part comes from one of the ranks that hold it. Returns the norm.
 fn step(pool: &mut TrainState, round: i64) -> f64 {
     let (params, lane) = (pool.params().clone(), pool.own_lane());
     let (first, first_of_experts) =

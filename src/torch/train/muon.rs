@@ -44,7 +44,7 @@ fn factor(matrix: &Tensor, config: &MuonConfig) -> f64 {
     }
 }
 
-/// Returns `[out, in]` in bfloat16: singular values come to lie between about 0.7 and 1.2.
+/// Makes a matrix `[out, in]` nearly orthogonal, in bfloat16: singular values come to lie between about 0.7 and 1.2.
 fn newton_schulz(matrix: &Tensor) -> Result<Tensor, NativeError> {
     let [a, b, c] = COEFFICIENTS;
     let (outputs, inputs) = matrix.size2().expect("a matrix");

@@ -44,7 +44,7 @@ impl MomentsOf {
         }
     }
 
-    /// Returns those of elements from `start` on, at the start of a block.
+    /// Returns the moments of the `len` elements from `start` on, which is at the start of a block.
     fn narrow(&self, start: i64, len: i64) -> Self {
         match self {
             Self::Float(moments) => Self::Float(moments.each_ref().map(|moment| moment.narrow(0, start, len))),
@@ -57,7 +57,7 @@ impl MomentsOf {
 }
 
 impl Change {
-    /// Returns the same in chunks.
+    /// Divides the change into chunks of `elements` elements, the last of which may have fewer.
     fn chunks(&self, elements: i64) -> impl Iterator<Item = Change> + '_ {
         let all = self.values.numel() as i64;
         let starts = (0..all).step_by(elements as usize);

@@ -176,7 +176,7 @@ fn pool(kind: Kind, group: ProcessGroup, shared: ZeroStage, method: OptimizerMet
     pool_with(kind, group, shared, method, None)
 }
 
-/// Returns the same with its state in a place.
+/// Returns the same pool with the optimizer's state in this place.
 pub(super) fn pool_with(
     kind: Kind,
     group: ProcessGroup,

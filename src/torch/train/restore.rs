@@ -86,7 +86,7 @@ impl StateFiles {
         found.ok_or_else(|| self.missing(name))
     }
 
-    /// Returns the steps that the optimizer has taken, as the file says that has the tensor `first` of the state.
+    /// Returns the number of steps that the optimizer has taken, as noted in the file that has the tensor `first` of the state.
     fn num_steps(&self, first: Option<&str>) -> Result<u64, StateError> {
         let of_pool = first.map_or(Ok(&self.files[0]), |name| self.find(name))?;
         let num_steps = of_pool.note("num_steps").and_then(|steps| steps.parse().ok());

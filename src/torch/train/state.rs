@@ -86,7 +86,7 @@ impl Export {
 }
 
 impl StateError {
-    /// Returns whether the disk is at fault: the pool is as it was then, and training may go on.
+    /// Returns whether the disk is at fault: the pool is unchanged then, and training may go on.
     pub fn is_of_disk(&self) -> bool {
         match self {
             Self::Weights(error) | Self::Adapter(AdapterError::Weights(error)) => {

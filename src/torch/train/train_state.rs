@@ -138,7 +138,7 @@ impl TrainState {
         self.mesh.as_deref()
     }
 
-    /// Returns those ranks, or this one alone.
+    /// Returns the ranks among which parameters are split, or this rank alone.
     pub fn mesh_or_single(&self) -> Rc<Mesh> {
         self.mesh.clone().unwrap_or_else(|| Rc::new(Mesh::single()))
     }
@@ -288,7 +288,8 @@ impl TrainState {
         Ok(())
     }
 
-    /// Returns a whole parameter of what this rank has of it, flat, or all of its matrices that this rank has.
+    /// Returns the update of a parameter from the flat parts of the ranks: whole where ranks cut its matrices, else of all matrices that
+    /// this rank has.
     fn gather_update(&self, id: ParamId, part: &Tensor) -> Result<Tensor, NativeError> {
         let part = self.gather_slice(id, &StateSlice::of(part, 0))?;
         match &self.mesh {

@@ -126,7 +126,7 @@ impl Course {
         }
     }
 
-    /// Returns the ranks of the encoder of a unit.
+    /// Returns the number of ranks of the encoder of a unit.
     fn ranks_of(&self, unit: &Unit) -> u32 {
         self.encoder_ranks.get(&unit.encoder.pool).copied().unwrap_or(1)
     }

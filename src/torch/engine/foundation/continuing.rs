@@ -187,8 +187,8 @@ fn predict(rank: &Rank, filled: Option<Filled>) -> Result<Option<Vec<i64>>, Engi
     Ok(says_all.then(|| of_documents.collect()))
 }
 
-/// Returns which of the targets, behind which a row has these `ends`, a rank has, in the order of its tokens; `rows` are the rank's rows,
-/// where ranks share the row.
+/// Returns the numbers of the targets that this rank has, in the order of its tokens. Target `i` of the row is at the token before
+/// `ends[i]`; `rows` are the rank's rows, where ranks share the row.
 fn places(ends: &[usize], rows: Option<Tensor>) -> Tensor {
     let Some(rows) = rows else { return Tensor::arange(ends.len() as i64, (Kind::Int64, tch::Device::Cpu)) };
     let rows = Vec::<i64>::try_from(rows).expect("a row of integers");

@@ -30,8 +30,8 @@ use tch::{Device, Kind, Tensor};
 /// The most tensors of a parcel.
 const MAX_TENSORS: usize = 64;
 
-/// Returns the steps of the fixture in `folder` on one of the ranks of `layouts`, of which each calls it with the same new folder
-/// `meeting`. The first one gets what was found.
+/// Runs the steps of the fixture in `folder` on one of the ranks of `layouts`, all of which call this with the same new folder `meeting`.
+/// Only the first rank gets the results.
 ///
 /// # Errors
 /// The fixture cannot be read, its model not be split so, or a rank is gone.

@@ -59,8 +59,8 @@ pub struct AnswerTokens {
 }
 
 impl AnswerTokens {
-    /// Returns the token at `step`, from 0, of an answer of at most `max_new_tokens`, where it is not chosen. The only token of an answer
-    /// is its last one, as in transformers.
+    /// Returns the token at `step`, from 0, of an answer of at most `max_new_tokens`, where it is forced; `None` where it is chosen. The
+    /// only token of an answer is its last one, as in transformers.
     pub(crate) fn forced_at(self, step: usize, max_new_tokens: usize) -> Option<i64> {
         self.last.filter(|_| step + 1 == max_new_tokens).or(self.first.filter(|_| step == 0))
     }
@@ -79,7 +79,7 @@ impl BartConfig {
 }
 
 impl StackConfig {
-    /// Returns the number of values of the linear maps that a row meets, in layers of `attentions` attentions.
+    /// Returns the number of weights of the linear maps that a row meets, in layers of `attentions` attentions.
     pub(crate) fn multiplied(&self, width: i64, attentions: i64) -> i64 {
         self.num_layers * (attentions * 4 * width * width + 2 * width * self.mlp_dim)
     }

@@ -80,7 +80,7 @@ impl Tokens {
         if self.scale == 1.0 { rows } else { rows * self.scale }
     }
 
-    /// Returns `[V, D]`.
+    /// Returns the table `[V, D]`.
     pub fn table(&self) -> &Tensor {
         &self.table
     }
@@ -101,7 +101,7 @@ impl Positions {
         Positions { table: scope.take(POSITIONS), norm: LayerNorm::new(scope, FIRST_NORM, EPS) }
     }
 
-    /// Returns the rows `[R, D]` with the entries `places` `[R]` of the table.
+    /// Returns the norm of rows `[R, D]` to which the entries `places` `[R]` of the table are added.
     pub fn forward(&self, x_RD: &Tensor, places: &Tensor) -> Tensor {
         self.norm.forward(&(x_RD + embedding(&self.table, places, -1)))
     }
@@ -147,7 +147,7 @@ impl Attention {
         [1, 2].map(|map| self.mapped(map, x_SD))
     }
 
-    /// Returns `[R, D]` with what it attended to, `[R, H·C]`.
+    /// Returns the norm of rows `[R, D]` to which the output of the attention is added; `attended` is `[R, H·C]`.
     pub fn behind(&self, x_RD: &Tensor, attended: &Tensor) -> Tensor {
         self.norm.forward(&(x_RD + self.maps[3].forward(attended)))
     }

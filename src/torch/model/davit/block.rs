@@ -10,7 +10,7 @@ use super::embed::Conv;
 use crate::nn::{Activation, LayerNorm, Linear, Mask, PackedAttention, Scores};
 use crate::params::{ParamSpec, Scope};
 
-/// The things that attend to each other.
+/// The axis along which an attention mixes values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Among {
     /// The places of a window.

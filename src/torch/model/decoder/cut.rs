@@ -39,8 +39,7 @@ pub(super) fn record(
 }
 
 impl DecoderConfig {
-    /// Returns whether `ranks` ranks can share the tokens of a row. Sizes are those of one rank, whatever else is
-    /// split.
+    /// Checks that `ranks` ranks can share the tokens of a row. Sizes are those of one rank, whatever else is split.
     ///
     /// # Errors
     /// They cannot.

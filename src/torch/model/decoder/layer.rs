@@ -186,7 +186,7 @@ impl Layer {
         y
     }
 
-    /// Records both branches with their residuals: the slot of the layer's output. `name` begins those of its segments.
+    /// Records both branches with their residuals, and returns the slot of the layer's output. `name` begins the names of its segments.
     pub fn record(
         &self,
         tape: &mut Tape,

@@ -16,10 +16,10 @@ use crate::nn::{IndexerTraining, KeyChoice, MlaConfig};
 use crate::tape::{Boundary, Slot};
 
 impl Stage {
-    /// Returns whether the layers of this stage need what another stage's compute besides the hidden states.
+    /// Checks that the layers of this stage need nothing that another stage computes besides the hidden states.
     ///
     /// # Errors
-    /// One does.
+    /// A layer needs the keys that a layer of another stage chooses.
     pub fn check(&self, config: &DecoderConfig) -> Result<(), StageError> {
         for layer in self.layers.clone() {
             if let MixerConfig::Mla(MlaConfig { keys: KeyChoice::Shared { layer: from }, .. }) =

@@ -120,7 +120,7 @@ impl LastNorm {
         LastNorm { mix: config.streams.as_ref().map(|it| HyperHead::new(scope, &head_path(path), it)), norm }
     }
 
-    /// Returns the residual `[T, M·D]` to `[T, D]`.
+    /// Maps the residual `[T, M·D]` to `[T, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         match &self.mix {
             Some(mix) => self.norm.forward(&mix.forward(x)),

@@ -176,8 +176,8 @@ impl TransformerConfig {
         }
     }
 
-    /// Returns the tokens of a sample at which attention costs as much as the matrices of a block: `(6·d² + 2·d·f) / (2·d)` of Wan,
-    /// `12·d² / (2·d)` of Qwen-Image, whose streams have matrices of their own.
+    /// Returns the number of tokens of a sample at which attention costs as much as the matrices of a block: `(6·d² + 2·d·f) / (2·d)` of
+    /// Wan, `12·d² / (2·d)` of Qwen-Image, whose streams have matrices of their own.
     fn even_length(&self) -> i64 {
         match self {
             TransformerConfig::Wan(config) => 3 * config.width() + config.inner,

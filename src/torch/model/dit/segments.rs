@@ -105,7 +105,7 @@ impl Segments {
     }
 }
 
-/// Returns float32, or float64 of that.
+/// Returns `x` in float32, or as it is where it is float64.
 pub(super) fn wide(x: &Tensor) -> Tensor {
     if x.kind() == Kind::Double { x.shallow_clone() } else { x.to_kind(Kind::Float) }
 }

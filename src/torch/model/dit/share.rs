@@ -16,7 +16,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Returns the rank's own of the tokens of samples that end at `ends` `[0, …, T]`, ascending.
+    /// Returns this rank's tokens of samples that end at `ends` `[0, …, T]`, ascending.
     pub fn tokens(self, ends: &[usize]) -> Vec<i64> {
         RowSplit::new(ends, self.ranks).rows(self.rank)
     }

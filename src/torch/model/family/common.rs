@@ -22,7 +22,7 @@ pub(in crate::model) struct NamePrefix {
 }
 
 impl NamePrefix {
-    /// Returns a language model's own checkpoint.
+    /// Returns the prefixes of a language model's own checkpoint.
     pub fn alone() -> NamePrefix {
         NamePrefix::new("model.", "")
     }
@@ -38,7 +38,8 @@ impl NamePrefix {
     }
 }
 
-/// Returns heads and their width, which is the hidden size over their number where the config does not say.
+/// Returns the attention of a config: its heads and their width, which is the hidden size over their number where the config does not
+/// say.
 pub(super) fn attention(keys: &Keys<'_>) -> Result<AttentionConfig> {
     attention_or(keys, None)
 }

@@ -57,7 +57,7 @@ pub fn parts_config(image_encoder: &Value, image_projector: &Value, foundation: 
 /// The foundation of a model of parts: a language model that is built in, or one of the program's own.
 enum Foundation {
     Decoder(Box<DecoderConfig>),
-    /// An own foundation, whose shape is known, and what it takes from towers is not yet.
+    /// A foundation of the program's own: its shape is known, but not yet the features that it takes from towers.
     Own {
         width: i64,
         vocab_size: i64,

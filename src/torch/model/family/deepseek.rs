@@ -117,7 +117,7 @@ pub(super) fn biased_router(keys: &Keys<'_>, defaults: &Defaults) -> Result<Rout
     })
 }
 
-/// Returns `None` of one group.
+/// Reads the groups of experts; `None` where there is one group.
 pub(super) fn groups(keys: &Keys<'_>, score: GroupScore, defaults: &Defaults) -> Result<Option<ExpertGroups>> {
     let [num, kept] = defaults.groups;
     let num = keys.size_or("n_group")?.unwrap_or(num);

@@ -224,7 +224,7 @@ fn probability(keys: &Keys<'_>, key: &str, value: f64) -> Result<f64> {
     if (0.0..1.0).contains(&value) { Ok(value) } else { Err(keys.inconsistent(key, value, "must be in [0, 1)")) }
 }
 
-/// Returns times between actions, 0, and noise, 1: those of the reference are 1 minus them.
+/// Returns the distribution of times between actions, 0, and noise, 1: the times of the reference are 1 minus these.
 fn times(keys: &Keys<'_>) -> Result<TimeSampler> {
     let number = |key: &str, default: f64| {
         let value = keys.number_or(key)?.unwrap_or(default);

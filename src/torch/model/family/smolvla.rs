@@ -204,7 +204,7 @@ fn feed_forward(width: i64) -> i64 {
     (4 * third + 255) / 256 * 256
 }
 
-/// Returns the distance of layers in which actions attend to both streams: see [`PolicyConfig::joint_every`].
+/// Returns the interval of the layers in which actions attend to both streams: see [`PolicyConfig::joint_every`].
 fn joint_every(keys: &Keys<'_>) -> Result<usize> {
     let every = keys.integer_or("self_attn_every_n_layers")?.unwrap_or(2);
     match keys.text_or("attention_mode")?.unwrap_or("cross_attn") {

@@ -21,7 +21,7 @@ pub struct Measures {
 }
 
 impl Measures {
-    /// Returns `[9]`, float64.
+    /// Returns the measures as one tensor `[9]`, float64.
     pub fn stacked(&self) -> Tensor {
         let Measures { answers, right, rewards: [chosen, rejected], logps, counts, divergence } = self;
         let all = [answers, right, chosen, rejected, &logps[0], &logps[1], &counts[0], &counts[1], divergence];

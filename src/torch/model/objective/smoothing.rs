@@ -16,7 +16,8 @@ pub struct Smoothing {
 }
 
 impl Smoothing {
-    /// Returns `None` for a share of 0. `vocab_size` is the number of entries of the whole vocabulary.
+    /// Makes the smoothing that spreads `share` of a target over the `vocab_size` entries of the whole vocabulary; `None` for a share of
+    /// 0.
     pub fn new(share: f64, vocab_size: i64) -> Option<Smoothing> {
         (share > 0.0).then(|| Smoothing { share, each: share / vocab_size as f64 })
     }

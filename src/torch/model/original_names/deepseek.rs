@@ -11,7 +11,7 @@ impl DeepseekV4Names {
         names.any(|name| name.starts_with("model.layers.") && name.ends_with(".hc_attn_fn")).then_some(DeepseekV4Names)
     }
 
-    /// Returns the published name.
+    /// Returns the published name of the tensor that files call `name`.
     pub fn ours(self, name: &str) -> String {
         let name = match name.strip_prefix("model.") {
             Some(inner) => inner.replacen("embed_tokens.", "embed.", 1).replacen("hc_head.hc_", "hc_head_", 1),

@@ -31,7 +31,7 @@ impl FreshNames {
         has.contains(&true).then_some(FreshNames { has })
     }
 
-    /// Returns the published name.
+    /// Returns the published name of the tensor that files call `name`.
     pub fn ours(self, name: &str) -> String {
         let found = BEGINNINGS.iter().zip(self.has).filter(|(_, has)| *has);
         let mut renamed =

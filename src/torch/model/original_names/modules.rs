@@ -39,7 +39,7 @@ impl ModuleNames {
         }
     }
 
-    /// Returns the published name.
+    /// Returns the published name of the tensor that files call `name`.
     pub fn ours(self, name: &str) -> String {
         let rules = match self {
             ModuleNames::QwenVl => QWEN_VL,

@@ -199,7 +199,7 @@ impl PolicyConfig {
         if self.visual_start { torch_std(inputs) } else { 0.02 }
     }
 
-    /// Returns the part of the prefix that is frozen where the policy says so.
+    /// Returns the parameters of the prefix, frozen where the policy says so.
     pub(super) fn of_prefix(&self, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
         if self.frozen.prefix { specs.into_iter().map(ParamSpec::frozen).collect() } else { specs }
     }

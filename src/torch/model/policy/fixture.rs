@@ -123,7 +123,7 @@ impl Fixture {
         self.family(options).model(&self.params, policy)
     }
 
-    /// Returns the actions of a sample that lie within its episode, where others are left out of the loss.
+    /// Returns the number of actions of a sample that lie within its episode; the others are left out of the loss.
     fn num_inside(&self, sample: usize) -> i64 {
         self.samples[sample].inside.unwrap_or(self.config.horizon).min(self.config.horizon)
     }

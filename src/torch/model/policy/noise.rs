@@ -67,7 +67,8 @@ pub fn times_of(times: &Tensor) -> Vec<f32> {
     Vec::try_from(times.to_device(Device::Cpu)).expect("a row of times")
 }
 
-/// Returns the samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
+/// Returns the samples of a batch. A batch without any, with which a rank takes part in the batch of another rank, has one that counts
+/// for nothing.
 pub fn samples_of(batch: &MicroBatch) -> Vec<SampleRow> {
     if batch.samples.is_empty() { vec![filler()] } else { batch.samples.to_vec() }
 }

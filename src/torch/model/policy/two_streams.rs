@@ -95,7 +95,7 @@ impl RobotPolicy for PolicyConfig {
     }
 }
 
-/// Returns the weights that a token of the prefix is multiplied with in a layer.
+/// Returns the number of weights that a token of the prefix is multiplied with in a layer.
 fn layer_size(config: &PolicyConfig) -> i64 {
     let text = config.text;
     let heads = 2 * (text.num_heads + text.num_kv_heads) * text.head_dim;

@@ -119,7 +119,7 @@ impl PicturedTexts {
         Ok(())
     }
 
-    /// Returns `[3, T]`.
+    /// Returns the positions `[3, T]`.
     pub fn positions(&self) -> Tensor {
         Tensor::from_slice(&self.positions.concat()).view([3, -1])
     }

@@ -60,7 +60,8 @@ impl Rotation {
         Rotation { cos_SC, sin_SC, ..*self }
     }
 
-    /// Returns `[S, H, C]`, computed in float32. Interleaved pairs come out half-split, which no product of queries and keys can tell.
+    /// Returns the heads `[S, H, C]`, turned; computed in float32. Interleaved pairs come out half-split, which no product of queries and
+    /// keys can tell.
     pub fn apply(&self, x_SHC: &Tensor) -> Tensor {
         if let Some(turn) = self.turn(x_SHC) {
             return norm_rope(x_SHC, None, Some(turn));

@@ -77,12 +77,13 @@ impl ChannelNorm {
         self.by_parts(x_THWC, |y| y)
     }
 
-    /// Returns the norm and SiLU. `[T, H, W, C]` to `[T, H, W, C]`.
+    /// Returns the norm with SiLU behind it. `[T, H, W, C]` to `[T, H, W, C]`.
     pub fn activated(&self, x_THWC: &Tensor) -> Tensor {
         self.by_parts(x_THWC, |mut y| y.silu_())
     }
 
-    /// Returns the norm and `then`, of so many places at once that the values between two steps stay in the processor's cache.
+    /// Computes the norm, and `then` behind it, of so many places at once that the values between two steps stay in the processor's
+    /// cache.
     fn by_parts(&self, x_THWC: &Tensor, then: impl Fn(Tensor) -> Tensor) -> Tensor {
         let (kind, channels) = (x_THWC.kind(), self.gamma.size()[0]);
         let gamma = self.gamma.flatten(0, -1) * (channels as f64).sqrt();

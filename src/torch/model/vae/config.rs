@@ -112,7 +112,7 @@ impl VaeConfig {
         }
     }
 
-    /// Returns the frames of a clip, behind its first, and rows and columns of pixels that become one of the latent.
+    /// Returns the number of frames of a clip, behind its first, and of rows or columns of pixels, that become one of the latent.
     pub fn factors(&self) -> [i64; 2] {
         let time = self.halves_time.iter().filter(|halves| **halves).count() as u32;
         [2i64.pow(time), self.patch * 2i64.pow(self.halves_time.len() as u32)]

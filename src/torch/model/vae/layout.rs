@@ -26,7 +26,7 @@ fn residuals(prefix: &str, first: usize, count: usize, [inputs, outputs]: [i64; 
 }
 
 impl VaeConfig {
-    /// Returns the frames, and rows and columns, that one becomes at this halving; `None` behind the last.
+    /// Returns the factors by which this halving reduces frames, and rows and columns; `None` behind the last.
     fn halving(&self, number: usize) -> Option<[i64; 2]> {
         self.halves_time.get(number).map(|time| [1 + i64::from(*time), 2])
     }

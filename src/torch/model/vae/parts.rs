@@ -67,7 +67,7 @@ impl Autoencoder {
         }
     }
 
-    /// Returns the frames of a clip, behind its first, and rows and columns of pixels that become one of the latent.
+    /// Returns the number of frames of a clip, behind its first, and of rows or columns of pixels, that become one of the latent.
     pub fn factors(&self) -> [i64; 2] {
         match self {
             Autoencoder::Pixels(_) => [1, 1],

@@ -59,8 +59,8 @@ impl Up {
     }
 }
 
-/// Returns the first frame, and two of each that follows, of which the convolution sees those alone: zeros stand before them, not the
-/// first frame.
+/// Returns the first frame, and two frames for each one behind it. The convolution sees only those behind it: zeros stand before them,
+/// not the first frame.
 fn doubled_in_time(x_THWC: &Tensor, conv: &CausalConv, past: &mut Past) -> Tensor {
     let doubled = |x: &Tensor, past: &mut Past| {
         let halves = conv.forward(x, past).unflatten(-1, [2, -1]);
@@ -87,8 +87,8 @@ pub(super) fn block_means(x_THWC: &Tensor, [ft, fs]: [i64; 2], outputs: i64) -> 
     blocks.reshape([t / ft, h / fs, w / fs, outputs, -1]).mean_dim(-1, false, None)
 }
 
-/// Repeats every channel to the values of blocks of so many frames, rows and columns and `outputs` channels: `[T, H, W, C]` to `[T·ft,
-/// H·fs, W·fs, outputs]`. Where `is_first`, the first frame's blocks lose all but their last frame.
+/// Repeats every channel to the values of blocks of so many frames, rows and columns and `outputs` channels: `[T, H, W, C]` to
+/// `[T·ft, H·fs, W·fs, outputs]`. Where `is_first`, the first frame's blocks lose all but their last frame.
 pub(super) fn repeated_blocks(x_THWC: &Tensor, [ft, fs]: [i64; 2], outputs: i64, is_first: bool) -> Tensor {
     let [t, h, w, c] = <[i64; 4]>::try_from(x_THWC.size()).expect("[T, H, W, C]");
     let repeats = outputs * ft * fs * fs / c;

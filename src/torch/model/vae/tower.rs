@@ -121,7 +121,7 @@ impl VaeConfig {
         [&self.mean, &self.std].map(|values| Tensor::from_slice(values).to_device(x.device()).to_kind(x.kind()))
     }
 
-    /// Returns `[…, C]` as the encoder gives them, by their mean and standard deviation.
+    /// Normalizes latents `[…, C]` of the encoder by the mean and the standard deviation of each channel.
     fn normalized(&self, x: &Tensor) -> Tensor {
         let [mean, std] = self.statistics(x);
         (x - mean) / std

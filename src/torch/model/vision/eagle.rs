@@ -77,7 +77,8 @@ fn merge_of(model: &Keys<'_>) -> Result<i64, ModelConfigError> {
     }
 }
 
-/// Returns the head that pools a picture (`Siglip2MultiheadAttentionPoolingHead`), which the checkpoint has and nothing is computed by.
+/// Returns the parameters of the head that pools a picture (`Siglip2MultiheadAttentionPoolingHead`), which the checkpoint has, but by
+/// which nothing is computed.
 fn head(prefix: &str, width: i64, inner: i64) -> Vec<ParamSpec> {
     let prefix = format!("{prefix}head.");
     let own = |name: &str, shape: &[i64], init| ParamSpec::new(format!("{prefix}{name}"), shape, init);

@@ -14,8 +14,8 @@ use serde_json::json;
 /// Fixed in the reference, not configured.
 const NORM: TowerNorm = TowerNorm::Layer(1e-5);
 
-/// Returns how a checkpoint names the patch embedding, which transformers writes elsewhere than the published ones have
-/// it. Their configs differ as well: published ones call the width `vt_hidden_size`.
+/// Returns whether a config is a published one: its checkpoint has the patch embedding elsewhere than transformers writes it. The configs
+/// differ as well: published ones call the width `vt_hidden_size`.
 fn is_published(keys: &Keys<'_>) -> bool {
     keys.value("vt_hidden_size").is_some()
 }

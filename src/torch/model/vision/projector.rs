@@ -84,7 +84,7 @@ impl ProjectorConfig {
         ProjectorConfig { prefix: prefix.into(), inputs, merge, outputs, kind, initializer_range }
     }
 
-    /// Makes no projector: features are states of this width.
+    /// Returns the config of no projector: features are states of this width.
     pub fn none(prefix: &str, width: i64) -> ProjectorConfig {
         ProjectorConfig {
             prefix: prefix.into(),

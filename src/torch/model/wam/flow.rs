@@ -31,13 +31,13 @@ fn bell(time: f64) -> f64 {
     (-2.0 * (time - 0.5).powi(2)).exp()
 }
 
-/// Returns even times, which a shift above 1 moves towards noise.
+/// Returns the distribution of even times, which a shift above 1 moves towards noise.
 fn shifted(shift: f64) -> TimeSampler {
     TimeSampler::Shift { shift, of: Box::new(TimeSampler::Uniform) }
 }
 
 impl Flow {
-    /// Returns the times of training.
+    /// Returns the distribution of times in training.
     pub(super) fn sampler(&self) -> TimeSampler {
         shifted(self.train_shift)
     }

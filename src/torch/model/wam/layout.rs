@@ -128,7 +128,7 @@ impl Layout {
     }
 }
 
-/// Returns the places of the first frame, and of those behind it.
+/// Returns the number of places of the first frame, and of those behind it.
 fn split(latents: &Range<i64>, frame: i64) -> [i64; 2] {
     let rows = latents.end - latents.start;
     assert!(rows > 0 && rows % frame == 0, "{rows} places are not whole frames of {frame}");

@@ -78,7 +78,7 @@ impl SoftPrompted {
         Seen { layout, domains, states, parts }
     }
 
-    /// Returns the actions of noised ones `[N·H, A]` at times `[N]`.
+    /// Returns the actions that are predicted from noised ones `[N·H, A]` at times `[N]`.
     fn predict(&self, seen: &Seen, noised: &Tensor, times: &Tensor) -> Tensor {
         let Network { encoder, positions, blocks, decoder, kind, .. } = &self.network;
         let actions = encoder.part.forward(noised, times, seen.states.as_ref(), &seen.domains).to_kind(*kind);

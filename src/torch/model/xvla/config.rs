@@ -88,7 +88,7 @@ fn frozen_if(is_frozen: bool, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
     if is_frozen { specs.into_iter().map(ParamSpec::frozen).collect() } else { specs }
 }
 
-/// Returns random weights as `xavier_uniform_` draws them for a map of so many inputs and outputs.
+/// Returns the distribution of `xavier_uniform_` for random weights of a map of so many inputs and outputs.
 pub(super) fn xavier(inputs: i64, outputs: i64) -> Init {
     Init::Uniform((6.0 / (inputs + outputs) as f64).sqrt())
 }

@@ -146,7 +146,7 @@ impl Fixture {
         (Columns::new(&self.config.columns().into(), all), ends)
     }
 
-    /// Returns the numbers of actions of a sample that count.
+    /// Returns the number of values of a sample's actions that count.
     fn num_targets(&self) -> i64 {
         let (space, action_dim) = (&self.config.space, self.summary.action_dim);
         self.config.horizon * (0..space.dim()).filter(|at| space.counts(*at, action_dim)).count() as i64

@@ -140,7 +140,7 @@ impl Positions {
     }
 }
 
-/// Returns the rows of tokens `[T, D]` with those of zeros behind them, at `rows` of these.
+/// Returns the rows `rows` of tokens `[T, D]` and of a row of zeros behind them.
 pub(super) fn or_zeros(x_TD: &Tensor, rows: &Tensor) -> Tensor {
     take_rows(&x_TD.constant_pad_nd([0, 0, 0, 1]), rows)
 }

@@ -7,8 +7,8 @@ use tch::Tensor;
 use super::documents::DeltaDocuments;
 use crate::nn::Activation;
 
-/// Returns `act(Σ weight[·, W-1-i] x[t-i])`, where tokens before a document's start are zero. `x_TF`, `weight` `[F, 1, W]`; returns `[T,
-/// F]`.
+/// Returns `act(Σ weight[·, W-1-i] x[t-i])`, where tokens before a document's start are zero. `x_TF`, `weight` `[F, 1, W]`; returns
+/// `[T, F]`.
 pub(super) fn causal_conv(x_TF: &Tensor, weight: &Tensor, documents: &DeltaDocuments, act: Activation) -> Tensor {
     let x_PF = with_zero_row(x_TF).index_select(0, &documents.conv_inputs);
     let y_1FP = x_PF.tr().unsqueeze(0).conv1d(weight, None::<Tensor>, 1, 0, 1, weight.size()[0]);

@@ -22,7 +22,7 @@ pub(super) struct Factors {
 }
 
 impl StackedAdapter {
-    /// Returns `None` where the store has none beside the parameter `name`.
+    /// Takes the adapter beside the parameter `name`; `None` where the store has none.
     pub fn new(scope: &Scope<'_>, name: &str, num_experts: i64) -> Option<StackedAdapter> {
         scope.take_adapter(name).map(|adapter| StackedAdapter { adapter, num_experts })
     }

@@ -94,7 +94,7 @@ pub struct SharedExpertsConfig {
 }
 
 impl RouterConfig {
-    /// Returns a softmax over all experts, the chosen ones' weights divided by their sum.
+    /// Returns a router with a softmax over all experts, the chosen ones' weights divided by their sum.
     pub fn softmax(num_experts: i64, top_k: i64) -> RouterConfig {
         RouterConfig {
             num_experts,
@@ -109,7 +109,7 @@ impl RouterConfig {
         }
     }
 
-    /// Returns independent scores with a balancing bias, the chosen ones' weights divided by their sum.
+    /// Returns a router with independent scores and a balancing bias, the chosen ones' weights divided by their sum.
     pub fn sigmoid(num_experts: i64, top_k: i64) -> RouterConfig {
         RouterConfig { scores: RouterScores::Sigmoid, bias: true, ..RouterConfig::softmax(num_experts, top_k) }
     }

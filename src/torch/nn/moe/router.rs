@@ -141,7 +141,7 @@ fn logit_bias(names: &MoeNames) -> String {
     format!("{}.bias", names.router.trim_end_matches(".weight"))
 }
 
-/// Returns minus infinity in the groups that are not among the best.
+/// Returns `choice_TE` with minus infinity in the groups that are not among the best.
 fn keep_best(choice_TE: &Tensor, groups: ExpertGroups) -> Tensor {
     let grouped = choice_TE.unflatten(-1, [groups.num, -1]);
     let of_groups = match groups.score {
@@ -162,7 +162,7 @@ mod tests {
     use super::Router;
     use crate::nn::moe::{ExpertGroups, GroupScore, Normalize, RouterConfig, RouterScores};
 
-    /// Returns four experts whose logits for the one token are these.
+    /// Routes one token among four experts with these logits; returns the chosen experts, ascending, with their weights.
     fn route(config: RouterConfig, logits: [f64; 4], bias: Option<[f32; 4]>) -> Vec<(i64, f64)> {
         let weight_ED = Tensor::from_slice(&logits).to_kind(Kind::Float).view([4, 1]);
         let bias_E = bias.map(|bias| Tensor::from_slice(&bias));

@@ -248,7 +248,7 @@ impl PipelineRun {
         self.live.insert((task.micro_batch, task.stage), Live { inbound, outbound, loss, dropout, kept });
     }
 
-    /// Returns the keys and values of the sequence that a task is of.
+    /// Returns the keys and values of the sequence that a task belongs to.
     fn pool_of(&mut self, task: Task) -> &mut KeyValuePool {
         self.pools.entry(self.sequences[task.micro_batch]).or_default()
     }

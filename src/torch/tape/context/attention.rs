@@ -10,9 +10,9 @@ use super::row::{ContextMethod, ContextShard};
 use crate::tape::record::{Policy, Slot, Tape};
 
 impl ContextShard {
-    /// Records attention within documents, causal but where [`ContextShard::of_heads`] was told another mask: of this rank's queries `[T,
-    /// H, C]` to all ranks' keys `[T, K, C]` and values `[T, K, V]`, scores multiplied by `scale`, `[T, H·V]`. `H` is a multiple of the
-    /// ranks where heads are exchanged.
+    /// Records attention within documents, causal but where [`ContextShard::of_heads`] was told another mask: of this rank's queries
+    /// `[T, H, C]` to all ranks' keys `[T, K, C]` and values `[T, K, V]`, scores multiplied by `scale`, `[T, H·V]`. `H` is a multiple of
+    /// the ranks where heads are exchanged.
     pub fn attention(
         self: &Rc<ContextShard>,
         tape: &mut Tape,

@@ -127,13 +127,13 @@ pub(super) fn add_gradients(
     batch.keys.add(dv, &found[2].flatten(0, 1));
 }
 
-/// Returns float32, or float64 of that.
+/// Returns the kind in which sums of `x` are computed: float64 where it is float64, else float32.
 pub(super) fn sum_kind(x: &Tensor) -> Kind {
     if x.kind() == Kind::Double { Kind::Double } else { Kind::Float }
 }
 
 impl Batch {
-    /// Returns `[B, L, H, C]`, `[B, S, K, C]`, `[B, S, K, V]`.
+    /// Returns the batch's queries `[B, L, H, C]`, keys `[B, S, K, C]` and values `[B, S, K, V]`, of those of all tokens.
     fn documents(&self, [q, k, v]: [&Tensor; 3]) -> [Tensor; 3] {
         let cut = |x: Tensor| x.unflatten(0, [self.num_documents, -1]);
         [cut(self.queries.take(q)), cut(self.keys.take(k)), cut(self.keys.take(v))]
@@ -161,13 +161,13 @@ impl Heads {
         if missing > 0 && device == Device::Cpu { x.constant_pad_nd([0, missing]) } else { x }
     }
 
-    /// Returns `[B, L, H, …]`.
+    /// Maps tensors of queries `[B, L, H, …]` to the operator's layout `[B, heads, rows, …]`.
     fn of_queries(&self, x: &Tensor) -> Tensor {
         let heads = x.transpose(1, 2);
         if self.folded { heads.unflatten(1, [-1, self.groups]).flatten(2, 3) } else { heads }
     }
 
-    /// Returns `[B, S, K, …]`.
+    /// Maps tensors of keys `[B, S, K, …]` to the operator's layout `[B, heads, S, …]`.
     fn of_keys(&self, x: &Tensor) -> Tensor {
         let heads = x.transpose(1, 2);
         match self.groups > 1 && !self.folded {
@@ -295,8 +295,8 @@ fn backward_in_chunks(
     (Tensor::cat(&dq, 2), dk, dv)
 }
 
-/// Returns `[B, heads, rows, S]`, in the kind of sums. Under a causal mask `first` is the token that the first row is, among those of the
-/// keys.
+/// Returns the scores `[B, heads, rows, S]`, in the kind of sums. Under a causal mask, `first` is the place of the first row's token
+/// among those of the keys.
 fn scores(q: &Tensor, k: &Tensor, first: Option<i64>, scale: f64) -> Tensor {
     let scores = q.matmul(&k.transpose(-1, -2)).to_kind(sum_kind(q)) * scale;
     let Some(first) = first else { return scores };

@@ -77,7 +77,7 @@ impl Ring {
 }
 
 impl Exchange for Ring {
-    /// Maps `q_THC`, `k_TKC`, `v_TKV` → `[T, H·V]`.
+    /// Maps `q_THC`, `k_TKC`, `v_TKV` to `[T, H·V]`.
     fn forward(
         &self,
         mesh: &Mesh,

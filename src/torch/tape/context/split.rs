@@ -62,7 +62,7 @@ impl RowSplit {
         self.pieces.iter().flatten().map(Range::len).sum()
     }
 
-    /// Returns the tokens of each document.
+    /// Returns the number of tokens of each document.
     pub fn document_lens(&self) -> impl Iterator<Item = usize> {
         self.pieces.iter().map(|pieces| pieces.iter().map(Range::len).sum())
     }

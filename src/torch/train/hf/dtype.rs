@@ -54,7 +54,7 @@ const TABLE: [(Dtype, &str, u64); 20] = [
 ];
 
 impl Dtype {
-    /// Returns `None` for a name that the format does not have.
+    /// Returns the type of this name; `None` for a name that the format does not have.
     pub fn from_name(name: &str) -> Option<Self> {
         TABLE.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
     }

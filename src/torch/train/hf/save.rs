@@ -92,7 +92,7 @@ pub(super) fn deal(sizes: &[u64], max_size: u64) -> Vec<std::ops::Range<usize>> 
     files
 }
 
-/// Returns the files that [`save_weights`] will make of parameters with these pieces.
+/// Returns the number of files that [`save_weights`] will make of parameters with these pieces.
 pub fn num_shards<'a>(specs: impl Iterator<Item = &'a ParamSpec> + Clone, kind: Kind, max_size: u64) -> usize {
     let has_adapter = specs.clone().any(|spec| spec.adapter.is_some());
     let sized = specs.flat_map(|spec| spec.pieces.iter().map(move |piece| sized(spec, piece, kind, has_adapter)));

@@ -33,7 +33,7 @@ impl FilesOf {
         }
     }
 
-    /// Returns the name of one of their tensors there.
+    /// Returns the name that one of the model's tensors has in these files.
     pub fn in_file(self, name: &str) -> &str {
         match (self, Component::of_tensor(name)) {
             (Self::Network(_), Some((_, inner))) => inner,
@@ -64,7 +64,7 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Returns a model in one file.
+    /// Returns the shards of a model in one file.
     pub fn single() -> Self {
         Self { of: FilesOf::Whole, first: 1, count: 1, total: 1, max_size: u64::MAX }
     }

@@ -149,8 +149,8 @@ impl Models {
         }
     }
 
-    /// Returns `[T, V]` for the documents as one packed row, and what each router gave: its layer's name in the reference, and logits,
-    /// weights and experts.
+    /// Returns the logits `[T, V]` of the documents as one packed row, and the results of each router: its layer's name in the reference,
+    /// and logits, weights and experts.
     pub fn logits(&self, documents: &[&Document]) -> (Tensor, Vec<(String, [Tensor; 3])>) {
         let _no_grad = tch::no_grad_guard();
         let options = TextOptions {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 pub const CONFIG: &str = "adapter_config.json";
 
-/// Holds what `adapter_config.json` says that matters here. The tensors tell which modules have adapters, and of what rank.
+/// The settings of `adapter_config.json` that are used here. The tensors tell which modules have adapters, and of what rank.
 pub struct AdapterConfig {
     /// The settings of the modules that no pattern names.
     pub lora: LoraConfig,

@@ -38,7 +38,7 @@ impl AdapterFile {
     }
 }
 
-/// Returns these parameters frozen, the adapters of `folder` beside them, and trained what else it holds.
+/// Returns these parameters, frozen unless the folder holds them itself, and behind them the parameters of the adapters of `folder`.
 ///
 /// # Errors
 /// The folder's tensors are not those of the parameters.

@@ -139,8 +139,8 @@ impl Adapters {
     }
 }
 
-/// Returns the parameters of the model, with as many prediction heads as the adapters stand beside, and what of the folder is theirs. A
-/// config does not say which heads were trained.
+/// Returns the parameters of the model, with as many prediction heads as the adapters stand beside, and the contents of the folder that
+/// belong to them. A config does not say which heads were trained.
 fn contents(model: &ModelConfig, folder: &AdapterFolder) -> Result<(Vec<ParamSpec>, Contents), AdapterError> {
     let with = |num_heads: usize| -> Option<Result<_, AdapterError>> {
         let mut model = model.clone();

@@ -37,7 +37,7 @@ pub fn dora_without_place<'a>(specs: &'a [ParamSpec], tree: &TreeNames) -> Optio
     modules.find(|path| tree.is_taken_for_experts(&tree.name(path)))
 }
 
-/// Returns the config of the adapters among `specs`, all parameters of a model, and of what of it is trained itself.
+/// Returns the config of the adapters among `specs`, all parameters of a model, and of the parameters that are trained themselves.
 pub fn adapter_config(specs: &[ParamSpec], tree: &TreeNames, settings: &AdapterSettings) -> Value {
     let by_name: BTreeMap<&str, &ParamSpec> = specs.iter().map(|spec| (spec.name.as_str(), spec)).collect();
     let adapter = |module: &LinearModule| -> Option<(i64, AdapterSpec)> {

@@ -59,8 +59,8 @@ impl Embed {
         }
     }
 
-    /// Records pictures `[T, D]`, text `[K, D]`, and the embeddings of noise levels, behind their activation, float32: of all levels `[R,
-    /// D]`, and of those that are samples' own.
+    /// Records pictures `[T, D]`, text `[K, D]`, and the embeddings of noise levels, behind their activation, float32: of all levels
+    /// `[R, D]`, and of those that are samples' own.
     pub fn record(&self, tape: &mut Tape, work: &Work<'_>, latents: &Latents, layout: &Layout) -> Vec<Slot> {
         let (policy, levels, of_samples) = (work.policy, &layout.levels, &layout.of_samples);
         let own = |tape: &mut Tape, x: Slot, stream: usize| match &layout.own {

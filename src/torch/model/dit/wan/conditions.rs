@@ -4,8 +4,8 @@ use loongforge_core::message::Grid;
 use tch::{Device, Tensor};
 
 /// Returns the mask of given frames of a clip, as tokens of its latent: `[t · h · w, channels · patch]`, float32, channels before a
-/// patch's values. The first frame is given, and the last one where `has_last`. Channel `c` of frame `t` stands for frame `1 + (t − 1) ·
-/// channels + c` of the pixels; all of frame 0 stand for the first.
+/// patch's values. The first frame is given, and the last one where `has_last`. Channel `c` of frame `t` stands for frame
+/// `1 + (t − 1) · channels + c` of the pixels; all of frame 0 stand for the first.
 pub(super) fn mask(grid: Grid, channels: i64, patch: i64, has_last: bool, device: Device) -> Tensor {
     let last = i64::from(grid.t) - 1;
     let given = |frame: i64, channel: i64| frame == 0 || (has_last && frame == last && channel == channels - 1);

@@ -33,7 +33,7 @@ pub(super) struct Context {
     pub own: Option<Rc<Tensor>>,
 }
 
-/// Returns the tokens of a frame.
+/// Returns the number of tokens of a frame.
 pub(super) fn frame(sample: &Sample) -> i64 {
     i64::from(sample.grid.h) * i64::from(sample.grid.w)
 }

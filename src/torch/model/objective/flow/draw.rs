@@ -43,7 +43,7 @@ impl Draw {
         (0..count).map(|_| numbers.next_u64() as i64).collect()
     }
 
-    /// Returns streams apart from those of noise and times.
+    /// Returns the number of a random stream apart from those of noise and times.
     fn stream(what: u32, number: u32) -> u64 {
         (1 + u64::from(what)) << 32 | u64::from(number)
     }
