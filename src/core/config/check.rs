@@ -161,7 +161,8 @@ impl Checker<'_> {
         None
     }
 
-    /// Returns a map of names that the user chooses. Entries that are maps themselves are read with the whole config.
+    /// Checks the entries of a map of names that the user chooses; returns a problem where it is no map. Entries that are maps themselves
+    /// are read with the whole config.
     fn check_entries(&mut self, node: &mut Node, schema: &Value, path: &str) -> Option<Problem> {
         let Some(map) = node.map_mut() else { return Some(scalar::expected("a map", node)) };
         let entry_schema = &schema["additionalProperties"];

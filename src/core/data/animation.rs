@@ -1,6 +1,6 @@
 //! Pictures with several frames in formats that are not read as clips, so that none becomes a clip of one frame unnoticed.
 
-/// Returns normally where a picture that stands for a clip has one frame.
+/// Checks that a picture that stands for a clip has one frame.
 ///
 /// # Errors
 /// The reason: the bytes are an animated WebP or PNG file, of which the first frame alone would be read.

@@ -168,7 +168,7 @@ impl TextProcessor {
         Ok(ids.into_iter().map(i64::from).collect())
     }
 
-    /// Returns the features of so many tokens.
+    /// Returns the number of features of a context of so many tokens.
     ///
     /// # Errors
     /// The reason: none is left.

@@ -54,13 +54,13 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// Returns the same, of which every record is read once: for an evaluation.
+    /// Returns the same data set, of which every record is read once: for an evaluation.
     #[must_use]
     pub fn once(self) -> Self {
         Self { is_once: true, ..self }
     }
 
-    /// Returns the same with the prompts of `count` samples alone, evenly spread.
+    /// Returns the same data set with the prompts of `count` samples alone, evenly spread.
     #[must_use]
     pub fn asking(self, count: u64) -> Self {
         Self { num_asked: Some(count.min(self.len() as u64).max(1)), ..self }
@@ -164,7 +164,7 @@ impl Dataset {
         (&self.sources[set], index as usize)
     }
 
-    /// Returns false always: empty files are refused.
+    /// Always returns false: empty files are refused.
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()
     }
@@ -185,7 +185,7 @@ impl Dataset {
         expect_unpacked(self.packed_source())
     }
 
-    /// Returns a sentence of each folder that has files which are not read.
+    /// Returns a sentence about each folder that has files which are not read.
     pub fn left_out(&self) -> Vec<&str> {
         self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
     }
@@ -235,8 +235,8 @@ impl Dataset {
         Ok(Content::Group(answers))
     }
 
-    /// Returns a number of what the visit of a position chooses of its record: visits of a record with the same number have the same
-    /// items.
+    /// Returns a number for the choices that the visit of a position makes of its record: visits of a record with the same number have
+    /// the same items.
     ///
     /// # Errors
     /// The record cannot be read.
@@ -254,7 +254,7 @@ impl Dataset {
         self.bad(position, String::new()).place()
     }
 
-    /// Creates the sample at a position, and why it cannot be used.
+    /// Creates the error of the sample at a position, which cannot be used for this `reason`.
     pub(super) fn bad(&self, position: u64, reason: String) -> BadSample {
         let (source, index) = self.place(position);
         source.bad(index, reason)

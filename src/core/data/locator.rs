@@ -106,7 +106,7 @@ impl fmt::Debug for Locator {
 }
 
 impl From<&str> for Locator {
-    /// Returns a file.
+    /// Makes the locator of a file.
     fn from(path: &str) -> Self {
         Self::File(path.to_owned())
     }

@@ -26,7 +26,7 @@ pub trait SampleMaker: Send + Sync {
     /// The reason: nothing is asked in it, or as [`SampleMaker::make`].
     fn prompt(&self, id: SampleId, record: Content, base: &Path) -> Result<Sample, String>;
 
-    /// Returns a number of what the visit `id` chooses of a record: visits with the same number make the same items.
+    /// Returns a number for the choices that the visit `id` makes of a record: visits with the same number make the same items.
     fn choice(&self, _id: SampleId, _record: &Content) -> u64 {
         0
     }

@@ -66,7 +66,7 @@ impl Sample {
         sample
     }
 
-    /// Returns the same with columns beside those of its tokens.
+    /// Returns the same sample with columns beside those of its tokens.
     #[must_use]
     pub fn with_columns(mut self, columns: Vec<SampleColumn>) -> Self {
         let tokens = self.input_ids.len() as u64 * SampleMeta::BYTES_PER_TOKEN;

@@ -51,7 +51,7 @@ pub struct Scores {
     /// Tells how `wer`, `cer` and `words` read texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<Normalize>,
-    /// Counts for each place of expected words how many answers have the correct one there, and how many have to.
+    /// The number of answers with the correct word, and the number of answers that should have it, for each place of expected words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]

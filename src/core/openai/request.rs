@@ -75,7 +75,7 @@ impl Asked {
     /// Reads a request's body. Files that it names are not looked at: [`super::confine`] says which may be.
     ///
     /// # Errors
-    /// Says what is wrong with the request, or what cannot be done; the field is named.
+    /// The request is wrong, or asks for something that cannot be done; the error names the field.
     pub fn read(endpoint: Endpoint, body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::read(body)?;
         let (questions, questions_field) = match endpoint {

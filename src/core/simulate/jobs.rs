@@ -149,7 +149,7 @@ impl Simulation<'_> {
         self.tell(actor, Event::Reduced(report));
     }
 
-    /// Begins a job of so many seconds on a free rank. It returns true always.
+    /// Begins a job of so many seconds on a free rank. Always returns true.
     pub(super) fn start(&mut self, rank: u32, job: Job, seconds: f64) -> bool {
         let seconds = seconds * self.noise.factor();
         let now = self.clock.now();

@@ -24,7 +24,7 @@ impl Measured {
         self.0.len()
     }
 
-    /// Returns false always: a law has at least one sample.
+    /// Always returns false: a law has at least one sample.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -12,7 +12,7 @@ pub struct SimSpec {
     pub coordinator: CoordinatorSpec,
     pub costs: Costs,
     pub cluster: Cluster,
-    /// True if the weights of colocated encoders are trained. Of pools the coordinator's spec says it.
+    /// True if the weights of colocated encoders are trained. For pools the coordinator's spec says it.
     pub colocated_trained: bool,
     /// First steps that the report leaves out: the pipeline fills.
     pub warm_up: u64,

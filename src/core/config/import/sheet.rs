@@ -177,7 +177,7 @@ impl Sheet {
         &self.fields
     }
 
-    /// Returns the run's steps, where they are set already.
+    /// Returns the number of the run's steps, where it is set already.
     pub fn steps(&self) -> Option<u64> {
         self.config["train"]["steps"].as_u64()
     }

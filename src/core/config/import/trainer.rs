@@ -66,7 +66,7 @@ impl Sheet {
         self.arrived(accumulated, "train.global_batch_size");
     }
 
-    /// Packs that are made where `key` packs: batches are counted in packs then, as theirs are. It is to be read after the duration.
+    /// Sets packing where `key` packs: batches are counted in packs then, as theirs are. It is to be read after the duration.
     pub fn packs(&mut self, key: &str) {
         // All packs are made before the first step, unless a number of steps says how many samples are needed.
         let mode = if self.steps().is_some() { "stream" } else { "offline" };
@@ -251,8 +251,8 @@ impl Sheet {
         self.settled("embeddings have no adapters", &["loraplus_lr_embedding"]);
     }
 
-    /// Preferences beside the weight of the likelihood, which each calls otherwise: what `loss` reads of them. It is to be read before
-    /// beta.
+    /// Translates the settings of the preference loss `loss`, except the weight of the likelihood, which each trainer calls otherwise.
+    /// They are to be read before beta.
     pub fn preference(&mut self, loss: &str) {
         if loss == "simpo" {
             // Their defaults, and not those of its paper.

@@ -300,7 +300,7 @@ fn data(sheet: &mut Sheet) {
     });
 }
 
-/// Returns a data set of the hub, unless the name is that of a file.
+/// Returns the path of a data set of the hub, unless the name is that of a file.
 fn path(name: &str) -> String {
     if hub::is_of_hub(name) { hub::path(name, &[]) } else { name.to_owned() }
 }

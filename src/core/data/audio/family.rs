@@ -158,7 +158,7 @@ impl FrontEnd {
         self.mel.num_mels()
     }
 
-    /// Returns the frames that begin within a clip of so many samples.
+    /// Returns the number of frames that begin within a clip of so many samples.
     pub fn num_heard(&self, num_samples: usize) -> usize {
         num_samples.div_ceil(self.hop)
     }

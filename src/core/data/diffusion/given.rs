@@ -94,7 +94,7 @@ impl Given {
         }
     }
 
-    /// Returns the latent's tokens that are given and not made, of a clip that is given frames.
+    /// Returns the number of the latent's tokens that are given and not made, of a clip that is given frames.
     pub fn num_clean(&self, num_frames: usize, frames: &Frames) -> usize {
         match self.frames {
             GivenFrames::Sometimes(_) if num_frames > 1 => self.tokens(1, frames),

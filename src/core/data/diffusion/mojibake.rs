@@ -13,7 +13,7 @@ pub(super) fn of_windows(byte: u8) -> Option<char> {
     WINDOWS.get(usize::from(byte.checked_sub(0x80)?)).copied().filter(|letter| *letter != '\0')
 }
 
-/// Returns the text with what was read wrongly as it was meant.
+/// Returns the text in which characters that were read in a wrong encoding are as they were meant.
 pub(super) fn mended(text: &str) -> String {
     let mut text = text.to_owned();
     for _ in 0..MAX_TIMES {
@@ -37,7 +37,7 @@ fn mended_once(text: &str) -> String {
     out
 }
 
-/// Returns the character that the beginning of these was, and how many they are.
+/// Returns the character that the first of these letters stand for, and the number of these letters.
 fn meant(letters: &[char]) -> Option<(char, usize)> {
     let len = match letters {
         ['Â' | 'Ã', ..] => 2,

@@ -29,7 +29,7 @@ pub struct DiffusionDigits {
     pub num_held_out: usize,
     /// Numbers that are in no training sample.
     pub num_unseen: u64,
-    /// The number of those that held-out samples have, in turn.
+    /// The number of unseen numbers that held-out samples have, in turn.
     pub num_asked: u64,
 }
 

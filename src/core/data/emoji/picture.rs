@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use image::{ImageFormat, Rgb, RgbImage};
 
-/// Returns a PNG file again, on white.
+/// Returns a PNG file of the picture on white.
 ///
 /// # Errors
 /// The reason: no PNG file.

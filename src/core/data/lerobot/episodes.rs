@@ -115,7 +115,7 @@ fn of_lines(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
     Ok(episodes)
 }
 
-/// Returns the Parquet files below `meta/episodes`, a row an episode.
+/// Reads the Parquet files below `meta/episodes`, a row an episode.
 fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
     let (mut files, mut videos) = (Paths::default(), Paths::default());
     let mut list: Vec<Episode> = Vec::new();

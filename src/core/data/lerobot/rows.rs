@@ -46,7 +46,7 @@ impl Rows {
         })
     }
 
-    /// Returns `[rows, width]` of a feature of numbers, row-major.
+    /// Returns the values `[rows, width]` of a feature of numbers, row-major.
     ///
     /// # Errors
     /// The file has no such column, or one of another kind; the error names both.

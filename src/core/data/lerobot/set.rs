@@ -70,7 +70,7 @@ impl Set {
         Ok(Self { name, folder, info, tasks, modality, episodes, blocks, chosen: None, videos })
     }
 
-    /// Returns the same, of which these episodes alone begin samples, in the order of their numbers.
+    /// Returns the same set, of which these episodes alone begin samples, in the order of their numbers.
     ///
     /// # Errors
     /// Named by the set: it has fewer episodes, or one is named twice.

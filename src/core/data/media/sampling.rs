@@ -82,8 +82,8 @@ impl Sampling {
         Ok(sampling)
     }
 
-    /// Indices of the frames to take of `total`, which were filmed at `source_fps`; where that is not known they are taken as they are,
-    /// if they are not too many. It is never empty unless `total` is 0.
+    /// Returns the indices of the frames to take of `total`, which were filmed at `source_fps`; where that is not known, all frames are
+    /// taken, or as many as there may be from the first to the last. The list is empty only if `total` is 0.
     pub fn indices(&self, total: usize, source_fps: Option<f64>) -> Vec<usize> {
         if let Spread::Clip { take, at, group } = self.spread {
             return self.clip(total, source_fps.unwrap_or(self.fps), take, (at, group as usize));

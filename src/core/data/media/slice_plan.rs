@@ -77,7 +77,7 @@ impl Plan {
         Ok(Sizes { copy: self.fitted((height as f64, width as f64), grid.is_none()), slices })
     }
 
-    /// Returns the features of the copy and of all slices.
+    /// Returns the number of features of the copy and of all slices.
     pub fn num_features(&self, sizes: Sizes) -> usize {
         let of = |(height, width): (usize, usize)| height * width / (self.patch * self.merge).pow(2);
         of(sizes.copy) + sizes.slices.map_or(0, |([rows, columns], size)| rows * columns * of(size))

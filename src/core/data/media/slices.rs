@@ -106,7 +106,7 @@ impl Slices {
         })
     }
 
-    /// Returns the copy and the slices of one picture, and what stands for them in the text.
+    /// Adds the copy and the slices of one picture to `media`, and the text that stands for them to `pieces`.
     fn expand(
         &self,
         plan: &Plan,

@@ -3,8 +3,8 @@
 
 use crate::data::limits::MAX_ASPECT_RATIO;
 
-/// Returns the height and width that are multiples of `factor`, within the range of pixels, near the same shape. `smart_resize` of
-/// transformers' Qwen2-VL; Python rounds halves to even.
+/// Returns the height and width that are multiples of `factor`, within the range of pixels, near the same shape. This is `smart_resize`
+/// of transformers' Qwen2-VL; Python rounds halves to even.
 ///
 /// # Errors
 /// The picture is more than 200 times as long as wide.

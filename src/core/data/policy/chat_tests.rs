@@ -23,7 +23,7 @@ fn golden() -> Json {
     serde_json::from_str(include_str!("../goldens/groot.json")).unwrap()
 }
 
-/// Returns a policy on the quick start's Qwen3-VL.
+/// Returns the config of a policy on the quick start's Qwen3-VL.
 fn config(folder: &Path) -> Json {
     let backbone: Json = serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
     let golden = golden();

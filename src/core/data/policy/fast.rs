@@ -85,7 +85,7 @@ impl FastTokenizer {
         Ok(Self { bpe: Arc::new(bpe), scale, min_token, steps, width, basis, files: files.into() })
     }
 
-    /// Returns the same for actions of `width` numbers; `folder` is that of this one.
+    /// Returns the same tokenizer for actions of `width` numbers; `folder` is that of this one.
     ///
     /// # Errors
     /// Fails as [`FastTokenizer::open`] does.

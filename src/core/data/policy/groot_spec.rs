@@ -94,7 +94,7 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
     embodied(spec, groot, tag)
 }
 
-/// Returns the same, with the cameras of the sets that are trained on where the config names none: NVIDIA's never does.
+/// Works like [`read`], with the cameras of the sets that are trained on where the config names none: NVIDIA's never does.
 ///
 /// # Errors
 /// The reason: as [`read`], or a set cannot be read.
@@ -132,7 +132,7 @@ pub fn put_cameras(spec: &SampleSpec, config: &mut Json) {
     }
 }
 
-/// Returns the same of this embodiment.
+/// Returns `spec` with the embodiment `tag`.
 ///
 /// # Errors
 /// The reason: it is not known, or the policy has fewer.
@@ -144,7 +144,7 @@ fn embodied(spec: SampleSpec, groot: Groot, tag: &str) -> Result<SampleSpec, Str
     numbered(spec, groot, tag, number)
 }
 
-/// Returns the same of the embodiment `name`, whose number is `number`. One that the published policy has no name for goes by that of a
+/// Returns `spec` with the embodiment `name`, whose number is `number`. One that the published policy has no name for goes by that of a
 /// new one.
 ///
 /// # Errors

@@ -290,7 +290,7 @@ impl PolicyMaker {
         Some((tokens.bar(), self.spec.action_tokens.max_written))
     }
 
-    /// Returns the normalized actions, `[H, max_action_dim]`, that such a policy has written as tokens; and why they are not those of a
+    /// Returns the normalized actions, `[H, max_action_dim]`, of the tokens that a policy has written; and why they are not those of a
     /// whole chunk, where they are not. Panics where the policy writes none.
     pub fn read_tokens(&self, written: &[i64]) -> (Vec<f32>, Option<String>) {
         let (tokens, width) = (self.tokens.as_ref().expect("a policy that writes actions"), self.spec.action_dim);

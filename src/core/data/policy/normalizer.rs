@@ -51,7 +51,7 @@ impl Normalizer {
         }
     }
 
-    /// Returns the same for numbers that end at -1 and 1; those without a range become 0.
+    /// Returns the same normalizer for numbers that end at -1 and 1; those without a range become 0.
     #[must_use]
     pub fn bounded(self) -> Self {
         Self { bounded: true, ..self }

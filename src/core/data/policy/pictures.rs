@@ -120,7 +120,7 @@ impl<'a> Lines<'a> {
 mod tests {
     use super::*;
 
-    /// Returns each value by itself.
+    /// Computes each value by itself.
     fn expected(picture: &RgbImage, [rows, columns]: [usize; 2], [new_height, new_width]: [usize; 2]) -> Vec<f32> {
         let (width, height) = (picture.width() as usize, picture.height() as usize);
         let (down, across) = (taps(height, new_height), taps(width, new_width));

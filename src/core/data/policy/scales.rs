@@ -324,7 +324,7 @@ fn rates(sets: &[Arc<Set>]) -> Option<String> {
     Some(format!("{}, but {}: a step, and so a chunk of actions, takes a different time in each", of(first), of(other)))
 }
 
-/// Returns a set without an episode as long as a chunk.
+/// Returns a sentence about a set without an episode as long as a chunk.
 fn too_short(sets: &[Arc<Set>], horizon: usize) -> Option<String> {
     let longest = |set: &Set| set.episodes().iter().map(|episode| episode.length).max().unwrap_or_default();
     let set = sets.iter().find(|set| longest(set) < horizon)?;

@@ -245,7 +245,7 @@ pub(super) fn size(config: &Json, key: &str, default: usize) -> Result<usize, St
     }
 }
 
-/// Returns the numbers of a feature, of which at most so many fit.
+/// Returns the number of values of a feature, which is at most `most`, and `most` where the config does not say.
 pub(super) fn width(config: &Json, holder: &str, key: &str, most: usize) -> Result<usize, String> {
     match &config[holder][key]["shape"][0] {
         Json::Null => Ok(most),

@@ -34,7 +34,7 @@ fn golden() -> Json {
     json["image"]["processed"].clone()
 }
 
-/// Returns a policy with pictures of 28 by 28 pixels, in patches of 14.
+/// Returns the config of a policy with pictures of 28 by 28 pixels, in patches of 14.
 pub(super) fn config() -> Json {
     json!({
         "type": "pi05", "chunk_size": HORIZON, "max_state_dim": 6, "max_action_dim": 5, "image_resolution": [28, 28],

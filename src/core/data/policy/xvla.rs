@@ -72,7 +72,7 @@ impl Rules {
         })
     }
 
-    /// Returns the same with the domain that all samples have.
+    /// Returns the same rules with the domain that all samples have.
     ///
     /// # Errors
     /// The reason: the policy has not so many.

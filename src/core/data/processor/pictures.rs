@@ -88,8 +88,8 @@ impl Processor {
         Ok(expansions)
     }
 
-    /// Returns the first ones, as many as have no more features than a pack has tokens: many would take much memory before all but these
-    /// were cut off.
+    /// Loads the first files, as many as have no more features than a pack has tokens: all of them would take much memory before all but
+    /// these were cut off.
     fn load_fitting(
         &self,
         sources: &[MediaSource],

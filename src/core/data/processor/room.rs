@@ -38,7 +38,7 @@ impl Features {
         }
     }
 
-    /// Returns those of all towers.
+    /// Returns the number of features of all towers.
     pub fn total(self) -> usize {
         self.images + self.audio + self.texts + self.latents
     }

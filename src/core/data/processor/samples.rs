@@ -115,7 +115,7 @@ impl Processor {
         guarded(|| self.assemble(id, &tokens, &vec![true; tokens.len()], &[], Vec::new()))
     }
 
-    /// Returns the turns up to where the assistant is to speak: what generation starts from; nothing counts in the loss.
+    /// Makes the sample from which generation starts: the turns up to where the assistant is to speak. Nothing counts in the loss.
     ///
     /// # Errors
     /// The conversation or one of its files cannot be used.
@@ -149,7 +149,7 @@ impl Processor {
         self.assemble(id, &tokens, &vec![false; tokens.len()], &expanded.runs, expansions)
     }
 
-    /// Returns a text to be continued as it is.
+    /// Makes the sample of a text that is to be continued as it is.
     ///
     /// # Errors
     /// The text has no tokens, or cannot be made a sample.

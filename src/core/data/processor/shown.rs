@@ -11,7 +11,7 @@ use crate::data::source::Turn;
 use crate::message::SampleId;
 
 impl Processor {
-    /// Returns the turns as they are, with these pictures in their order; nothing counts in the loss.
+    /// Makes the sample of the turns as they are, with these pictures in their order; nothing counts in the loss.
     ///
     /// # Errors
     /// The turns have another number of pictures, the model takes none, or the sample is too long.

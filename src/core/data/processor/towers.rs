@@ -50,7 +50,7 @@ impl Towers {
         Ok(Self { vision, audio, contexts, markers, placeholders })
     }
 
-    /// Returns true for a model that takes files of this kind.
+    /// Returns whether the model takes files of this kind.
     pub fn take(&self, kind: MediaKind) -> bool {
         !self.markers.of(kind).words.is_empty()
     }

@@ -47,7 +47,7 @@ impl Mixture {
         Self::of_orders(orders.collect(), seed, shuffle)
     }
 
-    /// Returns the same of sources of several blocks each.
+    /// Makes the mixture of sources of several blocks each.
     pub fn of_orders(sources: Vec<(Order, f64)>, seed: u64, shuffle: bool) -> Self {
         Self::in_blocks(sources, BLOCK, seed, shuffle)
     }

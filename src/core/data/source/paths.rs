@@ -136,7 +136,7 @@ pub fn left_out(path: &str, format: Format) -> Vec<String> {
 /// The depth to which folders within a folder are searched.
 const DEEP: usize = 3;
 
-/// Returns a sentence of the folders in a folder that have files like those that are read.
+/// Returns a sentence about the folders in a folder that have files like those that are read.
 fn deeper(path: &str) -> Option<String> {
     let folder = Path::new(path);
     let first = |folder: &Path| of_folder(folder).ok()?[0].first().and_then(|file| kind(&file.to_string_lossy()));
@@ -150,7 +150,7 @@ fn any_within(folder: &Path, is_meant: &dyn Fn(&Path) -> bool, depth: usize) -> 
     is_meant(folder) || (depth > 1 && folders_in(folder).iter().any(|inner| any_within(inner, is_meant, depth - 1)))
 }
 
-/// Returns a sentence of the data files of a folder that are not read; `None` where there are none.
+/// Returns a sentence about the data files of a folder that are not read; `None` where there are none.
 fn other_kinds(path: &str) -> Option<String> {
     let folder = Path::new(path);
     let [read, mut others] = of_folder(folder).ok().filter(|_| !is_remote(path) && folder.is_dir())?;

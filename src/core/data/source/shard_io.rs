@@ -91,7 +91,7 @@ impl Shard {
         }
     }
 
-    /// Returns the index of tokens that it is.
+    /// Opens the index of tokens that the shard is.
     fn index(&self) -> Result<Blob, String> {
         match is_remote(&self.name) || is_packed(&self.name).is_some() {
             true => Err("is an index of tokens, which must be an uncompressed local file".to_owned()),

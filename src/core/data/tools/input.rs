@@ -71,7 +71,7 @@ impl Inputs {
         self.before[self.before.len() - 1]
     }
 
-    /// Returns false always: empty files are refused.
+    /// Always returns false: empty files are refused.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -90,19 +90,19 @@ impl Inputs {
         Ok((source.read(index)?, source.base()))
     }
 
-    /// Returns the error of sample `index`, and why it cannot be used.
+    /// Creates the error of sample `index`, which cannot be used for this `reason`.
     pub fn bad(&self, index: u64, reason: String) -> BadSample {
         let (source, index) = self.place(index);
         source.bad(index, reason)
     }
 
-    /// Returns the error of sample `index`, which is skipped because of `error`.
+    /// Creates the error of sample `index`, which is skipped because of `error`.
     pub fn refused(&self, index: u64, error: &DataError) -> BadSample {
         let (source, index) = self.place(index);
         source.refused(index, error)
     }
 
-    /// Returns a sentence of each folder that has files which are not read.
+    /// Returns a sentence about each folder that has files which are not read.
     pub fn left_out(&self) -> Vec<&str> {
         self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
     }

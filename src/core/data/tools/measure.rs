@@ -54,7 +54,7 @@ impl Measure {
         block * BLOCK..((block + 1) * BLOCK).min(self.num_samples)
     }
 
-    /// Returns the samples that a process of this share measures.
+    /// Returns the number of samples that a process of this share measures.
     pub fn num_samples_of(&self, share: Share) -> u64 {
         share.of(self.num_blocks()).map(|block| self.range(block).end - self.range(block).start).sum()
     }

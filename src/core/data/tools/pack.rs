@@ -330,7 +330,7 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, (SampleI
     Ok(all.members())
 }
 
-/// Returns the files of pictures and videos; of frames, those that the model is shown.
+/// Adds the files of pictures and videos to `into`; of frames, those that the model is shown.
 fn media(
     sources: &[MediaSource],
     base: &Path,

@@ -21,7 +21,7 @@ fn link() -> impl Strategy<Value = Option<Link>> {
     prop_oneof![1 => Just(None), 5 => some]
 }
 
-/// Returns the quickest of all plans, and how many there are.
+/// Returns the least time of all plans; `None` where none fits the budget.
 fn brute_force(operations: &[Operation], budget: u64, link: Option<&Link>) -> Option<f64> {
     let mut best: Option<f64> = None;
     for code in 0..4usize.pow(operations.len() as u32) {

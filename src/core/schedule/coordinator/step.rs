@@ -191,7 +191,7 @@ impl InFlight {
         self.decision
     }
 
-    /// Returns one of several foundation pools: its loss and norm are those of a run of its own with these samples.
+    /// Returns the results of one of several foundation pools: its loss and norm are those of a run of its own with these samples.
     fn expert(&self, pool: PoolSize, clip: impl Fn(f64) -> f64) -> ExpertStep {
         let samples =
             || self.plan.packs.iter().filter(|pack| pack.replica.pool == pool.name).flat_map(|pack| &pack.samples);

@@ -46,7 +46,7 @@ pub fn pack_offline(sizes: &[SampleSize], limits: PackLimits) -> OfflinePacks {
 /// Works like [`pack_offline`] for text, where only lengths matter: two passes over memory.
 ///
 /// # Panics
-/// Fails as [`pack_offline`] does.
+/// Panics as [`pack_offline`] does.
 pub fn pack_lengths(lengths: &[u32], limits: PackLimits) -> OfflinePacks {
     assign(lengths.iter().copied(), limits)
 }

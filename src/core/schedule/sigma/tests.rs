@@ -26,7 +26,7 @@ fn falling(f: impl Fn(f64) -> f64, x: f64) -> f64 {
     1.0 - low
 }
 
-/// Returns the tokens of a sample, as a row of one frame.
+/// Returns a sample of `num_tokens` tokens, a row of one frame.
 fn sample(id: u64, num_tokens: u32) -> SampleMeta {
     let target = Target { grid: Grid { t: 1, h: 1, w: num_tokens }, sigma: Sigma::default() };
     SampleMeta { target: Some(target), ..SampleMeta::of_tokens(SampleId(id), num_tokens, 1) }

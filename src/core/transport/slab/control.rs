@@ -64,7 +64,7 @@ pub(super) const WORDS: usize = HEAD + MAX_TENSORS * TENSOR;
 const HEAD: usize = 4;
 const TENSOR: usize = MAX_DIMS + 1;
 
-/// Returns two halves of a word.
+/// Returns the word of two halves.
 fn join(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }

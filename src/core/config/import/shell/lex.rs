@@ -62,7 +62,7 @@ impl RawWord {
         self.0.iter().any(Part::is_quoted)
     }
 
-    /// Returns the text, where it is nothing else and not in quotes: a keyword may be.
+    /// Returns the text of a word that is one text without quotes, as keywords are.
     pub fn plain(&self) -> Option<&str> {
         match self.0.as_slice() {
             [Part::Text { text, quoted: false }] => Some(text),

@@ -25,7 +25,7 @@ impl<'a> Shown<'a> {
         Self { taken, take, num_taken: 0, size: None, index: 0, pixels: 0 }
     }
 
-    /// Returns the frames that were shown, taken or not.
+    /// Returns the number of frames that were shown, taken or not.
     pub fn num_shown(&self) -> usize {
         self.index
     }

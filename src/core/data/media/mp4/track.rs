@@ -63,7 +63,7 @@ impl Track {
         Self::of_movie(moov, bytes.len(), limits)
     }
 
-    /// Reads the same of the box `moov` of a file of `file_len` bytes.
+    /// Works like [`Track::read`] for the box `moov` of a file of `file_len` bytes.
     ///
     /// # Errors
     /// Fails as [`Track::read`] does.

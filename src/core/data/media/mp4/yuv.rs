@@ -86,7 +86,7 @@ pub fn write_row(luma: &[u8], chroma: Option<[&[u8]; 2]>, columns: usize, is_ful
 mod tests {
     use super::write_row;
 
-    /// Returns the formula, in float32.
+    /// Computes a color by the formula, in float32.
     fn color_of(luma: u8, [u, v]: [u8; 2], is_full: bool) -> [f32; 3] {
         let (black, luma_range, chroma_range) = if is_full { (0.0, 255.0, 255.0) } else { (16.0, 219.0, 224.0) };
         let luma = (f32::from(luma) - black) * (255.0 / luma_range);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns a policy whose vocabulary has room for action tokens, and settings that have it learn them.
+/// Returns the config of a policy whose vocabulary has room for action tokens, and settings that have it learn them.
 fn of_tokens(family: &str) -> (Json, Policy) {
     let mut config = config();
     (config["type"], config["sizes"]["vocab_size"]) = (family.into(), 700.into());

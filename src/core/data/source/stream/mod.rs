@@ -102,7 +102,7 @@ impl Source {
         &self.name
     }
 
-    /// Returns a sentence of each folder of it that has files which are not read.
+    /// Returns a sentence about each folder of it that has files which are not read.
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
@@ -122,7 +122,7 @@ impl Source {
         Chosen::new(most, select, self.before[self.units.len()])
     }
 
-    /// Returns false always: an empty data set is refused.
+    /// Always returns false: an empty data set is refused.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -168,7 +168,7 @@ impl Source {
         (self.is_conversation() || self.is_captioned()) && !self.shards.iter().all(has_own)
     }
 
-    /// Returns the order in which its samples are visited, but for these, ascending.
+    /// Returns the order in which samples are visited without those of `held`, which are ascending.
     pub fn order_without(&self, held: &[u64]) -> Order {
         let chosen = self.chosen();
         let left = |place: u64| {

@@ -190,7 +190,7 @@ fn escape(value: Value) -> Value {
     Value::from_safe_string(escaped.iter().fold(print::text(&value), |text, (letter, name)| text.replace(letter, name)))
 }
 
-/// Returns the default where the value is no number.
+/// Converts a value to a whole number, as Jinja's filter `int`; returns the default where it is no number.
 fn int(value: Value, default: Option<Value>, base: Option<u32>, kwargs: Kwargs) -> Result<Value, Error> {
     let default = default.or(kwargs.get("default")?).unwrap_or_else(|| Value::from(0));
     let base = base.or(kwargs.get("base")?).unwrap_or(10);

@@ -82,7 +82,7 @@ pub(super) fn run(of: &RunRecord<'_>, begun: SystemTime, number: u64) -> Vec<u8>
     })
 }
 
-/// Returns all that belongs to a step.
+/// Returns the record of a step's values.
 pub(super) fn history(step: u64, items: &[Item], number: u64) -> Vec<u8> {
     record(number, HISTORY, |history| {
         items.iter().for_each(|(key, value)| nested(history, key, value));
@@ -91,7 +91,7 @@ pub(super) fn history(step: u64, items: &[Item], number: u64) -> Vec<u8> {
     })
 }
 
-/// Returns the values that a run is listed with.
+/// Returns the record of the values that a run is listed with.
 pub(super) fn summary(step: u64, items: &BTreeMap<String, String>, number: u64) -> Vec<u8> {
     record(number, SUMMARY, |summary| {
         items.iter().for_each(|(key, value)| nested(summary, key, value));
@@ -99,7 +99,7 @@ pub(super) fn summary(step: u64, items: &BTreeMap<String, String>, number: u64) 
     })
 }
 
-/// Returns a file of the run's folder `files`.
+/// Returns the record of a file in the run's folder `files`.
 pub(super) fn file(path: &str, number: u64) -> Vec<u8> {
     record(number, FILES, |files| message(files, 1, |file| string(file, 1, path.as_bytes())))
 }
