@@ -13,7 +13,7 @@ pub struct Positions {
 }
 
 impl Positions {
-    /// Returns `None` where the config names no length.
+    /// Reads the lengths that a model's `config.json` names; `None` where it names none.
     pub fn of(config: &Json) -> Option<Positions> {
         match ModelCard::of(config).encoder_decoder() {
             Some(rules) => Some(Positions { most: rules.max_positions, apart: true }),

@@ -100,7 +100,7 @@ impl Llava {
     }
 }
 
-/// Returns the side of a patch, in pixels, where its config says nothing that of the class.
+/// Returns the side of a patch, in pixels; where the tower's config says nothing, that of the class.
 fn patch_size(vision: &Value) -> i64 {
     let given = &vision["patch_size"];
     let usual = || match vision["model_type"].as_str() {

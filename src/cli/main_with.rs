@@ -10,8 +10,8 @@ use loongforge_torch::native::{exit_at_once, fail_writes_at_file_limit, keep_fre
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Returns the whole command line of `loongforge` with families of one's own beside the built-in ones: the `main` of a program that has
-/// some. Every process of a run is this program again, so all of them know the families.
+/// Runs the whole command line of `loongforge` with families of one's own beside the built-in ones: it is the `main` of a program that
+/// has some. Every process of a run is this program again, so all of them know the families.
 pub fn main_with(families: Families) -> ExitCode {
     stop_with_the_reader();
     keep_freed_memory();

@@ -39,7 +39,7 @@ type Sheet = (&'static str, PathBuf);
 /// Columns that a picture may take in the terminal.
 const PICTURE_COLUMNS: u32 = 48;
 
-/// Returns whether the samples of `eval` are there, before a run ends with them.
+/// Checks that the samples of `eval` are there, before a run ends with them.
 ///
 /// # Errors
 /// A file cannot be read, has no samples, or such that the run cannot learn from: its phase, or the model's kind of answers.

@@ -254,7 +254,7 @@ impl ForwardModel {
         Ok(decoder.score(&self.params, &batch, &labels, &self.features(samples))?)
     }
 
-    /// Returns `[3, T]`, or `[T]` where the model's positions have one axis.
+    /// Returns the positions `[3, T]`, or `[T]` where the model's positions have one axis.
     fn position_ids(&self, samples: &[&Sample]) -> Tensor {
         let of = |sample: &&Sample| Tensor::from_slice(&sample.position_ids).view([3, -1]);
         let positions = Tensor::cat(&samples.iter().map(of).collect::<Vec<_>>(), 1);

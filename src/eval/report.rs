@@ -35,7 +35,7 @@ pub struct EvalReport {
 }
 
 impl EvalReport {
-    /// Returns `None` where nothing is evaluated while the run goes on, which begins with `first_step`.
+    /// Opens the report of evaluations; `None` where nothing is evaluated while the run goes on, which begins with `first_step`.
     ///
     /// # Errors
     /// The held-out samples cannot be opened, or the file not be written.

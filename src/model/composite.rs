@@ -222,7 +222,8 @@ pub(crate) fn put_forced_tokens(json: &mut Value, folder: &Path) -> Result<(), F
     Ok(())
 }
 
-/// Returns `None` where the folder has no `tokenizer.json` or `added_tokens.json` that knows one.
+/// Returns the id of the token that stands for pictures; `None` where the folder has no `tokenizer.json` or `added_tokens.json` that
+/// knows one.
 fn image_token(folder: &Path) -> Option<u64> {
     let file = |name: &str| -> Option<Value> {
         serde_json::from_str(&loongforge_core::files::read_text(&folder.join(name)).ok()?).ok()

@@ -5,7 +5,7 @@ use loongforge_core::files;
 use serde_json::Value as Json;
 use std::path::Path;
 
-/// Returns `null` where there is no such file.
+/// Reads a JSON file; `null` where there is no such file.
 ///
 /// # Errors
 /// It cannot be read, or is not JSON.

@@ -117,7 +117,7 @@ impl Plan {
         self.0.iter().map(|planned| planned.description.clone()).collect()
     }
 
-    /// Returns a sentence of the matrices whose rows are no whole blocks.
+    /// Returns a sentence about the matrices whose rows are no whole blocks.
     pub fn said(&self) -> Option<String> {
         let has = |kind: TensorType| self.0.iter().filter(move |planned| planned.description.kind == kind).count();
         let whole = has(TensorType::F16);

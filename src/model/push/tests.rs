@@ -44,7 +44,7 @@ fn serve(server: Server) -> Arc<Server> {
     server
 }
 
-/// Returns one request; `None` where the connection ends.
+/// Answers one request; `None` where the connection ends.
 fn answer(reader: &mut BufReader<TcpStream>, mut stream: &TcpStream, server: &Server) -> Option<()> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|len| *len > 0)?;

@@ -59,7 +59,7 @@ impl EncodeJob {
         Ok(Self { config, samples: WithHeldOut { train, sets }, visits, pools, composition })
     }
 
-    /// Returns the number of visits at most.
+    /// Returns the greatest number of visits.
     pub fn num_visits(&self) -> u64 {
         self.visits.len()
     }

@@ -60,7 +60,7 @@ impl Visits {
         self.wanted + self.held_out.len() as u64
     }
 
-    /// Returns the next one. Visits of training are everybody's: see [`Visits::is_own`].
+    /// Returns the next visit. Visits of training are everybody's: see [`Visits::is_own`].
     pub fn next(&self) -> Option<Visit> {
         let position = self.position.fetch_add(1, Relaxed);
         let good = position.saturating_sub(self.num_bad.load(Relaxed));

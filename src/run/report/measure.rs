@@ -62,7 +62,7 @@ fn of_role(summary: &StepSummary, role: Role) -> impl Iterator<Item = &Timings> 
     summary.timings.iter().filter(move |(actor, _)| actor.role == role).map(|(_, timings)| timings)
 }
 
-/// Returns one of several foundation pools.
+/// Returns the name and the metrics of one of several foundation pools.
 fn expert(expert: &ExpertStep) -> (PoolName, ExpertMetrics) {
     let &ExpertStep { pool, num_samples, num_targets, loss, grad_norm, .. } = expert;
     (pool, ExpertMetrics { samples: num_samples as u64, loss: (num_targets > 0).then_some(loss), grad_norm })

@@ -16,7 +16,7 @@ pub(super) struct Utilization {
 }
 
 impl Utilization {
-    /// Returns `None` where the device's peak is not known.
+    /// Prepares the utilization of a run; `None` where the device's peak is not known.
     pub(super) fn of(config: &RunConfig, folder: &ModelFolder) -> Option<Self> {
         let is_bf16 = config.train.precision == Precision::Bf16;
         let known = || match config.device {
