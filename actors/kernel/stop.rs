@@ -27,7 +27,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Returns whether signals to stop are handled now, not yet, or no longer.
+    /// Returns the phase of this process: whether signals to stop are handled now, not yet, or no longer.
     pub fn now() -> Self {
         match PHASE.load(SeqCst) {
             0 => Self::Before,

@@ -51,7 +51,7 @@ pub(super) fn at_port(port: u16) -> PathBuf {
     Path::new("tcp").join(port.to_string())
 }
 
-/// Returns the same as this host's process groups take it: with the hosts of both; `None` for a folder.
+/// Returns the path of such a store as this host's process groups take it: with the hosts of both; `None` for a folder.
 pub(super) fn rendezvous_at(path: &Path, scheduler: &Address) -> Option<io::Result<PathBuf>> {
     let store = path.strip_prefix("tcp").ok()?;
     let Address::Tcp { host, port } = scheduler else { return None };

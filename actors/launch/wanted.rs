@@ -54,7 +54,7 @@ impl WantedActor {
     }
 }
 
-/// Returns any actor of the pool with the role's name.
+/// A role alone means any actor of the pool with the role's name.
 impl From<Role> for WantedActor {
     fn from(role: Role) -> Self {
         Self { role, pool: ActorId::new(role, 0).pool, index: None }

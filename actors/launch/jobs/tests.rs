@@ -45,7 +45,7 @@ fn play(script: &str, scheduler_ends_with: u8) -> (Vec<String>, i32) {
     play_with(script, &format!("sleep 0.3; exit {scheduler_ends_with}"))
 }
 
-/// Returns the same with a scheduler that does this.
+/// Works like [`play`] with this script of the scheduler.
 fn play_with(script: &str, scheduler: &str) -> (Vec<String>, i32) {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {

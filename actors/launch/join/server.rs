@@ -76,7 +76,7 @@ impl JoinServer {
         self.roster.reading.borrow().contains(&pool)
     }
 
-    /// Returns the record of all pools that do, for the journal.
+    /// Returns the record of all pools that continue without encoders, for the journal.
     pub fn reading(&self) -> Record {
         Record::Reading(self.roster.reading.borrow().clone())
     }

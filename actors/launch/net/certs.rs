@@ -1,4 +1,4 @@
-//! Certificates for a run: its own authority, and one certificate per role. It is for tests and for clusters without an authority; an
+//! Certificates for a run: its own authority, and one certificate per role. They are for tests and for clusters without an authority; an
 //! existing authority signs certificates with the same names.
 
 use super::security::certificates;

@@ -140,7 +140,7 @@ impl Security {
         }
     }
 
-    /// Returns whether TLS is spoken there: on every TCP connection of a run that has certificates.
+    /// Returns the TLS settings for an address: those of the run for a TCP address; `None` for a Unix socket and without certificates.
     pub(super) fn encrypts(&self, address: &Address) -> Option<&Tls> {
         self.tls.as_ref().filter(|_| matches!(address, Address::Tcp { .. }))
     }

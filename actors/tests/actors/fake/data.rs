@@ -29,7 +29,7 @@ pub fn sample(position: u64, num_data: u32) -> SampleMeta {
     sample_of(position, num_data, &Script::default())
 }
 
-/// Returns the same of a run where every second item is a recording, or samples have routes, or a column of the reference's.
+/// Returns the sample of a run where every second item is a recording, or samples have routes, or a column of the reference's.
 pub fn sample_of(position: u64, num_data: u32, script: &Script) -> SampleMeta {
     let item = |index| {
         let grid =

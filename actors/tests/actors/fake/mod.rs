@@ -198,7 +198,7 @@ impl Script {
     }
 }
 
-/// Returns the same for all encoder pools.
+/// Returns the same rules for all encoder pools.
 pub fn rules(pools: &PoolSizes, elastic: bool, trained: bool) -> Vec<EncoderPoolSpec> {
     pools
         .encoders
