@@ -70,7 +70,7 @@ fn chosen<'a, C>(cells: &'a [(String, C)], slice: Option<&str>) -> (Vec<&'a (Str
     (order.into_iter().map(|index| &cells[index]).collect(), count)
 }
 
-/// Computes splitMix64's finalizer.
+/// Computes SplitMix64's finalizer.
 fn mixed(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

