@@ -91,7 +91,7 @@ impl Groups {
         entries.filter(|path| path.is_dir()).collect()
     }
 
-    /// Processes that the system has killed in them.
+    /// Returns the number of processes that the system has killed in them.
     fn num_killed(&self) -> u64 {
         let count = |dir: PathBuf| {
             let text = fs::read_to_string(dir.join(self.kills)).unwrap();

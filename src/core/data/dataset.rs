@@ -122,7 +122,7 @@ impl Dataset {
         self.maker.as_chat()
     }
 
-    /// Samples in all files together, which is what `train.epochs` calls an epoch.
+    /// Returns the number of samples in all files together, which is what `train.epochs` calls an epoch.
     pub fn len(&self) -> usize {
         self.num_records().div_ceil(self.maker.group_size())
     }

@@ -50,7 +50,7 @@ pub trait SampleMaker: Send + Sync {
     /// Returns what counts in the loss of texts.
     fn phase(&self) -> Phase;
 
-    /// Tokens of a text.
+    /// Returns the number of tokens of a text.
     fn num_tokens(&self, text: &str) -> usize;
 
     /// Returns whether pictures are decoded, so that a sample takes long.

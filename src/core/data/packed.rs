@@ -111,7 +111,7 @@ struct RawItem {
 }
 
 impl PackedSample {
-    /// Tokens in it.
+    /// Returns the number of tokens in the pack.
     pub fn num_tokens(&self) -> usize {
         self.input_ids.len()
     }

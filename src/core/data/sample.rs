@@ -89,7 +89,7 @@ impl Sample {
         tokens.into_iter().take(num_token_columns).chain(self.columns.iter().map(SampleColumn::view))
     }
 
-    /// Bytes of its contents in memory.
+    /// Returns the number of bytes of the sample's contents in memory.
     pub fn num_bytes(&self) -> u64 {
         let pixels: usize = self.media.iter().map(|item| item.pixels.len()).sum();
         (pixels * size_of::<f32>()) as u64 + u64::from(self.meta.column_bytes)

@@ -50,7 +50,7 @@ impl Split {
         Ok(split)
     }
 
-    /// Samples that are set aside.
+    /// Returns the number of samples that are set aside.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|held| held.len() as u64).sum()
     }

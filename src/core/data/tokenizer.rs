@@ -153,7 +153,7 @@ impl Tokenizer {
         Ok(self)
     }
 
-    /// Rows that a table of embeddings needs: one more than the largest id.
+    /// Returns the number of rows that a table of embeddings needs: one more than the largest id.
     pub fn num_rows(&self) -> i64 {
         self.inner.get_vocab(true).into_values().max().map_or(0, |largest| i64::from(largest) + 1)
     }

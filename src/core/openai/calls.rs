@@ -38,7 +38,7 @@ impl CallStream {
         Self { held: String::new(), num_calls: 0, are_parallel, is_behind_call: false }
     }
 
-    /// Calls so far.
+    /// Returns the number of calls so far.
     pub fn num_calls(&self) -> usize {
         self.num_calls
     }

@@ -12,7 +12,7 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// Steps of the chunk.
+    /// Returns the number of steps of the chunk.
     pub fn num_steps(&self) -> usize {
         self.values.len().checked_div(self.width).unwrap_or(0)
     }

@@ -35,7 +35,7 @@ pub struct TensorMeta {
 }
 
 impl TensorMeta {
-    /// Returns the bytes of its elements.
+    /// Returns the number of bytes of its elements.
     pub fn num_bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
@@ -150,7 +150,7 @@ impl Parcel {
         Self { header, tensors, credit: None }
     }
 
-    /// Returns the bytes that it takes of an edge's credit.
+    /// Returns the number of bytes that it takes of an edge's credit.
     pub fn num_bytes(&self) -> usize {
         self.tensors.iter().map(|tensor| tensor.meta().num_bytes()).sum()
     }

@@ -351,7 +351,8 @@ fn decoder(params: &AudioCodecParameters, header: Option<&[u8]>) -> Result<Box<d
     })
 }
 
-/// Samples of each channel by the header: of a WAV file what its data have room for, since a second header may say less.
+/// Returns the number of samples of each channel by the header; for a WAV file the number that its data have room for, since a second
+/// header may say less.
 fn num_samples(track: &Track, params: &AudioCodecParameters) -> Option<u64> {
     if let Some(num_frames) = track.num_frames {
         return Some(num_frames);

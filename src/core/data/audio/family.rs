@@ -97,7 +97,7 @@ impl AudioFamily {
         }
     }
 
-    /// States that the tower makes of so many frames of a clip, without context.
+    /// Returns the number of states that the tower makes of so many frames of a clip, without context.
     pub fn num_states(self, num_frames: usize) -> usize {
         // A convolution of width 3 and stride 2.
         let half = |len: usize| len.div_ceil(2);

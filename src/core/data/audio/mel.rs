@@ -50,7 +50,7 @@ impl LogMel {
         self.filters.len()
     }
 
-    /// Samples that a clip must have more than, with its padding: so many are mirrored at both ends.
+    /// Returns the number of samples that are mirrored at both ends; a clip must have more, with its padding.
     pub fn num_mirrored(&self) -> usize {
         self.window.len() / 2
     }

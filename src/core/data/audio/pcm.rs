@@ -37,7 +37,7 @@ impl<'a> Pcm<'a> {
         is_whole.then_some(Self { rate, channels, samples })
     }
 
-    /// Samples of each channel.
+    /// Returns the number of samples of each channel.
     pub fn num_samples(&self) -> u64 {
         (self.samples.len() / self.channels) as u64
     }

@@ -58,7 +58,7 @@ impl AudioProcessor {
         self.front_end.rate()
     }
 
-    /// Numbers of one frame.
+    /// Returns the number of values of one frame.
     pub fn num_mels(&self) -> usize {
         self.front_end.num_mels()
     }

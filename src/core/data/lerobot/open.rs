@@ -87,7 +87,7 @@ impl Set {
 }
 
 impl OpenBlock {
-    /// Samples that begin in it.
+    /// Returns the number of samples that begin in the block.
     pub fn num_samples(&self) -> u64 {
         self.before[self.before.len() - 1]
     }

@@ -156,7 +156,7 @@ impl Frames {
         (self.h * self.w) as usize
     }
 
-    /// Tokens of all frames.
+    /// Returns the number of tokens of all frames.
     fn len(&self) -> usize {
         self.times.len() * self.frame_len()
     }

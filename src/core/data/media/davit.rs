@@ -54,7 +54,7 @@ impl Convolutions {
         Ok(sides.map(|side| side as usize))
     }
 
-    /// Features of a picture of so many pixels: a place of the last stage each, and their mean.
+    /// Returns the number of features of a picture of so many pixels: one for each place of the last stage, and their mean.
     ///
     /// # Errors
     /// Fails as [`Convolutions::places`] does.

@@ -58,7 +58,7 @@ impl Run {
         Self { tower: Tower::Audio, ..Self::new(len, 1, 1) }
     }
 
-    /// Placeholders in it.
+    /// Returns the number of placeholders in the run.
     pub fn len(self) -> usize {
         self.t as usize * self.h as usize * self.w as usize
     }
@@ -75,7 +75,7 @@ impl Expansion {
         Self { media: vec![media], pieces: vec![Piece::Run(run)] }
     }
 
-    /// Returns the features of all its items, one for each placeholder.
+    /// Returns the number of features of all its items, one for each placeholder.
     pub fn num_features(&self) -> usize {
         self.media.iter().map(|item| item.num_features).sum()
     }

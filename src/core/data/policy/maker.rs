@@ -252,7 +252,7 @@ impl PolicyMaker {
         self.settings.drop_last_frames
     }
 
-    /// Tokens of a prompt.
+    /// Returns the number of tokens of a prompt.
     pub(in crate::data) fn num_tokens(&self, text: &str) -> usize {
         self.tokenizer.encode_document(text).map_or(text.len(), |tokens| tokens.len())
     }

@@ -8,7 +8,7 @@ use crate::data::lerobot::Step;
 
 /// A shard, a row group or a file of lines, opened.
 pub trait Block: Send + Sync {
-    /// Records in it.
+    /// Returns the number of records in the block.
     fn len(&self) -> u64;
 
     /// Bytes of a record, at least as many as its text has: by these long texts are cut.

@@ -19,7 +19,7 @@ impl Chosen {
         Self { count: most.map_or(of, |most| most.max(1).min(of)), of, select }
     }
 
-    /// Samples that are chosen.
+    /// Returns the number of samples that are chosen.
     pub fn len(self) -> u64 {
         self.count
     }

@@ -62,7 +62,7 @@ pub fn piece_bytes(texts: impl Iterator<Item = String>, max_tokens: usize, num_t
     (max_tokens.saturating_sub(MARGIN).max(1) as f64 * bytes_per_token) as u64
 }
 
-/// Pieces of a text of `num_bytes`.
+/// Returns the number of pieces of a text of `num_bytes`.
 pub fn num_pieces(num_bytes: u64, piece_bytes: u64) -> u64 {
     // A cut between words makes a piece longer by a quarter at most.
     if num_bytes <= piece_bytes { 1 } else { num_bytes.div_ceil((piece_bytes / 5 * 4).max(1)) }

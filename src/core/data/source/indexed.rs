@@ -162,7 +162,7 @@ impl Block for Documents {
         self.places.len() as u64
     }
 
-    /// Tokens, by which long documents are cut.
+    /// Returns the number of tokens, by which long documents are cut.
     fn num_bytes(&self, index: u64) -> u64 {
         self.places[index as usize].1
     }

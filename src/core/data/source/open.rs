@@ -94,7 +94,8 @@ fn wids(path: &str) -> Result<Option<Counted>, DataError> {
     Ok(Some((shards, counts)))
 }
 
-/// Records of each block of each shard of a set of this format. A shard that cannot be read has one, which is bad, if others can.
+/// Counts the records of each block of each shard of a set of this format. A shard that cannot be read has one, which is bad, if others
+/// can.
 ///
 /// # Errors
 /// No shard can be read, or one that is far away.

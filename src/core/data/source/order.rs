@@ -29,7 +29,7 @@ impl Order {
         Self { before: sums(lens.iter().copied()), window: window.max(1), epochs: Mutex::default() }
     }
 
-    /// Samples in all blocks.
+    /// Returns the number of samples in all blocks.
     pub fn len(&self) -> u64 {
         self.before[self.before.len() - 1]
     }

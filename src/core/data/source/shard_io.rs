@@ -68,7 +68,7 @@ impl Shard {
         }
     }
 
-    /// Records of each of its blocks.
+    /// Returns the number of records of each of the shard's blocks.
     ///
     /// # Errors
     /// The reason: it cannot be read at all, or a part of it cannot be read now.

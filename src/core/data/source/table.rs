@@ -140,7 +140,7 @@ pub fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String>
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("the reader failed on the file".to_owned()))
 }
 
-/// Bytes of a text, which may not be marked as such.
+/// Returns the number of bytes of a text, which may not be marked as such.
 fn text_len(field: &Field) -> Option<u64> {
     match field {
         Field::Str(text) => Some(text.len() as u64),

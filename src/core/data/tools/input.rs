@@ -66,7 +66,7 @@ impl Inputs {
         &*self.decoder
     }
 
-    /// Samples in all files.
+    /// Returns the number of samples in all files.
     pub fn len(&self) -> u64 {
         self.before[self.before.len() - 1]
     }

@@ -89,7 +89,7 @@ impl Measure {
         Ok(())
     }
 
-    /// Blocks that are missing.
+    /// Returns the number of blocks that are missing.
     ///
     /// # Errors
     /// A block cannot be read.

@@ -45,7 +45,7 @@ impl ShardWriter {
         self.starts.len() as u64
     }
 
-    /// Bytes that the shard has with these members added.
+    /// Returns the number of bytes that the shard has with these members added.
     pub fn num_bytes_with(&self, members: &[Member]) -> u64 {
         self.offset + members.iter().map(|(_, bytes)| (BLOCK + bytes.len().next_multiple_of(BLOCK)) as u64).sum::<u64>()
     }

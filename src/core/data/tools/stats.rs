@@ -28,7 +28,7 @@ impl Histogram {
         *self.0.entry(value).or_default() += 1;
     }
 
-    /// Numbers that were added.
+    /// Returns the number of values that were added.
     pub fn len(&self) -> u64 {
         self.0.values().sum()
     }

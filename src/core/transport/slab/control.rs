@@ -47,7 +47,7 @@ impl SlabLayout {
         Some(Self { slot, arena: pages(size_of::<Control>()) })
     }
 
-    /// Returns the bytes of the whole slab.
+    /// Returns the number of bytes of the whole slab.
     pub(super) fn len(&self) -> usize {
         self.arena + SLOTS * self.slot
     }

@@ -89,7 +89,7 @@ impl KeyValuePool {
         }
     }
 
-    /// Returns the bytes of keys, values and their gradients.
+    /// Returns the number of bytes of keys, values and their gradients.
     pub fn num_bytes(&self) -> usize {
         let bytes = |x: &Tensor| x.numel() * x.kind().elt_size_in_bytes();
         let pairs = self.layers.iter().flat_map(|layer| std::iter::once(&layer.values).chain(&layer.grads));

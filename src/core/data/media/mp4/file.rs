@@ -111,7 +111,7 @@ impl VideoFile {
         self.track.codec.name()
     }
 
-    /// Frames in it.
+    /// Returns the number of frames in the file.
     pub fn num_frames(&self) -> usize {
         self.track.samples.len()
     }

@@ -62,12 +62,12 @@ impl VideoWriter {
         Ok(Self { file, encoder, size: (width, height), fps, sets: None, frames: Vec::new(), num_bytes: 0 })
     }
 
-    /// Bytes of the frames so far.
+    /// Returns the number of bytes of the frames so far.
     pub fn num_bytes(&self) -> u64 {
         self.num_bytes
     }
 
-    /// Frames so far.
+    /// Returns the number of frames so far.
     pub fn num_frames(&self) -> usize {
         self.frames.len()
     }

@@ -144,7 +144,7 @@ impl Turn {
         self.num_media() == 0 && self.joined_text().trim().is_empty() && self.fields.values().all(is_empty)
     }
 
-    /// Pictures and videos in it.
+    /// Returns the number of pictures and videos in the conversation.
     pub fn num_media(&self) -> usize {
         self.parts.iter().filter(|part| !matches!(part, Part::Text { .. })).count()
     }

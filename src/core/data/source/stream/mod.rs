@@ -112,7 +112,7 @@ impl Source {
         self.shards.iter().map(|shard| (shard.name.as_str(), shard.size, shard.tag.as_str()))
     }
 
-    /// Samples in it, those that its limit leaves.
+    /// Returns the number of samples in the data set that its limit leaves.
     pub fn len(&self) -> usize {
         self.chosen().len() as usize
     }
@@ -355,7 +355,7 @@ impl Opened {
         (record as u64, within - self.before[record])
     }
 
-    /// Samples that a record is.
+    /// Returns the number of samples that a record is.
     fn num_pieces(&self, record: u64) -> u64 {
         match self.before.get(record as usize..).unwrap_or_default() {
             [from, to, ..] => to - from,
@@ -363,7 +363,7 @@ impl Opened {
         }
     }
 
-    /// Samples in it.
+    /// Returns the number of samples in it.
     fn num_samples(&self) -> u64 {
         self.before.last().copied().unwrap_or_else(|| self.block.len())
     }

@@ -60,7 +60,7 @@ impl Job {
         group * self.group_samples..((group + 1) * self.group_samples).min(self.num_samples)
     }
 
-    /// Samples of a share.
+    /// Returns the number of samples of a share.
     pub fn num_samples_of(&self, share: Share) -> u64 {
         share.of(self.num_groups()).map(|group| self.samples_of(group)).map(|range| range.end - range.start).sum()
     }
