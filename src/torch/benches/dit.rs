@@ -50,7 +50,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Holds what a step reads.
+/// The inputs of a step.
 struct Step {
     batch: MicroBatch,
     features: Vec<Vec<Tensor>>,

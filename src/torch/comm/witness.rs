@@ -1,5 +1,4 @@
-//! Describes what happened on a test's thread, in order: collectives that were begun and waited for, and what the test
-//! notes itself.
+//! A record of a test's thread, in order: collectives that were begun and waited for, and what the test notes itself.
 
 use std::cell::RefCell;
 

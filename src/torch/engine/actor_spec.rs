@@ -21,7 +21,7 @@ use loongforge_core::schedule::PoolSizes;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// Holds what an actor's engine is made from.
+/// The inputs from which an actor's engine is made.
 pub struct EngineSpec {
     pub config: RunConfig,
     pub model: ModelConfig,

@@ -4,15 +4,15 @@ use crate::train::Export;
 use crate::train::hf::{CarriedTensors, FilesOf, MAX_SHARD_SIZE, Shards};
 use std::sync::Arc;
 
-/// Holds what the pools write into a checkpoint, besides their state.
+/// The files that the pools write into a checkpoint, besides their state.
 #[derive(Clone, Debug)]
 pub struct Exports {
-    /// Holds what the encoder pool of this actor writes.
+    /// The files that the encoder pool of this actor writes.
     pub encoder: Export,
     pub foundation: Export,
     /// The files of weights of all pools, by what they hold.
     totals: Vec<(FilesOf, usize)>,
-    /// Holds what is neither's and is taken along, where this actor writes it.
+    /// The tensors that belong to neither and are taken along, where this actor writes them.
     pub(super) carried: Vec<(Arc<CarriedTensors>, Shards)>,
 }
 

@@ -1,4 +1,4 @@
-//! Describes what the pools of a run write into checkpoints for others to read.
+//! The files that the pools of a run write into checkpoints for others to read.
 
 use super::existing;
 use super::export_files::Exports;

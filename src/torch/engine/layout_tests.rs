@@ -1,4 +1,4 @@
-//! Describes what the tests of layouts share: micro-batches, a step of one rank, and the comparison with one process.
+//! The code that the tests of layouts share: micro-batches, a step of one rank, and the comparison with one process.
 
 use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{Columns, FoundationModel, MicroBatch, ModelConfig};
@@ -98,7 +98,7 @@ pub fn compute(model: &dyn FoundationModel, pool: &mut TrainState, batch: &Micro
     loss
 }
 
-/// Holds what training did.
+/// The results of training.
 #[derive(Default)]
 pub struct Course {
     /// The losses of this rank's micro-batches.

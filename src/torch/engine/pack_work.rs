@@ -197,7 +197,7 @@ impl PackWork {
     }
 }
 
-/// Holds what a foundation knows of an encoder pool.
+/// The properties of an encoder pool that a foundation needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncoderPeers {
     /// The encoders want gradients of their features.

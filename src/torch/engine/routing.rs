@@ -1,4 +1,4 @@
-//! Describes what routers did in a step, summed over its micro-batches and over the pool.
+//! The routers' results in a step, summed over its micro-batches and over the pool.
 //!
 //! Nothing is read from the device before the end of the step.
 

@@ -30,7 +30,7 @@ struct Writing {
     stop: Arc<AtomicBool>,
 }
 
-/// Holds what a thread writes, and whom it tells.
+/// The save that a thread writes, and the channel on which it reports.
 pub(super) struct Task {
     pub me: ActorId,
     pub step: StepId,

@@ -1,4 +1,4 @@
-//! Describes what of a pool one rank has: its part of every layer, its experts, its stages, its slices.
+//! The part of a pool that one rank has: its part of every layer, its experts, its stages, its slices.
 
 use super::stages::{Stages, whole_rows};
 use crate::comm::Mesh;
@@ -21,7 +21,7 @@ pub struct Splits {
     /// 0: rows are whole.
     pub chunk_tokens: usize,
     pub context: ContextAttention,
-    /// Holds what replicas share out: see [`ZeroStage::of_level`].
+    /// The level at which replicas share out: see [`ZeroStage::of_level`].
     pub zero: usize,
     /// True if two packs are computed in turns where experts are spread over ranks.
     pub expert_overlap: bool,

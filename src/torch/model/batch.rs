@@ -11,9 +11,8 @@ use crate::tape::{ContextShard, Slot, Tape};
 
 /// Packed samples of one micro-batch, `T` tokens in all.
 pub struct MicroBatch {
-    /// Holds what the family's columns say of the samples. Those of a language model are the ids of tokens, their positions,
-    /// which restart with each sample (and with its answer, where a decoder of its own reads that), and the token to predict at each
-    /// position, or -100.
+    /// The samples in the family's columns. Those of a language model are the ids of tokens, their positions, which restart with each
+    /// sample (and with its answer, where a decoder of its own reads that), and the token to predict at each position, or -100.
     pub columns: Columns,
     /// Tells where samples begin, and `T` at the end.
     pub cu_seqlens: Vec<usize>,

@@ -24,7 +24,7 @@ pub struct ModelConfig {
     pub low_noise: Option<Arc<dyn FoundationFamily>>,
     /// None for a language model.
     pub towers: Towers,
-    /// Holds what transformers calls its modules.
+    /// The names that transformers gives to its modules.
     pub tree: TreeNames,
     pub carried: CarriedParts,
 }

@@ -1,5 +1,5 @@
-//! Describes what an engine asks of an encoder: its parameters, and to record a tape for items. Implement these to train
-//! an encoder of your own.
+//! The interface of an encoder to the engine: its parameters, and recording a tape for items. Implement these traits to train an encoder
+//! of your own.
 
 use std::any::Any;
 use std::fmt::Debug;

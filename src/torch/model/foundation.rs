@@ -1,5 +1,5 @@
-//! Describes what an engine asks of a foundation: its parameters, and to record a tape for a batch. Implement these to
-//! train a model of your own.
+//! The interface of a foundation to the engine: its parameters, and recording a tape for a batch. Implement these traits to train a model
+//! of your own.
 
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -268,9 +268,9 @@ pub struct FoundationTape {
     /// The measures of pairs of answers ([`Pairs::loss`](super::objective::Pairs::loss)), in a kept slot; `None` where samples are no
     /// pairs.
     pub measures: Option<Slot>,
-    /// Holds what the stage before sends: inputs. Empty without a pipeline.
+    /// The tensors that the stage before sends, which are inputs. Empty without a pipeline.
     pub inbound: Vec<Boundary>,
-    /// Holds what the stage behind takes, in kept slots.
+    /// The tensors that the stage behind takes, in kept slots.
     pub outbound: Vec<Boundary>,
     /// The keys and values of a piece of a row, one for each layer.
     pub key_values: Vec<KeyValues>,

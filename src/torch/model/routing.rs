@@ -1,10 +1,10 @@
-//! Describes what the routers of experts leave on a tape.
+//! The results that the routers of experts leave on a tape.
 
 use tch::Tensor;
 
 use crate::tape::Slot;
 
-/// Holds what routers leave on a tape, all in kept slots.
+/// The results of routers on a tape, all in kept slots.
 #[derive(Clone, Debug, Default)]
 pub struct Routing {
     pub losses: RouterLosses,

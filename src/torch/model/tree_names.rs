@@ -1,5 +1,5 @@
-//! Describes what transformers calls the modules of a model, where that differs from the names in its
-//! `model.safetensors`: adapters of PEFT go by the modules.
+//! The names of a model's modules in transformers, where they differ from the names in its `model.safetensors`: adapters of PEFT go by
+//! the modules.
 
 use loongforge_core::data::ModelCard;
 use serde_json::Value;

@@ -8,7 +8,7 @@ use super::error::last_error;
 use super::ffi::{self, raw};
 use super::fused::can_fuse;
 
-/// Holds what has been seen of every target's scores so far.
+/// The maximum, the sum of exponentials and the label's score of every target over the scores that were seen so far.
 pub struct ScoreScan {
     greatest: Tensor,
     sum: Tensor,

@@ -1,4 +1,4 @@
-//! Describes what can go wrong in libtorch, with the operation that met it.
+//! The errors of libtorch, with the operation that met each.
 
 use std::ffi::CStr;
 use std::path::PathBuf;

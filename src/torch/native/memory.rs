@@ -8,13 +8,13 @@ use super::ffi;
 /// Says what memory is allocated for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Holds what a forward leaves for its backward, batches, and everything that has no purpose of its own.
+    /// Tensors that a forward leaves for its backward, batches, and everything that has no purpose of its own.
     Activations,
     Parameters,
     Gradients,
     /// The optimizer's state, float32 parameters among it.
     Optimizer,
-    /// Holds what collectives read and write besides: gathered parameters, sums on their way.
+    /// Tensors that collectives read and write besides: gathered parameters, sums on their way.
     Buffers,
 }
 

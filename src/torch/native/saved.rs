@@ -1,4 +1,4 @@
-//! Holds what autograd saves for a backward, as a list of tensors that can be taken away and put back.
+//! The tensors that autograd saves for a backward, as a list from which they can be taken away and put back.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -8,8 +8,8 @@ use tch::Tensor;
 use super::error::last_error;
 use super::ffi::{self, raw};
 
-/// Holds what graphs that were made under one [`SavedTensors::of`] have saved. A graph whose tensors were taken away can run
-/// its backward once they are back, with the same values in the same shapes.
+/// The tensors that graphs which were made under one [`SavedTensors::of`] have saved. A graph whose tensors were taken away can run its
+/// backward once they are back, with the same values in the same shapes.
 pub struct SavedTensors {
     list: *mut c_void,
     not_send: PhantomData<*const ()>,

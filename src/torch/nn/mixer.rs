@@ -1,4 +1,4 @@
-//! Describes what a decoder layer mixes tokens with: attention of some kind, or a recurrence.
+//! The interface of a decoder layer's mixer of tokens: attention of some kind, or a recurrence.
 //!
 //! Shapes: T tokens of a packed row, D hidden size, B sequences of a generation, S columns of its cache.
 
@@ -11,7 +11,7 @@ use tch::{Device, Tensor};
 use super::sparse_attention::ChosenKeys;
 use super::{DeltaDocuments, PackedAttention, PieceAttention, Rope};
 
-/// Holds what layers with the same rotary embeddings share of one packed row; made once a micro-batch.
+/// The tables of one packed row that layers with the same rotary embeddings share; made once a micro-batch.
 pub struct Context {
     pub rope: Rope,
     /// The documents and their mask: causal within documents, except for decoders whose pictures or prompts see all of themselves.
@@ -31,7 +31,7 @@ impl Context {
     }
 }
 
-/// Holds what layers of one pass leave for later ones, by their number. A layer that is computed again leaves the same.
+/// The results that layers of one pass leave for later ones, by their number. A layer that is computed again leaves the same.
 pub struct LayerCache<T>(RefCell<BTreeMap<usize, Rc<T>>>);
 
 impl<T> Default for LayerCache<T> {
@@ -102,7 +102,7 @@ pub trait Mixer {
     fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &CacheColumns, state: &mut State) -> Tensor;
 }
 
-/// Describes what a mixer does before and after an attention to all earlier tokens of the document.
+/// The parts of a mixer before and after an attention to all earlier tokens of the document.
 pub trait QkvMixer {
     /// Returns the queries `[T, H, C]`, keys `[T, K, C]` and values `[T, K, V]`, and what else `after` reads.
     fn before(&self, x_TD: &Tensor, rope: &Rope) -> Vec<Tensor>;
@@ -117,7 +117,7 @@ pub trait QkvMixer {
     fn after(&self, y: &Tensor, others: &[Tensor]) -> Tensor;
 }
 
-/// Holds what one layer remembers of a generation; its mixer knows what the tensors are.
+/// The tensors that one layer remembers of a generation; only its mixer knows their meaning.
 pub type State = Vec<Tensor>;
 
 /// Describes where a generation keeps its tokens: the prompts end at the same column, and every step fills one more.

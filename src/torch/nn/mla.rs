@@ -65,7 +65,7 @@ enum Queries {
     Latent { a: Linear, norm: RmsNorm, b: Linear },
 }
 
-/// Holds what the attention needs of some tokens.
+/// The tensors that the attention needs of some tokens.
 struct Rows {
     q_THC: Tensor,
     /// The normed latent, and the turned channels that all heads share.

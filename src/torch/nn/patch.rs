@@ -1,4 +1,4 @@
-//! Describes what a vision transformer of native resolution needs to know of its patches.
+//! The places of patches in vision transformers of native resolution: their order, and their positions in a table.
 //!
 //! Patches of a picture come in blocks of `merge` × `merge`, block by block, because a block becomes one feature:
 //! a row of features is `merge²` consecutive rows of patches. With a `merge` of 1 they come row by row.

@@ -14,7 +14,7 @@ use super::spec::{ParamSpec, Role};
 use super::store::{Param, ParamStore, Unsharder};
 use crate::native::{NativeError, Purpose, allocated_for};
 
-/// Holds what becomes a unit.
+/// The parameters that become a unit.
 struct Group {
     name: String,
     trained: bool,

@@ -1,4 +1,4 @@
-//! Describes what of a pool's parameters a rank keeps where replicas share them out (ZeRO; Rajbhandari et al. 2020).
+//! The part of a pool's parameters that a rank keeps where replicas share them out (ZeRO; Rajbhandari et al. 2020).
 //!
 //! The parameters of one layer are a *unit*: they lie together, padded so that every rank has an equal slice. A rank always has its
 //! slices; what else it has depends on [`ZeroStage`]. An [`Unsharder`] gathers and frees the rest.

@@ -182,7 +182,7 @@ impl ParamSpec {
     }
 }
 
-/// Holds what an adapter is told beside its parameters; part of its first one.
+/// The settings of an adapter beside its parameters; they are part of its first one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdapterSpec {
     pub scale: f64,

@@ -1,5 +1,4 @@
-//! Describes what the tape does between segments among the ranks that share a replica's layers, or the experts of
-//! several.
+//! The tape's operations between segments among the ranks that share a replica's layers, or the experts of several.
 //!
 //! A sharded region is entered and left. Within it every tensor-parallel rank has all of a packed row's tokens and its
 //! own part of the layer, so that what a region gives is a sum over the ranks, and so is the gradient of what it reads.

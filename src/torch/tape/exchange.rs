@@ -10,7 +10,7 @@ use crate::device::upload;
 use crate::native::NativeError;
 use crate::params::share;
 
-/// Holds what goes where. Experts are dealt as [`share`] says.
+/// The rows that go to each rank and come from it. Experts are dealt as [`share`] says.
 pub(super) struct ExpertExchange {
     /// Rows that this rank sends to each rank, and takes of each.
     sent: Vec<i64>,

@@ -1,4 +1,4 @@
-//! Describes what one operation holds for its backward, as blocks of memory that can go to the host and come back.
+//! The memory that one operation holds for its backward, as blocks that can go to the host and come back.
 
 use tch::{Device, Kind, Tensor};
 

@@ -1,5 +1,5 @@
-//! Describes what a memory plan adds to an execution: where each operation's tensors are, a count of their bytes, and transfers at the
-//! plan's points. The plan does not change the results.
+//! The memory of an execution under a plan: the places of each operation's tensors, a count of their bytes, and transfers at the plan's
+//! points. The plan does not change the results.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,13 +12,13 @@ use super::held::{Held, Source};
 use super::transfers::Transfers;
 use crate::native::{NativeError, storage};
 
-/// Holds what is done with each operation of a tape, and what that was planned from.
+/// The plan for each operation of a tape, and the measurements that it was made from.
 pub struct TapePlan {
     pub plan: MemoryPlan,
     pub operations: Vec<Operation>,
 }
 
-/// Holds what one operation took.
+/// The memory and time of one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Bytes that its backward reads, its inputs among them.

@@ -74,8 +74,8 @@ pub trait Custom {
     ) -> Vec<Option<Tensor>>;
 }
 
-/// Describes what happens among ranks between segments, with its own backward: collectives of the mesh of whoever
-/// executes the tape. Both functions run without autograd, once each: other ranks wait in them.
+/// An operation among ranks between segments, with its own backward: collectives of the mesh of whoever executes the tape. Both functions
+/// run without autograd, once each: other ranks wait in them.
 pub trait Exchange {
     /// Works like [`Custom::forward`].
     ///

@@ -1,4 +1,4 @@
-//! Describes what turns gradients into better parameters and keeps them: optimizer, pool state, Hugging Face weights.
+//! The code that turns gradients into better parameters and keeps them: optimizer, pool state, Hugging Face weights.
 
 mod adamw;
 mod adamw8bit;

@@ -1,4 +1,4 @@
-//! Describes what ranks share out of a pool, made whole.
+//! Whole tensors from the slices that ranks have of a pool.
 
 use super::placed::StateSlice;
 use super::train_state::TrainState;

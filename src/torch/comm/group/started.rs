@@ -8,7 +8,7 @@ use crate::native::{NativeError, Pending};
 #[must_use]
 pub struct Started {
     pending: Option<Pending>,
-    /// Holds what comes by way of host memory, and where it goes.
+    /// The tensor in host memory that the collective writes, and the one that it is copied to at the end.
     staged: Option<(Tensor, Tensor)>,
 }
 

@@ -1,5 +1,5 @@
-//! Describes what an engine in a dry run receives from those who are not there: tokens, pixels, features and gradients
-//! without values.
+//! Stand-ins for the inputs that an engine in a dry run would receive from other actors: tokens, pixels, features and gradients without
+//! values.
 
 use super::Course;
 use crate::engine::buffer::TorchBuffer;

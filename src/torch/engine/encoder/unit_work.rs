@@ -38,7 +38,7 @@ pub(super) struct UnitWork {
     /// Tells who reads its features.
     pub(super) reader: ActorId,
     pub(super) pixels: Assembler,
-    /// Holds what its backward reads of them, as received.
+    /// The values of the items that the unit's backward reads again, as received.
     pub(super) read_again: Option<Tensor>,
     pub(super) phase: Phase,
     /// Gradients are to come; not in an evaluation.

@@ -1,4 +1,4 @@
-//! Describes what comes to a foundation: tokens and features, compared with the plan before anything of them is taken.
+//! The inputs that come to a foundation: tokens and features, which are compared with the plan before anything of them is taken.
 
 use super::rank::Rank;
 use super::step::Step;
@@ -23,7 +23,7 @@ pub(super) struct Arrivals {
     early_features: Vec<(ActorId, Parcel)>,
 }
 
-/// Holds what is wrong with a parcel; the unit that is still to come from somebody, if it was its sender's.
+/// The error of a parcel; the unit that is still to come from somebody, if it was its sender's.
 struct Wrong {
     reason: String,
     lacks: Option<UnitId>,

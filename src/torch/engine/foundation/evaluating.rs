@@ -1,10 +1,10 @@
-//! Holds what an evaluation has come to on a rank.
+//! The results of an evaluation on a rank.
 
 use crate::model::NoisePurpose;
 use loongforge_core::message::{EvaluationReport, Purpose, SampleId};
 use tch::Tensor;
 
-/// Holds what an evaluation has come to on this rank.
+/// The results of an evaluation on this rank.
 pub(super) struct Evaluating {
     pub(super) purpose: Purpose,
     /// Sum of the losses and number of predicted targets, on the device, and whether the model says the latter.

@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Does the packs of such an evaluation, with what the run has for it.
 #[derive(Default)]
 pub(super) struct Evaluator {
-    /// Holds what ends a continuation.
+    /// The tokens that end a continuation.
     pub stop_token_ids: Vec<i64>,
     /// Says how samples are made of prompts, where some are.
     pub making: Option<SampleMaking>,

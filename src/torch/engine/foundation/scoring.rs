@@ -46,7 +46,7 @@ pub(super) fn record_forward(
 /// # Errors
 /// A rank of the replica is gone.
 pub(super) fn score(rank: &Rank, step: &mut Step, tasks: &[Task]) -> Result<(), EngineError> {
-    /// Holds what of a micro-batch is read after its forward.
+    /// The slots and tokens of a micro-batch that are read after its forward.
     struct Begun {
         slots: Option<(Slot, Option<Judged>)>,
         /// The number of tokens, or samples, that count.

@@ -32,7 +32,7 @@ impl Trainer {
     /// # Errors
     /// The budget for activations is too small, or a rank of the replica is gone.
     pub fn forward(&mut self, rank: &Rank, step: &mut Step, tasks: &[Task]) -> Result<(), EngineError> {
-        /// Holds what of a micro-batch is read after its forward.
+        /// The slots of a micro-batch that are read after its forward.
         struct Begun {
             rows: i64,
             loss: Option<Slot>,

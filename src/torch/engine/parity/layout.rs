@@ -19,7 +19,7 @@ pub struct PoolLayouts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EncoderLayout {
     pub layout: Layout,
-    /// Holds what its replicas share out: 0 or 1.
+    /// The level at which its replicas share out: 0 or 1.
     pub zero: usize,
 }
 

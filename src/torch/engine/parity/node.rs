@@ -414,7 +414,7 @@ fn tag(kind: ParcelKind, level: usize) -> i32 {
     (((unit.step.0 as usize * 64 + unit.index as usize) * 2 + back) * MAX_TENSORS + level) as i32
 }
 
-/// Holds what parts have sent and was not posted yet.
+/// The parcels that parts have sent and that were not posted yet.
 #[derive(Clone, Default)]
 struct Outbox(Arc<Mutex<Vec<(ActorId, Parcel)>>>);
 

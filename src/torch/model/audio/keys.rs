@@ -1,4 +1,4 @@
-//! Describes what the towers' configs have in common.
+//! The readers that the configs of audio towers have in common.
 
 use serde_json::{Map, Value, json};
 

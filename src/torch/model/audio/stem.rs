@@ -23,7 +23,7 @@ enum Convs {
     Plane { convs: [[Tensor; 2]; 3], out: Linear },
 }
 
-/// Holds what depends on the clips' lengths.
+/// The inputs that depend on the clips' lengths.
 pub(super) struct StemInputs {
     frames: Frames,
     /// Each position's place in its chunk, `[S]`.

@@ -1,4 +1,4 @@
-//! Describes what a decoder is given, and the tape it gives back.
+//! The inputs of a decoder, and the tape that it returns.
 //!
 //! Shapes: T tokens of one packed row, N features, D hidden size, L counted targets.
 
@@ -34,7 +34,7 @@ pub struct TextBatch {
     pub shared: Option<Rc<SharedRows>>,
 }
 
-/// Holds what the loss counts.
+/// The targets that the loss counts.
 pub struct Targets {
     /// The token to predict at each token (already shifted), or -100: `[T]`.
     pub labels: Vec<i64>,
@@ -77,9 +77,9 @@ pub struct TextTape {
     pub features: Vec<Vec<Slot>>,
     /// The hidden states after the last norm: `[T, D]`, or `[L, D]`, those of counted targets, where there is a loss.
     pub hidden: Slot,
-    /// Holds what the stage before sends; its slots are inputs.
+    /// The tensors that the stage before sends; their slots are inputs.
     pub inbound: Vec<Boundary>,
-    /// Holds what the stage behind takes, in kept slots.
+    /// The tensors that the stage behind takes, in kept slots.
     pub outbound: Vec<Boundary>,
     /// An input, `[N, 2]`: the log-probabilities of N documents by a reference model, where the loss of answers reads them.
     pub reference: Option<Slot>,

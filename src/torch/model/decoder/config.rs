@@ -106,14 +106,14 @@ pub enum FeedForwardConfig {
     Moe(MoeConfig),
 }
 
-/// Holds what keeps the loads of experts even; nothing where all are 0.
+/// The weights of the losses and the rate of the bias that keep the loads of experts even; nothing is done where all are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Balance {
     /// Weight of the load-balancing loss over all layers (`router_aux_loss_coef`).
     pub aux_loss_coef: f64,
     /// Weight of the sum over layers of the router z-losses.
     pub z_loss_coef: f64,
-    /// Holds what a step adds to or takes from the balancing bias of an expert.
+    /// The number that a step adds to the balancing bias of an expert, or subtracts from it.
     pub bias_update_rate: f64,
 }
 
@@ -234,7 +234,7 @@ pub struct MtpNames {
     pub last_norm: &'static str,
     /// True if the state comes before the embedding in the joined vector.
     pub hidden_first: bool,
-    /// Holds what checkpoints call the embedding and the head that every prediction head repeats, where they do.
+    /// The names in checkpoints of the embedding and the head that every prediction head repeats, where they do.
     pub repeats: Option<[&'static str; 2]>,
     /// The layer of a head; `None`: as the decoder's last.
     pub layer: Option<Box<LayerConfig>>,

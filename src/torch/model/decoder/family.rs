@@ -30,7 +30,7 @@ const PAIRS: &str = "train.preference";
 #[derive(Debug)]
 pub struct DecoderFamily {
     whole: DecoderConfig,
-    /// Holds what this rank computes of it.
+    /// The part of the decoder that this rank computes.
     config: DecoderConfig,
     inputs: Vec<FeatureInput>,
     /// Samples are pairs of answers, and this is what is learned of them.

@@ -15,7 +15,7 @@ use crate::model::decoding::{Continuations, Continued, Decoding};
 use crate::native::NativeError;
 use crate::nn::{CacheColumns, LayerCache, RopeConfig, State};
 
-/// Holds what a continuation starts from.
+/// The prompt that a continuation starts from.
 pub struct Prompt {
     pub input_ids: Vec<i64>,
     /// `[T]`, or `[3, T]` where the model's positions have three axes; float, from 0.

@@ -1,4 +1,4 @@
-//! Describes what a checkpoint calls a decoder's tensors.
+//! The names of a decoder's tensors in checkpoints.
 
 use crate::nn::GateUp;
 

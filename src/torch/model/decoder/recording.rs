@@ -1,4 +1,4 @@
-//! Holds what the layers of one tape share, and what they leave for its end.
+//! The state that the layers of one tape share, and that they leave for its end.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::nn::PieceAttention;
 use crate::params::ParallelRank;
 use crate::tape::{ContextShard, KeyValues, Policy, Slot};
 
-/// Holds what the layers of one tape share, and what they leave for its end.
+/// The state that the layers of one tape share, and that they leave for its end.
 pub(super) struct Recording {
     pub parallel: ParallelRank,
     /// The number of tokens of the packed row.
@@ -68,7 +68,7 @@ impl Wanted {
     }
 }
 
-/// Holds what one set of experts gives to the losses.
+/// The addends of one set of experts to the losses.
 pub(super) struct LayerLosses {
     /// Tells how often experts are the best by softmax `[E]`, and the sum of their probabilities `[E]`.
     pub choices: Option<[Slot; 2]>,

@@ -1,4 +1,4 @@
-//! Describes what goes from one stage of a decoder's layers to the next, and which stages a decoder may have.
+//! The tensors that go from one stage of a decoder's layers to the next, and the check of the stages that a decoder may have.
 //!
 //! The first stage has the embedding and takes the features, the last one the norm, the head, the loss and the prediction
 //! heads. Where the table of the embedding is the head's too, or prediction heads look tokens up, the last stage has it as
@@ -38,7 +38,7 @@ impl Stage {
     }
 }
 
-/// Holds what a stage hands on, or takes, besides the hidden states: which of them there are is the same on both sides.
+/// The tensors that a stage hands on, or takes, besides the hidden states: which of them there are is the same on both sides.
 pub(super) struct Carried {
     /// The levels of DeepStack for layers from this stage on, by input.
     pub deep: Vec<Vec<Slot>>,

@@ -41,7 +41,7 @@ pub(super) struct Table {
     pub id: ParamId,
 }
 
-/// Holds what comes after the last layer.
+/// The norm and the head behind the last layer.
 pub(super) struct Last {
     pub norm: Rc<LastNorm>,
     pub norm_ids: Vec<ParamId>,

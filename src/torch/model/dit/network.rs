@@ -24,7 +24,7 @@ pub(super) struct Work<'a> {
     pub share: Option<Share>,
 }
 
-/// Holds what a transformer reads of a micro-batch.
+/// The inputs of a transformer from a micro-batch.
 pub(super) struct Latents {
     /// The noised latents of all samples' targets, end to end: `[T, P]`.
     pub noised: Slot,

@@ -111,7 +111,7 @@ impl Recorder<'_> {
         rows.iter().map(|rows| Tensor::from_slice(rows).to_device(self.device)).collect()
     }
 
-    /// Describes what goes from one stage to the next: the streams of blocks, and the target. Their slots are still to come.
+    /// Returns the boundaries to the next stage: the streams of blocks, and the target. Their slots are still to come.
     fn boundaries(&self, work: &Work<'_>, trains_features: bool) -> Vec<Boundary> {
         let all = || work.samples.iter().map(Sample::num_tokens).sum();
         let num_tokens = self.network.own_targets(work).map_or_else(all, |own| own.len() as i64);

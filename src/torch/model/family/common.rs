@@ -1,4 +1,4 @@
-//! Describes what families' configs have in common.
+//! The readers that families' configs have in common.
 
 use loongforge_core::config::LossWeighting;
 use serde_json::{Value, json};

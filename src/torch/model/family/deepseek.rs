@@ -1,5 +1,5 @@
-//! Describes what the families that follow DeepSeek-V2 have in common: latent attention (but GLM-4.5), and experts in all but
-//! the first layers.
+//! The readers that the families which follow DeepSeek-V2 have in common: latent attention (but GLM-4.5), and experts in all but the
+//! first layers.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use crate::nn::{IndexerConfig, IndexerTraining, KeyChoice, MlaConfig, RopeConfig
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// Holds what a family's config class takes where a config does not say.
+/// The defaults of a family's config class.
 pub(super) struct Defaults {
     /// Groups of experts, and how many of them a token chooses from.
     pub groups: [i64; 2],

@@ -18,7 +18,7 @@ use crate::model::vision::{clip, qwen2_5};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// Holds what a transformer takes of its towers, with the keys of the transformer's config that say so.
+/// The features that a transformer takes of its towers, with the keys of the transformer's config that say so.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::model) struct Wanted {
     pub patch: LatentPatch,

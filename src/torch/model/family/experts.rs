@@ -1,4 +1,4 @@
-//! Describes what the configs of families with experts have in common.
+//! The readers that the configs of families with experts have in common.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Describes what families with a vision tower have in common.
+//! The readers that families with a vision tower have in common.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Describes what an evaluation reads of the last hidden states: the sum of the targets' cross-entropies, and the entry with
-//! the highest score at each of the targets. Forward only.
+//! The evaluation of the last hidden states: the sum of the targets' cross-entropies, and the entry with the highest score at each of the
+//! targets. Forward only.
 //!
 //! Shapes: L counted targets, D hidden size, V the vocabulary's entries or a rank's part of them, W ranks.
 

@@ -1,5 +1,5 @@
-//! Describes what the first files of FastWAM call the blocks of its streams: they lay under the stream then (`MoT._load_from_state_dict`
-//! of lerobot), and now lie under the layer that both share.
+//! The names of the blocks of FastWAM's streams in its first files: they lay under the stream then (`MoT._load_from_state_dict` of
+//! lerobot), and now lie under the layer that both share.
 
 /// The start of the names of a stream, behind the prefix of all names.
 const STREAMS: &str = "mot.mixtures.";

@@ -1,5 +1,5 @@
-//! Describes what files of X-VLA call the tensors of Florence-2: those that were trained before lerobot took it from transformers have
-//! the names of its first release (`_remap_vendored_florence_state_dict` of lerobot).
+//! The names of Florence-2's tensors in files of X-VLA: those that were trained before lerobot took it from transformers have the names
+//! of its first release (`_remap_vendored_florence_state_dict` of lerobot).
 
 /// The prefix of the names of Florence-2.
 const PREFIX: &str = "model.vlm.";

@@ -1,5 +1,5 @@
-//! Describes what files of GR00T call the table of tokens: where a head that is the same tensor was saved as well, safetensors keeps the
-//! first of their names alone, and lerobot's files have the head's.
+//! The name of the table of tokens in files of GR00T: where a head that is the same tensor was saved as well, safetensors keeps only the
+//! first of their names, and lerobot's files have the head's.
 
 /// The head and the table, of N1.7 and of N1.6.
 const TIED: [[&str; 2]; 2] = [

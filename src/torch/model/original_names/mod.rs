@@ -1,5 +1,5 @@
-//! Describes what files of models call their tensors, where that differs from the names that are ours: the releases of Wan and the
-//! single files made of them, which have a table each that is read in both directions, and policies.
+//! The names of tensors in files of models, where they differ from ours: the releases of Wan and the single files made of them, which
+//! have a table each that is read in both directions, and policies.
 
 mod deepseek;
 mod fastwam;

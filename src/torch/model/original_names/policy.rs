@@ -1,5 +1,5 @@
-//! Describes what files of Pi0 and Pi0.5 call their tensors: lerobot saves them under `model.`, files made of openpi's weights lack
-//! it, and those of older versions nest PaliGemma otherwise.
+//! The names of tensors in files of Pi0 and Pi0.5: lerobot saves them under `model.`, files made of openpi's weights lack it, and those
+//! of older versions nest PaliGemma otherwise.
 
 /// The prefix that lerobot's policies give to the names of all tensors.
 const PREFIX: &str = "model.";

@@ -3,7 +3,7 @@
 
 use tch::Tensor;
 
-/// Holds what later steps read of the former ones.
+/// The results of former steps that later ones read.
 #[derive(Default)]
 pub(super) struct UniPc {
     former: Option<Former>,

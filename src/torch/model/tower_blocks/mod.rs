@@ -1,4 +1,4 @@
-//! Describes what vision and audio towers share: the block, its norms and rotations, and how a branch of it is recorded.
+//! The parts that vision and audio towers share: the block, its norms and rotations, and the recording of a branch.
 
 mod block;
 mod branch;

@@ -39,7 +39,7 @@ impl AxialRope {
     }
 }
 
-/// Holds what turns the heads of one sequence.
+/// The tables that turn the heads of one sequence.
 pub(in crate::model) struct Rotation {
     cos_SC: Tensor,
     sin_SC: Tensor,

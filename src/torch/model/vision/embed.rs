@@ -32,7 +32,7 @@ enum Patches {
     Convolution { weight: Tensor, bias: Option<Tensor> },
 }
 
-/// Holds what depends on the pictures' sizes.
+/// The inputs that depend on the pictures' sizes.
 pub(super) struct EmbedInputs {
     resampled: Option<Resampled>,
     /// `[P, D]`, float32.

@@ -26,7 +26,7 @@ pub enum Span {
     Item,
 }
 
-/// Holds what a layout depends on, beside the pictures' sizes.
+/// The settings that a layout depends on, beside the pictures' sizes.
 pub(super) struct LayoutConfig {
     pub order: PatchOrder,
     pub merge: u32,

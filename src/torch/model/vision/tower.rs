@@ -30,7 +30,7 @@ pub struct Tower {
     device: Device,
 }
 
-/// Holds what a tower gives, `[P, D]` each in merge order; fewer rows where frames are averaged.
+/// The outputs of a tower, `[P, D]` each in merge order; fewer rows where frames are averaged.
 pub struct States {
     pub last: Slot,
     /// The states behind the blocks of `TowerConfig::deepstack`, in their order.

@@ -43,7 +43,7 @@ pub(super) struct Compressed {
     pub rate: i64,
 }
 
-/// Holds what the attention needs of some tokens.
+/// The tensors that the attention needs of some tokens.
 pub(super) struct TokenRows {
     /// `[T, H, C]`
     pub q: Tensor,

@@ -24,7 +24,7 @@ pub struct GatedDeltaConfig {
     /// Tokens that the convolution sees: at least 2.
     pub conv_kernel_dim: i64,
     pub rms_norm_eps: f64,
-    /// Holds what the convolution's outputs go through; the gate of the output is always a SiLU.
+    /// The activation of the convolution's outputs; that of the output's gate is always a SiLU.
     pub act: Activation,
     pub layout: GatedDeltaLayout,
 }

@@ -13,7 +13,7 @@ use super::documents::DeltaDocuments;
 use crate::native::delta_scan;
 use crate::nn::{prefix_sums, take_rows};
 
-/// Holds what the rule reads. All of one kind, float32 at least.
+/// The inputs of the rule, all of one kind, float32 at least.
 pub(super) struct DeltaInputs {
     /// Normalized and scaled, `[T, K, C]`.
     pub q_TKC: Tensor,

@@ -14,7 +14,7 @@ pub(super) struct StackedAdapter {
     num_experts: i64,
 }
 
-/// Holds what the rows of each expert are multiplied by: `scale · B_e A_e`.
+/// The factors that the rows of each expert are multiplied by: `scale · B_e A_e`.
 pub(super) struct Factors {
     a_ERI: Tensor,
     b_EOR: Tensor,

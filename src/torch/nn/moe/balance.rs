@@ -1,4 +1,4 @@
-//! Describes what keeps the experts' loads even: two losses of the router's logits, and a bias that follows the loads.
+//! Balancing of the experts' loads: two losses of the router's logits, and a bias that follows the loads.
 
 use tch::{Kind, Tensor};
 

@@ -1,4 +1,4 @@
-//! Describes what a checkpoint calls the tensors of a mixture of experts, within the layer's module.
+//! The names of the tensors of a mixture of experts in checkpoints, within the layer's module.
 
 use crate::params::StoredTensor;
 

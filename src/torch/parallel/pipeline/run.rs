@@ -26,7 +26,7 @@ pub struct Recorded {
     pub inputs: Vec<(Slot, Tensor)>,
     pub inbound: Vec<Boundary>,
     pub outbound: Vec<Boundary>,
-    /// Holds what to differentiate; of the last stage.
+    /// The slot of the loss to differentiate; only the last stage has it.
     pub loss: Option<Slot>,
     /// The keys and values of a chunk of a row.
     pub key_values: Vec<KeyValues>,
@@ -59,7 +59,7 @@ pub struct PipelineRun {
     forward_only: bool,
 }
 
-/// Holds what a forward leaves for its backward.
+/// The state that a forward leaves for its backward.
 struct Live {
     inbound: Vec<Boundary>,
     outbound: Vec<Boundary>,
@@ -74,7 +74,7 @@ enum Kept {
     Chunk(Chunk),
 }
 
-/// Holds what a chunk of a row is computed from, beside the keys and values before it.
+/// The tape and inputs of a chunk of a row, beside the keys and values before it.
 struct Chunk {
     tape: Rc<Tape>,
     inputs: Vec<(Slot, Tensor)>,

@@ -82,7 +82,7 @@ pub(super) fn batches(blocks: &[Block], device: Device) -> Vec<Batch> {
     by_size.into_iter().map(batch).collect()
 }
 
-/// Holds what queries have seen so far: `y_THV` and `lse_TH`, in the kind in which sums are made.
+/// The attention of queries to the keys so far: `y_THV` and `lse_TH`, in the kind in which sums are made.
 pub(super) struct Sums {
     pub y_THV: Tensor,
     pub lse_TH: Tensor,

@@ -1,4 +1,4 @@
-//! Describes what operations leave for their backward, and how it is taken away and put back.
+//! The tensors that operations leave for their backward, which can be taken away and put back.
 
 use crate::native::SavedTensors;
 use crate::tape::held::Source;

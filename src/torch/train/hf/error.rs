@@ -1,4 +1,4 @@
-//! Describes what can be wrong with the weights in a folder.
+//! The errors of the weights in a folder.
 
 use super::file::TensorFileError;
 use super::mismatches::Mismatches;

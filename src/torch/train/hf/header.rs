@@ -24,7 +24,7 @@ pub struct TensorInfo {
     pub len: u64,
 }
 
-/// Holds what a file holds.
+/// The contents of a file's header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     pub tensors: BTreeMap<String, TensorInfo>,

@@ -5,7 +5,7 @@ use std::fmt;
 use super::dtype::Dtype;
 use super::pattern::collapse;
 
-/// Holds what does not fit, by cause. Shapes and types are the folder's first, the model's second.
+/// The tensors that do not fit, by cause. Shapes and types are the folder's first, the model's second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mismatches {
     pub missing: Vec<(String, Vec<i64>)>,

@@ -15,10 +15,10 @@ pub struct Origin {
 }
 
 struct Part {
-    /// Holds what the model's names of this part begin with.
+    /// The prefix of the model's names of this part.
     prefix: String,
     checkpoint: Rc<Checkpoint>,
-    /// Holds what names begin with here and there, the longest first.
+    /// The prefixes of names here and there, the longest first.
     begins: Vec<(String, String)>,
 }
 

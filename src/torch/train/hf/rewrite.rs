@@ -18,7 +18,7 @@ use tch::{Kind, Tensor};
 /// Elements that are in memory at once.
 const BLOCK: i64 = 16 << 20;
 
-/// Holds what the new files are.
+/// The settings of the new files.
 pub struct Rewrite<'a> {
     /// The type of floating-point tensors; `None` keeps what each has, and unpacks to bf16.
     pub dtype: Option<Dtype>,

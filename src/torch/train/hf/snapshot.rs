@@ -43,7 +43,7 @@ pub struct Snapshot {
 pub(super) struct Kept {
     saved: SavedFile,
     contents: Vec<u8>,
-    /// Holds what is copied later, and where to.
+    /// The tensors that are copied later, and their places.
     later: Vec<(usize, Tensor)>,
     written: usize,
 }

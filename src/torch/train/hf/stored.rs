@@ -84,7 +84,7 @@ impl Stored {
     }
 }
 
-/// Holds what `config.json` says of packing.
+/// The settings of `config.json` about packing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Quantization {
     fp8_block: [usize; 2],

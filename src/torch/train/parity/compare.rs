@@ -4,7 +4,7 @@ use super::report::{ParityReport, is_rounding};
 use std::collections::HashMap;
 use tch::Tensor;
 
-/// Holds what steps of AdamW give.
+/// The results of steps of AdamW.
 pub struct Steps {
     /// The loss before each step, and after the last one.
     pub losses: Vec<f64>,

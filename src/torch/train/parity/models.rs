@@ -15,7 +15,7 @@ use std::path::Path;
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
-/// Holds what a step's loss is made of.
+/// The parts of a step's loss.
 pub(super) struct Loss {
     pub total: f64,
     /// The routers' weighted part of it.

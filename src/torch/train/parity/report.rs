@@ -38,7 +38,7 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct ParityReport {
     pub rows: Vec<Row>,
-    /// Holds what could not be compared, such as names that only one side has.
+    /// The tensors that could not be compared, such as those that only one side has, a sentence each.
     pub problems: Vec<String>,
     /// Set for gated delta nets: changing the weights of the fixtures' models by 1e-7 moves the reference's own
     /// gradients by 6e-5 of the largest, and the norms of the steps' gradients by 2 %.

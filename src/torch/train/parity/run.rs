@@ -98,7 +98,7 @@ pub(super) fn expect_cpu(device: Device) -> Result<(), ParityError> {
     if device == Device::Cpu { Ok(()) } else { Err(ParityError::OnTheCpu) }
 }
 
-/// Holds what documents count as at least, where rotary embeddings depend on their length.
+/// The lengths that documents count as at least, where rotary embeddings depend on their length.
 struct ReferenceLens {
     padded: i64,
     packed: i64,

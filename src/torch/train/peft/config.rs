@@ -1,4 +1,4 @@
-//! Describes what `adapter_config.json` says.
+//! The settings of `adapter_config.json`.
 
 use super::error::AdapterError;
 use super::pattern::Patterns;

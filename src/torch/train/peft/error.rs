@@ -1,4 +1,4 @@
-//! Describes what can be wrong with adapters.
+//! The errors of adapters.
 
 use crate::train::hf::{TensorFileError, WeightsError};
 use std::path::PathBuf;

@@ -16,7 +16,7 @@ use loongforge_core::message::SavedFile;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::Tensor;
 
-/// Holds what a pool writes of adapters.
+/// The adapter files that a pool writes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterFile {
     /// The text of `adapter_config.json`, where this pool writes it.

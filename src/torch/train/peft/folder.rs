@@ -47,7 +47,7 @@ pub struct FoundWhole {
     pieces: Vec<WholePiece>,
 }
 
-/// Holds what of a folder belongs to some parameters.
+/// The adapters and parameters of a folder that belong to some parameters.
 #[derive(Default)]
 pub struct Contents {
     pub adapters: Vec<Found>,

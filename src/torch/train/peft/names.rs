@@ -1,6 +1,6 @@
-//! Describes what PEFT calls the parameters of adapters: the path of their module in transformers' module tree, with
-//! `base_model.model.` before it. Adapters of stacked parameters (`target_parameters`) stand at the module that holds
-//! these: the last one that it declares has the module's own name, and each one before it is a `base_layer` deeper.
+//! The names of adapters' parameters in PEFT: the path of their module in transformers' module tree, with `base_model.model.` before it.
+//! Adapters of stacked parameters (`target_parameters`) stand at the module that holds these: the last one that it declares has the
+//! module's own name, and each one before it is a `base_layer` deeper.
 
 use crate::model::TreeNames;
 use crate::params::LinearModule;
@@ -16,7 +16,7 @@ pub const PREFIX: &str = "base_model.model.";
 pub struct AdapterPlace {
     /// The path in the module tree that patterns go by; of a stack, the parameter's name.
     pub path: String,
-    /// Holds what the names of its tensors begin with.
+    /// The prefix of the names of its tensors.
     pub in_file: String,
     /// The rows of the map's outputs, in the order of the file; `None`: all of them.
     pub rows: Option<Vec<i64>>,

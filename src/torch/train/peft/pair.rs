@@ -7,7 +7,7 @@ use crate::native::NativeError;
 use crate::nn::moe::stacked_product;
 use crate::params::{ADAPTER_PARTS, LinearModule, ParamId, ParamStore, StoredTensor, row_norms};
 
-/// Holds what one parameter gets, in float32: `scale · B A`.
+/// The change of one parameter, in float32: `scale · B A`.
 pub(super) struct Pair {
     a: Tensor,
     b: Tensor,

@@ -9,7 +9,7 @@ use crate::params::{ADAPTER_PARTS, AdapterSpec, LinearModule, ParamSpec, Role};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Holds what the adapters' parameters do not tell.
+/// The settings of adapters that their parameters do not tell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdapterSettings {
     /// Dropout of the adapters' inputs, for whoever trains them further.

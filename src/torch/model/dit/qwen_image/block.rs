@@ -16,7 +16,7 @@ use crate::params::{ParamSpec, Scope};
 /// The epsilon of all norms.
 pub(super) const EPS: f64 = 1e-6;
 
-/// Holds what all blocks read of a micro-batch beside their hidden states.
+/// The tables that all blocks read of a micro-batch beside their hidden states.
 pub(super) struct Context {
     pub pictures: Segments,
     pub text: Segments,

@@ -42,7 +42,7 @@ struct Block {
     is_last: bool,
 }
 
-/// Holds what all blocks are told beside their hidden states.
+/// The inputs of all blocks beside their hidden states.
 struct Told {
     /// Noise levels of all rows, and of samples.
     levels: [Slot; 2],

@@ -35,7 +35,7 @@ struct Block {
     mlp: Part<FeedForward>,
 }
 
-/// Holds what all blocks are told beside their hidden states; the slots are in a rank's part of them.
+/// The inputs of all blocks beside their hidden states; the slots are in a rank's part of them.
 struct Told {
     modulations: Slot,
     text: Slot,

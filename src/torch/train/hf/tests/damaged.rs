@@ -1,4 +1,4 @@
-//! Describes what does not fit, leads nowhere or is damaged.
+//! Tests of folders whose tensors do not fit, whose index leads nowhere, or whose files are damaged.
 
 use super::*;
 
