@@ -211,7 +211,7 @@ async fn tell_on(
     }
 }
 
-/// Holds what the scheduler says, which is heard also before there is an engine.
+/// The messages of the scheduler, which are received also before there is an engine.
 struct Hearing {
     receiver: WireReceiver,
     /// Messages from before there was an engine, for the engine.

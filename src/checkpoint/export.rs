@@ -74,7 +74,7 @@ pub struct Exported {
     pub num_files: usize,
     /// Bytes of weights.
     pub bytes: u64,
-    /// Holds what the user should know, a sentence each.
+    /// Facts that the user should know, a sentence each.
     pub said: Vec<String>,
 }
 

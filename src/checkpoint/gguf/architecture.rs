@@ -12,14 +12,14 @@ use loongforge_torch::nn::{Activation, AttentionConfig, QkNorm, RopeScaling};
 use serde_json::Value as Json;
 use tch::{Device, Kind, Tensor};
 
-/// Holds what the keys of a GGUF file say of its model.
+/// The description of a model by the keys of a GGUF file.
 pub struct Described {
     pub metadata: Metadata,
     /// Heads of queries, and of keys.
     pub num_heads: [i64; 2],
     /// Divisors of the rotary frequencies, one a frequency (`rope_freqs.weight`).
     pub frequency_factors: Option<Vec<f32>>,
-    /// Holds what the user should know, a sentence each.
+    /// Facts that the user should know, a sentence each.
     pub said: Vec<String>,
 }
 

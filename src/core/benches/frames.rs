@@ -1,4 +1,4 @@
-//! Describes what one thread decodes of a LeRobot set's videos at random: frames a second, each asked for alone.
+//! Measures how fast one thread decodes a LeRobot set's videos at random: frames a second, each asked for alone.
 //! `cargo bench -p loongforge-core --bench frames -- SET CAMERA ORDER`; ORDER is a file with an episode and a frame a line.
 //! `benches/frames.py` measures lerobot's decoders on the same frames.
 

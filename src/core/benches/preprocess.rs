@@ -1,6 +1,5 @@
-//! Describes what one core makes of JPEG files: pixels, and the patches of Qwen-VL's encoders.
-//! `cargo bench -p loongforge-core --bench preprocess [-- FILE.jpg …]`; `benches/preprocess.py` measures transformers on the
-//! same files.
+//! Measures how fast one core makes pixels, and the patches of Qwen-VL's encoders, of JPEG files.
+//! `cargo bench -p loongforge-core --bench preprocess [-- FILE.jpg …]`; `benches/preprocess.py` measures transformers on the same files.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

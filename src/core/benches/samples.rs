@@ -1,4 +1,4 @@
-//! Describes what one data actor delivers: small PNGs read, decoded, cut into patches and tokenized on one thread.
+//! Measures how many samples one data actor delivers: small PNGs read, decoded, cut into patches and tokenized on one thread.
 //! `cargo bench -p loongforge-core --bench samples`
 
 use loongforge_core::config::{Data, Phase};

@@ -1,4 +1,4 @@
-//! Describes what deciding costs: planning alone, and the whole coordinator driven by events as fast as it takes them.
+//! Measures the cost of scheduling: planning alone, and the whole coordinator driven by events as fast as it takes them.
 //! `cargo bench -p loongforge-core --bench schedule -- [STEP_MS]`; shares are of a step of STEP_MS milliseconds.
 
 use loongforge_core::config::{self, RunConfig};

@@ -16,8 +16,7 @@ const WARM_UP: u64 = 2;
 const NUM_SAMPLES: u64 = 40_000;
 const MAX_TOKENS: usize = 8192;
 
-/// Holds what is simulated: 4,096 ranks in all. Ranks of a tensor-parallel group do the same at the same time: they are
-/// one.
+/// The run that is simulated: 4,096 ranks in all. Ranks of a tensor-parallel group do the same at the same time: they are one.
 struct Shape {
     name: &'static str,
     encoders: u32,

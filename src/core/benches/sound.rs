@@ -1,6 +1,5 @@
-//! Describes what one core makes of files of sound: samples, and log-mel frames of 128 bins.
-//! `cargo bench -p loongforge-core --bench sound [-- FILE …]`; `benches/sound.py` measures soundfile and transformers on the
-//! same files.
+//! Measures how fast one core makes samples, and log-mel frames of 128 bins, of files of sound.
+//! `cargo bench -p loongforge-core --bench sound [-- FILE …]`; `benches/sound.py` measures soundfile and transformers on the same files.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

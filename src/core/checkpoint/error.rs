@@ -1,4 +1,4 @@
-//! Describes what can go wrong with a checkpoint, always with its path.
+//! The errors of checkpoints, always with the path.
 
 use super::names::{FORMAT_VERSION, MANIFEST};
 use std::io;

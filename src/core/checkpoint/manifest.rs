@@ -29,7 +29,7 @@ pub struct Manifest {
     pub manifest_sha256: String,
     /// Optimizer steps that are in it: the index of the first step of a resumed run.
     pub num_steps: u64,
-    /// Holds what a resumed run's scheduler begins with.
+    /// The state that a resumed run's scheduler begins with.
     #[serde(flatten)]
     pub scheduler: SchedulerState,
     /// Type of the weights in the model's files.

@@ -13,7 +13,7 @@ use super::open_maker::open_maker;
 use super::processor::{ProcessorFolders, ProcessorOptions};
 use crate::config::{RunConfig, Train};
 
-/// Holds what the epochs of a config came to.
+/// The steps that the epochs of a config come to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Epochs {
     pub epochs: f64,

@@ -1,4 +1,4 @@
-//! Describes what can go wrong with data: errors that end a run before it starts, and samples that are skipped.
+//! The errors of data: those that end a run before it starts, and samples that are skipped.
 
 use std::path::{Path, PathBuf};
 

@@ -12,7 +12,7 @@ pub enum MediaKind {
     Context,
 }
 
-/// Holds what a kind is called.
+/// The names of a kind.
 struct Names {
     /// The plural, for messages.
     plural: &'static str,

@@ -40,7 +40,7 @@ pub struct PackedSample {
     pub position_ids: Option<Vec<f32>>,
     /// Pictures and videos in the order of their placeholders.
     pub media: Vec<PackedMedia>,
-    /// Holds what the encoder will be given of all of them.
+    /// The items that the encoder will be given of all of them.
     pub items: Vec<ItemMeta>,
 }
 

@@ -10,7 +10,7 @@ use super::error::ObserveError;
 use super::metrics::StepMetrics;
 use crate::files::{AppendFile, draft_of, if_there};
 
-/// Holds what is read of a line before it is known whether the line stays.
+/// The field of a line that is read before it is known whether the line stays.
 #[derive(Deserialize)]
 struct Line {
     step: u64,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Holds what is measured of a pool in a step.
+/// The measurements of a pool in a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PoolMetrics {
@@ -20,7 +20,7 @@ pub struct PoolMetrics {
     pub memory: Option<MemoryReport>,
 }
 
-/// Holds what is measured of one of several foundation pools in a step.
+/// The measurements of one of several foundation pools in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExpertMetrics {

@@ -18,7 +18,7 @@ const MAX_SPENT: usize = 16;
 
 type Spent = Box<dyn Send>;
 
-/// Holds what comes from these threads besides plans, and what they take away.
+/// The channels of these threads besides that of plans: the steps that come from them, and the spent ones that they take away.
 pub(super) struct Ahead {
     /// The steps of plans that the coordinator has taken.
     steps: Receiver<(StepId, Step)>,

@@ -1,4 +1,4 @@
-//! Describes what work costs, in seconds: the coefficients that a simulation turns packs and units into time with.
+//! The cost of work, in seconds: the coefficients that a simulation turns packs and units into time with.
 
 use crate::message::{Pack, Tower, TowerSet, Unit};
 use serde::{Deserialize, Serialize};

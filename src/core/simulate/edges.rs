@@ -32,7 +32,7 @@ pub(super) struct Parcel {
     pub time: f64,
 }
 
-/// Holds what is in flight.
+/// The parcels in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     bytes: u64,

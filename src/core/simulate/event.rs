@@ -1,4 +1,4 @@
-//! Describes what may happen, as small numbers for the [`Clock`](super::clock::Clock).
+//! The events of a simulation, as small numbers for the [`Clock`](super::clock::Clock).
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SimEvent {

@@ -5,7 +5,7 @@ use super::costs::{pack_size, unit_size};
 use crate::message::{Pack, Unit};
 use crate::numbers::median;
 
-/// Holds what a pool computed in one step, and how long all its ranks together were busy.
+/// The work that a pool computed in one step, and the time that all its ranks together were busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observation {
     pub squares: f64,

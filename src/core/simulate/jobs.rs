@@ -1,4 +1,4 @@
-//! Describes what ranks do: which job is next, how long it lasts, and where the time goes.
+//! The jobs of ranks: which is next, how long it lasts, and where the time goes.
 
 use super::Activity;
 use super::event::SimEvent;

@@ -31,7 +31,7 @@ pub(super) struct Rank {
     /// Tells when it is woken to look at its parcels.
     pub wake: f64,
     pub job: Option<Job>,
-    /// Holds what it does now, and since when.
+    /// The time at which the present activity began.
     pub since: f64,
     pub doing: Activity,
     pub joined: bool,

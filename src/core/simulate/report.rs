@@ -1,4 +1,4 @@
-//! Describes what a simulation found: step times, where each pool's time goes, and what bounds the step.
+//! The findings of a simulation: step times, where each pool's time goes, and what bounds the step.
 
 use super::Activity;
 use super::rank::{Rank, Times};
@@ -20,7 +20,7 @@ pub struct SimReport {
     pub patches: u64,
     /// Data, encoder pools, foundation; those that have ranks.
     pub pools: Vec<PoolReport>,
-    /// Holds what a step would last if nothing but this took time; the longest first.
+    /// The times that a step would last if nothing but this took time; the longest first.
     pub bounds: Vec<Bound>,
     /// Seconds that parcels waited for credit in the mean step: pixels, tokens, features, gradients.
     pub credit_waits: [f64; 4],
@@ -42,7 +42,7 @@ pub struct PoolReport {
     pub shares: Vec<(Activity, f64)>,
 }
 
-/// Holds what a step cannot be faster than.
+/// A bound that a step cannot be faster than.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bound {
     pub what: &'static str,

@@ -1,4 +1,4 @@
-//! Describes what a simulation is told.
+//! The inputs of a simulation.
 
 use super::Costs;
 use crate::config::Placement;

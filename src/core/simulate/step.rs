@@ -42,7 +42,7 @@ impl Lists {
     }
 }
 
-/// Holds what is known of a unit: all in one place, since there are tens of thousands of them.
+/// The state of a unit, all in one place, since there are tens of thousands of them.
 #[derive(Debug, PartialEq)]
 pub(super) struct UnitState {
     /// Forward and backward, and the share of the forward.
@@ -67,7 +67,7 @@ pub(super) struct UnitState {
     pub returned: bool,
 }
 
-/// Holds what is known of a pack.
+/// The state of a pack.
 #[derive(Debug, PartialEq)]
 pub(super) struct PackState {
     /// Forward and backward.
@@ -94,12 +94,12 @@ pub(super) struct Step {
     /// Units that are not encoded, and units that have not come back, by encoder.
     pub units_to_encode: Vec<u32>,
     pub units_open: Vec<u32>,
-    /// Holds what each data actor sends, in order.
+    /// The parcels that each data actor sends, in order.
     pub sendings: Vec<Vec<Sending>>,
     /// Patches of all units.
     pub patches: f64,
     pub pixel_bytes: f64,
-    /// Holds what it was made of, once it is computed: so that who throws the step away throws that away too.
+    /// The plan that the step was made of, once it is computed, so that it is thrown away by the same thread as the step.
     pub plan: Option<Arc<StepPlan>>,
 }
 

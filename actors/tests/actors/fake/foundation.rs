@@ -25,7 +25,7 @@ pub struct FakeFoundation {
     sent_by: BTreeMap<UnitId, ActorId>,
     /// Steps before it were shared out anew: their features must not wait for each other's credit.
     anew: StepId,
-    /// Holds what was returned for the units of the first plan: it is returned again where features come again.
+    /// The gradients that were returned for the units of the first plan: they are returned again where features come again.
     returned: BTreeMap<UnitId, (u64, Vec<HostTensor>)>,
     due: Vec<(StepId, SaveTo)>,
     /// First pack of the last evaluation that has ended.

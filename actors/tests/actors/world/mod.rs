@@ -15,7 +15,7 @@ struct Node {
     ports: Ports,
 }
 
-/// Holds what is seen of a run from outside, without what may differ between orders.
+/// The results of a run as seen from outside, without those that may differ between orders.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Log {
     pub plans: Vec<StepPlan>,

@@ -1,4 +1,4 @@
-//! Describes what a user reads when something is wrong.
+//! Tests of the messages that a user reads when something is wrong.
 
 use super::*;
 

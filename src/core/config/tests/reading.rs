@@ -1,4 +1,4 @@
-//! Describes what is accepted, and what it becomes.
+//! Tests of the texts that are accepted, and of the values that they become.
 
 use super::*;
 use crate::message::{PoolName, Tower, TowerSet};

@@ -1,5 +1,5 @@
-//! Describes what FastWAM's `config.json` says of its frozen networks. lerobot takes them from `Wan-AI/Wan2.2-TI2V-5B-Diffusers`, whose
-//! configs are built in; a policy with others has theirs under `sizes`.
+//! The frozen networks of FastWAM by its `config.json`. lerobot takes them from `Wan-AI/Wan2.2-TI2V-5B-Diffusers`, whose configs are
+//! built in; a policy with others has theirs under `sizes`.
 
 use std::sync::LazyLock;
 

@@ -1,6 +1,6 @@
-//! Describes what GR00T's `config.json` says: NVIDIA's own of N1.6 and N1.7, or for N1.7 lerobot's, in which a policy of other sizes than
-//! the published one has the keys of NVIDIA's under `sizes`. The config of the vision-language model is a constant of the source there
-//! (N1.7) or a file beside the code (N1.6), which `backbone_config` takes the place of.
+//! The `config.json` of GR00T: NVIDIA's own of N1.6 and N1.7, or for N1.7 lerobot's, in which a policy of other sizes than the published
+//! one has the keys of NVIDIA's under `sizes`. The config of the vision-language model is a constant of the source there (N1.7) or a file
+//! beside the code (N1.6), which `backbone_config` takes the place of.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;

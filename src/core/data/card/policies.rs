@@ -1,4 +1,4 @@
-//! Describes what the `config.json` of a robot policy says beside a model's: lerobot's, with the key `type`.
+//! The keys of a robot policy's `config.json` beside those of a model: lerobot's, with the key `type`.
 
 use serde_json::Value as Json;
 

@@ -42,7 +42,7 @@ pub enum VisionCut {
     },
 }
 
-/// Holds what is known of a `model_type`.
+/// The properties of a `model_type`.
 pub(super) struct Row {
     model_type: &'static str,
     pub vision: Option<VisionCut>,

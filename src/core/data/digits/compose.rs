@@ -23,7 +23,7 @@ const MAX_DIGITS: u64 = 6;
 const SCALE: usize = 2;
 const IMAGES_PER_FOLDER: usize = 1000;
 
-/// Holds what is composed. The same values give the same bytes.
+/// The settings of the composed digits. The same values give the same bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digits {
     pub seed: u64,

@@ -17,7 +17,7 @@ const MAX_PICTURE_BYTES: u64 = 1 << 20;
 /// The largest size of all pictures together.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Holds what is read of a package.
+/// The parts of a package that are read.
 pub(super) struct Package {
     pub table: Vec<Emoji>,
     /// PNG files by the name that the table gives them.

@@ -81,7 +81,7 @@ impl Clock {
         Frames { times, h: i64::from(run.h), w: i64::from(run.w) }
     }
 
-    /// Holds what stands in the text, in order: tokens of frames and of sound.
+    /// Returns the parts of the text, in order: tokens of frames and of sound.
     fn parts(&self, frames: &Frames, num_tokens: usize) -> Vec<Part> {
         let mut parts = Vec::new();
         match self.order {

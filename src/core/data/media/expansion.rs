@@ -1,4 +1,4 @@
-//! Describes what a picture, a video or a recording becomes in a sample.
+//! The form of a picture, a video or a recording in a sample.
 
 use crate::data::sample::Media;
 use crate::message::Tower;
@@ -6,9 +6,9 @@ use crate::message::Tower;
 /// A picture, a video or a recording as the model takes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expansion {
-    /// Holds what the encoder takes: one item, or several for a video that is encoded in parts.
+    /// The inputs of the encoder: one item, or several for a video that is encoded in parts.
     pub media: Vec<Media>,
-    /// Holds what stands in the text; the runs together have as many places as the media have features.
+    /// The pieces of the text; the runs together have as many places as the media have features.
     pub pieces: Vec<Piece>,
 }
 

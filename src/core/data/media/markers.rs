@@ -5,10 +5,10 @@ use crate::data::kind::MediaKind;
 /// Describes how files of one kind are written in a rendered text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marker {
-    /// Holds what stands for a file in a rendered chat template, to be replaced by its
-    /// [`Expansion`](super::Expansion). Where one contains another, the longer one comes first.
+    /// The words that stand for a file in a rendered chat template, to be replaced by its [`Expansion`](super::Expansion). Where one
+    /// contains another, the longer one comes first.
     pub words: Vec<String>,
-    /// Holds what to write for a file where the chat template knows none; it contains a marker.
+    /// The text to write for a file where the chat template knows none; it contains a marker.
     pub inline: String,
 }
 

@@ -1,4 +1,4 @@
-//! Describes what a family's processor does.
+//! The interface of a family's processor.
 
 use image::RgbImage;
 

@@ -44,7 +44,7 @@ pub struct Tiles {
     end: String,
 }
 
-/// Holds what `config.json` says of tiles.
+/// The settings of tiles in `config.json`.
 pub struct TileConfig {
     pub side: Option<usize>,
     /// The length to which a picture's shorter side is resized, where its middle is the one tile.

@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use crate::data::tokenizer::Tokenizer;
 
-/// Holds what special tokens are called.
+/// The names of special tokens.
 pub struct Words<'a> {
     pub config: &'a Json,
     /// `None`: no text stands around the model's pictures.

@@ -1,4 +1,4 @@
-//! Describes what is not wrong with a conversation, but not as its author may think: counted over the samples.
+//! Notes on conversations that are not wrong, but not as their author may think: counted over the samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};

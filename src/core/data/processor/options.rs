@@ -1,4 +1,4 @@
-//! Describes what a run says of samples.
+//! The settings of a run for its samples.
 
 use std::path::Path;
 
@@ -129,7 +129,7 @@ pub enum Pairs {
     Refused,
 }
 
-/// Holds what counts in the loss.
+/// The parts of samples that count in the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learned {
     pub phase: Phase,

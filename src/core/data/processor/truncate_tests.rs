@@ -51,7 +51,7 @@ fn prefix(whole: &Sample, len: usize, num_media: usize, num_sources: usize) -> S
     Sample { num_sources, ..sample }
 }
 
-/// Describes what a prefix should be made into.
+/// Checks that a sample was cut to this prefix, or refused for a prefix from which nothing is learned.
 fn expect(cut: Result<Sample, DataError>, prefix: Sample) {
     match cut {
         Ok(cut) => assert_eq!(cut, prefix),

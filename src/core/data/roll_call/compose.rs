@@ -48,7 +48,7 @@ impl Default for RollCall {
     }
 }
 
-/// Describes what was written.
+/// The numbers of what was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Composed {
     /// Samples for training.

@@ -34,7 +34,7 @@ struct Sample {
 }
 
 struct Member {
-    /// Holds what follows the first dot.
+    /// The part of the name behind its first dot.
     extension: String,
     offset: u64,
     len: u64,

@@ -1,4 +1,4 @@
-//! Describes what is opened at once, and the records in it.
+//! Blocks, each of which is opened at once, and the records in them.
 
 use std::sync::Arc;
 

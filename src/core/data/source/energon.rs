@@ -13,7 +13,7 @@ use crate::data::error::DataError;
 use crate::data::locator::is_remote;
 use crate::files;
 
-/// Holds what the folder says.
+/// The description that the folder gives of its samples.
 pub struct Energon {
     pub shards: Vec<Shard>,
     /// Samples of each shard.

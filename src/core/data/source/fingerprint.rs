@@ -1,4 +1,4 @@
-//! Describes what files a run's samples come from, so that a resumed run notices when they are others.
+//! The files that a run's samples come from, so that a resumed run notices when they are others.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Describes what the fields of a record mean: told by the config, or by the first record.
+//! The meaning of a record's fields: told by the config, or by the first record.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Describes what the names of files in a record mean.
+//! The meaning of the names of files in a record.
 
 use std::path::Path;
 

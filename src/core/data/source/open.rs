@@ -18,7 +18,7 @@ use crate::data::lerobot::Set;
 use crate::data::locator::is_remote;
 use crate::files;
 
-/// Holds what a config's entry stands for.
+/// The data set that a config's entry stands for.
 #[derive(Default)]
 pub struct Found {
     pub shards: Vec<Shard>,

@@ -1,4 +1,4 @@
-//! Describes what a path in a config stands for: a file, the files of a folder, a glob, `{000..099}`, a URL.
+//! The files that a path in a config stands for: a file, the files of a folder, a glob, `{000..099}`, a URL.
 
 use std::path::{Path, PathBuf};
 

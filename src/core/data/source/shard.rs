@@ -6,7 +6,7 @@ pub struct Shard {
     /// Path or URL.
     pub name: String,
     pub size: u64,
-    /// Holds what changes when its contents do: time of change, or the store's ETag.
+    /// A tag that changes with the contents: the time of change, or the store's ETag.
     pub tag: String,
 }
 

@@ -1,4 +1,4 @@
-//! Describes what a template says is the assistant's, by `{% generation %}`.
+//! The parts of a text that a template marks as the assistant's, by `{% generation %}`.
 
 use std::ops::Range;
 

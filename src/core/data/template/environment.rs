@@ -1,4 +1,4 @@
-//! Describes what a template runs in: Jinja as Hugging Face has it, with bounds.
+//! The environment that a template runs in: Jinja as Hugging Face has it, with bounds.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,5 @@
-//! Describes what transformers renders of chats and features, and what of it is learned: `tests/oracle/templates.py`.
+//! Tests against the texts that transformers renders of chats and features, and the parts of them that are learned:
+//! `tests/oracle/templates.py`.
 
 use std::io::Read;
 use std::path::Path;

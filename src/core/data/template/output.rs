@@ -1,11 +1,11 @@
-//! Describes what a template writes.
+//! The output of a template.
 
 use std::io::Write;
 
 /// Bytes of a rendered conversation.
 pub(super) const MAX_OUTPUT: usize = 16 << 20;
 
-/// Holds what is rendered, up to a length.
+/// The rendered text, up to a length.
 #[derive(Default)]
 pub(super) struct Output {
     pub text: Vec<u8>,

@@ -1,6 +1,6 @@
-//! Describes what Megatron-Energon wants to know of a folder of shards (`energon prepare`, 7.4): names and counts, the
-//! split, and which class reads samples. The offsets of samples are written with each shard. The SQLite index, which
-//! only joins and media by name need, is left to `energon prepare --tar-index-only`.
+//! The files that Megatron-Energon wants in a folder of shards (`energon prepare`, 7.4): names and counts, the split, and which class
+//! reads samples. The offsets of samples are written with each shard. The SQLite index, which only joins and media by name need, is left
+//! to `energon prepare --tar-index-only`.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,5 +1,4 @@
-//! Describes what is in files: format, numbers, fields, and a few samples as a model would see them. How that is shown is not decided
-//! here.
+//! Looks into files: format, numbers, fields, and a few samples as a model would see them. How that is shown is not decided here.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -61,7 +60,7 @@ pub struct Shown {
     pub place: String,
     /// Role, and the text in which pictures stand as `<image>`.
     pub turns: Vec<(String, String)>,
-    /// Holds what the model reads, and whether it learns it; only with a model.
+    /// The pieces of text that the model reads, and whether it learns each; only with a model.
     pub rendered: Option<Vec<(String, bool)>>,
     pub num_tokens: Option<u32>,
     pub media: Vec<ShownMedia>,

@@ -17,7 +17,7 @@ use crate::message::{SampleMeta, decode, encode};
 /// Samples whose measures are one file.
 const BLOCK: u64 = 4096;
 
-/// Holds what is measured: the first samples of a stream.
+/// The samples that are measured: the first ones of a stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     pub spec: Json,

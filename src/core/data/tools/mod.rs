@@ -1,5 +1,5 @@
-//! Describes what `loongforge data` does with data sets: look into them, check them, measure them, write them as shards
-//! and pack them. Logic alone: nothing is printed here.
+//! The work of `loongforge data` on data sets: look into them, check them, measure them, write them as shards and pack them. Nothing is
+//! printed here.
 
 mod convert;
 mod energon;

@@ -87,7 +87,7 @@ impl Histogram {
     }
 }
 
-/// Holds what is counted of each sample.
+/// The counts over samples.
 #[derive(Clone, Debug, Default)]
 pub struct SampleStats {
     pub bad: Vec<BadSample>,

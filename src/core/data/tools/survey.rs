@@ -15,10 +15,10 @@ const NUM_FIRST: u64 = 100;
 /// The same of a language model: no pictures are decoded, so that lengths can be told of more.
 const NUM_OF_TEXT: u64 = 4096;
 
-/// Holds what the samples of one data set are like.
+/// The findings about the samples of one data set.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// Holds what messages call the set.
+    /// The name of the set in messages.
     pub name: PathBuf,
     /// Samples in it.
     pub len: u64,

@@ -6,7 +6,7 @@ use crate::message::{ActorId, Timings};
 use crate::observe::{EvalRecord, Goodput, StepMetrics};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Holds what is known of a run.
+/// The state of a run, as far as it is known.
 pub struct Board {
     pub(super) info: RunInfo,
     pub(super) actors: Actors,

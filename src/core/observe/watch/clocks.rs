@@ -1,8 +1,8 @@
 //! Every process has a clock of its own; one of them is the board's.
 
-/// Holds what has to be added to a peer's clock, in nanoseconds: the least that was seen between its sending and our
-/// hearing, which is the clocks' difference and the shortest way of a message. Its error is that way: some ten
-/// microseconds on one machine, and a fraction of a millisecond between two.
+/// The difference that has to be added to a peer's clock, in nanoseconds: the least that was seen between its sending and our hearing,
+/// which is the clocks' difference and the shortest way of a message. Its error is that way: some ten microseconds on one machine, and a
+/// fraction of a millisecond between two.
 ///
 /// Clocks of two machines drift apart, by seconds in a run of days: what was seen long ago counts for less.
 #[derive(Clone, Copy, Debug, Default)]

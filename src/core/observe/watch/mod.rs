@@ -1,5 +1,4 @@
-//! Describes what is known of a run while it goes on, for those who look: a bounded board of the last steps and of
-//! every actor.
+//! The state of a run while it goes on, for those who look: a bounded board of the last steps and of every actor.
 //!
 //! [`News`] go in, JSON, Prometheus text, a chart or a trace come out. No sockets, no clocks: those are `actors::watch`'s.
 

@@ -1,10 +1,10 @@
-//! Describes what a board is told.
+//! The news that a board is told.
 
 use crate::message::{ActorId, Timings, Trace};
 use crate::observe::StepMetrics;
 use std::time::Duration;
 
-/// Holds what does not change while a run goes on.
+/// The facts that do not change while a run goes on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunInfo {
     pub name: String,

@@ -26,7 +26,7 @@ impl Default for PadsSet {
     }
 }
 
-/// Describes what was written.
+/// The numbers of what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     pub num_episodes: u64,

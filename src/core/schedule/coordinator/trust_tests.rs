@@ -72,7 +72,7 @@ fn spec() -> CoordinatorSpec {
 /// Engines that answer every command at once.
 #[derive(Default)]
 struct Echo {
-    /// Holds what is on its way, by who says it.
+    /// The events on their way, by their sender.
     said: BTreeMap<ActorId, VecDeque<Event>>,
     epoch: Epoch,
     /// The encoders are frozen: they are not told to reduce.
@@ -126,7 +126,7 @@ fn report(step: StepId, epoch: Epoch, loss: f64) -> StepReport {
     StepReport { step, epoch, loss, grad_square_sum: 1.0, ..StepReport::default() }
 }
 
-/// Holds what is seen of a run.
+/// The results that are seen of a run.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     steps: Vec<(StepId, u64, u64, String)>,

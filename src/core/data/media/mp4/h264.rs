@@ -1,5 +1,5 @@
-//! Describes what has to be known of H.264 before a decoder sees it: the parameter sets, the size of the frames, the
-//! units of a sample. ITU-T H.264 §7.3.2.1 and ISO/IEC 14496-15.
+//! The parts of H.264 that have to be read before a decoder sees it: the parameter sets, the size of the frames, the units of a sample.
+//! ITU-T H.264 §7.3.2.1 and ISO/IEC 14496-15.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Describes what was written: shards, groups of them, and all that a process has done.
+//! The results of a job: shards, groups of them, and all that a process has done.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub struct WrittenShard {
     pub samples: u64,
 }
 
-/// Holds what a process has done.
+/// The work that a process has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub samples: u64,

@@ -13,7 +13,7 @@ use crate::data::error::{BadSample, DataError};
 use crate::data::tools::ordered::for_each_ordered;
 use crate::data::tools::shard::{Member, ShardWriter};
 
-/// Holds what is made of what.
+/// The description of a job that writes samples or packs into shards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// `convert` or `pack`.
