@@ -1,5 +1,5 @@
-//! Describes what decoding in other processes costs: the same JPEG file in this process and in a decode worker, in
-//! turns. `cargo bench -p loongforge --bench sandbox`
+//! Measures the cost of decoding in other processes: the same JPEG file in this process and in a decode worker, in turns.
+//! `cargo bench -p loongforge --bench sandbox`
 
 use image::codecs::jpeg::JpegEncoder;
 use image::{Rgb, RgbImage};

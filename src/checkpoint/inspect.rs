@@ -1,4 +1,4 @@
-//! Describes what is in a folder: tensors by pattern, types, sizes.
+//! Shows the contents of a folder: tensors by pattern, types, sizes.
 
 use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::text::{grouped, plural};

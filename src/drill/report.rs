@@ -1,4 +1,4 @@
-//! Describes what came of a drill.
+//! The results of a drill.
 
 use super::traces::Traces;
 use loongforge_actors::drill::Injected;

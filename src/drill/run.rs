@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Lines of a failed run that are shown.
 const SHOWN: usize = 30;
 
-/// Holds what is to be done.
+/// The settings of a drill.
 pub struct Plan {
     pub file: PathBuf,
     pub overrides: Vec<String>,

@@ -1,4 +1,4 @@
-//! Describes what a run leaves behind: its steps, and what it has learned.
+//! The traces that a run leaves: its steps, and the weights that it has learned.
 
 use anyhow::{Context, bail};
 use loongforge_core::checkpoint::{MANIFEST, latest};

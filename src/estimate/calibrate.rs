@@ -19,7 +19,7 @@ use std::time::Instant;
 /// First steps of a run that do not count: memory and caches are cold.
 const SKIPPED: u64 = 5;
 
-/// Holds what runs have told.
+/// The costs that were fitted to runs.
 pub struct Calibration {
     pub costs: Costs,
     /// Tells how well the costs explain the times; one line a pool.

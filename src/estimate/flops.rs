@@ -7,7 +7,7 @@ use loongforge_core::simulate::{Costs, RoleCosts};
 use loongforge_torch::params::{ParamSpec, Role};
 use serde_json::Value;
 
-/// Holds what is known of a device.
+/// The speed of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceRate {
     /// FLOP/s that a run gets.

@@ -13,13 +13,13 @@ use std::time::Instant;
 /// Threads that read: more would hold more samples than a row needs.
 const MAX_JOBS: usize = 8;
 
-/// Holds what is measured, and how.
+/// The settings of the measurement.
 pub struct Measure {
     /// The limits of a row.
     pub limits: PackLimits,
     /// Bad samples that end it.
     pub on_bad: BadSamples,
-    /// Holds what becomes of samples that are longer than a row.
+    /// The treatment of samples that are longer than a row.
     pub too_long: TooLong,
     /// The first so many samples; `None`: all.
     pub max_samples: Option<u64>,
@@ -27,7 +27,7 @@ pub struct Measure {
     pub jobs: usize,
 }
 
-/// Holds what was found of the samples that could be used; without `targets` there is no loss.
+/// The findings about the samples that could be used; without `targets` there is no loss.
 #[derive(Debug, Default)]
 pub struct HeldOut {
     pub samples: u64,

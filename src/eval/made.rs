@@ -20,7 +20,7 @@ use tch::Device;
 /// The name of the samples among what is evaluated.
 pub const SAMPLES: &str = "samples";
 
-/// Describes what was made of one prompt.
+/// The picture or clip that was made of one prompt.
 struct Made {
     prompt: String,
     /// The text that the reader is to read.

@@ -1,5 +1,5 @@
-//! Describes what is told of evaluations while a run goes on: a line in the terminal, `eval.jsonl`, TensorBoard, the
-//! page, and which checkpoint is the best one.
+//! The reports of evaluations while a run goes on: a line in the terminal, `eval.jsonl`, TensorBoard, the page, and which checkpoint is
+//! the best one.
 
 use crate::eval::action_errors::ActionErrors;
 use crate::eval::held_out_sets::{self, HeldOutSet};
@@ -23,7 +23,7 @@ pub struct EvalReport {
     console: Console,
     sets: Vec<HeldOutSet>,
     file: Option<MetricsFile>,
-    /// Holds what the file has already: a resumed run may evaluate a step again.
+    /// The evaluations that the file has already: a resumed run may evaluate a step again.
     known: Vec<(u64, String)>,
     checkpoints: PathBuf,
     best: Option<Best>,

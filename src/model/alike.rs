@@ -1,4 +1,4 @@
-//! Describes what a model of an unknown `model_type` looks like, by its `config.json` and its tensors.
+//! Compares a model of an unknown `model_type` with the families that are known, by its `config.json` and its tensors.
 
 use std::path::Path;
 

@@ -37,7 +37,7 @@ pub struct ModelFolder {
     /// `config.json` with the overrides applied, as a checkpoint will hold it.
     pub json: Value,
     pub config: ModelConfig,
-    /// Holds what was made of the model's config that its user should know, a sentence each.
+    /// Facts about the model's config that its user should know, a sentence each.
     pub notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Describes what a model costs, from its configuration alone: parameters, FLOPs a token, memory. Nothing is allocated.
+//! The size of a model, from its configuration alone: parameters, FLOPs a token, memory. Nothing is allocated.
 //!
 //! FLOPs of a token, forward and backward, are `6 x m + 3 x s x a`. `m` are the parameters that the token is multiplied
 //! with: no norms, no lookup in the embeddings, of the experts the chosen ones. `a` is the sum over layers of softmax

@@ -1,6 +1,5 @@
-//! Describes what is asked of a run before it touches anything: whether its layout, weights, device and data go
-//! together. `check` asks and ends; `run` asks before there is a folder or an actor. Nothing is written, and no weight
-//! is read.
+//! The checks of a run before it touches anything: whether its layout, weights, device and data go together. `check` makes them and ends;
+//! `run` makes them before there is a folder or an actor. Nothing is written, and no weight is read.
 
 mod data;
 mod first_read;
@@ -56,7 +55,7 @@ pub struct Asked {
 /// A run that may begin.
 #[derive(Clone, Debug)]
 pub struct Passed {
-    /// Holds what the user should know, a line each.
+    /// Facts that the user should know, a line each.
     pub lines: Vec<String>,
     /// Samples of all data sets.
     pub num_samples: u64,

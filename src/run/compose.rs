@@ -325,7 +325,7 @@ impl Composition {
         }
     }
 
-    /// Holds what engines are made from.
+    /// Returns the recipe from which engines are made.
     pub fn into_recipe(self) -> Arc<Recipe> {
         let Self { mut config, folder, decoder, local_rank, place, .. } = self;
         let pools = config.pools.encoders(folder.config.towers.set());

@@ -11,7 +11,7 @@ use loongforge_core::message::{Role, StepId};
 use loongforge_torch::engine::{EngineSpec, build_engine};
 use std::sync::Arc;
 
-/// Holds what every engine of a run is made from.
+/// The inputs from which every engine of a run is made.
 #[derive(Clone)]
 pub struct Recipe {
     pub config: RunConfig,

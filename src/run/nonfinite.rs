@@ -1,4 +1,4 @@
-//! Describes what is left of steps that were not finite: a line for each, and a file when the run ends for them.
+//! The report of steps that were not finite: a line for each, and a file when the run ends for them.
 
 use loongforge_core::schedule::{CheckpointDraft, NonFinite, StepSummary};
 use serde_json::{Value, json};

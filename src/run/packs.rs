@@ -57,7 +57,7 @@ pub enum PacksError {
     Io(#[from] CheckpointError),
 }
 
-/// Holds what is written of the packs beside them.
+/// The record of the packs that is written beside them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Ledger {
     /// A hash of everything that decides the packs.

@@ -1,4 +1,4 @@
-//! Describes what a hostile file could make of a decoder, done on request: how tests see that it comes to nothing.
+//! The actions that a hostile file could make a decoder take, done on request, so that tests see that they have no effect.
 
 use std::fs::File;
 use std::net::UdpSocket;

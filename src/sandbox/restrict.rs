@@ -1,5 +1,5 @@
-//! Describes what a decode worker takes from itself before it reads the first byte: it computes, and speaks with who
-//! started it.
+//! The restrictions that a decode worker puts on itself before it reads the first byte: it can only compute, and speak with the process
+//! that started it.
 
 use landlock::{ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetStatus, Scope};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

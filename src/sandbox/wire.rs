@@ -1,5 +1,5 @@
-//! Describes what a program and its decode workers say to each other. Lengths come from a process that may have been
-//! taken over by a hostile file: each is held against what was asked before anything is allocated.
+//! The messages between a program and its decode workers. Lengths come from a process that may have been taken over by a hostile file:
+//! each is held against what was asked before anything is allocated.
 
 use loongforge_core::config::AudioLimits;
 use loongforge_core::data::audio::Segment;

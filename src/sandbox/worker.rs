@@ -44,7 +44,7 @@ pub struct Worker {
     pub num_served: u64,
 }
 
-/// Holds what a file came to.
+/// The contents of a decoded file.
 #[derive(Default)]
 pub struct Found {
     pub frames: Vec<RgbImage>,
@@ -56,7 +56,7 @@ pub struct Found {
 
 /// Says what a file came to.
 pub enum Answer {
-    /// Holds what the decoder says.
+    /// The answer of the decoder.
     Decoded(Result<Found, String>),
     /// It was stopped for the time it took.
     TooSlow(String),

@@ -33,7 +33,7 @@ pub struct Fixture {
     dir: TempDir,
 }
 
-/// Holds what the program said.
+/// The output of the program.
 pub struct Said {
     pub code: i32,
     pub out: String,

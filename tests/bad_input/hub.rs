@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// Holds what the server has, and what it was asked for.
+/// The files that the server has, and the requests that it got.
 #[derive(Default)]
 struct LayerCache {
     files: BTreeMap<String, Vec<u8>>,

@@ -13,7 +13,7 @@ pub const VERSION: &str = "2.11.0";
 pub enum Libtorch {
     /// `.libtorch/` of this clone, filled by set-up.
     Ours,
-    /// Holds what the user's `LIBTORCH` says; never written to.
+    /// The folder that the user's `LIBTORCH` names; it is never written to.
     Given(PathBuf),
 }
 

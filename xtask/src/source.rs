@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, Ident, Span, TokenStream, TokenTree};
 
-/// Holds what one file says of others.
+/// The references of one file to others.
 #[derive(Debug, Default)]
 pub struct Source {
     pub paths: Vec<Path>,

@@ -1,5 +1,5 @@
-//! Describes what is told of the pictures and clips that a model has made: a sheet of them in their folder, in TensorBoard and on
-//! the page, and a line.
+//! The report of the pictures and clips that a model has made: a sheet of them in their folder, in TensorBoard and on the page, and a
+//! line.
 
 use super::Report;
 use crate::eval::samples::step_folder;

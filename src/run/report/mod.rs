@@ -1,4 +1,4 @@
-//! Describes what a run shows and writes while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
+//! The reports of a run while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
 
 mod events;
 mod made;
@@ -51,7 +51,7 @@ pub struct Report {
     every_steps: u64,
     utilization: Option<Utilization>,
     watch: Option<Watch>,
-    /// Holds what a checkpoint holds besides the engines' files.
+    /// The files of a checkpoint besides the engines' files.
     publication: Publication,
     /// Copies checkpoints into an object store.
     uploader: Option<Uploader>,

@@ -6,8 +6,8 @@ use loongforge_core::config::{Device, EncoderPool, Placement, Precision, RunConf
 use loongforge_core::observe::{peak_flops, visible_gpus};
 use loongforge_core::schedule::StepSummary;
 
-/// Holds what the model FLOPs utilization is computed from. Only the language model's FLOPs count, so that the utilization is a lower
-/// bound where there is an encoder; recomputation does not count.
+/// The numbers from which the model FLOPs utilization is computed. Only the language model's FLOPs count, so that the utilization is a
+/// lower bound where there is an encoder; recomputation does not count.
 pub(super) struct Utilization {
     size: ModelSize,
     /// The peak of a device, FLOP/s.
