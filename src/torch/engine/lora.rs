@@ -55,7 +55,7 @@ pub enum TrainedError {
     },
 }
 
-/// Returns what to add to an error where the head is named and there is none.
+/// Returns the hint that follows an error where the head is named and there is none; empty for other modules.
 fn of_head(target: &str) -> &'static str {
     match target.rsplit('.').next() {
         Some("lm_head") => {
@@ -66,7 +66,7 @@ fn of_head(target: &str) -> &'static str {
     }
 }
 
-/// Returns what PEFT calls the same, of the adapter beside the module at this path.
+/// Returns PEFT's settings of the adapter beside the module at this path.
 pub fn lora_config(lora: &Lora, path: &str) -> LoraConfig {
     LoraConfig {
         r: lora.rank_of(path) as i64,

@@ -78,7 +78,7 @@ impl PackUnit {
 }
 
 impl PackWork {
-    /// Returns what the plan says of its samples; those that have lost a unit do not count.
+    /// Returns the rows of its samples, from the plan; samples that have lost a unit have no targets.
     pub fn rows(&self, purpose: NoisePurpose) -> Rc<[SampleRow]> {
         let is_whole = |id| self.units.iter().all(|unit| !unit.is_skipped || !unit.samples.contains(&id));
         let row = |sample: &SampleMeta| {

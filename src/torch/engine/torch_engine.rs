@@ -55,7 +55,7 @@ pub struct EngineOptions {
     pub saves_in_background: bool,
     /// Counts what the engine's thread allocates, since before the engine was built.
     pub memory: MemoryWatch,
-    /// Records what some steps compute.
+    /// The profile of some steps.
     pub profile: Option<StepProfile>,
 }
 
@@ -139,7 +139,7 @@ impl TorchEngine {
         self.planned.front().is_some_and(|plan| plan.purpose.is_evaluation())
     }
 
-    /// Tells what the evaluation has come to: there is nothing to reduce.
+    /// Reports the result of the evaluation: there is nothing to reduce.
     fn report_evaluation(&mut self, step: StepId, ports: &mut Ports) {
         self.num_reported = 1;
         let epoch = self.membership().map_or(Epoch(0), |membership| membership.epoch());

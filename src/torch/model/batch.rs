@@ -48,7 +48,7 @@ pub struct SampleRow {
     pub target: Option<Target>,
     /// The sample's items, of all towers, in the order of the sample.
     pub items: Vec<ItemMeta>,
-    /// Says what its noise is for.
+    /// The purpose of its noise.
     pub purpose: NoisePurpose,
 }
 

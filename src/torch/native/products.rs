@@ -8,7 +8,7 @@ use super::error::last_error;
 use super::ffi::{self, raw};
 use super::fused::can_fuse;
 
-/// Returns what `auto` stands for on this processor.
+/// Returns the products that `auto` stands for on this processor.
 pub fn faster_products() -> Products {
     // SAFETY: it asks the processor and has no arguments.
     if unsafe { ffi::lf_is_faster_tiled() } { Products::Tiled } else { Products::Libtorch }

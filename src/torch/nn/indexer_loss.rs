@@ -91,7 +91,7 @@ fn batch_loss(
     &linear - linear.detach() + value
 }
 
-/// Returns what the attention of these queries gives to each key, averaged over heads: `[B, Q, S]`, float32.
+/// Returns the weights of each key in the attention of these queries, averaged over heads: `[B, Q, S]`, float32.
 fn attention(q_BLHC: &Tensor, k_BLHC: &Tensor, first: i64, queries: i64, hidden: &Tensor, scale: f64) -> Tensor {
     let _no_grad = tch::no_grad_guard();
     let q_BHQC = q_BLHC.narrow(1, first, queries).transpose(1, 2);

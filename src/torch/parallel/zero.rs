@@ -221,7 +221,7 @@ mod tests {
         (Turn { run, dropout: None }, x)
     }
 
-    /// Returns what happened forward and backward in so many micro-batches in turns.
+    /// Returns the events, forward and backward, of so many micro-batches in turns.
     fn seen(mesh: &Rc<Mesh>, num: usize) -> [Vec<String>; 2] {
         let params = params(mesh);
         let (mut turns, ends): (Vec<Turn>, Vec<Slot>) = (0..num).map(|_| begin(&params, mesh)).unzip();

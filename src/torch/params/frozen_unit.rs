@@ -107,8 +107,8 @@ impl FrozenUnit {
         self.held
     }
 
-    /// Returns what is always there, flat `[elements]`: the weights in the store's kind, or their rounded values in the kind of the
-    /// rounding.
+    /// Returns the part that is always there, flat `[elements]`: the weights in the store's kind, or their rounded values in the kind of
+    /// the rounding.
     pub fn values(&self) -> &Tensor {
         &self.values
     }

@@ -23,7 +23,7 @@ fn store(spec: ParamSpec, kind: Kind) -> ParamStore {
     ParamStore::new(vec![spec], kind, Device::Cpu)
 }
 
-/// Returns what a store rounds a weight to, and the weight that it makes of that.
+/// Returns a weight as a store rounds it, and the weight that the store makes of that.
 fn rounded(rounding: Rounding, weight: &Tensor, kind: Kind) -> ([Tensor; 3], Tensor) {
     let store = store(spec(&weight.size(), rounding), kind);
     let id = store.id("layers.0.w");

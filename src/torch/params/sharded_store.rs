@@ -203,7 +203,7 @@ impl ParamStore {
         (start - from..end - from, unit.at + (start - own.start).max(0))
     }
 
-    /// Returns what this rank's optimizer changes: the same bytes with a version of their own, since a view of a leaf that a
+    /// Returns the parts that this rank's optimizer changes: the same bytes with a version of their own, since a view of a leaf that a
     /// model made once would lose its gradient with a change that is counted.
     pub fn owned(&self) -> Vec<OwnedPart> {
         let trained = &self.params[..self.trained];

@@ -19,7 +19,7 @@ pub enum ZeroStage {
 }
 
 impl ZeroStage {
-    /// Returns what is shared out at this level of `pools.*.zero`. Panics above 3.
+    /// Returns the stage of a level of `pools.*.zero`. Panics above 3.
     pub fn of_level(level: usize) -> ZeroStage {
         [ZeroStage::Nothing, ZeroStage::State, ZeroStage::Gradients, ZeroStage::Parameters][level]
     }

@@ -68,7 +68,7 @@ fn numbers(pool: &TrainState) -> Vec<(String, Vec<f64>)> {
     all
 }
 
-/// Returns what `body` gives on each rank, one thread each.
+/// Returns the result of `body` on each rank, one thread each.
 fn on_ranks<T: Send>(layout: Layout, body: impl Fn(Rc<Mesh>) -> T + Sync) -> Vec<T> {
     let place = tempfile::tempdir().unwrap();
     let store = place.path().join("store");

@@ -19,7 +19,7 @@ pub(super) fn nesterov(momentum: &Tensor, grad: &Tensor, config: &MuonConfig) ->
     grad.lerp(momentum, config.momentum)
 }
 
-/// Returns what is subtracted from parameter `spec`, of the shape of `update`, with a learning rate of 1: each of its matrices made
+/// Returns the update to subtract from parameter `spec`, of the shape of `update`, with a learning rate of 1: each of its matrices made
 /// orthogonal, times the factor of its shape. Products are in bfloat16, the result is float32.
 ///
 /// # Errors

@@ -146,7 +146,7 @@ fn ending_at_placeholders(decoding: &Decoding, inputs: &[FeatureInput]) -> Decod
     decoding
 }
 
-/// Returns what the model predicts at the end of each document of a row, on every rank of the replica.
+/// Returns the token that the model predicts at the end of each document of a row, on every rank of the replica.
 fn predict(rank: &Rank, filled: Option<Filled>) -> Result<Option<Vec<i64>>, EngineError> {
     let (params, stages, device) = (rank.state.params(), &rank.stages, rank.device());
     let documents: Vec<usize> = filled.as_ref().map(|filled| filled.batch.cu_seqlens[1..].to_vec()).unwrap_or_default();

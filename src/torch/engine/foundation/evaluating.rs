@@ -33,7 +33,7 @@ impl Evaluating {
         purpose.is_evaluation().then_some(new)
     }
 
-    /// Says what the noise of its samples is for.
+    /// Returns the purpose of its samples' noise.
     pub fn noise(&self) -> NoisePurpose {
         match self.purpose {
             Purpose::Score { draw } | Purpose::Sample { draw } | Purpose::Act { draw } => {

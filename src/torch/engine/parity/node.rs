@@ -313,7 +313,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns what `from` has sent of a unit; `None` where nothing is expected here.
+    /// Returns the parcel that `from` has sent of a unit; `None` where nothing is expected here.
     fn take(&self, unit: &Unit, from: ActorId, header: Header) -> Result<Option<Parcel>, EngineError> {
         let rank = self.ranks.of(from);
         if rank == self.group.rank() {

@@ -13,7 +13,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// Returns what the first rank finds.
+/// Returns the steps that the first rank finds.
 fn on_ranks(folder: &Path, layouts: &PoolLayouts) -> Steps {
     let place = tempfile::tempdir().unwrap();
     let meeting = place.path();

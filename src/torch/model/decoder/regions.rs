@@ -49,7 +49,7 @@ impl Recording {
         if self.splits_tokens() { self.parallel.part(self.num_tokens) } else { 0..self.num_tokens }
     }
 
-    /// Records what follows as computed by all ranks alike, outside of regions, where it is.
+    /// With `alike`, records that all ranks compute what follows alike, outside of regions, where they do.
     pub fn set_alike(&self, tape: &mut Tape, alike: bool) {
         tape.set_alike(alike && self.parallel.tp > 1 && !self.parallel.sequence);
     }

@@ -102,7 +102,7 @@ impl Regions {
         tape.copy_to_region(sum)
     }
 
-    /// Records what follows as computed alike by all ranks, outside of their parts.
+    /// With `alike`, records that all ranks compute what follows alike, outside of their parts.
     pub fn set_alike(self, tape: &mut Tape, alike: bool) {
         tape.set_alike(alike && self.0);
     }

@@ -30,8 +30,8 @@ impl Past {
         self.is_first
     }
 
-    /// Returns what the layer that asks kept of earlier chunks, at most `count` frames, and keeps as many for the next one.
-    /// `x` are the layer's frames of this chunk, `None` where it looks at none of them. Frames are `[count, H, W, C]`.
+    /// Returns the frames of earlier chunks that the layer that asks has kept, at most `count`, and keeps as many for the next chunk. `x`
+    /// are the layer's frames of this chunk, `None` where it looks at none of them. Frames are `[count, H, W, C]`.
     pub fn frames(&mut self, x_THWC: Option<&Tensor>, count: i64) -> Option<Tensor> {
         let at = self.next;
         self.next += 1;

@@ -40,8 +40,8 @@ impl StackedAdapter {
         [of_a_ERI.reshape(self.adapter.a.size()), of_b]
     }
 
-    /// Returns what `Factors::forward` passes on: the gradient of the rows is added to `of_rows`, where there is one,
-    /// and those of the parameters are returned. `of_output` `[N, O]`, `rows` `[N, I]`.
+    /// Returns the gradients of `Factors::forward`: that of the rows, added to `of_rows` where there is one, and those of the parameters.
+    /// `of_output` `[N, O]`, `rows` `[N, I]`.
     pub fn backward(
         &self,
         groups: &Groups,
@@ -82,8 +82,8 @@ fn unstack(a: &Tensor, b: &Tensor, num_experts: i64) -> [Tensor; 2] {
     [a_ERI, b.view([b.size()[0], -1, num_experts]).permute([2, 0, 1])]
 }
 
-/// Returns what the adapters of a stack add to it, `[E, O, I]`, or to one of its maps, `[O, I]`: `lora_A` `[E·r, I]`,
-/// `lora_B` `[O, r·E]`.
+/// Returns the product of the adapters of a stack, which is added to it, `[E, O, I]`, or to one of its maps, `[O, I]`: `lora_A`
+/// `[E·r, I]`, `lora_B` `[O, r·E]`.
 pub fn stacked_product(a: &Tensor, b: &Tensor, num_experts: i64, expert: Option<i64>) -> Tensor {
     let [a_ERI, b_EOR] = unstack(a, b, num_experts);
     match expert {

@@ -214,7 +214,7 @@ fn of_rows(bias_EO: &Tensor, counts_E: &Tensor, num_rows: i64) -> Tensor {
     bias_EO.index_select(0, &Tensor::repeat_interleave(counts_E, num_rows))
 }
 
-/// Returns what was activated, and the gradients of gate and up.
+/// Returns the activated rows, and the gradients of gate and up.
 fn activate_backward(act: Activation, hidden: [Tensor; 2], of_activated: &Tensor) -> (Tensor, [Tensor; 2]) {
     tch::with_grad(|| {
         let hidden = hidden.map(|part| part.detach().set_requires_grad(true));

@@ -89,7 +89,7 @@ impl RowSplit {
         places
     }
 
-    /// Returns what the tokens of rank `queries` see of those of rank `keys`.
+    /// Returns the blocks in which the tokens of rank `queries` see those of rank `keys`.
     pub fn blocks(&self, queries: usize, keys: usize) -> Vec<Block> {
         let (mut first_query, mut first_key) = (0, 0);
         let mut blocks = Vec::new();

@@ -36,7 +36,7 @@ impl Header {
     /// Reads the JSON of a header that ends at byte `data_start` of a file of `len` bytes.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// The header is wrong, and in which way.
     pub fn parse(json: &[u8], data_start: u64, len: u64) -> Result<Self, String> {
         let raw: Raw = serde_json::from_slice(json).map_err(|error| format!("its header: {error}"))?;
         let mut tensors = BTreeMap::new();

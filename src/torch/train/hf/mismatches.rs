@@ -1,4 +1,4 @@
-//! Lists what of a folder does not fit a model, as a user reads it.
+//! Lists the parts of a folder that do not fit a model, as a user reads them.
 
 use std::fmt;
 

@@ -7,7 +7,7 @@ use crate::model::{
 };
 use loongforge_core::data::Component;
 
-/// Says what the model calls the tensors of a file. The default has the names of the file.
+/// The model's names of the tensors of a file. The default has the names of the file.
 #[derive(Clone, Copy, Default)]
 pub(super) struct NamesIn {
     /// The network that they are of.

@@ -68,7 +68,7 @@ impl Origin {
     }
 }
 
-/// Returns what most of a folder's names that end so begin with; the shortest such, and nothing where there are none.
+/// Returns the prefix of most of a folder's names that end so; the shortest such, and an empty one where there are none.
 fn find_begin(tails: &[&str], checkpoint: &Checkpoint) -> String {
     let Some(first) = tails.first() else { return String::new() };
     let begins = checkpoint.tensors().filter_map(|(name, _)| name.strip_suffix(first));

@@ -25,7 +25,7 @@ pub struct Rewrite<'a> {
     /// Parts of the names of tensors that `dtype` does not narrow where they are float32.
     pub float32: &'a [&'a str],
     pub max_shard_size: u64,
-    /// Returns what a tensor of the checkpoint is called in the new files; `None` leaves it out.
+    /// Returns the name of a checkpoint's tensor in the new files; `None` leaves it out.
     pub rename: &'a dyn Fn(&str) -> Option<String>,
     /// The part of the new files' names before `.safetensors`, which may have a folder.
     pub stem: &'a str,

@@ -134,8 +134,7 @@ impl AdapterBase {
     }
 }
 
-/// Returns what the adapters in `folder` say that their base is, a folder or `org/name@revision`; `None` where they do
-/// not say.
+/// Returns the base that the adapters in `folder` name, a folder or `org/name@revision`; `None` where they name none.
 ///
 /// # Errors
 /// Their config cannot be read.

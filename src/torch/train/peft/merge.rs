@@ -104,7 +104,7 @@ impl Adapters {
         &self.grown
     }
 
-    /// Returns what the base's tensor of this name, `base` `[…]` in float32, becomes, in its shape or in that of [`Adapters::grown`].
+    /// Returns the new value of the base's tensor of this name, `base` `[…]` in float32, in its shape or in that of [`Adapters::grown`].
     pub fn apply(&self, name: &str, base: &Tensor) -> Tensor {
         let base = self.grow(name, base);
         let Some((change, piece)) = self.places.get(name) else { return base };

@@ -28,7 +28,7 @@ impl Patterns {
         Ok(Self { path: path.to_owned(), key, list: list.collect::<Result<_, AdapterError>>()? })
     }
 
-    /// Returns what the first pattern that matches this module's path says.
+    /// Returns the value of the first pattern that matches this module's path.
     ///
     /// # Errors
     /// A pattern takes too long.
