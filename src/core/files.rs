@@ -62,8 +62,8 @@ pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Returns what was done with a file or folder; `None` where nothing has its name. A file where a folder is meant is an error here, unlike in
-/// [`is_missing`]: who removes a folder would take the file that stays for removed.
+/// Returns the result of work on a file or folder; `None` where nothing has its name. A file where a folder is meant is an error here,
+/// unlike in [`is_missing`]: who removes a folder would take the file that stays for removed.
 ///
 /// # Errors
 /// It failed for another reason.
@@ -124,7 +124,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     if kind.is_file() { Ok(file) } else { Err(not_regular(kind)) }
 }
 
-/// Returns what the file system knows of a regular file.
+/// Returns the metadata of a regular file.
 ///
 /// # Errors
 /// Fails as [`open`] does, but for permission to read.

@@ -104,7 +104,7 @@ struct Engines<'a> {
 }
 
 impl Engines<'_> {
-    /// Returns what an engine says to a command.
+    /// Returns an engine's answers to a command.
     fn answers(&mut self, actor: ActorId, command: Command) -> Vec<Event> {
         let measure = |position: u64| {
             let sample = self.samples[position as usize % self.samples.len()].clone();
@@ -135,7 +135,7 @@ impl Engines<'_> {
     }
 }
 
-/// Returns what an engine says whose work of a step is done: an encoder waits to be told to reduce.
+/// Returns the event of an engine whose work of a step is done: an encoder waits to be told to reduce.
 fn done(actor: ActorId, step: StepId) -> Event {
     match actor.role {
         Role::Encoder => Event::Finished { step, epoch: Epoch(0) },

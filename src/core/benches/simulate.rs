@@ -71,7 +71,7 @@ fn main() {
     }
 }
 
-/// Returns what this process has had of processors; 0 where the system does not tell.
+/// Returns the processor time of this process in seconds; 0 where the system does not tell.
 fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // User and system time in hundredths of a second, the 12th and 13th word after the program's name.

@@ -38,7 +38,7 @@ impl CheckpointError {
         Self::torn(dir, format!("the contents of {name} changed since it was written"))
     }
 
-    /// Says what is wrong with a checkpoint, or with a file of one.
+    /// Creates the error of a torn checkpoint, or of a file of one.
     pub fn torn(path: &Path, what: impl ToString) -> Self {
         Self::Torn { path: path.to_owned(), what: what.to_string() }
     }

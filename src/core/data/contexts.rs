@@ -68,7 +68,7 @@ impl ContextProcessor {
         Ok(Expansion::plain(media, run))
     }
 
-    /// Returns what the user should know of the texts so far.
+    /// Returns a note for the user about the texts so far.
     pub fn notes(&self) -> Option<String> {
         self.text.notes()
     }
@@ -187,7 +187,7 @@ impl TextProcessor {
         &self.tokenizer
     }
 
-    /// Returns what the user should know of the texts so far.
+    /// Returns a note for the user about the texts so far.
     pub fn notes(&self) -> Option<String> {
         let count = self.num_cut.load(Ordering::Relaxed);
         (count > 0).then(|| self.cut(count))

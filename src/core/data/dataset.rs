@@ -112,12 +112,12 @@ impl Dataset {
         })
     }
 
-    /// Returns what makes its samples.
+    /// Returns the maker of its samples.
     pub fn maker(&self) -> &dyn SampleMaker {
         &*self.maker
     }
 
-    /// Returns what makes its samples where the model predicts tokens.
+    /// Returns the maker of its samples where the model predicts tokens.
     pub fn processor(&self) -> Option<&Processor> {
         self.maker.as_chat()
     }
@@ -169,12 +169,12 @@ impl Dataset {
         self.sources.is_empty()
     }
 
-    /// Returns what messages call each data set, and its samples.
+    /// Returns the name of each data set in messages, and the number of its samples.
     pub(super) fn sources(&self) -> impl Iterator<Item = (PathBuf, u64)> {
         self.sources.iter().map(|source| (source.name().to_owned(), source.len() as u64))
     }
 
-    /// Returns what messages call the first data set that holds packs.
+    /// Returns the name, in messages, of the first data set that holds packs.
     pub fn packed_source(&self) -> Option<&Path> {
         self.sources.iter().find(|source| source.is_packed()).map(Source::name)
     }
@@ -210,7 +210,7 @@ impl Dataset {
         sample.map_err(|error| source.refused(index, &error))
     }
 
-    /// Returns what the sample at a position is made from, and what its files are relative to.
+    /// Returns the content that the sample at a position is made from, and the folder that its files are relative to.
     pub(super) fn content(&self, position: u64) -> Result<(Content, &Path), BadSample> {
         let size = self.maker.group_size() as u64;
         let first = position.saturating_mul(size);
@@ -269,7 +269,7 @@ impl Dataset {
         }
     }
 
-    /// Returns what is asked and answered in the conversation at a position.
+    /// Returns the question and the answer of the conversation at a position.
     ///
     /// # Errors
     /// It cannot be read, or is no conversation that ends with an answer.

@@ -54,7 +54,7 @@ pub enum DataError {
     Own(String),
 }
 
-/// Returns what messages call a file that is seen, by its name.
+/// Returns the word for a file that is seen, by its name.
 fn visual(path: &Path) -> &'static str {
     match kind_of(&path.to_string_lossy()) {
         Some(FileKind::Clip) => "video",
@@ -96,17 +96,17 @@ impl DataError {
         Self::Write { path: path.to_path_buf(), source }
     }
 
-    /// Says what is wrong with a file.
+    /// Creates the error of a file.
     pub(super) fn file(path: &Path, reason: impl ToString) -> Self {
         Self::File { path: path.to_path_buf(), reason: reason.to_string() }
     }
 
-    /// Says what is wrong with a recording.
+    /// Creates the error of a recording.
     pub(super) fn audio(path: &Path, reason: impl ToString) -> Self {
         Self::Audio { path: path.to_path_buf(), reason: reason.to_string() }
     }
 
-    /// Says what is wrong with a picture.
+    /// Creates the error of a picture.
     pub(super) fn image(path: &Path, reason: impl ToString) -> Self {
         Self::Image { path: path.to_path_buf(), reason: reason.to_string() }
     }

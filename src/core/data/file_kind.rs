@@ -1,4 +1,4 @@
-//! Tells what a file of data is by its name.
+//! The kinds of files of data, by their names.
 
 /// Extensions of pictures.
 pub const PICTURES: [&str; 9] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img"];
@@ -15,7 +15,7 @@ pub enum FileKind {
     Recording,
 }
 
-/// Returns what a file is by its name.
+/// Returns the kind of a file by its name.
 pub fn kind_of(name: &str) -> Option<FileKind> {
     let extension = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
     let is = |kinds: &[&str]| kinds.contains(&extension.as_str());

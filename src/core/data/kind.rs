@@ -39,7 +39,7 @@ impl MediaKind {
         NAMES[self as usize].plural
     }
 
-    /// Returns what stands for a file of this kind in the text of a record.
+    /// Returns the placeholder of a file of this kind in the text of a record.
     pub const fn placeholder(self) -> &'static str {
         NAMES[self as usize].placeholder
     }

@@ -30,7 +30,7 @@ pub enum Locator {
 }
 
 impl Locator {
-    /// Returns what a record says: a path, a `data:` URI, `file://…` or the URL of an object store.
+    /// Parses the text of a record: a path, a `data:` URI, `file://…` or the URL of an object store.
     ///
     /// # Errors
     /// A `data:` URI that cannot be decoded.
@@ -49,7 +49,7 @@ impl Locator {
         Self::Bytes { name: name.into(), bytes: bytes.into() }
     }
 
-    /// Returns what it is named by: the path, the member's name or the URL.
+    /// Returns its name: the path, the member's name or the URL.
     pub fn name(&self) -> &str {
         match self {
             Self::File(name) | Self::Bytes { name, .. } | Self::Url(name) => name,

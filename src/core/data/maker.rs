@@ -47,7 +47,7 @@ pub trait SampleMaker: Send + Sync {
         1
     }
 
-    /// Returns what counts in the loss of texts.
+    /// Returns the phase, which decides what counts in the loss of texts.
     fn phase(&self) -> Phase;
 
     /// Returns the number of tokens of a text.
@@ -56,15 +56,15 @@ pub trait SampleMaker: Send + Sync {
     /// Returns whether pictures are decoded, so that a sample takes long.
     fn decodes(&self) -> bool;
 
-    /// Returns what the user should know of the samples so far, each with its count.
+    /// Returns notes for the user about the samples so far, each with its count.
     fn notes(&self) -> Vec<String>;
 
-    /// Returns what the user should know of the data before a sample is made.
+    /// Returns notes for the user about the data, before a sample is made.
     fn of_data(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Frames at the end of an episode that begin no sample.
+    /// Returns the number of frames at the end of an episode that begin no sample.
     fn dropped_frames(&self) -> usize {
         0
     }

@@ -197,7 +197,7 @@ mod tests {
 
     const WORDS: [&str; 9] = ["lo", "he", "el", "hel", "hello", " w", "or", "wor", "数"];
 
-    /// Returns what tiktoken does with one word: merges the pair of lowest rank while there is one.
+    /// Returns the ids of one word as tiktoken makes them: merges the pair of lowest rank while there is one.
     fn tiktoken(ranks: &Ranks, word: &[u8]) -> Vec<u32> {
         let mut parts: Vec<Vec<u8>> = word.iter().map(|&byte| vec![byte]).collect();
         while let Some((_, index)) = (0..parts.len().saturating_sub(1))

@@ -52,7 +52,7 @@ impl Recorder {
         self.sent.elapsed() >= INTERVAL
     }
 
-    /// Returns what is due to be sent, if anything.
+    /// Returns the trace that is due to be sent, if any.
     pub(super) fn take(&mut self, edges: Vec<EdgeLoad>) -> Option<Trace> {
         let now = Instant::now();
         self.sent = now;

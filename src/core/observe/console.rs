@@ -120,7 +120,7 @@ impl Console {
         self.unless_full(|limit, num_left_out| write_line(&mut stderr, &self.behind_gap(text, num_left_out), limit));
     }
 
-    /// Returns what is shown of a line; `None` for a blank one in the form of JSON.
+    /// Returns the text that is shown of a line; `None` for a blank one in the form of JSON.
     fn text_of(&self, line: &LogLine<'_>) -> Option<String> {
         self.shared(|shared| match shared.format {
             // A blank line is for the eye.

@@ -81,7 +81,7 @@ impl EvalRecord {
         Self { of_actions, perplexity, ..self }
     }
 
-    /// Says what of answers the targets are, if they are any.
+    /// Sets the kind of judged targets, if the targets are such; the loss then has no perplexity.
     pub fn with_judged(self, judged: Option<Judged>) -> Self {
         let perplexity = self.perplexity.filter(|_| judged.is_none());
         Self { judged, perplexity, ..self }

@@ -49,12 +49,13 @@ impl CallStream {
         self.take(false)
     }
 
-    /// Returns what was held back, when nothing follows. A call whose end is missing is one if it is complete otherwise.
+    /// Returns the rest of the answer, which was held back, when nothing follows. A call whose end is missing is one if it is complete
+    /// otherwise.
     pub fn finish(&mut self) -> Vec<Said> {
         self.take(true)
     }
 
-    /// Returns what is certain of what is held; `ends`: nothing follows it.
+    /// Returns the part of the held text that is certain; `ends`: nothing follows it.
     fn take(&mut self, ends: bool) -> Vec<Said> {
         let mut said = Vec::new();
         while let Some(start) = self.held.find(OPEN) {
@@ -161,7 +162,7 @@ fn call_of(mut fields: Map<String, Json>) -> Option<Call> {
 mod tests {
     use super::*;
 
-    /// Returns what an answer says if it comes in pieces of so many characters, with texts put together.
+    /// Returns the texts and calls of an answer that comes in pieces of so many characters, with texts put together.
     fn said(answer: &str, piece: usize, are_parallel: bool) -> Vec<Said> {
         let mut stream = CallStream::new(are_parallel);
         let letters: Vec<char> = answer.chars().collect();

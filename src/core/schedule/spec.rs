@@ -115,7 +115,7 @@ impl ModelShape {
     }
 }
 
-/// Returns what planning needs to know of a run's foundation pools.
+/// Returns the specs by which a run's foundation pools are planned.
 fn foundations(config: &RunConfig, shape: ModelShape) -> Vec<FoundationPlanSpec> {
     let spec = |(pool, settings): (PoolName, FoundationPool)| {
         let layout = settings.layout();
@@ -129,7 +129,7 @@ fn foundations(config: &RunConfig, shape: ModelShape) -> Vec<FoundationPlanSpec>
     config.foundations().into_iter().map(spec).collect()
 }
 
-/// Returns what planning needs to know of a run's encoder pools.
+/// Returns the specs by which a run's encoder pools are planned.
 fn encoders(config: &RunConfig, towers: TowerSet, colocated: bool) -> Vec<EncoderPlanSpec> {
     let foundation_ranks = config.pools.foundation.layout().ranks();
     let spec = |(name, pool, towers): (PoolName, &EncoderPool, TowerSet)| {

@@ -86,7 +86,7 @@ impl Ahead {
     }
 }
 
-/// Returns what the coordinator plans by as long as no encoder comes or goes.
+/// Returns the spec that the coordinator plans by as long as no encoder comes or goes.
 fn plan_spec(spec: &CoordinatorSpec) -> PlanSpec {
     let mut plan = spec.plan.clone();
     for &PoolSize { name, actors } in &spec.pools.encoders {

@@ -93,7 +93,7 @@ impl Clock {
         self.near.peek().map(|&Reverse(entry)| time_of(entry))
     }
 
-    /// Returns what is likely to be next.
+    /// Returns the event that is likely to be next.
     pub fn peek(&self) -> Option<SimEvent> {
         self.near.peek().map(|&Reverse(entry)| happening_of(entry))
     }

@@ -20,7 +20,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Returns what units of a tower cost.
+    /// Returns the costs of a tower's units.
     pub fn tower(&self, tower: Tower) -> &RoleCosts {
         self.towers.get(&tower).unwrap_or(&self.encoder)
     }
@@ -31,7 +31,7 @@ impl Costs {
         self.tower(unit.tower()).batch(squares, patches)
     }
 
-    /// Returns what an encoder that holds these towers pays once a step, and how many bytes it reduces.
+    /// Returns the seconds that an encoder of these towers needs once a step besides units, and the bytes that it reduces.
     pub(super) fn held(&self, towers: TowerSet) -> (f64, f64) {
         let own: Vec<&RoleCosts> = towers.iter().filter_map(|tower| self.towers.get(&tower)).collect();
         let is_covered = !towers.is_empty() && own.len() == towers.iter().count();

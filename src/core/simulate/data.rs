@@ -89,7 +89,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Returns what a data actor without a job waits for.
+    /// Returns the activity of a data actor without a job: what it waits for.
     pub(super) fn data_waits_for(&self, rank: u32) -> Activity {
         if self.ranks[rank as usize].has_any_unsent() { Activity::WaitCredit } else { Activity::WaitCommit }
     }

@@ -17,12 +17,12 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Returns what encoders compute in a step whose units these are, without ranks and times.
+    /// Returns the work of encoders in a step whose units these are, without ranks and times.
     pub fn of_units<'a>(units: impl Iterator<Item = &'a Unit>) -> Self {
         Self::sum(units.map(unit_size))
     }
 
-    /// Returns what the foundation computes in a step whose packs these are, without ranks and times.
+    /// Returns the work of the foundation in a step whose packs these are, without ranks and times.
     pub fn of_packs<'a>(packs: impl Iterator<Item = &'a Pack>) -> Self {
         Self::sum(packs.map(pack_size))
     }
@@ -53,7 +53,7 @@ pub enum FitError {
 
 const MIN_STEPS: usize = 8;
 const NUM_TERMS: usize = 4;
-/// Keeps what the steps do not tell apart from running away: relative to the terms' own size.
+/// The ridge of the fit, relative to the terms' own size: costs of terms that the steps do not tell apart stay bounded.
 const RIDGE: f64 = 1e-6;
 /// Median deviations beyond which a step is an outlier: something else ran on the machine.
 const OUTLIER: f64 = 4.0;

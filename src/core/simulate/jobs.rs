@@ -46,7 +46,7 @@ impl Simulation<'_> {
         self.wake(rank);
     }
 
-    /// Returns what an engine that has nothing to do waits for.
+    /// Returns the activity of an engine that has nothing to do: what it waits for.
     pub(super) fn waits_for(&self, rank: u32) -> Activity {
         let state = &self.ranks[rank as usize];
         let own = || {

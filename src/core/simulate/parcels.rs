@@ -72,7 +72,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Takes what is there at a time.
+    /// Takes the parcels that are there at a time.
     pub(super) fn read_mail(&mut self, rank: u32, now: f64) {
         while let Some(parcel) = self.ranks[rank as usize].inbox.read(now) {
             match parcel.kind {
@@ -105,7 +105,7 @@ impl Simulation<'_> {
     }
 }
 
-/// Returns what is in flight from one rank to another: what is on its way, and features that a foundation still holds.
+/// Returns the load in flight from one rank to another: parcels on their way, and features that a foundation still holds.
 fn on_edge<'a>(
     &Parcel { kind, from, to, .. }: &Parcel,
     ranks: &[Rank],

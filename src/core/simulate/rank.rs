@@ -61,7 +61,7 @@ pub(super) struct Rank {
 }
 
 impl Job {
-    /// Returns what the job is called where times are reported.
+    /// Returns the job's activity in reports of times.
     pub fn activity(self) -> Activity {
         match self {
             Job::Read => Activity::Read,

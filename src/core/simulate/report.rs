@@ -73,7 +73,7 @@ impl SimReport {
         self.tokens as f64 / self.seconds()
     }
 
-    /// Returns what limits the step most.
+    /// Returns the bound that limits the step most.
     pub fn bound(&self) -> &Bound {
         &self.bounds[0]
     }
@@ -172,7 +172,7 @@ impl Ledger {
         }
     }
 
-    /// Returns what was found, with the times of `ranks` by pool.
+    /// Returns the report, with the times of `ranks` by pool.
     pub fn report(self, spec: &SimSpec, ranks: &[Rank], gantt: Gantt) -> SimReport {
         let num_steps = self.ends.len() as f64;
         let seconds = self.end.time - self.begin.time;

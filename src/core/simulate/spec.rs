@@ -125,7 +125,7 @@ impl SimSpec {
         self.coordinator.encoder_pool(pool).map_or(self.colocated_trained, |pool| pool.trained)
     }
 
-    /// Returns what an encoder of a pool pays once a step, and how many bytes it reduces.
+    /// Returns the seconds that an encoder of a pool needs once a step besides units, and the bytes that it reduces.
     pub(super) fn held(&self, pool: PoolName) -> (f64, f64) {
         let pools = &self.coordinator.plan.encoders;
         let towers = pools.iter().find(|known| known.pool == pool).map(|pool| pool.towers).unwrap_or_default();

@@ -286,7 +286,7 @@ fn with_slash(folder: &str) -> String {
     format!("{}/", folder.trim_end_matches('/'))
 }
 
-/// Returns what changes when the object does: its entity tag, or else the time when it was written.
+/// Returns a tag that changes when the object does: its entity tag, or else the time when it was written.
 pub(crate) fn tag(meta: &ObjectMeta) -> String {
     meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.timestamp_millis().to_string())
 }

@@ -42,7 +42,7 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// Says what is wrong with a URL, which is not an outage of the store.
+    /// Creates the error of a wrong URL, which is not an outage of the store.
     pub fn new(url: &str, reason: impl ToString) -> Self {
         Self { url: url.to_owned(), reason: reason.to_string(), is_outage: false }
     }

@@ -97,7 +97,7 @@ pub(super) fn names(why: &str) -> bool {
     why.starts_with(NO_COMMAND) && !why.ends_with(NEITHER)
 }
 
-/// Says what a command is that is of another trainer and not translated.
+/// Returns a message about a command of another trainer that is not translated; `None` for other words.
 pub(super) fn not_translated(words: &[Word]) -> Option<String> {
     let has = |names: &[&str]| words.iter().any(|word| names.contains(&name(&word.text)));
     let has_option = |options: &[&str]| {

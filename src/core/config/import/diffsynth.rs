@@ -18,7 +18,7 @@ fn inputs(text: Option<&str>) -> Vec<&str> {
     text.into_iter().flat_map(|text| text.split(',')).map(str::trim).filter(|input| !input.is_empty()).collect()
 }
 
-/// Says what is trained that has no counterpart.
+/// Returns a message about training that has no counterpart; `None` where it has one.
 pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
     let text = |key: &str| fields.get(key).and_then(Value::as_str);
     match text("task") {

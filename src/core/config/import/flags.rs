@@ -134,7 +134,7 @@ impl Flags {
         self
     }
 
-    /// Says what became of something that is none of the keys that are read.
+    /// Records the fate of something that is none of the keys that are read.
     pub fn tell(&mut self, key: &str, value: &str, fate: Fate) {
         self.told.push(KeyFate { key: key.to_owned(), value: value.to_owned(), fate });
     }

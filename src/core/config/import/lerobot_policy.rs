@@ -58,7 +58,7 @@ const CHANGES: [&str; 18] = [
 const LORA: &str = "model.foundation.lora";
 
 impl Kind {
-    /// Returns what lerobot calls it.
+    /// Returns its name in lerobot.
     pub fn name(self) -> &'static str {
         KINDS.iter().find(|(kind, ..)| *kind == self).map_or("policy", |(_, name, _)| name)
     }
@@ -95,7 +95,7 @@ impl Kind {
     }
 }
 
-/// Says what is trained that has no counterpart.
+/// Returns a message about training that has no counterpart; `None` where it has one.
 pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
     let known = "only pi05, pi0, pi0_fast, smolvla, groot, xvla and fastwam are translated";
     if fields.iter().any(|(key, value)| key.starts_with("reward_model") && !value.is_null()) {

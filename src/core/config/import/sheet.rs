@@ -117,7 +117,7 @@ impl Sheet {
         self.fields.remove(key)
     }
 
-    /// Says what became of a key, or of a part of one, that was read in another way.
+    /// Records the fate of a key, or of a part of one, that was read in another way.
     pub fn tell(&mut self, key: &str, value: &Value, fate: Fate) {
         self.keys.push(KeyFate { key: key.to_owned(), value: brief(value), fate });
     }
@@ -162,7 +162,7 @@ impl Sheet {
         });
     }
 
-    /// Returns what a key of ours was set to.
+    /// Returns the value that a key of ours was set to.
     pub fn ours(&self, ours: &str) -> Option<&Value> {
         self.config.pointer(&format!("/{}", ours.replace('.', "/")))
     }
@@ -272,7 +272,7 @@ fn read_switch(key: &str, value: &mut Value) {
     *value = Value::Bool(switch);
 }
 
-/// Says what is told of a number of samples that a data set may not have.
+/// The remark on a number of samples that a data set may not have.
 pub(super) const REPEATED: &str =
     "the original repeats samples of a data set that has fewer than it is to take; here each is read once per epoch";
 

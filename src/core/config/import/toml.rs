@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes what is not one of the marks that end a name or a value.
+    /// Takes the characters up to a mark that ends a name or a value.
     fn word(&mut self, is_end: impl Fn(char) -> bool) -> &'a str {
         let (word, rest) = self.rest.split_at(self.rest.find(is_end).unwrap_or(self.rest.len()));
         self.rest = rest;

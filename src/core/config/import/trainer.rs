@@ -26,7 +26,7 @@ pub(super) const OVERLAP: &str = "communication overlaps automatically";
 /// The answer to float16.
 pub(super) const NO_FP16: &str = "use bf16, which needs no loss scaling";
 
-/// Says what saves activation memory.
+/// The answer to keys that save activation memory.
 pub(super) const SAVES_MEMORY: &str =
     "model.foundation.recompute: all or memory.activation_budget saves activation memory";
 
@@ -36,7 +36,7 @@ pub(super) const NO_WANDB: &str = "nothing is written for W&B unless log.wandb i
 /// The reason why keys of the loader of data have no counterpart.
 pub(super) const READ_AHEAD: &str = "data actors read ahead; pools.data.replicas sets their number";
 
-/// Says what a checkpoint contains beside the model.
+/// The remark that a checkpoint contains more than the model.
 pub(super) const WHOLE: &str =
     "a checkpoint also contains the optimizer's state; `loongforge checkpoint export-hf` writes only the model";
 
@@ -74,7 +74,7 @@ impl Sheet {
         self.arrived(key, "data.pack.mode");
     }
 
-    /// Says what becomes of long documents.
+    /// Adds the note about long documents.
     pub fn long_documents(&mut self) {
         self.note(
             "the original splits a text that is longer than a row; here it is skipped or truncated \
@@ -83,7 +83,7 @@ impl Sheet {
         );
     }
 
-    /// Says what becomes of long answers that are compared.
+    /// Adds the note about long answers that are compared.
     pub fn long_answers(&mut self) {
         self.note(
             "answers that are compared are not cut: a sample that is longer than data.pack.max_tokens is skipped, \
@@ -392,7 +392,7 @@ fn options(value: &Value) -> Option<Map<String, Value>> {
     options.ok().and_then(|options: Value| options.as_object().cloned())
 }
 
-/// Returns what our keys are by the options of a schedule whose highest rate is `peak`; `None`: one of them has no counterpart.
+/// Returns our keys for the options of a schedule whose highest rate is `peak`; `None`: an option has no counterpart.
 fn of_options(options: &Map<String, Value>, peak: f64) -> Option<Vec<(&'static str, Value)>> {
     let mut set = Vec::new();
     for (name, value) in options {

@@ -149,7 +149,7 @@ impl<'a> ModelCard<'a> {
         self.config["model_type"] == "paligemma"
     }
 
-    /// Returns what of samples is a matter of its decoder, where a prompt is read by an encoder and the answer by a decoder.
+    /// Returns the rules of samples where a prompt is read by an encoder and the answer by a decoder.
     pub fn encoder_decoder(self) -> Option<EncoderDecoder> {
         EncoderDecoder::of(self.config)
     }

@@ -111,7 +111,7 @@ const ROWS: &[Row] = &[
     hears("whisper", AudioFamily::Whisper),
 ];
 
-/// Lists what the `model_type` of a part has behind that of its model.
+/// The endings that the `model_type` of a part has behind that of its model.
 const ENDINGS: [&str; 7] =
     ["_vision_encoder", "_audio_encoder", "_encoder", "_vision", "_vision_model", "_text", "_thinker"];
 

@@ -96,7 +96,7 @@ impl Captions {
         self.pictures.as_ref()
     }
 
-    /// Returns what users should know of the captions so far, a line each.
+    /// Returns notes for the user about the captions so far, a line each.
     pub fn notes(&self) -> Vec<String> {
         self.text.notes().into_iter().chain(self.empty.line()).collect()
     }

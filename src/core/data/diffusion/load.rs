@@ -218,7 +218,7 @@ impl Loader {
         Sampling { fps: self.rate, num_frames: None, min_frames: 1, max_frames: self.max_frames, spread }
     }
 
-    /// Returns what the user should know of the pictures so far.
+    /// Returns notes for the user about the pictures so far.
     pub fn notes(&self) -> Vec<String> {
         let [picture, clip] = self.units.map(|[rows, columns]| format!("{columns}×{rows}"));
         let units = if picture == clip { picture } else { format!("{picture} (pictures) or {clip} (clips)") };

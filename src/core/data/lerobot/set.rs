@@ -109,7 +109,7 @@ impl Set {
         &self.folder
     }
 
-    /// Returns what `meta/info.json` says: version, rate, features.
+    /// Returns the contents of `meta/info.json`: version, rate, features.
     pub fn info(&self) -> &Info {
         &self.info
     }

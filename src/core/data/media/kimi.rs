@@ -30,7 +30,7 @@ pub struct Kimi {
     video_max_patches: usize,
     /// Frames of a video that are encoded together.
     chunk: usize,
-    /// Says what the settings ask of videos that is not supported.
+    /// A message about the setting of videos that is not supported, if there is one.
     refused: Option<String>,
     sampling: Sampling,
     markers: Markers,
@@ -115,7 +115,7 @@ impl Kimi {
     }
 }
 
-/// Returns what `settings` ask of videos that is not supported.
+/// Returns a message about the setting of videos that is not supported, if `settings` have one.
 fn refused(settings: &Settings) -> Option<String> {
     if let Some(limit) = settings.in_patch_limit_video {
         return Some(format!("in_patch_limit_video of the preprocessor config is {limit}; only null is supported"));

@@ -179,7 +179,7 @@ fn clock(model_dir: &Path, cut: VisionCut, words: &Words<'_>) -> Result<Clock, D
     })
 }
 
-/// Returns what finds the token under a key of `tokenizer_config.json`; it takes the default where the file has none.
+/// Returns a function that finds the token under a key of `tokenizer_config.json`; it takes the default where the file has none.
 ///
 /// # Errors
 /// The file is wrong.

@@ -63,7 +63,7 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
 }
 
 impl Saved {
-    /// Takes what a step of the preprocessor at `path` says.
+    /// Takes the settings of a step of the preprocessor at `path`.
     ///
     /// # Errors
     /// Named by the file: wrong, or a step that is not implemented.

@@ -257,13 +257,13 @@ impl PolicyMaker {
         self.tokenizer.encode_document(text).map_or(text.len(), |tokens| tokens.len())
     }
 
-    /// Returns what the user should know of the data and of the samples so far.
+    /// Returns notes for the user about the data and the samples so far.
     pub(in crate::data) fn notes(&self) -> Vec<String> {
         let counted = std::iter::once(&self.cut).chain(&self.flawed).filter_map(Tally::line);
         self.of_data().into_iter().chain(counted).collect()
     }
 
-    /// Returns what the user should know of the data, whatever samples are made.
+    /// Returns notes for the user about the data, whatever samples are made.
     pub(in crate::data) fn of_data(&self) -> Vec<String> {
         self.robots.iter().flat_map(Robot::notes).collect()
     }
@@ -364,7 +364,7 @@ impl PolicyMaker {
         }
     }
 
-    /// Returns what the step shows: pictures under the policy's names of cameras, the state, the task.
+    /// Returns the step's observation: pictures under the policy's names of cameras, the state, the task.
     ///
     /// # Errors
     /// Named by the feature: a file of it cannot be read or decoded.

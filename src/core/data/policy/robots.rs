@@ -37,7 +37,7 @@ impl Robot {
         }
     }
 
-    /// Returns what the user should know of its data.
+    /// Returns notes for the user about its data.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let of = if self.name.is_empty() { String::new() } else { format!("{}: ", self.name) };
         self.scales.notes.iter().map(move |note| format!("{of}{note}"))

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::data::error::DataError;
 
-/// Returns what `make` makes; its panic is an error of the sample. Nothing that `make` may leave half done is used
-/// again: a processor is not changed by samples.
+/// Returns the result of `make`; its panic is an error of the sample. Nothing that `make` may leave half done is used again: a processor
+/// is not changed by samples.
 pub fn guarded<T>(make: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
     catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
         Err(DataError::Line(format!(

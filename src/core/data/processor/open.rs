@@ -44,7 +44,7 @@ pub struct Processor {
     pub(super) weighs_samples: bool,
     pub(in crate::data) pairs: Pairs,
     pub(super) notes: Notes,
-    /// Says what of the model's config training does not apply.
+    /// A note about the parts of the model's config that training does not apply.
     model_note: Option<String>,
     pub(super) equal_answers: Tally,
     pub(super) loader: MediaLoader,
@@ -184,7 +184,7 @@ impl Processor {
         self.phase
     }
 
-    /// Returns what the user should know of the conversations so far, each with its count.
+    /// Returns notes for the user about the conversations so far, each with its count.
     pub fn notes(&self) -> Vec<String> {
         let contexts = self.towers.contexts.as_ref().and_then(|contexts| contexts.notes());
         let of_model = self.model_note.clone();

@@ -50,7 +50,7 @@ impl Processor {
         }
     }
 
-    /// Returns what fits a pack.
+    /// Returns how many tokens, runs and expansions fit a pack.
     fn fitting(&self, tokens: &[Token], expanded: &Expanded, expansions: &[Expansion]) -> Kept {
         let (mut kept, mut room) = (Kept { tokens: 0, runs: 0, expansions: 0 }, self.room.max_tokens);
         for token in tokens {

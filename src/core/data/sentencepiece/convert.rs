@@ -116,8 +116,8 @@ fn with_added(pieces: &mut Vec<SentencePiece>, config: &Json, added: &Json) -> R
     Ok(tokens.into_values().collect())
 }
 
-/// Returns what SentencePiece does to a text, and the pre-tokenizer. `legacy`: as transformers long had it, what
-/// follows a special token gets a blank, too.
+/// Returns the steps of SentencePiece's normalization, and the pre-tokenizer. `legacy`: as transformers long had it, what follows a
+/// special token gets a blank, too.
 fn normalizer(model: &Model, prefix: bool, legacy: bool) -> (Vec<Json>, Json) {
     let mut steps = Vec::new();
     if !model.charsmap.is_empty() {

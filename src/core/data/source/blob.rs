@@ -100,7 +100,7 @@ impl Blob {
         Reader { blob: self.clone(), at: offset, chunk: Vec::new(), begin: offset }
     }
 
-    /// Returns what a `.gz` or `.zst` file holds, in memory.
+    /// Returns the contents of a `.gz` or `.zst` file, in memory.
     ///
     /// # Errors
     /// It cannot be read or decompressed, or is larger than what may be held in memory.

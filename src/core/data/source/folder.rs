@@ -43,7 +43,7 @@ impl Kind {
         }
     }
 
-    /// Returns what the text of a sample is called, what the sample is, and several of them.
+    /// Returns the words for the text of a sample, for the sample, and for several of them.
     fn words(self) -> [&'static str; 3] {
         match self {
             Self::Visuals => ["caption", "picture", "pictures"],

@@ -38,7 +38,7 @@ impl Index {
         Self { path, shards, has_changed: false }
     }
 
-    /// Returns what is known of a shard as it is now.
+    /// Returns the counts of a shard; `None` where it has changed since.
     pub fn get(&self, shard: &Shard, what: &str) -> Option<&Vec<u64>> {
         let entry = self.shards.get(&shard.name).filter(|entry| entry.size == shard.size && entry.tag == shard.tag);
         entry.and_then(|entry| entry.counts.get(what))

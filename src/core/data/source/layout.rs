@@ -87,7 +87,7 @@ impl RecordLayout {
     }
 
     /// # Errors
-    /// Says what the record has, where that is no known layout.
+    /// The record has no known layout; the message names its fields.
     pub fn of(record: &Record, columns: &BTreeMap<String, String>) -> Result<Self, String> {
         let Body::Json(json) = &record.body else { return Self::of_members(record) };
         let value = |key: &str| json.get(columns.get(key).map_or(key, String::as_str));
@@ -167,7 +167,7 @@ impl RecordLayout {
         }
     }
 
-    /// Returns what a configuration calls it.
+    /// Returns its name in a configuration.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Messages => "messages",
@@ -203,7 +203,7 @@ impl RecordLayout {
     }
 
     /// # Errors
-    /// Says what is wrong with the record.
+    /// The record is wrong, and in which way.
     pub fn read(&self, record: Record, columns: &BTreeMap<String, String>, folder: &str) -> Result<Whole, DataError> {
         if *self == Self::Packed {
             return Ok(Whole::Packed(Box::new(PackedSample::from_members(&record.members)?)));

@@ -30,7 +30,7 @@ pub enum Container {
 }
 
 impl Shard {
-    /// Returns what holds the samples, by the name of the file.
+    /// Returns the container of the samples, by the name of the file.
     pub fn container(&self) -> Container {
         let lower = self.name.to_ascii_lowercase();
         let name = lower.trim_end_matches(".gz").trim_end_matches(".zst");
@@ -47,7 +47,7 @@ impl Shard {
         }
     }
 
-    /// Returns what files that its records name are relative to; with a slash at the end, or empty.
+    /// Returns the folder that files in its records are relative to; with a slash at the end, or empty.
     pub fn folder(&self) -> &str {
         &self.name[..self.name.rfind('/').map_or(0, |slash| slash + 1)]
     }

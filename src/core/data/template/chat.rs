@@ -250,8 +250,8 @@ impl ChatTemplate {
         self.render_with(turns, rendering).map(|(text, _)| text)
     }
 
-    /// Returns what the template adds for an answer to `turns`, with or without the variables that the user and the
-    /// turns set; `None` where it adds nothing.
+    /// Returns the text that the template adds for an answer to `turns`, with or without the variables that the user and the turns set;
+    /// `None` where it adds nothing.
     pub fn generation_prompt(&self, turns: &[Turn], with_kwargs: bool) -> Option<String> {
         let render = |prompts| self.render_with(turns, Rendering { prompts, with_kwargs }).ok();
         let (plain, (prompt, _)) = (render(false)?.0, render(true)?);

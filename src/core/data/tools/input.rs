@@ -112,7 +112,7 @@ impl Inputs {
         (&self.sources[file], (index - self.before[file]) as usize)
     }
 
-    /// Returns what the samples of each file look like.
+    /// Returns the format of the samples of each file.
     pub fn formats(&self) -> impl Iterator<Item = &'static str> {
         self.sources.iter().map(Source::format)
     }

@@ -261,7 +261,7 @@ mod tests {
         bytes.into_inner()
     }
 
-    /// Returns what a reader of shards makes of the members: names are members of the same key.
+    /// Returns the conversation that a reader of shards makes of the members: names are members of the same key.
     fn read_back(members: &[Member]) -> Conversation {
         let mut record: Map<String, Json> = serde_json::from_slice(&members[0].1).unwrap();
         record.insert("messages".to_owned(), record["texts"].clone());

@@ -46,7 +46,7 @@ pub fn seconds(source: &AudioSource, base: &Path, decoder: &dyn MediaDecoder) ->
     }
 }
 
-/// Returns what `data inspect` says of a recording.
+/// Returns the line of `data inspect` about a recording.
 ///
 /// # Errors
 /// Fails as [`header`] does.

@@ -37,7 +37,7 @@ impl Actors {
         Self { seen, gone: VecDeque::new(), trace_steps }
     }
 
-    /// Returns what is known of an actor, which may be new.
+    /// Returns the state of an actor, which may be new.
     pub fn get(&mut self, actor: ActorId) -> &mut Seen {
         self.seen.entry(actor).or_default()
     }

@@ -35,8 +35,8 @@ impl View {
     }
 }
 
-/// Returns what `loongforge top` shows: `status` and `history` are a page's `/status.json` and `/history.json`. No line
-/// moves the cursor, and no word is broken over two lines.
+/// Returns the text of `loongforge top`: `status` and `history` are a page's `/status.json` and `/history.json`. No line moves the
+/// cursor, and no word is broken over two lines.
 pub fn describe_run(status: &Value, history: &Value, view: View) -> String {
     let width = if view.width == 0 { usize::MAX } else { view.width.max(MIN_WIDTH) };
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -93,7 +93,7 @@ fn speed(status: &Value) -> Vec<String> {
     parts
 }
 
-/// Returns what went wrong and what was saved.
+/// Returns lines about what went wrong and what was saved.
 fn counts(status: &Value, view: View) -> Vec<String> {
     let alarming = |what: &str, value: &Value| {
         let text = format!("{what} {value}");

@@ -12,7 +12,7 @@ pub const CAMERA: &str = "observation.images.top";
 pub const CHUNK_SIZE: usize = 8;
 pub const NUM_EXECUTED: usize = 4;
 
-/// Returns what policies of Pads read and make.
+/// Returns the spec of policies of Pads: what they read and make.
 pub fn spec(name: &str) -> PolicySpec {
     PolicySpec {
         name: name.to_owned(),

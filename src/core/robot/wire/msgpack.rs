@@ -21,7 +21,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Returns what a map has under a text; `None` where it lacks it or is no map.
+    /// Returns the value of a map under a text; `None` where it lacks it or is no map.
     pub fn get(&self, key: &str) -> Option<&Self> {
         self.entry(&Value::Text(key))
     }

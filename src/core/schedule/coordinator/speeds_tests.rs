@@ -40,8 +40,7 @@ fn refs(plan: &StepPlan) -> Vec<&Unit> {
     plan.units.iter().collect()
 }
 
-/// Returns what each encoder was given in the last of `steps`, in patches, where encoder `i` needs `paces[i]` seconds a
-/// patch.
+/// Returns the patches that each encoder was given in the last of `steps`, where encoder `i` needs `paces[i]` seconds a patch.
 fn run(speeds: &mut Speeds, paces: &[f64], fixed_lanes: bool, steps: std::ops::Range<u64>) -> Vec<f64> {
     let (spec, workers) = (spec(), (0..paces.len() as u32).collect::<Vec<_>>());
     let mut given = vec![0.0; paces.len()];

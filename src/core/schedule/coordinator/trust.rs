@@ -43,7 +43,7 @@ pub(super) struct Told<'a> {
 
 impl Told<'_> {
     /// # Errors
-    /// Returns what is wrong with the message.
+    /// The message is wrong, and in which way.
     pub fn expect(&self, event: &Event) -> Result<(), String> {
         match event {
             Event::Ready => self.ready(),

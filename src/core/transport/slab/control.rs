@@ -115,7 +115,7 @@ impl Contents {
     /// Copies a header out of shared memory, each word once, and checks it.
     ///
     /// # Errors
-    /// Returns what is wrong with it.
+    /// The header is wrong, and in which way.
     pub(super) fn read(words: &[AtomicU64; WORDS], credit: usize) -> Result<Self, String> {
         let head: [u64; HEAD] = std::array::from_fn(|at| words[at].load(Relaxed));
         let ((index, kind), (slot, num_tensors)) = (split(head[2]), split(head[3]));

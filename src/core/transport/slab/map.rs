@@ -164,7 +164,7 @@ impl<T: Shared> std::ops::Deref for Record<T> {
 pub(super) struct Reader(Map);
 
 impl Reader {
-    /// Returns what a peer wrote. The producer writes here again only after the slot was returned.
+    /// Returns the bytes that a peer wrote. The producer writes here again only after the slot was returned.
     ///
     /// # Panics
     /// `range` is not inside.

@@ -119,7 +119,7 @@ impl WireReceiver {
         self.taken
     }
 
-    /// Returns what says that messages up to a number need never come again.
+    /// Returns a function that confirms messages up to a number: they need never come again.
     pub fn confirm(&self) -> impl Fn(u64) + Send + Sync + use<> {
         let shared = self.shared.clone();
         move |number| shared.confirm(number, 0)

@@ -26,7 +26,7 @@ impl Outbox {
         self.kept.push_back(Packet::new(kind, self.last, contents));
     }
 
-    /// Returns what is to be written next.
+    /// Returns the packet that is to be written next.
     pub fn next(&mut self) -> Option<Packet> {
         let packet = self.kept.get(self.num_written)?.clone();
         self.num_written += 1;

@@ -103,7 +103,7 @@ impl Shared {
 }
 
 impl State {
-    /// Returns what is to be written next, and what it acknowledges.
+    /// Returns the packet that is to be written next, and the number up to which it acknowledges.
     pub fn next(&mut self) -> Option<(Packet, u64)> {
         let packet = self.outbox.next().or_else(|| self.is_due().then(|| pulse(self.outbox.last())))?;
         Some((packet, self.acknowledge()))

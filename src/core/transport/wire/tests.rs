@@ -30,7 +30,7 @@ fn spec(accepts: bool) -> WireSpec {
     }
 }
 
-/// Returns what connects to an end that accepts, each time with a new connection.
+/// Returns a function that connects to an end that accepts, each time with a new connection.
 fn meeting() -> (Reconnect, flume::Receiver<Returned>, flume::Receiver<u64>) {
     let (come_back, returned) = flume::bounded(4);
     let (attempted, attempts) = flume::bounded(64);

@@ -94,7 +94,7 @@ impl MediaSource {
         }
     }
 
-    /// Returns what it is named by.
+    /// Returns the name of its file, or the text of a context.
     pub fn name(&self) -> &str {
         match self {
             MediaSource::Image(locator) => locator.name(),

@@ -35,7 +35,7 @@ pub(super) enum OneOrMore<T> {
     One(T),
 }
 
-/// Returns what a key lists, be it one thing, several or none.
+/// Returns the values of a key that holds one thing, several or none.
 pub(super) fn listed<T>(raw: Option<OneOrMore<T>>) -> std::vec::IntoIter<T> {
     match raw {
         None => Vec::new(),

@@ -97,7 +97,7 @@ impl Source {
         self.set.as_ref().map(|(set, dropped)| set.episode_lens(*dropped))
     }
 
-    /// Returns what messages call it.
+    /// Returns its name in messages.
     pub fn name(&self) -> &Path {
         &self.name
     }
@@ -127,7 +127,7 @@ impl Source {
         self.len() == 0
     }
 
-    /// Returns what its samples look like, as a configuration calls it.
+    /// Returns the format of its samples, as a configuration calls it.
     pub fn format(&self) -> &'static str {
         self.layout.name()
     }
@@ -181,7 +181,7 @@ impl Source {
         Order::new(&lens, self.window)
     }
 
-    /// Returns what files are relative to: nothing more, they are resolved.
+    /// Returns the folder that files are relative to: an empty path, since they are resolved.
     pub fn base(&self) -> &Path {
         Path::new("")
     }
