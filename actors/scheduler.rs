@@ -141,7 +141,7 @@ impl Scheduler {
         self.coordinator.leaving().into_iter().chain(told).collect()
     }
 
-    /// Records what another sender told an actor.
+    /// Records a command that another sender gave an actor.
     pub fn told(&mut self, actor: ActorId, command: &Command) {
         if self.keeps_outstanding() {
             self.outstanding.told(actor, command);

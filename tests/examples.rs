@@ -19,7 +19,7 @@ fn start(program: &Path, dir: &Path, args: &[&str]) -> Output {
     output.unwrap_or_else(|error| panic!("{}: {error}; cargo build --examples", program.display()))
 }
 
-/// Returns what a command of an example prints on both streams.
+/// Returns the output of a command of an example on both streams.
 fn succeeds(name: &str, dir: &Path, args: &[&str]) -> String {
     let output = start(&example(name), dir, args);
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
@@ -27,7 +27,7 @@ fn succeeds(name: &str, dir: &Path, args: &[&str]) -> String {
     text
 }
 
-/// Returns what an example prints.
+/// Returns the output of an example.
 fn run(name: &str) -> String {
     let output = start(&example(name), Path::new("."), &[]);
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();

@@ -137,7 +137,7 @@ fn read(spec: CoordinatorSpec, path: &Path) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Returns what an engine says to a command, at once.
+/// Returns an engine's answers to a command, at once.
 fn answers(me: ActorId, command: Command, num_data: u32) -> Vec<Event> {
     let timings = Timings { busy: 0.0512, idle: 0.0213, units: 0.0402, packs: 0.0312, ..Timings::default() };
     let report = |step, epoch| {

@@ -338,7 +338,7 @@ fn write_json(disk: &dyn Disk, path: &Path, value: &impl serde::Serialize) -> Re
     disk.write(path, &text).map_err(CheckpointError::write(path))
 }
 
-/// Returns what the run of this folder has left aside; a record that cannot be read is none.
+/// Returns the record of what the run of this folder left aside; one that cannot be read counts as none.
 pub(super) fn left_aside(dir: &Path) -> Option<LeftAside> {
     LeftAside::read(dir).unwrap_or_else(|error| {
         tracing::warn!("{}: {error}", dir.display());

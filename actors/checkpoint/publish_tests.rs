@@ -117,7 +117,7 @@ impl Run {
         self.folder.path().join("checkpoints")
     }
 
-    /// Returns what two engines would have written.
+    /// Returns a draft as two engines would have written it.
     fn draft(&self, step: u64) -> CheckpointDraft {
         let dir = self.dir().join(format!(".step-{:08}.tmp", step + 1));
         prepare(&dir).unwrap();

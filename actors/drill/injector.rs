@@ -42,7 +42,7 @@ impl FaultInjector {
         Self { from, to, seed, num_messages: 0, num_bytes: 0, done: BTreeSet::new() }
     }
 
-    /// Returns what is done to the next message, a bit of which may be flipped.
+    /// Returns the faults that the next message gets; a bit of it may be flipped.
     pub fn next(&mut self, active: &Active, message: &mut [u8]) -> Injection {
         let mut injection = Injection::default();
         if message.starts_with(JOINING) {

@@ -92,7 +92,7 @@ impl Proxy {
         self.state.active.advance(steps);
     }
 
-    /// Returns what has happened so far.
+    /// Returns the number of times that each fault has happened so far.
     pub fn injected(&self) -> Vec<Injected> {
         self.state.active.counts().map(|(fault, count)| Injected { fault: fault.clone(), count }).collect()
     }
@@ -107,7 +107,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Returns what is said to a proxy first.
+/// Returns the line that a connection sends to a proxy first.
 pub fn words(role: Option<Role>, address: &str) -> String {
     format!("{} {address}\n", role.map_or("-", Role::name))
 }

@@ -68,8 +68,8 @@ impl OutstandingMessages {
         self.accounts.get(&actor).cloned().unwrap_or_default()
     }
 
-    /// Returns what is left to do besides messages. A pause that is over has no effect when its time is up; and a checkpoint that was
-    /// published before that was written down cannot be published again: it is saved anew.
+    /// Returns the effects that are still to be carried out, besides messages. A pause that is over has no effect when its time is up;
+    /// and a checkpoint that was published before that was written down cannot be published again: it is saved anew.
     pub fn left(&self) -> Vec<Effect> {
         let drafts = self.drafts.iter().map(|draft| Effect::Publish(Box::new(draft.clone())));
         let doubts = self.doubts.iter().cloned().map(Effect::Doubt);

@@ -85,7 +85,7 @@ pub(crate) struct Stops {
 }
 
 impl Stops {
-    /// Returns what a signal that comes now requests.
+    /// Returns the request of a signal that comes now.
     pub(crate) fn on(&mut self, signal: StopSignal, now: Instant) -> Option<Request> {
         let is_new = match signal {
             StopSignal::Hangup => !std::mem::replace(&mut self.is_hung_up, true) && self.asked.is_none(),

@@ -317,7 +317,7 @@ mod tests {
     const SILENT: &str = "";
     const PATIENT: Duration = Duration::from_secs(20);
 
-    /// Returns what an actor is told that joins a run whose foundation, which was at `peer`, is gone.
+    /// Returns the welcome of an actor that joins a run whose foundation, which was at `peer`, is gone.
     fn word(me: ActorId, folder: &Path, peer: &str) -> Welcome {
         let assignment = Assignment {
             me,
@@ -357,7 +357,7 @@ mod tests {
         link.events.recv_async().await.unwrap()
     }
 
-    /// Returns what an encoder that joins such a run says last, and how its process ends.
+    /// Returns the last event of an encoder that joins such a run, and how its process ends.
     fn join_late(peer: (&'static str, Duration), commands: &[Command]) -> (Event, Result<(), RunError>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("join");

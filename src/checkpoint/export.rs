@@ -321,7 +321,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Returns what the names of drafts of `out` begin with.
+/// Returns the prefix of the names of drafts of `out`.
 pub(super) fn unfinished(out: &Path) -> String {
     format!(".{}.unfinished-", out.file_name().unwrap_or_default().to_string_lossy())
 }

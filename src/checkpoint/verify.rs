@@ -16,7 +16,7 @@ use std::error::Error;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
-/// Returns what was checked and, where something is wrong, what. In order, one line a check.
+/// Checks a checkpoint. Returns the name of each check and its result, in order.
 pub fn verify(folder: &Path) -> Vec<(&'static str, Result<String, String>)> {
     let mut checks: Vec<(&'static str, Result<String, String>)> = Vec::new();
     if folder.join(MANIFEST).is_file() {

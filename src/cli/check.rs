@@ -272,7 +272,7 @@ pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<
     Ok(parts)
 }
 
-/// Returns what the model is, and what of it is trained.
+/// Returns a text about the model: its type, and the numbers of trained and frozen parameters of each part.
 fn explain(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
     let parts = parts(config, folder)?;
     let mut text = format!("model: {}\n", folder.config.model_type);

@@ -19,7 +19,7 @@ pub fn decode_worker(args: DecodeWorkerArgs) -> ExitCode {
     serve(args.drill)
 }
 
-/// Returns what decodes under this mode; `warn` is told where it is less safe than it should be.
+/// Returns the decoder of this mode; `warn` is told where it is less safe than it should be.
 pub fn decoder(mode: SandboxMode, warn: impl Fn(&str) + Send + Sync + 'static) -> Arc<dyn MediaDecoder> {
     match mode {
         // This program, also after another one was put in its place.

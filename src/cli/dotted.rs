@@ -74,7 +74,7 @@ fn refusal(options: &[String]) -> String {
     options.iter().map(refused).collect::<Vec<_>>().join("\n\n")
 }
 
-/// Returns what to write instead of an option without dots.
+/// Returns a tip about what to write instead of an option without dots.
 fn tip(option: &str) -> Option<String> {
     let remark = remark_on(&name_of(option)?).map(str::to_owned);
     remark.or_else(|| key_of(option).map(|key| format!("did you mean `--{key} VALUE` or `{key}=VALUE`?")))

@@ -257,7 +257,7 @@ fn answers(
     Ok(answers)
 }
 
-/// Returns what the run of a checkpoint says of samples, under what the command line says.
+/// Returns the settings of samples: those of the checkpoint's run, with those of the command line above them.
 fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Learned)> {
     let mut run = match folder.join(MANIFEST).is_file() {
         true => Manifest::read(folder)?.config,

@@ -30,7 +30,7 @@ pub const READER_GONE: u8 = 141;
 #[error("standard output: {0}")]
 pub struct OutputError(pub std::io::Error);
 
-/// Returns what an error that ends the program means for who started it.
+/// Returns the exit code of an error that ends the program.
 pub fn of(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<RunError>() {
         _ if error.is::<UsageError>() => USAGE,

@@ -78,7 +78,7 @@ fn of_file(path: &Path) -> anyhow::Result<Imported> {
     Ok(translate(&text)?)
 }
 
-/// Lists what became of every key, first those without a counterpart.
+/// Returns a list of the fate of every key, first those without a counterpart.
 fn report(imported: &Imported) -> String {
     let line = |key: &KeyFate, what: String| format!("  {}: {}{what}\n", safe(&key.key), safe(&key.value));
     let (mut missing, mut settled, mut arrived) = (String::new(), String::new(), 0);

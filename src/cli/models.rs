@@ -151,7 +151,7 @@ mod tests {
         assert!(["8.03B", "48.2G", "128 GB", "145 GB"].iter().all(|cell| line.contains(cell)), "{line}");
     }
 
-    /// Returns what the comment at a file's head claims of its parameters.
+    /// Returns the number of parameters that the comment at a file's head claims.
     fn claimed(file: &ModelFile) -> Option<u64> {
         let (_, rest) = file.checked.split_once("parameter count is the published ")?;
         let digits = rest.chars().take_while(|c| c.is_ascii_digit() || *c == ',').filter(char::is_ascii_digit);

@@ -90,7 +90,7 @@ impl PartArgs {
         }
     }
 
-    /// Returns what follows `run FILE KEY=VALUE` for an actor that joins at `join`.
+    /// Returns the words that follow `run FILE KEY=VALUE` for an actor that joins at `join`.
     pub fn words(&self, actor: ActorId, join: &Address) -> Vec<String> {
         let mut words = vec!["--role".to_owned(), actor.role.name().to_owned()];
         if matches!(actor.role, Role::Encoder | Role::Foundation) {

@@ -177,7 +177,7 @@ fn sampling(args: &SampleArgs) -> Sampling {
     }
 }
 
-/// Returns what the model reads of each prompt.
+/// Returns the sample that the model reads of each prompt.
 fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> {
     let folder = painter.folder();
     let guides = args.guidance.iter().any(|guidance| *guidance != 1.0);

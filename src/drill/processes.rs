@@ -52,7 +52,7 @@ impl Members {
     }
 }
 
-/// Returns what a process was started as.
+/// Returns the actor that a process was started as.
 fn actor(process: u32) -> Option<ActorId> {
     let words = fs::read(format!("/proc/{process}/cmdline")).ok()?;
     let mut words = words.split(|&byte| byte == 0);

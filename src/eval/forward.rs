@@ -193,7 +193,7 @@ impl ForwardModel {
         self.params.flat().kind()
     }
 
-    /// Returns what a continuation of the sample starts from.
+    /// Returns the prompt that a continuation of the sample starts from.
     pub fn prompt(&self, sample: &Sample) -> Prompt {
         let samples = [sample];
         Prompt {

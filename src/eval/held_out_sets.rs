@@ -70,7 +70,7 @@ pub fn open_during(
     Ok((sets, samples::prompts(config, folder, decoder)?))
 }
 
-/// Returns what the scheduler evaluates of these while the run goes on; `None`: nothing.
+/// Returns the spec of the evaluations that the scheduler orders while the run goes on; `None`: there are none.
 pub fn spec(
     config: &RunConfig,
     folder: &ModelFolder,
@@ -138,7 +138,7 @@ fn scored(
     EvaluationSet { name: name.clone(), every: eval.every_steps, at_start: false, passes }
 }
 
-/// Returns what is evaluated while the run goes on, and what is left out of that, in a line.
+/// Returns a line about the evaluations while the run goes on, and about what they leave out.
 pub fn summary(config: &RunConfig, folder: &ModelFolder) -> Option<String> {
     let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0)?;
     let answers = match config.num_answers() {

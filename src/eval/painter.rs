@@ -96,7 +96,7 @@ impl Painter {
         (tokens, tokens.saturating_mul(width).saturating_mul(4 * bytes))
     }
 
-    /// Returns what is made of a prompt; a clip has `fps` frames a second. `draw` is the number of the noise.
+    /// Returns the picture or clip of a prompt; a clip has `fps` frames a second. `draw` is the number of the noise.
     ///
     /// # Errors
     /// The prompt has no size, or the device failed.

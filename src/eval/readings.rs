@@ -26,7 +26,7 @@ pub struct Readings<'a> {
 }
 
 impl Readings<'_> {
-    /// Returns what the reader says of each picture that was made, and a table of how often it is what was asked for; in the same table
+    /// Returns the reader's words for each picture that was made, and a table of how often they are what was asked for; in the same table
     /// are the true pictures, and the same readings by the answers of other prompts. `what` names the pictures.
     ///
     /// # Errors

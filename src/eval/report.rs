@@ -165,7 +165,7 @@ impl EvalReport {
     }
 }
 
-/// Returns what a run judges of held-out answers, if it learns which ones are preferred.
+/// Returns how a run judges held-out answers, if it learns which ones are preferred.
 fn judged(config: &RunConfig) -> Option<Judged> {
     let preference = config.train.preference.as_ref()?;
     Some(if preference.loss == PreferenceLoss::Kto { Judged::Answers } else { Judged::Pairs })

@@ -88,7 +88,7 @@ pub fn fps_of(json: &Value) -> f64 {
     if json["expand_timesteps"] == true { FPS_OF_EXPANDED } else { FPS }
 }
 
-/// Returns what is made while the run goes on, in a line.
+/// Returns a line about the samples that are made while the run goes on.
 pub fn summary(config: &RunConfig) -> Option<String> {
     let sampling = config.sample.as_ref()?;
     let when = match sampling.every_steps {
@@ -99,7 +99,7 @@ pub fn summary(config: &RunConfig) -> Option<String> {
     Some(format!("samples of {} {when}, in {steps} steps each: {SAMPLES}/", sampling.prompts.display()))
 }
 
-/// Returns what a foundation actor of the run makes samples with; `None`: none are made.
+/// Returns the spec by which a foundation actor of the run makes samples; `None`: none are made.
 ///
 /// # Errors
 /// The model is no diffusion model, its scheduler is not known, or there are two guidances for one transformer.

@@ -9,8 +9,8 @@ use serde_json::Value;
 /// Names of this many models are told.
 const MOST: usize = 3;
 
-/// Returns what to do with the folder at `path`, whose `config.json` is `json` and was refused with `error`; `None` where that is
-/// not for the `model_type`, or no language model that we know has its tensors.
+/// Returns a hint for the folder at `path`, whose `config.json` is `json` and was refused with `error`; `None` where that is not for the
+/// `model_type`, or no language model that we know has its tensors.
 pub(super) fn hint(path: &Path, json: &Value, error: &ModelConfigError) -> Option<String> {
     if !matches!(error, ModelConfigError::Unsupported { key, .. } if key == "model_type") {
         return None;

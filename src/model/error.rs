@@ -1,4 +1,4 @@
-//! Says what can be wrong with a model's folder.
+//! Errors of a model's folder.
 
 use crate::model::hub::HubError;
 use loongforge_core::data::DataError;
@@ -104,7 +104,7 @@ impl FolderError {
     }
 }
 
-/// Returns what to do about a model of parts whose config names no token for what a tower is given.
+/// Returns advice for a model of parts whose config names no token for what a tower is given; empty for other errors.
 fn placeholder(error: &ModelConfigError) -> String {
     let ModelConfigError::Missing { key } = error else { return String::new() };
     let thing = match key.as_str() {

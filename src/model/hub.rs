@@ -125,7 +125,7 @@ impl Hub {
         Self { kind, cache, endpoint: endpoint.trim_end_matches('/').to_owned(), offline, token }
     }
 
-    /// Returns what writing needs: the endpoint, whether the network is forbidden, and the token.
+    /// Returns the settings of writing: the endpoint, whether the network is forbidden, and the token.
     pub(super) fn writing(self) -> (String, bool, Option<String>) {
         (self.endpoint, self.offline, self.token)
     }

@@ -79,12 +79,12 @@ impl Trained {
     }
 }
 
-/// Returns what is wrong with an observation, which is no sample of a file.
+/// Returns the reason why an observation is wrong: it is no sample of a file.
 fn reason(error: DataError) -> String {
     if let DataError::Line(reason) = error { reason } else { error.to_string() }
 }
 
-/// Returns what the maker's robot is told of the policy.
+/// Returns the policy's spec for the maker's robot.
 fn spec_of(
     maker: &PolicyMaker,
     model: &PolicyModel,

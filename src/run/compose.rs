@@ -196,7 +196,7 @@ impl Composition {
         self.packs.as_ref()
     }
 
-    /// Returns what the config's epochs came to, if it has any.
+    /// Returns the numbers that the config's epochs came to, if it has any.
     pub fn epochs(&self) -> Option<Epochs> {
         self.epochs
     }
@@ -307,7 +307,7 @@ impl Composition {
         self.resume.as_ref().map_or(StepId(0), |resume| resume.first_step)
     }
 
-    /// Returns what the run was resumed from, unless that was in memory.
+    /// Returns the checkpoint that the run was resumed from, unless that was in memory.
     pub(crate) fn resumed_from_disk(&self) -> Option<&Resume> {
         let is_in_memory = |path: &Path| self.snapshots.as_ref().is_some_and(|memory| path.starts_with(memory));
         self.resume.as_ref().filter(|resume| !is_in_memory(&resume.checkpoint))

@@ -17,7 +17,7 @@ pub fn skipped(summary: &StepSummary) -> String {
     format!("step {step} skipped: {what} (loss {loss}, gradient norm {norm}); samples {ids:?}")
 }
 
-/// Keeps what the file needs besides.
+/// The facts of the run that are written into the file of a step.
 pub struct Evidence {
     dir: PathBuf,
     seed: u64,

@@ -252,7 +252,7 @@ impl<'a> WantedPacks<'a> {
         Ok(packs)
     }
 
-    /// Returns what a checkpoint of this run notes of its data.
+    /// Returns the fingerprint of the data that a checkpoint of this run notes.
     pub fn fingerprint(self) -> Fingerprint {
         Fingerprint { packs: Some(self.key), ..self.data }
     }
@@ -273,7 +273,7 @@ impl Packs {
         Ok(())
     }
 
-    /// Returns what there is to say of them before a run, a line each.
+    /// Returns lines about the packs, for the time before a run.
     pub fn lines(&self, config: &RunConfig) -> Vec<String> {
         let (Self { num_samples, stats, .. }, pack) = (self, &config.data.pack);
         let mut lines = vec![
@@ -298,7 +298,7 @@ impl Packs {
     }
 }
 
-/// Returns what a checkpoint notes of the run's data, packs included.
+/// Returns the fingerprint of the run's data that a checkpoint notes, packs included.
 ///
 /// # Errors
 /// A file of the data is missing.
@@ -324,7 +324,7 @@ pub fn forget_former(config: &RunConfig) -> Result<(), DataError> {
     FormerPacks::new(config.run.dir.join(LEDGER), config.packs_dir()).remove()
 }
 
-/// Returns what packs depend on of a model: its config, and checksums of the files that samples are made with.
+/// Returns the part of a model that packs depend on: its config, and checksums of the files that samples are made with.
 ///
 /// # Errors
 /// A file cannot be read.

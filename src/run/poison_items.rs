@@ -12,7 +12,7 @@ fn path(dir: &Path) -> PathBuf {
     dir.join("killers.jsonl")
 }
 
-/// Returns what is known: of each item its last line. Half a line says nothing.
+/// Returns the last line of each item. Half a line says nothing.
 pub fn read(dir: &Path) -> Vec<PoisonItem> {
     let text = fs::read_to_string(path(dir)).unwrap_or_default();
     let items = text.lines().filter_map(|line| serde_json::from_str::<PoisonItem>(line).ok());

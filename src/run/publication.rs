@@ -40,7 +40,7 @@ fn dtype_name(precision: Precision) -> &'static str {
     }
 }
 
-/// Returns what every checkpoint of a run holds besides its engines' files.
+/// Returns the files of every checkpoint of a run besides those of its engines.
 ///
 /// # Errors
 /// The files of the data, or the statistics of a robot policy's data, cannot be read.

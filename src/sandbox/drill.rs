@@ -4,8 +4,7 @@ use std::fs::File;
 use std::net::UdpSocket;
 use std::process::Command;
 
-/// Returns what a file asks for that begins as no picture does: `drill: WORD`. The deed returns what came of it, if it
-/// returns.
+/// Returns the deed that a file asks for which begins as no picture does: `drill: WORD`. The deed returns what came of it, if it returns.
 pub fn of(bytes: &[u8]) -> Option<fn() -> String> {
     let word = std::str::from_utf8(bytes.strip_prefix(b"drill: ")?).ok()?;
     Some(match word {

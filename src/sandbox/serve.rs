@@ -98,7 +98,7 @@ fn decode(
     }
 }
 
-/// Takes what a frame is made known to, one frame after the other.
+/// Takes the frames, one after the other.
 type Take<'a> = dyn FnMut(RgbImage) -> Result<(), String> + 'a;
 
 /// Sends the frames that `decode` gives, each when the one before was taken.

@@ -119,7 +119,7 @@ fn fixture_of(kind: Kind, size: Size) -> Fixture {
     fixture
 }
 
-/// Returns what is predicted, and what a run of two steps counts.
+/// Returns the predicted memory, and that which a run of two steps counts.
 fn both(fixture: &Fixture, overrides: &[&str]) -> Result<(Vec<ActorMemory>, BTreeMap<ActorId, MemoryReport>), String> {
     let composition = Composition::new(fixture.load(overrides).config).map_err(|error| error.to_string())?;
     let (config, folder) = (composition.config(), composition.folder());

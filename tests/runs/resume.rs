@@ -36,7 +36,7 @@ pub fn run_and_evaluate_in(
     fixture::run(loaded.unwrap_or_else(|report| panic!("{report}")), resumed)
 }
 
-/// Returns what a checkpoint weighs: every file's hash but those that name the run.
+/// Returns the hashes of the checkpoint's safetensors files: others name the run.
 pub fn hashes(checkpoint: &Path) -> Vec<(String, String)> {
     let manifest = Manifest::read(checkpoint).unwrap();
     let files = manifest.files.into_iter().filter(|(name, _)| name.ends_with(".safetensors"));

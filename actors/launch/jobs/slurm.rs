@@ -6,7 +6,7 @@ use loongforge_core::message::{PoolName, Role};
 use loongforge_core::text::shell_word;
 use std::fmt::Write;
 
-/// Tells what follows the scheduler's end.
+/// The part of the script that follows the scheduler's end.
 const END: &str = "\
 # 3: stopped with a checkpoint, 4: too few actors are left, 75: a transient error. All resume from the last checkpoint.
 case $code in 3) again=$warned;; 4|75) again=1;; *) again=;; esac

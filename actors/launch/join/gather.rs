@@ -188,7 +188,7 @@ fn missing(places: &BTreeMap<ActorId, Option<Member>>) -> Option<String> {
 }
 
 impl Roster {
-    /// Returns what actor `me` is told once it is to begin. `paths`: where the actors of the run listen for edges.
+    /// Returns the message that tells actor `me` to begin. `paths`: where the actors of the run listen for edges.
     pub fn welcome(
         &self,
         me: ActorId,

@@ -56,7 +56,7 @@ fn wrong(refusal: Refusal) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, refusal)
 }
 
-/// Returns what a failed handshake most likely means.
+/// Returns the error with the most likely cause of a failed handshake.
 fn explain(error: io::Error) -> io::Error {
     let is_tls = error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
     let cut_off = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset].contains(&error.kind());

@@ -76,7 +76,7 @@ async fn serve(security: &Security, at: &Address) -> (Address, tokio::task::Join
     (address, task)
 }
 
-/// Returns what comes of saying `role` to a scheduler: the first answer, or an error.
+/// Says `role` to a scheduler, and returns its first answer or an error.
 async fn try_join(address: &Address, security: &Security, role: Role) -> Result<Down, String> {
     let stream = connect(address, security, Some(Role::Scheduler)).await.map_err(|error| error.to_string())?;
     let (mut sender, mut receiver) = link::<Up, Down>(stream);

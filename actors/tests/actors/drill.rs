@@ -61,7 +61,7 @@ fn twin() -> Vec<f64> {
     losses
 }
 
-/// Returns what is seen of a run with these faults, and how often each happened. `certs`: a folder with certificates.
+/// Runs with these faults, and returns what was seen and how often each fault happened. `certs`: a folder with certificates.
 fn run(script: &str, lease: Duration, certs: Option<&Path>) -> (Seen, Result<Outcome, RunError>, Vec<u64>) {
     // Ports that are free are others' a moment later.
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -90,7 +90,7 @@ impl Case {
         RunSpec { stop_grace: self.stop_grace, grace, lease: self.lease, ..run }
     }
 
-    /// Returns what the same run sees in which nothing happens.
+    /// Returns the losses of the same run without faults.
     fn twin(self) -> Vec<f64> {
         let dir = tempfile::tempdir().unwrap();
         let (seen, observer) = witness();

@@ -32,7 +32,7 @@ impl Architecture {
         Self::TYPES.iter().find(|(name, _)| *name == model_type).map(|(_, architecture)| *architecture)
     }
 
-    /// Returns what llama.cpp calls it: the beginning of its keys.
+    /// Returns its name in llama.cpp: the beginning of its keys.
     pub fn name(self) -> &'static str {
         match self {
             Self::Llama => "llama",

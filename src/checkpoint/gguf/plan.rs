@@ -112,7 +112,7 @@ impl Plan {
         &self.0
     }
 
-    /// Returns what the file's header says of each tensor, in the order of the file.
+    /// Returns the description of each tensor in the file's header, in the order of the file.
     pub fn descriptions(&self) -> Vec<Description> {
         self.0.iter().map(|planned| planned.description.clone()).collect()
     }

@@ -115,7 +115,7 @@ impl Case {
         text
     }
 
-    /// Returns what each kind of actor takes, by what it is for.
+    /// Returns a text about the memory of each kind of actor, by purpose.
     fn memory(&self, plans: &[StepPlan]) -> anyhow::Result<String> {
         let found = memory::of_plans(&self.config, &self.folder, plans).map_err(|error| UsageError::of_dyn(&*error))?;
         let cells = |cells: [String; 7]| cells.map(|cell| format!("{cell:>12}")).concat();

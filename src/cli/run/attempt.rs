@@ -88,7 +88,7 @@ impl SchedulerProcess<'_> {
         self.args.processes || self.part.is_some_and(|part| part.actors.is_empty())
     }
 
-    /// Returns what the scheduler that this one replaces wrote to its journal; `None`: it replaces none.
+    /// Returns the run that the replaced scheduler wrote to its journal; `None`: this one replaces none.
     ///
     /// # Errors
     /// It takes the place of one that died before the run had begun.
@@ -207,7 +207,7 @@ struct Beginning {
     former: Option<FormerRun>,
 }
 
-/// Returns what is due at the first step, with what copies of checkpoints forget then: the former run's, which is put back no more.
+/// Returns the work of the first step, after which the uploader forgets the former run: it is put back no more.
 fn forgetting_uploads(mut first_step: FirstStep, uploader: Option<Uploader>) -> FirstStep {
     Box::new(move || {
         uploader.iter().try_for_each(Uploader::note_former)?;
@@ -218,7 +218,7 @@ fn forgetting_uploads(mut first_step: FirstStep, uploader: Option<Uploader>) -> 
     })
 }
 
-/// Returns what is due when the run has taken its first step: the former run goes.
+/// Returns the work that is due when the run has taken its first step: the former run goes.
 fn first_step(mut former: Option<FormerRun>, config: &RunConfig) -> FirstStep {
     let config = config.clone();
     Box::new(move || {

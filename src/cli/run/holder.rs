@@ -50,7 +50,7 @@ impl Holder {
         }
     }
 
-    /// Returns what `me` knows of this holder.
+    /// Returns whether this holder lives, as far as `me` can know.
     pub fn life(&self, me: &Self) -> Life {
         if me.boot.is_empty() || (&self.boot, &self.pid_namespace) != (&me.boot, &me.pid_namespace) {
             return Life::Elsewhere;

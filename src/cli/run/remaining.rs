@@ -41,7 +41,7 @@ pub fn needs_actors(config: &RunConfig, composition: &Composition, done: &Resume
     Ok(left_of(config, composition, done)? == Left::Evaluation)
 }
 
-/// Returns what is left of a run that has its last checkpoint, `done`, and may have been killed before that was evaluated.
+/// Returns the work that is left of a run that has its last checkpoint, `done`, and may have been killed before that was evaluated.
 ///
 /// # Errors
 /// A file or folder of the run cannot be read.

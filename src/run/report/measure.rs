@@ -88,7 +88,7 @@ fn pools(summary: &StepSummary) -> BTreeMap<PoolName, PoolMetrics> {
     names.map(|name| (name, metrics(name))).collect()
 }
 
-/// Returns what the tensors of that of these actors took that has taken the most.
+/// Returns the memory of the tensors of the actor, of these, that has taken the most.
 fn memory<'a>(timings: impl Iterator<Item = &'a Timings>) -> Option<MemoryReport> {
     timings.map(|timings| timings.memory).max_by_key(MemoryReport::total).filter(|memory| memory.total() > 0)
 }

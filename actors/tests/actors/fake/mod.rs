@@ -134,7 +134,7 @@ pub fn run_spec(dir: &Path, coordinator: CoordinatorSpec) -> RunSpec {
     }
 }
 
-/// Returns what is planned of the foundation pools: one computes all samples, of several each those of its number.
+/// Returns the plans of the foundation pools: one computes all samples, of several each those of its number.
 fn foundations(pools: &PoolSizes) -> Vec<FoundationPlanSpec> {
     let plan = |(pool, route): (&PoolSize, u32)| FoundationPlanSpec {
         pool: pool.name,
@@ -147,7 +147,7 @@ fn foundations(pools: &PoolSizes) -> Vec<FoundationPlanSpec> {
 /// The tower of the pool `reference`, which reads the tokens of a sample.
 pub const REFERENCE: Tower = Tower::Text;
 
-/// Returns what is planned of the encoder pools: `encoder` has the vision tower, the others the tower that they are called as.
+/// Returns the plans of the encoder pools: `encoder` has the vision tower, the others the tower that they are called as.
 fn encoders(pools: &PoolSizes) -> Vec<EncoderPlanSpec> {
     let tower = |name: PoolName| match name.as_str() {
         "reference" => Some(REFERENCE),
