@@ -22,8 +22,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// what is in it alone.
 const MAX_JOINING: usize = 1024;
 
-/// Joins a run as the actor `wanted` and serves it until it ends. The parent that started this process may have set its index. A signal that
-/// asks the process to stop removes an encoder from the run, if others are left in its pool, and otherwise stops the run with a checkpoint.
+/// Joins a run as the actor `wanted` and serves it until it ends. The parent that started this process may have set its index. A signal
+/// that asks the process to stop removes an encoder from the run, if others are left in its pool, and otherwise stops the run with a
+/// checkpoint.
 ///
 /// # Errors
 /// Fails if the run could not be joined, or the engine failed or lost the scheduler.
@@ -119,8 +120,8 @@ async fn serve(
     result
 }
 
-/// Returns how the process of `me` ends whose engine has said this last, and what the scheduler is still to be told. `end`: how the engine's
-/// thread ended.
+/// Returns how the process of `me` ends whose engine has said this last, and what the scheduler is still to be told. `end`: how the
+/// engine's thread ended.
 fn ended(me: ActorId, last: Option<Event>, end: String) -> (Result<(), RunError>, Option<Event>) {
     let failed = |failure: Failure| Err(RunError::Failed(failure));
     match last {

@@ -59,8 +59,8 @@ impl ForwardModel {
         Self::load_staged(folders, kind, &[device])
     }
 
-    /// Works like [`ForwardModel::load`] with a decoder's layers divided into as many stages as there are `devices`, one behind the other;
-    /// the first device has the towers too.
+    /// Works like [`ForwardModel::load`] with a decoder's layers divided into as many stages as there are `devices`, one behind the
+    /// other; the first device has the towers too.
     ///
     /// # Errors
     /// Fails as [`ForwardModel::load`] does, and where the decoder has fewer layers than there are stages, or cannot be cut there.

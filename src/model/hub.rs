@@ -240,8 +240,8 @@ impl Hub {
         api.build().map_err(|error| self.explain(id, &error))
     }
 
-    /// Returns whether the cache lacks what `path` means of a data set's repository, after files of it were compared that a killed process
-    /// has left.
+    /// Returns whether the cache lacks what `path` means of a data set's repository, after files of it were compared that a killed
+    /// process has left.
     pub(super) fn is_missing(&self, path: &HubPath) -> bool {
         let id = HubId { repo: path.repo.clone(), revision: path.revision.clone() };
         self.compare_left(&id).is_err() || path.find(self.cache.path()).is_err()

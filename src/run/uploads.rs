@@ -181,8 +181,8 @@ pub fn expect_stored(config: &RunConfig, resumed: &str, manifest: Option<&[u8]>,
     Err(Unfit::OfAnother { newest: stored.url(newest), num_steps: newest, resumed: resumed.to_owned() })
 }
 
-/// Fetches the checkpoint of so many steps of `url` into the folder of checkpoints `dir`, verified; returns its folder there. One of as many
-/// steps that is there, which the run has left aside, is replaced.
+/// Fetches the checkpoint of so many steps of `url` into the folder of checkpoints `dir`, verified; returns its folder there. One of as
+/// many steps that is there, which the run has left aside, is replaced.
 ///
 /// # Errors
 /// It is not whole, is damaged, or cannot be written.

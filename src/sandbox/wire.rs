@@ -43,7 +43,7 @@ pub enum What {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// The first word: what of the sandbox this system does not have.
+    /// The first word, with the parts of the sandbox that this system lacks.
     Ready { missing: Vec<String> },
     /// The next frame; its pixels are in the memory that both have. The next frame of a clip is made when a byte has come back.
     Frame { width: u32, height: u32 },

@@ -1,5 +1,5 @@
-//! Runs with label smoothing, weights of samples, noise on embeddings and LoRA+, against what torch, transformers and PEFT make of the same samples
-//! and weights (`tests/oracle/training_methods.py`), and against each other.
+//! Runs with label smoothing, weights of samples, noise on embeddings and LoRA+, against what torch, transformers and PEFT make of the
+//! same samples and weights (`tests/oracle/training_methods.py`), and against each other.
 
 use crate::resume::{hashes, run_and_evaluate_in, run_in};
 use loongforge::core::schedule::StepSummary;

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::tasks::{cargo, quiet_openmp, run};
 use crate::{house, setup};
 
-/// Says what of a soak is run.
+/// The part of a soak that is run.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part {
     /// Every cell; the table goes to `docs/evidence/soak-NAME.md`.

@@ -20,7 +20,7 @@ fn pools(data: u32, encoder: u32, foundation: u32) -> PoolSizes {
 }
 
 thread_local! {
-    /// Runs that cases of a test are compared with, by what they are of.
+    /// Runs that cases of a test are compared with, by their settings.
     static REFERENCES: RefCell<BTreeMap<String, Log>> = const { RefCell::new(BTreeMap::new()) };
 }
 

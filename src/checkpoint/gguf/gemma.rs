@@ -23,7 +23,7 @@ pub fn put_keys(keys: &mut Keys, decoder: &DecoderConfig, layer: &LayerConfig, a
 }
 
 /// # Errors
-/// The key of `config.json` and what of it llama.cpp's architecture does not have.
+/// The key of `config.json` and the part of its meaning that llama.cpp's architecture lacks.
 pub fn expect_known(architecture: Architecture, decoder: &DecoderConfig) -> Result<(), (&'static str, &'static str)> {
     let layers = &decoder.layers;
     let first = heads(&layers[0]).map_err(|_| ("config.json", "layers like these"))?;

@@ -171,7 +171,8 @@ impl Rules<'_> {
 }
 
 impl Eval {
-    /// Returns the names of the sets, with the one that `data` sets aside; the first determines the best step unless `best` names another.
+    /// Returns the names of the sets, with the one that `data` sets aside; the first determines the best step unless `best` names
+    /// another.
     pub fn set_names(&self, data: &Data) -> Vec<String> {
         let own = [(self.path.is_some(), Self::HELD_OUT), (data.val_size > 0.0, Self::VAL)];
         let own = own.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned());

@@ -23,7 +23,8 @@ pub struct TextStream {
 }
 
 impl TextStream {
-    /// Begins a text behind that of the tokens `ids`, whose first piece keeps a space that some tokenizers leave out of a text's beginning.
+    /// Begins a text behind that of the tokens `ids`, whose first piece keeps a space that some tokenizers leave out of a text's
+    /// beginning.
     pub fn behind(ids: &[i64]) -> Self {
         Self { ids: ids.to_vec(), begin: 0, given: ids.len() }
     }

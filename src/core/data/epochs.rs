@@ -1,5 +1,5 @@
-//! Describes how many steps `train.epochs` are: known when the samples are counted. Whoever plans a run asks once, right after its config
-//! is loaded, and everybody sees `train.steps` from then on. Actors do not use it: they are told each step.
+//! The number of steps that `train.epochs` are, which is known when the samples are counted. Whoever plans a run asks once, right after
+//! its config is loaded, and everybody sees `train.steps` from then on. Actors do not use it: they are told each step.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -62,13 +62,13 @@ pub fn check(places: &[MarkerSpan], expected: impl Iterator<Item = MediaKind> + 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expanded {
     pub text: String,
-    /// Tells how much of the old text it is of, in bytes.
+    /// The length of the part of the old text that it covers, in bytes.
     pub covers: usize,
-    /// Tells where what replaced each marker begins.
+    /// The place where the replacement of each marker begins.
     pub begins: Vec<usize>,
     /// The runs in order, one for each placeholder token.
     pub runs: Vec<Run>,
-    /// Holds for each marker where it ended in the old text, and where its replacement ends in the new one.
+    /// The end of each marker in the old text, and of its replacement in the new one.
     ends: Vec<(usize, usize)>,
 }
 

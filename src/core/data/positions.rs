@@ -8,10 +8,10 @@ use crate::message::Tower;
 pub enum PositionKind {
     /// One by one, whatever a token stands for; the three rows are equal.
     Sequential,
-    /// Frames, rows and columns apart (M-RoPE): `get_rope_index` of Qwen2-VL and its successors and of ERNIE-4.5-VL in
-    /// transformers 5.17. Text advances all three by one a token; features span a box that begins where the text before
-    /// it ended, and the text after it goes on behind the longer of the box's sides. Sound and the texts of a text tower advance as text does. A video
-    /// of the Omni models, with or without its sound, says itself where each of its runs is.
+    /// Frames, rows and columns apart (M-RoPE): `get_rope_index` of Qwen2-VL and its successors and of ERNIE-4.5-VL in transformers 5.17.
+    /// Text advances all three by one a token; features span a box that begins where the text before it ended, and the text after it goes
+    /// on behind the longer of the box's sides. Sound and the texts of a text tower advance as text does. A video of the Omni models,
+    /// with or without its sound, says itself where each of its runs is.
     Multimodal,
 }
 

@@ -139,8 +139,8 @@ impl Console {
         format!("{told}\n{text}")
     }
 
-    /// Writes a line by `write`, which waits for a reader for so long, behind so many that are left out, and returns whether there was room.
-    /// Without room the line is left out, too.
+    /// Writes a line by `write`, which waits for a reader for so long, behind so many that are left out, and returns whether there was
+    /// room. Without room the line is left out, too.
     fn unless_full(&self, write: impl FnOnce(Duration, usize) -> bool) {
         let before = self.shared(|shared| shared.num_left_out);
         let is_written = write(if before == 0 { PATIENCE } else { Duration::ZERO }, before);

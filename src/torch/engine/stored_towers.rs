@@ -44,7 +44,8 @@ impl StoredTowers {
         Ok(params.value(params.id(&spec.name)))
     }
 
-    /// Writes the files that an encoder of the pool would write, unless they are the `same` as before. Ends with an error where `stop` is set.
+    /// Writes the files that an encoder of the pool would write, unless they are the `same` as before. Ends with an error where `stop` is
+    /// set.
     ///
     /// # Errors
     /// A parameter or a file cannot be read, or a file not be written.

@@ -1,4 +1,4 @@
-//! Columns: what of its samples a foundation reads beside features.
+//! Columns: the parts of its samples that a foundation reads beside features.
 
 use std::rc::Rc;
 

@@ -135,7 +135,7 @@ impl Pictures {
         Ok(Some(Pictures { config: whole.clone(), whole, placeholders: it.placeholders.clone(), num_features }))
     }
 
-    /// Describes the items that the model takes: two models that get the same items must have the same description.
+    /// Returns a description of the items that the model takes: two models that get the same items must have the same one.
     fn sees(&self) -> String {
         let (values, merge) = (self.whole.patch_dim(), self.whole.projector.merge);
         let [few, more, most] = self.num_features;

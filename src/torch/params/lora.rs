@@ -281,8 +281,8 @@ pub fn row_norms(weight: &Tensor) -> Tensor {
     weight.norm_scalaropt_dim(2.0, [1i64].as_slice(), false)
 }
 
-/// Returns the places of all numbers of `x` `[…, in]` in what a process that had the whole would compute, flat, int64: it numbers its
-/// rows and their inputs. The rows of `x` have the numbers of that tensor among `rows` that is as long.
+/// Returns the places that the numbers of `x` `[…, in]` have in the tensor of a process that had the whole, flat, int64. The numbers of
+/// the rows of `x` are in the tensor of `rows` with as many rows; `inputs` has those of the inputs.
 fn places(x: &Tensor, rows: &[Tensor], inputs: Option<&HeldInputs>) -> Tensor {
     let first = |len: i64| Tensor::arange(len, (Kind::Int64, x.device()));
     let (len, width) = (x.numel() as i64, x.size().last().copied().unwrap_or(1).max(1));

@@ -69,7 +69,7 @@ pub(super) fn matrices(spec: &ParamSpec) -> Vec<RowRange> {
     (0..rows / of_part).map(|index| RowRange { first: index * of_part, len: of_part }).collect()
 }
 
-/// Returns those of a whole stack's matrices that lie in the maps, of `rows` rows each, which a rank has.
+/// Returns the matrices of a `whole` stack that lie in a rank's cuts of maps, each map of `rows` rows, numbered as the rank has them.
 fn held_of(whole: &[RowRange], cuts: &[Cut], rows: i64) -> Vec<RowRange> {
     let (mut at, mut found) = (0, Vec::new());
     for (start, len) in cuts.iter().flat_map(|cut| &cut.ranges).map(|&(start, len)| (start * rows, len * rows)) {

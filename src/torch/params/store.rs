@@ -240,8 +240,8 @@ impl ParamStore {
         }
     }
 
-    /// Works like [`ParamStore::set`] of a weight in a frozen unit, with a number for each row `[.., out]`: of float8 the scales
-    /// of which its values are multiples, or 0 where they are not; of int8 the largest magnitudes of whole rows. Panics of another parameter.
+    /// Works like [`ParamStore::set`] of a weight in a frozen unit, with a number for each row `[.., out]`: of float8 the scales of which
+    /// its values are multiples, or 0 where they are not; of int8 the largest magnitudes of whole rows. Panics of another parameter.
     pub fn set_scaled(&self, id: ParamId, values: &Tensor, scales: &Tensor) {
         let (unit, at) = self.params[id.index()].frozen.expect("a weight in a frozen unit");
         self.frozen[unit].set(at, values, Some(scales));

@@ -47,7 +47,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Chooses what of the state lies off the device: that of the first parameters, until the share that `offload` says is
+    /// Chooses the part of the state that lies off the device: that of the first parameters, until the share that `offload` says is
     /// reached.
     pub fn new(params: &ParamStore, offload: Option<Offload>) -> Places {
         let owned: Vec<(i64, i64)> = params

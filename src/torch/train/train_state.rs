@@ -180,8 +180,8 @@ impl TrainState {
         &self.params
     }
 
-    /// Returns those of the tensors a checkpoint is made from that change in [`TrainState::commit`] alone, and where members of a pool
-    /// come and go: the parameters' flat buffer `[len]` and the tensors of the optimizer's state, flat as well.
+    /// Returns the tensors of a checkpoint that change in [`TrainState::commit`] alone, and where members of a pool come and go: the
+    /// parameters' flat buffer `[len]` and the tensors of the optimizer's state, flat as well.
     pub fn lasting(&self) -> Vec<Tensor> {
         let state = self.optimizer.iter().flat_map(|optimizer| optimizer.tensors()).map(Tensor::shallow_clone);
         [self.params.flat().detach()].into_iter().chain(state).collect()

@@ -35,8 +35,8 @@ const NO_COMMAND: &str = "it contains no training command";
 pub(super) const NEITHER: &str = "expected `trl METHOD …`, `swift sft …`, `llamafactory-cli train …` or \
                                   `lerobot-train …` with options, or a script with torchtitan's, VeOmni's, \
                                   DiffSynth-Studio's, musubi-tuner's or Megatron's options";
-/// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none of
-/// them.
+/// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none
+/// of them.
 const MEGATRON: [&str; 5] =
     ["global_batch_size", "train_iters", "train_samples", "per_device_batch_size", "lr_decay_style"];
 

@@ -77,7 +77,7 @@ impl DatasetInfo {
         self.sets.is_some()
     }
 
-    /// Returns the data set of a name as `data.train` has it, and what of it has no counterpart.
+    /// Returns the data set of a name as `data.train` has it. Parts of it that have no counterpart are added to `notes`.
     pub fn set(&self, name: &str, notes: &mut Vec<&'static str>) -> Value {
         if self.is_online() {
             let is_here = name.starts_with(['.', '/', '~']) || Path::new(name).exists();

@@ -38,8 +38,8 @@ pub(super) const MS_SWIFT: [&str; 28] = [
     "THINKING_MODE",
 ];
 
-/// Returns the variables that a command reads, also where another program starts it (`bash`, `nohup`, `srun`); nothing where the program is
-/// another.
+/// Returns the variables that a command reads, also where another program starts it (`bash`, `nohup`, `srun`); nothing where the program
+/// is another.
 pub(super) fn of(words: &[Word]) -> &'static [&'static str] {
     let is_of_swift = |text: &str| text.contains("swift/cli/") || text.starts_with("swift.cli.");
     let calls = |program: &str| words.iter().any(|word| word.text.rsplit('/').next() == Some(program));

@@ -26,8 +26,9 @@ pub fn is_fastwam(config: &Json) -> bool {
     config["model_type"].is_null() && config["type"] == FASTWAM
 }
 
-/// Returns the frozen networks of a policy as a diffusion model's `config.json` has them: `vae`, `text_encoder`, what of a text is read
-/// (`text`), and the patches of the transformer. The reader of the model refuses a `prompt_template` that is no text with one `{task}`.
+/// Returns the frozen networks of a policy as a diffusion model's `config.json` has them: `vae`, `text_encoder`, the template and length
+/// of texts (`text`), and the patches of the transformer. The reader of the model refuses a `prompt_template` that is no text with one
+/// `{task}`.
 pub fn fastwam_networks(config: &Json) -> Json {
     let network = |name: &str| match &config["sizes"][name] {
         Json::Null => NETWORKS[name].clone(),

@@ -40,7 +40,7 @@ impl Frames {
         [self.rgb.len(), self.rows, self.columns]
     }
 
-    /// Returns one of the frames.
+    /// Returns the frame at an index as a picture.
     ///
     /// # Panics
     /// There are fewer.

@@ -64,7 +64,7 @@ pub struct Settings {
     do_resize: Option<bool>,
     do_rescale: Option<bool>,
     do_normalize: Option<bool>,
-    /// LLaVA's own class: pictures are padded to squares with the mean color. Other classes pad what is of one size.
+    /// LLaVA's own class: pictures are padded to squares with the mean color. Other classes pad pictures that are of one size already.
     do_pad: Option<bool>,
     image_processor_type: Option<String>,
     pub min_patches: Option<usize>,

@@ -94,8 +94,8 @@ impl Frames {
         SampleColumn { name: "frame_weights".to_owned(), before: Vec::new(), rows: latents, after: Vec::new(), values }
     }
 
-    /// Makes signs of the numbers of actions `[N, width]` that are toggled: numbers from 0 to 1 become 1 below the middle, -1 above it and
-    /// 0 in it.
+    /// Makes signs of the numbers of actions `[N, width]` that are toggled: numbers from 0 to 1 become 1 below the middle, -1 above it
+    /// and 0 in it.
     pub fn toggle(&self, actions: &mut [f32], width: usize) {
         for action in actions.chunks_mut(width) {
             for &at in &self.toggled {

@@ -34,8 +34,8 @@ impl Processor {
         Ok(sample)
     }
 
-    /// Makes the item that a reference model reads of an answer: the id of each token, and the token to predict there or -1; where the model sees
-    /// pictures, also positions and the pictures themselves, since the reference has towers of its own.
+    /// Makes the item that a reference model reads of an answer: the id of each token, and the token to predict there or -1; where the
+    /// model sees pictures, also positions and the pictures themselves, since the reference has towers of its own.
     pub(super) fn reference_item(&self, answer: &Sample) -> Media {
         let targets = answer.targets.iter().map(|target| (*target).max(-1));
         let (grid, pixels) = match self.towers.vision {

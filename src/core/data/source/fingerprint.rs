@@ -14,7 +14,7 @@ use crate::data::error::DataError;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
     pub sets: Vec<Vec<Stamp>>,
-    /// `data.val_size`: what of the files is not trained on.
+    /// `data.val_size`: the part of the files that is not trained on.
     #[serde(default)]
     pub val_size: f64,
     /// `episodes` of the data sets that have it, by their numbers.

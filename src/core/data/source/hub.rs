@@ -128,7 +128,7 @@ impl HubPath {
     }
 }
 
-/// Returns those of a repository's files that `inner` means; `card` is its `README.md`.
+/// Returns the files of a repository that `inner` means; `card` is its `README.md`.
 ///
 /// # Errors
 /// The reason: none, or it may mean several sets.

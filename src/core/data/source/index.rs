@@ -44,7 +44,7 @@ impl Index {
         entry.and_then(|entry| entry.counts.get(what))
     }
 
-    /// Remembers the counts of a shard; `what`: what of it was counted. Counts of the shard as it was before are forgotten.
+    /// Remembers the counts of a shard; `what` names the thing that was counted. Counts of the shard as it was before are forgotten.
     pub fn put(&mut self, shard: &Shard, what: &str, counts: Vec<u64>) {
         let entry = self.shards.entry(shard.name.clone()).or_insert_with(|| Entry::new(shard));
         if entry.size != shard.size || entry.tag != shard.tag {

@@ -76,7 +76,7 @@ pub struct ShownMedia {
     pub about: String,
 }
 
-/// Describes the files.
+/// Returns the facts about each file.
 pub fn describe(inputs: &Inputs) -> Vec<FileInfo> {
     let describe = |((file, samples), format): ((&TrainFile, u64), &str)| FileInfo {
         path: file.name(),

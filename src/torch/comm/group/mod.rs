@@ -337,8 +337,8 @@ impl ProcessGroup {
         self.gloo.as_ref().map_or(Ok(()), |gloo| gloo.barrier()?.wait())
     }
 
-    /// Returns when every rank is here, where collectives go over NCCL: a rank that has ended is an error at once before they begin, which
-    /// NCCL notices after the timeout alone. Over Gloo they notice it themselves, and nobody waits here.
+    /// Returns when every rank is here, where collectives go over NCCL: a rank that has ended is an error at once before they begin,
+    /// which NCCL notices after the timeout alone. Over Gloo they notice it themselves, and nobody waits here.
     ///
     /// # Errors
     /// Fails as [`ProcessGroup::barrier`] does.

@@ -16,7 +16,8 @@ pub(super) struct Evaluating {
     made: Vec<(SampleId, String)>,
     /// Actions that were predicted.
     acted: Vec<(SampleId, Vec<f32>)>,
-    /// Packs that are to be continued or whose samples are to be made, those of other replicas included that this rank takes part in, and that were.
+    /// The number of packs that are to be continued or whose samples are to be made, those of other replicas included that this rank
+    /// takes part in, and the number of those that are done.
     num_to_continue: usize,
     pub(super) num_continued: usize,
 }

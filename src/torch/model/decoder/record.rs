@@ -117,7 +117,7 @@ impl Decoder {
         }
     }
 
-    /// Describes the tensors that cross the boundary before `layer`.
+    /// Returns the description of the tensors that cross the boundary before `layer`.
     fn crossing(&self, layer: usize, batch: &TextBatch, options: &TextOptions, recording: &Recording) -> Crossing {
         let tokens = recording.tokens();
         Crossing {

@@ -64,7 +64,7 @@ pub struct PolicyTree {
     pub head: Option<&'static str>,
 }
 
-/// Says what of the policy is frozen beside what nothing reads.
+/// The frozen parts of the policy besides those that nothing reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrozenParts {
     /// The stream of the prefix and its table of tokens.

@@ -53,7 +53,7 @@ pub fn adapted(
     Ok(base.chain(contents.adapters.iter().flat_map(|found| found.lora.specs(&found.module))).collect())
 }
 
-/// Writes the adapters of these parameters into `to`, and what of them is saved itself.
+/// Writes the adapters of these parameters into `to`, and the parameters that are saved themselves.
 ///
 /// # Errors
 /// A file cannot be written.
