@@ -49,7 +49,7 @@ pub struct Injected {
 struct State {
     active: Active,
     seed: u64,
-    /// Tells whose edges come in where.
+    /// The actor at each address where edges come in.
     doors: Mutex<BTreeMap<String, ActorId>>,
     num_connections: std::sync::atomic::AtomicU64,
 }

@@ -23,7 +23,7 @@ pub(super) struct Answer {
     pub status: StatusCode,
     pub kind: &'static str,
     pub body: Vec<u8>,
-    /// Names the scripts and styles that may run in the page.
+    /// The word that marks the scripts and styles which may run in the page.
     pub nonce: Option<String>,
 }
 

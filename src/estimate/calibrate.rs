@@ -22,7 +22,7 @@ const SKIPPED: u64 = 5;
 /// The costs that were fitted to runs.
 pub struct Calibration {
     pub costs: Costs,
-    /// Tells how well the costs explain the times; one line a pool.
+    /// Lines about how well the costs explain the times, one a pool.
     pub notes: Vec<String>,
     /// Mean step of the first run, without its first steps, in seconds; and its config.
     pub mean_step: f64,

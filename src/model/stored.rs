@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Holds the name of what a folder was fetched from. There last, so that a folder with it is whole.
+/// The file with the name of the folder's origin. It is written last, so that a folder with it is whole.
 const WHOLE: &str = ".whole";
 
 /// The part of a model that is fetched.

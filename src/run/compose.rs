@@ -50,7 +50,7 @@ pub struct Resume {
     pub checkpoint: PathBuf,
     /// The step that comes next.
     pub first_step: StepId,
-    /// Tells where the data stream stands, and what was fitted.
+    /// The position of the data stream, and the values that were fitted.
     pub state: SchedulerState,
 }
 

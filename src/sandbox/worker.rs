@@ -37,7 +37,7 @@ const KEPT: &str = "LD_LIBRARY_PATH";
 pub struct Worker {
     process: Child,
     stream: BufReader<Watched>,
-    /// Tells where files and frames are put.
+    /// The memory in which files and frames are put.
     memory: LentMemory,
     stderr: ChildStderr,
     /// Files that it was sent.
@@ -48,7 +48,7 @@ pub struct Worker {
 #[derive(Default)]
 pub struct Found {
     pub frames: Vec<RgbImage>,
-    /// Tells which frames of a clip they are.
+    /// The frames of a clip that they are.
     pub taken: Option<SampledFrames>,
     /// Samples of sound.
     pub samples: Samples,
@@ -226,7 +226,7 @@ impl Drop for Worker {
 struct Watched {
     stream: UnixStream,
     pid: Pid,
-    /// Tells where the system says how long it has been on a core.
+    /// The file in which the system says how long it has been on a core.
     clock: Option<File>,
     /// Seconds on a core at which it is to be stopped, and those at the last look.
     until: f64,

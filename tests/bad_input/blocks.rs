@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Lists what a block that is not run may need: a device, machines, other people's servers and programs, time, or the reader's own files.
+/// The needs of a block that is not run: a device, machines, other people's servers and programs, time, or the reader's own files.
 const NEEDS: [&str; 7] = ["gpu", "cluster", "network", "minutes", "yours", "prometheus", "python"];
 
 /// A run that fragments of configs are laid over.

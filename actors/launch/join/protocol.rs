@@ -37,7 +37,7 @@ pub enum Up {
         from: ActorId,
         to: ActorId,
         credit: u64,
-        /// Counts connections that were tried for it.
+        /// The number of connections that were tried for it.
         attempt: u64,
     },
     /// The previous connection broke; this one continues its wire.

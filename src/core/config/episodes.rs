@@ -19,11 +19,11 @@ pub struct EpisodeRange {
     last: Option<u32>,
 }
 
-/// Says how a range is written, for error messages.
+/// The forms of a range, for error messages.
 pub(super) const EPISODES: &str = "expected the number of an episode, from 0, or a range such as `0-99` or `100-`";
 
 impl EpisodeRange {
-    /// Holds every episode of a set.
+    /// Every episode of a set.
     pub const ALL: Self = Self { first: 0, last: None };
 
     /// Returns the first episode that both ranges hold.

@@ -117,7 +117,7 @@ impl DataError {
 #[error("{}: {reason}", place(file, at))]
 pub struct BadSample {
     pub file: PathBuf,
-    /// Tells where in it: the number of the line, the row or the element from 1, or the key in an archive.
+    /// The place in it: the number of the line, the row or the element from 1, or the key in an archive.
     pub at: String,
     pub reason: String,
     /// It is longer than a pack, and nothing else is wrong with it.

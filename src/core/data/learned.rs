@@ -17,11 +17,11 @@ const ASSISTANT: &str = "assistant";
 pub struct AnswerSpan {
     /// The number of its turn in the record.
     pub turn: usize,
-    /// Tells where it would be generated from.
+    /// The place where its generation would begin.
     pub begin: usize,
     /// Closing tokens before this place are the content's own.
     pub content_end: usize,
-    /// Tells where its turn ends at the latest.
+    /// The place where its turn ends at the latest.
     pub limit: usize,
     /// The template says so: all up to `limit` is learned.
     pub exact: bool,

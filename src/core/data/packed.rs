@@ -30,7 +30,7 @@ pub struct PackedSample {
     pub ids: Vec<u64>,
     /// Tokens of each document, in order; at least one document.
     pub lens: Vec<u32>,
-    /// Tells where each document came from: file and key.
+    /// The origin of each document: file and key.
     pub samples: Vec<String>,
     /// [tokens]
     pub input_ids: Vec<i32>,

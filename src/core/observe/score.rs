@@ -48,7 +48,7 @@ pub struct Scores {
     pub bleu: Option<Bleu>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rouge: Option<Rouge>,
-    /// Tells how `wer`, `cer` and `words` read texts.
+    /// The way in which `wer`, `cer` and `words` read texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<Normalize>,
     /// The number of answers with the correct word, and the number of answers that should have it, for each place of expected words.

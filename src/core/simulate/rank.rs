@@ -28,7 +28,7 @@ pub(super) enum Job {
 /// There are thousands of ranks: the fields that one event uses are next to each other in memory.
 #[repr(C, align(64))]
 pub(super) struct Rank {
-    /// Tells when it is woken to look at its parcels.
+    /// The time at which it is woken to look at its parcels.
     pub wake: f64,
     pub job: Option<Job>,
     /// The time at which the present activity began.

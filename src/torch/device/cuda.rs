@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Names the folder of a CUDA build of libtorch, where it is not beside the CPU one.
+/// The variable that names the folder of a CUDA build of libtorch, where it is not beside the CPU one.
 pub const LIBRARY_FOLDER: &str = "LOONGFORGE_TORCH_LIB";
 
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use std::ptr;
 pub const ENVIRONMENT: [(&str, &str); 3] =
     [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "0"), (CUBLAS_WORKSPACE, ":4096:8")];
 
-/// Names the work space of cuBLAS.
+/// The variable of cuBLAS's work space.
 pub const CUBLAS_WORKSPACE: &str = "CUBLAS_WORKSPACE_CONFIG";
 
 /// Returns the variables of `ENVIRONMENT` that are missing; there are some where the program could not start itself again.

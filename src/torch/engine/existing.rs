@@ -11,7 +11,7 @@ pub(super) struct AdaptedPart<'a, F> {
     pub key: &'static str,
     pub lora: &'a Lora,
     pub folder: &'a Source,
-    /// Tells of the name of a parameter in the checkpoint whether it is the part's.
+    /// Returns whether a parameter is the part's, by its name in the checkpoint.
     pub is_own: F,
 }
 

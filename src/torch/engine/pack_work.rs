@@ -39,7 +39,7 @@ pub(super) struct PackUnit {
     pub samples: Vec<SampleId>,
     /// Nobody computes it: its features are zeros, and its samples have no targets.
     pub is_skipped: bool,
-    /// Tells who sent the features, and what.
+    /// The features, and the actor that sent them.
     pub features: Option<(ActorId, Features)>,
 }
 

@@ -27,7 +27,7 @@ pub struct Stages {
     pub(super) models: Vec<Box<dyn FoundationModel>>,
     /// 0: rows are whole.
     pub(super) chunk_tokens: usize,
-    /// Tells how the tokens of ranks that share a row attend to each other.
+    /// The attention between the tokens of ranks that share a row.
     pub(super) context: ContextAttention,
     /// True if two packs are computed in turns where experts are spread over ranks.
     pub(super) overlaps_experts: bool,

@@ -14,7 +14,7 @@ pub struct MicroBatch {
     /// The samples in the family's columns. Those of a language model are the ids of tokens, their positions, which restart with each
     /// sample (and with its answer, where a decoder of its own reads that), and the token to predict at each position, or -100.
     pub columns: Columns,
-    /// Tells where samples begin, and `T` at the end.
+    /// The places where samples begin, and `T` at the end.
     pub cu_seqlens: Vec<usize>,
     /// The samples in their order, where the plan is known; models of tokens need nothing of them.
     pub samples: Rc<[SampleRow]>,

@@ -250,7 +250,7 @@ pub struct VelocityTape {
     pub outbound: Vec<Boundary>,
     /// The velocity `[T, P]` of this rank's tokens, in a kept slot; only the last stage has it.
     pub velocity: Option<Slot>,
-    /// Tells which of all samples' tokens these are, ascending; `None`: all of them.
+    /// The places of these tokens among those of all samples, ascending; `None`: all of them.
     pub own: Option<Vec<i64>>,
 }
 

@@ -42,7 +42,7 @@ pub struct RoutedExperts {
     pub layer: String,
     /// True if these are the experts of pictures and videos alone.
     pub media: bool,
-    /// Tells how many rows each expert got: `[E]`, int64.
+    /// The number of rows that each expert got: `[E]`, int64.
     pub counts: Slot,
     /// Logits `[T, E]`, weights `[T, K]` and chosen experts `[T, K]` of the tokens routed here, where asked for.
     pub outputs: Option<[Slot; 3]>,

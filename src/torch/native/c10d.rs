@@ -24,7 +24,7 @@ pub(crate) const NCCL_SYMBOLS: [&CStr; 2] = [
 ];
 
 thread_local! {
-    /// Holds the count that the shim looks at on this thread.
+    /// The count that the shim looks at on this thread.
     static INTERRUPTS: RefCell<Option<Arc<AtomicU32>>> = const { RefCell::new(None) };
 }
 

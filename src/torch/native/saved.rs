@@ -80,7 +80,7 @@ impl Drop for SavedTensors {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storage {
     pub address: i64,
-    /// Counts all of it, whatever part the tensor shows.
+    /// The size of the whole memory, whatever part of it the tensor shows.
     pub bytes: i64,
     /// Tensors that lie in it.
     pub users: i64,

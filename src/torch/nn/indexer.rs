@@ -15,7 +15,7 @@ use crate::params::{ParamSpec, Role, Scope};
 pub struct IndexerConfig {
     pub num_heads: i64,
     pub head_dim: i64,
-    /// Tells how many keys a query attends to.
+    /// The number of keys that a query attends to.
     pub topk: i64,
     /// The layout of its own pairs: half-split in DeepSeek-V3.2, interleaved in GLM-5.
     pub layout: RopeLayout,

@@ -16,7 +16,7 @@ pub struct Context {
     pub rope: Rope,
     /// The documents and their mask: causal within documents, except for decoders whose pictures or prompts see all of themselves.
     pub documents: Rc<PackedAttention>,
-    /// Tells where documents end: `[0, …, T]`.
+    /// The ends of documents: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
     /// Keys that indexers chose, for layers that take another layer's choice.
     pub chosen: Rc<LayerCache<Vec<Vec<ChosenKeys>>>>,
@@ -128,7 +128,7 @@ pub struct CacheColumns {
     pub used: i64,
     /// The row in `[B·S]` of each prompt token, `[T]`, int64.
     pub places_T: Tensor,
-    /// Tells which columns hold something, `[B, 1, 1, S]`.
+    /// The columns that hold something, `[B, 1, 1, S]`.
     pub filled_B11S: Tensor,
     /// True if prompts have several lengths: columns before a shorter one hold nothing of it.
     pub has_gaps: bool,

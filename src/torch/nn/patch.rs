@@ -44,7 +44,7 @@ pub struct Resampled {
     entries: Tensor,
     /// `[P·N]`, float32.
     weights: Tensor,
-    /// Tells where each patch's entries begin, `[P]`, int64.
+    /// The place where each patch's entries begin, `[P]`, int64.
     starts: Tensor,
 }
 

@@ -14,7 +14,7 @@ pub struct Rope {
     cos_TR: Tensor,
     sin_TR: Tensor,
     layout: RopeLayout,
-    /// Holds the factors of queries by position, `[T, 1, 1]`, in the model's kind.
+    /// The factors of queries by position, `[T, 1, 1]`, in the model's kind.
     queries_T11: Option<Tensor>,
 }
 

@@ -54,7 +54,7 @@ pub struct AttentionConfig {
     pub output_gate: bool,
     /// True if queries and keys turn by their positions; false in layers without (SmolLM3).
     pub turns: bool,
-    /// Tells how many tokens a token sees, itself included; `None`: all before it.
+    /// The number of tokens that a token sees, itself included; `None`: all before it.
     pub window: Option<i64>,
     pub scores: Scores,
     /// True if every query also sees a key without a value, whose score is learned, one a head (gpt-oss).

@@ -13,7 +13,7 @@ pub struct FlatParam {
     /// The start in the store's order, with the gaps.
     pub(super) start: i64,
     pub(super) len: i64,
-    /// Tells where this rank's slice begins among its slices.
+    /// The place where this rank's slice begins among its slices.
     pub(super) at: i64,
     pub(super) whole: Tensor,
     pub(super) own: Tensor,
@@ -94,7 +94,7 @@ impl FlatParam {
 
 /// A part of what this rank's optimizer changes.
 pub struct OwnedPart {
-    /// Tells where it lies in the optimizer's state.
+    /// The place in the optimizer's state.
     pub at: i64,
     pub values: Tensor,
     pub decays: bool,

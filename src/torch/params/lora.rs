@@ -96,7 +96,7 @@ pub struct LinearModule {
     pub path: String,
     pub inputs: i64,
     pub outputs: i64,
-    /// Tells how many maps one parameter holds; `None` where it is one map's weight.
+    /// The number of maps that one parameter holds; `None` where it is one map's weight.
     pub stacked: Option<i64>,
     /// True if it is a router's: those have adapters where `target_parameters` names them.
     pub is_router: bool,

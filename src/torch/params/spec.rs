@@ -51,7 +51,7 @@ pub struct ParamSpec {
     pub adapter: Option<AdapterSpec>,
     /// A dimension along which several things lie one after the other, and their sizes.
     pub sections: Option<(usize, Vec<i64>)>,
-    /// Tells which part this rank holds; `None` where it holds all and is alone.
+    /// The part that this rank holds; `None` where it holds all and is alone.
     pub shard: Option<Shard>,
     /// True if another stage of a pipeline has it as well, and is the one that saves it.
     pub is_copy: bool,

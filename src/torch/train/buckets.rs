@@ -23,7 +23,7 @@ pub struct Buckets {
     /// Ranks with the same experts, where those are spread.
     of_experts: Rc<ProcessGroup>,
     buckets: Vec<Bucket>,
-    /// Tells how many are on their way.
+    /// The number of buckets that are on their way.
     begun: usize,
     started: Vec<Started>,
     /// This rank's slices, where the optimizer's state is shared out.

@@ -21,7 +21,7 @@ pub struct FakeFoundation {
     tokens: BTreeMap<PackId, BTreeMap<ActorId, Parcel>>,
     features: BTreeMap<UnitId, Parcel>,
     consumed: BTreeSet<ItemId>,
-    /// Tells who made the features of a unit, as far as is known.
+    /// The maker of the features of each unit, as far as is known.
     sent_by: BTreeMap<UnitId, ActorId>,
     /// Steps before it were shared out anew: their features must not wait for each other's credit.
     anew: StepId,

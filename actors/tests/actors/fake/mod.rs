@@ -56,11 +56,11 @@ pub struct Script {
     pub hungry: Option<ItemId>,
     /// Samples have recordings beside pictures.
     pub hears: bool,
-    /// Tells how much longer a foundation takes for a pack.
+    /// The time by which a foundation takes longer for a pack.
     pub pause: Duration,
     /// A foundation begins with a step when all of its features are there.
     pub whole_steps: bool,
-    /// Tells how long an encoder, by its index, takes for a patch; all others take no time.
+    /// The time that an encoder, by its index, takes for a patch; all others take no time.
     pub paces: Vec<Duration>,
     /// The part of it by which that time varies, at random, from unit to unit.
     pub jitter: f64,

@@ -14,7 +14,7 @@ pub struct Seen {
     pub num_bad: usize,
     pub published: Vec<u64>,
     pub changes: Vec<PoolChange>,
-    /// Tells who was slow after the last step.
+    /// The actors that were slow after the last step.
     pub slow: Vec<ActorId>,
 }
 

@@ -31,7 +31,7 @@ pub(super) const METHODS: [&str; 23] = [
     "xpo",
 ];
 const NO_COMMAND: &str = "it contains no training command";
-/// Says which commands are read.
+/// The commands that are read, for error messages.
 pub(super) const NEITHER: &str = "expected `trl METHOD …`, `swift sft …`, `llamafactory-cli train …` or \
                                   `lerobot-train …` with options, or a script with torchtitan's, VeOmni's, \
                                   DiffSynth-Studio's, musubi-tuner's or Megatron's options";

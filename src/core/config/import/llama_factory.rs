@@ -12,7 +12,7 @@ pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "datas
 
 /// Stages whose method has no counterpart.
 const REFUSED_STAGES: [&str; 2] = ["rm", "ppo"];
-/// Lists the values of `finetuning_type` that are translated; the others are adapters of other kinds.
+/// The values of `finetuning_type` that are translated; the others are adapters of other kinds.
 const TYPES: [&str; 3] = ["lora", "full", "freeze"];
 
 /// Keys of configs that merge, answer or serve, and train nothing.
@@ -21,7 +21,7 @@ const OF_OTHER_COMMANDS: [(&str, &str); 2] = [
     ("infer_backend", "use `loongforge chat` or `loongforge serve` for inference"),
 ];
 
-/// Says why data sets are not translated that a `dataset_info.json` on the hub describes.
+/// The reason why data sets are not translated that a `dataset_info.json` on the hub describes.
 const OF_REMOTE_INFO: &str = "dataset_info.json is on the Hugging Face hub and is not read: download it and name its \
                               folder as dataset_dir, or name each data set in data.train (hf://datasets/ORG/NAME)";
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Number, Value};
 
-/// Lists within each other.
+/// The greatest depth of lists within each other.
 const MAX_DEPTH: usize = 8;
 
 /// Reads a file of TOML; a key is dotted, with its section. Sections `[[name]]` are a list under their name.

@@ -16,7 +16,7 @@ pub(super) const EPOCH: &str = "an epoch has the samples of all data sets: set t
      SAMPLES / PROBABILITY of a set (until the first set ends) or the largest (until all have been read), divided by \
      train.global_batch_size";
 
-/// Says which trackers are supported.
+/// The answer to trackers that are not supported.
 pub(super) const TRACKERS: &str =
     "only metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a web page are supported";
 

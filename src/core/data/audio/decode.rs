@@ -168,7 +168,7 @@ struct Vorbis {
 }
 
 thread_local! {
-    /// Holds the decoder of this thread's last file.
+    /// The decoder of this thread's last file.
     static LAST_VORBIS: Cell<Option<Vorbis>> = const { Cell::new(None) };
 }
 

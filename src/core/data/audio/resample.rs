@@ -22,7 +22,7 @@ struct Kept {
 }
 
 thread_local! {
-    /// Holds this thread's resamplers, the last used at the end. Making one takes as long as to resample some tenths of a second.
+    /// This thread's resamplers, the last used at the end. Making one takes as long as to resample some tenths of a second.
     static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
 }
 

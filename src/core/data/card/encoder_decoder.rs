@@ -12,7 +12,7 @@ pub struct EncoderDecoder {
     pub max_positions: usize,
     /// Special tokens that are no text of an answer. The others are, such as those of places in a picture.
     pub unwritten: Vec<i64>,
-    /// Names the rates of the config that training does not apply.
+    /// A note about the rates of the config that training does not apply.
     pub note: Option<String>,
 }
 

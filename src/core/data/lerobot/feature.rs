@@ -35,11 +35,11 @@ pub struct Feature {
 /// The value of a feature in one frame.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
-    /// Holds numbers, or truth values as 0 and 1, row-major.
+    /// Numbers, or truth values as 0 and 1, row-major.
     Numbers(&'a [f32]),
-    /// Holds whole numbers with all their digits, row-major.
+    /// Whole numbers with all their digits, row-major.
     Whole(&'a [i64]),
-    /// Holds numbers of float64 with all their digits, row-major.
+    /// Numbers of float64 with all their digits, row-major.
     Reals(&'a [f64]),
     Picture(&'a RgbImage),
     Text(&'a str),

@@ -18,7 +18,7 @@ use crate::data::error::DataError;
 use crate::data::sample::Media;
 use crate::message::Tower;
 
-/// Says how times are written, as published settings have it.
+/// The format of times in published settings.
 const TIMES: &str = "hh:mm:ss.fff";
 
 pub struct Kimi {

@@ -59,7 +59,8 @@ pub struct Encoded {
 pub struct DecodedActions {
     /// `[H, A]`, row-major.
     pub values: Vec<f32>,
-    /// Says why the tokens are not a whole chunk; what is missing counts as coefficients of 0 then, and what is too much is left out.
+    /// The reason why the tokens are not a whole chunk; what is missing counts as coefficients of 0 then, and what is too much is left
+    /// out.
     pub flaw: Option<String>,
 }
 

@@ -35,7 +35,7 @@ pub struct Rules {
     pub domain_key: Option<String>,
     pub domain: i64,
     pub num_domains: i64,
-    /// Names the rates of the config that training does not apply.
+    /// A note about the rates of the config that training does not apply.
     pub note: Option<String>,
 }
 

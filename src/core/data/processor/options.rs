@@ -88,7 +88,7 @@ pub struct FlowOptions {
 /// Describes the samples that a diffusion model is to make.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
-    /// Says how errors name `size` and `frames`.
+    /// The words by which errors name `size` and `frames`.
     pub asked_by: AskedBy,
     /// `None`: that of the record's own picture or clip.
     pub size: Option<FrameSize>,

@@ -15,7 +15,7 @@ use crate::data::lerobot::{FOLDERS, INFO};
 use crate::files;
 
 const SCHEME: &str = "hf://datasets/";
-/// Describes the data set; its head may say which files are which split.
+/// The file that describes the data set; its head may say which files are which split.
 pub const HUB_CARD: &str = "README.md";
 /// Files about data.
 const ABOUT: [&str; 4] = ["dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json"];

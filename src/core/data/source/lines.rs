@@ -14,9 +14,9 @@ const MAX_RECORD_BYTES: u64 = 64 << 20;
 pub struct Lines {
     blob: Arc<Blob>,
     kind: Kind,
-    /// Tells where each record begins, and the end of the last.
+    /// The place where each record begins, and the end of the last.
     begins: Vec<u64>,
-    /// Holds the records that follow blank lines, each with the number of all blank lines before it, in order; empty for an array.
+    /// The records that follow blank lines, each with the number of all blank lines before it, in order; empty for an array.
     blanks: Vec<(u64, u64)>,
 }
 

@@ -19,7 +19,7 @@ pub struct Mixture {
     seed: u64,
     shuffle: bool,
     sources: Vec<Source>,
-    /// Holds for each place in a block its source and how many samples of that source precede it in the block.
+    /// The source of each place in a block, and the number of samples of that source before it in the block.
     block: Vec<(u32, u32)>,
 }
 
@@ -33,7 +33,7 @@ struct Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleLocation {
     pub source: usize,
-    /// Tells how many times the source was gone through before.
+    /// The number of times that the source was gone through before.
     pub epoch: u64,
     /// Index of the sample in its source.
     pub index: u64,

@@ -11,7 +11,7 @@ use crate::files;
 
 const STATE: &str = "state.json";
 const INFO: &str = "dataset_info.json";
-/// Names the folders of a set of several splits.
+/// The file that names the folders of a set of several splits.
 const SPLITS: &str = "dataset_dict.json";
 
 /// Returns whether a file of a folder tells of such a set and holds no samples.

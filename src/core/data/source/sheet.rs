@@ -25,7 +25,7 @@ pub struct Sheet {
     blob: Arc<Blob>,
     separator: u8,
     header: Vec<String>,
-    /// Tells where each row begins, and the end of the last.
+    /// The place where each row begins, and the end of the last.
     begins: Vec<u64>,
 }
 

@@ -23,7 +23,7 @@ pub struct ShardWriter {
     path: PathBuf,
     part: PathBuf,
     file: BufWriter<File>,
-    /// Tells where each sample begins.
+    /// The place where each sample begins.
     starts: Vec<u64>,
     offset: u64,
 }

@@ -43,7 +43,7 @@ pub struct Link {
 /// The result of the choices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Course {
-    /// Holds for each operation the operation before whose backward its tensors are fetched: itself, or a later one. It is the operation
+    /// For each operation, the operation before whose backward its tensors are fetched: itself, or a later one. It is the operation
     /// itself if nothing is fetched.
     pub fetch_before: Vec<usize>,
     /// Peak of bytes in memory.

@@ -51,7 +51,7 @@ pub struct WireSpec {
     /// Messages of who had this end before.
     pub sent: u64,
     pub received: u64,
-    /// Counts who had the accepting end: one of an earlier life is not listened to.
+    /// The number of lives of the accepting end: one of an earlier life is not listened to.
     pub life: u64,
     /// Maximum length of a message.
     pub max_len: usize,

@@ -35,7 +35,7 @@ impl ItemCredit {
 
 pub(super) struct UnitWork {
     pub(super) unit: Unit,
-    /// Tells who reads its features.
+    /// The actor that reads its features.
     pub(super) reader: ActorId,
     pub(super) pixels: Assembler,
     /// The values of the items that the unit's backward reads again, as received.

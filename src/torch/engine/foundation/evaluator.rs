@@ -18,7 +18,7 @@ use std::time::Instant;
 pub(super) struct Evaluator {
     /// The tokens that end a continuation.
     pub stop_token_ids: Vec<i64>,
-    /// Says how samples are made of prompts, where some are.
+    /// The settings by which samples are made of prompts, where some are.
     pub making: Option<SampleMaking>,
     /// Makes actions, where the model is a policy.
     pub actor: Option<Actor>,

@@ -36,7 +36,7 @@ pub(super) struct Step {
     pub trains_encoders: bool,
     /// Gradients of the units that are done: an encoder in place of one that died needs them again.
     pub returned: BTreeMap<UnitId, Vec<Tensor>>,
-    /// Tells which encoder each unit of this replica is given to.
+    /// The encoder that each unit of this replica is given to.
     pub owners: BTreeMap<UnitId, ActorId>,
     /// A task of it was done.
     pub begun: bool,

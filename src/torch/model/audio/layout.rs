@@ -21,7 +21,7 @@ pub(super) struct Chunk {
 pub(super) struct AudioLayout {
     pub num_frames: usize,
     pub chunks: Vec<Chunk>,
-    /// Tells where those end that attend to each other: `[0, …, S]`.
+    /// The ends of the windows whose rows attend to each other: `[0, …, S]`.
     pub windows: Vec<usize>,
     /// Positions of each clip that become features; what is left at its end is dropped.
     pub kept: Vec<(usize, usize)>,

@@ -18,7 +18,7 @@ pub struct TextBatch {
     pub input_ids: Tensor,
     /// Restarting with every document: `[T]`, or `[3, T]` where the model's positions have three axes; float.
     pub position_ids: Tensor,
-    /// Tells where documents end: `[0, …, T]`.
+    /// The ends of documents: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
     /// The mask of the tokens: that of [`Sees::mask_of`](super::Sees::mask_of) for a whole row.
     pub mask: Mask,
@@ -100,7 +100,7 @@ pub struct TextTape {
 
 /// Describes how a decoder's tape is laid out.
 pub struct TextOptions {
-    /// Tells by input how many tensors of features there are: one, and one more for each DeepStack layer.
+    /// The number of tensors of features of each input: one, and one more for each DeepStack layer.
     pub feature_tensors: Vec<usize>,
     /// True if gradients of the features are wanted.
     pub train_features: bool,

@@ -48,11 +48,11 @@ pub struct DecoderConfig {
     /// The noise of embeddings in training; `None`: there is none.
     pub neftune: Option<Neftune>,
     pub names: Names,
-    /// Tells how the family's checkpoints store prediction heads; `None` where they have none.
+    /// The names of prediction heads in the family's checkpoints; `None` where they have none.
     pub mtp_names: Option<MtpNames>,
     /// The heads that are trained; the readers of configs leave them out.
     pub mtp: Option<MtpConfig>,
-    /// Tells whose part of a decoder this is.
+    /// The rank whose part of a decoder this is.
     pub parallel: ParallelRank,
 }
 

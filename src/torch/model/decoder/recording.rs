@@ -70,7 +70,7 @@ impl Wanted {
 
 /// The addends of one set of experts to the losses.
 pub(super) struct LayerLosses {
-    /// Tells how often experts are the best by softmax `[E]`, and the sum of their probabilities `[E]`.
+    /// The number of times that each expert is among the best by softmax `[E]`, and the sum of its probabilities `[E]`.
     pub choices: Option<[Slot; 2]>,
     /// The sum over its tokens, a scalar.
     pub z: Option<Slot>,

@@ -17,7 +17,7 @@ use crate::tape::{Execution, Policy, Slot, Tape};
 pub struct TokenScores {
     /// The cross-entropies, in nats.
     pub losses: Vec<f32>,
-    /// Tells of each target whether it is the token that greedy decoding would take there.
+    /// Whether each target is the token that greedy decoding would take there.
     pub correct: Vec<bool>,
 }
 

@@ -32,7 +32,7 @@ pub struct T5Config {
     pub inner: i64,
     pub num_layers: usize,
     pub buckets: DistanceBuckets,
-    /// Tells whose part of the layers this is; `num_heads` and `inner` are the part's.
+    /// The rank whose part of the layers this is; `num_heads` and `inner` are the part's.
     pub parallel: ParallelRank,
     /// True if all layers take the biases of the first (T5); else each has its own (UMT5).
     pub shares_bias: bool,

@@ -19,7 +19,7 @@ pub struct BlockConfig {
     pub num_heads: i64,
     /// Width inside of the MLP; of the part that is held here.
     pub inner: i64,
-    /// Tells whose part of a block this is.
+    /// The rank whose part of a block this is.
     pub parallel: ParallelRank,
     pub norm: TowerNorm,
     /// The names of the norms before the attention and before the MLP.

@@ -34,7 +34,7 @@ pub struct VaeConfig {
     pub latent_channels: i64,
     /// Residual blocks of a level of the encoder; the decoder has one more.
     pub num_blocks: usize,
-    /// Says of each halving of rows and columns whether frames are halved as well.
+    /// For each halving of rows and columns, whether frames are halved as well.
     pub halves_time: Vec<bool>,
     /// True if each level has a shortcut (Wan 2.2).
     pub has_shortcuts: bool,

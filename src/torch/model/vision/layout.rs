@@ -46,7 +46,7 @@ pub(super) struct Layout {
     pub rows: Vec<Option<usize>>,
     /// Row and column of each, `[S]`; zeros for a learned token.
     pub positions: Vec<[i64; 2]>,
-    /// Tells where those end that attend to each other: `[0, …, S]`.
+    /// The ends of the documents whose rows attend to each other: `[0, …, S]`.
     pub documents: Vec<usize>,
     /// The same for windows; empty where there are none.
     pub windows: Vec<usize>,

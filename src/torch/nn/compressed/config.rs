@@ -12,7 +12,7 @@ pub struct CompressedConfig {
     /// The groups of heads whose outputs are projected each for itself, and the width of what comes of each.
     pub o_groups: i64,
     pub o_lora_rank: i64,
-    /// Tells how many tokens a token sees, itself included.
+    /// The number of tokens that a token sees, itself included.
     pub window: i64,
     /// `None`: the layer sees its window alone.
     pub compression: Option<Compression>,

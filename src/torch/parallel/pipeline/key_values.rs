@@ -14,7 +14,7 @@ type Pair = [Tensor; 2];
 #[derive(Default)]
 pub(super) struct KeyValuePool {
     layers: Vec<Layer>,
-    /// Tells where each chunk begins, and where the last one ends.
+    /// The place where each chunk begins, and the end of the last one.
     starts: Vec<i64>,
     end: i64,
 }

@@ -45,7 +45,7 @@ pub struct PipelineRun {
     pipeline: Pipeline,
     tasks: Vec<Task>,
     next: usize,
-    /// Tells where every rank has each of its tasks.
+    /// The place of each task in the schedule of its rank.
     places: BTreeMap<Task, usize>,
     live: BTreeMap<(usize, usize), Live>,
     /// The sequence of each micro-batch.

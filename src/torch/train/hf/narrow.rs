@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 #[error("{to} would make {count} of its finite values infinite, such as {largest:e}: name a type with a larger range")]
 pub struct Beyond {
     pub count: i64,
-    /// Holds the largest absolute value.
+    /// The largest absolute value.
     pub largest: f64,
     pub to: Dtype,
 }

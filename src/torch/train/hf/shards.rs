@@ -56,7 +56,7 @@ pub struct Shards {
     pub of: FilesOf,
     /// The number of the first, from 1.
     pub first: usize,
-    /// Tells how many there are.
+    /// The number of files.
     pub count: usize,
     /// The number of files of the whole model, or of the network; 1 is `model.safetensors`.
     pub total: usize,

@@ -36,7 +36,7 @@ pub struct Found {
     pub module: LinearModule,
     /// The settings of the adapter of the whole map.
     pub lora: LoraConfig,
-    /// Tells where its parts are, of which some may not be in the file.
+    /// The places of its parts, of which some may not be in the file.
     places: Vec<(AdapterPlace, LoraConfig)>,
 }
 

@@ -45,7 +45,7 @@ impl Codec {
 /// The video of an MP4 file.
 #[derive(Debug, PartialEq)]
 pub struct Track {
-    /// Tells where each coded frame lies in the file, in decoding order.
+    /// The place of each coded frame in the file, in decoding order.
     pub samples: Vec<Range<usize>>,
     /// Frames a second, on average.
     pub fps: f64,

@@ -33,7 +33,7 @@ pub(in crate::model::dit) struct QwenImage {
 }
 
 struct Block {
-    /// Holds those of pictures and those of text.
+    /// The modulations of pictures and those of text.
     modulations: Part<[Linear; 2]>,
     attention: Part<Attention>,
     pictures: Part<FeedForward>,
