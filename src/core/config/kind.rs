@@ -140,10 +140,16 @@ impl RunConfig {
             let others = of_towers.iter().filter(|(of, _, is_written)| *of == tower && *is_written);
             keys.extend(others.map(|(_, key, _)| *key));
         }
-        // Threads are a matter of the machine: nothing is left undone without them.
-        let encoder = EncoderPool { threads: EncoderPool::default().threads, ..pools.encoder.clone() };
+        // Threads are a matter of the machine: nothing is left undone without them. Colocated pools are of one size, with or without
+        // encoders.
+        let default = EncoderPool::default();
+        let replicas = match pools.placement {
+            Placement::Separate => pools.encoder.replicas,
+            Placement::Colocated => default.replicas,
+        };
+        let encoder = EncoderPool { threads: default.threads, replicas, ..pools.encoder.clone() };
         let of_encoders = [
-            ("pools.encoder", encoder != EncoderPool::default()),
+            ("pools.encoder", encoder != default),
             ("data.pack.max_visual_tokens", towers.is_empty() && data.pack.max_visual_tokens.is_some()),
         ];
         let has_pool = pools.encoders(towers).iter().any(|(name, ..)| *name == PoolName::ENCODER);
@@ -336,6 +342,10 @@ mod tests {
         for words in [&[][..], &["model.image_encoder.freeze=true"], &["pools.placement=colocated"]] {
             config(words).expect_keys_of_towers(none).unwrap();
         }
+        // Without their number the config would say that the pools differ in size.
+        let colocated = ["pools.placement=colocated", "pools.foundation.replicas=2", "pools.encoder.replicas=2"];
+        let colocated = config(&[&colocated[..], &["train.global_batch_size=2"]].concat());
+        colocated.expect_keys_of_towers(none).unwrap();
         for (words, has, keys) in [
             (&["model.image_encoder.freeze=false"][..], vision, "`model.image_encoder`"),
             (
