@@ -1,9 +1,13 @@
 //! Every benchmark that docs/benchmarks.md names runs at its smallest size; of its other commands it is known why they are not run.
 
 use crate::soak::{self, Cell};
-use How::{Bench, Not, Python};
+use How::{Bench, Not, Program, Python};
+use loongforge::core::data::digits::{self, Digits};
+use loongforge::core::data::heard_and_seen::{self, HeardAndSeen};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
 
 /// The way in which a command of the page is run at its smallest size.
 #[derive(Clone, Copy)]
@@ -13,9 +17,45 @@ enum How {
     /// Modules that the Python of `LOONGFORGE_PEERS_PYTHON` needs, and its words: `{program}` is the program, and another name
     /// between braces the benchmark of that name.
     Python(&'static str, &'static str),
-    /// It is not run here, for this reason.
+    /// Commands of the program, one after another, in a folder with the data of the page's configs.
+    Program(&'static [&'static [&'static str]]),
+    /// Why it is not run here.
     Not(&'static str),
 }
+
+/// Enough steps to calibrate from, whose first five do not count.
+const HEARD_AND_SEEN: &[&str] = &[
+    "run",
+    "configs/heard_and_seen.yaml",
+    "train.steps=14",
+    "train.warmup_steps=2",
+    "train.global_batch_size=4",
+    "eval=null",
+];
+const SIMULATED: &[&str] = &[
+    "plan",
+    "configs/heard_and_seen.yaml",
+    "train.global_batch_size=4",
+    "eval=null",
+    "--simulate",
+    "--calibrate",
+    "runs/heard_and_seen",
+    "--cores",
+    "4",
+    "--steps",
+    "20",
+];
+const DRILL: &[&str] = &[
+    "drill",
+    "configs/quickstart.yaml",
+    "pools.encoder.replicas=2",
+    "eval=null",
+    "train.steps=8",
+    "train.warmup_steps=2",
+    "scheduler.lease=2s",
+    "--faults",
+    "encoder/0: kill at step 3",
+];
 
 /// The first words of a command of the page, and what is run of it.
 const COMMANDS: [(&str, How); 36] = [
@@ -92,11 +132,14 @@ const COMMANDS: [(&str, How); 36] = [
             "benches/policies.py --binary {program} --steps 2 --warmup 1 --rounds 1 --batch 2 --episodes 2 --chunks 1",
         ),
     ),
-    ("python3 benches/simulate_agreement.py", Not("needs minutes of an idle machine and a release build")),
-    ("loongforge run", Not("minutes of training, whose measured times are given to the simulator")),
-    ("loongforge plan", Not("needs the run before it; `src/estimate` has tests of its own")),
-    ("loongforge drill", Not("needs a release build and some minutes; `tests/runs/drill.rs` drills")),
-    ("cargo xtask", Not("the quick start, which has tests of its own")),
+    (
+        "python3 benches/simulate_agreement.py",
+        Python("json", "benches/simulate_agreement.py --binary {program} --steps 14 --rounds 1"),
+    ),
+    ("loongforge run", Program(&[HEARD_AND_SEEN])),
+    ("loongforge plan", Program(&[HEARD_AND_SEEN, SIMULATED])),
+    ("loongforge drill", Program(&[DRILL])),
+    ("cargo xtask", Not("the GPU kit and this soak, each of which is a step of CI")),
 ];
 
 /// Returns the command `cargo bench` of the build of the tests: their profile, and the features of all packages.
@@ -153,7 +196,37 @@ fn python(modules: &str, words: &str) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Returns the commands of the page: what is indented or between backticks and begins as commands do.
+/// A folder in which the page's configs find their data, of which there is little.
+fn folder_with_data() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let data = |run: &str| folder.path().join("runs").join(run).join("data");
+    let sound = HeardAndSeen { seed: 1, num_train: 64, num_held_out: 6 };
+    heard_and_seen::compose(&data("heard_and_seen"), &sound).unwrap();
+    digits::compose(&data("quickstart"), &Digits { seed: 1, num_train: 64, num_held_out: 8 }).unwrap();
+    digits::write_model(&data("quickstart").join("model"), &digits::MODEL).unwrap();
+    symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join("configs"), folder.path().join("configs")).unwrap();
+    folder
+}
+
+/// What the last of the program's commands says at its end.
+fn said_by_program(commands: &[&[&str]]) -> Result<Cell, String> {
+    let folder = folder_with_data();
+    let mut said = String::new();
+    for words in commands {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        let output = command.args(*words).current_dir(folder.path()).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| error.to_string())?;
+        // A run speaks on standard error; what was asked for is on standard output.
+        let text = [output.stderr, output.stdout].concat();
+        said = String::from_utf8_lossy(&text).lines().last().unwrap_or_default().to_owned();
+        if !output.status.success() {
+            return Err(format!("{}: {}: {said}", words[0], output.status));
+        }
+    }
+    Ok(Cell::Passed(said))
+}
+
+/// The commands of the page: what is indented or between backticks and begins as commands do.
 fn commands(page: &str) -> Vec<&str> {
     let begins = |text: &&str| {
         let programs = ["cargo bench ", "cargo build ", "cargo xtask ", "PYTHON ", "python3 ", "loongforge "];
@@ -182,6 +255,7 @@ fn soak_benches() {
         let command = match *how {
             Bench(words) => Ok(cargo_bench(words)),
             Python(modules, words) => python(modules, words),
+            Program(commands) => return said_by_program(commands),
             Not(why) => Err(why.to_owned()),
         };
         let mut command = match command {
