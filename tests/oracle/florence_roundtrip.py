@@ -1,8 +1,9 @@
 """Whether transformers reads a checkpoint of Florence-2, makes the same loss of its samples and gives the same greedy answers.
 
-    python florence_roundtrip.py CHECKPOINT DATA.jsonl --binary target/debug/loongforge [--tokens 24]
+    python florence_roundtrip.py CHECKPOINT DATA.jsonl --binary target/debug/loongforge [--tokens 24] [--adapt OUT]
 
-CHECKPOINT is a Hugging Face folder, or one of adapters, which PEFT adds to their base. DATA has one prompt a line, with its answer.
+CHECKPOINT is a Hugging Face folder, or one of adapters, which PEFT adds to their base. With --adapt PEFT makes adapters for all
+linear layers of CHECKPOINT, with random B, saves them in OUT, and these are compared instead. DATA has one prompt a line, with its answer.
 The text and the pictures go through transformers' `Florence2Processor`. Exits 1 where a tensor has no place, losses differ by
 more than 1e-5 of theirs, or an answer differs.
 """
@@ -34,6 +35,21 @@ def load(folder: Path) -> tuple[torch.nn.Module, Path]:
     return model.eval(), base
 
 
+def adapt(folder: Path, out: Path) -> Path:
+    """A folder of adapters that PEFT has made for a model."""
+    from peft import LoraConfig, get_peft_model
+
+    model = Florence2ForConditionalGeneration.from_pretrained(folder.resolve(), dtype=torch.float32)
+    torch.manual_seed(5)
+    adapted = get_peft_model(model, LoraConfig(r=3, lora_alpha=7, target_modules="all-linear"))
+    with torch.no_grad():
+        for name, tensor in adapted.named_parameters():
+            if "lora_B" in name:
+                tensor.copy_(0.1 * torch.randn(tensor.shape))
+    adapted.save_pretrained(out)
+    return out
+
+
 def processor_of(folder: Path) -> Florence2Processor:
     images = CLIPImageProcessor.from_pretrained(folder)
     images.image_seq_length = json.loads((folder / "preprocessor_config.json").read_text())["image_seq_length"]
@@ -50,8 +66,11 @@ def main() -> int:
     parser.add_argument("data", type=Path)
     parser.add_argument("--binary", type=Path, required=True)
     parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--adapt", type=Path, metavar="OUT", help="compare adapters that PEFT makes for CHECKPOINT in this folder")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.adapt:
+        args.checkpoint = adapt(args.checkpoint, args.adapt)
     model, base = load(args.checkpoint)
     processor = processor_of(base)
     total, count, answers = 0.0, 0, []
