@@ -62,6 +62,9 @@ pub struct LaunchArgs {
     /// Slurm: log file [default: %x-%j.log]
     #[arg(long, value_name = "FILE")]
     output: Option<String>,
+    /// Slurm: option of srun for encoders and foundation, such as container-image=IMAGE (Pyxis); may be repeated
+    #[arg(long, value_name = "OPTION[=VALUE]")]
+    srun: Vec<String>,
     /// Kubernetes: namespace
     #[arg(long)]
     namespace: Option<String>,
@@ -107,13 +110,14 @@ impl LaunchArgs {
     /// Options that the job's launcher has no use for, by name: a job without what was asked for would be queued.
     fn expect_options_of_the_launcher(&self) -> Result<(), UsageError> {
         use System::{K8s, Slurm, Ssh};
-        let given: [(&str, bool, &[System]); 13] = [
+        let given: [(&str, bool, &[System]); 14] = [
             ("--cpus", self.cpus.is_some(), &[Slurm, K8s]),
             ("--memory", self.memory.is_some(), &[Slurm, K8s]),
             ("--partition", self.partition.is_some(), &[Slurm]),
             ("--account", self.account.is_some(), &[Slurm]),
             ("--time", self.time.is_some(), &[Slurm]),
             ("--output", self.output.is_some(), &[Slurm]),
+            ("--srun", !self.srun.is_empty(), &[Slurm]),
             ("--namespace", self.namespace.is_some(), &[K8s]),
             ("--image", self.image.is_some(), &[K8s]),
             ("--image-pull-secret", self.image_pull_secret.is_some(), &[K8s]),
@@ -180,6 +184,7 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
         account: args.account,
         time: args.time,
         output: args.output,
+        srun: args.srun,
         config: loaded.to_yaml(),
         namespace: args.namespace,
         image: args.image,

@@ -200,7 +200,8 @@ fn environment(job: &JobSpec, pool: &Pool) -> Value {
     own.iter().chain(&job.env).map(|(name, value)| json!({ "name": name, "value": value })).collect()
 }
 
-/// Returns the resources of a pod: requests equal limits, so that no pod is evicted for what its neighbors take.
+/// Returns the resources of a pod. Cores and memory are requested, so that no pod is evicted for what its neighbors take, and not
+/// limited: a step that takes more for a moment is not killed.
 fn resources(job: &JobSpec, pool: &Pool, gpus: u32) -> Value {
     let (cpus, memory) = match pool.role {
         Role::Scheduler => (1, 2 << 30),

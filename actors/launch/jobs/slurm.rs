@@ -78,7 +78,8 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
         let _ = writeln!(text, "{} &", job.command(Role::Data, PoolName::DATA, join));
     }
     for (at, pool) in pools.iter().enumerate() {
-        let group = if pools.len() > 1 { format!(" --het-group={at}") } else { String::new() };
+        let mut options = if pools.len() > 1 { format!(" --het-group={at}") } else { String::new() };
+        options.extend(job.srun.iter().map(|option| format!(" --{}", shell_word(option.trim_start_matches('-')))));
         let command = job.command(pool.role, pool.name, "\"$0\"");
         // An encoder that dies comes back alone, and Slurm must not end the others for it; the foundation is a gang. What asks it to stop
         // comes to its shell too, which waits for it.
@@ -87,9 +88,9 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
                 "trap : TERM; until {command}; do code=$?; case $code in 2|3|5) exit $code;; esac; \
                  echo \"encoder ended with $code; it is started again\" >&2; sleep 5; done"
             );
-            let _ = writeln!(text, "srun{group} --kill-on-bad-exit=0 bash -c {} {join} &", shell_word(&again));
+            let _ = writeln!(text, "srun{options} --kill-on-bad-exit=0 bash -c {} {join} &", shell_word(&again));
         } else {
-            let _ = writeln!(text, "srun{group} --kill-on-bad-exit=1 bash -c {} {join} &", shell_word(&command));
+            let _ = writeln!(text, "srun{options} --kill-on-bad-exit=1 bash -c {} {join} &", shell_word(&command));
         }
     }
     text += WAIT;

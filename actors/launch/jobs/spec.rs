@@ -34,6 +34,8 @@ pub struct JobSpec {
     pub account: Option<String>,
     pub time: Option<String>,
     pub output: Option<String>,
+    /// Slurm: further options of the `srun` of encoders and foundation, such as `container-image=IMAGE`.
+    pub srun: Vec<String>,
     /// Kubernetes: the composed config, which a ConfigMap brings to the pods; namespace and image; a claim with the
     /// model, the data and the run's folder; bytes of shared memory of a pod; which nodes; environment variables.
     pub config: String,

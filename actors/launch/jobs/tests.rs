@@ -26,6 +26,7 @@ fn job() -> JobSpec {
         account: Some("lab 1".into()),
         time: None,
         output: None,
+        srun: vec!["container-image=registry.example/loongforge:1".into(), "--container-mounts=/my data:/data".into()],
         config: "run: { name: \"it's\" }\n# a comment: kept\n".into(),
         namespace: Some("train".into()),
         image: Some("registry.example/loongforge:1".into()),
@@ -101,6 +102,12 @@ fn a_slurm_job_starts_every_pool_and_is_queued_again_after_a_loss() {
     ];
     for line in lines {
         assert!(script.lines().any(|found| found == line), "{line}\n{script}");
+    }
+    // Of a plugin for containers, for instance.
+    let options = "--container-image=registry.example/loongforge:1 --'container-mounts=/my data:/data'";
+    for group in 0..2 {
+        let begin = format!("srun --het-group={group} {options} --kill-on-bad-exit=");
+        assert_eq!(script.lines().filter(|line| line.starts_with(&begin)).count(), 1, "{script}");
     }
     let spaced = slurm(&JobSpec { name: "my run".into(), ..job() }).unwrap();
     assert!(spaced.contains("\n#SBATCH --job-name='my run'\n") && script.contains("\n#SBATCH --job-name=vlm\n"));
