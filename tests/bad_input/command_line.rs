@@ -78,7 +78,7 @@ fn options_without_use_are_refused() {
         ),
         (
             &[&job[..], &["k8s", "--image", "i", "--claim", "c"]].concat(),
-            "--partition gpu|--time 1:00|--output a.log|--hosts a",
+            "--partition gpu|--time 1:00|--output a.log|--srun a=b|--hosts a",
         ),
         (&[&job[..], &["ssh", "--hosts", "a"]].concat(), "--cpus 4|--memory 1GiB|--account lab|--claim c"),
         (&["evaluate", "model", "data/held_out.jsonl"], "--max-new-tokens 4|--batch-size 2|--normalize none"),
