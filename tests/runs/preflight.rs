@@ -3,7 +3,7 @@
 use crate::fixture::{Fixture, Pictures};
 use crate::soak::{self, Cell};
 use loongforge::compose::Composition;
-use loongforge::core::config;
+use loongforge::core::config::{self, RunConfig};
 use loongforge::core::data::ModelCard;
 use loongforge::preflight::Asked;
 use loongforge::torch::engine::check_engines;
@@ -70,22 +70,30 @@ struct Case {
     overrides: Vec<&'static str>,
 }
 
-/// Returns the language models of the parity fixtures of one seed, with a vocabulary for the fixture's tokenizer.
-fn families() -> Vec<(String, Option<Value>)> {
+/// The parity fixtures of one seed without adapters, each with its `config.json`.
+fn fixtures() -> Vec<(String, Value)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures");
-    let mut found = vec![("qwen3_vl-with-pictures".to_owned(), None)];
+    let mut found = Vec::new();
     for entry in std::fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let Some(family) = name.strip_suffix("-seed1").filter(|name| !name.contains("lora")) else { continue };
         let text = std::fs::read_to_string(path.join("config.json")).unwrap();
-        let mut config: Value = serde_json::from_str(&text).unwrap();
-        config = ModelCard::of(&config).text().clone();
+        found.push((family.to_owned(), serde_json::from_str(&text).unwrap()));
+    }
+    found
+}
+
+/// The language models of the parity fixtures, with a vocabulary for the fixture's tokenizer.
+fn families() -> Vec<(String, Option<Value>)> {
+    let mut found = vec![("qwen3_vl-with-pictures".to_owned(), None)];
+    for (family, config) in fixtures() {
+        let mut config = ModelCard::of(&config).text().clone();
         // What a Gemma in PaliGemma has; alone it sees no token behind its own.
         config.as_object_mut().unwrap().remove("use_bidirectional_attention");
         if ModelConfig::supported().any(|known| config["model_type"] == known) {
             config["vocab_size"] = json!(320);
-            found.push((family.to_owned(), Some(config)));
+            found.push((family, Some(config)));
         }
     }
     found.sort_by(|left, right| left.0.cmp(&right.0));
@@ -244,39 +252,63 @@ impl FirstAccepted {
     }
 }
 
-/// Every layout of every family has a verdict, with a reason where it is refused; the plain one is accepted, and so is what could run
-/// before there was a pre-flight.
-#[test]
-fn every_layout_of_every_family_has_a_verdict() {
+/// The configs of all layouts, or why one cannot be read.
+fn loaded_layouts() -> Vec<(&'static str, Result<RunConfig, String>)> {
     let fixture = Fixture::new(Pictures::None);
-    let first = FirstAccepted::read();
     let loaded = LAYOUTS.iter().map(|(layout, overrides)| {
         let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
         let loaded = config::load(&fixture.config_file(), &overrides, std::iter::empty());
         (*layout, loaded.map(|loaded| loaded.config).map_err(|report| report.to_string()))
     });
-    let loaded: Vec<_> = loaded.collect();
+    loaded.collect()
+}
+
+/// What becomes of a layout of a model; with a reason where it is refused.
+fn verdict(config: &Result<RunConfig, String>, model: &ModelConfig) -> Result<(), String> {
+    let config = config.clone()?;
+    let mut model = model.clone();
+    if config.model.mtp.num_layers.is_some() && model.edit_decoder(|decoder| decoder.enable_mtp(1, 0.1)) != Some(true) {
+        return Err("no place for multi-token prediction".to_owned());
+    }
+    check_engines(&config, &model).map_err(|error| error.to_string()).inspect_err(|reason| assert!(!reason.is_empty()))
+}
+
+/// Every layout of every family has a verdict; the plain one is accepted, and so is what could run before there was a pre-flight.
+#[test]
+fn every_layout_of_every_family_has_a_verdict() {
+    let (loaded, first) = (loaded_layouts(), FirstAccepted::read());
     let (mut accepted, mut refused) = (0, 0);
     for (name, model) in families().into_iter().filter_map(|(name, model)| Some((name, model?))) {
         let model = ModelConfig::from_hf(&model).unwrap();
         for (layout, config) in &loaded {
-            let verdict = config.clone().and_then(|config| {
-                let mut model = model.clone();
-                if config.model.mtp.num_layers.is_some()
-                    && model.edit_decoder(|decoder| decoder.enable_mtp(1, 0.1)) != Some(true)
-                {
-                    return Err("no place for multi-token prediction".to_owned());
-                }
-                check_engines(&config, &model).map_err(|error| error.to_string())
-            });
+            let verdict = verdict(config, &model);
             assert!(*layout != "single" || verdict == Ok(()), "{name}: {verdict:?}");
             let is_shut_out = verdict.is_err() && !layout.starts_with("encoder") && first.could_run(&name, layout);
             assert!(!is_shut_out, "{name} {layout} could run once: {verdict:?}");
-            assert!(verdict.as_ref().err().is_none_or(|reason| !reason.is_empty()), "{name} {layout}");
             (accepted, refused) = (accepted + usize::from(verdict.is_ok()), refused + usize::from(verdict.is_err()));
         }
     }
     assert!(accepted > refused && refused > 100, "{accepted} accepted, {refused} refused");
+}
+
+/// Models with towers as a whole, in which layouts of encoders count as well.
+#[test]
+fn every_layout_of_every_model_with_towers_has_a_verdict() {
+    let loaded = loaded_layouts();
+    let (mut found, mut refused) = (Vec::new(), 0);
+    for (name, config) in fixtures() {
+        let model = ModelConfig::from_hf(&config).unwrap_or_else(|error| panic!("{name}: {error}"));
+        if model.towers.set().is_empty() {
+            continue;
+        }
+        for (layout, config) in &loaded {
+            let verdict = verdict(config, &model);
+            assert!(!["single", "dp2", "colocated"].contains(layout) || verdict == Ok(()), "{name}: {verdict:?}");
+            refused += usize::from(verdict.is_err() && layout.starts_with("encoder-tp"));
+        }
+        found.push(name);
+    }
+    assert!(found.len() > 20 && refused > 0, "{found:?}, {refused} refused");
 }
 
 /// Adapters may name modules that only one stage of a pipeline has.
