@@ -107,7 +107,7 @@ fn smooth(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let half = if points.len() < MIN_SMOOTHED { 0 } else { (points.len() / 100).max(1) };
     (0..points.len())
         .map(|at| {
-            // The same on both sides, so that the ends are not pulled towards the middle.
+            // The same on both sides, so that the ends are not pulled toward the middle.
             let half = half.min(at).min(points.len() - 1 - at);
             let window = &points[at - half..=at + half];
             (points[at].0, window.iter().map(|point| point.1).sum::<f64>() / window.len() as f64)

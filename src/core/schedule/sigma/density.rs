@@ -20,7 +20,7 @@ pub enum TimeSampler {
     Beta { alpha: f64, beta: f64, scale: f64, offset: f64 },
     /// One of the levels 0.001, 0.002 to 1.
     Discrete,
-    /// `s·t / (1 + (s − 1)·t)` of another sampler's level t: above 1, s moves levels towards noise, as large pictures need it.
+    /// `s·t / (1 + (s − 1)·t)` of another sampler's level t: above 1, s moves levels toward noise, as large pictures need it.
     Shift { shift: f64, of: Box<TimeSampler> },
 }
 

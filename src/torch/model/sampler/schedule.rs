@@ -27,7 +27,7 @@ pub struct Levels {
     pub times: Vec<f64>,
 }
 
-/// Says how noise levels are moved towards noise: `s·σ / (1 + (s − 1)·σ)`.
+/// Says how noise levels are moved toward noise: `s·σ / (1 + (s − 1)·σ)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shift {
     /// This s for all.

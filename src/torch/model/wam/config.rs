@@ -67,7 +67,7 @@ pub struct WamConfig {
 /// Times of a stream's noise, 0 data and 1 noise, and what its loss counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow {
-    /// Moves times towards noise, in training and when it acts.
+    /// Moves times toward noise, in training and when it acts.
     pub train_shift: f64,
     pub infer_shift: f64,
     /// The number that time 1 is told to the network as.

@@ -31,7 +31,7 @@ fn bell(time: f64) -> f64 {
     (-2.0 * (time - 0.5).powi(2)).exp()
 }
 
-/// Returns the distribution of even times, which a shift above 1 moves towards noise.
+/// Even times, which a shift above 1 moves toward noise.
 fn shifted(shift: f64) -> TimeSampler {
     TimeSampler::Shift { shift, of: Box::new(TimeSampler::Uniform) }
 }

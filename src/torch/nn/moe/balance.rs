@@ -32,7 +32,7 @@ pub fn z_loss(logits_TE: &Tensor) -> Tensor {
     logits_TE.logsumexp([-1i64].as_slice(), false).square().sum(Kind::Float)
 }
 
-/// Moves the bias by `rate` towards even loads (Wang et al. 2024, "Auxiliary-loss-free load balancing"): up for an
+/// Moves the bias by `rate` toward even loads (Wang et al. 2024, "Auxiliary-loss-free load balancing"): up for an
 /// expert with less than the mean load, down for one with more. `counts_E` are a whole step's. Both are `[E]`.
 pub fn update_bias(bias_E: &Tensor, counts_E: &Tensor, rate: f64) {
     let _no_grad = tch::no_grad_guard();
