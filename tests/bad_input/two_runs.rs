@@ -103,6 +103,40 @@ fn second_is_refused(processes: bool, seconds: &[&[&str]]) -> Result<Cell, Strin
     }
 }
 
+/// Starts two runs at the same moment: one of them goes to its end, and its files are its own.
+fn one_of_two_is_refused(processes: bool) -> Result<Cell, String> {
+    let fixture = Fixture::new();
+    let how: &[&str] = if processes { &["--processes"] } else { &[] };
+    let start = |name: &str| {
+        Command::new(env!("CARGO_BIN_EXE_loongforge"))
+            .args(["run", "run.yaml", "train.steps=4", "checkpoint.every_steps=2"])
+            .args(how)
+            .current_dir(fixture.path("."))
+            .env("OMP_NUM_THREADS", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(fixture.path(name)).unwrap())
+            .spawn()
+            .unwrap()
+    };
+    let mut codes = ["first", "second"].map(start).map(|mut child| child.wait().unwrap().code());
+    codes.sort();
+    if codes != [Some(0), Some(2)] {
+        return Err(format!("{codes:?}: {}{}", fixture.read("first"), fixture.read("second")));
+    }
+    let steps = fixture.read("run/metrics.jsonl").lines().count();
+    let verified = fixture.start(&["checkpoint", "verify", "run/checkpoints/step-00000004"]);
+    match (steps, verified.code, fixture.path("run/run.lock").exists()) {
+        (4, 0, false) => Ok(Cell::Passed(String::new())),
+        left => Err(format!("steps, code of verify, lock: {left:?}: {}", verified.err)),
+    }
+}
+
+#[test]
+fn one_of_two_runs_that_start_together_is_refused() {
+    one_of_two_is_refused(false).unwrap();
+}
+
 #[test]
 fn a_second_run_is_refused_and_changes_nothing() {
     second_is_refused(false, &SECOND).unwrap();
@@ -113,9 +147,13 @@ fn a_second_run_is_refused_and_changes_nothing() {
 fn soak_two_runs() {
     let mut cells = Vec::new();
     for (first, processes) in [("threads", false), ("processes", true)] {
+        cells.push((format!("{first}, two at once"), (processes, None)));
         for second in SECOND {
-            cells.push((format!("{first}, then {second:?}"), (processes, second)));
+            cells.push((format!("{first}, then {second:?}"), (processes, Some(second))));
         }
     }
-    soak::run("two_runs", &cells, |(processes, second)| second_is_refused(*processes, &[second]));
+    soak::run("two_runs", &cells, |(processes, second)| match second {
+        Some(second) => second_is_refused(*processes, &[second]),
+        None => one_of_two_is_refused(*processes),
+    });
 }
