@@ -153,7 +153,7 @@ pub(super) fn markdown() -> String {
         if is_section {
             out += &format!("\n### `{path}`\n\n{description}\n\n| key | default | meaning |\n| --- | --- | --- |\n");
         } else if path == "device" {
-            out += &format!("\n### `{path}`\n\n{description} Default: `cpu`.\n");
+            out += &format!("\n### `{path}`\n\n{description} Default: `auto`.\n");
         } else if !is_map(schema) || schema["additionalProperties"] == true {
             let default = match schema.get("default").or_else(|| section_default(path)) {
                 Some(default) => format!("`{}`", inline(default)),

@@ -11,6 +11,7 @@ fn a_minimal_config_has_the_documented_defaults() {
     assert_eq!(config.checkpoint.dir, PathBuf::from("runs/t/checkpoints"));
     assert_eq!((config.run.seed, config.run.lanes, config.num_lanes(&config.pools.encoder)), (42, 4, 1));
     assert_eq!(config.device, Device::Auto);
+    assert!(crate::config::docs::markdown().contains("or `cuda:N`. Default: `auto`."));
     assert_eq!(config.edges.tokens.credit.bytes(), 16 << 20);
     assert_eq!(config.scheduler.join_timeout.duration().as_secs(), 60);
     assert_eq!(config.data.train[0].format, Format::Auto);
