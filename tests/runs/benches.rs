@@ -27,7 +27,7 @@ enum How {
 const HEARD_AND_SEEN: &[&str] = &[
     "run",
     "configs/heard_and_seen.yaml",
-    "train.steps=14",
+    "train.steps=16",
     "train.warmup_steps=2",
     "train.global_batch_size=4",
     "eval=null",
@@ -52,7 +52,6 @@ const DRILL: &[&str] = &[
     "eval=null",
     "train.steps=8",
     "train.warmup_steps=2",
-    "scheduler.lease=2s",
     "--faults",
     "encoder/0: kill at step 3",
 ];
@@ -134,7 +133,7 @@ const COMMANDS: [(&str, How); 36] = [
     ),
     (
         "python3 benches/simulate_agreement.py",
-        Python("json", "benches/simulate_agreement.py --binary {program} --steps 14 --rounds 1"),
+        Python("json", "benches/simulate_agreement.py --binary {program} --steps 16 --rounds 1"),
     ),
     ("loongforge run", Program(&[HEARD_AND_SEEN])),
     ("loongforge plan", Program(&[HEARD_AND_SEEN, SIMULATED])),
