@@ -29,7 +29,7 @@ pub enum Task {
     Ci {
         from: Option<String>,
     },
-    CheckHouse,
+    CheckRules,
     Fixtures,
 }
 
@@ -48,7 +48,7 @@ Usage: cargo xtask <TASK>
   release                  build the program and pack it with configs, licenses and checksums; nothing is uploaded
   book                     make a site with a search of README and docs in target/book/site (mkdocs, from PyPI)
   ci [--from STEP]         check what must hold before a change lands: formatting, dependencies, tests, lints, soaks, fuzzing
-  check-house              check the architecture rules: imports only point down; actix and unsafe only where allowed
+  check-rules              check the architecture rules: imports only point down; actix and unsafe only where allowed
   fixtures                 explain how the parity fixtures are made
 
 Examples:
@@ -72,7 +72,7 @@ const TASKS: [&str; 13] = [
     "release",
     "book",
     "ci",
-    "check-house",
+    "check-rules",
     "fixtures",
     "help",
 ];
@@ -112,7 +112,7 @@ pub fn parse(args: &[String]) -> Result<Task, String> {
                 rest.join(" ")
             )),
         },
-        "check-house" => alone(task, rest, Task::CheckHouse),
+        "check-rules" => alone(task, rest, Task::CheckRules),
         "fixtures" => alone(task, rest, Task::Fixtures),
         unknown => Err(match nearest(unknown) {
             Some(task) => format!("no task `{unknown}`: did you mean `{task}`?"),
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         assert!(parse_line("quikstart").unwrap_err().contains("did you mean `quickstart`?"));
-        assert!(parse_line("check").unwrap_err().contains("did you mean `check-house`?"));
+        assert!(parse_line("check").unwrap_err().contains("did you mean `check-rules`?"));
         assert_eq!(parse_line("frobnicate").unwrap_err(), "no task `frobnicate`");
         assert!(parse_line("setup --farce").unwrap_err().contains("--farce"));
         assert!(parse_line("parity").unwrap_err().contains("fixture folder"));

@@ -49,7 +49,7 @@ fn run(task: Task, root: &Path) -> anyhow::Result<ExitCode> {
     match task {
         Task::Help => print!("{}", args::HELP),
         Task::Setup { force } => setup::setup(root, force)?,
-        Task::CheckHouse => return house::report(root),
+        Task::CheckRules => return house::report(root),
         Task::Fixtures => print!("{}", tasks::FIXTURES),
         Task::Quickstart(overrides) => return tasks::quickstart(root, tasks::Profile::Release, &overrides),
         Task::Test(args) => return tasks::test(root, &args),
