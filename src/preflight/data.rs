@@ -10,7 +10,7 @@ use loongforge_core::data::tools::{Survey, default_jobs, survey, too_long_text};
 use loongforge_core::data::{BadSample, Dataset, PACKED_ALREADY, ProcessorOptions};
 use loongforge_core::message::SampleMeta;
 use loongforge_core::observe::safe;
-use loongforge_core::schedule::MIN_SEEN;
+use loongforge_core::schedule::{MIN_SEEN, are_too_many_bad};
 use loongforge_torch::engine::OverBudget;
 use std::path::PathBuf;
 
@@ -198,7 +198,7 @@ impl Preflight<'_> {
         // Good samples are counted, and bad ones read beside them.
         let read = all + least;
         let first = found.iter().find_map(|survey| survey.bad.first());
-        match first.filter(|_| read >= MIN_SEEN && least as f64 > limit * read as f64) {
+        match first.filter(|_| are_too_many_bad(least, read, limit)) {
             Some(first) => {
                 let (bad, seen) =
                     (found.iter().map(|survey| survey.bad.len()).sum(), found.iter().map(|s| s.seen).sum());

@@ -15,7 +15,7 @@ use loongforge_core::config::{RunConfig, TooLong};
 use loongforge_core::data::tools::{BAD, PackJob, PackOrder, PackStats, model_spec, too_long_text, write_whole};
 use loongforge_core::data::{DataError, Fingerprint, fingerprint};
 use loongforge_core::files::if_there;
-use loongforge_core::schedule::{MIN_SEEN, PackLimits};
+use loongforge_core::schedule::{PackLimits, are_too_many_bad};
 use loongforge_core::text::{grouped, hex};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -263,7 +263,7 @@ impl Packs {
     fn judge(&self, config: &RunConfig, dir: &Path) -> Result<(), PacksError> {
         let (Self { num_samples: all, stats, .. }, limit) = (self, config.data.on_bad_sample.max_fraction);
         let PackStats { bad, too_long, .. } = *stats;
-        if *all >= MIN_SEEN && bad as f64 > limit * *all as f64 {
+        if are_too_many_bad(bad, *all, limit) {
             let list = dir.join(BAD);
             return Err(PacksError::TooManyBad { bad, all: *all, limit, list });
         }

@@ -36,5 +36,5 @@ pub use pack::{OfflinePacks, PackLimits, SampleSize, StreamPacker, TooLarge, lea
 pub use pipeline::{Pass, Pipeline, Task};
 pub use plan::{plan_evaluation, plan_step};
 pub use sigma::{AutoShift, FlowShape, HIGH_NOISE, LOW_NOISE, SigmaSpec, TimeSampler};
-pub use skipped::{MIN_SEEN, Skipped};
+pub use skipped::{MIN_SEEN, Skipped, are_too_many_bad};
 pub use spec::{ByTower, EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, ModelShape, PlanSpec};

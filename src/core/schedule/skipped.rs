@@ -10,6 +10,11 @@ pub const MIN_SEEN: u64 = 100;
 /// Number of consecutive too long samples after which no usable sample is expected: the run would read forever.
 const MAX_TOO_LONG_IN_ROW: u64 = 1_000_000;
 
+/// Returns whether so many bad samples among `num_seen` end a run that allows this fraction of them.
+pub fn are_too_many_bad(num_bad: u64, num_seen: u64, max_fraction: f64) -> bool {
+    num_seen >= MIN_SEEN && num_bad as f64 > max_fraction * num_seen as f64
+}
+
 /// Counts samples and judges skipped ones, by the same rule in runs and evaluations.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Skipped {
@@ -81,7 +86,7 @@ impl Skipped {
     /// Fails if it is too large.
     pub fn fraction(&self, last: &impl Display) -> Result<(), String> {
         let (num_bad, num_seen, max_fraction) = (self.num_bad, self.num_seen, self.policy.max_fraction);
-        if num_seen >= MIN_SEEN && num_bad as f64 > max_fraction * num_seen as f64 {
+        if are_too_many_bad(num_bad, num_seen, max_fraction) {
             return Err(format!(
                 "{num_bad} of {num_seen} samples are bad, more than `data.on_bad_sample.max_fraction` = {max_fraction}; \
                  the last: {last}"
@@ -110,6 +115,12 @@ mod tests {
         assert_eq!([seen.bad(&"a:1: x"), seen.bad(&"a:2: x")], [Ok(()), Ok(())]);
         seen.used();
         assert!(seen.fraction(&"a:2: x").unwrap_err().starts_with("2 of 100 samples are bad"));
+    }
+
+    #[test]
+    fn a_fraction_is_judged_from_a_hundred_samples_on() {
+        assert!(!are_too_many_bad(99, 99, 0.01) && !are_too_many_bad(1, 100, 0.01) && are_too_many_bad(2, 100, 0.01));
+        assert!(!are_too_many_bad(100, 100, 1.0) && are_too_many_bad(1, 100, 0.0));
     }
 
     #[test]
