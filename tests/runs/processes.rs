@@ -190,6 +190,18 @@ fn what_is_at_the_address_and_no_scheduler_is_named() {
 }
 
 #[test]
+fn an_error_is_printed_once_whatever_the_number_of_processes() {
+    let fixture = Fixture::new(Pictures::None);
+    let faults = [1, 2, 3].map(|time| format!("foundation/0@nan_gradient:{time}=nan")).join(" ");
+    let mut command = program(&fixture, "once", &["--processes", "train.on_nonfinite.max_consecutive=0"]);
+    let output = command.env("LOONGFORGE_FAULTS", faults).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<&str> = text.lines().filter(|line| line.contains("error: ")).collect();
+    assert!(output.status.code() == Some(5) && errors.len() == 1, "{text}");
+    assert!(errors[0].contains("are not both finite"), "{text}");
+}
+
+#[test]
 fn a_killed_actor_ends_the_run_by_name() {
     let fixture = Fixture::new(Pictures::All);
     let socket = fixture.path().join("run.sock");
