@@ -74,7 +74,10 @@ impl Lines {
         Ok(Self { blob, kind, begins, blanks })
     }
 
-    /// Opens the elements of an array: brackets are counted outside of strings, nothing is parsed.
+    /// The elements of an array: brackets are counted outside of strings, nothing is parsed.
+    ///
+    /// # Errors
+    /// The reason: the file cannot be read, ends within the array, or has more after it.
     fn array(blob: Arc<Blob>) -> Result<Self, String> {
         let mut reader = BufReader::with_capacity(1 << 20, blob.reader(0));
         let (mut begins, mut offset, mut depth) = (Vec::new(), 0u64, 0u64);
@@ -123,7 +126,14 @@ impl Lines {
             reader.consume(len);
         }
         drop(reader);
-        if is_closed && !is_blank(&mut BufReader::new(blob.reader(offset)))? {
+        if !is_closed {
+            return Err(format!(
+                "has no `]` that closes its array, which began {} elements: was its copy or download cut short, or is a \
+                 bracket or a quotation mark left open?",
+                begins.len()
+            ));
+        }
+        if !is_blank(&mut BufReader::new(blob.reader(offset)))? {
             return Err(
                 "has more after the `]` that closes its array: make it one array, or one record per line".to_owned()
             );
@@ -327,9 +337,19 @@ mod tests {
         assert_eq!(values(&lines), [json!({"a": "]},\"["}), json!([1, [2]]), json!("x\\"), json!(3)]);
         assert_eq!(lines.name(1), "element 2");
         assert_eq!(Lines::json(blob(b"[ ]")).unwrap().len(), 0);
-        // A file that was cut has a bad last element.
-        let torn = Lines::json(blob(b"[{\"a\": 1}, {\"a\": ")).unwrap();
-        assert!(torn.read(0).is_ok() && torn.read(1).is_err() && torn.len() == 2);
+    }
+
+    #[test]
+    fn an_array_that_was_cut_is_refused_wherever_the_cut_is() {
+        let whole = "[\n {\"a\": \"x]\"},\n {\"a\": [2]}\n]";
+        assert_eq!(Lines::json(blob(whole.as_bytes())).unwrap().len(), 2);
+        for end in 1..whole.len() {
+            let error = Lines::json(blob(&whole.as_bytes()[..end])).err().unwrap();
+            assert!(error.contains("no `]` that closes its array"), "{end}: {error}");
+        }
+        // Between two elements no record shows that others are missing.
+        let error = Lines::json(blob(b"[{\"a\": 1},\n")).err().unwrap();
+        assert!(error.contains("which began 1 elements:"), "{error}");
     }
 
     proptest! {
@@ -343,7 +363,7 @@ mod tests {
         #[test]
         fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..80), array: bool) {
             let bytes = if array { [b"[", &bytes[..]].concat() } else { bytes };
-            // Some are refused: UTF-16, or more behind an array.
+            // Some are refused: UTF-16, arrays that are not closed, or more behind one.
             let Ok(lines) = Lines::json(blob(&bytes)) else { return Ok(()) };
             (0..lines.len()).for_each(|index| drop((lines.read(index), lines.name(index))));
         }
