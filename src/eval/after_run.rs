@@ -346,7 +346,7 @@ fn held_out(
             && let Some(picture) = exchange.images.first()
         {
             let picture = read_rgb(picture, Path::new(""), &Limits::NONE)?;
-            readings.push(Reading { picture, read: answer.answer.clone(), truth: answer.expected.clone() });
+            readings.push(Reading { picture, read: answer.said().to_owned(), truth: answer.expected.clone() });
         }
         if num_shown < eval.show {
             num_shown += 1;

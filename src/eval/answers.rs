@@ -38,8 +38,7 @@ impl Asking {
             let given = reader.answer(&samples, self.max_new_tokens, None)?;
             for ((index, _), answer) in batch.iter().zip(given) {
                 let exchange = dataset.exchange(*index)?;
-                let (prompt, expected) = (exchange.question.clone(), exchange.answer.clone());
-                let answer = ScoredAnswer { correct: answer == expected, prompt, answer, expected };
+                let answer = ScoredAnswer::new(exchange.question.clone(), answer, exchange.answer.clone());
                 tell(&exchange, &answer)?;
                 answers.push(answer);
             }

@@ -154,8 +154,7 @@ impl EvalReport {
         let exchange = set.dataset.exchange(index).ok()?;
         let tokenizer = set.dataset.processor()?.tokenizer();
         let answer = tokenizer.decode(tokens).unwrap_or_else(|error| error.to_string());
-        let correct = answer == exchange.answer;
-        Some(ScoredAnswer { prompt: exchange.question, answer, expected: exchange.answer, correct })
+        Some(ScoredAnswer::new(exchange.question, answer, exchange.answer))
     }
 
     fn show(&self, record: &EvalRecord) {

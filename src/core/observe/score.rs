@@ -18,6 +18,31 @@ pub struct ScoredAnswer {
     pub correct: bool,
 }
 
+/// Ends what a model thinks before it answers.
+const END_OF_THOUGHT: &str = "</think>";
+
+impl ScoredAnswer {
+    /// An answer, which is correct if it says what is expected.
+    pub fn new(prompt: String, answer: String, expected: String) -> Self {
+        let correct = said(&answer, &expected) == expected;
+        Self { prompt, answer, expected, correct }
+    }
+
+    /// Returns the answer without the thought before it; with it if the expected one has a thought too.
+    pub fn said(&self) -> &str {
+        said(&self.answer, &self.expected)
+    }
+}
+
+/// Returns `answer` without the thought before it if `expected` has none: templates such as Qwen3's write an empty one
+/// before the last answer of a conversation, which the model learns.
+fn said<'a>(answer: &'a str, expected: &str) -> &'a str {
+    match answer.rsplit_once(END_OF_THOUGHT) {
+        Some((_, said)) if !expected.contains(END_OF_THOUGHT) => said.trim_start(),
+        _ => answer,
+    }
+}
+
 /// Standard deviations above chance from which on answers are not guessed.
 const SIGMAS: f64 = 3.0;
 
@@ -78,12 +103,12 @@ impl Scores {
         let has = |score| scoring.scores.contains(&score);
         let how = scoring.normalize;
         let wer =
-            || ErrorRate::of(answers.iter().map(|answer| (words(&answer.expected, how), words(&answer.answer, how))));
+            || ErrorRate::of(answers.iter().map(|answer| (words(&answer.expected, how), words(answer.said(), how))));
         let cer = || {
-            let pair = |answer: &ScoredAnswer| (characters(&answer.expected, how), characters(&answer.answer, how));
+            let pair = |answer: &ScoredAnswer| (characters(&answer.expected, how), characters(answer.said(), how));
             ErrorRate::of(answers.iter().map(pair))
         };
-        let texts = || answers.iter().map(|answer| (answer.expected.as_str(), answer.answer.as_str()));
+        let texts = || answers.iter().map(|answer| (answer.expected.as_str(), answer.said()));
         Self {
             wer: has(Score::Wer).then(wer),
             cer: has(Score::Cer).then(cer),
@@ -123,7 +148,7 @@ impl Scores {
 fn places(answers: &[ScoredAnswer], how: Normalize) -> Vec<[u64; 2]> {
     let mut places: Vec<[u64; 2]> = Vec::new();
     for answer in answers {
-        let (expected, found) = (words(&answer.expected, how), words(&answer.answer, how));
+        let (expected, found) = (words(&answer.expected, how), words(answer.said(), how));
         places.resize(places.len().max(expected.len()), [0, 0]);
         for (at, word) in expected.iter().enumerate() {
             places[at][0] += u64::from(found.get(at) == Some(word));
@@ -184,8 +209,7 @@ mod tests {
     use super::*;
 
     fn answer(expected: &str, answer: &str) -> ScoredAnswer {
-        let correct = expected == answer;
-        ScoredAnswer { expected: expected.to_owned(), answer: answer.to_owned(), correct, ..ScoredAnswer::default() }
+        ScoredAnswer::new(String::new(), answer.to_owned(), expected.to_owned())
     }
 
     #[test]
@@ -209,6 +233,29 @@ mod tests {
         let bleu = "BLEU-4 0.00 (no answer has 4 words; 7 words, expected 7)";
         assert_eq!(scores.texts(), [bleu, "ROUGE-1 50.00, ROUGE-2 25.00, ROUGE-L 50.00"]);
         assert_eq!(scores.normalize, None);
+    }
+
+    #[test]
+    fn a_thought_before_an_answer_is_not_scored_unless_one_is_expected() {
+        let thought = "<think>\nhm\n</think>\n\n7 3";
+        let cases = [
+            ("7 3", "7 3", true),
+            ("7 3", " 7 3", false),
+            ("7 3", "<think>\n\n</think>\n\n7 3", true),
+            ("7 3", "hm\n</think>\n\n7 3", true),
+            ("7 3", "<think>\n\n</think>\n\n7 4", false),
+            ("7 3", "<think>\n7 3", false),
+            (thought, thought, true),
+            (thought, "7 3", false),
+            (thought, "<think>\n</think>\n\n7 3", false),
+        ];
+        for (expected, given, correct) in cases {
+            assert_eq!(answer(expected, given).correct, correct, "{expected:?} {given:?}");
+        }
+        let answers = [answer("7 3", thought)];
+        assert_eq!(answers[0].answer, thought, "it is shown as it is");
+        let scores = Scores::of(&answers, &Scoring { scores: vec![Score::Wer, Score::Words], ..Scoring::default() });
+        assert_eq!((scores.wer.unwrap().rate(), scores.words), (Some(0.0), vec![[1, 1], [1, 1]]));
     }
 
     #[test]
