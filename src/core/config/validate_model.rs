@@ -234,12 +234,18 @@ impl Rules<'_> {
         let names = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
         let tensors: Vec<String> =
             names.filter_map(|name| name.into_string().ok()).filter(|name| name.ends_with(".safetensors")).collect();
-        let is_adapter = dir.join("adapter_config.json").is_file()
-            && tensors.iter().all(|name| name.ends_with("adapter_model.safetensors"));
+        // A checkpoint of a run has optimizer state beside them.
+        let is_beside = |name: &String| name.ends_with("adapter_model.safetensors") || name.starts_with("optimizer-");
+        let is_adapter = dir.join("adapter_config.json").is_file() && tensors.iter().all(is_beside);
         if !key.ends_with(".adapter") && weights && is_adapter {
             return self.broken(true, code::NO_SUCH_FILE, &[key], || {
-                let help = "load their base, and continue from them with `model.foundation.lora.adapter`; or merge them first: \
-                            `loongforge checkpoint export-hf`";
+                let help = match key {
+                    "model.reference.load" => "merge them into their base first: `loongforge checkpoint export-hf`",
+                    _ => {
+                        "load their base, and continue from them with `model.foundation.lora.adapter`; or merge them \
+                         first: `loongforge checkpoint export-hf`"
+                    }
+                };
                 (format!("`{key}`: `{}` holds adapters, not a model", dir.display()), help)
             });
         }

@@ -38,6 +38,10 @@ fn folders_of_models_are_told_by_what_is_in_them() {
     let load = |name: &str| format!("model.load={}", bench.dir.path().join(name).display());
     let text = bench.errors(&["model.weights=load", &load("lora")]);
     assert!(text.contains("`lora` holds adapters, not a model") && text.contains("lora.adapter"), "{text}");
+    // A checkpoint of a run with adapters.
+    bench.file("lora/adapter_model.safetensors", "").file("lora/optimizer-foundation.safetensors", "");
+    let text = bench.errors(&["model.weights=load", &load("lora")]);
+    assert!(text.contains("`lora` holds adapters, not a model"), "{text}");
     // Merged, with the adapters beside it.
     bench.file("lora/model.safetensors", "").load(&["model.weights=load", &load("lora")]);
     // As `checkpoint export` writes adapters for ComfyUI.
