@@ -6,6 +6,7 @@ mod first_read;
 mod folders;
 mod held_out;
 mod memory;
+mod reference;
 mod weights;
 
 pub use data::DataProblem;
@@ -168,6 +169,7 @@ impl Preflight<'_> {
         lines.extend(whole_beside_adapters(config, model));
         lines.extend(adapters_without_base(config));
         lines.extend(untrained_maps(&config.model.foundation, model));
+        lines.extend(reference::without_adapters(config));
         lines.extend(note_on_carried_parts(config, model));
         lines.extend(memory);
         lines.extend(noise_levels(config, self.folder));
