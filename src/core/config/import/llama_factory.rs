@@ -46,11 +46,12 @@ pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
 
 /// Translates the keys of a file, each by what LLaMA-Factory does with it.
 pub(super) fn read(sheet: &mut Sheet) {
-    let is_kto = sheet.is("stage", "kto");
+    let (is_kto, is_pretraining) = (sheet.is("stage", "kto"), sheet.is("stage", "pt"));
     model(sheet);
     data(sheet);
     method(sheet);
     train(sheet, is_kto);
+    packing(sheet, is_pretraining);
     run(sheet);
 }
 
@@ -344,7 +345,6 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     sheet.set("train.lr", 5e-5);
     sheet.copy_number("learning_rate", "train.lr");
     sheet.duration("num_train_epochs", 3.0);
-    packing(sheet);
     sheet.optimizer("optim");
     if sheet.is_true("use_muon") {
         sheet.optimizer_is("muon", "use_muon");
@@ -366,9 +366,8 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     sheet.settled(SAVES_MEMORY, &["gradient_checkpointing", "disable_gradient_checkpointing", "use_reentrant_gc"]);
 }
 
-/// Counts packed samples in packs, as pretraining does unless told otherwise.
-fn packing(sheet: &mut Sheet) {
-    let is_pretraining = sheet.has_set("train.phase");
+/// Packed samples are counted in packs, as pretraining does unless told otherwise. To be read after the duration.
+fn packing(sheet: &mut Sheet, is_pretraining: bool) {
     let is_packed = match sheet.get("packing") {
         Some(packing) => *packing == Value::Bool(true),
         None => is_pretraining || sheet.is_true("neat_packing"),

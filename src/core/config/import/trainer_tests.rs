@@ -52,6 +52,7 @@ fn where_they_pack_a_batch_counts_packs() {
         (format!("{FACTORY}packing: true\n"), json!("offline")),
         (format!("{FACTORY}neat_packing: true\n"), json!("offline")),
         (FACTORY.to_owned(), json!(null)),
+        (format!("{FACTORY}train_on_prompt: true\n"), json!(null)),
         (FACTORY.replace("sft", "pt"), json!("offline")),
         (FACTORY.replace("sft", "pt") + "packing: false\n", json!(null)),
         (format!("{TRL}packing: true\n"), json!("offline")),
