@@ -313,6 +313,20 @@ fn thoughts_and_uploads_of_llama_factory_are_accounted_for() {
 }
 
 #[test]
+fn templates_of_llama_factory_that_are_not_the_models_own_arrive_or_are_named() {
+    for (name, ours, is_missing) in [
+        ("qwen3", json!(null), false),
+        ("qwen3_nothink", json!("chatml"), false),
+        ("alpaca", json!(null), true),
+        ("default", json!(null), true),
+    ] {
+        let imported = import(&format!("{FACTORY}template: {name}\n")).unwrap();
+        assert_eq!(json_of(&imported)["data"]["template"], ours, "{name}");
+        assert_eq!(missing(&imported).contains(&"template"), is_missing, "{name}");
+    }
+}
+
+#[test]
 fn limits_of_data_sets_and_system_messages_arrive() {
     let set = |text: &str| {
         let imported = import(text).unwrap();

@@ -21,7 +21,13 @@ const OF_OTHER_COMMANDS: [(&str, &str); 2] = [
     ("infer_backend", "use `loongforge chat` or `loongforge serve` for inference"),
 ];
 
-/// The reason why data sets are not translated that a `dataset_info.json` on the hub describes.
+/// Templates for models without one of their own. Most others are those of the models that they are named after.
+const OTHER_TEMPLATES: [&str; 5] = ["alpaca", "default", "empty", "fewshot", "vicuna"];
+/// Says how to train with one of these.
+const OF_TEMPLATES: &str = "conversations are written with the template of the model's folder or a built-in one \
+                            (data.template); for this one put its Jinja template into the folder as chat_template.jinja";
+
+/// Says why data sets are not translated that a `dataset_info.json` on the hub describes.
 const OF_REMOTE_INFO: &str = "dataset_info.json is on the Hugging Face hub and is not read: download it and name its \
                               folder as dataset_dir, or name each data set in data.train (hf://datasets/ORG/NAME)";
 
@@ -206,6 +212,13 @@ fn learned(sheet: &mut Sheet) {
 
 /// Translates the keys that say how conversations are written.
 fn rendering(sheet: &mut Sheet) {
+    if sheet.get("template").and_then(Value::as_str).is_some_and(|name| OTHER_TEMPLATES.contains(&name)) {
+        sheet.missing(OF_TEMPLATES, &["template"]);
+    }
+    // Qwen3's own one writes an empty thought before the last answer, which is learned.
+    if sheet.is("template", "qwen3_nothink") {
+        sheet.with("template", "data.template", |_| Ok("chatml".into()));
+    }
     sheet.settled("the chat template is that of the model's folder; data.template has built-in ones", &["template"]);
     if sheet.is_true("enable_thinking") {
         sheet.settled("templates of models that think do so by default", &["enable_thinking"]);
