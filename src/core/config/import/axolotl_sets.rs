@@ -39,7 +39,18 @@ pub(super) fn train(sheet: &mut Sheet, key: &str, is_pairs: bool) {
     {
         sheet.once_per_epoch();
     }
+    if sheet.get(key).and_then(Value::as_array).is_some_and(|sets| sets.iter().any(has_headings)) {
+        sheet.note(
+            "axolotl writes records of the type alpaca with headings (### Instruction:, ### Response:); here they are \
+             conversations in the chat template",
+        );
+    }
     take(sheet, key, "data.train", read.map(|(sets, parts)| (sets.into(), parts)));
+}
+
+/// Returns whether a data set's records are written with headings in the place of a chat template.
+fn has_headings(set: &Value) -> bool {
+    set["type"].as_str().is_some_and(|kind| kind == "alpaca")
 }
 
 /// Translates the data set under `key` as `eval.path`.
@@ -190,6 +201,8 @@ fn of_part(key: &str, value: &Value) -> Fate {
         "chat_template" | "chat_template_jinja" => {
             Fate::Missing("data.template applies to all sets; the default is the template in the model's folder")
         }
-        _ => Fate::Missing("data.train[] supports path, format, columns and weight"),
+        "train_on_eos" if value == "turn" => Fate::Settled("an answer ends with its closing token, which counts"),
+        "train_on_eos" => Fate::Missing("the closing token of each answer that counts is learned, and no other"),
+        _ => Fate::Missing("data.train[] has no such key"),
     }
 }

@@ -140,7 +140,17 @@ fn moments_have_the_bits_that_were_asked_for() {
     }
 }
 
-/// Every key of a data set is translated or reported.
+#[test]
+fn the_closing_token_that_axolotl_trains_on_is_accounted_for() {
+    for (which, is_missing) in [("turn", false), ("all", true), ("last", true)] {
+        let set = format!("{{path: a/b, type: chat_template, train_on_eos: {which}}}");
+        let imported = import(&format!("base_model: a/b\ndatasets: [{set}]\nlearning_rate: 1e-4\n")).unwrap();
+        assert_eq!(missing(&imported).contains(&"datasets[0].train_on_eos"), is_missing, "{which}");
+        assert!(!says(&imported, "### Instruction:"), "{which}");
+    }
+}
+
+/// Nothing within a data set is left out without a word.
 #[test]
 fn keys_of_axolotls_sets_arrive_or_are_named() {
     let sets = "base_model: a/b
@@ -162,6 +172,7 @@ test_datasets: [{path: ./held.jsonl, split: train}]
         ])
     );
     assert_eq!(missing(&imported), ["datasets[1].shards", "datasets[1].split", "datasets[2].type"]);
+    assert!(says(&imported, "### Instruction:"), "{:?}", imported.notes);
     assert_eq!(json_of(&imported)["eval"]["path"], json!("./held.jsonl"));
     assert_eq!(json_of(&imported)["data"]["mix"], json!("samples"));
     let texts = "base_model: a/b\npretraining_dataset: {path: org/web, name: small, type: pretrain, text_column: body}\nmax_steps: 5\n";
