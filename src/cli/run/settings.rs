@@ -53,6 +53,18 @@ fn compare(key: &str, before: &Value, now: &Value, lines: &mut Vec<String>) {
         }
         return;
     }
+    // Data sets have keys of their own.
+    let list = |value: &Value| match value {
+        Value::Array(items) if items.iter().all(Value::is_object) => Some(items.clone()),
+        _ => None,
+    };
+    if let (Some(old), Some(new)) = (list(before), list(now)) {
+        for index in 0..old.len().max(new.len()) {
+            let at = |items: &[Value]| items.get(index).cloned().unwrap_or_default();
+            compare(&format!("{key}.{index}"), &at(&old), &at(&new), lines);
+        }
+        return;
+    }
     let told = |value: &Value| match value {
         Value::Null => "(not set)".to_owned(),
         Value::String(text) => text.clone(),
@@ -65,6 +77,21 @@ fn compare(key: &str, before: &Value, now: &Value, lines: &mut Vec<String>) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn data_sets_are_compared_key_by_key() {
+        let set = |path: &str, weight: u64| json!({"path": [path], "weight": weight, "caption": null});
+        let data = |sets: Vec<Value>| json!({ "data": { "train": sets } });
+        let (before, now) = (data(vec![set("a", 1)]), data(vec![set("a", 2), set("b", 1)]));
+        let more = [
+            "data.train.0.weight 1 → 2",
+            r#"data.train.1.path (not set) → ["b"]"#,
+            "data.train.1.weight (not set) → 1",
+        ];
+        assert_eq!(differences(&before, &now), more);
+        assert_eq!(differences(&now, &before).len(), 3);
+        assert_eq!(differences(&json!({"betas": []}), &json!({"betas": [0.9]})), ["betas [] → [0.9]"]);
+    }
 
     #[test]
     fn only_keys_that_differ_are_lines() {
