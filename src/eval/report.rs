@@ -30,7 +30,9 @@ pub struct EvalReport {
     judged: Option<Judged>,
     /// Answers that are shown.
     show: usize,
-    /// The scoring of each set, by its name.
+    /// A loss counts as improved if it is lower by more than this.
+    min_delta: f64,
+    /// By set.
     scoring: BTreeMap<String, Scoring>,
 }
 
@@ -61,6 +63,7 @@ impl EvalReport {
             best: None,
             judged: judged(config),
             show: eval.show,
+            min_delta: eval.min_delta,
         }))
     }
 
@@ -81,8 +84,8 @@ impl EvalReport {
         if summary.stops {
             let best = summary.evaluated.best.map_or(String::new(), |best| format!("; the best was {}", best.step));
             let count = summary.evaluated.without_progress;
-            let what = format!("the held-out loss has not improved in {count} evaluations (eval.patience){best}");
-            self.console.line(&format!("stopping after {} steps: {what}", summary.step));
+            let what = not_improved(count, self.min_delta);
+            self.console.line(&format!("stopping after {} steps: {what}{best}", summary.step));
         }
         self.mark();
         records
@@ -164,7 +167,13 @@ impl EvalReport {
     }
 }
 
-/// Returns how a run judges held-out answers, if it learns which ones are preferred.
+/// Why a run ends early. Smaller improvements than `min_delta` do not count.
+fn not_improved(count: u64, min_delta: f64) -> String {
+    let by = if min_delta > 0.0 { format!(" by more than {min_delta} (eval.min_delta)") } else { String::new() };
+    format!("the held-out loss has not improved{by} in {count} evaluations (eval.patience)")
+}
+
+/// What a run judges of held-out answers, if it learns which ones are preferred.
 fn judged(config: &RunConfig) -> Option<Judged> {
     let preference = config.train.preference.as_ref()?;
     Some(if preference.loss == PreferenceLoss::Kto { Judged::Answers } else { Judged::Pairs })
@@ -202,4 +211,16 @@ pub fn curves(records: &[EvalRecord]) -> BTreeMap<String, Vec<(f64, f64)>> {
         }
     }
     curves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_patience_says_what_counts_as_improved() {
+        let text = "the held-out loss has not improved in 3 evaluations (eval.patience)";
+        assert_eq!(not_improved(3, 0.0), text);
+        assert_eq!(not_improved(3, 0.01), text.replace("improved", "improved by more than 0.01 (eval.min_delta)"));
+    }
 }
