@@ -6,6 +6,7 @@ mod first_read;
 mod folders;
 mod held_out;
 mod memory;
+mod overlap;
 mod reference;
 mod weights;
 
@@ -191,6 +192,7 @@ impl Preflight<'_> {
             }
         }
         lines.extend(folders::without_features(config, model.towers.set()));
+        lines.extend(overlap::trained_on(config));
         let (num_samples, said) = self.data(asked.weights)?;
         lines.extend(said);
         after_run::check(config, self.folder).map_err(PreflightError::Eval)?;
