@@ -3,6 +3,7 @@
 
 use super::first_read::{FirstRead, expect_first_read};
 use super::{Preflight, PreflightError};
+use crate::answer::Positions;
 use crate::estimate::memory::forecast;
 use crate::eval::samples;
 use loongforge_core::config::{ModelKind, Placement, RunConfig, TooLong};
@@ -103,11 +104,29 @@ impl Preflight<'_> {
             let text = too_long_text(too_long, sum(|survey| survey.seen), sum(|survey| survey.len), options.max_tokens);
             lines.push(format!("{text} and {} skipped", if too_long == 1 { "is" } else { "are" }));
         }
+        lines.extend(self.beyond_positions(&found));
         if let Some(prompts) = samples::prompts(config, self.folder, Some(&self.decoder))? {
             // Of a prompt that cannot be used no sample would be made: the first one stands for all.
             prompts.prompt(0).map_err(|first| DataProblem::Prompt { first: described(&first) })?;
         }
         Ok((dataset.len() as u64, lines))
+    }
+
+    /// Says where a sample has more tokens than the model has positions: `generate` and `serve` go no further, nor do other programs.
+    fn beyond_positions(&self, found: &[Survey]) -> Option<String> {
+        let is_text = self.folder.model_kind() == ModelKind::Tokens;
+        let positions = Positions::of(&self.folder.json).filter(|positions| is_text && !positions.apart)?;
+        let longest = found.iter().max_by_key(|survey| survey.document_tokens)?;
+        (longest.document_tokens as usize > positions.most).then(|| {
+            format!(
+                "warning: a sample of {} has {} tokens, more than the {} positions of the model (max_position_embeddings in its \
+                 config.json), which may know none beyond them: lower data.pack.max_tokens, or stretch its positions \
+                 (model.overrides)",
+                longest.name.display(),
+                longest.document_tokens,
+                positions.most
+            )
+        })
     }
 
     /// Refuses edges over which what was looked at could not be sent.

@@ -220,6 +220,10 @@ fn what_has_no_effect_is_said() {
     fixture.write("mixed/b.txt", "a text\n");
     let said = fixture.succeeds(&["check", "run.yaml", "data.train.0.path=mixed"]);
     assert!(said.out.contains("those like a.jsonl are read, b.txt left out"), "{}", said.out);
+    assert!(!said.out.contains("positions of the model"), "{}", said.out);
+    let few = "model.overrides.text_config.max_position_embeddings=3";
+    let said = fixture.succeeds(&["check", "run.yaml", "data.train.0.path=mixed", few]);
+    assert!(said.out.contains("more than the 3 positions of the model"), "{}", said.out);
     let said = fixture.succeeds(&["data", "stats", "mixed"]);
     assert!(said.err.contains("b.txt left out"), "{}", said.err);
 }

@@ -32,6 +32,8 @@ pub struct Survey {
     pub item_bytes: usize,
     /// Bytes of the columns of tokens of the longest sample.
     pub column_bytes: usize,
+    /// Tokens of the longest document of samples without pictures, clips or recordings, whose positions are not counted by tokens.
+    pub document_tokens: u32,
     /// It holds, for each tower, the number of features of the largest item and of the sample with most of them.
     pub features: BTreeMap<Tower, [u64; 2]>,
 }
@@ -70,6 +72,10 @@ impl Survey {
                     self.item_bytes = self.item_bytes.max(item);
                     self.column_bytes = self.column_bytes.max(meta.column_bytes as usize);
                     self.count_features(&meta.items);
+                    if meta.items.is_empty() {
+                        let longest = meta.documents.iter().copied().max().unwrap_or(meta.num_tokens);
+                        self.document_tokens = self.document_tokens.max(longest);
+                    }
                 }
                 Err(long) if long.too_long => self.too_long.push(long),
                 Err(bad) => self.bad.push(bad),
