@@ -264,7 +264,7 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
     let path = config.run.dir.join(EVAL);
     let before = read_evaluations(&path)?;
     // Where all is evaluated here, what is told of this step is of an earlier life, or of an evaluation that was killed.
-    let end = if eval.every_steps == 0 { step } else { u64::MAX };
+    let end = if eval.is_during_run() { u64::MAX } else { step };
     let mut file = config.log.jsonl.then(|| MetricsFile::open(&path, end)).transpose()?;
     let mut tell = |record: EvalRecord| -> Result<()> {
         let name =
@@ -280,7 +280,7 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
             continue;
         }
         // An answer was asked for while the run went on, if it could be.
-        let is_known = eval.every_steps > 0
+        let is_known = eval.is_during_run()
             && before.iter().any(|record| record.step == step && record.set == set.name)
             && (config.num_answers() > 0 || !set.dataset.is_conversation() || eval.generate == Some(0));
         if is_known {

@@ -54,7 +54,7 @@ pub fn open(
 /// Returns the settings of evaluations while the run goes on. Diffusion models and policies are always evaluated then, if only after the
 /// last step: the run's towers are there.
 pub fn during<'a>(config: &'a RunConfig, folder: &ModelFolder) -> Option<&'a Eval> {
-    config.eval.as_ref().filter(|eval| eval.every_steps > 0 || folder.model_kind() != ModelKind::Tokens)
+    config.eval.as_ref().filter(|eval| eval.is_during_run() || folder.model_kind() != ModelKind::Tokens)
 }
 
 /// Returns the sets that are evaluated while the run goes on, and behind them the prompts of samples.
@@ -140,12 +140,17 @@ fn scored(
 
 /// Returns a line about the evaluations while the run goes on, and about what they leave out.
 pub fn summary(config: &RunConfig, folder: &ModelFolder) -> Option<String> {
-    let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0)?;
+    let eval = config.eval.as_ref().filter(|eval| eval.is_during_run())?;
     let answers = match config.num_answers() {
         _ if folder.model_kind() != ModelKind::Tokens => String::new(),
         0 => String::new(),
         count => format!("; up to {count} questions of each set are answered"),
     };
     let names = eval.set_names(&config.data).join(", ");
-    Some(format!("evaluated every {} steps and at the end: {names}{answers}", eval.every_steps))
+    // Of epochs that nobody has counted the steps of yet.
+    let every = match eval.every_epochs {
+        Some(epochs) => format!("{epochs} epochs"),
+        None => format!("{} steps", eval.every_steps),
+    };
+    Some(format!("evaluated every {every} and at the end: {names}{answers}"))
 }

@@ -84,7 +84,7 @@ fn engine_spec(recipe: &Recipe, assignment: Assignment) -> Result<EngineSpec, En
 /// Returns the tokens that end an answer, where some are generated while the run goes on.
 fn stop_tokens(config: &RunConfig, folder: &ModelFolder) -> Result<Vec<i64>, EngineError> {
     let answers = folder.model_kind() == ModelKind::Tokens && config.num_answers() > 0;
-    if config.eval.as_ref().is_none_or(|eval| eval.every_steps == 0) || !answers {
+    if config.eval.as_ref().is_none_or(|eval| !eval.is_during_run()) || !answers {
         return Ok(Vec::new());
     }
     let processor = folder.processor(&ProcessorOptions::default())?;

@@ -46,7 +46,7 @@ impl RunConfig {
         if points.at_end {
             return None;
         }
-        if !points.any() {
+        if !points.any() && self.checkpoint.every_epochs.is_none() {
             return Some(
                 "no checkpoint is written: checkpoint.at_end is false, and checkpoint.every_steps is 0".to_owned(),
             );

@@ -23,14 +23,27 @@ impl Rules<'_> {
         self.broken(is_alone, code::COMBINATION, &["checkpoint.upload_keep_last"], || {
             ("`checkpoint.upload_keep_last` requires `checkpoint.upload`".to_owned(), "set checkpoint.upload")
         });
+        self.every_epochs(config, "checkpoint", (checkpoint.every_steps, checkpoint.every_epochs));
         if !checkpoint.at_end {
             self.none_at_end(config);
         }
     }
 
+    /// Checks what `section` does every so many steps, or epochs: one of them, of a run whose epochs are known.
+    pub(super) fn every_epochs(&mut self, config: &RunConfig, section: &str, (steps, epochs): (u64, Option<f64>)) {
+        let [by_epochs, by_steps] = ["every_epochs", "every_steps"].map(|key| format!("{section}.{key}"));
+        self.broken(steps > 0 && epochs.is_some(), code::COMBINATION, &[&by_epochs, &by_steps], || {
+            (format!("both `{by_epochs}` and `{by_steps}` are set"), "set only one of them")
+        });
+        let is_alone = epochs.is_some() && config.train.epochs.is_none();
+        self.broken(is_alone, code::COMBINATION, &[&by_epochs, "train.epochs"], || {
+            (format!("`{by_epochs}` requires `train.epochs`"), "set it, or count steps with `every_steps`")
+        });
+    }
+
     /// Checks what needs the checkpoint of the last step, or any.
     fn none_at_end(&mut self, config: &RunConfig) {
-        let writes_any = config.checkpoint.save_points().any();
+        let writes_any = config.checkpoint.save_points().any() || config.checkpoint.every_epochs.is_some();
         let without = match writes_any {
             false => "no checkpoint is written (`checkpoint.at_end: false` without `checkpoint.every_steps`)",
             true => "none is written at the end (`checkpoint.at_end: false`)",
@@ -45,12 +58,12 @@ impl Rules<'_> {
             });
         }
         let Some(eval) = &config.eval else { return };
-        let saves_best = eval.every_steps > 0 && eval.save_best && !writes_any;
+        let saves_best = eval.is_during_run() && eval.save_best && !writes_any;
         self.broken(saves_best, code::COMBINATION, &[AT_END, "eval.save_best"], || {
             let message = format!("`eval.save_best` keeps the best checkpoint, but {without}");
             (message, "set eval.save_best: false, or checkpoint.at_end: true")
         });
-        self.broken(eval.every_steps == 0, code::COMBINATION, &[AT_END, "eval"], || {
+        self.broken(!eval.is_during_run(), code::COMBINATION, &[AT_END, "eval"], || {
             let message =
                 format!("`eval` without `every_steps` reads the last checkpoint after the run, but {without}");
             (message, "set eval.every_steps, or checkpoint.at_end: true")

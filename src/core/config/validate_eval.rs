@@ -36,6 +36,7 @@ impl Rules<'_> {
             });
         }
         self.held_episodes(config, eval);
+        self.every_epochs(config, "eval", (eval.every_steps, eval.every_epochs));
         if let Some(key) = config.cannot_act() {
             let asks = eval.actions.is_some_and(|count| count > 0);
             self.broken(asks, code::COMBINATION, &["eval.actions", key], || {
@@ -69,7 +70,7 @@ impl Rules<'_> {
             ("eval.best", eval.best.is_some()),
             ("eval.patience", eval.patience.is_some()),
         ];
-        for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set && eval.every_steps == 0) {
+        for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set && !eval.is_during_run()) {
             self.broken(true, code::COMBINATION, &[key], || {
                 (format!("`{key}` applies only to evaluations during the run"), "set eval.every_steps")
             });

@@ -115,7 +115,7 @@ impl Rules<'_> {
     fn evaluations(&mut self, config: &RunConfig, loss: PreferenceLoss) {
         let answers = config.eval.as_ref().is_some_and(|eval| eval.generate.is_some_and(|count| count > 0));
         let is_kto = loss == PreferenceLoss::Kto;
-        let is_late = config.eval.as_ref().is_some_and(|eval| eval.every_steps == 0);
+        let is_late = config.eval.as_ref().is_some_and(|eval| !eval.is_during_run());
         self.broken(is_late, code::COMBINATION, &["eval.every_steps", "train.preference"], || {
             let message = "`train.preference` evaluates whole answers, which is done only during the run";
             (message.to_owned(), "set `eval.every_steps` to a number of steps")

@@ -62,7 +62,7 @@ pub fn count_samples(config: &RunConfig, model_dir: &Path, model_config: &Json) 
 }
 
 /// Puts a number of `train.steps` in the place of `train.epochs`, where an epoch is `num_samples` samples, or as many packs, and the
-/// steps that were set are not fewer; `None` where the config has no epochs.
+/// steps that were set are not fewer, and `every_steps` in the place of `every_epochs`; `None` where the config has no epochs.
 ///
 /// # Errors
 /// There are fewer steps than the warm-up takes, than the warm-up and the decay at the end do, or than are to be profiled.
@@ -72,6 +72,15 @@ pub fn settle_steps(config: &mut RunConfig, num_samples: u64) -> Result<Option<E
     let steps = num_steps(epochs, num_samples, global_batch_size as u64);
     if warmup_steps > steps {
         return Err(EpochsError::Warmup { warmup_steps, steps, epochs, num_samples });
+    }
+    let of = |epochs: f64| num_steps(epochs, num_samples, global_batch_size as u64);
+    if let Some(every) = config.checkpoint.every_epochs.take() {
+        config.checkpoint.every_steps = of(every);
+    }
+    if let Some(eval) = &mut config.eval
+        && let Some(every) = eval.every_epochs.take()
+    {
+        eval.every_steps = of(every);
     }
     let most = most.filter(|most| *most < steps);
     // Only `wsd` has such a decay; with `train.steps` alone the config is refused as it is read.
@@ -153,6 +162,22 @@ train: {{ epochs: 2.5, global_batch_size: 4, lr: 1e-5 }}"
             assert_eq!(settle(&mut both, folder.path()).unwrap(), Some(Epochs { most, ..wanted }));
             assert_eq!((both.train.num_steps(), both.train.epochs), (all, None));
         }
+    }
+
+    #[test]
+    fn checkpoints_and_evaluations_of_epochs_are_those_of_their_steps() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data/held_out.jsonl");
+        let eval = format!("eval={{path: {}, every_epochs: 0.5, patience: 2}}", path.display());
+        let mut config = config(folder.path(), 6, &["checkpoint.every_epochs=1", &eval]);
+        assert!(config.eval.as_ref().unwrap().is_during_run());
+        // An epoch has 16 samples, and a step 4.
+        settle(&mut config, folder.path()).unwrap();
+        let eval = config.eval.as_ref().unwrap();
+        assert_eq!((config.checkpoint.every_steps, eval.every_steps), (4, 2));
+        assert_eq!((config.checkpoint.every_epochs, eval.every_epochs), (None, None));
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(load_text_with(&text, &[]).unwrap().config, config);
     }
 
     #[test]

@@ -381,7 +381,16 @@ fn run(sheet: &mut Sheet) {
     sheet.run(&["output_dir"]);
     sheet.every("eval_steps", "eval.every_steps");
     sheet.copy("early_stopping_patience", "eval.patience");
+    if let Some(count) = sheet.number("saves_per_epoch").filter(|count| *count > 0.0) {
+        sheet.every_epochs("saves_per_epoch", "checkpoint", 1.0 / count);
+    }
     sheet.missing("checkpoint.every_steps counts steps", &["saves_per_epoch"]);
+    if !sheet.has_held_out() {
+        sheet.settled("nothing is held out", &["evals_per_epoch"]);
+    }
+    if let Some(count) = sheet.number("evals_per_epoch").filter(|count| *count > 0.0) {
+        sheet.every_epochs("evals_per_epoch", "eval", 1.0 / count);
+    }
     sheet.missing("eval.every_steps counts steps", &["evals_per_epoch"]);
     sheet.settled("evaluation uses packs of the same size as training", &["eval_batch_size"]);
     sheet.copy_all(&[

@@ -134,6 +134,13 @@ impl Sheet {
         *place = value.into();
     }
 
+    /// Takes back a key of a section.
+    pub fn unset(&mut self, section: &str, key: &str) {
+        if let Some(section) = self.config.get_mut(section).and_then(Value::as_object_mut) {
+            section.remove(key);
+        }
+    }
+
     /// Sets the names of fields in all data sets.
     pub fn columns_of_sets(&mut self, columns: &Value) {
         let sets = self.config["data"]["train"].as_array_mut();

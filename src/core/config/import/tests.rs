@@ -152,7 +152,7 @@ fn axolotls_keys_arrive_and_the_others_are_named() {
         node["model"]["foundation"]["lora"],
         json!({"r": 16, "alpha": 32, "target_modules": ["q_proj", "v_proj"]})
     );
-    assert_eq!(fates(&imported, |fate| matches!(fate, Fate::Missing(_))), ["evals_per_epoch"]);
+    assert_eq!((missing(&imported), &node["eval"]), (vec![], &json!({ "every_epochs": 0.25 })));
     assert_eq!(node["train"]["optimizer"]["type"], json!("adamw_8bit"));
 }
 
@@ -163,7 +163,8 @@ fn when_a_trainer_saves_arrives_or_is_named() {
             ("save_steps: 50\n", json!(50), ""),
             ("save_steps: 50\nsave_strategy: steps\n", json!(50), ""),
             ("save_steps: 50\nsave_strategy: 'no'\n", json!(null), ""),
-            ("save_steps: 50\nsave_strategy: epoch\n", json!(null), "save_strategy"),
+            ("save_steps: 50\nsave_strategy: epoch\n", json!(null), ""),
+            ("save_steps: 50\nsave_strategy: epoch\nmax_steps: 9\n", json!(null), "save_strategy"),
             ("save_strategy: best\n", json!(null), "save_strategy"),
         ] {
             let imported = import(&format!("{of}{text}")).unwrap();
@@ -337,7 +338,8 @@ fn strategies_that_count_no_steps_are_named() {
     let of = |lines: &str| import(&format!("model_name_or_path: a/b\nstage: sft\n{lines}save_steps: 50\n")).unwrap();
     for strategy in ["epoch", "no", "\"no\""] {
         let imported = of(&format!("save_strategy: {strategy}\n"));
-        assert_eq!(missing(&imported).contains(&"save_strategy"), strategy == "epoch", "{strategy}");
+        assert!(!missing(&imported).contains(&"save_strategy"), "{strategy}");
+        assert_eq!(imported.yaml.contains("every_epochs: 1"), strategy == "epoch", "{strategy}");
         assert!(settled(&imported).contains(&"save_steps") && !imported.yaml.contains("every_steps: 50"), "{strategy}");
     }
     let imported = of("save_strategy: steps\n");

@@ -279,6 +279,9 @@ impl Sheet {
             self.every("eval_steps", "eval.every_steps");
             self.arrived("eval_strategy", "eval.every_steps");
         }
+        if self.is("eval_strategy", "epoch") && self.has_held_out() && self.every_epochs("eval_strategy", "eval", 1.0) {
+            self.settled("it applies only to the strategy `steps`", &["eval_steps"]);
+        }
         // Python's YAML reads `no` without quotes as false, and so writes it again.
         if self.is("eval_strategy", "no") || self.get("eval_strategy") == Some(&Value::Bool(false)) {
             self.settled("nothing is evaluated during the run", &["eval_strategy", "eval_steps"]);
@@ -332,8 +335,25 @@ impl Sheet {
         }
     }
 
-    /// Translates a key that says when something is done. Only the strategy `steps` has a counterpart, for the reason `why`; with another
-    /// strategy the key `steps` has no effect.
+    /// Returns whether any samples are held out.
+    pub fn has_held_out(&self) -> bool {
+        self.has_set("eval.path") || self.set_number("data.val_size").is_some_and(|share| share > 0.0)
+    }
+
+    /// Does what `section` does every so many epochs, as `key` says. False: the run's length is not in epochs, and nothing is set. To
+    /// be read after the duration.
+    pub fn every_epochs(&mut self, key: &str, section: &str, epochs: f64) -> bool {
+        let counts_epochs = self.has_set("train.epochs");
+        if counts_epochs {
+            let ours = format!("{section}.every_epochs");
+            self.unset(section, "every_steps");
+            self.set(&ours, epochs);
+            self.arrived(key, &ours);
+        }
+        counts_epochs
+    }
+
+    /// When something is done: every so many `steps`, which is `why` other strategies have no counterpart and the steps no meaning.
     fn strategy(&mut self, strategy: &str, steps: &str, why: &'static str) {
         match self.get(strategy).is_none_or(|it| it == "steps") {
             true => self.settled(why, &[strategy]),
@@ -350,6 +370,9 @@ impl Sheet {
         if self.is("save_strategy", "no") || self.get("save_strategy") == Some(&Value::Bool(false)) {
             let why = "a checkpoint is written only at the end; `checkpoint.at_end: false` turns that off";
             return self.settled(why, &["save_strategy", "save_steps"]);
+        }
+        if self.is("save_strategy", "epoch") && self.every_epochs("save_strategy", "checkpoint", 1.0) {
+            return self.settled("it applies only to the strategy `steps`", &["save_steps"]);
         }
         self.strategy("save_strategy", "save_steps", "checkpoint.every_steps counts steps");
     }

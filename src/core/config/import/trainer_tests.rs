@@ -76,7 +76,26 @@ fn shares_of_steps_are_steps() {
     for text in [FACTORY.to_owned(), format!("{FACTORY}save_strategy: steps\n")] {
         assert_eq!(json_of(&import(&text).unwrap())["checkpoint"]["every_steps"], json!(500), "{text}");
     }
-    assert_eq!(json_of(&import(&format!("{FACTORY}save_strategy: epoch\n")).unwrap())["checkpoint"], json!(null));
+    let by_epochs = json!({ "every_epochs": 1.0 });
+    assert_eq!(json_of(&import(&format!("{FACTORY}save_strategy: epoch\n")).unwrap())["checkpoint"], by_epochs);
+}
+
+#[test]
+fn evaluations_of_epochs_arrive_where_samples_are_held_out() {
+    let of = |lines: &str| import(&format!("{FACTORY}eval_strategy: epoch\n{lines}")).unwrap();
+    let held = of("val_size: 0.1\nload_best_model_at_end: true\n");
+    assert_eq!((&json_of(&held)["eval"], missing(&held)), (&json!({ "every_epochs": 1.0 }), vec![]));
+    let of_steps = of("val_size: 0.1\nmax_steps: 9\n");
+    assert_eq!(json_of(&of_steps)["eval"], json!({ "every_steps": 100 }));
+    assert_eq!(missing(&of_steps), ["eval_strategy"]);
+    assert_eq!(missing(&of("")), ["eval_strategy"]);
+    let per_epoch = |held_out: f64| {
+        import(&format!("{AXOLOTL}evals_per_epoch: 2\nsaves_per_epoch: 1\nval_set_size: {held_out}\n")).unwrap()
+    };
+    let found = json_of(&per_epoch(0.1));
+    let every = ["eval", "checkpoint"].map(|section| found[section]["every_epochs"].as_f64());
+    assert_eq!(every, [Some(0.5), Some(1.0)]);
+    assert!(settled(&per_epoch(0.0)).contains(&"evals_per_epoch") && missing(&per_epoch(0.0)).is_empty());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! modules.
 
 mod audio;
+mod checkpoint;
 mod data;
 mod flow;
 mod json_map;
@@ -24,6 +25,7 @@ mod train;
 mod train_file;
 
 pub use audio::{Audio, AudioAugment, AudioLimits, BackgroundNoise, MaskFill};
+pub use checkpoint::Checkpoint;
 pub use data::{BadSamples, Data, Mix, OnChange};
 pub use flow::{Density, Experts, FlowLoss, LossKind, LossWeight, NoiseLevels, Per};
 pub use json_map::JsonMap;
@@ -37,7 +39,7 @@ pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, Pools, Scheduler,
 };
 pub use preference::{Preference, PreferenceLoss};
-pub use run::{Checkpoint, Eval, Level, Log, Products, Run, RunConfig, Watch};
+pub use run::{Eval, Level, Log, Products, Run, RunConfig, Watch};
 pub use sample::{SampleReader, Sampler, Sampling};
 pub use score::{Expect, Normalize, Score};
 pub use security::{SandboxMode, Security};
