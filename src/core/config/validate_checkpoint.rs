@@ -35,7 +35,7 @@ impl Rules<'_> {
         self.broken(steps > 0 && epochs.is_some(), code::COMBINATION, &[&by_epochs, &by_steps], || {
             (format!("both `{by_epochs}` and `{by_steps}` are set"), "set only one of them")
         });
-        let is_alone = epochs.is_some() && config.train.epochs.is_none();
+        let is_alone = epochs.is_some() && steps == 0 && config.train.epochs.is_none();
         self.broken(is_alone, code::COMBINATION, &[&by_epochs, "train.epochs"], || {
             (format!("`{by_epochs}` requires `train.epochs`"), "set it, or count steps with `every_steps`")
         });
