@@ -98,7 +98,11 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
         files.push(("held-out results", dir.join(EVAL)));
     }
     if config.log.jsonl {
-        files.insert(0, ("loss curve", loss_curve(config)?));
+        // The model is trained and saved, whether a picture of it can be drawn or not.
+        match loss_curve(config) {
+            Ok(path) => files.insert(0, ("loss curve", path)),
+            Err(error) => console.line(&format!("warning: {error:#}")),
+        }
     }
     let trained = match is_diffusion(&folder) {
         _ if config.saves_adapters_only() => "trained adapters (PEFT)",

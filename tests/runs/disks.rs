@@ -48,3 +48,14 @@ fn a_folder_that_is_moved_away_under_a_run_is_missed_aloud_and_made_anew() {
     assert_eq!(said.matches("metrics.jsonl was removed or replaced").count(), 1, "{said}");
     assert!(aside.join("metrics.jsonl").is_file() && run.join("checkpoints").is_dir(), "{said}");
 }
+
+#[test]
+fn a_picture_that_cannot_be_drawn_does_not_fail_a_run() {
+    let fixture = Fixture::new(Pictures::None);
+    // In the place of the picture's draft there is a folder.
+    fs::create_dir_all(fixture.path().join("run/.loss.png.part")).unwrap();
+    let output = program(&fixture, "run", &["train.steps=4"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("cannot write the picture"), "{said}");
+    assert!(said.contains("trained model") && fixture.path().join("run/checkpoints").is_dir(), "{said}");
+}

@@ -38,8 +38,10 @@ impl ObserveError {
 /// Saves as PNG, by way of a file beside it, so that a reader never sees half a picture.
 pub(super) fn save_png(picture: &image::RgbImage, path: &Path) -> Result<(), ObserveError> {
     let draft = draft_of(path);
-    picture
-        .save_with_format(&draft, image::ImageFormat::Png)
-        .map_err(|source| ObserveError::Picture { path: path.to_path_buf(), source })?;
+    if let Err(source) = picture.save_with_format(&draft, image::ImageFormat::Png) {
+        // What was written of it is of no use.
+        let _ = std::fs::remove_file(&draft);
+        return Err(ObserveError::Picture { path: path.to_path_buf(), source });
+    }
     std::fs::rename(&draft, path).map_err(|error| ObserveError::write(path, error))
 }
