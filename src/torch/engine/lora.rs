@@ -10,7 +10,7 @@ pub enum TrainedError {
     NoTarget { key: &'static str, target: String, known: String },
     #[error("{key}.lora.target_parameters: no stacked parameter matches `{target}`; available: {known}")]
     NoParameter { key: &'static str, target: String, known: String },
-    #[error("{key}.lora.{name}: no module matches `{pattern}`; available: {known}")]
+    #[error("{key}.lora.{name}: no module matches `{pattern}`; available: {known}{}", of_head(pattern))]
     NoModule { key: &'static str, name: &'static str, pattern: String, known: String },
     #[error("{key}.lora: every linear layer of this part is excluded")]
     NothingLeft { key: &'static str },

@@ -401,6 +401,9 @@ mod tests {
         assert_eq!(saved, [vec!["embed.weight".to_owned()], both(q).into(), both(up).into()].concat());
         let error = with(Lora { modules_to_save: vec!["embd".into()], ..Lora::default() }).unwrap_err().to_string();
         assert!(error.contains("modules_to_save: no module") && error.contains("embed"), "{error}");
+        let head = Lora { modules_to_save: vec!["embed".into(), "lm_head".into()], ..Lora::default() };
+        let error = with(head).unwrap_err().to_string();
+        assert!(error.contains("no module matches `lm_head`") && error.contains("a head that is tied to"), "{error}");
         let plus = Lora {
             loraplus_lr_ratio: Some(16.0),
             use_dora: Some(true),
