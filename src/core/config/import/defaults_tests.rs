@@ -371,6 +371,14 @@ fn llama_factorys_training_on_prompts_arrives_in_its_stage() {
 }
 
 #[test]
+fn how_llama_factory_works_needs_no_key() {
+    let keys = "dataloader_pin_memory: true\ngroup_by_length: true\nddp_find_unused_parameters: false\ntorch_compile: true\n\
+                tokenized_path: cache\nlogging_dir: logs\ncompute_accuracy: true\naverage_tokens_across_devices: true\n";
+    let imported = import(&format!("{FACTORY}{keys}")).unwrap();
+    assert!(missing(&imported).is_empty(), "{:?}", imported.keys);
+}
+
+#[test]
 fn llama_factorys_patience_arrives() {
     let of = import(&format!("{FACTORY}eval_strategy: steps\neval_steps: 5\nearly_stopping_steps: 3\n")).unwrap();
     assert_eq!((&json_of(&of)["eval"], missing(&of)), (&json!({ "every_steps": 5, "patience": 3 }), vec![]));

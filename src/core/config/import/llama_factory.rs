@@ -391,8 +391,30 @@ fn packing(sheet: &mut Sheet, is_pretraining: bool) {
     sheet.settled("samples are always packed, and never attend to each other", &["packing", "neat_packing"]);
 }
 
+/// Keys of transformers' trainer that say how its work is done, and not what is trained.
+fn workings(sheet: &mut Sheet) {
+    sheet.settled(
+        READ_AHEAD,
+        &[
+            "dataloader_persistent_workers",
+            "dataloader_pin_memory",
+            "dataloader_prefetch_factor",
+            "preprocessing_batch_size",
+            "remove_unused_columns",
+            "tokenized_path",
+        ],
+    );
+    sheet.settled("samples are always packed, and never padded", &["group_by_length", "ignore_pad_token_for_loss"]);
+    sheet.settled("the loss is the mean over all tokens of a step", &["average_tokens_across_devices"]);
+    sheet.settled("operators are already compiled", &["torch_compile"]);
+    sheet.settled("evaluations always say how many tokens are predicted", &["compute_accuracy"]);
+    sheet.settled("TensorBoard's files are in run.dir", &["logging_dir"]);
+    sheet.settled_all("`loongforge launch` places processes on machines", &["ddp_"]);
+}
+
 fn run(sheet: &mut Sheet) {
     sheet.run_of_trainer();
+    workings(sheet);
     sheet.copy("early_stopping_steps", "eval.patience");
     let why = "set eval.generate, the number of answers to generate, and eval.scores: [bleu, rouge]";
     sheet.missing(why, &["predict_with_generate"]);
