@@ -35,6 +35,7 @@ use architecture::describe;
 pub use container::TensorType;
 use container::{Metadata, write_header, write_padding};
 use json_file::read_json;
+use loongforge_core::checkpoint::Manifest;
 use loongforge_core::data::ChatTemplate;
 use loongforge_torch::train::hf::{Beyond, Checkpoint, Dtype};
 use loongforge_torch::train::{Adapters, WeightsError};
@@ -110,16 +111,21 @@ pub fn export_gguf(
     said.extend(adapters.iter().flat_map(told_grown).chain(plan.said()));
 
     let generation = read_json(&found.config.join("generation_config.json"))?;
-    let name =
-        std::path::absolute(folder).ok().and_then(|folder| Some(folder.file_name()?.to_string_lossy().into_owned()));
     let descriptions = plan.descriptions();
-    let mut metadata =
-        general::general(architecture, name.as_deref().unwrap_or("model"), &generation, kind, &descriptions);
+    let mut metadata = general::general(architecture, &name_of(folder), &generation, kind, &descriptions);
     metadata.extend(described.metadata);
     metadata.extend(vocabulary);
 
     write_file(out, &metadata, &plan, &checkpoint, adapters.as_ref())?;
     Ok(Exported { num_files: 1, bytes: descriptions.iter().map(container::Description::num_bytes).sum(), said })
+}
+
+/// Returns what programs call the model: as its run, or else as its folder.
+fn name_of(folder: &Path) -> String {
+    let manifest = Manifest::read(folder).ok();
+    let run = manifest.and_then(|manifest| Some(manifest.config["run"]["name"].as_str()?.to_owned()));
+    let own = || Some(std::path::absolute(folder).ok()?.file_name()?.to_string_lossy().into_owned());
+    run.or_else(own).unwrap_or_else(|| "model".to_owned())
 }
 
 /// Writes the file `out`: what is planned of `checkpoint`, changed by `adapters`.

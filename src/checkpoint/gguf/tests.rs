@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::checkpoint::{Export, export};
+use loongforge_core::checkpoint::MANIFEST;
 use loongforge_torch::train::hf::write_tensor_file;
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
@@ -180,6 +181,17 @@ fn the_type_is_the_checkpoints_and_files_are_never_replaced() {
     fs::write(&usual, "").unwrap();
     let [written, usual] = [path, usual].map(|path| path.metadata().unwrap().permissions().mode());
     assert_eq!(written, usual);
+}
+
+#[test]
+fn the_model_of_a_run_is_called_as_the_run() {
+    let (folder, out) = (copy("qwen2"), tempfile::tempdir().unwrap());
+    let manifest = Manifest { config: json!({"run": {"name": "tuned"}}), ..Manifest::of_files(1, BTreeMap::new()) };
+    fs::write(folder.path().join(MANIFEST), manifest.to_text()).unwrap();
+    let path = out.path().join("it.gguf");
+    export_gguf(folder.path(), &path, None, None, false).unwrap();
+    let (metadata, _) = read(&path);
+    assert_eq!(metadata["general.name"], json!("tuned"));
 }
 
 #[test]
