@@ -378,8 +378,17 @@ fn fsdp(sheet: &mut Sheet) {
 }
 
 fn run(sheet: &mut Sheet) {
+    let says = ["save_steps", "save_strategy", "saves_per_epoch"].iter().any(|key| sheet.get(key).is_some());
+    // Their defaults.
+    sheet.set("checkpoint.keep_last", 4);
+    if !says && sheet.has_set("train.epochs") {
+        sheet.set("checkpoint.every_epochs", 1.0);
+    }
     sheet.run(&["output_dir"]);
     sheet.every("eval_steps", "eval.every_steps");
+    if sheet.is("eval_strategy", "epoch") && sheet.has_held_out() {
+        sheet.every_epochs("eval_strategy", "eval", 1.0);
+    }
     sheet.copy("early_stopping_patience", "eval.patience");
     if let Some(count) = sheet.number("saves_per_epoch").filter(|count| *count > 0.0) {
         sheet.every_epochs("saves_per_epoch", "checkpoint", 1.0 / count);

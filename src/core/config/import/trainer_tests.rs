@@ -96,6 +96,11 @@ fn evaluations_of_epochs_arrive_where_samples_are_held_out() {
     let every = ["eval", "checkpoint"].map(|section| found[section]["every_epochs"].as_f64());
     assert_eq!(every, [Some(0.5), Some(1.0)]);
     assert!(settled(&per_epoch(0.0)).contains(&"evals_per_epoch") && missing(&per_epoch(0.0)).is_empty());
+    let by_default = json_of(&import(&format!("{AXOLOTL}eval_strategy: epoch\nval_set_size: 0.1\n")).unwrap());
+    assert_eq!(by_default["checkpoint"], json!({ "keep_last": 4, "every_epochs": 1.0 }), "it saves each epoch");
+    assert_eq!(by_default["eval"], json!({ "every_epochs": 1.0 }));
+    let of_steps = json_of(&import(&format!("{AXOLOTL}save_steps: 5\nsave_total_limit: 2\n")).unwrap());
+    assert_eq!(of_steps["checkpoint"], json!({ "keep_last": 2, "every_steps": 5 }));
 }
 
 #[test]
