@@ -275,6 +275,13 @@ impl Sheet {
         self.strategy("logging_strategy", "logging_steps", "log.every_steps counts steps");
         self.run(&["run_name", "output_dir"]);
         self.arrived("run_name", "run.name");
+        let saves = ["checkpoint.every_steps", "checkpoint.every_epochs"].iter().any(|key| self.has_set(key));
+        if saves && !self.has_set("checkpoint.keep_last") {
+            self.note(
+                "without save_total_limit the original keeps all checkpoints; here the last 3 and the best one are kept: set \
+                 checkpoint.keep_last for more",
+            );
+        }
         if self.is("eval_strategy", "steps") {
             self.every("eval_steps", "eval.every_steps");
             self.arrived("eval_strategy", "eval.every_steps");

@@ -81,6 +81,13 @@ fn shares_of_steps_are_steps() {
 }
 
 #[test]
+fn it_is_told_that_checkpoints_are_removed_that_would_be_kept_there() {
+    let told = |lines: &str| says(&import(&format!("{FACTORY}{lines}")).unwrap(), "checkpoint.keep_last");
+    assert_eq!(["", "save_strategy: epoch\n", "save_total_limit:\n"].map(told), [true; 3]);
+    assert_eq!(["save_total_limit: 2\n", "save_strategy: 'no'\n"].map(told), [false; 2]);
+}
+
+#[test]
 fn evaluations_of_epochs_arrive_where_samples_are_held_out() {
     let of = |lines: &str| import(&format!("{FACTORY}eval_strategy: epoch\n{lines}")).unwrap();
     let held = of("val_size: 0.1\nload_best_model_at_end: true\n");
