@@ -111,7 +111,10 @@ impl ModelFolders {
             false => at_start().map_or_else(|| resolve_model(&base), Ok)?,
         };
         if !weights.is_dir() {
-            return Err(BaseError::Gone { folder: named(), base });
+            return Err(match is_given {
+                true => BaseError::Missing { folder: weights },
+                false => BaseError::Gone { folder: named(), base },
+            });
         }
         let config = if folder.join("config.json").is_file() { named() } else { weights.clone() };
         Ok(Self { weights, adapters: Some(named()), config })
@@ -183,6 +186,8 @@ mod tests {
             let error = find(dir).unwrap_err().to_string();
             assert!(error.contains("base-of-adapters, which is not a local folder"), "{dir}: {error}");
         }
+        let given = ModelFolders::find(&checkpoint, Some("./gone")).unwrap_err().to_string();
+        assert!(given.starts_with("no such folder: ./gone"), "{given}");
     }
 
     #[test]
