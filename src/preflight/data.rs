@@ -2,6 +2,7 @@
 //! them.
 
 use super::first_read::{FirstRead, expect_first_read};
+use super::shares::uneven;
 use super::{Preflight, PreflightError};
 use crate::answer::Positions;
 use crate::estimate::memory::forecast;
@@ -105,6 +106,7 @@ impl Preflight<'_> {
             lines.push(format!("{text} and {} skipped", if too_long == 1 { "is" } else { "are" }));
         }
         lines.extend(self.beyond_positions(&found));
+        lines.extend(uneven(config, &found));
         if let Some(prompts) = samples::prompts(config, self.folder, Some(&self.decoder))? {
             // Of a prompt that cannot be used no sample would be made: the first one stands for all.
             prompts.prompt(0).map_err(|first| DataProblem::Prompt { first: described(&first) })?;

@@ -8,6 +8,7 @@ mod held_out;
 mod memory;
 mod overlap;
 mod reference;
+mod shares;
 mod weights;
 
 pub use data::DataProblem;
