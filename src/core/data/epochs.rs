@@ -24,7 +24,14 @@ pub struct Epochs {
     pub most: Option<u64>,
 }
 
-/// The reason why epochs give no number of steps.
+impl Epochs {
+    /// Returns the part of an epoch that a step is.
+    pub fn per_step(&self) -> f64 {
+        self.epochs / self.steps as f64
+    }
+}
+
+/// Why epochs are no number of steps.
 #[derive(Debug, thiserror::Error)]
 pub enum EpochsError {
     #[error(transparent)]
@@ -151,6 +158,7 @@ train: {{ epochs: 2.5, global_batch_size: 4, lr: 1e-5 }}"
         let mut config = config(folder.path(), 7, &[]);
         let wanted = Epochs { epochs: 2.5, num_samples: 17, steps: 11, most: None };
         assert_eq!(settle(&mut config, folder.path()).unwrap(), Some(wanted));
+        assert_eq!(wanted.per_step() * 11.0, 2.5);
         assert_eq!((config.train.num_steps(), config.train.epochs), (11, None));
         // Settled once, and the config of a run may be read again.
         assert_eq!(settle(&mut config, folder.path()).unwrap(), None);

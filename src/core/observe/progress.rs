@@ -34,8 +34,14 @@ impl Progress {
             bar.set_position(first_step);
             bar
         });
-        let recent = Recent { num_steps, steps: VecDeque::with_capacity(WINDOW) };
+        let recent = Recent { num_steps, epochs_per_step: None, steps: VecDeque::with_capacity(WINDOW) };
         Self { console: console.clone(), bar, recent, every_steps: every_steps.max(1), last_line: None }
+    }
+
+    /// Says how far the run is in its epochs, of which a step is this part; `None`: they are not known.
+    pub fn in_epochs(mut self, per_step: Option<f64>) -> Self {
+        self.recent.epochs_per_step = per_step;
+        self
     }
 
     /// A step is done.
@@ -69,6 +75,7 @@ impl Progress {
 /// The last steps, and what is said of them.
 struct Recent {
     num_steps: u64,
+    epochs_per_step: Option<f64>,
     steps: VecDeque<StepMetrics>,
 }
 
@@ -92,8 +99,9 @@ impl Recent {
         let step_s = self.mean(|step| step.step_ms) / 1e3;
         let rate = |count: f64| if step_s > 0.0 { count / step_s } else { 0.0 };
         let percent = |share: f64| format!("{:.0}%", share * 100.0);
+        let epoch = self.epochs_per_step.map_or(String::new(), |epochs| format!("  epoch {:.2}", done as f64 * epochs));
         let mut parts = vec![
-            format!("step {done}/{}", self.num_steps),
+            format!("step {done}/{}{epoch}", self.num_steps),
             format!("loss {:.4}", self.mean(|step| step.loss)),
             format!("{} tokens/s", compact(rate(self.mean(|step| step.tokens as f64)))),
             format!("ETA {}", clock(self.num_steps.saturating_sub(done) as f64 * step_s)),
@@ -141,7 +149,7 @@ mod tests {
 
     #[test]
     fn figures_are_means_over_the_last_steps() {
-        let mut recent = Recent { num_steps: 500, steps: VecDeque::new() };
+        let mut recent = Recent { num_steps: 500, epochs_per_step: None, steps: VecDeque::new() };
         assert_eq!(recent.describe(), "");
         for step in 0..100 {
             let (loss, step_ms) = if step < 80 { (100.0, 9000.0) } else { (0.5, 100.0) };
@@ -166,8 +174,15 @@ mod tests {
     }
 
     #[test]
+    fn a_run_of_epochs_says_how_many_are_done() {
+        let mut recent = Recent { num_steps: 270, epochs_per_step: Some(8.0 / 270.0), steps: VecDeque::new() };
+        recent.push(StepMetrics { step: 26, ..Default::default() });
+        assert!(recent.describe().starts_with("step 27/270  epoch 0.80  loss "), "{}", recent.describe());
+    }
+
+    #[test]
     fn what_no_step_has_is_no_zero() {
-        let mut recent = Recent { num_steps: 5, steps: VecDeque::new() };
+        let mut recent = Recent { num_steps: 5, epochs_per_step: None, steps: VecDeque::new() };
         let pairs = |rejected_reward| {
             Some(PairMetrics { chosen_reward: 1.0, accuracy: 0.5, rejected_reward, ..Default::default() })
         };

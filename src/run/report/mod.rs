@@ -95,8 +95,9 @@ impl Report {
         earlier_evaluations.retain(|record| record.step <= first_step);
         let tensorboard = open_tensorboard(config, first_step, &earlier_evaluations)?;
         let evaluations = EvalReport::new(config, folder, first_step, &console)?;
+        let progress = Progress::start(&console, first_step, config.train.num_steps(), config.log.every_steps);
         Ok(Self {
-            progress: Some(Progress::start(&console, first_step, config.train.num_steps(), config.log.every_steps)),
+            progress: Some(progress.in_epochs(composition.epochs().map(|epochs| epochs.per_step()))),
             goodput: Goodput::of(&earlier),
             watch: watch(config, folder, earlier, &earlier_evaluations, first_step, &console),
             console,
