@@ -163,7 +163,7 @@ impl RunConfig {
     /// Returns the keys that are set and bound evaluations during the run, where it has none: other models are also evaluated so after
     /// the last step.
     fn of_evaluations(&self, kind: ModelKind) -> Vec<&'static str> {
-        let idle = self.eval.as_ref().filter(|eval| kind == ModelKind::Tokens && eval.every_steps == 0);
+        let idle = self.eval.as_ref().filter(|eval| kind == ModelKind::Tokens && !eval.is_during_run());
         let Some(eval) = idle else { return Vec::new() };
         let keys = [("eval.max_samples", eval.max_samples.is_some()), ("eval.limits", !eval.limits.is_empty())];
         keys.into_iter().filter(|(_, is_written)| *is_written).map(|(key, _)| key).collect()
