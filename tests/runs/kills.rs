@@ -54,7 +54,7 @@ impl Run {
         }
     }
 
-    /// The words of a run that is saved often.
+    /// Returns the words of a run that is saved often.
     fn words(&self, processes: bool) -> Vec<&'static str> {
         // Processes that decode are killed as well.
         let common = ["--resume", "run.deterministic=true", "checkpoint.every_steps=3", "security.sandbox=auto"];
@@ -152,7 +152,7 @@ fn survives(cut: &Cut, whole: &Bits, longest: Duration) -> Result<Cell, String> 
     }
 }
 
-/// What nothing happened to, and how long it takes.
+/// Returns the bits of a run that is not disturbed, and the time that it takes.
 fn whole(model: Model, processes: bool) -> (Bits, Duration) {
     let (run, begun) = (Run::new(model), Instant::now());
     assert!(run.start(processes).wait().unwrap().success(), "{}", run.said());

@@ -266,7 +266,7 @@ fn tag(number: usize, index: usize) -> i32 {
     (number * MAX_TENSORS + index) as i32
 }
 
-/// The error of chunks of a model that cannot compute a row in pieces.
+/// Returns the error of chunks of a model that cannot compute a row in pieces.
 pub(super) fn whole_rows(pool: PoolName, what: &str) -> EngineError {
     format!("pools.{pool}.chunk_tokens: rows cannot be split with {what}; set it to 0").into()
 }

@@ -144,7 +144,8 @@ impl Columns {
         self.changed(|column, x| change(x, column.axis()))
     }
 
-    /// The columns of a rank whose tokens are `rows` `[T]`, int64 on the host: these rows, and all of columns that every rank has whole.
+    /// Returns the columns of a rank whose tokens are `rows` `[T]`, int64 on the host: these rows, and all of columns that every rank has
+    /// whole.
     pub fn share(&self, rows: &Tensor) -> Columns {
         self.changed(|column, x| match column.rows {
             RowCount::AllTokens => x.shallow_clone(),
@@ -169,8 +170,8 @@ pub const TARGETS: &str = "targets";
 /// The column of the weights of tokens in the loss of a diffusion model.
 pub const WEIGHTS: &str = "weights";
 
-/// The weights of tokens `[T]`, those of references included, in the order in which a sample has them. A token's share of the loss
-/// depends on all weights of its sample.
+/// Returns the weights of tokens `[T]`, those of references included, in the order in which a sample has them. A token's share of the
+/// loss depends on all weights of its sample.
 pub fn weight_column() -> Column {
     Column {
         name: WEIGHTS,

@@ -142,7 +142,7 @@ impl Loader {
         Ok(self.frames(source, visit, 1)?.swap_remove(0))
     }
 
-    /// The limit of pixels of pictures.
+    /// Returns the limit of pixels of pictures.
     pub fn image_area(&self, visit: Visit<'_>) -> Option<u64> {
         visit.area.or(self.areas[0])
     }
@@ -169,7 +169,7 @@ impl Loader {
         }
     }
 
-    /// The size to which the frames of a source are brought.
+    /// Returns the size to which the frames of a source are brought.
     fn fit(&self, source: &MediaSource, (width, height): (u32, u32), visit: Visit<'_>) -> Result<Fit, String> {
         let at = usize::from(matches!(source, MediaSource::Video(_)));
         Fit::native((width as usize, height as usize), visit.area.or(self.areas[at]), self.units[at])

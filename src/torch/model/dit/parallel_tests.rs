@@ -228,8 +228,8 @@ fn two_ranks_compute_what_one_does() {
     }
 }
 
-/// The loss of the fixture's samples with masks, and the gradients of all parameters: of one process, or of a rank that has some of
-/// the tokens of each sample and meets the other one in `store`.
+/// Returns the loss of the fixture's samples with masks, and the gradients of all parameters: of one process, or of a rank that has some of
+/// the tokens of each sample and meets the other one in a store.
 fn masked(folder: &Path, rank: Option<(&Path, usize)>) -> (f64, Tensor) {
     let fixture = Fixture::read(folder);
     let family = fixture.family.with_flow(FlowSettings { masks: true, ..FlowSettings::default() }).unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Tokens of the first samples of `data`, of each number once.
+/// Returns the tokens of the first samples of `data`, of each number once.
 fn tokens(bench: &Bench, data: &Data, area: Option<u64>) -> BTreeSet<u32> {
     let image = crate::config::ImageLimits { area: area.map(Area::new), ..Default::default() };
     let maker: Box<dyn SampleMaker> = Box::new(bench.qwen(ProcessorOptions { image, ..ProcessorOptions::default() }));
