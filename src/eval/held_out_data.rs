@@ -2,7 +2,8 @@
 
 use loongforge_core::config::{BadSamples, Data, Pack, TooLong, TrainFile};
 
-/// Returns the file's samples in its order, read as the run's are, each with its prompt, however many of them cannot be used.
+/// Returns the file's samples in its order, read as the run's are, each with its prompt and its pictures, however many of them cannot be
+/// used.
 pub fn data(data: &Data, file: TrainFile) -> Data {
     let on_bad_sample = BadSamples { max_fraction: 1.0, max_consecutive: usize::MAX };
     // Longer samples are counted, not a reason to end.
@@ -15,6 +16,7 @@ pub fn data(data: &Data, file: TrainFile) -> Data {
         on_bad_sample,
         pack,
         caption_dropout: None,
+        condition_dropout: None,
         ..data.clone()
     }
 }

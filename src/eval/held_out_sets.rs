@@ -36,7 +36,7 @@ pub fn open(
         let file = eval.file(&name);
         let is_own = file.is_some();
         let data = match file {
-            None => Data { caption_dropout: None, ..config.data.clone() },
+            None => Data { caption_dropout: None, condition_dropout: None, ..config.data.clone() },
             Some(file) => data(&config.data, file),
         };
         let maker = folder.maker(&ProcessorOptions::of_run(config, &data), decoder)?;

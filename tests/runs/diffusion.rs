@@ -345,6 +345,29 @@ fn given_frames_and_pictures_to_edit_reach_the_transformer() {
     }
 }
 
+/// Samples that have lost their first frames and samples with theirs are in the same packs.
+#[test]
+fn first_frames_are_dropped_alike_in_any_layout() {
+    const SOME: &str = "data.condition_dropout=0.5";
+    let captioned = Captioned::new(WAN, true);
+    let run = |to: &str, dropout: &str, own: &[&str]| {
+        captioned.run(to, &[CLIP, &[dropout, "train.steps=4"], own].concat(), None)
+    };
+    let one = run("one", SOME, &[]);
+    assert!(one.iter().all(|step| step.loss.is_finite()), "{one:?}");
+    assert_ne!(loss_bits(&run("kept", "data.condition_dropout=0", &[])), loss_bits(&one));
+    assert_eq!(loss_bits(&run("two", SOME, &["pools.encoder.replicas=2"])), loss_bits(&one));
+    for own in [
+        &["train.micro_batch_size=1"][..],
+        &["pools.foundation.replicas=2", "pools.foundation.zero=3"],
+        &["pools.foundation.tensor_parallel=2"],
+        &["pools.foundation.pipeline_parallel=2"],
+        &["pools.foundation.context_parallel=2", "pools.foundation.context_attention=ulysses"],
+    ] {
+        are_near(&format!("{own:?}"), &run("layout", SOME, own), &one);
+    }
+}
+
 #[test]
 fn a_diffusion_model_learns_without_its_towers() {
     let captioned = Captioned::new(WAN, true);

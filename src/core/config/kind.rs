@@ -179,6 +179,7 @@ impl RunConfig {
             ("pools.foundation_high", self.pools.foundation_high.is_some()),
             ("pools.foundation_low", self.pools.foundation_low.is_some()),
             ("data.caption_dropout", data.caption_dropout.is_some()),
+            ("data.condition_dropout", data.condition_dropout.is_some()),
             ("data.masks", data.masks),
             ("data.train[].area", data.train.iter().any(|file| file.area.is_some())),
             ("data.image.area", data.image.area.is_some()),

@@ -5,7 +5,7 @@ use super::validate::Rules;
 use super::{Density, LossKind, LossWeight, RunConfig, Sampling};
 
 impl Rules<'_> {
-    /// Checks the noise levels, the loss, the samples and the dropout of captions of a diffusion model.
+    /// Checks the noise levels, the loss, the samples and the dropout of captions and conditions of a diffusion model.
     pub(super) fn flow(&mut self, config: &RunConfig) {
         self.noise_levels(config);
         self.loss(config);
@@ -15,6 +15,10 @@ impl Rules<'_> {
         let dropout = config.data.caption_dropout;
         self.broken(dropout == Some(1.0), code::OUT_OF_RANGE, &["data.caption_dropout"], || {
             ("`data.caption_dropout` is 1: no prompt would be read".to_owned(), "0.1 is usual")
+        });
+        let dropout = config.data.condition_dropout;
+        self.broken(dropout == Some(1.0), code::OUT_OF_RANGE, &["data.condition_dropout"], || {
+            ("`data.condition_dropout` is 1: no given picture would be read".to_owned(), "0.1 is usual")
         });
         let eval = config.eval.as_ref();
         let is_clean = |sigma: &f64| *sigma == 0.0;

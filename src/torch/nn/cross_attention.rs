@@ -34,11 +34,13 @@ struct KeyBatch {
     num_documents: i64,
     /// Added to scores, `[B, 1, 1, S]`, float32; `None`: nothing.
     bias: Option<Tensor>,
+    /// True of documents without keys, `[B, 1, 1]`, bool; `None`: each has some.
+    blind: Option<Tensor>,
 }
 
 impl CrossAttention {
-    /// Documents' queries end at `cu_seqlens` `[0, …, T]`; `keys` are theirs, of `num_keys`. Panics where a document with
-    /// queries has no key.
+    /// Documents' queries end at `cu_seqlens` `[0, …, T]`; `keys` are theirs, of `num_keys`. What a document without keys attends to are
+    /// zeros. Panics where there are queries, but no keys at all.
     pub fn new(cu_seqlens: &[usize], keys: &[DocumentKeys], num_keys: i64, device: Device) -> CrossAttention {
         assert_eq!(cu_seqlens.len(), keys.len() + 1, "keys for each document");
         let queries = PackedAttention::new(cu_seqlens, Mask::Full, device);
@@ -57,7 +59,9 @@ impl CrossAttention {
         }
         let queries = self.queries.split(q_THC);
         let attended = queries.iter().zip(&self.keys).map(|(q_BLHC, keys)| {
-            attend(q_BLHC, &keys.take(k_KHC), &keys.take(v_KHC), keys.bias.as_ref(), false, Scores::default())
+            let (k, v) = (keys.take(k_KHC), keys.take(v_KHC));
+            let y = attend(q_BLHC, &k, &v, keys.bias.as_ref(), false, Scores::default());
+            keys.blind.as_ref().map_or_else(|| y.shallow_clone(), |blind| y.masked_fill(blind, 0.0))
         });
         self.queries.join(attended.collect())
     }
@@ -66,13 +70,19 @@ impl CrossAttention {
 impl KeyBatch {
     fn new(documents: &[&DocumentKeys], num_keys: i64, device: Device) -> KeyBatch {
         let len = |keys: &DocumentKeys| (keys.rows.end - keys.rows.start) as usize + usize::from(keys.extra.is_some());
-        let longest = documents.iter().map(|keys| len(keys)).max().unwrap_or(0);
+        assert!(num_keys > 0, "keys for queries");
+        let longest = documents.iter().map(|keys| len(keys)).max().unwrap_or(0).max(1);
+        let blind: Vec<bool> = documents.iter().map(|keys| len(keys) == 0).collect();
         let (mut rows, mut bias) = (Vec::new(), Vec::new());
         for keys in documents {
-            assert!(len(keys) > 0, "a document without keys");
             let begin = rows.len();
             rows.extend(keys.rows.clone().chain(keys.extra.map(|(row, _)| row)));
             bias.extend(keys.rows.clone().map(|_| 0f32).chain(keys.extra.map(|(_, added)| added as f32)));
+            if len(keys) == 0 {
+                // A softmax needs a key: the first of all, which is not used.
+                rows.push(0);
+                bias.push(0.0);
+            }
             // Padding repeats a key that nobody sees.
             rows.resize(begin + longest, rows[begin]);
             bias.resize(begin + longest, f32::NEG_INFINITY);
@@ -81,9 +91,12 @@ impl KeyBatch {
         let num_documents = documents.len() as i64;
         let is_biased = bias.iter().any(|added| *added != 0.0);
         let bias = || upload(&Tensor::from_slice(&bias), device).view([num_documents, 1, 1, longest as i64]);
+        let is_blind = blind.contains(&true);
+        let blind = || upload(&Tensor::from_slice(&blind), device).view([num_documents, 1, 1]);
         KeyBatch {
             num_documents,
             bias: is_biased.then(bias),
+            blind: is_blind.then(blind),
             rows: (!in_order).then(|| upload(&Tensor::from_slice(&rows), device)),
         }
     }
@@ -108,18 +121,18 @@ mod tests {
     use super::{CrossAttention, DocumentKeys};
     use crate::native::grad;
 
-    /// Each document against the definition, outputs and gradients; the extra key as often as it stands for.
+    /// Each document against the definition, outputs and gradients; the extra key as often as it stands for. One has no keys.
     #[test]
     fn documents_meet_their_own_keys() {
         tch::manual_seed(4);
         let random = |rows: i64| Tensor::randn([rows, 2, 6], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-        let (q, k, v) = (random(12), random(9), random(9));
+        let (q, k, v) = (random(16), random(9), random(9));
         let keys = |rows: std::ops::Range<i64>, times: i64| DocumentKeys {
             rows,
             extra: (times > 0).then(|| (8, (times as f64).ln())),
         };
-        let documents = [keys(0..3, 0), keys(3..4, 5), keys(4..4, 2), keys(4..8, 1)];
-        let ends = [0, 4, 7, 8, 12];
+        let documents = [keys(0..3, 0), keys(3..4, 5), keys(4..4, 2), keys(4..8, 1), keys(8..8, 0)];
+        let ends = [0, 4, 7, 8, 12, 16];
         let whole = |keys: &DocumentKeys, x: &Tensor| {
             let times = keys.extra.map_or(0, |(_, added)| added.exp().round() as i64);
             let own = x.narrow(0, keys.rows.start, keys.rows.end - keys.rows.start);
@@ -127,13 +140,16 @@ mod tests {
         };
         let expected = documents.iter().zip(ends.windows(2)).map(|(keys, ends)| {
             let q = q.narrow(0, ends[0] as i64, (ends[1] - ends[0]) as i64).transpose(0, 1);
+            if *keys == documents[4] {
+                return q.zeros_like().transpose(0, 1).flatten(1, 2);
+            }
             let scores = q.matmul(&whole(keys, &k).transpose(1, 2)) / 6f64.sqrt();
             scores.softmax(-1, Kind::Float).matmul(&whole(keys, &v)).transpose(0, 1).flatten(1, 2)
         });
         let expected = Tensor::cat(&expected.collect::<Vec<_>>(), 0);
         let found = CrossAttention::new(&ends, &documents, 9, Device::Cpu).forward(&q, &k, &v);
         assert!(found.allclose(&expected, 1e-5, 1e-6, false));
-        let seed = Tensor::randn([12, 12], (Kind::Float, Device::Cpu));
+        let seed = Tensor::randn([16, 12], (Kind::Float, Device::Cpu));
         let grads = |y: &Tensor| grad(&[y], &[&seed], &[&q, &k, &v]).unwrap().into_iter().map(Option::unwrap);
         for (found, expected) in grads(&found).zip(grads(&expected)) {
             assert!(found.allclose(&expected, 1e-4, 1e-6, false));

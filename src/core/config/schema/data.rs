@@ -65,6 +65,11 @@ pub struct Data {
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub caption_dropout: Option<f64>,
+    /// Diffusion models: probability that a sample is trained without the pictures that it is given: the first and last frame of I2V and
+    /// FLF2V, and pictures to edit. It is drawn independently of `caption_dropout`. `null`: none.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub condition_dropout: Option<f64>,
     /// Diffusion models: weight the loss by the `mask` field of each record, an image of the same size as its picture or clip. Each
     /// token is weighted by the brightness of its part of the mask, and the loss is the weighted mean; a record without a mask has
     /// full weight.
@@ -153,6 +158,7 @@ impl Data {
             system: None,
             maker: None,
             caption_dropout: None,
+            condition_dropout: None,
             masks: false,
             on_bad_sample: BadSamples::default(),
             val_size: 0.0,

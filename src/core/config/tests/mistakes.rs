@@ -264,6 +264,7 @@ fn one_mistake_at_a_time() {
         ),
         ("$ +train.ema=1", &["LF0104", "`train.ema`: must be at most 0.999999"]),
         ("$ +data.caption_dropout=1", &["LF0104", "`data.caption_dropout` is 1"]),
+        ("$ +data.condition_dropout=1", &["LF0104", "`data.condition_dropout` is 1"]),
         ("$ +data.video.area=480by832", &["LF0103", "`data.video.area`: expected a number of pixels"]),
         ("$ +model.vae.freeze=false", &["LF0111", "`model.vae`: training the autoencoder is not supported"]),
         ("sample: { every_steps: 5 }\n", &["LF0105", "`sample.prompts`", "File or folder of the prompts"]),

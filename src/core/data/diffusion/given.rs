@@ -8,6 +8,7 @@ use super::latents::LatentSpace;
 use super::pictures::Frames;
 use crate::data::error::DataError;
 use crate::data::media::{MediaProcessor, open_crop};
+use crate::data::processor::FlowOptions;
 use crate::data::sample::Media;
 use crate::message::SampleId;
 use crate::rng::Counter;
@@ -22,6 +23,8 @@ pub struct Given {
     pictures: Option<Box<dyn MediaProcessor>>,
     space: LatentSpace,
     seed: u64,
+    /// The part of visits without given frames and pictures.
+    dropout: f64,
 }
 
 /// The frames of a clip that the model is given.
@@ -40,12 +43,13 @@ impl Given {
     /// config in `media_dir`. `share` is the part of visits with a first frame, of a model that takes clips with one and without.
     ///
     /// # Errors
-    /// The preprocessor config is wrong, or the model has no use for `share`.
+    /// The preprocessor config is wrong, or the model has no use for `share` or for a dropout of conditions.
     pub fn open(
         media_dir: &Path,
         config: &Json,
         space: LatentSpace,
-        (seed, share): (u64, Option<f64>),
+        flow: &FlowOptions,
+        share: Option<f64>,
     ) -> Result<Self, DataError> {
         let transformer = &config["transformer"];
         let is_wan = transformer["_class_name"] == "WanTransformer3DModel";
@@ -63,9 +67,14 @@ impl Given {
                           `expand_timesteps`); drop it";
             return Err(DataError::file(&media_dir.join("config.json"), reason));
         }
+        if flow.condition_dropout > 0.0 && is_wan && !has_condition {
+            let reason = "data.condition_dropout is for models that are always given pictures (I2V, FLF2V, Qwen-Image's \
+                          edits); drop it; for TI2V-5B set data.video.first_frame";
+            return Err(DataError::file(&media_dir.join("config.json"), reason));
+        }
         let reads = is_wan && !transformer["image_dim"].is_null();
         let pictures = reads.then(|| open_crop(media_dir, &config["image_encoder"])).transpose()?;
-        Ok(Self { frames, pictures, space, seed })
+        Ok(Self { frames, pictures, space, seed: flow.seed, dropout: flow.condition_dropout })
     }
 
     /// Returns whether there is nothing to make without a picture.
@@ -79,10 +88,17 @@ impl Given {
             GivenFrames::Nothing => false,
             GivenFrames::First | GivenFrames::FirstAndLast => true,
             // Of a single frame nothing would be left to make.
-            GivenFrames::Sometimes(share) => {
-                num_frames > 1 && Counter::new(&[self.seed, id.0, PURPOSE]).unit(0) < share
-            }
+            GivenFrames::Sometimes(share) => num_frames > 1 && self.numbers(id).unit(0) < share,
         }
+    }
+
+    /// Returns whether a visit goes without given frames and pictures.
+    pub fn are_dropped(&self, id: SampleId) -> bool {
+        self.numbers(id).unit(1) < self.dropout
+    }
+
+    fn numbers(&self, id: SampleId) -> Counter {
+        Counter::new(&[self.seed, id.0, PURPOSE])
     }
 
     /// Returns whether a prompt's picture begins its clip of so many frames.
@@ -144,7 +160,7 @@ mod tests {
         let needs_picture = |channels: Json| {
             let mut config = json!({"transformer": channels});
             config["transformer"]["_class_name"] = json!("WanTransformer3DModel");
-            Given::open(Path::new(""), &config, space, (0, None)).unwrap().needs_picture()
+            Given::open(Path::new(""), &config, space, &FlowOptions::default(), None).unwrap().needs_picture()
         };
         assert!(!needs_picture(json!({})) && !needs_picture(json!({"in_channels": 16})));
         assert!(needs_picture(json!({"in_channels": 36})));

@@ -29,6 +29,8 @@ pub struct Visit<'a> {
     pub base: &'a Path,
     /// The limit of pixels of pictures and frames, where the data set has one of its own.
     pub area: Option<u64>,
+    /// The pictures that the model is given are left out.
+    pub drops_conditions: bool,
 }
 
 pub struct Loader {

@@ -92,7 +92,7 @@ impl DiffusionMaker {
         let flow = options.flow.clone();
         Ok(Self {
             space,
-            given: Given::open(folders.media, config, space, (flow.seed, options.video.first_frame))?,
+            given: Given::open(folders.media, config, space, &flow, options.video.first_frame)?,
             takes_references: is_qwen,
             makes_clips: is_wan,
             captions: Captions::open(folders, config, (flow.seed, flow.dropout))?,
@@ -105,12 +105,13 @@ impl DiffusionMaker {
     /// Makes a sample to learn from.
     fn learn(&self, id: SampleId, record: &Captioned, base: &Path) -> Result<Sample, DataError> {
         let target = record.target.as_ref().ok_or_else(no_target)?;
-        let visit = Visit { id, base, area: record.area };
+        let drops_conditions = self.given.are_dropped(id);
+        let visit = Visit { id, base, area: record.area, drops_conditions };
         let (frames, mask) = self.loader.masked(target, self.mask(record)?, visit)?;
         let grid = self.space.tokens(frames.sizes());
         let mut media = vec![frames.item(self.space.channels, grid.num_cells())];
         let num_frames = frames.sizes()[0];
-        let given = self.given.is_given(id, num_frames).then_some(&frames);
+        let given = (!drops_conditions && self.given.is_given(id, num_frames)).then_some(&frames);
         media.extend(given.map(|frames| self.given.condition(frames, num_frames)));
         let (references, shown) = self.references(&mut media, record, visit)?;
         let num_tokens = references + grid.num_cells();
@@ -134,7 +135,7 @@ impl DiffusionMaker {
 
     /// Makes a sample of which only prompt, condition and references are known.
     fn ask(&self, id: SampleId, record: &Captioned, base: &Path) -> Result<Sample, DataError> {
-        let visit = Visit { id, base, area: record.area };
+        let visit = Visit { id, base, area: record.area, drops_conditions: false };
         let given = record.target.as_ref();
         let sampled = self.flow.sampled.clone().unwrap_or_default();
         let size = sampled.size.map(|size| (size.columns as usize, size.rows as usize));
@@ -199,6 +200,9 @@ impl DiffusionMaker {
         if !self.takes_references && !record.references.is_empty() {
             let reason = "has pictures to make the result from, but this model takes none";
             return Err(DataError::Line(reason.to_owned()));
+        }
+        if visit.drops_conditions {
+            return Ok((0, Vec::new()));
         }
         let (mut num_tokens, mut shown) = (0, Vec::new());
         let mut references = Vec::new();
@@ -321,7 +325,8 @@ impl SampleMaker for DiffusionMaker {
             false => {
                 let number = self.captions.number(id, record.captions.len()).map_or(u64::MAX, |number| number as u64);
                 // The first frame of two or more may be given.
-                (number << 1) | u64::from(videos && self.given.is_given(id, 2))
+                let is_given = u64::from(videos && self.given.is_given(id, 2));
+                (number << 2) | (is_given << 1) | u64::from(self.given.are_dropped(id))
             }
         }
     }

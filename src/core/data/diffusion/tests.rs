@@ -1,5 +1,6 @@
 mod areas;
 mod clips;
+mod dropped;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -77,6 +77,8 @@ pub struct FlowOptions {
     pub seed: u64,
     /// The part of visits without a prompt.
     pub dropout: f64,
+    /// The part of visits without the pictures that the model is given.
+    pub condition_dropout: f64,
     /// The loss is a mean over tokens, not over samples.
     pub per_token: bool,
     /// Masks of records weigh the loss.
@@ -175,6 +177,7 @@ impl ProcessorOptions {
             pairs: Pairs::default(),
             flow: FlowOptions {
                 dropout: data.caption_dropout.unwrap_or(0.0),
+                condition_dropout: data.condition_dropout.unwrap_or(0.0),
                 masks: data.masks,
                 ..FlowOptions::default()
             },

@@ -7,6 +7,8 @@
 //! 4. `share.rs` tells which tokens a rank has where several share them.
 //! 5. `segments.rs` modulates tokens by their noise level, `rope.rs` turns heads by places, `time.rs` embeds noise levels.
 
+#[cfg(test)]
+mod dropped_tests;
 mod family;
 mod maps;
 mod network;

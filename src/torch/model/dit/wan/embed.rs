@@ -175,24 +175,43 @@ impl Embed {
         let conditions = samples.iter().filter_map(|sample| sample.conditions.first());
         let known = tape.take_rows(clean, index(conditions.flat_map(|(_, rows)| rows.clone()).collect()));
         let (channels, [rows, columns]) = (self.config.mask_channels(), self.config.patch);
+        let (mut num_tokens, mut given) = (0, Vec::new());
+        for sample in samples {
+            let count = match sample.conditions.is_empty() {
+                true => 0,
+                false if channels == 0 => frame(sample),
+                false => sample.num_tokens(),
+            };
+            given.extend(num_tokens..num_tokens + count);
+            num_tokens += sample.num_tokens();
+        }
         if channels == 0 {
-            let mut start = 0;
-            let mut given = Vec::new();
-            for sample in samples {
-                given.extend(start..start + if self.config.is_given(sample) { frame(sample) } else { 0 });
-                start += sample.num_tokens();
-            }
             return tape.put_rows(noised, index(given), known);
         }
-        let mask =
-            |sample: &Sample| mask(sample.grid, channels, rows * columns, sample.pictures.len() > 1, self.device);
+        // Zeros are the mask and the condition of a sample that has none.
+        let size = channels * rows * columns;
+        let mask = |sample: &Sample| match sample.conditions.is_empty() {
+            true => Tensor::zeros([sample.num_tokens(), size], (Kind::Float, self.device)),
+            false => mask(sample.grid, channels, rows * columns, sample.pictures.len() > 1, self.device),
+        };
         let masks = Tensor::cat(&samples.iter().map(mask).collect::<Vec<_>>(), 0).to_kind(self.kind);
-        let beside = move |reads: &[Tensor]| vec![Tensor::cat(&[&reads[0], &masks, &reads[1]], 1)];
+        let places = ((given.len() as i64) < num_tokens).then(|| index(given));
+        let beside = move |reads: &[Tensor]| {
+            let known = &reads[1];
+            let known = match &places {
+                Some(places) => {
+                    let zeros = Tensor::zeros([num_tokens, known.size()[1]], (known.kind(), known.device()));
+                    zeros.index_copy(0, places, known)
+                }
+                None => known.shallow_clone(),
+            };
+            vec![Tensor::cat(&[&reads[0], &masks, &known], 1)]
+        };
         tape.run("conditions", &[], Policy::Recompute, &[noised, known], 1, beside)[0]
     }
 
-    /// Records the input's patches `[T, E]` where no sample has a condition: of a filler, zeros stand for the mask and the condition that
-    /// the model reads.
+    /// Records the input's patches `[T, E]` where no sample has a condition, or of a filler: zeros stand for the mask and the condition
+    /// that the model reads.
     fn record_without_conditions(&self, tape: &mut Tape, noised: Slot) -> Slot {
         let [rows, columns] = self.config.patch;
         let missing = (self.config.in_channels - self.config.out_channels) * rows * columns;
