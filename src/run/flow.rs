@@ -1,6 +1,6 @@
 //! The objective of a diffusion model, as the run's config says it.
 
-use loongforge_core::config::{FlowLoss, LossKind, LossWeight, RunConfig};
+use loongforge_core::config::{FlowLoss, Latents, LossKind, LossWeight, RunConfig};
 use loongforge_torch::model::{self as torch, FlowSettings, ModelConfig, TimeWeight};
 
 /// Returns the model with the run's loss and seed; one that predicts tokens is what it was.
@@ -21,6 +21,7 @@ pub(crate) fn with_flow(model: ModelConfig, config: &RunConfig) -> ModelConfig {
         LossWeight::Linear => TimeWeight::Linear { slope: slope.unwrap_or(1.0) },
         LossWeight::MinSnr => TimeWeight::MinSnr { gamma: gamma.unwrap_or(5.0) },
     };
-    let flow = FlowSettings { seed: config.run.seed, kind, weight, masks: config.data.masks };
+    let draws_latents = config.train.latents == Latents::Sample;
+    let flow = FlowSettings { seed: config.run.seed, kind, weight, masks: config.data.masks, draws_latents };
     model.clone().with_flow(flow).unwrap_or(model)
 }

@@ -368,6 +368,34 @@ fn first_frames_are_dropped_alike_in_any_layout() {
     }
 }
 
+/// An autoencoder whose latents have a distribution, as large as the pictures.
+const VAE: &str = "model.config.vae={_class_name: AutoencoderKLWan, base_dim: 4, dim_mult: [1], num_res_blocks: 1, \
+    temperal_downsample: [], z_dim: 3, latents_mean: [0, 0, 0], latents_std: [1, 1, 1]}";
+
+#[test]
+fn latents_are_drawn_alike_whoever_encodes_them() {
+    const SAMPLE: &str = "train.latents=sample";
+    let captioned = Captioned::new(WAN, true);
+    let run = |to: &str, latents: &str, own: &[&str]| {
+        let common = [VAE, latents, "train.steps=4", "checkpoint.every_steps=0", "checkpoint.at_end=false"];
+        captioned.run(to, &[&common[..], own].concat(), None)
+    };
+    let one = run("one", SAMPLE, &[]);
+    assert_ne!(loss_bits(&run("means", "train.latents=mean", &[])), loss_bits(&one));
+    assert_eq!(loss_bits(&run("two", SAMPLE, &["pools.encoder.replicas=2"])), loss_bits(&one));
+    // Means and deviations come from a folder as well.
+    let kept = format!("pools.vae={{threads: 1, cache_dir: {}}}", captioned.folder("features").display());
+    let first = run("first", SAMPLE, &[&kept]);
+    assert_eq!(loss_bits(&run("second", SAMPLE, &[&kept])), loss_bits(&first));
+    are_near("a folder", &first, &one);
+    for own in [
+        &["pools.foundation.pipeline_parallel=2"][..],
+        &["pools.foundation.context_parallel=2", "pools.foundation.context_attention=ulysses"],
+    ] {
+        are_near(&format!("{own:?}"), &run("layout", SAMPLE, own), &one);
+    }
+}
+
 #[test]
 fn a_diffusion_model_learns_without_its_towers() {
     let captioned = Captioned::new(WAN, true);

@@ -1,8 +1,8 @@
 //! Checks that every key of a config has a meaning for the kind of model at hand, so that no key is silently ignored.
 
 use super::{
-    Audio, EncoderPool, Eval, Experts, JsonMap, Learn, LossWeighting, Model, Mtp, Normalize, PackMode, Part, Phase,
-    Placement, Policy, RunConfig, Template, TooLong, VideoLimits,
+    Audio, EncoderPool, Eval, Experts, JsonMap, Latents, Learn, LossWeighting, Model, Mtp, Normalize, PackMode, Part,
+    Phase, Placement, Policy, RunConfig, Template, TooLong, VideoLimits,
 };
 use crate::message::{PoolName, Tower, TowerPart, TowerSet};
 
@@ -191,6 +191,7 @@ impl RunConfig {
             ("data.video.first_frame", data.video.first_frame.is_some()),
             ("train.sigma", train.sigma.is_some()),
             ("train.loss", train.loss.is_some()),
+            ("train.latents", train.latents != Latents::default()),
             ("eval.sigmas", of_eval(|eval| eval.sigmas.is_some())),
             ("eval.reader", of_eval(|eval| eval.reader.is_some())),
             ("sample", self.sample.is_some()),

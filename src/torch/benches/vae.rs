@@ -42,7 +42,7 @@ fn main() {
         mean: vec![0.0; 16],
         std: vec![1.0; 16],
     };
-    let family = VaeLatents { vae, patch: LatentPatch([1, 2, 2]) };
+    let family = VaeLatents { vae, patch: LatentPatch([1, 2, 2]), deviations: false };
     let params = Rc::new(ParamStore::new(family.specs(), Kind::Float, Device::Cpu));
     for id in params.ids() {
         let shape = &params.spec(id).shape;

@@ -12,7 +12,7 @@ use super::towers::{FeatureInput, ModelTower, Towers};
 use super::tree_names::TreeNames;
 use crate::params::ParamSpec;
 use loongforge_core::data::{DIFFUSION, FASTWAM};
-use loongforge_core::message::PoolName;
+use loongforge_core::message::{PoolName, Tower};
 
 /// A model as its parts: each part may be a pool of its own.
 #[derive(Clone, Debug)]
@@ -95,8 +95,15 @@ impl ModelConfig {
         Some(found)
     }
 
-    /// Returns the model with these settings of its loss; `None`: the foundation does not learn velocities.
-    pub fn with_flow(self, flow: FlowSettings) -> Option<ModelConfig> {
+    /// Returns the model with these settings of its loss; `None`: the foundation does not learn velocities. An autoencoder whose latents
+    /// have no distribution gives what it gave, and nothing is drawn.
+    pub fn with_flow(mut self, flow: FlowSettings) -> Option<ModelConfig> {
+        let tower = self.towers.get(Tower::Vae).filter(|_| flow.draws_latents);
+        let tower = tower.and_then(|tower| tower.with_deviations());
+        let flow = FlowSettings { draws_latents: tower.is_some(), ..flow };
+        if let Some(tower) = tower {
+            self.towers.replace(Tower::Vae, tower);
+        }
         let low_noise = self.low_noise.as_ref().map(|low_noise| low_noise.with_flow(flow.clone()));
         let low_noise = low_noise.map_or(Some(None), |low_noise| low_noise.map(Some))?;
         Some(ModelConfig { foundation: self.foundation.with_flow(flow)?, low_noise, ..self })

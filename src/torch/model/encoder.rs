@@ -21,9 +21,14 @@ pub trait EncoderFamily: Debug + Send + Sync {
     /// Returns the model on parameters made from [`EncoderFamily::specs`].
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel>;
 
-    /// Returns the number of tensors of features for an item: one, and one for each DeepStack level.
+    /// Returns the number of tensors of features for an item: one, and one for each DeepStack level or for the features' deviations.
     fn num_outputs(&self) -> usize {
         1
+    }
+
+    /// Returns the same encoder with the standard deviations of its features as a second tensor; `None`: they have none.
+    fn with_deviations(&self) -> Option<Arc<dyn EncoderFamily>> {
+        None
     }
 
     /// Returns whether this parameter, by its name in the checkpoint, is of what brings features to the width of the
@@ -96,6 +101,6 @@ pub struct EncoderTape {
     pub tape: Rc<Tape>,
     /// Input `[patches, patch_dim]`, items end to end.
     pub pixels: Slot,
-    /// `features [N, dim]`, then one such slot per DeepStack level. Kept slots.
+    /// `features [N, dim]`, then one such slot per DeepStack level, or that of the features' deviations. Kept slots.
     pub outputs: Vec<Slot>,
 }

@@ -115,6 +115,16 @@ pub enum Per {
     Token,
 }
 
+/// The latent that is trained on, of the distribution that the autoencoder gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Latents {
+    #[default]
+    Mean,
+    Sample,
+}
+
 /// The transformers that are trained, of two: one for high and one for low noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -27,7 +27,7 @@ mod train_file;
 pub use audio::{Audio, AudioAugment, AudioLimits, BackgroundNoise, MaskFill};
 pub use checkpoint::Checkpoint;
 pub use data::{BadSamples, Data, Mix, OnChange};
-pub use flow::{Density, Experts, FlowLoss, LossKind, LossWeight, NoiseLevels, Per};
+pub use flow::{Density, Experts, FlowLoss, Latents, LossKind, LossWeight, NoiseLevels, Per};
 pub use json_map::JsonMap;
 pub use lora::Lora;
 pub use media_limits::{ImageLimits, Take, VideoLimits};

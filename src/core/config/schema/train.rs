@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-use super::{FlowLoss, NoiseLevels, Preference};
+use super::{FlowLoss, Latents, NoiseLevels, Preference};
 
 /// Optimization.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -88,6 +88,11 @@ pub struct Train {
     /// Diffusion models: the loss; `null`: the mean squared error, averaged over samples.
     #[serde(default)]
     pub loss: Option<FlowLoss>,
+    /// Diffusion models: the latent of a picture or clip that is trained on. `mean`: the mean that the autoencoder gives; `sample`: one
+    /// drawn from its distribution each time the sample is read, as in Diffusers' DreamBooth scripts. Conditions and held-out losses
+    /// use the mean.
+    #[serde(default)]
+    pub latents: Latents,
     /// Decay of an exponential moving average of the trained weights, such as 0.999; lower in the first steps. Evaluation and
     /// sampling use the averages, and checkpoints contain them. `null`: no average.
     #[serde(default)]

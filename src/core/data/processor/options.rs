@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::config::{
-    AudioAugment, AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Learn, LossWeighting, Per, Phase, Policy,
+    AudioAugment, AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Latents, Learn, LossWeighting, Per, Phase, Policy,
     PreferenceLoss, RunConfig, Template, TooLong, Train, TrainFile, VideoLimits,
 };
 use crate::message::Tower;
@@ -83,6 +83,8 @@ pub struct FlowOptions {
     pub per_token: bool,
     /// Masks of records weigh the loss.
     pub masks: bool,
+    /// Latents are drawn from what the autoencoder gives.
+    pub draws_latents: bool,
     /// The samples that are to be made; `None`: as large as the record's own picture, without guidance.
     pub sampled: Option<Sampled>,
 }
@@ -201,6 +203,7 @@ impl ProcessorOptions {
         options.weighs_samples = config.train.loss_weighting != LossWeighting::Token;
         options.changes = data.audio.augment.clone().map(|augment| (augment, config.run.seed));
         options.flow.seed = config.run.seed;
+        options.flow.draws_latents = config.train.latents == Latents::Sample;
         options.flow.per_token = config.train.loss.is_some_and(|loss| loss.per == Per::Token);
         options.flow.sampled = config.sample.as_ref().map(|sample| Sampled {
             asked_by: AskedBy::Config,

@@ -286,7 +286,10 @@ impl FoundationFamily for DitFamily {
     }
 
     fn with_flow(&self, flow: FlowSettings) -> Option<Arc<dyn FoundationFamily>> {
-        Some(Arc::new(DitFamily { flow, ..self.clone() }))
+        let mut inputs = self.transformer.inputs();
+        let of_latents = inputs.iter_mut().filter(|input| input.tower == Tower::Vae);
+        of_latents.for_each(|input| input.num_tensors = 1 + usize::from(flow.draws_latents));
+        Some(Arc::new(DitFamily { flow, inputs, ..self.clone() }))
     }
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {

@@ -8,6 +8,8 @@
 //! 5. `segments.rs` modulates tokens by their noise level, `rope.rs` turns heads by places, `time.rs` embeds noise levels.
 
 #[cfg(test)]
+mod drawn_tests;
+#[cfg(test)]
 mod dropped_tests;
 mod family;
 mod maps;

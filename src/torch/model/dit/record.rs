@@ -13,10 +13,13 @@ use super::share::Share;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::WEIGHTS;
 use crate::model::foundation::{FoundationTape, Noised, VelocityTape};
-use crate::model::objective::{self, FlowSettings, NoisePurpose};
+use crate::model::objective::{self, Draw, FlowSettings, NoisePurpose};
 use crate::model::stage::Stage;
 use crate::model::towers::FeatureInput;
 use crate::tape::{Boundary, Policy, Slot, Tape};
+
+/// Tells the noise of latents that are drawn from that of their noise levels.
+pub(super) const OF_LATENTS: u32 = 0;
 
 /// Records the tape of any transformer.
 pub(super) struct Recorder<'a> {
@@ -58,7 +61,11 @@ impl Recorder<'_> {
         let own = own.map(|tokens| Rc::new(Tensor::from_slice(&tokens).to_device(self.device)));
         let (begin, target, inbound) = match self.stage.is_first {
             true => {
-                let clean = self.record_targets(&mut tape, &found, features.of(self, Tower::Vae));
+                let mut clean = self.record_targets(&mut tape, &found, features.of(self, Tower::Vae));
+                if let Some(deviations) = features.deviations(self).filter(|_| !batch.evaluates) {
+                    let deviations = self.record_targets(&mut tape, &found, Some(deviations));
+                    clean = self.record_draws(&mut tape, rows.iter().zip(&found), [clean, deviations]);
+                }
                 let noises = rows.iter().zip(&found);
                 let noises = noises.map(|(row, sample)| draw(row, [sample.num_tokens(), self.patch_dim]));
                 let noise = Tensor::cat(&noises.collect::<Vec<_>>(), 0).to_device(self.device);
@@ -191,6 +198,25 @@ impl Recorder<'_> {
         tape.take_rows(latents, Rc::new(Tensor::from_slice(&rows).to_device(self.device)))
     }
 
+    /// Records latents that are drawn from their means and standard deviations, `[T, P]` each, float32.
+    fn record_draws<'s>(
+        &self,
+        tape: &mut Tape,
+        samples: impl Iterator<Item = (&'s SampleRow, &'s Sample)>,
+        moments: [Slot; 2],
+    ) -> Slot {
+        let noise = |(row, sample): (&SampleRow, &Sample)| {
+            let draw = Draw { seed: self.flow.seed, sample: row.id, purpose: row.purpose, number: 0 };
+            draw.noise_of(OF_LATENTS, &[sample.num_tokens(), self.patch_dim])
+        };
+        let noise = Tensor::cat(&samples.map(noise).collect::<Vec<_>>(), 0).to_device(self.device);
+        let forward = move |reads: &[Tensor]| {
+            let [mean, deviation] = [&reads[0], &reads[1]].map(|x| x.to_kind(Kind::Float));
+            vec![mean + deviation * &noise]
+        };
+        tape.run("draws", &[], Policy::Recompute, &moments, 1, forward)[0]
+    }
+
     /// Returns the description of samples that the transformer reads.
     fn work<'b>(&self, samples: &'b [Sample], sigma: &'b [f64], features: &Features, share: Option<Share>) -> Work<'b> {
         let [num_text, num_pictures] = [Tower::Text, Tower::Vision].map(|tower| features.num_rows(self, tower));
@@ -236,6 +262,12 @@ impl Features {
     fn of(&self, recorder: &Recorder<'_>, tower: Tower) -> Option<Slot> {
         let at = recorder.inputs.iter().position(|input| input.tower == tower)?;
         self.slots.get(at)?.first().copied()
+    }
+
+    /// Returns the standard deviations of latents; `None`: there are none.
+    fn deviations(&self, recorder: &Recorder<'_>) -> Option<Slot> {
+        let at = recorder.inputs.iter().position(|input| input.tower == Tower::Vae)?;
+        self.slots.get(at)?.get(1).copied()
     }
 
     fn num_rows(&self, recorder: &Recorder<'_>, tower: Tower) -> i64 {

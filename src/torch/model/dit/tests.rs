@@ -326,8 +326,8 @@ fn samples_without_targets_have_the_velocity_of_the_prompt_that_is_asked_for() {
 #[test]
 fn samples_count_by_their_level_and_their_share() {
     let fixture = Fixture::read(&folders().into_iter().find(|folder| folder.ends_with("wan2.2_ti2v")).unwrap());
-    let settings =
-        FlowSettings { seed: 5, kind: LossKind::Huber { delta: 0.5 }, weight: TimeWeight::CosMap, masks: false };
+    let (kind, weight) = (LossKind::Huber { delta: 0.5 }, TimeWeight::CosMap);
+    let settings = FlowSettings { seed: 5, kind, weight, ..FlowSettings::default() };
     let model = fixture.family.with_flow(settings).unwrap().build(&fixture.params, Policy::Keep);
     let run = |batch: &MicroBatch, features: &[Vec<Tensor>]| {
         let tape = model.record(batch);

@@ -108,7 +108,7 @@ mod tests {
     use loongforge_core::message::{Grid, PoolName, Tower};
     use serde_json::{Value, json};
 
-    use crate::model::ModelConfig;
+    use crate::model::{FlowSettings, ModelConfig};
 
     fn wan() -> Value {
         json!({
@@ -132,6 +132,25 @@ mod tests {
             "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
             "num_attention_heads": 2, "num_key_value_heads": 1, "rope_scaling": {"mrope_section": [2, 1, 1]}}});
         config
+    }
+
+    /// Both transformers take what the tower gives.
+    #[test]
+    fn latents_are_drawn_where_they_have_a_distribution() {
+        let levels = |vae: Value, draws_latents: bool| {
+            let mut config = wan();
+            config["vae"] = vae;
+            let flow = FlowSettings { draws_latents, ..FlowSettings::default() };
+            let model = ModelConfig::from_hf(&config).unwrap().with_flow(flow).unwrap();
+            let inputs = model.foundations().flat_map(|foundation| foundation.inputs().to_vec());
+            let taken = inputs.filter(|input| input.tower == Tower::Vae).map(|input| input.num_tensors);
+            (model.towers.get(Tower::Vae).unwrap().num_outputs(), taken.collect::<Vec<_>>())
+        };
+        let causal = json!({"_class_name": "AutoencoderKLWan", "base_dim": 4, "dim_mult": [1], "num_res_blocks": 1,
+            "temperal_downsample": [], "z_dim": 3, "latents_mean": [0, 0, 0], "latents_std": [1, 1, 1]});
+        assert_eq!(levels(causal.clone(), true), (2, vec![2, 2]));
+        assert_eq!(levels(causal, false), (1, vec![1, 1]));
+        assert_eq!(levels(wan()["vae"].clone(), true), (1, vec![1, 1]));
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Autoencoder {
         let class = keys.text_or("_class_name")?.ok_or_else(|| keys.missing("_class_name"))?;
         let causal = |is_wan| {
             let vae = VaeConfig::read(keys, prefix, is_wan)?;
-            Ok(Autoencoder::Causal(Box::new(VaeLatents { vae, patch })))
+            Ok(Autoencoder::Causal(Box::new(VaeLatents { vae, patch, deviations: false })))
         };
         match class {
             "AutoencoderKLWan" => causal(true),

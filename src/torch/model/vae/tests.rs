@@ -138,6 +138,34 @@ fn chunks_change_nothing_but_rounding() {
     }
 }
 
+/// Deviations are those of diffusers' `DiagonalGaussianDistribution`, divided as the means are.
+#[test]
+fn deviations_stand_beside_the_same_means() {
+    let _no_grad = tch::no_grad_guard();
+    for fixture in fixtures() {
+        let values = |family: &dyn EncoderFamily, pixels: &Tensor| -> Vec<Tensor> {
+            let [t, h, w] = size(pixels).map(|side| side as u32);
+            let tape = family.build(&fixture.params, Policy::Keep).record(&[Grid { t, h, w }]);
+            let inputs = vec![(tape.pixels, pixels.flatten(0, 2))];
+            let mut run = Execution::forward_only(tape.tape, fixture.params.clone(), inputs);
+            run.forward().unwrap();
+            tape.outputs.iter().map(|slot| run.value(*slot).shallow_clone()).collect()
+        };
+        let with_deviations = fixture.family.with_deviations().unwrap();
+        for (_, pixels, _) in fixture.clips() {
+            let (both, means) = (values(&*with_deviations, pixels), values(&fixture.family, pixels));
+            assert_eq!((both.len(), means.len()), (2, 1));
+            assert_eq!(both[0], means[0], "{}", fixture.name);
+            let vae = &fixture.family.vae;
+            let moments = fixture.encoder().moments(pixels, [1, vae.factors()[0]]);
+            let log_variance = moments.narrow(-1, vae.latent_channels, vae.latent_channels);
+            let std = Tensor::from_slice(&vae.std).to_kind(log_variance.kind());
+            let expected = (log_variance.clamp(-30.0, 20.0) / 2.0).exp() / std;
+            assert!(error(&both[1], &SINGLE.rows(&expected)) < TOLERANCE, "{}", fixture.name);
+        }
+    }
+}
+
 /// The first frame of a clip is a picture, and each picture has the bits that it has alone.
 #[test]
 fn items_of_a_batch_have_the_bits_that_they_have_alone() {

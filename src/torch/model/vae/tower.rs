@@ -2,6 +2,7 @@
 //! It is never trained.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use loongforge_core::message::Grid;
 use tch::Tensor;
@@ -14,13 +15,15 @@ use super::pixels::size;
 use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
 use crate::model::tower_blocks::Part;
 use crate::params::{ParamSpec, ParamStore};
-use crate::tape::{Policy, Tape};
+use crate::tape::{Policy, Slot, Tape};
 
 /// A tower whose features are the means of an autoencoder, normalized by channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VaeLatents {
     pub vae: VaeConfig,
     pub patch: LatentPatch,
+    /// The standard deviations of latents stand beside their means, divided alike.
+    pub deviations: bool,
 }
 
 /// The encoder on the parameters of a store.
@@ -34,6 +37,7 @@ pub(super) struct Encoder {
     config: VaeConfig,
     patch: LatentPatch,
     network: Network,
+    deviations: bool,
 }
 
 impl EncoderFamily for VaeLatents {
@@ -43,6 +47,14 @@ impl EncoderFamily for VaeLatents {
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
         Box::new(VaeEncoder { part: Encoder::part(self, params), policy })
+    }
+
+    fn num_outputs(&self) -> usize {
+        1 + usize::from(self.deviations)
+    }
+
+    fn with_deviations(&self) -> Option<Arc<dyn EncoderFamily>> {
+        Some(Arc::new(VaeLatents { deviations: true, ..self.clone() }))
     }
 
     fn patch_dim(&self) -> i64 {
@@ -63,55 +75,73 @@ impl EncoderModel for VaeEncoder {
     fn record(&self, grids: &[Grid]) -> EncoderTape {
         let mut tape = Tape::new();
         let pixels = tape.input(false);
+        let num_outputs = 1 + usize::from(self.part.part.deviations);
         let mut start = 0;
         let mut items = Vec::new();
         for (number, grid) in grids.iter().enumerate() {
             let (encoder, [t, h, w], first) = (self.part.part.clone(), size(*grid), start);
             start += t * h * w;
             let forward =
-                move |reads: &[Tensor]| vec![encoder.rows(&reads[0].narrow(0, first, t * h * w).view([t, h, w, -1]))];
-            items.push(tape.run(format!("item {number}"), &self.part.ids, self.policy, &[pixels], 1, forward)[0]);
+                move |reads: &[Tensor]| encoder.rows(&reads[0].narrow(0, first, t * h * w).view([t, h, w, -1]));
+            let name = format!("item {number}");
+            items.push(tape.run(name, &self.part.ids, self.policy, &[pixels], num_outputs, forward));
         }
-        let forward = |reads: &[Tensor]| vec![Tensor::cat(reads, 0)];
-        let rows = tape.run("latents", &[], self.policy, &items, 1, forward)[0];
-        EncoderTape { tape: Rc::new(tape), pixels, outputs: vec![rows] }
+        let mut outputs = Vec::new();
+        for output in 0..num_outputs {
+            let of_items: Vec<Slot> = items.iter().map(|slots| slots[output]).collect();
+            let forward = |reads: &[Tensor]| vec![Tensor::cat(reads, 0)];
+            outputs.push(tape.run("latents", &[], self.policy, &of_items, 1, forward)[0]);
+        }
+        EncoderTape { tape: Rc::new(tape), pixels, outputs }
     }
 }
 
 impl Encoder {
     /// Takes the encoder's parameters as a part of a tape.
     pub fn part(family: &VaeLatents, params: &ParamStore) -> Part<Encoder> {
-        let VaeLatents { vae, patch } = family;
+        let VaeLatents { vae, patch, deviations } = family;
         Part::new(params, vae.prefix.as_str(), |scope| Encoder {
             config: vae.clone(),
             patch: *patch,
             network: Network::new(&vae.encoder(), scope),
+            deviations: *deviations,
         })
     }
 
-    /// Maps pixels `[T, H, W, channels]` in [−1, 1] to rows of latents.
-    fn rows(&self, pixels_THWC: &Tensor) -> Tensor {
-        self.patch.rows(&self.latents(pixels_THWC, [1, self.config.factors()[0]]))
+    /// Maps pixels `[T, H, W, channels]` in [−1, 1] to rows of latents, and of their deviations where these are wanted.
+    fn rows(&self, pixels_THWC: &Tensor) -> Vec<Tensor> {
+        let moments = self.moments(pixels_THWC, [1, self.config.factors()[0]]);
+        let deviations = self.deviations.then(|| self.config.deviations(&moments));
+        std::iter::once(self.config.means(&moments)).chain(deviations).map(|x| self.patch.rows(&x)).collect()
     }
 
-    /// Maps pixels `[T, H, W, 3]` to latents `[T, H, W, C]` of their own sizes, so many frames at a time: `first`, which is one more than
-    /// a multiple of the frames of a latent, and then a multiple of them. All such numbers give the same; more take more memory.
+    /// Maps pixels `[T, H, W, 3]` to latents `[T, H, W, C]` of their own sizes, so many frames at a time: see [`Encoder::moments`].
     ///
     /// # Panics
     /// The frames behind the first are not whole latents.
-    pub fn latents(&self, pixels_THWC: &Tensor, [first, others]: [i64; 2]) -> Tensor {
+    #[cfg(test)]
+    pub fn latents(&self, pixels_THWC: &Tensor, frames: [i64; 2]) -> Tensor {
+        self.config.means(&self.moments(pixels_THWC, frames))
+    }
+
+    /// Maps pixels `[T, H, W, 3]` to means and logarithms of variances `[T, H, W, 2·C]`, so many frames at a time: `first`, which is one
+    /// more than a multiple of the frames of a latent, and then a multiple of them. All such numbers give the same; more take more
+    /// memory.
+    ///
+    /// # Panics
+    /// The frames behind the first are not whole latents.
+    pub fn moments(&self, pixels_THWC: &Tensor, [first, others]: [i64; 2]) -> Tensor {
         let frames = pixels_THWC.size()[0];
         assert_eq!((frames - 1) % self.config.factors()[0], 0, "{frames} frames are not one and whole latents");
         let x_THWC = into_places(pixels_THWC, self.config.patch);
         let mut past = Past::none();
         let starts = std::iter::once(0).chain((first..frames).step_by(others as usize));
-        let latents = starts.map(|start| {
+        let moments = starts.map(|start| {
             let len = if start == 0 { first } else { others.min(frames - start) };
             past.begin(start == 0, start + len == frames);
-            let moments = self.network.forward(x_THWC.narrow(0, start, len), &mut past);
-            moments.narrow(-1, 0, self.config.latent_channels)
+            self.network.forward(x_THWC.narrow(0, start, len), &mut past)
         });
-        self.config.normalized(&Tensor::cat(&latents.collect::<Vec<_>>(), 0))
+        Tensor::cat(&moments.collect::<Vec<_>>(), 0)
     }
 }
 
@@ -121,13 +151,22 @@ impl VaeConfig {
         [&self.mean, &self.std].map(|values| Tensor::from_slice(values).to_device(x.device()).to_kind(x.kind()))
     }
 
-    /// Normalizes latents `[…, C]` of the encoder by the mean and the standard deviation of each channel.
-    fn normalized(&self, x: &Tensor) -> Tensor {
-        let [mean, std] = self.statistics(x);
+    /// Returns the means among `moments` `[…, 2·C]`, by the mean and standard deviation of all latents: `[…, C]`.
+    fn means(&self, moments: &Tensor) -> Tensor {
+        let x = moments.narrow(-1, 0, self.latent_channels);
+        let [mean, std] = self.statistics(&x);
         (x - mean) / std
     }
 
-    /// Returns the reverse of `normalized`.
+    /// Returns the standard deviations that belong to the means of `moments` `[…, 2·C]`: `[…, C]`. Logarithms of variances are limited as
+    /// in diffusers.
+    pub(super) fn deviations(&self, moments: &Tensor) -> Tensor {
+        let x = moments.narrow(-1, self.latent_channels, self.latent_channels);
+        let [_, std] = self.statistics(&x);
+        (x.clamp(-30.0, 20.0) * 0.5).exp() / std
+    }
+
+    /// Returns the latents, as the autoencoder gives them, of what `means` made of them.
     pub(super) fn denormalized(&self, x: &Tensor) -> Tensor {
         let [mean, std] = self.statistics(x);
         x * std + mean

@@ -115,6 +115,20 @@ fn visits_with_the_same_choice_have_the_same_items() {
 }
 
 #[test]
+fn latents_without_a_distribution_are_not_drawn() {
+    let bench = Bench::new();
+    let open = |vae: Json| {
+        let transformer = json!({"_class_name": WAN, "in_channels": 1, "out_channels": 1});
+        let flow = FlowOptions { draws_latents: true, ..FlowOptions::default() };
+        let options = ProcessorOptions { flow, ..ProcessorOptions::default() };
+        bench.maker_of(json!({"transformer": transformer, "vae": vae}), options)
+    };
+    assert!(open(json!({"_class_name": "AutoencoderKLWan"})).is_ok());
+    let error = open(json!({"_class_name": "PixelLatents", "channels": 1})).err().unwrap().to_string();
+    assert!(error.contains("train.latents is sample, but the latents of PixelLatents have no distribution"), "{error}");
+}
+
+#[test]
 fn an_animation_that_is_no_gif_is_no_picture_for_a_model_that_makes_clips() {
     let bench = Bench::new();
     let path = bench.write("a.webp", b"RIFF\x20\0\0\0WEBPVP8X\x0a\0\0\0\x02\0\0\0");

@@ -29,11 +29,14 @@ pub struct FlowSettings {
     pub weight: super::TimeWeight,
     /// Samples have a column of weights of their tokens.
     pub masks: bool,
+    /// Targets are drawn from the distributions that the autoencoder gives, and are not their means.
+    pub draws_latents: bool,
 }
 
 impl Default for FlowSettings {
     fn default() -> FlowSettings {
-        FlowSettings { seed: 0, kind: LossKind::Mse, weight: super::TimeWeight::Even, masks: false }
+        let (kind, weight) = (LossKind::Mse, super::TimeWeight::Even);
+        FlowSettings { seed: 0, kind, weight, masks: false, draws_latents: false }
     }
 }
 
