@@ -6,7 +6,7 @@ use tch::Tensor;
 use super::record::OF_LATENTS;
 use super::tests::{Fixture, folders};
 use crate::model::batch::MicroBatch;
-use crate::model::foundation::{FoundationFamily, FoundationModel};
+use crate::model::foundation::FoundationFamily;
 use crate::model::objective::{Draw, FlowSettings};
 use crate::model::towers::with_values;
 use crate::tape::{Execution, Policy};
