@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::config::{
-    AudioAugment, AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Latents, Learn, LossWeighting, Per, Phase, Policy,
-    PreferenceLoss, RunConfig, Template, TooLong, Train, TrainFile, VideoLimits,
+    AudioAugment, AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Latents, Learn, LossWeighting, Per, Phase,
+    Policy, PreferenceLoss, RunConfig, Template, TooLong, Train, TrainFile, VideoLimits,
 };
 use crate::message::Tower;
 
