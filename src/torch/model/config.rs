@@ -114,13 +114,13 @@ impl ModelConfig {
         Some(ModelConfig { foundation: self.foundation.with_policy(options)?, ..self })
     }
 
-    /// The same with the vision-language model before a policy's actions as its only tower; `None`: it cannot be split so.
+    /// Returns the model with the vision-language model before a policy's actions as its only tower; `None`: it cannot be split so.
     pub fn with_prefix_tower(&self) -> Option<ModelConfig> {
         let (foundation, tower) = self.foundation.with_prefix_tower(&self.towers)?;
         Some(ModelConfig { foundation, towers: Towers::new(vec![tower]), ..self.clone() })
     }
 
-    /// The foundation that the actors of a pool have.
+    /// Returns the foundation that the actors of a pool have.
     pub fn foundation_of(&self, pool: PoolName) -> &Arc<dyn FoundationFamily> {
         self.low_noise.as_ref().filter(|_| pool == PoolName::FOUNDATION_LOW).unwrap_or(&self.foundation)
     }

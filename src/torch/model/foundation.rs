@@ -64,13 +64,13 @@ pub trait FoundationFamily: Debug + Send + Sync {
         None
     }
 
-    /// The same policy without the vision-language model before its actions, and this as a tower in place of `towers`; `None`: it cannot
-    /// be split so, or is another kind of model.
+    /// Returns the same policy without the vision-language model before its actions, and this as a tower in place of `towers`; `None`: it
+    /// cannot be split so, or is another kind of model.
     fn with_prefix_tower(&self, _towers: &Towers) -> Option<(Arc<dyn FoundationFamily>, ModelTower)> {
         None
     }
 
-    /// The policy that it is; `None`: another kind of model.
+    /// Returns the policy that it is; `None`: another kind of model.
     fn as_policy(&self) -> Option<&dyn RobotPolicy> {
         None
     }

@@ -60,7 +60,7 @@ impl Chat {
     }
 }
 
-/// The sample whose tokens and pictures are one item of a text tower, which makes a feature of each token.
+/// Returns the sample whose tokens and pictures are one item of a text tower, which makes a feature of each token.
 fn read_by_tower(sample: Sample) -> Sample {
     let Sample { meta, input_ids, position_ids, targets, media, num_sources, .. } = sample;
     let grids = media.iter().map(|item| item.grid).collect();
@@ -73,7 +73,7 @@ fn read_by_tower(sample: Sample) -> Sample {
     Sample { num_sources, ..sample }
 }
 
-/// Small letters, digits, underscores and spaces alone.
+/// Reduces a task to small letters, digits, underscores and spaces.
 fn formal(task: &str) -> String {
     task.to_lowercase().chars().filter(|it| it.is_alphanumeric() || it.is_whitespace() || *it == '_').collect()
 }

@@ -137,7 +137,7 @@ impl Network {
         }
     }
 
-    /// The same states at once, without gradients; features are `[N, D]`.
+    /// Returns the same states at once, without gradients; features are `[N, D]`.
     pub(super) fn states(&self, columns: &Columns, cu_seqlens: &[usize], features: &[Tensor]) -> Tensor {
         match (&self.backbone, features.first()) {
             (Some(backbone), _) => backbone.forward(columns, cu_seqlens, features),
@@ -146,7 +146,7 @@ impl Network {
         }
     }
 
-    /// What stands for the states of so many tokens whose features nobody has made, `[T, D]`.
+    /// Returns what stands for the states of so many tokens whose features nobody has made, `[T, D]`.
     fn no_states(&self, num_tokens: i64) -> Tensor {
         Tensor::zeros([num_tokens, self.config.backbone.hidden_size], (self.kind, self.device))
     }

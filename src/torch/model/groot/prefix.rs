@@ -24,8 +24,8 @@ struct PrefixTower {
     specs: Vec<ParamSpec>,
 }
 
-/// The policy without its language model, and this as a tower; `None`: the tower of pictures among `towers` is of an unknown kind, or
-/// there is none.
+/// Returns the policy without its language model, and this as a tower; `None`: the tower of pictures among `towers` is of an unknown
+/// kind, or there is none.
 pub(super) fn split(config: &GrootConfig, towers: &Towers) -> Option<(GrootConfig, ModelTower)> {
     let pictures = Pictures {
         tower: towers.get(Tower::Vision)?.as_any()?.downcast_ref::<VisionConfig>()?.clone(),
@@ -46,7 +46,7 @@ pub(super) fn split(config: &GrootConfig, towers: &Towers) -> Option<(GrootConfi
     Some((GrootConfig { split: true, ..config.clone() }, tower))
 }
 
-/// What a policy takes of the tower: the states of all tokens, in their order.
+/// Returns what a policy takes of the tower: the states of all tokens, in their order.
 pub(super) fn states_input(config: &GrootConfig) -> FeatureInput {
     let width = config.backbone.hidden_size;
     FeatureInput { tower: Tower::Text, num_tensors: 1, width, placeholders: Vec::new() }

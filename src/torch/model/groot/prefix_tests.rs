@@ -22,14 +22,14 @@ fn fixtures() -> Vec<(String, Fixture)> {
     fixture::open(&fixture::folders("policies", &["groot"]), |folder| Fixture::read(folder, Kind::Float))
 }
 
-/// The policy, and its language model as a tower.
+/// Returns the policy, and its language model as a tower.
 fn apart(fixture: &Fixture) -> (GrootConfig, ModelTower) {
     let placeholders = fixture.config.input.placeholders.clone();
     let vision = ModelTower { tower: Tower::Vision, family: fixture.tower.clone(), placeholders };
     split(&fixture.config, &Towers::new(vec![vision])).unwrap()
 }
 
-/// Parameters with the fixture's weights.
+/// Makes parameters with the fixture's weights.
 fn store(fixture: &Fixture, specs: Vec<ParamSpec>) -> Rc<ParamStore> {
     let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
     for id in params.ids() {
@@ -40,7 +40,7 @@ fn store(fixture: &Fixture, specs: Vec<ParamSpec>) -> Rc<ParamStore> {
     Rc::new(params)
 }
 
-/// What the tower is given of these samples, and the sizes of their items.
+/// Returns what the tower is given of these samples, and the sizes of their items.
 fn items(fixture: &Fixture, samples: &[usize]) -> (Tensor, Vec<Grid>) {
     let item = |sample: &usize| {
         let (columns, _) = fixture.columns(&[*sample]);
@@ -54,7 +54,7 @@ fn items(fixture: &Fixture, samples: &[usize]) -> (Tensor, Vec<Grid>) {
     (Tensor::from_slice(&values.concat()).view([-1, 1]), grids)
 }
 
-/// Those of both stores by name.
+/// Returns the gradients of both stores by name.
 fn gradients(of: [(&Rc<ParamStore>, &GradBuffer); 2]) -> BTreeMap<String, Tensor> {
     let own = |(params, grads): (&Rc<ParamStore>, &GradBuffer)| {
         let of = |id| (params.spec(id).name.clone(), grads.view(id).copy());

@@ -31,8 +31,8 @@ pub(in crate::model) trait Architecture: RobotPolicy + Clone + Debug + Send + Sy
     /// Returns the sizes that planning and estimates need.
     fn shape(&self) -> FoundationShape;
 
-    /// The policy without the vision-language model before its actions, and this as a tower in place of `towers`; `None`: it cannot be
-    /// split so.
+    /// Returns the policy without the vision-language model before its actions, and this as a tower in place of `towers`; `None`: it cannot
+    /// be split so.
     fn with_prefix_tower(&self, _towers: &Towers) -> Option<(Self, ModelTower)> {
         None
     }

@@ -22,7 +22,7 @@ fn first_layers(num_layers: usize) -> Stage {
 }
 
 impl DecoderTower {
-    /// The parameters, under their names in the checkpoint.
+    /// Returns the parameters, under their names in the checkpoint.
     pub fn specs(config: &DecoderConfig, num_layers: usize, with_norm: bool) -> Vec<ParamSpec> {
         let mut specs = Decoder::stage_specs(config, &first_layers(num_layers));
         if with_norm {

@@ -44,8 +44,8 @@ impl PicturedTexts {
         Ok(texts)
     }
 
-    /// Texts of items of these sizes, of whose values nothing is known, in a dry run: where the grid tells the tokens, with a picture that
-    /// takes what they leave. `num_features` are the rows of features that a picture becomes.
+    /// Makes texts of items of these sizes, of whose values nothing is known, in a dry run: where the grid tells the tokens, with a picture
+    /// that takes what they leave. `num_features` are the rows of features that a picture becomes.
     pub fn like(items: &[Grid], patch_dim: i64, num_features: impl Fn(Grid) -> usize) -> PicturedTexts {
         let mut texts = PicturedTexts::none();
         let mut start = 0;
@@ -156,7 +156,7 @@ pub(in crate::model) fn head_of(values: &Tensor, item: &Range<i64>, len: usize) 
     head.and_then(|head| Vec::<f32>::try_from(head).ok()).ok_or(NoPicturedText)
 }
 
-/// A picture of about so many patches, in blocks of any tower's size; `None`: they are too few.
+/// Returns a picture of about so many patches, in blocks of any tower's size; `None`: they are too few.
 pub(in crate::model) fn picture_of(num_patches: i64) -> Option<Grid> {
     let columns = |rows: i64| num_patches.max(0) / rows / rows * rows;
     let rows = [12, 4].into_iter().find(|rows| columns(*rows) > 0)?;
