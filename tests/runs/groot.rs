@@ -257,10 +257,11 @@ fn settings_that_a_vision_language_model_in_a_pool_of_its_own_cannot_have_are_re
         let (code, said) = check(settings);
         assert!(code == Some(0) && said.contains("text_encoder: "), "{settings:?}: {said}");
     }
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["pools.text.tensor_parallel=2"], "pools.text: tensor_parallel is not implemented for this encoder"),
         (&["pools.vision.threads=1"], "pools.vision: it is for the vision tower, which this model does not have"),
         (&["model.image_encoder.freeze=false"], "`model.image_encoder`: for a tower that this model does not have"),
+        (&["model.image_encoder.freeze=true"], "model.image_encoder.freeze: the image tower is within the"),
         (&["pools.placement=colocated"], "`pools.text`: encoders colocated with the foundation"),
         (&[FROZEN, "model.text_encoder.freeze=false"], "trains nothing of its vision-language model"),
         (&["policy.insulate=true"], "policy.insulate: gradients of actions stop at the prefix"),

@@ -22,21 +22,38 @@ pub(super) fn check(
     if let Some(reason) = policy.cannot() {
         return Err(reason.into());
     }
-    check_thawed(config, policy, towers)?;
+    check_apart(config, model, policy, towers)?;
     check_insulated(policy, foundation, towers)?;
     check_delay(policy)?;
     check_acting(config, policy)
 }
 
-/// A vision-language model with a pool of its own is trained only as far as the policy's config has it.
-fn check_thawed(config: &RunConfig, policy: &dyn RobotPolicy, towers: &[ParamSpec]) -> Result<(), EngineError> {
-    let is_asked = config.pools.names(Tower::Text) && config.model.text_encoder.freeze == Some(false);
-    if is_asked && policy.freezes_tower() && towers.iter().all(|spec| spec.role != Role::Trained) {
+/// A vision-language model with a pool of its own is one part, which is trained only as far as the policy's config has it.
+fn check_apart(
+    config: &RunConfig,
+    model: &ModelConfig,
+    policy: &dyn RobotPolicy,
+    towers: &[ParamSpec],
+) -> Result<(), EngineError> {
+    let of_text = model.towers.get(Tower::Text).map(|family| family.specs()).unwrap_or_default();
+    if !of_text.iter().any(|spec| policy.is_of_prefix(&spec.name)) {
+        return Ok(());
+    }
+    let (keys, is_trained) = (&config.model, towers.iter().any(|spec| spec.role == Role::Trained));
+    if keys.text_encoder.freeze == Some(false) && policy.freezes_tower() && !is_trained {
         return Err("model.text_encoder.freeze is false, but the config of the policy trains nothing of its vision-language model: \
                     set tune_llm, tune_visual or tune_top_llm_layers under model.overrides, or leave the key out"
             .into());
     }
-    Ok(())
+    let parts = [("model.image_encoder", &keys.image_encoder), ("model.image_projector", &keys.image_projector)];
+    match parts.into_iter().find(|(_, part)| is_trained && part.freeze == Some(true)) {
+        None => Ok(()),
+        Some((key, _)) => Err(format!(
+            "{key}.freeze: the image tower is within the vision-language model, which has a pool of its own and is trained as \
+             tune_visual, tune_llm and tune_top_llm_layers under model.overrides say; leave the key out"
+        )
+        .into()),
+    }
 }
 
 /// Returns a note on maps of states and actions that a run with adapters leaves as they are: those of robots that the model does not know
