@@ -1,6 +1,7 @@
 //! The cost of work, in seconds: the coefficients that a simulation turns packs and units into time with.
 
 use crate::message::{Pack, Tower, TowerSet, Unit};
+use crate::schedule::{CostModel, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -101,11 +102,33 @@ pub(super) fn pack_size(pack: &Pack) -> (f64, f64) {
     })
 }
 
-/// Returns `Σl²` and `Σl` over the frames of a unit: patches attend within their frame.
+/// Returns `Σl²` and `Σl` over the frames of a unit, as the scheduler counts them: patches attend within their frame, and the values of
+/// pictures within a text are no tokens of it.
 pub(super) fn unit_size(unit: &Unit) -> (f64, f64) {
-    unit.items.iter().fold((0.0, 0.0), |(squares, patches), item| {
-        let grid = item.meta.grid;
-        let frame = f64::from(grid.h) * f64::from(grid.w);
-        (squares + f64::from(grid.t) * frame * frame, patches + f64::from(grid.t) * frame)
-    })
+    let work: Work = unit.items.iter().map(|item| CostModel::rows().item_work(&item.meta)).sum();
+    (work.pairs as f64, work.tokens as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, Replica, SampleId, StepId, UnitId, UnitItem};
+
+    #[test]
+    fn a_text_with_pictures_is_as_long_as_its_tokens() {
+        let size = |tower: Tower, [t, h, w]: [u32; 3]| {
+            let meta = ItemMeta { tower, grid: Grid { t, h, w }, num_features: 1 };
+            let id = ItemId { sample: SampleId(0), index: 0 };
+            unit_size(&Unit {
+                id: UnitId { step: StepId(0), index: 0 },
+                lane: Lane(0),
+                encoder: Replica::encoder(0),
+                pack: PackId { step: StepId(0), index: 0 },
+                replica: Replica::foundation(0),
+                items: vec![UnitItem { id, owner: 0, meta }; 2],
+            })
+        };
+        assert_eq!(size(Tower::Vision, [3, 20, 10]), (2.0 * 3.0 * 200.0 * 200.0, 2.0 * 600.0));
+        assert_eq!(size(Tower::Text, [2414, 500, 1]), (2.0 * 500.0 * 500.0, 2.0 * (500.0 + 1178.0)));
+    }
 }

@@ -1,7 +1,6 @@
 //! One planned step as indices: who computes what, and what each pack and unit still waits for.
 
 use super::actors::Sending;
-use super::costs::unit_size;
 use super::{Costs, SimSpec};
 use crate::message::{Lane, PoolName, Replica, StepPlan, Unit, UnitItem};
 use crate::schedule::ByTower;
@@ -154,7 +153,7 @@ impl Step {
         self.pixel_bytes += (unit.num_cells() as u64 * bytes) as f64;
         let (index, encoder) = (self.units.len() as u32, of.encoder(unit.encoder));
         self.send(owners, Sending { is_pixels: true, index, to: encoder, bytes: 0 });
-        self.patches += unit_size(unit).1;
+        self.patches += unit.num_cells() as f64;
         self.units_to_encode[encoder as usize] += 1;
         self.units_open[encoder as usize] += 1;
         self.units.push(UnitState {
