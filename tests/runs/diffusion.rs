@@ -9,7 +9,7 @@ use loongforge::compose::Composition;
 use loongforge::core::config;
 use loongforge::core::data::tools::Share;
 use loongforge::core::data::{Dataset, InProcess, ProcessorOptions};
-use loongforge::core::message::SampleMeta;
+use loongforge::core::message::{SampleMeta, Tower};
 use loongforge::core::schedule::StepSummary;
 use loongforge::estimate::memory::forecast;
 use loongforge::preflight::Asked;
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -81,6 +82,32 @@ impl Captioned {
         };
         let lines: Vec<String> = fs::read_to_string(&path).unwrap().lines().enumerate().map(masked).collect();
         fs::write(&path, lines.join("\n")).unwrap();
+    }
+
+    /// Writes how the tower of text or pictures is shown pictures.
+    fn add_processor(&self) {
+        let processor = json!({"patch_size": 32, "merge_size": 2, "temporal_patch_size": 1, "min_pixels": 4096,
+            "max_pixels": 65536});
+        fs::write(self.folder("words/preprocessor_config.json"), processor.to_string()).unwrap();
+    }
+
+    /// Has every picture made of another one, which the text tower is shown twice; the tokenizer's last word stands for pictures.
+    fn add_edits(&self) {
+        self.add_processor();
+        let mut tokenizer = words();
+        let mut token = tokenizer["added_tokens"][0].clone();
+        (token["id"], token["content"]) = (json!(400), json!("w398"));
+        tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
+        fs::write(self.folder("words/tokenizer.json"), tokenizer.to_string()).unwrap();
+        let path = self.folder("train.jsonl");
+        let lines = fs::read_to_string(&path).unwrap();
+        fs::write(&path, lines.replace("\"prompt\"", "\"edit_image\": [\"1.png\", \"1.png\"], \"prompt\"")).unwrap();
+    }
+
+    /// Returns these keys of a run with the tokenizer's folder in them.
+    fn keys(&self, own: &[&str]) -> Vec<String> {
+        let words = self.folder("words").display().to_string();
+        own.iter().map(|key| key.replace("TOKENIZER", &words)).collect()
     }
 
     /// Runs with checkpoints in the folder `to`, from the fourth step of `from`.
@@ -290,7 +317,6 @@ const CLIP: &[&str] = &[
      num_hidden_layers: 2, image_size: 8, patch_size: 4, hidden_act: gelu}",
 ];
 const FIRST_FRAMES: &[&str] = &["model.config.expand_timesteps=true", "data.video.first_frame=0.5"];
-/// The tokenizer's last word stands for pictures.
 const EDIT: &[&str] = &[
     "model.config.pipeline=QwenImageEditPlusPipeline",
     "model.config.text_encoder={model_type: qwen2_5_vl, image_token_id: 400, text_config: {model_type: qwen2_5_vl_text, \
@@ -305,31 +331,18 @@ const EDIT: &[&str] = &[
 
 #[test]
 fn given_frames_and_pictures_to_edit_reach_the_transformer() {
-    let processor =
-        json!({"patch_size": 32, "merge_size": 2, "temporal_patch_size": 1, "min_pixels": 4096, "max_pixels": 65536});
     for (transformer, name, own, tower) in [
         (WAN, "clip", CLIP, "image_encoder/"),
         (WAN, "first frames", FIRST_FRAMES, "transformer/"),
         (QWEN_IMAGE, "edit", EDIT, "text_encoder/"),
     ] {
         let captioned = Captioned::new(transformer, transformer == WAN);
-        fs::write(captioned.folder("words/preprocessor_config.json"), processor.to_string()).unwrap();
-        if name == "clip" {
-            fs::remove_file(captioned.folder("words/preprocessor_config.json")).unwrap();
+        match name {
+            "clip" => {}
+            "edit" => captioned.add_edits(),
+            _ => captioned.add_processor(),
         }
-        if name == "edit" {
-            let mut tokenizer = words();
-            let mut token = tokenizer["added_tokens"][0].clone();
-            (token["id"], token["content"]) = (json!(400), json!("w398"));
-            tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
-            fs::write(captioned.folder("words/tokenizer.json"), tokenizer.to_string()).unwrap();
-            let path = captioned.folder("train.jsonl");
-            let lines = fs::read_to_string(&path).unwrap();
-            fs::write(&path, lines.replace("\"prompt\"", "\"edit_image\": [\"1.png\", \"1.png\"], \"prompt\""))
-                .unwrap();
-        }
-        let words = captioned.folder("words").display().to_string();
-        let own: Vec<String> = own.iter().map(|key| key.replace("TOKENIZER", &words)).collect();
+        let own = captioned.keys(own);
         let own: Vec<&str> = own.iter().map(String::as_str).collect();
         let run = |to: &str, more: &[&str]| captioned.run(to, &[&own[..], &["train.steps=4"], more].concat(), None);
         let one = run("one", &["pools.placement=colocated"]);
@@ -394,6 +407,34 @@ fn latents_are_drawn_alike_whoever_encodes_them() {
     ] {
         are_near(&format!("{own:?}"), &run("layout", SAMPLE, own), &one);
     }
+}
+
+/// The values of pictures within a text are not taken for tokens, of which the plan and the dry run know no more than their number.
+#[test]
+fn a_text_tower_that_is_shown_pictures_is_planned_and_predicted_by_its_tokens() {
+    let captioned = Captioned::new(QWEN_IMAGE, false);
+    captioned.add_edits();
+    let mut own = captioned.keys(EDIT);
+    own.extend(["train.global_batch_size=1", "train.steps=2", "train.warmup_steps=0"].map(str::to_owned));
+    let path = captioned.folder("run.yaml");
+    let composition = Composition::new(config::load(&path, &own, std::iter::empty()).unwrap().config).unwrap();
+    let (config, folder) = (composition.config(), composition.folder());
+    let maker = folder.maker(&ProcessorOptions::of_run(config, &config.data), Arc::new(InProcess)).unwrap();
+    let sample = Dataset::open(&config.data, maker, config.run.seed).unwrap().sample(0).unwrap().meta;
+    let text = *sample.items.iter().find(|item| item.tower == Tower::Text).unwrap();
+    assert!(text.grid.h == text.num_features && text.grid.num_cells() > 1000 * text.num_features as usize, "{text:?}");
+
+    let output = Command::new(env!("CARGO_BIN_EXE_loongforge")).arg("plan").arg(&path).args(&own).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains(&format!(", {} tokens, ", text.num_features)), "{text:?}: {said} {output:?}");
+
+    let predicted = forecast(config, folder, &[sample]).unwrap();
+    let predicted = predicted.iter().find(|actor| actor.kind == "encoder").unwrap();
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let steps = captioned.run("counted", &own, None);
+    let (_, counted) = steps[1].timings.iter().find(|(actor, _)| *actor == predicted.actor).unwrap();
+    let share = predicted.memory.total() as f64 / counted.memory.total() as f64;
+    assert!((0.5..2.0).contains(&share), "{predicted:?}, counted {:?}", counted.memory);
 }
 
 #[test]

@@ -148,7 +148,8 @@ impl Case {
 /// Returns the sizes of the items of a pack by tower, such as `1024 patches, 36 tokens`.
 fn rows(plan: &StepPlan, pack: PackId) -> String {
     let mut rows: BTreeMap<Tower, usize> = BTreeMap::new();
-    plan.units_of(pack).for_each(|unit| *rows.entry(unit.tower()).or_default() += unit.num_cells());
+    let items = plan.units_of(pack).flat_map(|unit| &unit.items);
+    items.for_each(|item| *rows.entry(item.meta.tower).or_default() += item.meta.num_rows());
     rows.into_iter().map(|(tower, num)| format!("{num} {}", tower.rows())).collect::<Vec<_>>().join(", ")
 }
 

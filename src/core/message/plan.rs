@@ -33,6 +33,15 @@ pub struct ItemMeta {
     pub num_features: u32,
 }
 
+impl ItemMeta {
+    /// Returns what there is of it of the rows of its tower ([`Tower::rows`]): of a text whose grid tells its tokens, these alone, not the
+    /// values of the pictures within it.
+    pub fn num_rows(&self) -> usize {
+        let is_pictured = self.tower == Tower::Text && self.grid.h > 1;
+        if is_pictured { self.grid.h as usize } else { self.grid.num_cells() }
+    }
+}
+
 /// The latent that a diffusion model generates, and the noise that a step adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
@@ -308,5 +317,11 @@ mod tests {
         let pack = Pack { id: PackId { step: StepId(0), index: 0 }, replica: Replica::foundation(0), samples };
         assert_eq!(pack.cu_seqlens(), [0, 4, 5, 7, 10]);
         assert_eq!(decode::<Pack>(&encode(&pack).unwrap()).unwrap(), pack);
+    }
+
+    #[test]
+    fn values_of_pictures_within_a_text_are_no_tokens() {
+        let rows = |tower, t, h| ItemMeta { tower, grid: Grid { t, h, w: 1 }, num_features: 1 }.num_rows();
+        assert_eq!([rows(Tower::Text, 7, 1), rows(Tower::Text, 30, 50), rows(Tower::Reference, 30, 50)], [7, 50, 1500]);
     }
 }

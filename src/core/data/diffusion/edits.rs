@@ -14,7 +14,7 @@ use crate::data::media::{self, Expansion, Filter, MediaKind, MediaProcessor, Pie
 use crate::data::positions::{PositionKind, Span};
 use crate::data::processor::ProcessorFolders;
 use crate::data::sample::Media;
-use crate::message::{Grid, PicturedText, Tower};
+use crate::message::{PicturedText, Tower};
 
 /// Pixels of a picture for the autoencoder, unless the run says otherwise, and for the text tower where it has its own.
 const AREA: u64 = 1024 * 1024;
@@ -102,8 +102,8 @@ impl PromptPictures {
             grids: media().map(|item| item.grid).collect(),
         };
         let patches: Vec<&[f32]> = media().map(|item| item.pixels.as_slice()).collect();
-        let pixels = text.values(&patches);
-        Ok(Media { tower: Tower::Text, grid: Grid { t: pixels.len() as u32, h: 1, w: 1 }, num_features, pixels })
+        let (grid, pixels) = text.item(&patches);
+        Ok(Media { tower: Tower::Text, grid, num_features, pixels })
     }
 }
 

@@ -427,9 +427,10 @@ fn pictures_to_edit_stand_in_the_prompt() {
     let len = crate::message::PicturedText::len_of_head(&item.pixels[..num_sizes]).unwrap();
     let text = crate::message::PicturedText::of_head(&item.pixels[..len], num_sizes).unwrap();
     let num_patches: usize = text.grids.iter().map(|grid| grid.num_cells()).sum();
-    assert_eq!((text.grids.len(), item.pixels.len() - len), (2, num_patches * 3 * 2 * 8 * 8));
+    let [tokens, frames] = [text.ids.len(), (len + num_patches * 3 * 2 * 8 * 8).div_ceil(text.ids.len())];
+    assert_eq!((items(&sample)[3].1, item.pixels.len()), ([frames as u32, tokens as u32, 1], frames * tokens));
     let num_places = text.ids.iter().filter(|&&id| id == 262).count();
-    assert_eq!((num_places * 4, text.ids.len() - 64), (num_patches, item.num_features));
+    assert_eq!((num_places * 4, tokens - 64, text.grids.len()), (num_patches, item.num_features, 2));
     let bad = |maker, edit: Json| bench.sample(maker, line(edit)).unwrap_err();
     let one = || open("QwenImageEditPipeline", small);
     assert!(bad(one(), json!(["2.png", "3.png"])).contains("has 2 pictures to edit, but this model takes one"));
