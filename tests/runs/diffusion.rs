@@ -415,7 +415,8 @@ fn a_text_tower_that_is_shown_pictures_is_planned_and_predicted_by_its_tokens() 
     let captioned = Captioned::new(QWEN_IMAGE, false);
     captioned.add_edits();
     let mut own = captioned.keys(EDIT);
-    own.extend(["train.global_batch_size=1", "train.steps=2", "train.warmup_steps=0"].map(str::to_owned));
+    let short = ["device=cpu", "train.global_batch_size=1", "train.steps=2", "train.warmup_steps=0"];
+    own.extend(short.map(str::to_owned));
     let path = captioned.folder("run.yaml");
     let composition = Composition::new(config::load(&path, &own, std::iter::empty()).unwrap().config).unwrap();
     let (config, folder) = (composition.config(), composition.folder());
