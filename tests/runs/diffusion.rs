@@ -5,20 +5,14 @@ use crate::fixture::loss_bits;
 use crate::resume::{hashes, run_and_evaluate_in, run_in};
 use crate::text::words;
 use image::{GrayImage, Luma, Rgb, RgbImage};
-use loongforge::compose::Composition;
 use loongforge::core::config;
 use loongforge::core::data::tools::Share;
-use loongforge::core::data::{Dataset, InProcess, ProcessorOptions};
-use loongforge::core::message::{SampleMeta, Tower};
 use loongforge::core::schedule::StepSummary;
-use loongforge::estimate::memory::forecast;
-use loongforge::preflight::Asked;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use tempfile::TempDir;
 
 /// Columns and rows of the pictures; tokens have two by two pixels.
@@ -67,7 +61,7 @@ impl Captioned {
     }
 
     /// Gives four of five pictures and clips a mask, bright on the left and dark on the right.
-    fn add_masks(&self) {
+    pub fn add_masks(&self) {
         let path = self.folder("train.jsonl");
         let masked = |(number, line): (usize, &str)| {
             let mut line: Value = serde_json::from_str(line).unwrap();
@@ -92,7 +86,7 @@ impl Captioned {
     }
 
     /// Has every picture made of another one, which the text tower is shown twice; the tokenizer's last word stands for pictures.
-    fn add_edits(&self) {
+    pub fn add_edits(&self) {
         self.add_processor();
         let mut tokenizer = words();
         let mut token = tokenizer["added_tokens"][0].clone();
@@ -105,7 +99,7 @@ impl Captioned {
     }
 
     /// Returns these keys of a run with the tokenizer's folder in them.
-    fn keys(&self, own: &[&str]) -> Vec<String> {
+    pub fn keys(&self, own: &[&str]) -> Vec<String> {
         let words = self.folder("words").display().to_string();
         own.iter().map(|key| key.replace("TOKENIZER", &words)).collect()
     }
@@ -214,23 +208,6 @@ fn masks_weigh_the_same_tokens_in_any_layout() {
     }
 }
 
-/// The dry run of a model that reads weights of tokens and no tokens.
-#[test]
-fn memory_of_a_run_with_masks_is_predicted() {
-    let captioned = Captioned::new(WAN, true);
-    captioned.add_masks();
-    let path = captioned.folder("run.yaml");
-    let config = config::load(&path, &["data.masks=true".to_owned()], std::iter::empty()).unwrap().config;
-    let composition = Composition::new(config).unwrap();
-    let (config, folder) = (composition.config(), composition.folder());
-    let maker = folder.maker(&ProcessorOptions::of_run(config, &config.data), Arc::new(InProcess)).unwrap();
-    let dataset = Dataset::open(&config.data, maker, config.run.seed).unwrap();
-    let samples: Vec<SampleMeta> = (0..8).map(|at| dataset.sample(at).unwrap().meta).collect();
-    let found = forecast(config, folder, &samples).unwrap();
-    assert!(found.iter().all(|actor| actor.memory.total() > 0), "{found:?}");
-    assert!(found.iter().any(|actor| actor.kind == "foundation"), "{found:?}");
-}
-
 /// Also of ranks that have a part of each clip.
 #[test]
 fn evaluations_count_a_sample_once_in_any_layout() {
@@ -317,7 +294,7 @@ const CLIP: &[&str] = &[
      num_hidden_layers: 2, image_size: 8, patch_size: 4, hidden_act: gelu}",
 ];
 const FIRST_FRAMES: &[&str] = &["model.config.expand_timesteps=true", "data.video.first_frame=0.5"];
-const EDIT: &[&str] = &[
+pub const EDIT: &[&str] = &[
     "model.config.pipeline=QwenImageEditPlusPipeline",
     "model.config.text_encoder={model_type: qwen2_5_vl, image_token_id: 400, text_config: {model_type: qwen2_5_vl_text, \
      vocab_size: 408, hidden_size: 32, intermediate_size: 24, num_hidden_layers: 1, num_attention_heads: 4, \
@@ -409,35 +386,6 @@ fn latents_are_drawn_alike_whoever_encodes_them() {
     }
 }
 
-/// The values of pictures within a text are not taken for tokens, of which the plan and the dry run know no more than their number.
-#[test]
-fn a_text_tower_that_is_shown_pictures_is_planned_and_predicted_by_its_tokens() {
-    let captioned = Captioned::new(QWEN_IMAGE, false);
-    captioned.add_edits();
-    let mut own = captioned.keys(EDIT);
-    let short = ["device=cpu", "train.global_batch_size=1", "train.steps=2", "train.warmup_steps=0"];
-    own.extend(short.map(str::to_owned));
-    let path = captioned.folder("run.yaml");
-    let composition = Composition::new(config::load(&path, &own, std::iter::empty()).unwrap().config).unwrap();
-    let (config, folder) = (composition.config(), composition.folder());
-    let maker = folder.maker(&ProcessorOptions::of_run(config, &config.data), Arc::new(InProcess)).unwrap();
-    let sample = Dataset::open(&config.data, maker, config.run.seed).unwrap().sample(0).unwrap().meta;
-    let text = *sample.items.iter().find(|item| item.tower == Tower::Text).unwrap();
-    assert!(text.grid.h == text.num_features && text.grid.num_cells() > 1000 * text.num_features as usize, "{text:?}");
-
-    let output = Command::new(env!("CARGO_BIN_EXE_loongforge")).arg("plan").arg(&path).args(&own).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains(&format!(", {} tokens, ", text.num_features)), "{text:?}: {said} {output:?}");
-
-    let predicted = forecast(config, folder, &[sample]).unwrap();
-    let predicted = predicted.iter().find(|actor| actor.kind == "encoder").unwrap();
-    let own: Vec<&str> = own.iter().map(String::as_str).collect();
-    let steps = captioned.run("counted", &own, None);
-    let (_, counted) = steps[1].timings.iter().find(|(actor, _)| *actor == predicted.actor).unwrap();
-    let share = predicted.memory.total() as f64 / counted.memory.total() as f64;
-    assert!((0.5..2.0).contains(&share), "{predicted:?}, counted {:?}", counted.memory);
-}
-
 #[test]
 fn a_diffusion_model_learns_without_its_towers() {
     let captioned = Captioned::new(WAN, true);
@@ -459,29 +407,4 @@ fn a_diffusion_model_learns_without_its_towers() {
     let without = captioned.run("without", &[&own[..], &["pools.encoder.replicas=0"]].concat(), None);
     assert_eq!(loss_bits(&without), loss_bits(&with));
     assert_eq!(captioned.weights("without"), captioned.weights("with"));
-}
-
-#[test]
-fn a_reader_that_could_read_nothing_is_refused_before_a_run() {
-    let captioned = Captioned::new(QWEN_IMAGE, false);
-    let at = |name: &str| captioned.folder(name).display().to_string();
-    let records = fs::read_to_string(at("train.jsonl")).unwrap();
-    fs::write(at("answered.jsonl"), records.replace("\"prompt\":", "\"answer\":\"1\",\"prompt\":")).unwrap();
-    let blind = concat!(env!("CARGO_MANIFEST_DIR"), "/src/torch/tests/fixtures/llama3-tied-3layers");
-    let refusal = |prompts: &str, reader: &str| {
-        let own = [
-            format!("eval={{path: {}, every_steps: 4, reader: {{load: {reader}}}}}", at("train.jsonl")),
-            format!("sample={{prompts: {}, max_prompts: 3, steps: 2}}", at(prompts)),
-        ];
-        let loaded = config::load(&captioned.folder("run.yaml"), &own, std::iter::empty()).unwrap();
-        let asked = Asked { device: true, weights: true, alone: true };
-        let run = Composition::unsettled(loaded.config).unwrap();
-        run.preflight(asked).map(drop).map_err(|error| error.to_string())
-    };
-    let error = refusal("train.jsonl", blind).unwrap_err();
-    assert!(error.contains("eval.reader: no prompt of") && error.contains("has an `answer`"), "{error}");
-    let error = refusal("answered.jsonl", blind).unwrap_err();
-    assert!(error.contains("llama3-tied-3layers sees no pictures"), "{error}");
-    // Where it is missing, samples are made and not read.
-    assert_eq!(refusal("answered.jsonl", &at("gone")), Ok(()));
 }

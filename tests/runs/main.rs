@@ -6,6 +6,7 @@ mod benches;
 mod cache;
 mod clients;
 mod diffusion;
+mod diffusion_before;
 mod disks;
 mod drill;
 mod equality;
