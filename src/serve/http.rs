@@ -3,7 +3,7 @@
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderValue, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderValue, ORIGIN, RETRY_AFTER, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_VERSION, UPGRADE, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
@@ -59,9 +59,17 @@ pub fn answer<B>(request: &Request<B>, protocol: Protocol, key: Option<&str>) ->
     Answer::WebSocket(response)
 }
 
+/// Returns the answer to who asks for a WebSocket where there are `most` already.
+pub fn too_many(most: usize) -> Response<Full<Bytes>> {
+    let text = format!("too many connections: {most} are open\n");
+    let mut response = text_page(StatusCode::SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", text);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
 /// Returns a page of text.
-fn text_page(status: StatusCode, kind: &'static str, text: &'static str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
+fn text_page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response

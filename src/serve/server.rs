@@ -2,7 +2,7 @@
 
 use super::actor::{Actor, MAX_CONNECTIONS};
 use super::connection::talk;
-use super::http::{Answer, answer};
+use super::http::{Answer, answer, too_many};
 use super::patient::Patient;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -18,7 +18,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// The time that a client may take to ask for a page or a WebSocket.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,6 +33,8 @@ const NUM_ASKED: u32 = 6;
 /// Bytes of a request's head at most, the least that hyper takes, and header lines in it.
 const MAX_HEAD: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
+/// Connections at a time beyond [`MAX_CONNECTIONS`], which get pages, such as that of its health, and no WebSocket.
+const MAX_REFUSED: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -124,13 +127,20 @@ impl Server {
     /// # Errors
     /// The policy acts no more: its GPU or its thread has failed.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let (places, refused) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), Arc::new(Semaphore::new(MAX_REFUSED)));
         let serve = async {
             loop {
                 match self.listener.accept().await {
                     Ok((stream, _)) => {
-                        let (shared, places) = (self.shared.clone(), places.clone());
-                        tokio::spawn(async move { welcome(stream, &shared, &places).await });
+                        let shared = self.shared.clone();
+                        if let Ok(place) = places.clone().try_acquire_owned() {
+                            tokio::spawn(async move { welcome(stream, &shared, place).await });
+                        } else if let Ok(place) = refused.clone().try_acquire_owned() {
+                            tokio::spawn(async move {
+                                turn_away(stream, &shared).await;
+                                drop(place);
+                            });
+                        }
                     }
                     // Out of file descriptors, most likely: that passes.
                     Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -150,11 +160,10 @@ impl Server {
 }
 
 /// Answers the requests of a connection; the last of them may begin a WebSocket.
-async fn welcome(stream: TcpStream, shared: &Arc<Shared>, places: &Arc<Semaphore>) {
+async fn welcome(stream: TcpStream, shared: &Arc<Shared>, place: OwnedSemaphorePermit) {
     // Answers are small, and the robot waits for them.
     let _ = stream.set_nodelay(true);
     let _ = keep_alive(&stream);
-    let Ok(place) = places.clone().try_acquire_owned() else { return };
     let place = Arc::new(place);
     let service = service_fn(|mut request: Request<Incoming>| {
         let response = match answer(&request, shared.protocol, shared.key.as_deref()) {
@@ -175,10 +184,26 @@ async fn welcome(stream: TcpStream, shared: &Arc<Shared>, places: &Arc<Semaphore
         };
         std::future::ready(Ok::<Response<Full<Bytes>>, Infallible>(response))
     });
+    // A client that has gone wants no answer.
+    let _ = http().serve_connection(TokioIo::new(Patient::new(stream)), service).with_upgrades().await;
+}
+
+/// Answers with pages where all places are taken: what looks after the server must not take a full one for one that has failed.
+async fn turn_away(stream: TcpStream, shared: &Shared) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let response = match answer(&request, shared.protocol, shared.key.as_deref()) {
+            Answer::Page(page) => page,
+            Answer::WebSocket(_) => too_many(MAX_CONNECTIONS),
+        };
+        std::future::ready(Ok::<_, Infallible>(response))
+    });
+    let _ = timeout(PATIENCE, http().keep_alive(false).serve_connection(TokioIo::new(stream), service)).await;
+}
+
+fn http() -> http1::Builder {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
-    // A client that has gone wants no answer.
-    let _ = http.serve_connection(TokioIo::new(Patient::new(stream)), service).with_upgrades().await;
+    http
 }
 
 /// Has the system ask the machine of a silent client whether it is there.

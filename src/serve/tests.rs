@@ -1,5 +1,6 @@
 //! A whole server over real sockets: clients of every kind, and messages that are wrong.
 
+use super::actor::MAX_CONNECTIONS;
 use super::connection::talk;
 use super::server::{SILENCE, keep_alive};
 use super::{Actor, Door, ServeError, Server};
@@ -243,6 +244,23 @@ async fn clients_need_the_key_and_health_does_not() {
         hear(&mut socket).await;
         is_answered(&mut socket).await;
         assert!(get(address, "/healthz").await.ends_with("OK\n"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn health_is_answered_where_all_places_are_taken() {
+    served(Protocol::OpenPi, None, |address| async move {
+        let mut sockets = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            let mut socket = connect(address, None).await.unwrap();
+            hear(&mut socket).await;
+            sockets.push(socket);
+        }
+        assert!(get(address, "/healthz").await.ends_with("OK\n"));
+        let Err(Error::Http(refused)) = connect(address, None).await else { panic!("let in") };
+        assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (503, true));
+        is_answered(&mut sockets[0]).await;
     })
     .await;
 }

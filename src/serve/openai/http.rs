@@ -27,6 +27,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_secs(45);
 
 const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
+const HEALTH: &str = "/health";
 
 /// Answers one request, whatever it is.
 pub async fn answer<B>(request: Request<B>, shared: &Shared) -> Response<Body>
@@ -53,7 +54,7 @@ where
 /// Returns the method of a page; `None`: there is no such page. A page that is read with GET may be asked for with HEAD.
 fn method_of(path: &str) -> Option<Method> {
     match path {
-        "/health" | "/v1/models" => Some(Method::GET),
+        HEALTH | "/v1/models" => Some(Method::GET),
         "/v1/chat/completions" | "/v1/completions" | TRANSCRIPTIONS => Some(Method::POST),
         path => path.starts_with("/v1/models/").then_some(Method::GET),
     }
@@ -81,8 +82,8 @@ where
     if head.method != method && !(method == Method::GET && head.method == Method::HEAD) {
         return Err(ApiError::new(405, format!("{path} requires {method}")));
     }
-    if path == "/health" {
-        return Ok(page(StatusCode::OK, &json!({"status": "ok"})));
+    if path == HEALTH {
+        return Ok(health());
     }
     admit(&head.headers, shared)?;
     let endpoint = match path {
@@ -131,6 +132,18 @@ where
     Ok(response)
 }
 
+fn health() -> Response<Body> {
+    page(StatusCode::OK, &json!({"status": "ok"}))
+}
+
+/// Answers where `most` connections are open: what looks after the server must not take a full one for one that has failed.
+pub fn answer_where_full<B>(request: &Request<B>, most: usize) -> Response<Body> {
+    match (request.method(), request.uri().path()) {
+        (&Method::GET | &Method::HEAD, HEALTH) => health(),
+        _ => refusal(&ApiError::new(503, format!("too many connections: {most} are open"))),
+    }
+}
+
 /// Who may ask.
 fn admit(headers: &HeaderMap, shared: &Shared) -> Result<(), ApiError> {
     // Browsers say where a page comes from: no web page may use the model of who looks at it.
@@ -146,7 +159,7 @@ fn admit(headers: &HeaderMap, shared: &Shared) -> Result<(), ApiError> {
 }
 
 /// An error as OpenAI's clients read it.
-pub fn refusal(error: &ApiError) -> Response<Body> {
+fn refusal(error: &ApiError) -> Response<Body> {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = page(status, &error.json());
     let headers = response.headers_mut();
@@ -193,5 +206,13 @@ mod tests {
             let response = answer(request.body(StreamBody::new(pieces)).unwrap(), &shared).await;
             assert_eq!((response.status().as_u16(), counted.load(Ordering::Relaxed)), (401, num_read));
         }
+    }
+
+    #[test]
+    fn a_server_that_is_full_is_healthy() {
+        let status =
+            |request: hyper::http::request::Builder| answer_where_full(&request.body(()).unwrap(), 1).status().as_u16();
+        assert_eq!([Request::get("/health"), Request::head("/health")].map(status), [200; 2]);
+        assert_eq!([Request::get("/v1/models"), Request::post("/health")].map(status), [503; 2]);
     }
 }

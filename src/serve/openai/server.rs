@@ -2,7 +2,7 @@
 
 use super::engine::Engine;
 use super::exchange::Shared;
-use super::http::{answer, now, refusal};
+use super::http::{answer, answer_where_full, now};
 use super::reading::Limits;
 use crate::serve::patient::Patient;
 use crate::serve::server::keep_alive;
@@ -12,7 +12,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use loongforge_core::openai::ApiError;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -113,8 +112,8 @@ async fn welcome(stream: TcpStream, shared: &Shared) {
 
 /// Says that there are too many connections.
 async fn turn_away(stream: TcpStream) {
-    let service = service_fn(|_: Request<Incoming>| async {
-        Ok::<_, Infallible>(refusal(&ApiError::new(503, format!("too many connections: {MAX_CONNECTIONS} are open"))))
+    let service = service_fn(|request: Request<Incoming>| {
+        std::future::ready(Ok::<_, Infallible>(answer_where_full(&request, MAX_CONNECTIONS)))
     });
     let _ = timeout(PATIENCE, http().keep_alive(false).serve_connection(TokioIo::new(stream), service)).await;
 }
