@@ -3,15 +3,14 @@
 use super::UsageError;
 use super::asking::AskedModel;
 use super::decode_worker::decoder;
-use super::serve_policy::read_key;
+use super::serve_policy::{read_key, say};
 use crate::serve::openai::{Engine, Limits, Server};
 use crate::serve::{Door, ServeError, asked_to_stop};
 use anyhow::Context;
 use clap::Args;
 use loongforge_core::config::{Level, Log, SandboxMode};
-use loongforge_core::observe::{Console, init_logging, safe};
+use loongforge_core::observe::{Console, init_logging, print_line, safe};
 use loongforge_core::text::hex;
-use std::io::{Write, stdout};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -90,7 +89,7 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     };
     let name = args.name.unwrap_or_else(|| args.model.checkpoint.trim_end_matches('/').to_owned());
     let mode = if args.no_sandbox { SandboxMode::Off } else { SandboxMode::Auto };
-    let decoder = decoder(mode, |warning| eprintln!("warning: {}", safe(warning)));
+    let decoder = decoder(mode, |warning| print_line(&format!("warning: {}", safe(warning))));
     let model = args.model;
     let door = Door { host: args.host, port: args.port, key: key.clone(), is_open: args.insecure_allow_plaintext };
     // Requests are read in these threads, each of which may keep a process that decodes.
@@ -109,11 +108,10 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         let max_tokens = limits.max_context;
         let open = move || model.open()?.with_decoder(decoder)?.with_max_tokens(max_tokens);
         let engine = Engine::start(open, limits.clone())?;
-        println!("serving {} at http://{}/v1", safe(&name), server.address()?);
+        say(&format!("serving {} at http://{}/v1", safe(&name), server.address()?))?;
         if let Some(key) = key.filter(|_| is_drawn) {
-            println!("API key {key}");
+            say(&format!("API key {key}"))?;
         }
-        stdout().flush()?;
         server.run(engine, limits, name, asked_to_stop()).await?;
         Ok(ExitCode::SUCCESS)
     });

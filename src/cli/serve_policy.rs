@@ -1,16 +1,18 @@
 //! `loongforge serve-policy`: serves a policy to robots and simulators.
 
 use super::UsageError;
+use super::exit::OutputError;
 use crate::policy::{Purpose, Wanted, open};
 use crate::serve::{Actor, Door, ServeError, Server, asked_to_stop};
 use anyhow::{Context, ensure};
 use clap::Args;
 use loongforge_core::files;
-use loongforge_core::observe::safe;
+use loongforge_core::observe::{print_line_within, safe};
 use loongforge_core::robot::wire::{Names, Offer, Protocol};
-use std::io::{Write, stderr, stdout};
+use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -79,16 +81,26 @@ pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name: &str) -> anyhow::Result<ExitCode> {
-    // The server goes on where nobody reads that, as after a terminal was closed.
-    let tell = |line: &str| drop(writeln!(stderr(), "a connection ended: {}", safe(line)));
+    // The server goes on where nobody reads that, as after a terminal was closed, and waits for no reader.
+    let tell = |line: &str| {
+        print_line_within(&format!("a connection ended: {}", safe(line)), Duration::ZERO);
+    };
     let server = match Server::open(door, protocol, offer, actor, Box::new(tell)).await {
         Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(error).into()),
         opened => opened?,
     };
-    println!("serving {name} at ws://{}", server.address()?);
-    stdout().flush()?;
+    say(&format!("serving {} at ws://{}", safe(name), server.address()?))?;
     server.run(asked_to_stop()).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a line for who starts a server.
+///
+/// # Errors
+/// Standard output does not take it.
+pub(super) fn say(line: &str) -> Result<(), OutputError> {
+    let mut out = stdout();
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(OutputError)
 }
 
 pub(super) fn read_key(path: &Path) -> anyhow::Result<String> {

@@ -7,6 +7,7 @@ use loongforge_core::config::{Device, Precision};
 use loongforge_core::data::policy::PolicyMaker;
 use loongforge_core::data::{DataError, InProcess, ProcessorFolders, ProcessorOptions};
 use loongforge_core::files;
+use loongforge_core::observe::print_line;
 use loongforge_core::rng::Rng;
 use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
 use loongforge_torch::device::set_intra_op_threads;
@@ -61,9 +62,9 @@ impl Trained {
     fn warn_of_cut(&mut self) {
         let (num_cut, most) = self.maker.cut_prompts();
         if num_cut > self.num_cut && num_cut.is_power_of_two() {
-            eprintln!(
+            print_line(&format!(
                 "warning: a prompt was truncated to {most} tokens (tokenizer_max_length) ({num_cut} such prompts so far)"
-            );
+            ));
         }
         self.num_cut = num_cut;
     }
@@ -162,7 +163,7 @@ impl Trained {
                 if self.num_flawed.is_power_of_two() {
                     let so_far = self.num_flawed;
                     let effect = "missing values count as 0, and surplus values are dropped";
-                    eprintln!("warning: {flaw}: {effect} ({so_far} such chunks so far)");
+                    print_line(&format!("warning: {flaw}: {effect} ({so_far} such chunks so far)"));
                 }
             }
             let values = restore(&self.maker, &normalized, &observation.state).map_err(|error| error.to_string())?;
