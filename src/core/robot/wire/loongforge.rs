@@ -4,7 +4,7 @@
 use super::array::Keys;
 use super::dialogue::{Cached, Dialogue, Heard, Offer, Reply, Timing, bytes_of, map};
 use super::fields::{Field, fields};
-use super::msgpack::{Value, read, write};
+use super::msgpack::{Value, cut, read, write};
 use crate::robot::policy::{Actions, Moment};
 use std::sync::Arc;
 
@@ -58,7 +58,10 @@ impl LoongForge {
                 Ok(Heard::Reply(done("reset", id, Some(map([("episode_id", Value::Text(episode))])))))
             }
             "infer" | "predict_action" => self.infer(payload, episode, id),
-            other => Err(format!("unknown type {other:?}, expected one of ping, reset, infer, predict_action")),
+            other => {
+                let other = cut(other);
+                Err(format!("unknown type {other:?}, expected one of ping, reset, infer, predict_action"))
+            }
         }
     }
 
@@ -133,7 +136,7 @@ impl Dialogue for LoongForge {
         match message.get("protocol_version") {
             None | Some(Value::Nil | Value::Text(PROTOCOL_VERSION)) => {}
             Some(other) => {
-                let reason = format!("protocol_version mismatch: {other:?} != {PROTOCOL_VERSION:?}");
+                let reason = format!("protocol_version mismatch: {} != {PROTOCOL_VERSION:?}", other.shown());
                 return Heard::Reply(failed("protocol_error", id, &reason));
             }
         }

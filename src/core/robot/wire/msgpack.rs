@@ -5,6 +5,8 @@
 pub const MAX_DEPTH: usize = 16;
 /// Values of one message at most, lists, maps and keys included.
 pub const MAX_VALUES: usize = 1 << 16;
+/// Characters of a client's text that an error repeats.
+const MAX_SHOWN: usize = 32;
 
 /// A value of a message.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +47,25 @@ impl<'a> Value<'a> {
             _ => None,
         }
     }
+
+    /// Returns the value as an error names it, which must not be as long as the message.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Nil => "nil".to_owned(),
+            Self::Bool(flag) => flag.to_string(),
+            Self::Int(number) => number.to_string(),
+            Self::Float(number) => number.to_string(),
+            Self::Text(text) => format!("{:?}", cut(text)),
+            Self::Bytes(bytes) => format!("b{:?}", cut(&String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SHOWN)]))),
+            Self::List(_) => "a list".to_owned(),
+            Self::Map(_) => "a map".to_owned(),
+        }
+    }
+}
+
+/// Returns the beginning of a client's text.
+pub fn cut(text: &str) -> String {
+    text.chars().take(MAX_SHOWN).collect()
 }
 
 /// Reads one value that fills the message.
@@ -165,7 +186,7 @@ impl<'a> Reader<'a> {
                 _ => return Err("a key of a map must be text or bytes".to_owned()),
             };
             if !is_new {
-                return Err(format!("map has the key {key:?} twice"));
+                return Err(format!("map has the key {} twice", key.shown()));
             }
             entries.push((key, self.value(depth + 1)?));
         }
@@ -298,7 +319,9 @@ mod tests {
         assert!(error(&[0xd4, 0, 0]).contains("extension type"));
         assert!(error(&[0xc1]).contains("0xc1"));
         assert!(error(&[0xa1, 0xff]).contains("UTF-8"));
-        assert!(error(&[0x82, 0xa1, b'a', 0, 0xa1, b'a', 0]).contains("twice"));
+        assert!(error(&[0x82, 0xa1, b'a', 0, 0xa1, b'a', 0]).contains("key \"a\" twice"));
+        let long = [&[0xda, 0x10, 0][..], &[b'a'; 0x1000], &[0]].concat();
+        assert!(error(&[&[0x82][..], &long, &long].concat()).len() < 100);
         assert!(error(&[0, 0]).contains("extra bytes after its value"));
         let many = [&[0xdd, 0, 2, 0, 0][..], &vec![0; 1 << 17]].concat();
         assert!(error(&many).contains("more than 65536 values"));

@@ -3,7 +3,7 @@
 use super::array::Keys;
 use super::dialogue::{Cached, Dialogue, Heard, Offer, Reply, Timing, array, bytes_of, map};
 use super::fields::fields;
-use super::msgpack::{Value, read};
+use super::msgpack::{Value, cut, read};
 use crate::robot::policy::{Actions, Moment};
 use std::sync::Arc;
 
@@ -55,7 +55,8 @@ impl VlaEval {
         match payload.get("protocol_version") {
             None | Some(Value::Int(PROTOCOL_VERSION)) => {}
             Some(other) => {
-                return failed(&format!("protocol_version is {other:?}, expected {PROTOCOL_VERSION}"), seq, now);
+                let other = other.shown();
+                return failed(&format!("protocol_version is {other}, expected {PROTOCOL_VERSION}"), seq, now);
             }
         }
         let spec = &self.offer.spec;
@@ -94,7 +95,7 @@ impl VlaEval {
             "observation" => self.observation(payload, seq, now)?,
             // What a client reports is not answered.
             "error" => Heard::Reply(Reply::none()),
-            other => return Err(format!("unknown message type {other:?}")),
+            other => return Err(format!("unknown message type {:?}", cut(other))),
         })
     }
 }
