@@ -9,15 +9,20 @@ use crate::data::parse_strictly;
 
 /// Names that an error repeats are cut off here.
 pub const MAX_NAME: usize = 64;
+/// Values of a body at most, and of the arguments of all calls in it: a value takes much more memory than its text may have bytes.
+pub const MAX_VALUES: usize = 1 << 18;
 
 pub struct Fields(Map<String, Json>);
 
 impl Fields {
     /// # Errors
-    /// The bytes are no JSON object.
+    /// The bytes are no JSON object, or it has too many values.
     pub fn read(bytes: &[u8]) -> Result<Self, ApiError> {
         let wrong = |reason: String| ApiError::new(400, format!("the body is not a JSON object: {reason}"));
         let text = std::str::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
+        if num_values(text) > MAX_VALUES {
+            return Err(ApiError::new(400, format!("the body has more than {MAX_VALUES} JSON values")));
+        }
         match parse_strictly(text).map_err(|error| wrong(error.to_string()))? {
             Json::Object(fields) => Ok(Self(fields)),
             _ => Err(wrong("it is another JSON value".to_owned())),
@@ -122,4 +127,19 @@ impl Fields {
             None => Ok(()),
         }
     }
+}
+
+/// Returns how many values a JSON text has at most, without reading them.
+pub fn num_values(text: &str) -> usize {
+    let (mut count, mut is_string, mut is_escaped) = (1, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_string,
+            b'"' => is_string = !is_string,
+            b',' | b'[' | b'{' if !is_string => count += 1,
+            _ => {}
+        }
+    }
+    count
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, MAX_VALUES, num_values};
 use crate::data::{Conversation, MediaSource, Written};
 
 /// Fields of a message that a chat template may read. Others are refused, unless they say nothing.
@@ -23,13 +23,13 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::bad("messages", "`messages` must have at least one message"));
     }
-    let mut are_strings = Vec::with_capacity(messages.len());
+    let (mut are_strings, mut room) = (Vec::with_capacity(messages.len()), MAX_VALUES);
     for (at, message) in messages.iter_mut().enumerate() {
         let Json::Object(message) = message else {
             return Err(ApiError::bad(format!("messages[{at}]"), format!("`messages[{at}]` must be an object")));
         };
         are_strings.push(matches!(message.get("content"), Some(Json::String(_))));
-        normalize(message, at)?;
+        normalize(message, at, &mut room)?;
     }
     let tools = match (fields.take("tools"), fields.take("tool_choice")) {
         (tools, None) => tools,
@@ -84,8 +84,9 @@ fn expect_tools(tools: Option<&Json>) -> Result<(), ApiError> {
     }
 }
 
-/// Makes a message one of those that data readers know: content as parts, so that no word of a text stands for a file.
-fn normalize(message: &mut Map<String, Json>, at: usize) -> Result<(), ApiError> {
+/// Makes a message one of those that data readers know: content as parts, so that no word of a text stands for a file. `room` is how many
+/// values the arguments of calls may still have.
+fn normalize(message: &mut Map<String, Json>, at: usize, room: &mut usize) -> Result<(), ApiError> {
     let param = |name: &str| format!("messages[{at}].{name}");
     let says = |value: &Json| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty());
     if let Some(name) = message.iter().find(|(name, value)| !KNOWN.contains(&name.as_str()) && says(value)) {
@@ -111,8 +112,13 @@ fn normalize(message: &mut Map<String, Json>, at: usize) -> Result<(), ApiError>
     // Templates write an object; OpenAI's clients send its JSON text.
     let calls = message.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten();
     for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
-        let parsed = arguments.as_str().and_then(|text| serde_json::from_str::<Map<String, Json>>(text).ok());
-        if let Some(parsed) = parsed {
+        let Some(text) = arguments.as_str() else { continue };
+        let too_many = || {
+            let reason = format!("the arguments of all calls have more than {MAX_VALUES} JSON values");
+            ApiError::bad(param("tool_calls"), reason)
+        };
+        *room = room.checked_sub(num_values(text)).ok_or_else(too_many)?;
+        if let Ok(parsed) = serde_json::from_str::<Map<String, Json>>(text) {
             *arguments = Json::Object(parsed);
         }
     }

@@ -245,3 +245,19 @@ fn pieces_have_no_usage_unless_it_comes_behind_them() {
         assert_eq!(reply.usage(usage)["usage"]["total_tokens"], 3);
     }
 }
+
+#[test]
+fn json_of_more_values_than_are_taken_is_not_read() {
+    let many = vec!["1"; 1 << 18].join(",");
+    let body = format!(r#"{{"messages": [{many}]}}"#);
+    let error = Asked::read(Endpoint::Chat, body.as_bytes()).unwrap_err();
+    assert!(error.message.contains("more than 262144 JSON values"), "{error}");
+    let call = json!({"type": "function", "function": {"name": "f", "arguments": format!(r#"{{"a": [{many}]}}"#)}});
+    let asks = json!({"role": "user", "content": "x"});
+    let body = json!({"messages": [asks, {"role": "assistant", "content": null, "tool_calls": [call]}]});
+    let error = read(Endpoint::Chat, &body).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("messages[1].tool_calls"), "{error}");
+    // Commas of a text are none of these.
+    let text = json!({"prompt": format!("\\\"[{}", ",".repeat(1 << 19))});
+    assert!(read(Endpoint::Completions, &text).is_ok());
+}
