@@ -11,6 +11,7 @@ use clap::Args;
 use loongforge_core::config::{Level, Log, SandboxMode};
 use loongforge_core::observe::{Console, init_logging, print_line, safe};
 use loongforge_core::text::hex;
+use loongforge_torch::native::exit_at_once;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -115,7 +116,10 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         server.run(engine, limits, name, asked_to_stop()).await?;
         Ok(ExitCode::SUCCESS)
     });
-    // Requests that are being read are not waited for.
+    if ended.is_ok() {
+        // Requests may be read and answered meanwhile, which is not waited for.
+        exit_at_once(0);
+    }
     runtime.shutdown_background();
     ended
 }

@@ -9,6 +9,7 @@ use clap::Args;
 use loongforge_core::files;
 use loongforge_core::observe::{print_line_within, safe};
 use loongforge_core::robot::wire::{Names, Offer, Protocol};
+use loongforge_torch::native::exit_at_once;
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -77,7 +78,12 @@ pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the server's thread")?;
-    runtime.block_on(serve(door, args.protocol, offer, actor, &name))
+    let ended = runtime.block_on(serve(door, args.protocol, offer, actor, &name));
+    if ended.is_ok() {
+        // The policy may act meanwhile, which is not waited for.
+        exit_at_once(0);
+    }
+    ended
 }
 
 async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name: &str) -> anyhow::Result<ExitCode> {

@@ -151,6 +151,10 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
     for signal in ["-TERM", "-INT"] {
         let mut serving = Serving::begin(&fixture, &[]);
         assert_eq!(serving.ask("GET", "/health", "", "").0, 200);
+        // Also while it answers.
+        let long = body(json!({"max_tokens": 1000, "stream": true}));
+        let mut answering = serving.send("POST", "/v1/chat/completions", "", &long);
+        answering.read_exact(&mut [0; 15]).unwrap();
         assert!(Command::new("kill").args([signal, &serving.child.0.id().to_string()]).status().unwrap().success());
         assert_eq!(serving.child.0.wait().unwrap().code(), Some(0), "{signal}");
     }
