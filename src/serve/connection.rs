@@ -6,6 +6,7 @@ use loongforge_core::clock::since_epoch;
 use loongforge_core::robot::wire::{Dialogue, Frame, Heard, MAX_MESSAGE, Reply, Timing};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
@@ -32,15 +33,24 @@ where
     while let Some(message) = socket.next().await {
         let begun = Instant::now();
         let reply = match message {
-            Ok(Message::Binary(message)) => match dialogue.hear(&message, now()) {
-                Heard::Reply(reply) => reply,
-                Heard::Ask(observation, moment) => {
-                    // The picture is copied out of it.
-                    drop(message);
-                    let (outcome, infer) = actor.act(*observation, moment).await;
-                    dialogue.answer(outcome, Timing { infer, before }, now())
+            Ok(Message::Binary(message)) => {
+                // Large pictures take their time, in which others are answered; they are copied out of the message.
+                let hear = spawn_blocking(move || {
+                    let heard = dialogue.hear(&message, now());
+                    (dialogue, heard)
+                });
+                let Ok((same, heard)) = hear.await else {
+                    return Err("a message cannot be read (see the server's log)".to_owned());
+                };
+                dialogue = same;
+                match heard {
+                    Heard::Reply(reply) => reply,
+                    Heard::Ask(observation, moment) => {
+                        let (outcome, infer) = actor.act(*observation, moment).await;
+                        dialogue.answer(outcome, Timing { infer, before }, now())
+                    }
                 }
-            },
+            }
             Ok(Message::Text(_)) => {
                 dialogue.refuse("expected a binary message with MessagePack, found a text message", now())
             }

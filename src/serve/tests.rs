@@ -6,7 +6,7 @@ use super::server::{SILENCE, keep_alive};
 use super::{Actor, Door, ServeError, Server};
 use futures_util::{SinkExt, StreamExt};
 use loongforge_core::robot::pads::{self, CHUNK_SIZE, Expert};
-use loongforge_core::robot::wire::{MAX_MESSAGE, Names, Offer, Protocol};
+use loongforge_core::robot::wire::{Dialogue, Heard, MAX_MESSAGE, Names, Offer, Protocol, Reply, Timing};
 use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
 use rustix::net::sockopt::{socket_keepalive, tcp_keepidle};
 use std::net::SocketAddr;
@@ -206,6 +206,42 @@ async fn who_closes_as_told_is_hung_up_on_at_once() {
     assert!(!matches!(socket.next().await, Some(Ok(_))));
     assert!(server.await.unwrap().unwrap_err().contains("MessagePack"));
     assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+/// Hears a message once it is let.
+struct Slow(flume::Receiver<()>);
+
+impl Dialogue for Slow {
+    fn greeting(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn hear(&mut self, _: &[u8], _: f64) -> Heard {
+        let is_let = self.0.recv_timeout(Duration::from_secs(20)).is_ok();
+        Heard::Reply(if is_let { Reply::none() } else { Reply::end("nothing went on meanwhile") })
+    }
+
+    fn answer(&mut self, _: Result<Actions, String>, _: Timing, _: f64) -> Reply {
+        Reply::none()
+    }
+
+    fn refuse(&mut self, _: &str, _: f64) -> Reply {
+        Reply::none()
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_is_read_for_long_delays_no_other() {
+    let (actor, _) = Actor::start(|| Ok(Box::new(Expert::new()))).unwrap();
+    let (go, wait) = flume::bounded(1);
+    let (here, there) = tokio::io::duplex(1 << 16);
+    let server = tokio::spawn(talk(there, Box::new(Slow(wait)), actor));
+    let mut socket = WebSocketStream::from_raw_socket(here, Role::Client, None).await;
+    socket.send(Message::Binary(vec![0].into())).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    go.send(()).unwrap();
+    drop(socket);
+    server.await.unwrap().unwrap();
 }
 
 /// The server reads what comes behind a refused message to its end, also where it is no message: a socket that is closed with bytes
