@@ -10,6 +10,9 @@ use image::RgbImage;
 const PROMPTS: [&str; 6] =
     ["prompt", "task", "task_description", "instruction", "instructions", "language_instruction"];
 
+/// Bytes of an instruction at most: the policy splits all of it into tokens, whatever it reads of them.
+const MAX_PROMPT: usize = 1 << 16;
+
 /// The name under which clients send the actions that are being executed.
 const BEGUN: &str = "action_prefix";
 
@@ -100,6 +103,9 @@ impl Names {
                     images[number] = Some(picture(field).map_err(at)?);
                 }
                 Some(Part::Prompt) if prompt.is_none() => match field {
+                    Field::Text(text) if text.len() > MAX_PROMPT => {
+                        return Err(at(format!("the prompt has {} bytes, more than {MAX_PROMPT}", text.len())));
+                    }
                     Field::Text(text) => prompt = Some((*text).to_owned()),
                     _ => return Err(at("the prompt must be text".to_owned())),
                 },

@@ -116,6 +116,7 @@ fn every_bad_message_of_openpi_ends_with_its_reason() {
     let dimmed = [7u8; 12];
     let complex = floats(Keys::Bytes, "<c8", &[2, 2, 3], &dimmed);
     let endless = f32::NAN.to_le_bytes().repeat(2);
+    let long = "a".repeat((1 << 16) + 1);
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (observation(|_| ())[..50].to_vec(), "cut off"),
         (vec![0x91; 100], "nested"),
@@ -124,6 +125,7 @@ fn every_bad_message_of_openpi_ends_with_its_reason() {
         (observation(|all| all[0].1 = floats(Keys::Bytes, "|O", &[1], &dimmed)), "\"|O\""),
         (observation(|all| all[0].1 = floats(Keys::Bytes, "|u1", &[3, 1, 3], &dimmed[..9])), "first or last"),
         (observation(|all| all[0].1 = floats(Keys::Bytes, "|u1", &[1 << 40, 3], &dimmed)), "12 bytes"),
+        (observation(|all| all[2].1 = Value::Text(&long)), "prompt: the prompt has 65537 bytes, more than 65536"),
         (observation(|all| all[0].1 = Value::Text("x")), "observation/image: unknown field; name its part"),
         (observation(|all| drop(all.remove(0))), "missing picture of observation.images.top"),
         (observation(|all| drop(all.remove(1))), "the state has 0 values, but the policy reads 2"),
