@@ -3,7 +3,7 @@
 use super::UsageError;
 use super::asking::AskedModel;
 use super::decode_worker::decoder;
-use super::serve_policy::{read_key, say};
+use super::serve_policy::{read_key, reading_threads, say};
 use crate::serve::openai::{Engine, Limits, Server};
 use crate::serve::{Door, ServeError, asked_to_stop};
 use anyhow::Context;
@@ -93,11 +93,10 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let decoder = decoder(mode, |warning| print_line(&format!("warning: {}", safe(warning))));
     let model = args.model;
     let door = Door { host: args.host, port: args.port, key: key.clone(), is_open: args.insecure_allow_plaintext };
-    // Requests are read in these threads, each of which may keep a process that decodes.
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).clamp(4, 16);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(threads)
+        // Each of them may keep a process that decodes.
+        .max_blocking_threads(reading_threads())
         .build()
         .context("cannot start the server's thread")?;
     let ended: anyhow::Result<ExitCode> = runtime.block_on(async {

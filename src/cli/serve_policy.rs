@@ -76,6 +76,7 @@ pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
     let offer = Offer { spec, names };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .max_blocking_threads(reading_threads())
         .build()
         .context("cannot start the server's thread")?;
     let ended = runtime.block_on(serve(door, args.protocol, offer, actor, &name));
@@ -98,6 +99,11 @@ async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name:
     say(&format!("serving {} at ws://{}", safe(name), server.address()?))?;
     server.run(asked_to_stop()).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns how many threads read what clients send.
+pub(super) fn reading_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).clamp(4, 16)
 }
 
 /// Prints a line for who starts a server.

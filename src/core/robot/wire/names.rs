@@ -1,6 +1,7 @@
 //! Finds which field of a client is which part of an observation. No field is ignored silently: one that no rule knows is an error that
 //! names it.
 
+use super::array::Array;
 use super::fields::Field;
 use super::picture::picture;
 use crate::robot::policy::{Observation, PolicySpec};
@@ -12,6 +13,9 @@ const PROMPTS: [&str; 6] =
 
 /// Bytes of an instruction at most: the policy splits all of it into tokens, whatever it reads of them.
 const MAX_PROMPT: usize = 1 << 16;
+
+/// Values of a field of the state or of actions at most: they take up to twelve times the memory of their bytes.
+const MAX_NUMBERS: usize = 1 << 16;
 
 /// The name under which clients send the actions that are being executed.
 const BEGUN: &str = "action_prefix";
@@ -163,7 +167,7 @@ impl Names {
                     array.shape
                 ));
             }
-            Field::Array(array) => array.numbers()?,
+            Field::Array(array) => few(array)?,
             _ => return Err("the started actions must be numbers".to_owned()),
         };
         if !values.len().is_multiple_of(width.max(1)) || values.len() >= width * chunk {
@@ -217,11 +221,19 @@ fn short(name: &str) -> &str {
     name.rsplit(['/', '.']).next().unwrap_or(name)
 }
 
+/// Returns the values of an array that has few.
+fn few(array: &Array<'_>) -> Result<Vec<f64>, String> {
+    match array.shape.iter().product::<usize>() {
+        count if count > MAX_NUMBERS => Err(format!("array has {count} values, more than {MAX_NUMBERS}")),
+        _ => array.numbers(),
+    }
+}
+
 fn numbers(field: &Field<'_>) -> Result<Vec<f32>, String> {
     let numbers = match field {
         Field::Numbers(numbers) => numbers.clone(),
         // [1, width] is a batch of one.
-        Field::Array(array) if array.shape.iter().filter(|&&size| size != 1).count() <= 1 => array.numbers()?,
+        Field::Array(array) if array.shape.iter().filter(|&&size| size != 1).count() <= 1 => few(array)?,
         Field::Array(array) => return Err(format!("the state must be a vector, found shape {:?}", array.shape)),
         _ => return Err("the state must be numbers".to_owned()),
     };

@@ -117,6 +117,7 @@ fn every_bad_message_of_openpi_ends_with_its_reason() {
     let complex = floats(Keys::Bytes, "<c8", &[2, 2, 3], &dimmed);
     let endless = f32::NAN.to_le_bytes().repeat(2);
     let long = "a".repeat((1 << 16) + 1);
+    let many = vec![0; (1 << 16) + 1];
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (observation(|_| ())[..50].to_vec(), "cut off"),
         (vec![0x91; 100], "nested"),
@@ -130,6 +131,7 @@ fn every_bad_message_of_openpi_ends_with_its_reason() {
         (observation(|all| drop(all.remove(0))), "missing picture of observation.images.top"),
         (observation(|all| drop(all.remove(1))), "the state has 0 values, but the policy reads 2"),
         (observation(|all| all[1].1 = array(Keys::Bytes, &[2], &endless)), "NaN"),
+        (observation(|all| all[1].1 = floats(Keys::Bytes, "|u1", &[many.len()], &many)), "65537 values, more than"),
         (observation(|all| drop(all.remove(2))), "missing prompt"),
         (observation(|all| all.push((Value::Text("gripper"), Value::Int(1)))), "gripper: unknown field"),
         (observation(|all| all.push((Value::Text("state"), Value::List(vec![Value::Int(1)])))), "several fields"),
