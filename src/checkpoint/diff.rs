@@ -66,8 +66,8 @@ impl Difference {
     }
 }
 
-/// Every tensor of either folder, by name. Values of types up to 32 bits are compared as float32, so types may differ; whole numbers and
-/// float64 as they are.
+/// Returns every tensor of either folder, by name. Values of types up to 32 bits are compared as float32, so types may differ; whole
+/// numbers and float64 as they are.
 ///
 /// # Errors
 /// A file cannot be read.

@@ -39,10 +39,9 @@ fn has_part_of(config: &Value, types: &[&str]) -> bool {
     is_one || map.values().any(|part| has_part_of(part, types))
 }
 
-/// Without packing, and with `dtype` (`"bfloat16"`, `"float32"`) wherever the original names a type; transformers 4 calls
-/// it `torch_dtype`. `None` leaves types as they are. The sections of parts whose tensors are carried unchanged
-/// keep their types: `carried` has the beginnings of their tensors' names. A policy's says that it has no adapters: see
-/// [`put_use_peft`].
+/// Returns the config without packing, and with `dtype` (`"bfloat16"`, `"float32"`) wherever the original names a type; transformers 4
+/// calls it `torch_dtype`. `None` leaves types as they are. The sections of parts whose tensors are carried unchanged keep their types:
+/// `carried` has the beginnings of their tensors' names.
 pub fn saved_config(config: &Value, dtype: Option<&str>, carried: &[&str]) -> Value {
     let mut saved = config.clone();
     let Some(map) = saved.as_object_mut() else { return saved };

@@ -8,7 +8,7 @@ use crate::data::file_kind::{FileKind, kind_of};
 /// The file by which a data folder of Kaldi is known: a recording per line, behind the name of its utterance.
 const KALDI: &str = "wav.scp";
 
-/// Why a file cannot be read, by its name; `None` for those that are read, or that nothing is known of.
+/// Returns the reason why a file cannot be read, by its name; `None` for files that are read, or of which nothing is known.
 pub fn file(path: &Path) -> Option<String> {
     if path.file_name().is_some_and(|name| name == KALDI) && path.is_file() {
         return Some(of_kaldi("is a file of a Kaldi data folder"));
@@ -22,7 +22,7 @@ pub fn file(path: &Path) -> Option<String> {
     Some(format!("is a {what} a file of records that name it"))
 }
 
-/// Why a folder cannot be read, by the names of its files; `None` where nothing is known of it.
+/// Returns the reason why a folder cannot be read, by the names of its files; `None` where nothing is known of it.
 pub fn folder(path: &Path) -> Option<String> {
     path.join(KALDI).is_file().then(|| of_kaldi("is a Kaldi data folder (wav.scp)"))
 }

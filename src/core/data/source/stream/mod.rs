@@ -87,7 +87,7 @@ impl Source {
         }
     }
 
-    /// The LeRobot set that it is.
+    /// Returns the LeRobot set that it is.
     pub fn set(&self) -> Option<&Arc<Set>> {
         self.set.as_ref().map(|(set, _)| set)
     }
