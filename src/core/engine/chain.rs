@@ -15,7 +15,13 @@ pub fn error_chain(error: &(dyn Error + 'static)) -> String {
         }
         source = error.source();
     }
-    match limit_reached(&text) {
+    let limit = limit_reached(&text);
+    with_limit(text, limit)
+}
+
+/// Returns the text with the limit that it comes from, once: it may be of an error that was told of before, as by another process.
+fn with_limit(text: String, limit: Option<String>) -> String {
+    match limit.filter(|limit| !text.contains(limit.as_str())) {
         Some(limit) => format!("{text}; {limit}"),
         None => text,
     }
@@ -40,5 +46,14 @@ mod tests {
         for error in [Outer::Named { source: cause() }, Outer::Plain { source: cause() }] {
             assert_eq!(error_chain(&error), "cannot read a.txt: the disk is gone");
         }
+    }
+
+    #[test]
+    fn a_limit_is_named_once() {
+        let named = |text: String| with_limit(text, Some("this process may write files of at most 1 B".to_owned()));
+        let once = named("File too large".to_owned());
+        assert_eq!(once, "File too large; this process may write files of at most 1 B");
+        assert_eq!(named(format!("foundation/0: {once}")), format!("foundation/0: {once}"));
+        assert_eq!(with_limit("gone".to_owned(), None), "gone");
     }
 }
