@@ -133,7 +133,8 @@ impl RecordLayout {
                 return Err(format!(
                     "{seen}: expected messages, conversations, texts, instruction with output, prompt with \
                      completion, chosen with rejected, audio_filepath, audio with text, or text; set columns if \
-                     fields have other names, such as columns: {{instruction: question, output: answer}}"
+                     fields have other names, such as columns: {{instruction: question, output: answer}}{}",
+                    without_names(json)
                 ));
             }
         })
@@ -296,6 +297,18 @@ impl RecordLayout {
 fn shown(record: &Record) -> Option<&str> {
     let mut members = record.members.iter().map(|(name, _)| name.as_str()).filter(|_| record.is_closed);
     members.find(|name| kind_of(name).is_some())
+}
+
+/// Returns what is said of a table whose first row is none of names; empty where it may be one.
+fn without_names(json: &Json) -> String {
+    let is_file = |key: &&String| key.contains('.') && kind_of(key).is_some();
+    let file = json.as_object().and_then(|fields| fields.keys().find(is_file));
+    file.map_or_else(String::new, |file| {
+        format!(
+            "; the first row of a table names its columns, but {file:?} reads like a file: write a row of names before it, \
+             such as `audio` and `text`"
+        )
+    })
 }
 
 /// # Errors

@@ -13,7 +13,6 @@ use serde_json::{Map, Value as Json};
 use super::blob::{Blob, Reader};
 use super::block::{Block, Body, Record};
 use super::labeled::LABELS;
-use crate::data::file_kind::kind_of;
 
 /// A longer row is no row: most likely a quotation mark is missing.
 const MAX_ROW_BYTES: u64 = 64 << 20;
@@ -45,12 +44,6 @@ impl Sheet {
             return Err("has no first row that names its columns".to_owned());
         }
         let header = record.iter().map(text).collect::<Result<Vec<_>, _>>()?;
-        if let Some(file) = header.iter().find(|cell| is_file(cell)) {
-            return Err(format!(
-                "has the file {file:?} in its first row, which names the columns: write a row of names before it, such as \
-                 `audio` and `text`"
-            ));
-        }
         loop {
             begins.push(reader.position().byte());
             left.set(MAX_ROW_BYTES);
@@ -112,11 +105,6 @@ impl Block for Sheet {
     fn name(&self, index: u64) -> String {
         format!("row {}", index + 1)
     }
-}
-
-/// Returns whether a cell is the name of a picture, clip or recording.
-fn is_file(cell: &str) -> bool {
-    cell.contains('.') && kind_of(cell).is_some()
 }
 
 fn text(cell: &[u8]) -> Result<String, String> {
@@ -185,9 +173,6 @@ mod tests {
     #[test]
     fn what_is_no_table_is_said() {
         assert!(open(b"", b',').err().unwrap().contains("no first row"));
-        let error = open(b"clips/a.WAV\tyes\nclips/b.wav\tno\n", b'\t').err().unwrap();
-        assert!(error.contains("has the file \"clips/a.WAV\" in its first row"), "{error}");
-        assert!(open(b"wav\ttext\na.wav\tyes\n", b'\t').is_ok());
         assert_eq!(value(&open(b"a\n\xff\n", b',').unwrap(), 0), Err("is not UTF-8".to_owned()));
         let endless = [b"a\n\"".as_slice(), &vec![b'x'; MAX_ROW_BYTES as usize + (1 << 20)]].concat();
         assert!(open(&endless, b',').err().unwrap().contains("is a quotation mark missing?"));

@@ -252,3 +252,16 @@ fn of_their_own_length(folder: &Folder) {
         assert_eq!(pieces[2..].concat(), long);
     }
 }
+
+#[test]
+fn a_table_without_a_row_of_names_is_told_to_lack_it() {
+    let folder = Folder::new();
+    let path = folder.write("t.tsv", "clips/a.WAV\tyes\nclips/b.wav\tno\n");
+    let error = open(&TrainFile::new(path.as_path())).err().unwrap().to_string();
+    assert!(error.contains("\"clips/a.WAV\" reads like a file: write a row of names before it"), "{error}");
+    // A column may be called so.
+    let path = folder.write("n.tsv", "a.wav\ttext\tcover.png\nb.wav\tyes\tb.png\n");
+    let columns = [("audio".to_owned(), "a.wav".to_owned())].into();
+    let named = open(&TrainFile { columns, ..TrainFile::new(path.as_path()) }).unwrap();
+    assert_eq!((named.len(), named.format()), (1, "transcripts"));
+}
