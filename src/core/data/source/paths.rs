@@ -76,10 +76,11 @@ fn existing(path: &Path, format: Format) -> Result<Vec<Shard>, DataError> {
         return Ok(shards);
     }
     let [read, _] = of_folder(path)?;
+    // With transcripts beside its recordings it is read, whatever else it has.
+    if let Some(reason) = foreign::folder(path).filter(|_| read.is_empty()) {
+        return Err(DataError::file(path, reason));
+    }
     if read.iter().all(|file| is_caption(file)) {
-        if let Some(reason) = foreign::folder(path) {
-            return Err(DataError::file(path, reason));
-        }
         let samples = folder::shard(path, format).map_err(|reason| DataError::file(path, reason))?;
         if let Some(samples) = samples {
             return Ok(vec![samples]);
@@ -373,6 +374,8 @@ mod tests {
         }
         let error = expand(&at("d/e").as_str().into(), Format::Auto).err().unwrap().to_string();
         assert!(error.contains("is a Kaldi data folder (wav.scp), which is not read"), "{error}");
+        std::fs::write(at("d/e/a.txt"), "x").unwrap();
+        assert_eq!(names(&["d/e"]), ["d/e/"]);
         let said = left_out(&at("d"), Format::Auto).concat();
         assert!(said.contains("like b.jsonl are read") || said.contains("like a.jsonl.gz are read"), "{said}");
         assert!(said.contains("notes.txt left out"), "{said}");
