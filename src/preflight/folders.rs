@@ -34,7 +34,11 @@ pub fn check(config: &RunConfig, towers: TowerSet) -> Result<(), FolderProblem> 
     let own = own.into_iter().map(|(key, dir)| (key.to_owned(), dir));
     // Who only reads features writes none.
     let writing = config.pools.encoders(towers).into_iter().filter(|(_, pool, _)| !pool.reads());
-    let caches = writing.map(|(name, pool, _)| (format!("pools.{name}.cache_dir"), pool.cache_dir.as_ref()));
+    // Where all features may be there already, none need be written.
+    let caches = writing.filter_map(|(name, pool, set)| {
+        let dir = pool.cache_dir.as_ref()?;
+        without_folder(dir, set).map(|_| (format!("pools.{name}.cache_dir"), Some(dir)))
+    });
     own.chain(caches).filter_map(|(key, dir)| Some((key, dir?))).try_for_each(|(key, dir)| {
         let Some(at) = deepest(dir) else { return Ok(()) };
         let asked = match at.is_dir() {
@@ -52,10 +56,7 @@ pub fn without_features(config: &RunConfig, towers: TowerSet) -> Vec<String> {
     let reading = config.pools.encoders(towers).into_iter().filter(|(_, pool, _)| pool.reads());
     for (name, pool, set) in reading.filter(|(_, pool, _)| pool.cache_store.is_none()) {
         let Some(dir) = &pool.cache_dir else { continue };
-        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        let found: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-        let is_missing = |tower: &Tower| !found.iter().any(|folder| folder.starts_with(&format!("{tower}-")));
-        if let Some(tower) = set.iter().find(is_missing) {
+        if let Some(tower) = without_folder(dir, set) {
             let dir = dir.display();
             lines.push(format!(
                 "warning: pools.{name}.replicas is 0, and {dir} has no features of the {tower} tower: the run would end at its \
@@ -64,6 +65,14 @@ pub fn without_features(config: &RunConfig, towers: TowerSet) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Returns the first of these towers of which a folder of features has none, whatever their weights.
+fn without_folder(dir: &Path, towers: TowerSet) -> Option<Tower> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let found: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let is_missing = |tower: &Tower| !found.iter().any(|folder| folder.starts_with(&format!("{tower}-")));
+    towers.iter().find(is_missing)
 }
 
 /// Returns the deepest part of a path that is there.
@@ -84,5 +93,16 @@ mod tests {
         assert_eq!(deepest(&dir.path().join("a/b")), Some(dir.path()));
         assert_eq!(deepest(&file.join("below")), Some(file.as_path()));
         assert_eq!(deepest(Path::new("no-such-folder/below")), Some(Path::new(".")));
+    }
+
+    #[test]
+    fn folders_of_features_are_known_by_their_towers() {
+        let dir = tempfile::tempdir().unwrap();
+        let both = [Tower::Vision, Tower::Text].into_iter().collect::<TowerSet>();
+        assert_eq!(without_folder(&dir.path().join("gone"), both), Some(Tower::Vision));
+        std::fs::create_dir(dir.path().join("vision-0a1b")).unwrap();
+        assert_eq!(without_folder(dir.path(), both), Some(Tower::Text));
+        std::fs::create_dir(dir.path().join("text-0a1b")).unwrap();
+        assert_eq!(without_folder(dir.path(), both), None);
     }
 }
