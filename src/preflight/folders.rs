@@ -28,7 +28,8 @@ pub fn check(config: &RunConfig, towers: TowerSet) -> Result<(), FolderProblem> 
         ("run.dir", Some(&config.run.dir)),
         ("checkpoint.dir", Some(&config.checkpoint.dir)),
         ("log.wandb.dir", wandb.and_then(|it| it.dir.as_ref())),
-        ("log.mlflow.dir", mlflow.and_then(|it| it.dir.as_ref())),
+        // Of a store that is there, the folder of the experiment counts.
+        ("log.mlflow.dir", mlflow.and_then(|it| it.dir.as_ref()).filter(|dir| !dir.is_dir())),
         ("train.optimizer.offload.path", offload.and_then(|offload| offload.path.as_ref())),
     ];
     let own = own.into_iter().map(|(key, dir)| (key.to_owned(), dir));
