@@ -4,7 +4,7 @@ use crate::model::error::FolderError;
 use crate::model::hub::{model_here, resolve, resolve_config};
 use crate::model::stored::Extent;
 use loongforge_core::config::{Lora, Model, RunConfig, Source, Weights};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Fetches whatever of the model is on the hub, weights included where they are loaded: every source becomes a directory.
 ///
@@ -31,7 +31,9 @@ fn settle_reader(
     find: impl FnOnce(&str) -> Result<PathBuf, FolderError>,
 ) -> Result<(), FolderError> {
     let reader = config.eval.as_mut().and_then(|eval| eval.reader.as_mut());
-    let Some(reader) = reader.filter(|reader| reader.load.is_elsewhere()) else { return Ok(()) };
+    // A run in a folder of runs may not be there yet.
+    let is_elsewhere = |load: &Source| load.is_elsewhere() && !load.as_path().parent().is_some_and(Path::is_dir);
+    let Some(reader) = reader.filter(|reader| is_elsewhere(&reader.load)) else { return Ok(()) };
     reader.load = Source::new(find(reader.load.as_str())?.display().to_string());
     Ok(())
 }
@@ -128,6 +130,7 @@ mod tests {
         assert_eq!(settled("org/reader"), "/cache/org/reader");
         // A folder that is not there yet is none of the hub.
         assert_eq!(settled("runs/digits/checkpoints/step-00000750"), "runs/digits/checkpoints/step-00000750");
+        assert_eq!(settled("configs/reader"), "configs/reader");
     }
 
     #[test]
