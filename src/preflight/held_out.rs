@@ -19,10 +19,10 @@ pub enum HeldOutProblem {
     Unusable { key: String, first: String },
 }
 
-/// Opens the sets of `eval` and looks for a sample of each that can be used. A line of each large set whose first ones cannot.
+/// Opens the sets of `eval` and looks for a sample of each that can be used. A line of each whose first ones cannot.
 ///
 /// # Errors
-/// A set cannot be opened, or nothing of it can be used.
+/// A set cannot be opened; or nothing of it can be used, and the run would fail after its last step.
 pub(super) fn check(
     config: &RunConfig,
     folder: &ModelFolder,
@@ -30,17 +30,19 @@ pub(super) fn check(
 ) -> Result<Vec<String>, HeldOutProblem> {
     let sets = held_out_sets::open(config, folder, Some(decoder)).map_err(HeldOutProblem::Open)?;
     let mut lines = Vec::new();
+    // A set without usable samples ends no run that evaluates it while it goes on; whole answers are evaluated only then.
+    let is_after = held_out_sets::during(config, folder).is_none() && config.train.preference.is_none();
     // Those of `data.val_size` are looked at with the data that they are of.
     for HeldOutSet { name, dataset } in sets.iter().filter(|set| set.name != Eval::VAL) {
         let Some(first) = first_of_none(dataset) else { continue };
         let key = if name == Eval::HELD_OUT { "eval.path".to_owned() } else { format!("eval.sets.{name}") };
         let (first, len) = (safe(&first.to_string()), dataset.len() as u64);
-        if len <= NUM_FIRST {
-            return Err(HeldOutProblem::Unusable { key, first });
-        }
-        lines.push(format!(
-            "warning: {key}: none of the first {NUM_FIRST} of {len} samples can be used; the first: {first}"
-        ));
+        let seen = match len <= NUM_FIRST {
+            true if is_after => return Err(HeldOutProblem::Unusable { key, first }),
+            true => format!("its {len} samples"),
+            false => format!("the first {NUM_FIRST} of {len} samples"),
+        };
+        lines.push(format!("warning: {key}: none of {seen} can be used; the first: {first}"));
     }
     Ok(lines)
 }

@@ -252,6 +252,9 @@ fn held_out_questions_are_looked_at_before_a_run() {
     fixture.write("bad.jsonl", "{\"messages\": []}\n".repeat(3));
     let words = ["eval.sets.own: none of its samples can be used; the first: bad.jsonl:1"];
     fixture.fails(&["check", "run.yaml", "+eval.sets={own: bad.jsonl}"], 2, &words);
+    let during = ["check", "run.yaml", "+eval.sets={own: bad.jsonl}", "eval.every_steps=1"];
+    let said = fixture.succeeds(&during).out;
+    assert!(said.contains("warning: eval.sets.own: none of its 3 samples can be used"), "{said}");
     let many = fixture.read("bad.jsonl").repeat(40);
     fixture.write("bad.jsonl", many);
     let said = fixture.succeeds(&["check", "run.yaml", "+eval.sets={own: bad.jsonl}"]).out;
