@@ -197,10 +197,11 @@ fn what_has_no_effect_is_said() {
     assert!(spilt.contains("pools.encoder.spill has no effect") && spilt.contains("`cache`, which is 0"), "{spilt}");
     let products = said(&["--no-device", "device=cuda", "run.products=libtorch"]);
     assert!(products.contains("run.products is libtorch and has no effect with device: cuda"), "{products}");
-    let idle = said(&["memory.throttle=1GiB", "pools.foundation.context_attention=ulysses"]);
-    for key in ["memory.throttle", "pools.foundation.context_attention"] {
+    let idle = said(&["memory.throttle=1GiB", "pools.foundation.context_attention=ulysses", "run.lanes=2"]);
+    for key in ["memory.throttle", "pools.foundation.context_attention", "run.lanes"] {
         assert!(idle.contains(&format!("{key} has no effect: ")), "{idle}");
     }
+    assert!(!said(&["run.lanes=2", "run.deterministic=true"]).contains("run.lanes has no effect"));
     let colocated = said(&["pools.placement=colocated", "pools.encoder.grace=9s"]);
     for key in ["threads", "grace"] {
         assert!(

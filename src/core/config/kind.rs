@@ -2,7 +2,7 @@
 
 use super::{
     Audio, EncoderPool, Eval, Experts, JsonMap, Latents, Learn, LossWeighting, Model, Mtp, Normalize, PackMode, Part,
-    Phase, Placement, Policy, RunConfig, Template, TooLong, VideoLimits,
+    Phase, Placement, Policy, Run, RunConfig, Template, TooLong, VideoLimits,
 };
 use crate::message::{PoolName, Tower, TowerPart, TowerSet};
 
@@ -237,6 +237,16 @@ impl RunConfig {
             ("eval.normalize", of_eval(|eval| eval.normalize != Normalize::default())),
             ("eval.pooled_statistics", of_eval(|eval| eval.pooled_statistics.is_some())),
         ]
+    }
+}
+
+impl Run {
+    /// Gradient lanes unless the config says how many.
+    pub(super) const LANES: usize = 4;
+
+    /// Returns whether a number of lanes is set that nothing uses: without `deterministic` there is one for each replica.
+    pub fn has_idle_lanes(&self) -> bool {
+        !self.deterministic && self.lanes != Self::LANES
     }
 }
 

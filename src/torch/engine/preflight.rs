@@ -166,7 +166,8 @@ fn without_others(config: &RunConfig) -> Vec<String> {
     let is_ring = |pool: &FoundationPool| pool.context_attention == ContextAttention::Ring;
     let alone = config.pools.written_foundations().filter(|(_, pool)| pool.context_parallel == 1 && !is_ring(pool));
     let alone = alone.map(|(key, _)| format!("{key}.context_attention has no effect: its context_parallel is 1"));
-    throttle.into_iter().chain(alone).collect()
+    let lanes = config.run.has_idle_lanes().then(|| "run.lanes has no effect: run.deterministic is false".to_owned());
+    throttle.into_iter().chain(alone).chain(lanes).collect()
 }
 
 /// Returns the parts that are trained as a whole though the foundation has adapters, and of which nothing is said, a sentence each:

@@ -370,7 +370,7 @@ fn run_dir() -> PathBuf {
 }
 
 fn lanes() -> usize {
-    4
+    Run::LANES
 }
 
 impl Eval {
