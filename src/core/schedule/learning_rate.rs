@@ -22,15 +22,17 @@ pub struct LearningRate {
 const TIMESCALE: u64 = 10_000;
 
 impl LearningRate {
-    /// Reads the schedule of a config with settled epochs; by default the decay takes a tenth of the steps.
+    /// Reads the schedule of a config with settled epochs; by default the decay takes a tenth of the steps, or what the warm-up leaves.
     pub fn new(train: &Train) -> Self {
         let steps = train.num_steps();
+        let warmup_steps = train.num_warmup_steps(steps);
+        let usual = steps.div_ceil(10).min(steps.saturating_sub(warmup_steps));
         Self {
             peak: train.lr,
             min: train.min_lr,
             schedule: train.schedule,
-            warmup_steps: train.num_warmup_steps(steps),
-            decay_steps: train.decay_steps.unwrap_or(steps.div_ceil(10)),
+            warmup_steps,
+            decay_steps: train.decay_steps.unwrap_or(usual),
             steps,
         }
     }
@@ -64,6 +66,7 @@ impl LearningRate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::load_text;
 
     fn rate(schedule: Schedule) -> LearningRate {
         LearningRate { peak: 1.0, min: 0.1, schedule, warmup_steps: 4, decay_steps: 5, steps: 14 }
@@ -96,6 +99,25 @@ mod tests {
         assert_eq!((root.at(4), root.at(12)), (1.0, (4.0f64 / 12.0).sqrt()));
         assert_eq!(root.at(1_000_000), 0.1);
         assert!((LearningRate { warmup_steps: 0, ..root }.at(30_000) - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_decay_of_wsd_takes_no_more_than_the_warm_up_leaves() {
+        let file = tempfile::Builder::new().suffix(".jsonl").tempfile().unwrap();
+        std::fs::write(&file, "{}\n").unwrap();
+        let of = |warmup_steps: u64| {
+            let model = "model: { config: { model_type: x }, weights: random, tokenizer: org/name }";
+            let data = format!("data: {{ train: [{{ path: {} }}] }}", file.path().display());
+            let train = "steps: 40, global_batch_size: 1, lr: 1.0, schedule: wsd";
+            let text =
+                format!("run: {{ name: a }}\n{model}\n{data}\ntrain: {{ {train}, warmup_steps: {warmup_steps} }}\n");
+            LearningRate::new(&load_text(&text).unwrap().config.train)
+        };
+        let rate = of(38);
+        assert_eq!((rate.decay_steps, rate.at(37), rate.at(38)), (2, 1.0, 1.0));
+        let rate = of(4);
+        assert_eq!((rate.decay_steps, rate.at(36)), (4, 1.0));
+        assert_eq!(of(40).decay_steps, 0);
     }
 
     #[test]

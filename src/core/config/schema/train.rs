@@ -71,7 +71,8 @@ pub struct Train {
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub warmup_ratio: Option<f64>,
-    /// Number of steps at the end of the schedule `wsd` over which the learning rate decays; `null`: a tenth of all steps.
+    /// Number of steps at the end of the schedule `wsd` over which the learning rate decays; `null`: a tenth of all steps, or what the
+    /// warm-up leaves.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub decay_steps: Option<u64>,
