@@ -27,7 +27,7 @@ pub fn fetch_paths<'a>(paths: impl IntoIterator<Item = &'a str>) -> Result<(), H
     Ok(())
 }
 
-/// Fetches what `data.train` and `eval` of a run name.
+/// Fetches what `data.train`, `eval` and `sample` of a run name.
 ///
 /// # Errors
 /// Fails as [`fetch_paths`] does.
@@ -35,8 +35,8 @@ pub fn fetch_data(config: &RunConfig) -> Result<(), HubError> {
     fetch_paths(train(&config.data).chain(held(config)))
 }
 
-/// Fetches those of `data.train` and `eval`, where they are read, that the cache of this machine lacks, as an actor on another machine
-/// than the command's.
+/// Fetches those of `data.train`, `eval` and `sample`, where they are read, that the cache of this machine lacks, as an actor on another
+/// machine than the command's.
 ///
 /// # Errors
 /// Fails as [`fetch_paths`] does.
@@ -52,7 +52,7 @@ pub fn fetch_missing(config: &RunConfig, reads_train: bool, reads_held: bool) ->
 
 fn held(config: &RunConfig) -> impl Iterator<Item = &str> {
     let paths = config.eval.iter().flat_map(|eval| eval.path.iter().chain(eval.sets.values()));
-    paths.filter_map(|path| path.to_str())
+    paths.chain(config.sample.iter().map(|sample| &sample.prompts)).filter_map(|path| path.to_str())
 }
 
 fn train(data: &Data) -> impl Iterator<Item = &str> {

@@ -360,7 +360,7 @@ impl Rules<'_> {
 
     /// Checks the files of samples in a path. Those that a pattern or an address names are looked for when they are opened; of
     /// Megatron's two files it may be their common prefix.
-    fn sample_files(&mut self, key: &str, path: &Path) {
+    pub(super) fn sample_files(&mut self, key: &str, path: &Path) {
         let text = path.to_string_lossy();
         let is_index = Path::new(&format!("{text}.idx")).is_file();
         let is_pattern = text.contains(['*', '?', '[', '{']) || text.contains("://") || is_index;
@@ -371,7 +371,7 @@ impl Rules<'_> {
 
     /// Checks that a path is a file of samples, a folder of such files, or a folder with files in folders: shards with an index, or
     /// a LeRobot data set.
-    pub(super) fn file_or_folder(&mut self, key: &str, path: &Path) {
+    fn file_or_folder(&mut self, key: &str, path: &Path) {
         let holds_files =
             |path: &Path| path.read_dir().is_ok_and(|mut dir| dir.any(|file| file.is_ok_and(|f| f.path().is_file())));
         if !path.is_dir() {

@@ -97,7 +97,7 @@ impl Rules<'_> {
                 "set the size of the clip's frames, as in `size: 480x832`",
             )
         });
-        self.file_or_folder("sample.prompts", &sample.prompts);
+        self.sample_files("sample.prompts", &sample.prompts);
         let guides = sample.guidance.iter().any(|guidance| *guidance != 1.0);
         self.broken(sample.negative.is_some() && !guides, code::COMBINATION, &["sample.negative"], || {
             ("`sample.negative` without guidance: it would not be read".to_owned(), "set `sample.guidance` above 1")

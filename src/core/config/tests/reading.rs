@@ -81,6 +81,8 @@ fn held_out_samples_are_named_as_those_for_training_are() {
     for path in [format!("{folder}/tokens"), format!("{folder}/*.jsonl"), "s3://bucket/a.jsonl".to_owned()] {
         let eval = bench.load(&[&format!("eval={{path: '{path}', sets: {{b: '{path}'}}}}")]).config.eval.unwrap();
         assert_eq!(eval.file("b"), Some(TrainFile::new(path.as_str())));
+        let sample = bench.load(&[&format!("sample={{prompts: '{path}'}}")]).config.sample.unwrap();
+        assert_eq!(sample.prompts.to_str(), Some(path.as_str()));
     }
     let sets = format!("path: '{folder}/tokens', sets: {{b: '{folder}/*.jsonl'}}");
     let own = format!("eval={{{sets}, columns: {{audio: path}}, media_dir: '{folder}'}}");
