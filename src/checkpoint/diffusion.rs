@@ -1,6 +1,7 @@
 //! A diffusion model or its adapters in the form that another program reads.
 
 use super::export::{Draft, ExportError, Exported, put, text};
+use super::saved_config::kept_in_float32;
 use crate::model::diffusers;
 use loongforge_actors::checkpoint::extras;
 use loongforge_core::data::{COMPONENTS, Component};
@@ -75,8 +76,13 @@ pub fn export_diffusion(
             });
         }
         let rename = |name: &str| naming.of(of.in_file(name)).filter(|_| of.has(name));
+        // Files of other programs are of one type.
+        let float32 = match format {
+            Format::Diffusers => kept_in_float32(&json[network.name], dtype),
+            _ => Vec::new(),
+        };
         let max_shard_size = naming.max_size;
-        let how = Rewrite { dtype, float32: &[], max_shard_size, rename: &rename, stem: &naming.stem };
+        let how = Rewrite { dtype, float32: &float32, max_shard_size, rename: &rename, stem: &naming.stem };
         files.extend(rewrite(&checkpoint, averages.as_ref(), draft.path(), &how)?);
         if format == Format::Original {
             let config = original_config(&json[network.name]);

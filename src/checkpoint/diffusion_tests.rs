@@ -100,6 +100,22 @@ fn a_model_goes_into_each_form_and_back() {
 }
 
 #[test]
+fn what_transformers_keeps_in_float32_is_not_narrowed_to_float16_for_diffusers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, out) = (dir.path().join("from"), dir.path().join("out"));
+    fs::create_dir(&from).unwrap();
+    checkpoint(&from);
+    export_diffusion(&from, &out, Format::Diffusers, Some(Dtype::F16), false).unwrap();
+    let written = Checkpoint::open(&out).unwrap();
+    let of_encoder: Vec<_> = written.tensors().filter(|(name, _)| name.starts_with("text_encoder.")).collect();
+    assert!(of_encoder.iter().any(|(name, _)| name.contains(".wo.")));
+    for (name, stored) in of_encoder {
+        let dtype = if name.contains(".wo.") { Dtype::F32 } else { Dtype::F16 };
+        assert_eq!(stored.dtype, dtype, "{name}");
+    }
+}
+
+#[test]
 fn averages_take_the_place_of_the_weights() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");

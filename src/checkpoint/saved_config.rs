@@ -18,8 +18,11 @@ const OF_MODELS: [(&[&str], &[&str]); 3] = [
 ];
 
 /// Those that do in float16 alone (`_keep_in_fp32_modules`).
-const IN_FLOAT16: [(&[&str], &[&str]); 2] =
-    [(&["gpt_oss"], &["norm."]), (&["deepseek_v32", "glm_moe_dsa"], &["indexer.weights_proj"])];
+const IN_FLOAT16: [(&[&str], &[&str]); 3] = [
+    (&["gpt_oss"], &["norm."]),
+    (&["deepseek_v32", "glm_moe_dsa"], &["indexer.weights_proj"]),
+    (&["t5", "umt5"], &[".wo."]),
+];
 
 /// Returns parts of the names of tensors that stay in float32 in files of `dtype`.
 pub fn kept_in_float32(config: &Value, dtype: Option<Dtype>) -> Vec<&'static str> {
@@ -103,6 +106,7 @@ mod tests {
         assert_eq!(kept("ernie4_5_moe", Some(Dtype::BF16)).last(), Some(&"gate.weight"));
         assert_eq!(kept("gpt_oss", Some(Dtype::BF16)), OF_ANY);
         assert_eq!(kept("gpt_oss", Some(Dtype::F16)).last(), Some(&"norm."));
+        assert_eq!(kept("umt5", Some(Dtype::F16)).last(), Some(&".wo."));
     }
 
     #[test]
