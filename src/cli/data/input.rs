@@ -110,28 +110,31 @@ impl InputArgs {
 
     /// Opens the files as they are, for any reader.
     pub fn open(&self) -> anyhow::Result<Inputs> {
-        self.open_as(None, usize::MAX)
+        Ok(self.open_as(None, usize::MAX)?.0)
     }
 
     /// Opens the files as `maker` reads them in a run with samples of at most `max_tokens`: the model may determine the format of a
-    /// file if none is given, and longer texts are cut. The maker gives conversations the message of `data.system`; without one they
-    /// have it already.
+    /// file if none is given, and longer texts are cut. Conversations of a config have the message of its `data.system`.
     pub fn open_for(&self, maker: Option<&dyn SampleMaker>, max_tokens: usize) -> anyhow::Result<Inputs> {
-        let inputs = self.open_as(maker, max_tokens)?;
-        Ok(match self.data_system()?.filter(|_| maker.is_none()) {
-            Some(system) => inputs.with_system(&system),
-            None => inputs,
-        })
+        let (inputs, systems) = self.open_as(maker, max_tokens)?;
+        Ok(inputs.with_systems(&systems))
     }
 
-    fn open_as(&self, maker: Option<&dyn SampleMaker>, max_tokens: usize) -> anyhow::Result<Inputs> {
-        let mut files: Vec<TrainFile> = Vec::new();
+    /// Opens the files, and returns with them `data.system` of the config that names each.
+    fn open_as(
+        &self,
+        maker: Option<&dyn SampleMaker>,
+        max_tokens: usize,
+    ) -> anyhow::Result<(Inputs, Vec<Option<String>>)> {
+        let (mut files, mut systems): (Vec<TrainFile>, Vec<Option<String>>) = (Vec::new(), Vec::new());
         for path in &self.paths {
             if is_config(path) {
                 self.expect_nothing_of_a_set(path)?;
                 let loaded = loaded(path)?;
                 tell_ignored(&loaded);
-                files.extend(loaded.config.data.train);
+                let data = loaded.config.data;
+                systems.extend(data.train.iter().map(|_| data.system.clone()));
+                files.extend(data.train);
             } else {
                 let format = self.format.unwrap_or_default();
                 let episodes = self.chooses_episodes().then(|| self.episodes.clone());
@@ -140,6 +143,7 @@ impl InputArgs {
                 let (max_samples, select) = (self.max_samples, self.select.unwrap_or_default());
                 let file = TrainFile::new(path.as_path());
                 files.push(TrainFile { format, columns, media_dir, episodes, max_samples, select, system, ..file });
+                systems.push(None);
             }
         }
         if let Some(maker) = maker {
@@ -154,7 +158,7 @@ impl InputArgs {
         let inputs = inputs.with_decoder(self.decoder());
         let console = Console::stderr();
         inputs.left_out().iter().for_each(|left| console.line(&format!("warning: {left}")));
-        Ok(inputs)
+        Ok((inputs, systems))
     }
 
     /// Refuses options that state what a config states of its data sets.
@@ -175,17 +179,6 @@ impl InputArgs {
         Err(UsageError(format!(
             "{config}: a config states this of its data sets: leave out {given}, or name the files instead"
         )))
-    }
-
-    /// Returns `data.system` of the first config among the paths that has it.
-    fn data_system(&self) -> Result<Option<String>, UsageError> {
-        for path in self.paths.iter().filter(|path| is_config(path)) {
-            let system = loaded(path)?.config.data.system;
-            if system.is_some() {
-                return Ok(system);
-            }
-        }
-        Ok(None)
     }
 
     /// Fetches those of the paths that are of the hub, for commands that open no samples.
@@ -273,7 +266,6 @@ impl ModelArgs {
                 learn: serde_json::from_value::<Learn>(self.learn.as_str().into())
                     .map_err(|error| UsageError(format!("--learn: {error}")))?,
             },
-            system: input.data_system()?,
             max_tokens: self.max_tokens.unwrap_or(usize::MAX),
             too_long: if self.truncate { TooLong::Truncate } else { TooLong::Skip },
             ..ProcessorOptions::default()
@@ -329,21 +321,30 @@ mod tests {
         let inputs = given.open().unwrap();
         assert_eq!((inputs.len(), &turns(&inputs)[0]), (4, &said));
 
-        let config = dir.path().join("run.yaml");
-        let data = json!({"system": "Be brief.", "train": [{"path": path, "max_samples": 3}]});
         let train = json!({"steps": 1, "global_batch_size": 1, "lr": 1e-3});
         let model = json!({"load": dir.path().join("m"), "weights": "random"});
         fs::create_dir(dir.path().join("m")).unwrap();
         for name in ["config.json", "tokenizer.json"] {
             fs::write(dir.path().join("m").join(name), "{}").unwrap();
         }
-        let run = json!({"run": {"name": "a"}, "model": model, "data": data, "train": train});
-        fs::write(&config, run.to_string()).unwrap();
-        let inputs = input(config.clone()).open_for(None, usize::MAX).unwrap();
+        let [brief, long, silent] = ["Be brief.", "Be long.", ""].map(|system| {
+            let system = Some(system).filter(|system| !system.is_empty());
+            let data = json!({"system": system, "train": [{"path": path, "max_samples": 3}]});
+            let run = json!({"run": {"name": "a"}, "model": model, "data": data, "train": train});
+            let config = dir.path().join(format!("{}.yaml", system.map_or(0, str::len)));
+            fs::write(&config, run.to_string()).unwrap();
+            config
+        });
+        let inputs = input(brief.clone()).open_for(None, usize::MAX).unwrap();
         assert_eq!((inputs.len(), &turns(&inputs)[0]), (3, &said));
+        // Each config has its own message, and a file none.
+        let all = InputArgs { paths: vec![silent, brief.clone(), long, path.clone()], ..input(path.clone()) };
+        let inputs = all.open_for(None, usize::MAX).unwrap();
+        let first = [0, 3, 6, 9].map(|index| tools::show(&inputs, index, None).unwrap().turns.swap_remove(0).1);
+        assert_eq!(first, ["a", "Be brief.", "Be long.", "a"]);
         // A limit of another number than the config's would show what no run reads.
-        let error = InputArgs { max_samples: Some(4), ..input(config) }.open().err().unwrap().to_string();
-        assert!(error.contains("run.yaml: a config states this of its data sets: leave out --max-samples"), "{error}");
+        let error = InputArgs { max_samples: Some(4), ..input(brief) }.open().err().unwrap().to_string();
+        assert!(error.contains(".yaml: a config states this of its data sets: leave out --max-samples"), "{error}");
         assert!(select("random").is_ok() && select("last").unwrap_err().contains("random"));
     }
 

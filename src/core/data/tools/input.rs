@@ -56,9 +56,12 @@ impl Inputs {
         Self { decoder, ..self }
     }
 
-    /// Gives conversations that have no system message, of sets that state none, one of this text, as `data.system` does in a run.
-    pub fn with_system(mut self, text: &str) -> Self {
-        self.sources.iter_mut().for_each(|source| source.default_system(text));
+    /// Gives conversations that have no system message, of sets that state none, that of `systems` for their file, as `data.system` does
+    /// in a run.
+    pub fn with_systems(mut self, systems: &[Option<String>]) -> Self {
+        for (source, system) in self.sources.iter_mut().zip(systems) {
+            system.iter().for_each(|text| source.default_system(text));
+        }
         self
     }
 
@@ -195,7 +198,8 @@ mod tests {
             Content::Messages(conversation) => conversation.turns.len(),
             other => panic!("{other:?}"),
         };
-        assert_eq!((turns(&inputs), turns(&inputs.with_system("Be brief."))), (1, 2));
+        let systems = [Some("Be brief.".to_owned()), None];
+        assert_eq!((turns(&inputs), turns(&inputs.with_systems(&systems))), (1, 2));
     }
 
     #[test]
