@@ -166,6 +166,8 @@ fn parts_of_all_steps_and_arguments_of_networks_are_told() {
     };
     assert_eq!(schedule("--lr_decay_steps 20"), (json!("wsd"), json!(20)));
     assert_eq!(schedule("--lr_scheduler_min_lr_ratio 0.1"), (json!("constant"), Value::Null));
+    let notes = of("--lr_scheduler warmup_stable_decay").notes;
+    assert!(!notes.iter().any(|note| note.contains("half a cosine")), "nothing falls: {notes:?}");
     let imported = of("--lr_scheduler cosine --lr_warmup_steps 10% --network_args verbose=True loraplus_lr_ratio=x");
     let warmup = &json_of(&imported)["train"];
     assert_eq!((warmup["warmup_ratio"].as_f64(), &warmup["warmup_steps"]), (Some(0.1), &Value::Null));

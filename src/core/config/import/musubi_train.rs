@@ -51,13 +51,13 @@ fn rates(sheet: &mut Sheet) {
     let falls = sheet.number("lr_decay_steps").is_some_and(|steps| steps > 0.0);
     let lr = sheet.number("learning_rate").unwrap_or(RATE);
     let least = sheet.number("lr_scheduler_min_lr_ratio").map(|share| share * lr);
+    if is_stable && !falls {
+        sheet.with("lr_scheduler", "train.schedule", |_| Ok("constant".into()));
+        sheet.settled("the schedule does not fall without lr_decay_steps", &["lr_scheduler_min_lr_ratio"]);
+    }
     sheet.scheduler("lr_scheduler", "constant", RATE);
     sheet.set("train.lr", RATE);
     sheet.copy_number("learning_rate", "train.lr");
-    if is_stable && !falls {
-        sheet.set("train.schedule", "constant");
-        sheet.settled("the schedule does not fall without lr_decay_steps", &["lr_scheduler_min_lr_ratio"]);
-    }
     if is_stable && falls || name == "cosine_with_min_lr" {
         least.into_iter().for_each(|least| sheet.set("train.min_lr", least));
         sheet.arrived("lr_scheduler_min_lr_ratio", "train.min_lr");
