@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 
 use super::block::{Body, Record};
+use super::folder::without_mark;
 use super::locate::{Files, Locate};
 use super::messages::MediaSource;
 use crate::data::error::DataError;
@@ -149,8 +150,9 @@ impl Captioned {
                         CAPTIONS.join(", ")
                     ))
                 })?;
-                let text = std::str::from_utf8(bytes);
-                vec![text.map_err(|_| DataError::Line("its .txt is not UTF-8".to_owned()))?.trim().to_owned()]
+                let text =
+                    std::str::from_utf8(bytes).map_err(|_| DataError::Line("its .txt is not UTF-8".to_owned()))?;
+                vec![without_mark(text).trim().to_owned()]
             }
         };
         let answer = match take("answer") {

@@ -125,7 +125,7 @@ impl Block for Folder {
             (Err(error), _) => return Err(format!("its {what} {} cannot be read: {error}", path.display())),
         };
         let [file, text] = self.kind.fields();
-        let fields = [(file, self.names[index as usize].clone()), (text, caption.trim().to_owned())];
+        let fields = [(file, self.names[index as usize].clone()), (text, without_mark(&caption).trim().to_owned())];
         let fields = fields.map(|(key, value)| (key.to_owned(), Json::String(value)));
         let fields = Map::from_iter(fields);
         Ok(Record { body: Body::Json(Json::Object(fields)), ..Record::default() })
@@ -208,6 +208,11 @@ pub fn with_samples(path: &Path) -> Option<String> {
         Kind::of(names.iter().map(|(name, ..)| name.as_str()), Format::Auto).is_some()
     };
     folders_within(path, |folder| names_in(folder).is_ok_and(has))
+}
+
+/// Returns the text of a file without the byte-order mark with which editors on Windows begin it.
+pub(super) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 fn is_visual(name: &str) -> bool {

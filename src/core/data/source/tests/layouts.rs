@@ -150,6 +150,22 @@ fn pictures_without_a_caption_have_that_of_their_set() {
 }
 
 #[test]
+fn byte_order_marks_of_windows_are_no_part_of_captions() {
+    let folder = Folder::new();
+    folder.write("pictures/a.png", "a picture");
+    folder.write("pictures/a.txt", "\u{feff}a red house\r\n");
+    let members: [(&str, &[u8]); 2] = [("a.png", b"a picture"), ("a.txt", b"\xef\xbb\xbfa red house\r\n")];
+    folder.write("shard.tar", tar(&members));
+    for name in ["pictures", "shard.tar"] {
+        let set = TrainFile { format: Format::Captioned, ..TrainFile::new(folder.path(name).as_str()) };
+        match open(&set).unwrap().read(0).unwrap() {
+            Content::Captioned(captioned) => assert_eq!(captioned.captions, ["a red house"], "{name}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn conversations_without_a_system_message_have_that_of_their_set() {
     let folder = Folder::new();
     let turns = |first: &str| {
