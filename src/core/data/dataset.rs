@@ -185,9 +185,9 @@ impl Dataset {
         expect_unpacked(self.packed_source())
     }
 
-    /// Returns a sentence about each folder that has files which are not read.
-    pub fn left_out(&self) -> Vec<&str> {
-        self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
+    /// A sentence of each folder that has files which are not read.
+    pub fn left_out(&self) -> Vec<String> {
+        Source::left_out(&self.sources)
     }
 
     /// Makes sample `index` of data set `source`, in the order of its files; a group begins with it.

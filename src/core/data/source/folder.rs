@@ -165,8 +165,9 @@ pub fn shard(path: &Path, format: Format) -> Result<Option<Shard>, String> {
     Ok(Some(Shard { name, size, tag: format!("{:016x}", tag) }))
 }
 
-/// Sentences of what a folder of pictures or recordings has beside them that is not read in this format.
-pub fn left_out(path: &Path, format: Format) -> Vec<String> {
+/// Sentences of what a folder of pictures or recordings has beside them that is not read in this format. `is_read`: the folders that
+/// are named as data, too.
+pub fn left_out(path: &Path, format: Format, is_read: &dyn Fn(&Path) -> bool) -> Vec<String> {
     let Ok(names) = names_in(path) else { return Vec::new() };
     let kind = Kind::of(names.iter().map(|(name, ..)| name.as_str()), format).unwrap_or(Kind::Visuals);
     let samples: BTreeSet<String> =
@@ -183,9 +184,11 @@ pub fn left_out(path: &Path, format: Format) -> Vec<String> {
         .collect();
     let others: Vec<&str> =
         names.iter().map(|(name, ..)| name.as_str()).filter(|name| !is_caption(name) && !kind.has(name)).collect();
-    let nested = (!folders_in(path).is_empty()).then(|| {
-        let what = with_samples(path).unwrap_or_else(|| "name them as data sets of their own".to_owned());
-        format!("{}: its subfolders are left out, {} of them; {what}", path.display(), folders_in(path).len())
+    let is_empty = |folder: &Path| std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+    let inner = folders_in(path).iter().filter(|folder| !is_read(folder) && !is_empty(folder)).count();
+    let nested = (inner > 0).then(|| {
+        let what = with_samples(path, is_read).unwrap_or_else(|| "name them as data sets of their own".to_owned());
+        format!("{}: its subfolders are left out, {inner} of them; {what}", path.display())
     });
     let path = path.display();
     let told = |what: &str, names: &[&str]| {
@@ -202,12 +205,12 @@ pub fn left_out(path: &Path, format: Format) -> Vec<String> {
         .collect()
 }
 
-/// Says how to train on the folders in a folder that have pictures, clips or recordings; `None` where none has.
-pub fn with_samples(path: &Path) -> Option<String> {
+/// Says how to train on the folders in a folder that have pictures, clips or recordings and are not read; `None` where none has.
+pub fn with_samples(path: &Path, is_read: &dyn Fn(&Path) -> bool) -> Option<String> {
     let has = |names: Vec<(String, u64, u128)>| {
         Kind::of(names.iter().map(|(name, ..)| name.as_str()), Format::Auto).is_some()
     };
-    folders_within(path, |folder| names_in(folder).is_ok_and(has))
+    folders_within(path, |folder| !is_read(folder) && names_in(folder).is_ok_and(has))
 }
 
 /// Returns the text of a file without the byte-order mark with which editors on Windows begin it.
@@ -287,7 +290,7 @@ mod tests {
         };
         assert_eq!([caption(0), caption(1), caption(2)], ["a.TXT", "b.TXT", "c.txt"]);
         assert!(opened.read(3).unwrap_err().contains("d.txt or take it out"));
-        let told = left_out(folder.path(), Format::Auto).join("\n");
+        let told = left_out(folder.path(), Format::Auto, &|_| false).join("\n");
         assert!(told.contains("another caption are left out: ") && told.ends_with(" and 2 more"), "{told}");
         assert!(shard(folder.path(), Format::Auto).unwrap().unwrap().size > 4 * 9);
     }
@@ -306,7 +309,7 @@ mod tests {
         // As lines the texts are read without their recordings, and a diffusion model has nothing to learn here.
         assert!(shards(Format::Plain).unwrap()[0].name.ends_with(".txt"));
         // None of these lines is left out.
-        let said = |format| paths::left_out(&folder.path().display().to_string(), format).concat();
+        let said = |format| paths::left_out(&folder.path().display().to_string(), format, &|_| false).concat();
         assert!(said(Format::Auto).contains("lost.txt") && said(Format::Plain).is_empty(), "{}", said(Format::Plain));
         assert!(shards(Format::Captioned).unwrap()[0].name.ends_with(".txt"));
         let opened = Folder::open(folder.path(), Format::Auto).unwrap();
@@ -314,16 +317,16 @@ mod tests {
         assert_eq!((opened.len(), json), (2, serde_json::json!({"audio": "a 2.WAV", "text": "two"})));
         let error = opened.read(1).unwrap_err();
         assert!(error.contains("has no transcript: write") && error.contains("a 10.txt or take it out"), "{error}");
-        let told = left_out(folder.path(), Format::Auto).join("\n");
+        let told = left_out(folder.path(), Format::Auto, &|_| false).join("\n");
         assert!(told.ends_with("transcripts without a recording are left out: lost.txt"), "{told}");
         // Beside pictures they are no samples, unless they are asked for.
         write("b.png", "a picture");
         let asked = shard(folder.path(), Format::Transcripts).unwrap().unwrap();
         let opened = Folder::open(folder.path(), Format::Transcripts).unwrap();
         assert_eq!((asked.tag, opened.len(), opened.name(0).as_str()), (found[0].tag.clone(), 2, "a 2.WAV"));
-        let told = left_out(folder.path(), Format::Transcripts).join("\n");
+        let told = left_out(folder.path(), Format::Transcripts, &|_| false).join("\n");
         assert!(told.ends_with("files that are neither recordings nor transcripts are left out: b.png"), "{told}");
-        let told = left_out(folder.path(), Format::Auto).join("\n");
+        let told = left_out(folder.path(), Format::Auto, &|_| false).join("\n");
         let left = "neither pictures nor captions are left out: a ";
         assert!(told.contains(left) && told.ends_with(" and 1 more"), "{told}");
     }
@@ -359,15 +362,22 @@ mod tests {
         );
         // Beside pictures of its own, they are left out with the same words.
         write("own.png");
-        let told = left_out(folder.path(), Format::Auto).join("\n");
+        let told = left_out(folder.path(), Format::Auto, &|_| false).join("\n");
         assert!(
             told.contains("its subfolders are left out, 6 of them; subfolders") && told.ends_with(weight),
             "{told}"
         );
+        // Folders that are read all the same, and those without files, are not told of.
+        let is_read = |inner: &Path| !["b", "texts", "empty"].iter().any(|name| inner.ends_with(name));
+        std::fs::create_dir(folder.path().join("empty")).unwrap();
+        let told = left_out(folder.path(), Format::Auto, &is_read).join("\n");
+        let inner = folder.path().join("b").display().to_string();
+        let expected = format!("left out, 2 of them; subfolders are not searched; name them: path: [{inner}]");
+        assert!(told.ends_with(&expected), "{told}");
         for name in ["cats", "10_dogs", "a", "b", "c"] {
             std::fs::remove_dir_all(folder.path().join(name)).unwrap();
         }
-        let told = left_out(folder.path(), Format::Auto).join("\n");
+        let told = left_out(folder.path(), Format::Auto, &|_| false).join("\n");
         assert!(
             told.ends_with("its subfolders are left out, 1 of them; name them as data sets of their own"),
             "{told}"

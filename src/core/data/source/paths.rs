@@ -88,7 +88,7 @@ fn existing(path: &Path, format: Format) -> Result<Vec<Shard>, DataError> {
     }
     match read.is_empty() {
         true => {
-            let hint = folder::with_samples(path).map(|hint| format!("; {hint}")).unwrap_or_default();
+            let hint = folder::with_samples(path, &|_| false).map(|hint| format!("; {hint}")).unwrap_or_default();
             let samples = match format {
                 Format::Captioned => "pictures, clips and ",
                 Format::Transcripts => "recordings and ",
@@ -122,27 +122,28 @@ fn of_folder(path: &Path) -> Result<[Vec<PathBuf>; 2], DataError> {
     Ok([read, others].map(|files| files.into_iter().map(|(_, path)| path).collect()))
 }
 
-/// Sentences of the files of a folder that are not read in this format, because it has others.
-pub fn left_out(path: &str, format: Format) -> Vec<String> {
+/// Sentences of the files of a folder that are not read in this format, because it has others. `is_read`: the folders that are named
+/// as data, too.
+pub fn left_out(path: &str, format: Format, is_read: &dyn Fn(&Path) -> bool) -> Vec<String> {
     let folder = Path::new(path);
     let is_local = !is_remote(path) && folder.is_dir();
     let read = of_folder(folder).ok().filter(|_| is_local).map(|[read, _]| read);
     let is_captions = read.is_some_and(|read| read.iter().all(|file| is_caption(file)));
     match is_captions && folder::shard(folder, format).is_ok_and(|shard| shard.is_some()) {
-        true => folder::left_out(folder, format),
-        false => other_kinds(path).into_iter().chain(deeper(path)).collect(),
+        true => folder::left_out(folder, format, is_read),
+        false => other_kinds(path).into_iter().chain(deeper(path, is_read)).collect(),
     }
 }
 
 /// The depth to which folders within a folder are searched.
 const DEEP: usize = 3;
 
-/// Returns a sentence about the folders in a folder that have files like those that are read.
-fn deeper(path: &str) -> Option<String> {
+/// A sentence of the folders in a folder that have files like those that are read, and are not read themselves.
+fn deeper(path: &str, is_read: &dyn Fn(&Path) -> bool) -> Option<String> {
     let folder = Path::new(path);
     let first = |folder: &Path| of_folder(folder).ok()?[0].first().and_then(|file| kind(&file.to_string_lossy()));
     let read = first(folder).filter(|_| !is_remote(path) && folder.is_dir())?;
-    let is_like = |folder: &Path| first(folder) == Some(read);
+    let is_like = |folder: &Path| !is_read(folder) && first(folder) == Some(read);
     folders_within(folder, |inner| any_within(inner, &is_like, DEEP)).map(|told| format!("{path}: {told}"))
 }
 
@@ -326,7 +327,7 @@ mod tests {
             std::fs::write(at(name), "x").unwrap();
         }
         let found = |path: &str| expand(&at(path).as_str().into(), Format::Auto).map(|shards| shards.len());
-        let left_out = |path: &str| left_out(&at(path), Format::Auto);
+        let left_out = |path: &str| left_out(&at(path), Format::Auto, &|_| false);
         assert_eq!(left_out("set"), [""; 0]);
         std::fs::write(at("set/parts/one/x.jsonl"), "x").unwrap();
         let said = left_out("set").concat();
@@ -376,9 +377,9 @@ mod tests {
         assert!(error.contains("is a Kaldi data folder (wav.scp), which is not read"), "{error}");
         std::fs::write(at("d/e/a.txt"), "x").unwrap();
         assert_eq!(names(&["d/e"]), ["d/e/"]);
-        let said = left_out(&at("d"), Format::Auto).concat();
+        let said = left_out(&at("d"), Format::Auto, &|_| false).concat();
         assert!(said.contains("like b.jsonl are read") || said.contains("like a.jsonl.gz are read"), "{said}");
         assert!(said.contains("notes.txt left out"), "{said}");
-        assert!(left_out(&at("x[1].txt"), Format::Auto).is_empty());
+        assert!(left_out(&at("x[1].txt"), Format::Auto, &|_| false).is_empty());
     }
 }

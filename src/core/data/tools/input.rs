@@ -105,9 +105,9 @@ impl Inputs {
         source.refused(index, error)
     }
 
-    /// Returns a sentence about each folder that has files which are not read.
-    pub fn left_out(&self) -> Vec<&str> {
-        self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
+    /// A sentence of each folder that has files which are not read.
+    pub fn left_out(&self) -> Vec<String> {
+        Source::left_out(&self.sources)
     }
 
     fn place(&self, index: u64) -> (&Source, usize) {

@@ -3,7 +3,7 @@
 mod opening;
 mod pieces;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -15,6 +15,7 @@ use super::cut::{TextPiece, TokenPiece};
 use super::folder::Folder;
 use super::layout::{RecordLayout, Whole};
 use super::order::{Order, sums};
+use super::paths::left_out;
 use super::patience::patiently;
 use super::shard::{Container, Shard};
 use crate::config::{Format, Select};
@@ -45,7 +46,8 @@ pub struct Source {
     /// Longer texts are cut.
     piece_bytes: u64,
     window: usize,
-    left_out: Vec<String>,
+    /// Its paths whose folders may have files that are not read.
+    paths: Vec<String>,
     /// The LeRobot set that it is, and the frames at the end of each episode that begin no sample.
     set: Option<(Arc<Set>, usize)>,
     open: Mutex<VecDeque<(usize, Cell)>>,
@@ -102,9 +104,12 @@ impl Source {
         &self.name
     }
 
-    /// Returns a sentence about each folder of it that has files which are not read.
-    pub fn left_out(&self) -> &[String] {
-        &self.left_out
+    /// A sentence of each folder of these data sets that has files which none of them reads.
+    pub fn left_out(sources: &[Self]) -> Vec<String> {
+        let paths = || sources.iter().flat_map(|source| source.paths.iter().map(move |path| (path, source.asked)));
+        let read: BTreeSet<PathBuf> = paths().filter_map(|(path, _)| std::fs::canonicalize(path).ok()).collect();
+        let is_read = |folder: &Path| std::fs::canonicalize(folder).is_ok_and(|folder| read.contains(&folder));
+        paths().flat_map(|(path, format)| left_out(path, format, &is_read)).collect()
     }
 
     /// Returns name, size and tag of each of its shards.

@@ -13,7 +13,6 @@ use crate::data::source::index::Index;
 use crate::data::source::layout::RecordLayout;
 use crate::data::source::open::{Found, count, find};
 use crate::data::source::order::sums;
-use crate::data::source::paths::left_out;
 use crate::data::source::shard::{Container, Shard};
 
 /// Blocks and records that are looked at to tell a layout.
@@ -75,7 +74,7 @@ impl Source {
         });
         let units: Vec<Unit> = units.collect();
         // A set of Energon says itself what it reads.
-        let folders = file.path.0.iter().filter(|path| !is_energon(path));
+        let paths = file.path.0.iter().filter(|path| !is_energon(path)).cloned().collect();
         let mut source = Self {
             before: sums(units.iter().map(|unit| unit.num_records)),
             limit: (None, file.select),
@@ -87,7 +86,7 @@ impl Source {
             media_dir: file.media_dir.as_ref().map(|dir| format!("{}/", dir.trim_end_matches('/'))),
             piece_bytes: u64::MAX,
             open: Mutex::default(),
-            left_out: folders.flat_map(|path| left_out(path, file.format)).collect(),
+            paths,
             name,
             shards,
             units,
