@@ -86,12 +86,14 @@ impl DiffusionMaker {
                 "{pipeline}: text_encoder has no vision_config, which reads the pictures to edit"
             )));
         }
+        // What is wrong is written in the run's config, not in the model's.
+        let unfit = |reason: String| DataError::file(folders.model, reason);
         if options.flow.draws_latents && config["vae"]["_class_name"] == "PixelLatents" {
             let reason = "train.latents is sample, but the latents of PixelLatents have no distribution: drop it";
-            return Err(wrong(reason.to_owned()));
+            return Err(unfit(reason.to_owned()));
         }
-        check_clips(&options.video, space, is_wan).map_err(wrong)?;
-        check_buckets([options.image.bucket, options.video.bucket], space).map_err(wrong)?;
+        check_clips(&options.video, space, is_wan).map_err(unfit)?;
+        check_buckets([options.image.bucket, options.video.bucket], space).map_err(unfit)?;
         let rate = if config["expand_timesteps"] == true { 24.0 } else { 16.0 };
         let flow = options.flow.clone();
         Ok(Self {

@@ -20,6 +20,7 @@ fn numbers_of_frames_that_would_be_changed_are_refused() {
     let qwen = json!({"transformer": {"_class_name": QWEN, "patch_size": 2}});
     let error = open(&qwen, 5).err().unwrap().to_string();
     assert!(error.contains("data.video.frames applies to clips, but this model makes pictures"), "{error}");
+    assert!(!error.contains("config.json"), "the key is one of the run's config: {error}");
 
     let path = bench.write("p.jsonl", json!({"prompt": "up"}).to_string());
     let ask = |config: &Json, frames| {
