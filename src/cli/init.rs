@@ -5,7 +5,7 @@ mod text;
 use super::UsageError;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use loongforge_core::config::{self, Format, TrainFile};
+use loongforge_core::config::{self, Format, MODEL_INDEX, TrainFile};
 use loongforge_core::data::DataError;
 use loongforge_core::data::tools::Inputs;
 use loongforge_core::files;
@@ -19,7 +19,8 @@ const EXAMPLES: &str = "\
 Examples:
   loongforge init my.yaml                                                       asks for what is missing
   loongforge init my.yaml --model Qwen/Qwen3-0.6B --data my.jsonl --method lora
-  loongforge init style.yaml --model Wan-AI/Wan2.1-T2V-1.3B-Diffusers --data clips/ --kind diffusion --method lora --gpus 8
+  loongforge init style.yaml --model Wan-AI/Wan2.1-T2V-1.3B-Diffusers --data clips/ --method lora --gpus 8
+  loongforge init arm.yaml --model lerobot/smolvla_base --data my_robot/ --method full
 The file has comments; `loongforge check my.yaml` then checks it against model, data and machine.";
 
 #[derive(Args)]
@@ -37,9 +38,9 @@ pub struct InitArgs {
     /// Train adapters, or all weights
     #[arg(long)]
     method: Option<Method>,
-    /// Kind of the model
-    #[arg(long, value_enum, default_value_t = Kind::Text)]
-    kind: Kind,
+    /// Kind of the model [default: by its folder and the samples, else text]
+    #[arg(long, value_enum)]
+    kind: Option<Kind>,
     /// Number of GPUs of the run [default: what this machine has, a GPU or the CPU]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     gpus: Option<u32>,
@@ -78,12 +79,16 @@ pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let counted = count(&data, args.kind);
+    let pipeline = pipeline_of(&model);
+    let named = args.kind.or(pipeline.as_ref().map(|_| Kind::Diffusion));
+    let counted = count(&data, named);
     let found = counted.as_ref().ok().copied().flatten();
     let num_samples = found.map(|(count, _)| count);
-    let learns = found.map_or(Learns::Answers, |(_, learns)| learns);
-    let (lora, kind, gpus) = (method == Method::Lora, args.kind, args.gpus);
-    let choices = Choices { name, model, data, lora, kind, gpus, num_samples, learns };
+    let format = found.map_or("", |(_, format)| format);
+    let kind = named.unwrap_or_else(|| Kind::of_format(format));
+    let makes_clips = !makes_pictures(&model, pipeline.as_deref());
+    let (lora, gpus, learns) = (method == Method::Lora, args.gpus, Learns::of_format(format));
+    let choices = Choices { name, model, data, lora, kind, makes_clips, gpus, num_samples, learns };
     let text = choices.text();
     write(&args.file, &text)?;
     println!("{}: edit it, then", args.file.display());
@@ -98,17 +103,31 @@ pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the number of samples in files of this machine, and what is learned from them; `None`: they are elsewhere.
+/// Returns the number of samples in files of this machine, of a LeRobot set that of episodes, and their format; `None`: they are
+/// elsewhere.
 ///
 /// # Errors
 /// The data are missing, or are no samples.
-fn count(data: &str, kind: Kind) -> Result<Option<(u64, Learns)>, DataError> {
+fn count(data: &str, kind: Option<Kind>) -> Result<Option<(u64, &'static str)>, DataError> {
     if data.contains("://") {
         return Ok(None);
     }
-    let format = if kind == Kind::Diffusion { Format::Captioned } else { Format::Auto };
+    let format = if kind == Some(Kind::Diffusion) { Format::Captioned } else { Format::Auto };
     let inputs = Inputs::open(vec![TrainFile { format, ..TrainFile::new(data) }])?;
-    Ok(Some((inputs.len(), inputs.formats().next().map_or(Learns::Answers, Learns::of_format))))
+    Ok(Some((inputs.num_splittable(), inputs.formats().next().unwrap_or_default())))
+}
+
+/// Returns the class of a folder's pipeline, as Diffusers lists it; `None`: the model is no such folder on this machine.
+fn pipeline_of(model: &str) -> Option<String> {
+    let text = files::read(&Path::new(model).join(MODEL_INDEX), files::MAX_TEXT_BYTES).ok()?;
+    let index: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    Some(index["_class_name"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Returns whether a diffusion model makes pictures alone: by its pipeline, else by its name.
+fn makes_pictures(model: &str, pipeline: Option<&str>) -> bool {
+    let name = pipeline.unwrap_or(model).to_ascii_lowercase().replace(['-', '_'], "");
+    name.contains("qwenimage")
 }
 
 /// Replaces the file: an old one is there until the new one is whole.
@@ -138,6 +157,18 @@ fn answer(given: Option<String>, option: &str, question: &str, asks: bool) -> an
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn models_of_pictures_are_known_by_their_pipeline_or_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().to_str().unwrap();
+        assert_eq!(pipeline_of(folder), None);
+        std::fs::write(dir.path().join(MODEL_INDEX), r#"{"_class_name": "QwenImageEditPipeline"}"#).unwrap();
+        let pipeline = pipeline_of(folder);
+        assert!(makes_pictures(folder, pipeline.as_deref()), "{pipeline:?}");
+        assert!(makes_pictures("Qwen/Qwen-Image-2512", None) && !makes_pictures("qwen-image", Some("WanPipeline")));
+        assert!(!makes_pictures("Wan-AI/Wan2.1-T2V-1.3B-Diffusers", None));
+    }
 
     #[test]
     fn others_can_read_a_config_as_any_file() {

@@ -50,3 +50,24 @@ fn data_that_are_not_there_yet_are_told() {
     let said = fixture.succeeds(&[&words[..], &["empty.jsonl", "--overwrite"]].concat());
     assert!(said.err.contains("empty.jsonl has no samples"), "{}", said.err);
 }
+
+#[test]
+fn the_kind_of_a_model_is_that_of_its_folder_or_its_samples() {
+    let fixture = Fixture::new();
+    for number in 0..3 {
+        fixture.write(&format!("pictures/{number}.png"), "a picture");
+        fixture.write(&format!("pictures/{number}.txt"), "a caption");
+    }
+    fixture.write("lines.jsonl", "{\"prompt\": \"a\", \"image\": \"pictures/0.png\"}\n");
+    fixture.write("pipeline/model_index.json", r#"{"_class_name": "QwenImagePipeline"}"#);
+    for (model, data, makes_clips) in [
+        ("Wan-AI/Wan2.1-T2V-1.3B-Diffusers", "pictures", true),
+        ("Qwen/Qwen-Image", "pictures", false),
+        ("pipeline", "lines.jsonl", false),
+    ] {
+        let words = ["init", "my.yaml", "--model", model, "--data", data, "--method", "lora", "--overwrite"];
+        fixture.succeeds(&words);
+        let text = fixture.read("my.yaml");
+        assert!(text.contains("caption_dropout") && text.contains("  video: {") == makes_clips, "{model}: {text}");
+    }
+}

@@ -11,6 +11,19 @@ pub enum Kind {
     Multimodal,
     /// Diffusion transformer: Wan, Qwen-Image
     Diffusion,
+    /// Robot policy
+    Policy,
+}
+
+impl Kind {
+    /// Returns the kind of models that learn from samples of a format, by its name in `data.train`.
+    pub fn of_format(format: &str) -> Self {
+        match format {
+            "captioned" => Self::Diffusion,
+            "lerobot" => Self::Policy,
+            _ => Self::Text,
+        }
+    }
 }
 
 /// Says what a run learns from samples, as their format shows.
@@ -56,8 +69,10 @@ pub struct Choices {
     pub data: String,
     pub lora: bool,
     pub kind: Kind,
+    /// A diffusion model makes clips, not pictures alone.
+    pub makes_clips: bool,
     pub gpus: Option<u32>,
-    /// Samples of the data; `None` where they cannot be counted here.
+    /// Samples of the data, or episodes; `None` where they cannot be counted here.
     pub num_samples: Option<u64>,
     pub learns: Learns,
 }
@@ -93,12 +108,13 @@ impl Choices {
         lines.push(format!("  train: [{{ path: {} }}]", quoted(&self.data)));
         let set_aside = self.set_aside();
         lines.extend(set_aside.clone());
-        lines.extend(self.data_lines().map(str::to_owned));
+        lines.extend(self.data_lines().iter().map(|&line| line.to_owned()));
         lines.push("train:".to_owned());
         lines.extend(self.train_lines());
-        lines.push("checkpoint: { every_steps: 100 }".to_owned());
+        let (every, what) = if self.kind == Kind::Policy { (1000, "episodes") } else { (100, "samples") };
+        lines.push(format!("checkpoint: {{ every_steps: {every} }}"));
         if set_aside.is_some() {
-            lines.push("eval: { every_steps: 100 }    # on the samples that val_size holds out".to_owned());
+            lines.push(format!("eval: {{ every_steps: {every} }}    # on the {what} that val_size holds out"));
         }
         if self.kind == Kind::Diffusion {
             lines.push("edges: { pixels: { credit: 1GiB } }    # frames of a micro-batch: 12 bytes per pixel, twice that for I2V models".to_owned());
@@ -115,44 +131,56 @@ impl Choices {
 
     /// Writes the line that sets samples aside: a share, of few samples one, of a single one nothing.
     fn set_aside(&self) -> Option<String> {
+        let what = if self.kind == Kind::Policy { "episodes" } else { "samples" };
         match self.num_samples {
             Some(0 | 1) => None,
             Some(few) if (SHARE * few as f64).round() < 1.0 => Some(format!(
-                "  val_size: 1                          # one of {few} samples is held out and evaluated; below 1: a fraction"
+                "  val_size: 1                          # one of {few} {what} is held out and evaluated; below 1: a fraction"
             )),
             _ => Some(format!(
-                "  val_size: {SHARE}                       # this fraction is held out and evaluated; 1 or more: a number of samples"
+                "  val_size: {SHARE}                       # this fraction is held out and evaluated; 1 or more: a number of {what}"
             )),
         }
     }
 
-    fn data_lines(&self) -> impl Iterator<Item = &'static str> {
-        let lines: &[&str] = match self.kind {
-            Kind::Text | Kind::Multimodal => {
+    fn data_lines(&self) -> &'static [&'static str] {
+        match (self.kind, self.makes_clips) {
+            (Kind::Text | Kind::Multimodal, _) => {
                 &["  pack: { max_tokens: 4096 }           # longer samples are skipped; too_long: truncate cuts them"]
             }
-            Kind::Diffusion => &[
+            (Kind::Diffusion, true) => &[
                 "  pack: { max_tokens: 32768 }          # tokens of a micro-batch; larger pictures and clips are skipped",
                 "  image: { area: 1024x1024 }           # pictures with more pixels are reduced; smaller ones keep their size",
                 "  video: { area: 480x832, frames: 49 }",
                 "  caption_dropout: 0.1",
             ],
-        };
-        lines.iter().copied()
+            (Kind::Diffusion, false) => &[
+                "  pack: { max_tokens: 32768 }          # tokens of a micro-batch; larger pictures are skipped",
+                "  image: { area: 1024x1024 }           # pictures with more pixels are reduced; smaller ones keep their size",
+                "  caption_dropout: 0.1",
+            ],
+            (Kind::Policy, _) => &["  pack: { max_tokens: 8192 }           # tokens of a micro-batch"],
+        }
     }
 
     fn train_lines(&self) -> Vec<String> {
         let is_preference = matches!(self.learns, Learns::Pairs | Learns::Labels);
         let rate = match (is_preference, self.lora) {
             (false, true) => "1e-4",
+            (false, false) if self.kind == Kind::Policy => "2.5e-5",
             (false, false) => "1e-5",
             (true, true) => "5e-6",
             (true, false) => "5e-7",
         };
         let batch = if self.kind == Kind::Diffusion { 8 } else { 32 };
+        let length = match self.kind {
+            Kind::Text | Kind::Multimodal => "epochs: 3",
+            Kind::Diffusion => "epochs: 10",
+            Kind::Policy => "steps: 20000",
+        };
         let mut lines: Vec<String> = self.learns.line().map(str::to_owned).into_iter().collect();
         lines.extend([
-            format!("  epochs: {}", if self.kind == Kind::Diffusion { 10 } else { 3 }),
+            format!("  {length}"),
             format!("  global_batch_size: {batch}                 # samples per step, over all replicas"),
             format!("  lr: {rate}"),
             "  warmup_ratio: 0.03                   # fraction of steps over which the learning rate rises".to_owned(),
@@ -185,18 +213,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("my samples.jsonl");
         std::fs::write(&data, "{}\n").unwrap();
-        for kind in [Kind::Text, Kind::Multimodal, Kind::Diffusion] {
+        for kind in [Kind::Text, Kind::Multimodal, Kind::Diffusion, Kind::Policy] {
             for (lora, gpus, num_samples, format) in [
                 (false, None, Some(9), "pairs"),
                 (true, Some(8), None, "messages"),
                 (true, None, Some(1), "labeled"),
                 (false, None, Some(2), "plain"),
             ] {
-                // A diffusion model's samples are pictures and clips.
-                let learns = Learns::of_format(if kind == Kind::Diffusion { "captioned" } else { format });
+                // A diffusion model's samples are pictures and clips, and a policy's are frames.
+                let format = match kind {
+                    Kind::Text | Kind::Multimodal => format,
+                    Kind::Diffusion => "captioned",
+                    Kind::Policy => "lerobot",
+                };
+                let (learns, makes_clips) = (Learns::of_format(format), gpus.is_some());
+                assert_eq!(Kind::of_format(format) == kind, kind != Kind::Multimodal, "{format}");
                 let (model, data) = ("org/model-1".to_owned(), data.display().to_string());
                 let name = "12 runs".to_owned();
-                let choices = Choices { name, model, data: data.clone(), lora, kind, gpus, num_samples, learns };
+                let choices =
+                    Choices { name, model, data: data.clone(), lora, kind, makes_clips, gpus, num_samples, learns };
                 let text = choices.text();
                 let config = load_text(&text).unwrap_or_else(|report| panic!("{kind:?}\n{text}\n{report}")).config;
                 assert_eq!(
@@ -211,6 +246,8 @@ mod tests {
                 assert_eq!((config.data.val_size, config.eval.is_some()), (val_size, num_samples != Some(1)), "{text}");
                 assert_eq!(config.model.foundation.lora.is_some(), lora);
                 assert_eq!(text.contains("# image_encoder: { freeze: true }"), kind == Kind::Multimodal, "{text}");
+                assert_eq!(text.contains("  video: {"), kind == Kind::Diffusion && makes_clips, "{text}");
+                assert_eq!(text.contains("  steps: 20000"), kind == Kind::Policy, "{text}");
                 assert_eq!(config.train.phase == Phase::Pretrain, learns == Learns::Texts, "{text}");
                 let loss = config.train.preference.as_ref().map(|preference| preference.loss);
                 let expected = match learns {

@@ -74,7 +74,13 @@ impl Inputs {
         self.before[self.before.len() - 1]
     }
 
-    /// Always returns false: empty files are refused.
+    /// Returns how many of what `data.val_size` sets aside there are: samples, or of LeRobot sets whole episodes.
+    pub fn num_splittable(&self) -> u64 {
+        let of = |source: &Source| source.episode_lens().map_or(source.len(), |episodes| episodes.len()) as u64;
+        self.sources.iter().map(of).sum()
+    }
+
+    /// Always false: empty files are refused.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
