@@ -1,7 +1,7 @@
 //! Compares a policy's actions with recorded ones: a test that data and normalization fit together, not of success.
 
 use anyhow::{Context, Result, anyhow, ensure};
-use loongforge_core::data::lerobot::{Set, Step};
+use loongforge_core::data::lerobot::{Set, Step, command};
 use loongforge_core::data::{InProcess, Limits};
 use loongforge_core::observe::{Curve, plot};
 use loongforge_core::robot::{DataNames, Moment, Observation, Policy, PolicySpec};
@@ -26,7 +26,9 @@ pub struct OpenLoop {
     names: Vec<String>,
     ways: Vec<(&'static str, Errors)>,
     num_actions: usize,
-    /// Recorded and predicted actions of the first episode, a row a frame.
+    /// Recorded actions that are not finite, or follow on such.
+    num_left_out: usize,
+    /// Of the first episode: recorded and predicted actions, a row a frame.
     trace: [Vec<Vec<f32>>; 2],
 }
 
@@ -57,16 +59,25 @@ pub fn open_loop(
         true => feature.names.clone(),
         false => (0..width).map(|at| at.to_string()).collect(),
     };
-    let mean: Vec<f32> = match set.stats()?.get(action, "mean") {
+    let mean: Vec<f32> = match set.stats()?.get(action, "mean").filter(|mean| mean.iter().all(|it| it.is_finite())) {
         Some(mean) => mean.iter().map(|&value| value as f32).collect(),
-        None => return Err(anyhow!("the statistics of {} have no mean of {action}", folder.display())),
+        None => {
+            let (place, help) = (folder.display(), command(folder));
+            return Err(anyhow!("the statistics of {place} have no mean of {action} that is finite: {help}"));
+        }
     };
     let is_position = set.info().feature(&data.state).is_some_and(|state| state.width() == width);
     let num_ways = if is_position { WAYS.len() } else { WAYS.len() - 1 };
     let empty = Errors { absolute: vec![0.0; width], squared: vec![0.0; width] };
     let ways = WAYS[..num_ways].iter().map(|&way| (way, empty.clone())).collect();
-    let mut found =
-        OpenLoop { action: action.to_owned(), names, ways, num_actions: 0, trace: [Vec::new(), Vec::new()] };
+    let mut found = OpenLoop {
+        action: action.to_owned(),
+        names,
+        ways,
+        num_actions: 0,
+        num_left_out: 0,
+        trace: [Vec::new(), Vec::new()],
+    };
     let every = every.unwrap_or(spec.num_executed).max(1);
     let blocks = set.blocks(0);
     ensure!(!blocks.is_empty(), "{} has no episodes", folder.display());
@@ -89,12 +100,8 @@ pub fn open_loop(
             let last = step.window(action, &[-1])?.values;
             for at in (0..recorded.is_pad.len()).filter(|&at| !recorded.is_pad[at]) {
                 let truth = &recorded.values[at * width..][..width];
-                let guesses = [actions.step(at), &last, &mean, &seen.state];
-                for ((_, errors), guess) in found.ways.iter_mut().zip(guesses) {
-                    errors.add(truth, guess);
-                }
-                found.num_actions += 1;
-                if nth == 0 && at < every {
+                let is_added = found.add(truth, [actions.step(at), &last, &mean, &seen.state]);
+                if is_added && nth == 0 && at < every {
                     found.trace[0].push(truth.to_vec());
                     found.trace[1].push(actions.step(at).to_vec());
                 }
@@ -201,7 +208,23 @@ impl Errors {
 }
 
 impl OpenLoop {
-    /// Returns mean errors in a table, baselines under the policy, and what they do not tell.
+    /// Adds the errors of guesses at a recorded action. Returns false where that action, or the one before the chunk, is not finite, so
+    /// that it is left out.
+    fn add(&mut self, truth: &[f32], guesses: [&[f32]; WAYS.len()]) -> bool {
+        let [_, last, ..] = guesses;
+        let is_finite = truth.iter().chain(last).all(|value| value.is_finite());
+        if !is_finite {
+            self.num_left_out += 1;
+            return false;
+        }
+        for ((_, errors), guess) in self.ways.iter_mut().zip(guesses) {
+            errors.add(truth, guess);
+        }
+        self.num_actions += 1;
+        true
+    }
+
+    /// Mean errors in a table, baselines under the policy, and what they do not tell.
     pub fn text(&self) -> String {
         let count = self.num_actions.max(1) as f64;
         let width = self.names.len();
@@ -214,6 +237,12 @@ impl OpenLoop {
             let line =
                 format!("{:<24}{:>12.6}{:>12.5}", format!("  {way}"), mean(&errors.squared), mean(&errors.absolute));
             lines.push(line + &each.collect::<String>());
+        }
+        if self.num_left_out > 0 {
+            lines.push(format!(
+                "{} recorded actions that are not finite, or follow on such, are left out.",
+                self.num_left_out
+            ));
         }
         lines.push(
             "An open-loop error does not measure success: the policy never sees the results of its own actions \
@@ -368,6 +397,20 @@ mod tests {
         assert!(names(&named, Given { state: Some("top".to_owned()), ..Given::default() }).is_err(), "pictures");
         let compared = open_loop(&mut Toggled(spec.clone()), &Arc::new(named), 1, None, &found).unwrap();
         assert_eq!(compared.absolute_errors()[0], ("the policy".to_owned(), 0.0));
+    }
+
+    #[test]
+    fn recorded_actions_that_are_not_finite_are_left_out() {
+        let errors = || Errors { absolute: vec![0.0], squared: vec![0.0] };
+        let ways = WAYS.map(|way| (way, errors())).to_vec();
+        let names = vec!["x".to_owned()];
+        let mut found = OpenLoop { names, ways, num_actions: 0, num_left_out: 0, trace: [Vec::new(), Vec::new()] };
+        assert!(found.add(&[0.5], [&[1.0], &[0.0], &[0.5], &[0.5]]));
+        assert!(!found.text().contains("left out"));
+        assert!(!found.add(&[f32::NAN], [&[1.0], &[0.0], &[0.5], &[0.5]]));
+        assert!(!found.add(&[0.5], [&[1.0], &[f32::INFINITY], &[0.5], &[0.5]]));
+        assert_eq!(found.absolute_errors()[0], ("the policy".to_owned(), 0.5));
+        assert!(found.text().contains("2 recorded actions that are not finite"), "{}", found.text());
     }
 
     #[test]
