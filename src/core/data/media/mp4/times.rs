@@ -61,7 +61,7 @@ impl Times {
         let off = (time(nearest) - seconds).abs();
         if off > tolerance {
             return Err(format!(
-                "has no frame at {seconds:.4} s: the nearest is at {:.4} s, and {tolerance} s are allowed",
+                "has no frame at {seconds:.4} s: the nearest is at {:.4} s, and {tolerance:.4} s are allowed",
                 time(nearest)
             ));
         }
@@ -203,6 +203,7 @@ mod tests {
         let times = Times::of_movie(&movie(50), 2).unwrap();
         assert_eq!((times.at(0.5, 1e-4), times.at(0.6, 1e-4)), (Ok(0), Ok(1)));
         let far = Times::of_movie(&movie(u64::MAX), 2).unwrap();
-        assert!(far.at(0.5, 1e-4).unwrap_err().contains("has no frame at 0.5000 s"));
+        let error = far.at(0.5, 1.00393e-4).unwrap_err();
+        assert!(error.contains("has no frame at 0.5000 s") && error.ends_with("and 0.0001 s are allowed"), "{error}");
     }
 }
