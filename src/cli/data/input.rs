@@ -8,10 +8,10 @@ use crate::model::hub::resolve_model;
 use crate::model::hub_data;
 use clap::Args;
 use loongforge_core::config::{
-    self, EpisodeRange, Format, Learn, Loaded, Phase, SandboxMode, Select, Template, TooLong, TrainFile,
+    self, EpisodeRange, Format, Learn, Loaded, ModelKind, Phase, SandboxMode, Select, Template, TooLong, TrainFile,
 };
 use loongforge_core::data::tools::{self, Inputs};
-use loongforge_core::data::{Learned, MediaDecoder, ProcessorOptions, SampleMaker};
+use loongforge_core::data::{Learned, MediaDecoder, PolicyOptions, ProcessorOptions, SampleMaker};
 use loongforge_core::observe::{Console, safe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -181,6 +181,24 @@ impl InputArgs {
         )))
     }
 
+    /// Returns how a run on these files makes samples of a robot policy: as the config among the paths says, and with the statistics
+    /// of the LeRobot data sets.
+    fn policy(&self) -> Result<PolicyOptions, UsageError> {
+        let mut options = PolicyOptions::default();
+        for path in &self.paths {
+            if is_config(path) {
+                let config = loaded(path)?.config;
+                options.settings = config.policy;
+                options.sets.extend(config.data.train);
+            } else {
+                options.sets.push(TrainFile::new(path.as_path()));
+            }
+        }
+        let paths = options.sets.iter().flat_map(|file| &file.path.0).map(String::as_str);
+        hub_data::fetch_paths(paths).map_err(UsageError::of)?;
+        Ok(options)
+    }
+
     /// Fetches those of the paths that are of the hub, for commands that open no samples.
     pub fn fetch(&self) -> Result<(), UsageError> {
         let paths = self.paths.iter().filter_map(|path| path.to_str());
@@ -252,7 +270,7 @@ impl ModelArgs {
         let Some(model) = &self.model else { return Ok(None) };
         let folder = resolve_model(model).map_err(UsageError::of)?;
         let folder = ModelFolder::open_plain(&folder).map_err(UsageError::of)?;
-        let options = ProcessorOptions {
+        let mut options = ProcessorOptions {
             template: match &self.template {
                 Some(name) => {
                     let known = serde_json::from_value::<Template>(name.as_str().into());
@@ -270,13 +288,21 @@ impl ModelArgs {
             too_long: if self.truncate { TooLong::Truncate } else { TooLong::Skip },
             ..ProcessorOptions::default()
         };
-        Ok(Some(folder.maker(&options, input.decoder())?))
+        let decoder = input.decoder();
+        let made = folder.maker(&options, decoder.clone());
+        // The folder of a policy to start from has no statistics, and its features need not have the names of the data's.
+        if made.is_err() && folder.model_kind() == ModelKind::Policy {
+            options.policy = input.policy()?;
+            return Ok(Some(folder.maker(&options, decoder)?));
+        }
+        Ok(Some(made?))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_core::robot::pads::{PadsSet, compose_pads};
     use serde_json::json;
     use std::fs;
 
@@ -293,6 +319,30 @@ mod tests {
             jobs: Some(1),
             no_sandbox: true,
         }
+    }
+
+    fn model(folder: &Path) -> ModelArgs {
+        ModelArgs {
+            model: Some(folder.display().to_string()),
+            template: None,
+            phase: "sft".to_owned(),
+            learn: "all".to_owned(),
+            max_tokens: None,
+            truncate: false,
+        }
+    }
+
+    /// A policy to start from has no statistics of its own.
+    #[test]
+    fn frames_are_read_with_the_statistics_of_their_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let pads = dir.path().join("pads");
+        compose_pads(&pads, &PadsSet { num_episodes: 2, ..PadsSet::default() }).unwrap();
+        let (input, model) = (input(pads.join("train")), model(&pads.join("model")));
+        let maker = model.open(&input).unwrap();
+        let inputs = input.open_for(maker.as_deref(), model.max_tokens()).unwrap();
+        let stats = tools::stats(&inputs, maker.as_deref(), 1, |_, _| ());
+        assert!(inputs.len() > 2 && stats.bad.is_empty(), "{:?}", stats.bad.first().map(ToString::to_string));
     }
 
     #[test]
@@ -356,15 +406,7 @@ mod tests {
         let (picture, path) = (pipeline.join("0.png"), dir.path().join("metadata.jsonl"));
         let line = serde_json::json!({"file_name": picture, "text": "a red house", "edit_image": picture});
         fs::write(&path, line.to_string()).unwrap();
-        let input = input(path);
-        let model = ModelArgs {
-            model: Some(pipeline.join("model").display().to_string()),
-            template: None,
-            phase: "sft".to_owned(),
-            learn: "all".to_owned(),
-            max_tokens: None,
-            truncate: false,
-        };
+        let (input, model) = (input(path), model(&pipeline.join("model")));
         let maker = model.open(&input).unwrap();
         let inputs = input.open_for(maker.as_deref(), model.max_tokens()).unwrap();
         let stats = tools::stats(&inputs, maker.as_deref(), 1, |_, _| ());
