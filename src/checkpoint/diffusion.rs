@@ -40,11 +40,7 @@ pub fn export_diffusion(
     averages: bool,
 ) -> Result<Exported, ExportError> {
     if is_adapter(path) || path.join(DIFFUSERS_LORA_FILE).is_file() || is_lora_file(path) {
-        if dtype.is_some() {
-            let reason = "adapters keep their dtype: leave --dtype out".to_owned();
-            return Err(ExportError::Form { path: path.to_owned(), reason });
-        }
-        return export_adapters(path, out, format, averages);
+        return export_adapters(path, out, format, dtype, averages);
     }
     // One network alone is no whole model, and has its form all the same.
     let wrong = |reason: String| ExportError::Form { path: path.to_owned(), reason };
@@ -99,7 +95,13 @@ pub fn export_diffusion(
     Ok(Exported { num_files: files.len(), bytes: total(&files), said })
 }
 
-fn export_adapters(path: &Path, out: &Path, format: Format, averages: bool) -> Result<Exported, ExportError> {
+fn export_adapters(
+    path: &Path,
+    out: &Path,
+    format: Format,
+    dtype: Option<Dtype>,
+    averages: bool,
+) -> Result<Exported, ExportError> {
     let (form, name) = match format {
         Format::Diffusers => (LoraForm::Diffusers, DIFFUSERS_LORA_FILE),
         Format::ComfyUi => (LoraForm::ComfyUi, "lora.safetensors"),
@@ -112,7 +114,7 @@ fn export_adapters(path: &Path, out: &Path, format: Format, averages: bool) -> R
     let folder = AdapterFolder::open(path)?;
     let folder = if averages { folder.with_averages(path)? } else { folder };
     let draft = Draft::beside(out)?;
-    let files = write_lora(&folder, form, &draft.path().join(name))?;
+    let files = write_lora(&folder, form, dtype, &draft.path().join(name))?;
     draft.publish()?;
     Ok(Exported { num_files: files.len(), bytes: total(&files), said: Vec::new() })
 }

@@ -269,6 +269,11 @@ impl AdapterFolder {
         }
     }
 
+    /// The path of its first file.
+    pub(super) fn first_file(&self) -> &Path {
+        self.files.path()
+    }
+
     /// Makes the error of tensors that do not fit the model.
     pub(super) fn mismatch(&self, problems: Vec<String>) -> AdapterError {
         AdapterError::Mismatch { path: self.files.path().to_owned(), problems }

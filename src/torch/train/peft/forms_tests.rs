@@ -8,7 +8,7 @@ use super::*;
 use crate::model::{COMFY_PREFIX, TreeNames};
 use crate::nn::Linear;
 use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec, ParamStore};
-use crate::train::hf::{ADAPTER_FILE, TensorFile};
+use crate::train::hf::{ADAPTER_FILE, TensorFile, TensorInfo};
 use crate::train::peft::PREFIX;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -103,7 +103,7 @@ fn every_form_gives_the_same_weights() {
             (LoraForm::Kohya, kohya.to_owned()),
         ] {
             let path = dir.path().join(format!("{form:?}.safetensors"));
-            write_lora(&folder, form, &path).unwrap();
+            write_lora(&folder, form, None, &path).unwrap();
             assert!(keys(&path).contains(&key), "{form:?}: {:?}", keys(&path));
             for (found, want) in read(paths, &path).unwrap().iter().zip(&want) {
                 assert!(found.allclose(want, 1e-6, 1e-6, false), "{form:?}");
@@ -111,11 +111,33 @@ fn every_form_gives_the_same_weights() {
         }
         // From one file to another.
         let [from, to] = ["ComfyUi", "again"].map(|name| dir.path().join(format!("{name}.safetensors")));
-        write_lora(&AdapterFolder::open(&from).unwrap(), LoraForm::Diffusers, &to).unwrap();
+        write_lora(&AdapterFolder::open(&from).unwrap(), LoraForm::Diffusers, None, &to).unwrap();
         assert!(
             read(paths, &to).unwrap().iter().zip(&want).all(|(found, want)| found.allclose(want, 1e-6, 1e-6, false))
         );
     }
+}
+
+#[test]
+fn adapters_are_written_in_the_type_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    peft(&WAN, dir.path());
+    let folder = AdapterFolder::open(dir.path()).unwrap();
+    let path = dir.path().join("x.safetensors");
+    for form in [LoraForm::Diffusers, LoraForm::ComfyUi, LoraForm::Kohya] {
+        write_lora(&folder, form, Some(Dtype::BF16), &path).unwrap();
+        let file = TensorFile::open(&path).unwrap();
+        let is_right = |(name, info): (&String, &TensorInfo)| (info.dtype == Dtype::BF16) != name.ends_with(ALPHA);
+        assert!(file.tensors().iter().all(is_right), "{form:?}");
+    }
+    let large = [("A", [2i64, 5]), ("B", [7, 2])].map(|(part, shape)| {
+        let name = format!("diffusion_model.blocks.0.self_attn.q.lora_{part}.weight");
+        (name, Tensor::full(shape, 1e6, (Kind::Float, Device::Cpu)))
+    });
+    write_tensor_file(&large, &[], dir.path(), "large.safetensors").unwrap();
+    let folder = AdapterFolder::open(&dir.path().join("large.safetensors")).unwrap();
+    let error = write_lora(&folder, LoraForm::ComfyUi, Some(Dtype::F16), &path).unwrap_err().to_string();
+    assert!(error.contains("large.safetensors: ") && error.contains("infinite"), "{error}");
 }
 
 /// The averages of a checkpoint take the adapters' place in every form.
@@ -142,17 +164,18 @@ fn averages_take_the_place_of_adapters() {
     };
     let write = |averages: &[(String, Tensor)]| write_after("1", averages);
     for (form, name) in [(LoraForm::Diffusers, "a.safetensors"), (LoraForm::ComfyUi, "b.safetensors")] {
-        write_lora(&write(&averages), form, &dir.path().join(name)).unwrap();
+        write_lora(&write(&averages), form, None, &dir.path().join(name)).unwrap();
         let found = read(&WAN, &dir.path().join(name)).unwrap();
         for ((found, own), base) in found.iter().zip(&want).zip(&base) {
             // A and B are half as large, so their product is a quarter.
             assert!((found - base).allclose(&((own - base) * 0.25), 1e-5, 1e-6, false), "{form:?}");
         }
     }
-    let error = write_lora(&write(&averages[1..]), LoraForm::Kohya, &dir.path().join("c.safetensors")).unwrap_err();
+    let error =
+        write_lora(&write(&averages[1..]), LoraForm::Kohya, None, &dir.path().join("c.safetensors")).unwrap_err();
     assert!(error.to_string().contains("it has no average of transformer.blocks.0"), "{error}");
     // Before the first step the adapters are their own averages, whatever the file holds.
-    write_lora(&write_after("0", &averages), LoraForm::Diffusers, &dir.path().join("d.safetensors")).unwrap();
+    write_lora(&write_after("0", &averages), LoraForm::Diffusers, None, &dir.path().join("d.safetensors")).unwrap();
     let found = read(&WAN, &dir.path().join("d.safetensors")).unwrap();
     assert!(found.iter().zip(&want).all(|(found, want)| found.allclose(want, 1e-6, 1e-6, false)));
 }
@@ -163,12 +186,12 @@ fn two_transformers_have_two_files() {
     let paths = ["transformer.blocks.0.attn1.to_q", "transformer_2.blocks.0.attn1.to_q"];
     let want = peft(&paths, dir.path());
     let folder = AdapterFolder::open(dir.path()).unwrap();
-    let files = write_lora(&folder, LoraForm::ComfyUi, &dir.path().join("x.safetensors")).unwrap();
+    let files = write_lora(&folder, LoraForm::ComfyUi, None, &dir.path().join("x.safetensors")).unwrap();
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, ["x_high_noise.safetensors", "x_low_noise.safetensors"]);
     for form in [LoraForm::ComfyUi, LoraForm::Kohya] {
         let apart = tempfile::tempdir().unwrap();
-        write_lora(&folder, form, &apart.path().join("x.safetensors")).unwrap();
+        write_lora(&folder, form, None, &apart.path().join("x.safetensors")).unwrap();
         for (found, want) in read(&paths, apart.path()).unwrap().iter().zip(&want) {
             assert!(found.allclose(want, 1e-5, 1e-6, false), "{form:?}");
         }
@@ -176,7 +199,7 @@ fn two_transformers_have_two_files() {
         assert!(read(&paths, apart.path()).is_err(), "one of two is no folder of adapters");
     }
     let path = dir.path().join(DIFFUSERS_LORA_FILE);
-    write_lora(&folder, LoraForm::Diffusers, &path).unwrap();
+    write_lora(&folder, LoraForm::Diffusers, None, &path).unwrap();
     // Diffusers saves it without a folder of PEFT's.
     std::fs::remove_file(dir.path().join("adapter_config.json")).unwrap();
     for (found, want) in read(&paths, dir.path()).unwrap().iter().zip(&want) {
@@ -194,7 +217,7 @@ fn each_of_two_files_has_settings_of_its_own() {
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     let want = peft(&paths, dir.path());
     let path = dir.path().join("both.safetensors");
-    write_lora(&AdapterFolder::open(dir.path()).unwrap(), LoraForm::Diffusers, &path).unwrap();
+    write_lora(&AdapterFolder::open(dir.path()).unwrap(), LoraForm::Diffusers, None, &path).unwrap();
     let both = TensorFile::open(&path).unwrap();
     let write = |network: &str, file: &str, note: Option<&str>| {
         let mut tensors = Vec::new();
@@ -264,7 +287,7 @@ fn what_has_no_place_is_named() {
             [("A", down), ("B", up)].map(|(part, shape)| (format!("{base}.lora_{part}.weight"), float(shape)));
         write_tensor_file(&tensors, &[], dir.path(), "x.safetensors").unwrap();
         let error =
-            write_lora(&AdapterFolder::open(&path).unwrap(), LoraForm::Kohya, &dir.path().join("y.safetensors"));
+            write_lora(&AdapterFolder::open(&path).unwrap(), LoraForm::Kohya, None, &dir.path().join("y.safetensors"));
         let error = error.unwrap_err().to_string();
         assert!(error.contains("do not fit together"), "{error}");
     }
