@@ -28,11 +28,12 @@ use std::sync::Arc;
 Examples:
   loongforge sample runs/diffusion_digits --prompt \"three hundred and seven\" --size 8x24 --guidance 2 --out 307
   loongforge sample Qwen/Qwen-Image --prompt \"a red house\" --size 1024x1024 --steps 50 --guidance 4
+  loongforge sample lora.safetensors --base Wan-AI/Wan2.1-T2V-1.3B-Diffusers --prompt \"a cat\" --size 480x832 --frames 49
   loongforge sample Wan-AI/Wan2.1-I2V-14B-480P-Diffusers --image first.png --prompt \"it turns\" --size 480x832 --frames 49")]
 pub struct SampleArgs {
-    /// Checkpoint, run folder (its newest checkpoint), or folder or hub id of a diffusion model
+    /// Checkpoint, run folder (its newest checkpoint), folder or hub id of a diffusion model, or a LoRA file
     checkpoint: String,
-    /// Base model, a folder or a hub id [default: `base_model_name_or_path` of the adapter]
+    /// Base model, a folder or a hub id; required for a LoRA file [default: `base_model_name_or_path` of the adapter]
     #[arg(long, value_name = "FOLDER")]
     base: Option<String>,
     /// Prompt; may be repeated
@@ -95,7 +96,7 @@ pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
     let device = open_device(&args.device).map_err(|error| anyhow!("{error}"))?;
     let folder = find_model(&args.checkpoint).map_err(UsageError::of)?;
     // Files that are not what they should be are for the user to change.
-    let folders = ModelFolders::find(&folder, args.base.as_deref()).map_err(UsageError::of)?;
+    let folders = ModelFolders::find_any(&folder, args.base.as_deref()).map_err(UsageError::of)?;
     let painter = Painter::load(&folders, args.ema, device).map_err(UsageError::of_any)?;
     let json = &painter.folder().json;
     let sampling = sampling(&args);

@@ -3,6 +3,7 @@
 use super::*;
 use clap::Parser;
 use loongforge_torch::model::{NoisePurpose, SampleRow};
+use loongforge_torch::train::hf::write_tensor_file;
 use std::fs;
 use tch::Tensor;
 
@@ -22,14 +23,19 @@ fn error(found: &Tensor, want: &Tensor) -> f64 {
     f64::try_from((found - want).abs().max() / want.abs().max()).unwrap()
 }
 
-fn check(folder: &Path) {
-    let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+/// The arguments of the pipeline in a folder.
+fn arguments(folder: &Path) -> SampleArgs {
     let words: Vec<String> = serde_json::from_str(&fs::read_to_string(folder.join("args.json")).unwrap()).unwrap();
     let mut line = vec!["sample".to_owned(), folder.join("model").display().to_string()];
     for word in words {
         line.push(if word.ends_with(".png") { folder.join(word).display().to_string() } else { word });
     }
-    let args = Line::try_parse_from(line).unwrap_or_else(|error| panic!("{name}: {error}")).args;
+    Line::try_parse_from(line).unwrap_or_else(|error| panic!("{}: {error}", folder.display())).args
+}
+
+fn check(folder: &Path) {
+    let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+    let args = arguments(folder);
     let folders = ModelFolders::find(&folder.join("model"), None).unwrap();
     let painter = Painter::load(&folders, false, tch::Device::Cpu).unwrap_or_else(|error| panic!("{name}: {error:#}"));
     let settings = samples::settings(&painter.folder().json, &sampling(&args), "--guidance", args.seed).unwrap();
@@ -70,4 +76,34 @@ fn a_missing_first_frame_is_told_by_its_option() {
     let painter = Painter::load(&folders, false, tch::Device::Cpu).unwrap_or_else(|error| panic!("{error:#}"));
     let error = prompts(&args, &painter).unwrap_err().to_string();
     assert!(error.contains("--image is missing"), "{error}");
+}
+
+#[test]
+fn a_lora_file_of_another_program_is_added_to_its_base() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pipelines/wan2.1_i2v");
+    let base = folder.join("model").display().to_string();
+    let args = arguments(&folder);
+    let expected: std::collections::HashMap<String, Tensor> =
+        Tensor::read_safetensors(folder.join("expected.safetensors")).unwrap().into_iter().collect();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lora.safetensors");
+    let made = |up: f64| {
+        // make_pipelines.py has 2 heads of 12.
+        let pair = [("A", [1i64, 24], 1.0), ("B", [24, 1], up)].map(|(part, shape, value)| {
+            let values = Tensor::full(shape, value, (tch::Kind::Float, tch::Device::Cpu));
+            (format!("diffusion_model.blocks.0.self_attn.q.lora_{part}.weight"), values)
+        });
+        write_tensor_file(&pair, &[], dir.path(), "lora.safetensors").unwrap();
+        let folders = ModelFolders::find_any(&file, Some(&base)).unwrap();
+        let painter = Painter::load(&folders, false, tch::Device::Cpu).unwrap_or_else(|error| panic!("{error:#}"));
+        let settings = samples::settings(&painter.folder().json, &sampling(&args), "--guidance", args.seed).unwrap();
+        let prompt = prompts(&args, &painter).unwrap().remove(0);
+        let row = SampleRow::new(&prompt.meta, NoisePurpose::Evaluation(0));
+        let latents = painter.latents(&prompt, &row, &settings, expected["noise"].shallow_clone()).unwrap();
+        error(&latents, &expected["latents"])
+    };
+    assert!(made(0.0) < TOLERANCE[1], "without a change the latents are those of the base");
+    assert!(made(1.0) > 1e-3);
+    let missing = ModelFolders::find_any(&file, None).unwrap_err().to_string();
+    assert!(missing.ends_with("does not name their base model: name it with --base"), "{missing}");
 }

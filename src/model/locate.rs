@@ -3,10 +3,11 @@
 
 use crate::model::hub::{HubError, resolve_model};
 use loongforge_core::checkpoint::{CheckpointError, Manifest, latest};
+use loongforge_core::config::lora_files_of_two;
 use loongforge_core::data::MODEL_INDEX;
 use loongforge_core::text::shell_word;
-use loongforge_torch::train::hf::is_adapter;
-use loongforge_torch::train::{AdapterError, adapter_base};
+use loongforge_torch::train::hf::{TensorFile, is_adapter};
+use loongforge_torch::train::{AdapterError, DIFFUSERS_LORA_FILE, adapter_base};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,8 @@ pub enum BaseError {
     Gone { folder: PathBuf, base: String },
     #[error("{folder} holds whole weights; --base is for adapters")]
     Whole { folder: PathBuf },
+    #[error("{path} holds adapters and does not name their base model: name it with --base")]
+    NoBase { path: PathBuf },
 }
 
 /// Returns the folder of the model that a user names: a folder, a hub id, or the folder of a run, of which the newest checkpoint is
@@ -120,6 +123,22 @@ impl ModelFolders {
         Ok(Self { weights, adapters: Some(named()), config })
     }
 
+    /// Works like [`ModelFolders::find`], and also takes adapters of a diffusion model in the files of other programs, which do not name
+    /// their base.
+    ///
+    /// # Errors
+    /// As there, or `base` is missing.
+    pub fn find_any(path: &Path, base: Option<&str>) -> Result<Self, BaseError> {
+        if !is_lora_of_others(path) {
+            return Self::find(path, base);
+        }
+        let weights = resolve_model(base.ok_or_else(|| BaseError::NoBase { path: path.to_owned() })?)?;
+        if !weights.is_dir() {
+            return Err(BaseError::Missing { folder: weights });
+        }
+        Ok(Self { config: weights.clone(), weights, adapters: Some(path.to_owned()) })
+    }
+
     /// Returns the patterns of tensors of the weights that a run's adapters do without (`model.load_ignore`).
     pub fn ignored(&self) -> Vec<String> {
         let manifest = self.adapters.as_ref().and_then(|adapters| Manifest::read(adapters).ok());
@@ -131,6 +150,16 @@ impl ModelFolders {
     /// which the run has grown the tables of their base (`model.resize_embeddings`).
     pub fn may_grow(&self) -> bool {
         self.adapters.is_some() && self.config != self.weights
+    }
+}
+
+/// Returns whether a path is a file of adapters as ComfyUI, kohya's scripts and Diffusers have them, or a folder of such that
+/// `AdapterFolder::open` knows.
+fn is_lora_of_others(path: &Path) -> bool {
+    let has_adapters = |file: TensorFile| file.tensors().keys().any(|name| name.contains(".lora_"));
+    match path.is_file() {
+        true => TensorFile::open(path).is_ok_and(has_adapters),
+        false => !is_adapter(path) && (path.join(DIFFUSERS_LORA_FILE).is_file() || lora_files_of_two(path).is_some()),
     }
 }
 
