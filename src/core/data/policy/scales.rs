@@ -210,11 +210,14 @@ fn of_xvla(
 fn of_sets(spec: &mut SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Result<Stats, DataError> {
     for (at, set) in sets.iter().enumerate() {
         let wrong = |reason: String| DataError::file(set.folder(), reason);
-        for (key, width) in [(&settings.state, &mut spec.state_dim), (&settings.action, &mut spec.action_dim)] {
+        for (what, key, width) in
+            [("state", &settings.state, &mut spec.state_dim), ("action", &settings.action, &mut spec.action_dim)]
+        {
             let feature = set.info().feature(key).filter(|feature| feature.is_numbers());
             let feature = feature.ok_or_else(|| {
                 let known: Vec<&str> = set.info().features.iter().map(|it| it.key.as_str()).collect();
-                wrong(format!("has no feature {key} of numbers; its features are {}", known.join(", ")))
+                let known = known.join(", ");
+                wrong(format!("has no feature {key} of numbers; its features are {known}: name one in policy.{what}"))
             })?;
             if at > 0 && feature.width() != *width {
                 let (own, first) = (feature.width(), sets[0].folder().display());

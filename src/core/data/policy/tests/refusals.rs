@@ -35,10 +35,9 @@ fn what_does_not_fit_is_named() {
         assert!(error.contains(part), "{error}");
     }
     let of = |settings: Policy| bench.error(&config(), settings);
-    assert!(
-        of(Policy { state: "gone".into(), ..Policy::default() })
-            .contains("has no feature gone of numbers; its features are")
-    );
+    let gone = of(Policy { state: "gone".into(), ..Policy::default() });
+    assert!(gone.contains("has no feature gone of numbers; its features are"), "{gone}");
+    assert!(gone.ends_with(": name one in policy.state"), "{gone}");
     // The set of version 2.1 has no quantiles.
     let old = bench.open(&config(), &Bench::options(&[&goldens().join("v21")], Policy::default())).err().unwrap();
     assert!(old.contains("statistics of observation.state: has no q01") && old.contains("data stats --write"), "{old}");
