@@ -101,6 +101,28 @@ pub(super) fn caption(record: &mut Record, columns: &BTreeMap<String, String>, c
     }
 }
 
+/// Returns the fields of a line of a text file, which is a prompt alone.
+///
+/// # Errors
+/// The line is a comment, or has options as kohya's scripts and musubi-tuner read them.
+pub(super) fn of_line(line: &str) -> Result<Map<String, Json>, DataError> {
+    let line = line.trim();
+    if line.starts_with('#') {
+        return Err(DataError::Line("is a comment, but each line is a prompt: take it out".to_owned()));
+    }
+    let is_option = |word: &&str| {
+        let name = word.strip_prefix("--").unwrap_or_default();
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic())
+    };
+    match line.split_whitespace().find(is_option) {
+        Some(option) => Err(DataError::Line(format!(
+            "options of a prompt, such as {option}, are not read: take them out, and set size, frames, steps, guidance and negative of \
+             the section `sample`"
+        ))),
+        None => Ok(Map::from_iter([(CAPTIONS[0].to_owned(), Json::String(line.to_owned()))])),
+    }
+}
+
 impl Captioned {
     /// Makes the sample from the fields of a record, and from the members beside them in an archive.
     ///

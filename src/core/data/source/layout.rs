@@ -219,6 +219,7 @@ impl RecordLayout {
         if *self == Self::Captioned {
             let fields = match std::mem::take(&mut record.body) {
                 Body::None => Map::new(),
+                Body::Text(line) => captioned::of_line(&line)?,
                 body => captioned::renamed(object(body)?, columns),
             };
             let captioned = Captioned::of(fields, &record, folder)?;

@@ -166,6 +166,23 @@ fn byte_order_marks_of_windows_are_no_part_of_captions() {
 }
 
 #[test]
+fn lines_of_a_text_file_are_prompts_of_diffusion_models() {
+    let folder = Folder::new();
+    let text = "a red house\n\n a cat -- blue \r\n# the second part\na dog --w 640 --n bad\n";
+    let set = TrainFile { format: Format::Captioned, ..TrainFile::new(folder.write("prompts.txt", text)) };
+    let source = open(&set).unwrap();
+    let prompt = |index| match source.read(index) {
+        Ok(Content::Captioned(captioned)) => Ok(captioned.captions),
+        Ok(other) => panic!("{other:?}"),
+        Err(bad) => Err(bad.reason),
+    };
+    assert_eq!(prompt(0).unwrap(), ["a red house"]);
+    assert_eq!(prompt(1).unwrap(), ["a cat -- blue"]);
+    assert!(prompt(2).unwrap_err().contains("is a comment"));
+    assert!(prompt(3).unwrap_err().contains("such as --w, are not read"));
+}
+
+#[test]
 fn conversations_without_a_system_message_have_that_of_their_set() {
     let folder = Folder::new();
     let turns = |first: &str| {
