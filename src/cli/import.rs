@@ -25,10 +25,11 @@ Examples:
   loongforge import outputs/train/smolvla/checkpoints/last/pretrained_model/train_config.json     # what lerobot wrote itself
   loongforge import Wan2.1-T2V-1.3B.sh -o lora.yaml     # a script of DiffSynth-Studio
   loongforge import -- accelerate launch wan_train_network.py --dit wan.safetensors --dataset_config sets.toml     # musubi-tuner
+  loongforge import train_lora_qwen_image_24gb.yaml -o lora.yaml     # a config of ai-toolkit
   loongforge import theirs.yaml -o ours.yaml && loongforge check ours.yaml")]
 pub struct ImportArgs {
-    /// YAML config of LLaMA-Factory, axolotl, TRL, VeOmni or ms-swift (also JSON), TOML config of torchtitan or musubi-tuner,
-    /// `train_config.json` of lerobot, or launch script of Megatron-LM, LoongForge, TRL, VeOmni, ms-swift, torchtitan, lerobot,
+    /// YAML config of LLaMA-Factory, axolotl, TRL, VeOmni, ms-swift or ai-toolkit (also JSON), TOML config of torchtitan or
+    /// musubi-tuner, `train_config.json` of lerobot, or launch script of Megatron-LM, LoongForge, TRL, VeOmni, ms-swift, torchtitan, lerobot,
     /// DiffSynth-Studio or musubi-tuner
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     file: Option<PathBuf>,

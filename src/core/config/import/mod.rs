@@ -1,8 +1,11 @@
-//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl, TRL, VeOmni and ms-swift, the TOML of torchtitan and
-//! musubi-tuner, command lines of LLaMA-Factory, TRL, VeOmni, ms-swift, torchtitan, lerobot, DiffSynth-Studio and musubi-tuner, the
+//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl, TRL, VeOmni, ms-swift and ai-toolkit, the TOML of
+//! torchtitan and musubi-tuner, command lines of LLaMA-Factory, TRL, VeOmni, ms-swift, torchtitan, lerobot, DiffSynth-Studio and musubi-tuner, the
 //! `train_config.json` of lerobot, and the launch scripts of Megatron-LM and LoongForge. Every key and option of theirs is accounted for.
 //! Nothing is run.
 
+mod ai_toolkit;
+#[cfg(test)]
+mod ai_toolkit_tests;
 mod axolotl;
 mod axolotl_sets;
 mod command;
@@ -97,7 +100,8 @@ pub enum ImportError {
     #[error(
         "unknown trainer: LLaMA-Factory's and TRL's configs have `model_name_or_path`, axolotl's `base_model`, \
          lerobot's `policy` and `dataset`, ms-swift's `model`, `dataset` and a key such as `tuner_type`, VeOmni's \
-         `train` and `model.model_path` or `data.train_path`; the keys found are {0}"
+         `train` and `model.model_path` or `data.train_path`, ai-toolkit's `job` and `config.process`; the keys found \
+         are {0}"
     )]
     Unknown(String),
 }
@@ -172,6 +176,12 @@ pub fn import_words(words: &[String]) -> Result<Imported, ImportError> {
 }
 
 fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
+    if let Some(keys) = ai_toolkit::flat(&fields) {
+        return match ai_toolkit::refused(&keys) {
+            Some(why) => Err(ImportError::Method(why)),
+            None => Ok(finish("ai-toolkit", Flags::of_fields(keys), ai_toolkit::read)),
+        };
+    }
     let has = |key: &str| fields.contains_key(key);
     let is_trl = has("model_name_or_path") && !llama_factory::OWN.iter().any(|key| has(key));
     if let Some(key) = trl::OF_REWARDS.iter().find(|key| is_trl && has(key)) {
