@@ -2,6 +2,7 @@
 
 use crate::eval::aligned::aligned;
 use image::{RgbImage, imageops};
+use loongforge_core::text::plural;
 use std::collections::BTreeMap;
 
 /// A clip that was made, and the true one of its prompt, frame by frame; they begin with the same frame.
@@ -31,8 +32,9 @@ pub fn compare(clips: &[Made]) -> Vec<String> {
     if judged.is_empty() {
         let mean = |of: &dyn Fn(&Made) -> f64| clips.iter().map(of).sum::<f64>() / clips.len() as f64;
         return vec![format!(
-            "{} clips against the true ones, PSNR of later frames: {:.1} dB; the first frame repeated: {:.1} dB",
+            "{} {} against the true ones, PSNR of later frames: {:.1} dB; the first frame repeated: {:.1} dB",
             clips.len(),
+            plural("clip", clips.len() as u64),
             mean(&|clip| decibels(&clip.frames, &clip.truth)),
             mean(&|clip| decibels(&still(clip), &clip.truth)),
         )];
@@ -136,7 +138,8 @@ mod tests {
         // One prompt is told from nothing, nor are two with one future. Two pixels of each frame, one of which is off by 10
         // in one of two frames: 25 on average.
         let lines = compare(&[made("left", [9, 60, 100], left)]);
-        assert!(lines.len() == 1 && lines[0].contains("34.2 dB; the first frame repeated: 14.2 dB"), "{lines:?}");
+        assert!(lines.len() == 1 && lines[0].starts_with("1 clip against"), "{lines:?}");
+        assert!(lines[0].contains("34.2 dB; the first frame repeated: 14.2 dB"), "{lines:?}");
         assert_eq!(compare(&[made("left", left, left), made("right", right, left)]).len(), 1);
     }
 }
