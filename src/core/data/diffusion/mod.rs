@@ -37,6 +37,7 @@ use super::maker::SampleMaker;
 use super::processor::{FlowOptions, ProcessorFolders, ProcessorOptions, guarded};
 use super::sample::{Media, Sample};
 use super::source::{Captioned, Content, MediaSource, Source};
+use super::tally::Tally;
 use crate::config::{Format, Phase, VideoLimits};
 use crate::message::{Grid, SampleId};
 
@@ -51,6 +52,7 @@ pub struct DiffusionMaker {
     loader: Loader,
     flow: FlowOptions,
     max_tokens: usize,
+    unedited: Tally,
 }
 
 impl DiffusionMaker {
@@ -105,6 +107,7 @@ impl DiffusionMaker {
             loader: Loader::new(options, decoder, space, if is_wan { rate } else { f64::INFINITY }),
             flow,
             max_tokens: options.max_tokens,
+            unedited: Tally::new("samples without a picture to edit, learned from their prompts alone"),
         })
     }
 
@@ -120,6 +123,9 @@ impl DiffusionMaker {
         let given = (!drops_conditions && self.given.is_given(id, num_frames)).then_some(&frames);
         media.extend(given.map(|frames| self.given.condition(frames, num_frames)));
         let (references, shown) = self.references(&mut media, record, visit)?;
+        if self.captions.pictures().is_some() && record.references.is_empty() {
+            self.unedited.add();
+        }
         let num_tokens = references + grid.num_cells();
         media.push(self.captions.item(self.captions.choose(id, &record.captions), &shown)?);
         let num_clean = given.map_or(0, |frames| self.given.num_clean(num_frames, frames));
@@ -368,6 +374,6 @@ impl SampleMaker for DiffusionMaker {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.loader.notes().into_iter().chain(self.captions.notes()).collect()
+        self.loader.notes().into_iter().chain(self.captions.notes()).chain(self.unedited.line()).collect()
     }
 }

@@ -141,3 +141,24 @@ fn an_animation_that_is_no_gif_is_no_picture_for_a_model_that_makes_clips() {
     assert!(of_clips.contains("a.webp") && of_clips.contains("convert it to GIF or MP4"), "{of_clips}");
     assert!(!reason(bench.qwen(options())).contains("convert it to GIF"));
 }
+
+#[test]
+fn samples_without_a_picture_to_edit_are_counted() {
+    let bench = Bench::new();
+    let text = json!({"model_type": "qwen2_5_vl", "vocab_size": 1000, "image_token_id": 262, "hidden_size": 8,
+        "rope_scaling": {"mrope_section": [1, 1, 2]}, "vision_config": {"patch_size": 8, "spatial_merge_size": 2}});
+    let transformer = json!({"_class_name": QWEN, "patch_size": 2});
+    let config = json!({"transformer": transformer, "pipeline": "QwenImageEditPlusPipeline", "text_encoder": text});
+    let image = crate::config::ImageLimits { area: Some(Area::new(32 * 64)), ..Default::default() };
+    let maker = bench.maker_of(config, ProcessorOptions { image, ..ProcessorOptions::default() }).unwrap();
+    let lines =
+        [json!({"prompt": "one", "image": "1.png", "edit_image": "2.png"}), json!({"prompt": "one", "image": "1.png"})];
+    let path = bench.write("e.jsonl", lines.map(|line| line.to_string()).join("\n"));
+    let dataset = bench.dataset(maker, &path).unwrap();
+    for position in 0..2 {
+        dataset.sample(position).unwrap_or_else(|bad| panic!("{bad}"));
+    }
+    let notes = dataset.maker().notes();
+    let note = "samples without a picture to edit, learned from their prompts alone: 1";
+    assert!(notes.iter().any(|line| line == note), "{notes:?}");
+}
