@@ -4,7 +4,8 @@ use super::export::{Draft, ExportError, Exported, put, text};
 use super::saved_config::kept_in_float32;
 use crate::model::diffusers;
 use loongforge_actors::checkpoint::extras;
-use loongforge_core::data::{COMPONENTS, Component};
+use loongforge_core::data::{COMPONENTS, Component, is_diffusion};
+use loongforge_core::files;
 use loongforge_core::message::SavedFile;
 use loongforge_torch::model::{COMFY_PREFIX, ModelConfig, Naming};
 use loongforge_torch::train::hf::{
@@ -40,6 +41,7 @@ pub fn export_diffusion(
     averages: bool,
 ) -> Result<Exported, ExportError> {
     if is_adapter(path) || path.join(DIFFUSERS_LORA_FILE).is_file() || is_lora_file(path) {
+        expect_of_diffusion(path)?;
         return export_adapters(path, out, format, dtype, averages);
     }
     // One network alone is no whole model, and has its form all the same.
@@ -93,6 +95,20 @@ pub fn export_diffusion(
     }
     draft.publish()?;
     Ok(Exported { num_files: files.len(), bytes: total(&files), said })
+}
+
+/// # Errors
+/// The config beside the adapters of a run is that of another model.
+fn expect_of_diffusion(path: &Path) -> Result<(), ExportError> {
+    let bytes = files::read(&path.join("config.json"), files::MAX_TEXT_BYTES).unwrap_or_default();
+    match serde_json::from_slice::<Value>(&bytes) {
+        Ok(config) if !is_diffusion(&config) && config["_class_name"].is_null() => {
+            let reason = "its adapters are not those of a diffusion model: PEFT loads them as they are, and `loongforge \
+                          checkpoint export-hf` adds them to their base";
+            Err(ExportError::Form { path: path.to_owned(), reason: reason.to_owned() })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn export_adapters(

@@ -188,6 +188,13 @@ fn adapters_are_merged_into_a_folder_that_diffusers_loads() {
     let moved = (read(&new, &weight) - read(&old, &weight) - 2.0).abs().max().double_value(&[]);
     assert!(moved < 1e-6, "{moved}");
 
+    // Adapters of another model have no place in files of diffusion models.
+    export_diffusion(&lora, &dir.path().join("file"), Format::Diffusers, None, false).unwrap();
+    put(&lora, "config.json", &text(&json!({"model_type": "qwen3"}))).unwrap();
+    let error = export_diffusion(&lora, &dir.path().join("other"), Format::Diffusers, None, false).unwrap_err();
+    assert!(error.to_string().contains("its adapters are not those of a diffusion model"), "{error}");
+    assert!(!dir.path().join("other").exists());
+
     // In its turn it goes into the other formats, whole.
     export_diffusion(&merged, &dir.path().join("again"), Format::Diffusers, None, false).unwrap();
     assert!(dir.path().join("again/tokenizer/tokenizer.json").is_file());
