@@ -219,11 +219,14 @@ fn towers_in_pools_of_their_own_go_on_from_every_step() {
         let steps = fixture.run(&[&common[..], own, &saves].concat(), resumed);
         (loss_bits(&steps), hashes(&folder(to).join("step-00000006")))
     };
-    let (one, others) = (["pools.audio.replicas=1"], ["pools.encoder.replicas=2", "pools.audio.replicas=3"]);
+    // Actors of `encoder` and of `audio` after each step.
+    let numbers = [(1, 2), (2, 3), (2, 1), (3, 1), (3, 3)];
     let cached = [&FROZEN[..], &["pools.audio.cache=1MiB", "data.train.0.max_samples=16"]].concat();
-    for (name, own, splits) in [("trained", &[][..], 1..6), ("cached", &cached[..], 3..5)] {
-        let (losses, weights) = run(name, &[own, &one].concat(), None);
-        for step in splits {
+    for (name, own) in [("trained", &[][..]), ("cached", &cached[..])] {
+        let (losses, weights) = run(name, &[own, &["pools.audio.replicas=1"]].concat(), None);
+        for (step, (seeing, hearing)) in (1..6).zip(numbers) {
+            let others = [format!("pools.encoder.replicas={seeing}"), format!("pools.audio.replicas={hearing}")];
+            let others = others.each_ref().map(String::as_str);
             let (rest, found) = run(&format!("{name}-{step}"), &[own, &others].concat(), Some((name, step)));
             assert_eq!((&rest[..], &found), (&losses[step..], &weights), "{name}, after step {step}");
         }
