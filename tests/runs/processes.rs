@@ -1,6 +1,7 @@
 //! The same program as processes: the same bits as in one process, and clear words where somebody is missing.
 
 use crate::fixture::{Fixture, Pictures};
+use crate::sound::omni;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{PipeReader, PipeWriter, Write};
 use std::net::TcpListener;
@@ -132,6 +133,44 @@ fn roles_started_by_hand_make_a_run() {
         assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
     }
     run(&fixture, "plain", &[]);
+    assert_eq!(losses(&fixture, "by-hand"), losses(&fixture, "plain"));
+}
+
+/// Each process of an encoder says which of two pools it is in; the one with the role's name needs no saying.
+#[test]
+fn roles_of_named_pools_started_by_hand_make_a_run() {
+    let fixture = omni();
+    let socket = fixture.path().join("run.sock");
+    let own = [
+        "train.steps=4",
+        "run.deterministic=true",
+        "data.pack.max_tokens=160",
+        "pools.encoder.replicas=3",
+        "pools.audio.replicas=1",
+        "pools.audio.threads=1",
+    ];
+    let command = |role: &[&str]| {
+        let join = ["--join", socket.to_str().unwrap(), "--role"];
+        program(&fixture, "by-hand", &[&own[..], &join, role].concat())
+    };
+    let output = command(&["encoder", "--pool", "sound"]).output().unwrap();
+    let text = said(&output);
+    assert!(output.status.code() == Some(2) && text.contains("no encoder pool `sound`"), "{text}");
+    let roles: [&[&str]; 7] = [
+        &["encoder", "--pool", "audio"],
+        &["encoder", "--pool", "encoder"],
+        &["foundation"],
+        &["data"],
+        &["encoder"],
+        &["encoder"],
+        &["scheduler"],
+    ];
+    for child in roles.map(|role| command(role).spawn().unwrap()) {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    run(&fixture, "plain", &own);
+    assert_eq!(losses(&fixture, "plain").len(), 4);
     assert_eq!(losses(&fixture, "by-hand"), losses(&fixture, "plain"));
 }
 
