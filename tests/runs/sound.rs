@@ -1,6 +1,7 @@
 //! Runs of models that hear, alone and beside pictures.
 
 use crate::fixture::{self, Fixture, Pictures, bits, loss_bits};
+use crate::processes;
 use crate::resume::{hashes, resume};
 use loongforge::core::config::{self, Loaded};
 use loongforge::core::data::audio::wav;
@@ -231,6 +232,34 @@ fn towers_in_pools_of_their_own_go_on_from_every_step() {
             assert_eq!((&rest[..], &found), (&losses[step..], &weights), "{name}, after step {step}");
         }
     }
+}
+
+/// Recordings are decoded as a user's are.
+#[test]
+fn bad_recordings_are_skipped_counted_and_listed() {
+    let fixture = omni();
+    let sound = |index: usize| fixture.path().join(format!("data/{index}.wav"));
+    fs::remove_file(sound(0)).unwrap();
+    fs::write(sound(1), "no sound at all").unwrap();
+    fs::write(sound(4), "").unwrap();
+    let whole = fs::read(sound(5)).unwrap();
+    fs::write(sound(5), &whole[..whole.len() / 2]).unwrap();
+    let own = ["train.steps=3", "train.warmup_steps=1", "data.pack.max_tokens=160", "security.sandbox=auto"];
+    processes::run(&fixture, "bad", &[&own[..], &["data.on_bad_sample.max_fraction=0.5"]].concat());
+    let lines = |name: &str| -> Vec<Value> {
+        let text = fs::read_to_string(fixture.path().join("bad").join(name)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let listed = lines("bad.jsonl");
+    let found: Vec<_> = listed.iter().map(|bad| ["source", "reason"].map(|key| bad[key].as_str().unwrap())).collect();
+    let expected = [(1, "No such file"), (2, "not a supported audio file"), (5, "empty file"), (6, "truncated")];
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    for ([source, reason], (line, part)) in found.into_iter().zip(expected) {
+        assert!(source.ends_with(&format!("train.jsonl:{line}")) && reason.contains(part), "{source}: {reason}");
+    }
+    // Every step is whole, and the last says how many were skipped.
+    let steps = lines("metrics.jsonl");
+    assert_eq!((steps.len(), &steps[2]["bad_samples"]), (3, &json!(4)));
 }
 
 /// Returns a committed config, shortened, with the data below `dir`.
