@@ -3,6 +3,7 @@
 use crate::model::folder::ModelFolder;
 use crate::model::size::ModelSize;
 use loongforge_core::data::ModelCard;
+use loongforge_core::message::Tower;
 use loongforge_core::simulate::{Costs, RoleCosts};
 use loongforge_torch::params::{ParamSpec, Role};
 use serde_json::Value;
@@ -85,6 +86,29 @@ impl Trunk {
     }
 }
 
+impl DeviceRate {
+    /// Returns the costs of a pool with these parameters, from the FLOPs of a row and of a pair of rows that attend to each other.
+    fn role(self, of_row: f64, of_pair: f64, pool: ParamCounts, is_bf16: bool) -> RoleCosts {
+        let [_, gradients, state] = pool.memory(is_bf16);
+        // Gradients and state are read, state and weights written.
+        let once = (gradients + 2 * state + 4 * pool.trained) as f64;
+        RoleCosts {
+            per_token: of_row / self.flops,
+            per_square: of_pair / self.flops,
+            per_step: once / self.memory_bandwidth,
+            gradient_bytes: 4.0 * pool.trained as f64,
+            ..RoleCosts::default()
+        }
+    }
+}
+
+/// Returns the FLOPs of a pair of patches of a frame: queries times keys and scores times values, both ways, forward and twice backward,
+/// not causal.
+fn of_patches(json: &Value) -> f64 {
+    let trunk = Trunk::encoder(json);
+    12.0 * trunk.full_layers * trunk.hidden_size
+}
+
 /// Costs from FLOPs: `6` a parameter and token, and attention over documents and frames. Nothing is known of latencies
 /// and of what a batch costs by itself.
 pub fn costs(
@@ -96,26 +120,23 @@ pub fn costs(
 ) -> Costs {
     let size = ModelSize::of(&folder.config);
     let per_token = size.flops_per_token(0);
-    let trunk = Trunk::encoder(&folder.json);
-    // Queries times keys and scores times values, both ways, forward and twice backward, not causal.
-    let per_square = 12.0 * trunk.full_layers * trunk.hidden_size;
-    let once = |pool: ParamCounts| {
-        let [_, gradients, state] = pool.memory(is_bf16);
-        // Gradients and state are read, state and weights written.
-        (gradients + 2 * state + 4 * pool.trained) as f64 / rate.memory_bandwidth
-    };
-    let role = |per_token: f64, per_square: f64, pool: ParamCounts| RoleCosts {
-        per_token: per_token / rate.flops,
-        per_square: per_square / rate.flops,
-        per_step: once(pool),
-        gradient_bytes: 4.0 * pool.trained as f64,
-        ..RoleCosts::default()
-    };
     Costs {
-        encoder: role(6.0 * size.encoder as f64, per_square, encoder),
-        foundation: role(per_token, size.flops_per_token(1) - per_token, foundation),
+        encoder: rate.role(6.0 * size.encoder as f64, of_patches(&folder.json), encoder, is_bf16),
+        foundation: rate.role(per_token, size.flops_per_token(1) - per_token, foundation, is_bf16),
         ..Costs::default()
     }
+}
+
+/// Returns the costs of one of several towers, whose rows meet its own parameters alone.
+pub fn tower_costs(
+    folder: &ModelFolder,
+    tower: Tower,
+    params: ParamCounts,
+    rate: DeviceRate,
+    is_bf16: bool,
+) -> RoleCosts {
+    let of_pair = if tower == Tower::Vision { of_patches(&folder.json) } else { 0.0 };
+    rate.role(6.0 * (params.trained + params.frozen) as f64, of_pair, params, is_bf16)
 }
 
 #[cfg(test)]

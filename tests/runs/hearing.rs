@@ -60,3 +60,25 @@ fn a_conversation_may_be_about_sounds_and_pictures() {
         "{told}"
     );
 }
+
+/// A device's costs of each of two towers are those of its own parameters, divided by the ranks of its own pool.
+#[test]
+fn towers_of_a_simulated_device_have_costs_of_their_own() {
+    let fixture = omni();
+    let costs = |name: &str, own: &[&str]| -> Value {
+        let words = ["plan", "run.yaml", "--simulate", "--device", "H200", "--steps", "4", "--save-costs", name];
+        let output = start(&fixture, &[&words[..], &["data.pack.max_tokens=160"], own].concat(), "");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&fs::read(fixture.path().join(name)).unwrap()).unwrap()
+    };
+    let one = costs("one.json", &[]);
+    let split = costs("split.json", &["pools.audio.replicas=1", "pools.audio.tensor_parallel=2"]);
+    for key in ["per_token", "per_step", "gradient_bytes"] {
+        let number = |costs: &Value, part: &str| costs.pointer(&format!("/{part}/{key}")).unwrap().as_f64().unwrap();
+        let [both, vision, audio] = ["encoder", "towers/vision", "towers/audio"].map(|part| number(&one, part));
+        assert!(audio > 0.0 && (vision + audio - both).abs() < 1e-9 * both, "{key}: {one}");
+        let [seeing, hearing] = ["towers/vision", "towers/audio"].map(|part| number(&split, part));
+        let is_split = (seeing - vision).abs() < 1e-9 * vision && (2.0 * hearing - audio).abs() < 1e-9 * audio;
+        assert!(is_split, "{key}: {split}");
+    }
+}

@@ -5,7 +5,7 @@ use super::case::Case;
 use crate::cli::UsageError;
 use crate::cli::forecast::{as_json, seconds, table, text};
 use crate::estimate::calibrate::{Calibration, Stream, calibrate, set_gradients};
-use crate::estimate::flops::{DeviceRate, costs, memory_bandwidth};
+use crate::estimate::flops::{DeviceRate, costs, memory_bandwidth, tower_costs};
 use anyhow::Context;
 use loongforge_core::config::{Device, FoundationPool, RunConfig};
 use loongforge_core::message::{PoolName, SampleMeta, StepId};
@@ -146,13 +146,7 @@ impl Case {
                 .into());
             };
             let rate = DeviceRate { flops: peak * args.mfu, memory_bandwidth: memory_bandwidth(&name.to_uppercase()) };
-            let costs = costs(&self.folder, self.encoder, self.foundation, rate, self.is_bf16());
-            let (encoder, foundation) = (self.config.pools.encoder.layout(), self.config.foundations()[0].1.layout());
-            return Ok(Costs {
-                encoder: shared(costs.encoder, encoder.tp),
-                foundation: shared(costs.foundation, foundation.tp * foundation.cp),
-                ..costs
-            });
+            return self.costs_at(rate);
         }
         if args.calibrate.is_empty() {
             let fix = "--simulate needs costs: --calibrate RUN_DIR, --costs FILE or --device GPU";
@@ -166,6 +160,27 @@ impl Case {
         calibration.notes.iter().for_each(|note| eprintln!("calibrated {note}"));
         self.find_latency(args, spec, samples, &mut calibration);
         Ok(calibration.costs)
+    }
+
+    /// Returns the costs at the rate of a device. Several towers have their own, divided by the ranks of their own pools.
+    fn costs_at(&self, rate: DeviceRate) -> anyhow::Result<Costs> {
+        let (is_bf16, foundation) = (self.is_bf16(), self.config.foundations()[0].1.layout());
+        let mut costs = costs(&self.folder, self.encoder, self.foundation, rate, is_bf16);
+        costs.foundation = shared(costs.foundation, foundation.tp * foundation.cp);
+        let towers = self.folder.config.towers.set();
+        let is_alone = towers.iter().count() == 1;
+        for (_, pool, held) in self.config.pools.encoders(towers) {
+            let ranks = pool.layout().tp;
+            if is_alone {
+                costs.encoder = shared(costs.encoder, ranks);
+                continue;
+            }
+            for tower in held.iter() {
+                let own = tower_costs(&self.folder, tower, self.tower(tower)?, rate, is_bf16);
+                costs.towers.insert(tower, shared(own, ranks));
+            }
+        }
+        Ok(costs)
     }
 
     /// Estimates the latency: what the first run's steps took beyond what its work explains is taken for the way of its
