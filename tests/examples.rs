@@ -103,7 +103,10 @@ fn encoders_of_ones_own_work_with_every_command() {
     for part in ["image_encoder: 98,304 parameters", "audio_encoder: 10,240 parameters", "foundation: "] {
         assert!(text.contains(part), "{text}");
     }
-    succeeds(name, dir, &["plan", config]);
+    let plan = succeeds(name, dir, &["plan", config]);
+    for words in ["1 audio actor, 1 encoder actor, 1 foundation actor", "\n  audio  ", "\n  encoder  "] {
+        assert!(plan.contains(words), "{words:?} is not in\n{plan}");
+    }
     let job = ["launch", config, "--on", "ssh", "--hosts", "a,b,c,d", "--insecure-allow-plaintext"];
     assert!(succeeds(name, dir, &job).contains("--pool audio"));
     let held_out = "runs/three_pools/data/held_out.jsonl";
