@@ -15,6 +15,7 @@ use loongforge_core::simulate::{
     Cluster, Costs, Law, Measured, RoleCosts, Samples, SimSpec, alternatives, gantt_html, gantt_svg, simulate,
 };
 use loongforge_torch::device::settle;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Simulated steps unless --steps says otherwise.
@@ -40,6 +41,7 @@ impl Case {
             },
             costs: Costs::default(),
             cluster: self.cluster(args, &self.config),
+            threads: self.threads(args, &self.config),
             colocated_trained: self.encoder.trained > 0,
             warm_up: WARM_UP.min(args.steps.unwrap_or(STEPS).saturating_sub(1)),
             drawn_steps: if args.gantt.is_some() { DRAWN_STEPS } else { 0 },
@@ -93,7 +95,7 @@ impl Case {
     }
 
     fn cluster(&self, args: &PlanArgs, config: &RunConfig) -> Cluster {
-        let on_cpu = settle(config.device).0 == Device::Cpu && args.device.is_none();
+        let on_cpu = is_on_cpu(args, config);
         let here = || std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
         let threads = |pool| if on_cpu { config.threads_for(pool) as f64 } else { 1.0 };
         let bandwidth = args.bandwidth.map_or(f64::INFINITY, |gigabytes| gigabytes * 1e9);
@@ -111,6 +113,13 @@ impl Case {
             jitter: args.jitter,
             seed: args.seed,
         }
+    }
+
+    /// Returns the cores that an encoder uses when it computes, by pool.
+    fn threads(&self, args: &PlanArgs, config: &RunConfig) -> BTreeMap<PoolName, f64> {
+        let on_cpu = is_on_cpu(args, config);
+        let pools = config.pools.encoders(self.folder.config.towers.set()).into_iter();
+        pools.map(|(name, ..)| (name, if on_cpu { config.threads_for(name) as f64 } else { 1.0 })).collect()
     }
 
     fn samples(&self, args: &PlanArgs) -> anyhow::Result<Box<dyn Samples>> {
@@ -192,7 +201,7 @@ impl Case {
             steps: spec.coordinator.steps,
             ..in_groups(CoordinatorSpec::new(config, self.folder.shape(), None))
         };
-        past.cluster = self.cluster(args, config);
+        (past.cluster, past.threads) = (self.cluster(args, config), self.threads(args, config));
         past.drawn_steps = 0;
         let mean = |latency: f64| {
             let costs = Costs { latency, ..calibration.costs.clone() };
@@ -229,6 +238,11 @@ impl Drawing {
             _ => Err(UsageError(format!("--gantt: `{}` must end in .svg or .html", path.display()))),
         }
     }
+}
+
+/// Returns whether the actors of a simulated run compute on cores.
+fn is_on_cpu(args: &PlanArgs, config: &RunConfig) -> bool {
+    settle(config.device).0 == Device::Cpu && args.device.is_none()
 }
 
 /// Tensor- and context-parallel ranks do the same at the same time: a replica's are one rank of the simulation, of each

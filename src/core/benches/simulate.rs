@@ -8,6 +8,7 @@ use loongforge_core::schedule::{
     LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState,
 };
 use loongforge_core::simulate::{Cluster, Costs, DataCosts, Law, Measured, RoleCosts, Samples, SimSpec, simulate};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 const STEPS: u64 = 1000;
@@ -82,7 +83,8 @@ fn processor_seconds() -> f64 {
 fn spec(shape: &Shape, steps: u64) -> SimSpec {
     let coordinator = coordinator(shape, steps);
     let (costs, cluster) = (costs(), cluster(shape));
-    SimSpec { coordinator, costs, cluster, colocated_trained: true, warm_up: WARM_UP, drawn_steps: 0 }
+    let threads = BTreeMap::new();
+    SimSpec { coordinator, costs, cluster, threads, colocated_trained: true, warm_up: WARM_UP, drawn_steps: 0 }
 }
 
 fn coordinator(shape: &Shape, steps: u64) -> CoordinatorSpec {

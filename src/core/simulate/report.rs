@@ -291,10 +291,15 @@ impl Work {
         let data = of(self.data);
         add("data actors", data / f64::from(pools.data.max(1)));
         if let Some(cores) = cluster.cores {
-            let compute = of(self.encoder) * cluster.encoder_threads
-                + of(self.foundation) * cluster.foundation_threads
-                + encoder_step * num_encoders * cluster.encoder_threads
-                + costs.foundation.per_step * replicas * cluster.foundation_threads;
+            let each = spec.encoders().flat_map(|(pool, replicas)| {
+                let once = if spec.is_trained(pool) { spec.held(pool).0 } else { 0.0 };
+                let threads = spec.threads(pool);
+                (0..replicas).map(move |_| (once, threads))
+            });
+            let of_each = self.encoders.iter().zip(each);
+            let encoders: f64 = of_each.map(|(&seconds, (once, threads))| (of(seconds) + once) * threads).sum();
+            let foundations = of(self.foundation) + costs.foundation.per_step * replicas;
+            let compute = encoders + foundations * cluster.foundation_threads;
             add("cores", (compute + data) / cores);
         }
         // A sum that equals the maximum names the pool, not its costliest rank.

@@ -83,7 +83,7 @@ impl<'a> Simulation<'a> {
         let own_encoders = pools
             .encoder_actors()
             .zip(0..)
-            .map(|(actor, number)| Rank { encoder: Some(number), ..Rank::new(actor, cluster.encoder_threads) });
+            .map(|(actor, number)| Rank { encoder: Some(number), ..Rank::new(actor, spec.threads(actor.pool)) });
         ranks.extend(own_encoders);
         let mut stages = Vec::new();
         for (replica, actor) in (0..).zip(pools.foundation_actors()) {

@@ -4,6 +4,7 @@ use super::Costs;
 use crate::config::Placement;
 use crate::message::PoolName;
 use crate::schedule::{CoordinatorSpec, EncoderPlanSpec, EncoderPoolSpec, Failure, FoundationPlanSpec, PoolSize};
+use std::collections::BTreeMap;
 
 /// A run and where it runs.
 #[derive(Clone, Debug)]
@@ -12,6 +13,8 @@ pub struct SimSpec {
     pub coordinator: CoordinatorSpec,
     pub costs: Costs,
     pub cluster: Cluster,
+    /// Cores that an encoder uses when it computes, by pool; others use [`Cluster::encoder_threads`].
+    pub threads: BTreeMap<PoolName, f64>,
     /// True if the weights of colocated encoders are trained. For pools the coordinator's spec says it.
     pub colocated_trained: bool,
     /// First steps that the report leaves out: the pipeline fills.
@@ -123,6 +126,11 @@ impl SimSpec {
     /// Returns whether the weights of a pool are trained; otherwise its encoders work ahead of the step.
     pub(super) fn is_trained(&self, pool: PoolName) -> bool {
         self.coordinator.encoder_pool(pool).map_or(self.colocated_trained, |pool| pool.trained)
+    }
+
+    /// Returns the cores that an encoder of a pool uses when it computes.
+    pub(super) fn threads(&self, pool: PoolName) -> f64 {
+        self.threads.get(&pool).copied().unwrap_or(self.cluster.encoder_threads)
     }
 
     /// Returns the seconds that an encoder of a pool needs once a step besides units, and the bytes that it reduces.

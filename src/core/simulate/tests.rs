@@ -8,6 +8,7 @@ use crate::schedule::{
     LearningRate, ModelShape, PackLimits, PlanSpec, PoolSize, PoolSizes, SchedulerState, plan_step,
 };
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 /// Returns a run of `steps` of samples of which `per_pack` fill a pack of 100 tokens.
 pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> SimSpec {
@@ -74,8 +75,8 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         foundation: RoleCosts { per_token: 1e-3, ..RoleCosts::default() },
         ..Costs::default()
     };
-    let cluster = Cluster::default();
-    SimSpec { coordinator, costs, cluster, colocated_trained: true, warm_up: 2, drawn_steps: 1 }
+    let (cluster, threads) = (Cluster::default(), BTreeMap::new());
+    SimSpec { coordinator, costs, cluster, threads, colocated_trained: true, warm_up: 2, drawn_steps: 1 }
 }
 
 /// Every sample alike: of so many tokens, with one picture of so many patches where that is not 0.
@@ -186,6 +187,26 @@ fn towers_cost_what_they_cost_and_an_encoder_pays_for_those_that_it_holds() {
     let busy = |name: PoolName| report.pool(name).unwrap().busy * report.mean_step();
     near(busy(PoolName::ENCODER), 4.0 * 0.048 + 0.5);
     near(busy(audio), 4.0 * 3.0 * 0.048 + 0.5);
+}
+
+#[test]
+fn encoders_use_the_cores_of_their_own_pool() {
+    let mut own = spec(1, 2, 1, 6, 4);
+    own.cluster.cores = Some(2.0);
+    let mut all = own.clone();
+    all.cluster.encoder_threads = 2.0;
+    let simulated = |spec: &SimSpec| {
+        let report = simulate(spec, &Alike { tokens: 100, patches: 48 }).unwrap();
+        let cores = report.bounds.iter().find(|bound| bound.what == "cores").unwrap();
+        (report.seconds(), cores.seconds)
+    };
+    let few = simulated(&own);
+    own.threads = [(PoolName::ENCODER, 2.0)].into();
+    assert_eq!(simulated(&own), simulated(&all));
+    own.threads = [(PoolName::FOUNDATION, 2.0)].into();
+    assert_eq!(simulated(&own), few);
+    let many = simulated(&all);
+    assert!(few.0 < many.0 && few.1 < many.1, "{few:?}, {many:?}");
 }
 
 #[test]
