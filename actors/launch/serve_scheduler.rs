@@ -130,7 +130,7 @@ async fn conduct(
                 // Nothing has begun that could be saved.
                 () = stop.stopped() => return Ok(Outcome::Preempted),
             };
-            journal.begin(&meeting.config, &coordinator, resume.as_deref(), &roster.rendezvous)?;
+            journal.begin(&meeting.config, &coordinator, resume.as_deref(), &roster.rendezvous);
             members.iter().for_each(|(&actor, member)| journal.write(&place(actor, member)));
             Begun {
                 scheduler: Scheduler::new(Coordinator::new(coordinator), observer),

@@ -59,13 +59,7 @@ impl RunJournal {
     }
 
     /// Records that the run begins.
-    pub fn begin(
-        &self,
-        config: &str,
-        spec: &CoordinatorSpec,
-        resume: Option<&Path>,
-        rendezvous: &Path,
-    ) -> Result<(), RunError> {
+    pub fn begin(&self, config: &str, spec: &CoordinatorSpec, resume: Option<&Path>, rendezvous: &Path) {
         let begin = Beginning {
             config: config.to_owned(),
             first_step: spec.first_step,
@@ -76,7 +70,6 @@ impl RunJournal {
         };
         self.write(&Record::Began(Box::new(begin)));
         self.write(&Record::Life(1));
-        Ok(())
     }
 
     /// Records that the run is over, whatever its result.

@@ -159,6 +159,9 @@ impl Choosing {
 }
 
 /// Reads a number of tokens, of which an answer needs some.
+///
+/// # Errors
+/// Fails if the text is no number, or 0.
 pub fn at_least_one(text: &str) -> Result<usize, String> {
     let number: usize = text.parse().map_err(|error| format!("{error}"))?;
     if number > 0 { Ok(number) } else { Err("must be 1 or more".into()) }

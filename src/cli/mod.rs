@@ -1,4 +1,7 @@
 //! The command line: one file per command. Arguments are parsed here and resolved by the commands.
+//!
+//! A command fails with what keeps it from its end: a [`UsageError`] where the user has to change something first. [`exit::of`] returns
+//! the exit code of an error.
 
 mod act;
 mod asking;
@@ -143,6 +146,9 @@ enum Command {
 
 impl Cli {
     /// Runs the command.
+    ///
+    /// # Errors
+    /// Fails as the command does.
     pub fn dispatch(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Run(args) => run::run(args),

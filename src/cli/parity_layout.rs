@@ -114,6 +114,9 @@ impl fmt::Display for Layouts {
 }
 
 /// Starts the layout's processes on a fixture and waits for them; whether the numbers are those of one process.
+///
+/// # Errors
+/// Fails if the fixture is none of tokens, the layout names a tower that the model lacks, or a process cannot be started.
 pub fn run(folder: &Path, layouts: Layouts) -> anyhow::Result<bool> {
     let place = tempfile::tempdir().context("cannot create a folder for the processes to meet in")?;
     let program = std::env::current_exe().context("cannot find the path of this program")?;
@@ -137,6 +140,9 @@ pub fn run(folder: &Path, layouts: Layouts) -> anyhow::Result<bool> {
 }
 
 /// One of the processes. The first one compares and prints.
+///
+/// # Errors
+/// Fails if the rank or the one process that it is compared with fails, or nothing is compared.
 pub fn run_rank(folder: &Path, Layouts(layouts): Layouts, rank: usize, meeting: &Path) -> anyhow::Result<bool> {
     set_intra_op_threads(1);
     let found = on_rank(folder, meeting, &layouts, rank, TIMEOUT).map_err(|error| anyhow!("rank {rank}: {error}"))?;

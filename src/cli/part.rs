@@ -45,6 +45,9 @@ pub struct Part {
 
 impl PartArgs {
     /// `None`: the whole run.
+    ///
+    /// # Errors
+    /// Fails if the role, the pool or the address is none of this run, or nothing says where the scheduler is.
     pub fn part(&self, pools: &PoolSizes) -> anyhow::Result<Option<Part>> {
         let Some(role) = &self.role else { return Ok(None) };
         let told = self.join.as_deref().map(str::parse::<Address>).transpose();
@@ -83,6 +86,9 @@ impl PartArgs {
     }
 
     /// Returns how this process logs in as `party` of the run.
+    ///
+    /// # Errors
+    /// Fails if the certificates of `--tls` cannot be used.
     pub fn security(&self, run: &str, party: Party) -> anyhow::Result<Security> {
         match &self.tls {
             Some(dir) => Ok(Security::with_certificates(run, party, dir).map_err(UsageError::of)?),
@@ -112,6 +118,9 @@ pub struct Beside(pub Vec<Child>);
 
 impl Beside {
     /// Starts `command` for the actor `index` of its pool.
+    ///
+    /// # Errors
+    /// Fails if the program cannot be started.
     pub fn start(&mut self, mut command: Command, index: Option<u32>) -> anyhow::Result<()> {
         beside(&mut command, index);
         self.0.push(command.spawn()?);

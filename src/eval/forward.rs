@@ -290,6 +290,9 @@ fn stages_of(config: &DecoderConfig, num: usize) -> Result<Vec<Stage>, StageErro
 
 impl LoadedTower {
     /// `load` makes parameters with their weights. Its outputs are for `input`.
+    ///
+    /// # Errors
+    /// Fails if `load` does.
     pub fn load(
         tower: &ModelTower,
         input: &FeatureInput,

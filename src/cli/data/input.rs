@@ -109,12 +109,19 @@ impl InputArgs {
     }
 
     /// Opens the files as they are, for any reader.
+    ///
+    /// # Errors
+    /// Fails if a file cannot be read or fetched, or is not of its format.
     pub fn open(&self) -> anyhow::Result<Inputs> {
         Ok(self.open_as(None, usize::MAX)?.0)
     }
 
     /// Opens the files as `maker` reads them in a run with samples of at most `max_tokens`: the model may determine the format of a
-    /// file if none is given, and longer texts are cut. Conversations of a config have the message of its `data.system`.
+    /// file if none is given, and longer texts are cut. The maker gives conversations the message of `data.system`; without one they
+    /// have it already.
+    ///
+    /// # Errors
+    /// Fails as [`InputArgs::open`] does.
     pub fn open_for(&self, maker: Option<&dyn SampleMaker>, max_tokens: usize) -> anyhow::Result<Inputs> {
         let (inputs, systems) = self.open_as(maker, max_tokens)?;
         Ok(inputs.with_systems(&systems))
@@ -200,6 +207,9 @@ impl InputArgs {
     }
 
     /// Fetches those of the paths that are of the hub, for commands that open no samples.
+    ///
+    /// # Errors
+    /// Fails if one cannot be fetched.
     pub fn fetch(&self) -> Result<(), UsageError> {
         let paths = self.paths.iter().filter_map(|path| path.to_str());
         hub_data::fetch_paths(paths).map_err(UsageError::of)
@@ -238,6 +248,9 @@ pub fn jobs(jobs: Option<usize>) -> usize {
 }
 
 /// Reads an option that is a format of data, by its name in `data.train`.
+///
+/// # Errors
+/// Fails if no format has this name.
 pub fn format(text: &str) -> Result<Format, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
@@ -266,6 +279,9 @@ impl ModelArgs {
     }
 
     /// Opens the model; returns `None` if none was named. Pictures are decoded as `input` says.
+    ///
+    /// # Errors
+    /// Fails if the model cannot be read, or an option is not one of its names.
     pub fn open(&self, input: &InputArgs) -> anyhow::Result<Option<Box<dyn SampleMaker>>> {
         let Some(model) = &self.model else { return Ok(None) };
         let folder = resolve_model(model).map_err(UsageError::of)?;

@@ -13,6 +13,9 @@ pub struct ShareArgs {
 
 impl ShareArgs {
     /// Returns this process's share of the work: all of it without `--shard`.
+    ///
+    /// # Errors
+    /// Fails if `--shard` is no share, or `auto` and the variables of a job array are not set.
     pub fn get(&self) -> Result<Share, UsageError> {
         let Some(text) = &self.shard else { return Ok(Share::WHOLE) };
         read(text, |name| std::env::var(name).ok()).map_err(|reason| UsageError(format!("--shard {text}: {reason}")))

@@ -70,6 +70,9 @@ struct Told {
 
 /// Answers every line of `prompts`, in order, into `out`. Bad lines are named, counted and left out; with one the exit code is that
 /// of a failed check.
+///
+/// # Errors
+/// Fails if the model or `prompts` cannot be read, or `out` exists, is `prompts` or cannot be written.
 pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<ExitCode> {
     let named = |path: &Path, error: &dyn std::fmt::Display| UsageError::new(format!("{}: {error}", path.display()));
     let mut lines = Prompts::open(prompts).map_err(|error| named(prompts, &error))?;

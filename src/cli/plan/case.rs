@@ -67,6 +67,9 @@ impl Case {
     }
 
     /// Returns the parameters of a tower and its projector.
+    ///
+    /// # Errors
+    /// Fails if the config trains or freezes what the model does not have.
     pub fn tower(&self, tower: Tower) -> anyhow::Result<ParamCounts> {
         let name = |part| self.config.model.tower_part(tower, part).0.trim_start_matches("model.");
         let names = TowerPart::ALL.map(name);

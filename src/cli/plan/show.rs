@@ -19,6 +19,9 @@ const MAX_PACKS: usize = 8;
 
 impl Case {
     /// Prints pools, data, the first steps and the memory of each kind of actor.
+    ///
+    /// # Errors
+    /// Fails if the data cannot be read, a sample fits no pack, or the dry run fails.
     pub fn show(&self, args: &PlanArgs) -> anyhow::Result<()> {
         let mut stream = Stream::open(&self.config, &self.folder)?;
         let mut batches = Batches::new(&self.coordinator);

@@ -28,6 +28,9 @@ const SHARING_LOSS: f64 = 0.07;
 
 impl Case {
     /// Prints the times of simulated steps, writes costs and a chart if asked, and with `--devices` compares layouts.
+    ///
+    /// # Errors
+    /// Fails if an option does not fit the run, data or costs cannot be read, a file cannot be written, or the simulated run fails.
     pub fn simulate(&self, args: &PlanArgs) -> anyhow::Result<()> {
         // Known before anything is computed.
         let drawing = args.gantt.as_deref().map(Drawing::of).transpose()?;

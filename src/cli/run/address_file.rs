@@ -5,6 +5,9 @@ use loongforge_core::config::Address;
 use std::path::{Path, PathBuf};
 
 /// Returns a port of this machine's, for who shall not share memory: the same for who follows.
+///
+/// # Errors
+/// Fails if the file with the address cannot be read or written, or no port is free.
 pub fn port_of_run(folder: &Path, is_takeover: bool) -> anyhow::Result<Address> {
     let kept = folder.join("address");
     if is_takeover {

@@ -39,6 +39,9 @@ pub struct Expect<'a> {
 }
 
 /// Finds the checkpoint that `--resume` means; the one in memory if that is of a later step.
+///
+/// # Errors
+/// Fails if there is no such checkpoint, it is damaged, or it is not of this run.
 pub fn find_resume(
     wanted: Option<&ResumeFrom>,
     expect: &Expect<'_>,
@@ -323,6 +326,9 @@ fn expect_settings(
 }
 
 /// Refuses a folder or a store that has checkpoints.
+///
+/// # Errors
+/// Fails if one of them has, or cannot be read.
 pub fn expect_no_run(config: &RunConfig) -> anyhow::Result<()> {
     let Some((_, former)) = published(&config.checkpoint.dir)?.pop() else {
         return uploads::expect_none_stored(config).map_err(of_store);

@@ -10,6 +10,9 @@ use loongforge_core::observe::print_line;
 use std::process::{Command, ExitCode};
 
 /// Runs all stages; `None` where the file has none or one of them is chosen.
+///
+/// # Errors
+/// Fails if an option is for one stage, a stage has a mistake or a run already, or a process cannot be started.
 pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
     let stages = match stages_of(&args.file, &args.overrides) {
         Ok(stages) if !stages.is_empty() => stages,

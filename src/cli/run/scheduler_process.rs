@@ -41,6 +41,9 @@ pub struct SchedulerProcess<'a> {
 impl SchedulerProcess<'_> {
     /// Runs, and begins again at the last checkpoint where a child that the run cannot go on without has died. The run's
     /// folders are this run's alone before anything in them is looked at.
+    ///
+    /// # Errors
+    /// Fails if another run has the folders, or this one fails and cannot begin again.
     pub fn supervise(&self, composition: Composition) -> anyhow::Result<ExitCode> {
         let Self { loaded, console, .. } = *self;
         let (run, checkpoints) = (&loaded.config.run.dir, &loaded.config.checkpoint.dir);

@@ -62,6 +62,9 @@ impl Encoders {
 
 impl Working<'_> {
     /// Waits for all encoders, and returns what they have done together.
+    ///
+    /// # Errors
+    /// Fails if an encoder has failed.
     pub fn join(self) -> Result<Totals, EncodeError> {
         let mut all = Totals::new();
         let mut failed = None;
