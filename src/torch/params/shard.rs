@@ -109,7 +109,8 @@ impl Shard {
     }
 }
 
-/// Returns a view of a region, which has a start and a length for each of the first dimensions; the other dimensions stay whole.
+/// Returns a view `[len, …]` of a region, which has a start and a length for each of the first dimensions; the other dimensions stay
+/// whole.
 pub fn region(tensor: &Tensor, region: &Region) -> Tensor {
     (0..).zip(region).fold(tensor.shallow_clone(), |view, (dim, &(start, len))| view.narrow(dim, start, len))
 }

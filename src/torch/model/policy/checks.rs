@@ -70,7 +70,8 @@ pub fn loss_and_norm(found: &Found) -> (f64, f64) {
     (found.loss, found.grads.flat().norm().double_value(&[]))
 }
 
-/// Returns the rows of draw `number` of `x`, in which the draws of each of `num_samples` samples are side by side.
+/// Returns the rows `[S * R, …]` of draw `number` of `x` `[S * D * R, …]`, in which the draws of each of `num_samples` samples are side
+/// by side.
 pub fn draw_of(x: &Tensor, num_samples: usize, num_draws: i64, number: i64) -> Tensor {
     let by_draw = x.unflatten(0, [num_samples as i64, num_draws, -1]);
     by_draw.select(1, number).flatten(0, 1).contiguous()

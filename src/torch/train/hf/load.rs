@@ -218,7 +218,7 @@ fn first_element(region: &Region, shape: &[i64]) -> Option<i64> {
 }
 
 impl Checkpoint {
-    /// Reads rows `[start, start + len)` of a tensor's first dimension onto the CPU, and nothing else of the file. Plain
+    /// Reads rows `[start, start + len)` of a tensor's first dimension onto the CPU, `[len, …]`, and nothing else of the file. Plain
     /// floats and packed values are converted to `kind`; other types must be asked for as they are.
     ///
     /// # Errors
