@@ -2,7 +2,7 @@
 //! is a thread of this one; their sockets are real.
 
 use crate::fake::{self, Script as Engines, engine, rules, spec};
-use crate::witness::{RecordingObserver, Seen, witness};
+use crate::recording_observer::{RecordingObserver, Seen, recording_observer};
 use loongforge_actors::drill::{Proxy, Script};
 use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
 use loongforge_actors::{
@@ -54,7 +54,7 @@ impl loongforge_actors::Observer for Steps {
 
 fn twin() -> Vec<f64> {
     let dir = tempfile::tempdir().unwrap();
-    let (seen, observer) = witness();
+    let (seen, observer) = recording_observer();
     run_in_process(run_spec(dir.path(), Duration::from_secs(20)), make, observer).unwrap();
     let losses = seen.lock().unwrap().losses.clone();
     assert_eq!(losses.len() as u64, STEPS);
@@ -83,7 +83,7 @@ fn run(script: &str, lease: Duration, certs: Option<&Path>) -> (Seen, Result<Out
         store: None,
         journal: None,
     };
-    let (seen, observer) = witness();
+    let (seen, observer) = recording_observer();
     let result = std::thread::scope(|scope| {
         for actor in POOLS.actors() {
             let meeting = meeting(Party::Actor(actor.role));

@@ -2,8 +2,8 @@
 //! are those of a run in which nothing happened.
 
 use crate::fake::{self, Script, engine, routed, routed_rules, rules, spec};
-use crate::meeting::meeting;
-use crate::witness::{Seen, witness};
+use crate::recording_observer::{Seen, recording_observer};
+use crate::test_endpoint::test_endpoint;
 use loongforge_actors::launch::net::Security;
 use loongforge_actors::launch::{WantedActor, scale_run};
 use loongforge_actors::{
@@ -37,7 +37,7 @@ fn child() {
     let role: Role = role.parse().unwrap();
     let pool = std::env::var(POOL).map_or(WantedActor::from(role).pool, |name| name.parse().unwrap());
     let wanted = WantedActor { pool, ..role.into() };
-    if let Err(error) = serve_role(wanted, meeting(Address::Unix(address.clone())), make) {
+    if let Err(error) = serve_role(wanted, test_endpoint(Address::Unix(address.clone())), make) {
         eprintln!("{error}");
         std::process::exit(1);
     }
@@ -93,7 +93,7 @@ impl Case {
     /// Returns the losses of the same run without faults.
     fn twin(self) -> Vec<f64> {
         let dir = tempfile::tempdir().unwrap();
-        let (seen, observer) = witness();
+        let (seen, observer) = recording_observer();
         let script = script(self.frozen, self.routed);
         let make = |it: Assignment| -> EngineFactory {
             let script = script.clone();
@@ -124,11 +124,12 @@ impl Case {
             command.env(ROUTED, u8::from(self.routed).to_string());
             command
         });
-        let (seen, observer) = witness();
+        let (seen, observer) = recording_observer();
         let address = dir.path().join("join");
+        let endpoint = test_endpoint(Address::Unix(address.clone()));
         let result = std::thread::scope(|scope| {
             scope.spawn(|| meanwhile(&address, &seen));
-            serve_scheduler(self.run_spec(dir.path()), meeting(Address::Unix(address.clone())), Some(start), observer)
+            serve_scheduler(self.run_spec(dir.path()), endpoint, Some(start), observer)
         });
         (std::mem::take(&mut *seen.lock().unwrap()), result)
     }

@@ -1,7 +1,7 @@
 //! Whole runs with real threads and actors, and fake engines.
 
 use crate::fake::{Script, engine, rules, run_spec, spec};
-use crate::witness::{RecordingObserver, Seen};
+use crate::recording_observer::{RecordingObserver, Seen};
 use loongforge_actors::{Assignment, EngineFactory, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::message::ActorId;
 use loongforge_core::schedule::*;

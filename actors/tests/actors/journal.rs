@@ -2,7 +2,7 @@
 //! notice nothing, and the losses are those of a run in which nothing happened.
 
 use crate::fake::{self, Script, engine, rules, spec};
-use crate::meeting::meeting;
+use crate::test_endpoint::test_endpoint;
 use loongforge_actors::journal::{Beginning, Journal, OutstandingMessages, Record, Snapshot, is_open, unfinished};
 use loongforge_actors::launch::JournalSpec;
 use loongforge_actors::{
@@ -78,7 +78,7 @@ fn child() {
             let observer = Box::new(Lines(dir.join("steps")));
             let kept = Meeting {
                 journal: Some(JournalSpec { path, take_over_at, cut_after }),
-                ..meeting(address.parse().unwrap())
+                ..test_endpoint(address.parse().unwrap())
             };
             let mut spec = run_spec(&dir);
             spec.coordinator.first_step = StepId(first_step());
@@ -86,7 +86,7 @@ fn child() {
             spec.coordinator.is_kept = first_step() == 0 || take_over_at.is_some();
             serve_scheduler(spec, kept, None, observer).map(drop)
         }
-        role => serve_role(role, meeting(address.parse().unwrap()), make),
+        role => serve_role(role, test_endpoint(address.parse().unwrap()), make),
     };
     if let Err(error) = result {
         eprintln!("{error}");

@@ -7,14 +7,14 @@ mod fake;
 mod faults;
 mod in_process;
 mod journal;
-mod meeting;
 #[path = "../../../tests/support/must.rs"]
 mod must;
 mod oom;
 mod orders;
 mod processes;
+mod recording_observer;
 mod simulated_network;
-mod twinned;
+mod snapshot_equivalence;
+mod test_endpoint;
 mod watching;
-mod witness;
 mod world;

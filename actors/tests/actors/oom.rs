@@ -1,9 +1,9 @@
 //! An item for which encoders need more memory than their groups have: the system kills two of them, and the item is left out.
 
 use crate::fake::{self, Script, engine, rules, spec};
-use crate::meeting::meeting;
 use crate::must;
-use crate::witness::witness;
+use crate::recording_observer::recording_observer;
+use crate::test_endpoint::test_endpoint;
 use loongforge_actors::{Assignment, EngineFactory, RunSpec, Start, run_in_process, serve_role, serve_scheduler};
 use loongforge_core::config::Address;
 use loongforge_core::message::*;
@@ -41,8 +41,8 @@ fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let address = PathBuf::from(std::env::var(ADDRESS).unwrap());
     let script = Script { hungry: Some(item()), ..Script::default() };
-    if let Err(error) = serve_role(role.parse::<Role>().unwrap(), meeting(Address::Unix(address.clone())), make(script))
-    {
+    let (role, endpoint) = (role.parse::<Role>().unwrap(), test_endpoint(Address::Unix(address.clone())));
+    if let Err(error) = serve_role(role, endpoint, make(script)) {
         eprintln!("{error}");
         std::process::exit(1);
     }
@@ -125,9 +125,9 @@ fn an_item_that_takes_all_memory_kills_two_encoders_and_no_third_one() {
         command.env(ROLE, actor.role.name()).env(ADDRESS, address.to_string());
         command
     });
-    let (seen, observer) = witness();
+    let (seen, observer) = recording_observer();
     let run = run_spec(dir.path(), SchedulerState::default());
-    let result = serve_scheduler(run, meeting(Address::Unix(dir.path().join("join"))), Some(start), observer);
+    let result = serve_scheduler(run, test_endpoint(Address::Unix(dir.path().join("join"))), Some(start), observer);
     assert_eq!(result.unwrap(), Outcome::Completed);
     let seen = std::mem::take(&mut *seen.lock().unwrap());
     let left: Vec<&str> = seen.changes.iter().flat_map(|change| &change.left).map(|(_, why)| why.as_str()).collect();
@@ -139,7 +139,7 @@ fn an_item_that_takes_all_memory_kills_two_encoders_and_no_third_one() {
         poison_items: vec![PoisonItem { item: item(), deaths: MAX_CRASHES }],
         ..SchedulerState::default()
     };
-    let (twin, observer) = witness();
+    let (twin, observer) = recording_observer();
     run_in_process(run_spec(dir.path(), known), make(Script::default()), observer).unwrap();
     let twin = twin.lock().unwrap();
     assert_eq!((&seen.losses, seen.num_bad), (&twin.losses, twin.num_bad));

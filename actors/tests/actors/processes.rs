@@ -1,7 +1,7 @@
 //! One process per actor: real processes of this test binary, Unix sockets and shared memory, with fake engines.
 
 use crate::fake::{self, Script, engine, spec};
-use crate::witness::witness;
+use crate::recording_observer::recording_observer;
 use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
 use loongforge_actors::{
     Assignment, EngineFactory, Meeting, RunError, RunSpec, Start, run_in_process, serve_role, serve_scheduler,
@@ -95,7 +95,7 @@ fn run(fault: &'static str) -> (Vec<f64>, Result<Outcome, RunError>) {
         command.env(ROLE, actor.role.name()).env(ADDRESS, address.to_string()).env(FAULT, fault);
         command
     });
-    let (seen, observer) = witness();
+    let (seen, observer) = recording_observer();
     let result = serve_scheduler(run_spec(dir.path()), meeting(&dir.path().join("join"), 60), Some(start), observer);
     (std::mem::take(&mut seen.lock().unwrap().losses), result)
 }
@@ -103,7 +103,7 @@ fn run(fault: &'static str) -> (Vec<f64>, Result<Outcome, RunError>) {
 #[test]
 fn processes_give_the_losses_of_threads() {
     let dir = tempfile::tempdir().unwrap();
-    let (seen, observer) = witness();
+    let (seen, observer) = recording_observer();
     run_in_process(run_spec(dir.path()), |it| factory(it, String::new()), observer).unwrap();
     let (losses, result) = run("");
     assert_eq!(result.unwrap(), Outcome::Completed);
@@ -115,7 +115,7 @@ fn processes_give_the_losses_of_threads() {
 #[test]
 fn processes_without_shared_memory_give_the_losses_of_threads() {
     let dir = tempfile::tempdir().unwrap();
-    let (seen, observer) = witness();
+    let (seen, observer) = recording_observer();
     run_in_process(run_spec(dir.path()), |it| factory(it, String::new()), observer).unwrap();
     let certs = dir.path().join("certs");
     let day = Duration::from_secs(24 * 3600);
@@ -137,7 +137,7 @@ fn processes_without_shared_memory_give_the_losses_of_threads() {
         };
         let address = "127.0.0.1:0".parse().unwrap();
         let meeting = Meeting { address, security, shared_memory: false, ..meeting(Path::new("unused"), 60) };
-        let (over_sockets, observer) = witness();
+        let (over_sockets, observer) = recording_observer();
         let result = serve_scheduler(run_spec(dir.path()), meeting, Some(start), observer);
         if fault.is_empty() {
             assert_eq!(result.unwrap(), Outcome::Completed);
@@ -182,7 +182,7 @@ fn missing_actors_are_named_and_a_dead_scheduler_s_socket_is_no_obstacle() {
     let address = dir.path().join("join");
     drop(std::os::unix::net::UnixListener::bind(&address).unwrap());
     assert!(address.exists());
-    let error = serve_scheduler(run_spec(dir.path()), meeting(&address, 0), None, witness().1).unwrap_err();
+    let error = serve_scheduler(run_spec(dir.path()), meeting(&address, 0), None, recording_observer().1).unwrap_err();
     let wanted = "data/0, data/1, encoder/0, encoder/1, foundation/0 did not join";
     assert!(error.to_string().starts_with(wanted), "{error}");
     assert!(!address.exists());
@@ -193,7 +193,7 @@ fn an_address_in_use_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let address = dir.path().join("join");
     let _other = std::os::unix::net::UnixListener::bind(&address).unwrap();
-    let error = serve_scheduler(run_spec(dir.path()), meeting(&address, 0), None, witness().1).unwrap_err();
+    let error = serve_scheduler(run_spec(dir.path()), meeting(&address, 0), None, recording_observer().1).unwrap_err();
     assert!(error.to_string().starts_with("another scheduler listens at"), "{error}");
     assert!(address.exists());
 }

@@ -1,7 +1,7 @@
 //! Runs of the control plane on one thread, under the orders of events that chance finds.
 
 use crate::fake::{self, Script, engine};
-use crate::twinned::SnapshotEquivalence;
+use crate::snapshot_equivalence::SnapshotEquivalence;
 use loongforge_actors::launch::topology;
 use loongforge_core::engine::{Engine, EngineError, PeerLost, Ports, Progress};
 use loongforge_core::message::*;

@@ -26,7 +26,7 @@ pub struct RecordingObserver {
 }
 
 /// Returns an observer of a run to its end, and what it has seen.
-pub fn witness() -> (Arc<Mutex<Seen>>, Box<RecordingObserver>) {
+pub fn recording_observer() -> (Arc<Mutex<Seen>>, Box<RecordingObserver>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
     (seen.clone(), Box::new(RecordingObserver { seen, stop_after: None, can_publish: true }))
 }

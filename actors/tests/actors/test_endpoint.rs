@@ -5,8 +5,8 @@ use loongforge_actors::launch::net::Security;
 use loongforge_core::config::Address;
 use std::time::Duration;
 
-/// Makes a meeting in which everybody trusts everybody and the scheduler keeps no journal.
-pub fn meeting(address: Address) -> Meeting {
+/// Returns a meeting in which everybody trusts everybody and the scheduler keeps no journal.
+pub fn test_endpoint(address: Address) -> Meeting {
     Meeting {
         address,
         security: Security::plain("a"),
