@@ -3,6 +3,7 @@
 use crate::fixture::{self, Fixture, Pictures, bits, loss_bits};
 use crate::processes;
 use crate::resume::{hashes, resume};
+use crate::soak::{self, Cell};
 use loongforge::core::config::{self, Loaded};
 use loongforge::core::data::audio::wav;
 use loongforge::core::data::heard_and_seen::{self, HeardAndSeen};
@@ -232,6 +233,45 @@ fn towers_in_pools_of_their_own_go_on_from_every_step() {
             assert_eq!((&rest[..], &found), (&losses[step..], &weights), "{name}, after step {step}");
         }
     }
+}
+
+/// Numbers of actors of `encoder` and of `audio`, whether the audio tower is frozen and cached, and whether actors are processes.
+type PoolsCase = ([usize; 2], bool, bool);
+
+/// One to three actors in each of two pools give the losses and weights of one in each, in one process.
+#[test]
+#[ignore = "soak"]
+fn soak_named_pools() {
+    let fixture = omni();
+    let cached = [&FROZEN[..], &["pools.audio.cache=1MiB", "data.train.0.max_samples=16"]].concat();
+    let result = |name: &str, &([seeing, hearing], is_cached, are_processes): &PoolsCase| {
+        let common = ["run.deterministic=true", "train.steps=6", "data.pack.max_tokens=160", "pools.audio.threads=1"];
+        let actors = [format!("pools.encoder.replicas={seeing}"), format!("pools.audio.replicas={hearing}")];
+        let actors = actors.each_ref().map(String::as_str);
+        let own: &[&str] = if is_cached { &cached } else { &[] };
+        let how: &[&str] = if are_processes { &["--processes"] } else { &[] };
+        processes::run(&fixture, name, &[&common[..], &actors, own, how].concat());
+        let folder = fixture.path().join(name);
+        (processes::losses_in(&folder), hashes(&folder.join("checkpoints/step-00000006")))
+    };
+    let one = [("one", false), ("cached", true)].map(|(name, is_cached)| result(name, &([1, 1], is_cached, false)));
+    let cell = |number: usize| {
+        let (seeing, hearing) = (number % 3 + 1, number / 3 % 3 + 1);
+        let (is_cached, are_processes) = (number / 9 % 2 == 1, number / 18 == 1);
+        let tower = if is_cached { "cached" } else { "trained" };
+        let place = if are_processes { "processes" } else { "threads" };
+        (format!("{seeing} encoder, {hearing} audio, {tower}, {place}"), ([seeing, hearing], is_cached, are_processes))
+    };
+    let cells: Vec<(String, PoolsCase)> = (0..36).map(cell).collect();
+    let mut number = 0;
+    soak::run("named_pools", &cells, |case| {
+        number += 1;
+        let (found, expected) = (result(&format!("cell-{number}"), case), &one[usize::from(case.1)]);
+        match found == *expected {
+            true => Ok(Cell::Passed(format!("{} losses and {} files of weights", found.0.len(), found.1.len()))),
+            false => Err(format!("{found:?}, not {expected:?}")),
+        }
+    });
 }
 
 /// Recordings are decoded as a user's are.
