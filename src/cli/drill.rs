@@ -7,6 +7,7 @@ use crate::run::compose::Composition;
 use clap::Args;
 use loongforge_actors::drill::Script;
 use loongforge_core::config;
+use loongforge_core::schedule::PoolSizes;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -70,10 +71,11 @@ pub fn drill(args: DrillArgs) -> anyhow::Result<ExitCode> {
     super::tell_ignored(&loaded);
     let mut config = loaded.config;
     hub_data::fetch_data(&config).map_err(UsageError::of)?;
+    let composition = Composition::unsettled(config.clone()).map_err(UsageError::of)?;
+    let pools = PoolSizes::new(composition.config(), composition.folder().config.towers.set());
     if config.train.epochs.is_some() {
         // The runs settle the same for themselves.
-        let composition = Composition::new(config.clone()).map_err(UsageError::of)?;
-        config.train = composition.config().train.clone();
+        config.train = composition.settled().map_err(UsageError::of)?.config().train.clone();
     }
     let dir = &config.run.dir;
     let out = args.out.unwrap_or_else(|| {
@@ -81,7 +83,7 @@ pub fn drill(args: DrillArgs) -> anyhow::Result<ExitCode> {
         dir.with_file_name(format!("{name}-drill"))
     });
     let plan = Plan { file: args.file, overrides: args.overrides, script, seed: args.seed, twin: args.twin, out };
-    let report = Drill::new(plan, config)?.run()?;
+    let report = Drill::new(plan, config, &pools).map_err(UsageError::of_any)?.run()?;
     println!("{report}");
     Ok(if report.is_identical() && report.is_drilled() {
         ExitCode::SUCCESS

@@ -8,6 +8,7 @@ use loongforge_actors::drill::{Fault, FaultRule, Injected, PROXY, Proxy, Script,
 use loongforge_core::config::RunConfig;
 use loongforge_core::engine::fault::FAULTS;
 use loongforge_core::message::PoolName;
+use loongforge_core::schedule::PoolSizes;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -36,13 +37,15 @@ pub struct Drill {
 }
 
 impl Drill {
+    /// `pools`: those of the run.
+    ///
     /// # Errors
     /// The script asks for what cannot be done here.
-    pub fn new(plan: Plan, config: RunConfig) -> anyhow::Result<Self> {
+    pub fn new(plan: Plan, config: RunConfig, pools: &PoolSizes) -> anyhow::Result<Self> {
         if !config.log.jsonl {
             bail!("a drill compares the steps in metrics.jsonl: set log.jsonl=true");
         }
-        let known = pools(&config);
+        let known = names(pools);
         for fault in &plan.script.faults {
             for pool in fault.target.pools() {
                 if !known.contains(&pool) {
@@ -115,13 +118,9 @@ impl Drill {
 }
 
 /// Returns the pools whose actors a fault may be about.
-fn pools(config: &RunConfig) -> Vec<PoolName> {
-    let named = config.pools.named.keys().copied();
-    [PoolName::SCHEDULER, PoolName::DATA, PoolName::ENCODER]
-        .into_iter()
-        .chain(named)
-        .chain([PoolName::FOUNDATION, PoolName::FOUNDATION_HIGH, PoolName::FOUNDATION_LOW])
-        .collect()
+fn names(pools: &PoolSizes) -> Vec<PoolName> {
+    let own = pools.encoders.iter().chain(&pools.foundations).map(|pool| pool.name);
+    [PoolName::SCHEDULER, PoolName::DATA].into_iter().chain(own).collect()
 }
 
 /// Watches the run until it ends: tells the proxy of steps, and does to processes what is to be done.

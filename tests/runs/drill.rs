@@ -1,6 +1,7 @@
 //! `loongforge drill` of a tiny model: real processes, a proxy between them, and the verdict.
 
 use crate::fixture::{Fixture, Pictures};
+use crate::sound::omni;
 use std::process::{Command, Output};
 
 fn drill(fixture: &Fixture, arguments: &[&str]) -> Output {
@@ -37,4 +38,18 @@ fn a_script_that_cannot_be_understood_is_refused_at_once() {
     let output = drill(&fixture, &["--faults", "encoder/1: hug at step 2"]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && text.contains("unknown fault `hug`"), "{text}");
+}
+
+/// A run whose towers are all in pools with names has no pool `encoder`.
+#[test]
+fn faults_of_a_pool_that_the_run_lacks_are_refused() {
+    let fixture = omni();
+    for who in ["encoder/0", "foundation_high/0"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        command.arg("drill").arg(fixture.config_file()).args(["--faults", &format!("{who}: kill at step 2")]);
+        let output = command.args(["pools.audio.replicas=1", "pools.vision.replicas=1"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        let known = "its pools are `scheduler`, `data`, `audio`, `vision`, `foundation`";
+        assert!(output.status.code() == Some(2) && text.contains(known), "{who}: {text}");
+    }
 }
