@@ -349,7 +349,7 @@ fn adapters_of_every_policy_learn_are_saved_gone_on_from_and_merged() {
         let (checkpoint, out) = (Checkpoint::open(&folder).unwrap(), tempfile::tempdir().unwrap());
         let adapters = Adapters::open(dir.path(), &adapted.model, &checkpoint).unwrap();
         let rename = |name: &str| Some(name.to_owned());
-        let how = Rewrite { dtype: None, max_shard_size: u64::MAX, rename: &rename, float32: &[], stem: "model" };
+        let how = Rewrite { dtype: None, float32: &[], max_shard_size: u64::MAX, rename: &rename, stem: "model" };
         rewrite(&checkpoint, Some(&adapters), out.path(), &how).unwrap();
         std::fs::copy(folder.join("config.json"), out.path().join("config.json")).unwrap();
         let merged = PolicyModel::open(out.path(), Device::Cpu, Precision::Float32).unwrap();
