@@ -120,6 +120,10 @@ fn sample_of_groot(folder: &Path, _: &PolicyModel, number: i64) -> Sample {
     groot_tests::sample(folder, number as usize)
 }
 
+fn config(name: &str) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(fixture(name).join("config.json")).unwrap()).unwrap()
+}
+
 fn owned(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
@@ -256,11 +260,10 @@ fn learned(folder: &Path, number: i64) -> [Tensor; 2] {
 /// Maps that tell a robot from others have no adapters in some policies, and targets may leave them out.
 #[test]
 fn maps_of_a_robot_that_adapters_leave_as_they_are_are_said() {
-    let said = |name: &str, lora: Option<Lora>| {
-        let config = std::fs::read_to_string(fixture(name).join("config.json")).unwrap();
-        let model = ModelConfig::from_hf(&serde_json::from_str(&config).unwrap()).unwrap();
-        untrained_maps(&Part { lora, ..Part::default() }, &model)
+    let said_of = |config: &Value, lora: Option<Lora>| {
+        untrained_maps(&Part { lora, ..Part::default() }, &ModelConfig::from_hf(config).unwrap())
     };
+    let said = |name: &str, lora: Option<Lora>| said_of(&config(name), lora);
     let all = || Some(Lora::default());
     let saved = |names: &[&str]| Some(Lora { modules_to_save: owned(names), ..Lora::default() });
     let groot = ["state_encoder", "action_encoder", "action_decoder"];
@@ -273,21 +276,22 @@ fn maps_of_a_robot_that_adapters_leave_as_they_are_are_said() {
     }
     assert!(said("groot-seed1", saved(&groot[..1])).unwrap().contains("[action_encoder, action_decoder]"));
     assert_eq!(said("pi05-seed1", all()), None, "all maps have adapters");
-    let attention = Lora { target_modules: Some(owned(&["q_proj", "v_proj"])), ..Lora::default() };
-    assert!(said("pi05-seed1", Some(attention)).unwrap().contains("[action_in_proj, action_out_proj]"));
+    let attention = || Some(Lora { target_modules: Some(owned(&["q_proj", "v_proj"])), ..Lora::default() });
+    assert!(said("pi05-seed1", attention()).unwrap().contains("[action_in_proj, action_out_proj]"));
+    assert!(said("pi0-seed1", attention()).unwrap().contains("[state_proj, action_in_proj, action_out_proj]"));
+    let mut frozen = config("groot-seed1");
+    frozen["tune_projector"] = false.into();
+    assert_eq!(said_of(&frozen, all()), None, "the config itself freezes them");
 }
 
 /// lerobot says in a policy's config whether its folder has adapters.
 #[test]
 fn a_folder_of_adapters_has_the_config_of_its_policy() {
-    let read = |name: &str| -> Value {
-        serde_json::from_str(&std::fs::read_to_string(fixture(name).join("config.json")).unwrap()).unwrap()
-    };
     let names = ["pi05-seed1", "pi0-seed1", "fast-seed1", "smolvla-seed1", "xvla-joint-seed1"];
-    let mut sizes = read("groot-seed1");
+    let mut sizes = config("groot-seed1");
     sizes.as_object_mut().unwrap().remove("model_type");
     let groot = json!({"type": "groot", "chunk_size": 5, "max_state_dim": 5, "max_action_dim": 6, "sizes": sizes});
-    for mut config in names.map(read).into_iter().chain([groot, json!({"type": "fastwam"})]) {
+    for mut config in names.map(config).into_iter().chain([groot, json!({"type": "fastwam"})]) {
         let specs = |config: &Value| {
             let specs = ModelConfig::from_hf(config).unwrap_or_else(|error| panic!("{config}: {error}")).specs();
             specs.into_iter().map(|spec| (spec.name, spec.shape)).collect::<Vec<_>>()

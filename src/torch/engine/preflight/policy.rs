@@ -56,15 +56,17 @@ fn check_apart(
     }
 }
 
-/// Returns a note on maps of states and actions that a run with adapters leaves as they are: those of robots that the model does not know
-/// have learned nothing.
+/// Returns a note on maps of states and actions that a run with adapters leaves as they are, though the model itself would train them:
+/// those of robots that the model does not know have learned nothing.
 pub fn untrained_maps(part: &Part, model: &ModelConfig) -> Option<String> {
     let (policy, _) = (model.foundation.as_policy()?, part.lora.as_ref()?);
-    let specs = trained_foundation(model.foundation.specs(), model, |_| ("model.foundation", part)).ok()?;
-    let has = |map: &str, is_meant: &dyn Fn(&ParamSpec) -> bool| {
-        specs.iter().any(|spec| spec.name.contains(&format!(".{map}.")) && is_meant(spec))
+    let whole = model.foundation.specs();
+    let adapted = trained_foundation(whole.clone(), model, |_| ("model.foundation", part)).ok()?;
+    let learns = |specs: &[ParamSpec], map: &str| {
+        let part = format!(".{map}.");
+        specs.iter().any(|spec| spec.role == Role::Trained && spec.name.contains(&part))
     };
-    let is_untrained = |map: &&&str| has(map, &|_| true) && !has(map, &|spec| spec.role == Role::Trained);
+    let is_untrained = |map: &&&str| learns(&whole, map) && !learns(&adapted, map);
     let maps: Vec<&str> = policy.maps_of_robot().iter().filter(is_untrained).copied().collect();
     (!maps.is_empty()).then(|| {
         format!(

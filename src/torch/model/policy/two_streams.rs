@@ -73,7 +73,7 @@ impl RobotPolicy for PolicyConfig {
     }
 
     fn maps_of_robot(&self) -> &'static [&'static str] {
-        &["action_in_proj", "action_out_proj"]
+        &["state_proj", "action_in_proj", "action_out_proj"]
     }
 
     /// Where each action has a time of its own in the norms, those that are given have that of no noise.
