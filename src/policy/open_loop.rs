@@ -111,8 +111,8 @@ pub fn open_loop(
     Ok(found)
 }
 
-/// What a set's features are called: as it is `given`, and else as in the data that the policy was trained on, where the set has such
-/// features.
+/// Returns what a set's features are called: as it is `given`, and else as in the data that the policy was trained on, where the set has
+/// such features.
 ///
 /// # Errors
 /// The reason: what is given names nothing of the set or of the policy.

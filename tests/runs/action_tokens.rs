@@ -81,7 +81,7 @@ fn acts(folder: &Path) -> Result<Vec<f32>, String> {
     acts_after(folder, Vec::new())
 }
 
-/// The same where the first actions of the chunk have begun.
+/// Acts in the same way where the first actions of the chunk have begun.
 fn acts_after(folder: &Path, begun: Vec<f32>) -> Result<Vec<f32>, String> {
     let wanted = Wanted {
         embodiment: None,

@@ -64,7 +64,7 @@ pub struct PolicySpec {
 }
 
 impl PolicySpec {
-    /// The number of the camera of this whole name: the policy's own, or else what its data calls one.
+    /// Returns the number of the camera of this whole name: the policy's own, or else what its data calls one.
     pub fn camera_named(&self, name: &str) -> Option<usize> {
         let own = |name: &str| self.cameras.iter().position(|camera| camera == name);
         let of_data = || self.data.cameras.iter().find(|(key, _)| key == name).and_then(|(_, camera)| own(camera));

@@ -35,7 +35,7 @@ fn floats(tensor: &Tensor) -> Vec<f32> {
     Vec::try_from(tensor.to_kind(Kind::Float).contiguous().flatten(0, -1)).unwrap()
 }
 
-/// A sample of the fixture as data actors make it.
+/// Returns a sample of the fixture as data actors make it.
 pub(super) fn sample(fixture: &Path, number: usize) -> Sample {
     let summary = read(&fixture.join("fixture.json"));
     let picture = |camera: &Value| {

@@ -242,13 +242,13 @@ impl Adapted {
     }
 }
 
-/// The share of the largest number that the largest difference is.
+/// Returns the largest difference as a share of the largest number.
 fn off(found: &[f32], expected: &[f32]) -> f64 {
     let [found, expected] = [found, expected].map(Tensor::from_slice);
     ((found - &expected).abs().max() / expected.abs().max()).double_value(&[])
 }
 
-/// A sample's actions and what each number of them counts.
+/// Returns a sample's actions and how much each number of them counts.
 fn learned(folder: &Path, number: i64) -> [Tensor; 2] {
     let actions = tensor(folder, "inputs.safetensors", "actions").get(number).to_kind(Kind::Float).contiguous();
     let all = Tensor::read_safetensors(folder.join("inputs.safetensors")).unwrap();

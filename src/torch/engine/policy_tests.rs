@@ -20,7 +20,7 @@ pub(super) fn tensor(folder: &Path, file: &str, name: &str) -> Tensor {
     all.into_iter().find(|(found, _)| found == name).unwrap().1
 }
 
-/// A sample of the fixture as data actors make it.
+/// Returns a sample of the fixture as data actors make it.
 pub(super) fn sample(folder: &Path, model: &PolicyModel, number: i64) -> Sample {
     let summary: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("fixture.json")).unwrap()).unwrap();
     let own = &summary["samples"][number as usize];

@@ -11,7 +11,7 @@ use tch::{Device, Tensor};
 use super::PolicyModel;
 use super::tests::{fixture, tensor};
 
-/// A sample of the fixture as data actors make it.
+/// Returns a sample of the fixture as data actors make it.
 pub(super) fn sample(folder: &Path, model: &PolicyModel, number: i64) -> Sample {
     let summary: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("fixture.json")).unwrap()).unwrap();
     let num_views = summary["samples"][number as usize]["views"].as_i64().unwrap();

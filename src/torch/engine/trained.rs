@@ -315,7 +315,7 @@ mod tests {
         assert!(found.contains("model.overrides"), "{found}");
     }
 
-    /// What is named may be in another stage of a pipeline; of the whole model it is judged.
+    /// A module that is named may be in another stage of a pipeline; names are judged by the whole model.
     #[test]
     fn a_stage_lacks_what_another_one_has() {
         let names = |list: &[&str]| list.iter().map(|name| name.to_string()).collect::<Vec<String>>();

@@ -65,7 +65,7 @@ impl Linear {
         self.adapted(y, x, &self.weight, self.bias.as_ref())
     }
 
-    /// `y`, the map of `weight` and `bias` at `x`, all of the kind of `x`, with the adapter's share: `[…, outputs]`.
+    /// Returns `y`, the map of `weight` and `bias` at `x`, all of the kind of `x`, with the adapter's share: `[…, outputs]`.
     fn adapted(&self, y: Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
         match &self.adapter {
             Some(adapter) => adapter.add_to(y, x, weight, bias),

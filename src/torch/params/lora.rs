@@ -232,8 +232,8 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    /// `[…, in]` to `[…, out]`: what is added to `y` `[…, out]`, the map of `weight` `[out, in]` with its bias at `x`, whose kind these
-    /// have; the adapter's own may be narrower.
+    /// Maps `x` `[…, in]` to `[…, out]`: adds the adapter's share to `y` `[…, out]`, the map of `weight` `[out, in]` with its bias at `x`.
+    /// These have the kind of `x`; the adapter's own may be narrower.
     pub fn add_to(&self, y: Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
         let dropped = self.seed.get().filter(|_| self.spec.dropout > 0.0);
         let dropped = dropped.map(|Masks { seed, rows }| {

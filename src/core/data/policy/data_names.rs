@@ -37,8 +37,8 @@ impl Default for DataNames {
     }
 }
 
-/// The settings with the names that the policy's folder has kept, where they say nothing. A feature of a set that has the policy's own name
-/// goes before one that the folder gives it.
+/// Returns the settings with the names that the policy's folder has kept, where they say nothing. A feature of a set that has the policy's
+/// own name goes before one that the folder gives it.
 ///
 /// # Errors
 /// Named by the file: the preprocessor or a set is wrong or missing.

@@ -230,8 +230,8 @@ fn read_stats(path: &Path) -> Result<Stats, DataError> {
     Ok(stats)
 }
 
-/// The processor files of a policy, by name. `mask` says which numbers of an action are relative, and `settings` what its data calls its
-/// features.
+/// Returns the processor files of a policy, by name. `mask` says which numbers of an action are relative, and `settings` what its data
+/// calls its features.
 ///
 /// # Errors
 /// The reason: the statistics cannot be written.
@@ -402,8 +402,8 @@ pub fn is_processor_file(name: &str) -> bool {
     name.starts_with(BEFORE) || name.starts_with(AFTER) || name == super::kept::FILE || name == super::delay::FILE
 }
 
-/// Returns the policy's names of a run's data, as lerobot's preprocessor has them: it renames observations by them. That of actions is read
-/// here alone.
+/// Returns the policy's names of a run's data, as lerobot's preprocessor has them: it renames observations by them. That of actions is
+/// read here alone.
 fn rename_map(settings: &Policy) -> Json {
     let cameras = settings.cameras.iter().map(|(key, name)| (key.as_str(), name.as_str()));
     let others = [(settings.state.as_str(), STATE), (settings.action.as_str(), ACTION)];

@@ -48,7 +48,7 @@ pub(super) struct Summary {
     lens: Vec<usize>,
     /// Patches of a picture of each camera, down and across.
     grids: Vec<[u32; 2]>,
-    /// By draw, the samples whose state is dropped.
+    /// The samples whose state is dropped, for each draw.
     pub dropped: Vec<Vec<usize>>,
 }
 

@@ -95,7 +95,7 @@ pub fn mistakes_are_far_from_the_reference<F: ReferenceFixture>(
     }
 }
 
-/// How far the worst of what a fixture compares is from the reference, as a share of what is tolerated.
+/// Returns how far the worst of what a fixture compares is from the reference, as a share of what is tolerated.
 fn worst(fixture: &dyn ReferenceFixture) -> f64 {
     let mut with = Comparisons::default();
     fixture.compare(&mut with);

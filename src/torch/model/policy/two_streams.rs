@@ -76,7 +76,8 @@ impl RobotPolicy for PolicyConfig {
         &["state_proj", "action_in_proj", "action_out_proj"]
     }
 
-    /// Where each action has a time of its own in the norms, those that are given have that of no noise.
+    /// Returns whether the policy can go on with a chunk: each action has a time of its own in the norms, and given actions have the time
+    /// of no noise.
     fn continues_chunks(&self) -> bool {
         self.has_condition()
     }

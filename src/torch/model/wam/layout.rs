@@ -154,7 +154,7 @@ fn actions_turned(count: i64, horizon: i64) -> Vec<TokenPosition> {
     (0..count).flat_map(|_| (0..horizon).map(|step| [step, 0, 0])).collect()
 }
 
-/// Segments of frames among frames, and of actions behind all frames, by sample. Each draw of a sample's actions is a chunk.
+/// Returns the segments of frames among frames, and of actions behind all frames, by sample. Each draw of a sample's actions is a chunk.
 fn segments(samples: &Samples, frames: &[[i64; 2]], num_draws: i64, horizon: i64) -> [Vec<Vec<Segment<Of>>>; 2] {
     let segment = |kind, rows| Segment { kind, chunk: 0, rows };
     let of_frames = samples.latents().zip(frames).map(|(latents, [first, _])| {

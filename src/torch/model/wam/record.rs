@@ -95,7 +95,7 @@ impl Network {
         i64::from(self.config.options.noise_draws)
     }
 
-    /// The samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
+    /// Returns the samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
     fn samples(&self, batch: &MicroBatch) -> Samples {
         match batch.samples.is_empty() {
             true => Samples::filler(&self.config),
@@ -145,7 +145,7 @@ impl Network {
         (tape.run("patches", &self.patches.ids, self.policy, &[written[0]], 1, forward)[0], written[1])
     }
 
-    /// Rows of noised actions, and their velocities `[N·K·H, A]`.
+    /// Records the rows of noised actions, and their velocities `[N·K·H, A]`.
     fn record_actions(&self, tape: &mut Tape, batch: &MicroBatch, noise: &Noise) -> (Slot, Slot) {
         let actions = batch.columns.get(ACTIONS).to_device(self.device).to_kind(Kind::Float);
         let by_sample = actions.view([-1, 1, self.config.horizon, self.config.action_dim]);
@@ -230,8 +230,8 @@ impl Network {
         tape.add(x, y)
     }
 
-    /// What the numbers of frames `[T, 1]` and of actions `[N·K·H, A]` count: each sample is the mean of those that do, times the
-    /// weight of its time, of which its draws have even shares; nothing of one that does not count.
+    /// Returns the weights of the numbers of frames `[T, 1]` and of actions `[N·K·H, A]` in the loss: each sample is the mean of those that
+    /// count, times the weight of its time, of which its draws have even shares; the others have 0.
     fn weights(&self, batch: &MicroBatch, rows: &[SampleRow], noise: &Noise, layout: &Layout) -> [Tensor; 2] {
         let config = &self.config;
         let [of_video, of_action] = &self.bells;
