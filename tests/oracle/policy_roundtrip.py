@@ -71,8 +71,8 @@ def load_groot(folder: Path, config: dict) -> torch.nn.Module:
     policy = GrootPolicy.__new__(GrootPolicy)
     torch.nn.Module.__init__(policy)
     policy._groot_model = make_groot.build(sizes)
-    # It computes in float32, as `loongforge act` does.
-    policy.config = GrootConfig(**dict(own, use_bf16=False, device="cpu"))
+    # It computes in float32 and returns the whole chunk, as `loongforge act` does: lerobot cuts it to the actions that are executed.
+    policy.config = GrootConfig(**dict(own, n_action_steps=config["chunk_size"], use_bf16=False, device="cpu"))
     weights = load_file(folder / "model.safetensors")
     # The table of tokens is the head, and stored under one of the two names.
     tied = ("lm_head", "embed_tokens")
