@@ -331,12 +331,6 @@ fn one_mistake_at_a_time() {
             "pools: { foundation: { chunk_tokens: 8 } }\nmemory: { activation_budget: { foundation: 1GiB } }\n",
             &["LF0111", "both `pools.foundation.chunk_tokens` and `memory.activation_budget.foundation` are set"],
         ),
-        ("$ checkpoint.every_epochs=1", &["LF0111", "`checkpoint.every_epochs` requires `train.epochs`"]),
-        ("$ checkpoint.every_epochs=0", &["LF0104", "`checkpoint.every_epochs`: must be above 0"]),
-        (
-            "eval: { path: DATA, every_steps: 5, every_epochs: 1 }\n",
-            &["LF0111", "both `eval.every_epochs` and `eval.every_steps` are set"],
-        ),
         ("$ checkpoint.merge_lora=true", &["LF0111", "`checkpoint.merge_lora` requires adapters"]),
         ("$ model.mtp.loss_weight=-1", &["LF0104", "`model.mtp.loss_weight`"]),
         // the command line itself

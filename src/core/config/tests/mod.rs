@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use super::*;
 
 mod any;
+mod by_epochs;
 mod composing;
 mod missing_files;
 mod mistakes;
