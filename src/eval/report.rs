@@ -32,7 +32,7 @@ pub struct EvalReport {
     show: usize,
     /// A loss counts as improved if it is lower by more than this.
     min_delta: f64,
-    /// By set.
+    /// The scoring of each set, by its name.
     scoring: BTreeMap<String, Scoring>,
 }
 
@@ -167,13 +167,13 @@ impl EvalReport {
     }
 }
 
-/// Why a run ends early. Smaller improvements than `min_delta` do not count.
+/// Returns why a run ends early. Smaller improvements than `min_delta` do not count.
 fn not_improved(count: u64, min_delta: f64) -> String {
     let by = if min_delta > 0.0 { format!(" by more than {min_delta} (eval.min_delta)") } else { String::new() };
     format!("the held-out loss has not improved{by} in {count} evaluations (eval.patience)")
 }
 
-/// What a run judges of held-out answers, if it learns which ones are preferred.
+/// Returns how a run judges held-out answers, if it learns which ones are preferred.
 fn judged(config: &RunConfig) -> Option<Judged> {
     let preference = config.train.preference.as_ref()?;
     Some(if preference.loss == PreferenceLoss::Kto { Judged::Answers } else { Judged::Pairs })

@@ -3,7 +3,7 @@
 use loongforge_core::config::{Mix, RunConfig};
 use loongforge_core::data::tools::Survey;
 
-/// How many times as large a data set may be as another one before it matters.
+/// A data set may be so many times as large as another one before it matters.
 const ALIKE: f64 = 1.05;
 
 /// Returns a sentence where data sets have equal shares, as they have unless the config says otherwise, though their sizes differ: an

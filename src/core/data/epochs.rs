@@ -31,7 +31,7 @@ impl Epochs {
     }
 }
 
-/// Why epochs are no number of steps.
+/// The reason why epochs give no number of steps.
 #[derive(Debug, thiserror::Error)]
 pub enum EpochsError {
     #[error(transparent)]

@@ -18,11 +18,11 @@ pub struct ScoredAnswer {
     pub correct: bool,
 }
 
-/// Ends what a model thinks before it answers.
+/// The text with which a thought before an answer ends.
 const END_OF_THOUGHT: &str = "</think>";
 
 impl ScoredAnswer {
-    /// An answer, which is correct if it says what is expected.
+    /// Makes an answer, which is correct if it says what is expected.
     pub fn new(prompt: String, answer: String, expected: String) -> Self {
         let correct = said(&answer, &expected) == expected;
         Self { prompt, answer, expected, correct }

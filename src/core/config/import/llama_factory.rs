@@ -23,11 +23,11 @@ const OF_OTHER_COMMANDS: [(&str, &str); 2] = [
 
 /// Templates for models without one of their own. Most others are those of the models that they are named after.
 const OTHER_TEMPLATES: [&str; 5] = ["alpaca", "default", "empty", "fewshot", "vicuna"];
-/// Says how to train with one of these.
+/// The answer to these templates.
 const OF_TEMPLATES: &str = "conversations are written with the template of the model's folder or a built-in one \
                             (data.template); for this one put its Jinja template into the folder as chat_template.jinja";
 
-/// Says why data sets are not translated that a `dataset_info.json` on the hub describes.
+/// The reason why data sets are not translated that a `dataset_info.json` on the hub describes.
 const OF_REMOTE_INFO: &str = "dataset_info.json is on the Hugging Face hub and is not read: download it and name its \
                               folder as dataset_dir, or name each data set in data.train (hf://datasets/ORG/NAME)";
 
@@ -379,7 +379,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     sheet.settled(SAVES_MEMORY, &["gradient_checkpointing", "disable_gradient_checkpointing", "use_reentrant_gc"]);
 }
 
-/// Packed samples are counted in packs, as pretraining does unless told otherwise. To be read after the duration.
+/// Counts packed samples in packs, as pretraining does unless told otherwise. It is to be read after the duration.
 fn packing(sheet: &mut Sheet, is_pretraining: bool) {
     let is_packed = match sheet.get("packing") {
         Some(packing) => *packing == Value::Bool(true),
@@ -391,7 +391,7 @@ fn packing(sheet: &mut Sheet, is_pretraining: bool) {
     sheet.settled("samples are always packed, and never attend to each other", &["packing", "neat_packing"]);
 }
 
-/// Keys of transformers' trainer that say how its work is done, and not what is trained.
+/// Settles the keys of transformers' trainer that say how its work is done, and not what is trained.
 fn workings(sheet: &mut Sheet) {
     sheet.settled(
         READ_AHEAD,

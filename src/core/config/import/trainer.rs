@@ -360,7 +360,8 @@ impl Sheet {
         counts_epochs
     }
 
-    /// When something is done: every so many `steps`, which is `why` other strategies have no counterpart and the steps no meaning.
+    /// Translates a key that says when something is done. Only the strategy `steps` has a counterpart, for the reason `why`; with another
+    /// strategy the key `steps` has no effect.
     fn strategy(&mut self, strategy: &str, steps: &str, why: &'static str) {
         match self.get(strategy).is_none_or(|it| it == "steps") {
             true => self.settled(why, &[strategy]),

@@ -181,7 +181,7 @@ fn the_closing_token_that_axolotl_trains_on_is_accounted_for() {
     }
 }
 
-/// Nothing within a data set is left out without a word.
+/// Every key of a data set is translated or reported.
 #[test]
 fn keys_of_axolotls_sets_arrive_or_are_named() {
     let sets = "base_model: a/b

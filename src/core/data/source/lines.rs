@@ -74,7 +74,7 @@ impl Lines {
         Ok(Self { blob, kind, begins, blanks })
     }
 
-    /// The elements of an array: brackets are counted outside of strings, nothing is parsed.
+    /// Opens the elements of an array: brackets are counted outside of strings, nothing is parsed.
     ///
     /// # Errors
     /// The reason: the file cannot be read, ends within the array, or has more after it.
