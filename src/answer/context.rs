@@ -42,13 +42,28 @@ fn max_context(config: &Json) -> Option<usize> {
 
 /// Returns the length for which YaRN is made: recipes add it to a config and leave `max_position_embeddings`, which is `own`.
 fn stretched(keys: &Json, own: usize) -> Option<usize> {
-    let sections = ["rope_scaling", "rope_parameters"].map(|key| &keys[key]);
-    let section = sections.into_iter().find(|section| section.as_object().is_some_and(|keys| !keys.is_empty()))?;
-    let kind = section["rope_type"].as_str().or(section["type"].as_str());
-    let factor = section["factor"].as_f64().filter(|_| kind == Some("yarn"))?;
+    let (kind, section) = scaling(keys)?;
+    let factor = section["factor"].as_f64().filter(|_| kind == "yarn")?;
     let key = "original_max_position_embeddings";
     let original = keys[key].as_u64().or(section[key].as_u64()).unwrap_or(own as u64);
     Some((factor * original as f64) as usize)
+}
+
+/// Returns how the positions of RoPE are scaled, and the section that says it; `None`: they are not.
+fn scaling(keys: &Json) -> Option<(&str, &Json)> {
+    let sections = ["rope_scaling", "rope_parameters"].map(|key| &keys[key]);
+    let section = sections.into_iter().find(|section| section.as_object().is_some_and(|keys| !keys.is_empty()))?;
+    Some((section["rope_type"].as_str().or(section["type"].as_str())?, section))
+}
+
+/// Returns how many times as long as `max_position_embeddings` a model's texts may be: `linear` and `dynamic` stretch positions by a
+/// factor, and some configs name the length before that, others the one after. 1 where the config is clear.
+pub fn possible_stretch(config: &Json) -> f64 {
+    let factor = |keys: &Json| {
+        let (kind, section) = scaling(keys)?;
+        section["factor"].as_f64().filter(|factor| *factor > 1.0 && ["linear", "dynamic"].contains(&kind))
+    };
+    ModelCard::of(config).of_text().find_map(factor).unwrap_or(1.0)
 }
 
 /// A prompt that leaves no room for its answer.
@@ -136,5 +151,16 @@ mod tests {
         let known = json!({"type": "yarn", "factor": 4, "original_max_position_embeddings": 25});
         assert_eq!(of("rope_scaling", known), Some(100));
         assert_eq!(of("rope_scaling", json!({"rope_type": "linear", "factor": 4})), Some(100));
+    }
+
+    #[test]
+    fn a_stretch_that_the_length_may_or_may_not_contain_is_known() {
+        let of = |kind: &str, factor: f64| {
+            let section = json!({"rope_type": kind, "factor": factor});
+            possible_stretch(&json!({"max_position_embeddings": 100, "rope_scaling": section}))
+        };
+        assert_eq!([of("linear", 4.0), of("dynamic", 2.0)], [4.0, 2.0]);
+        assert_eq!([of("linear", 0.5), of("yarn", 4.0), of("llama3", 8.0)], [1.0; 3]);
+        assert_eq!(possible_stretch(&json!({"max_position_embeddings": 100})), 1.0);
     }
 }

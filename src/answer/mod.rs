@@ -3,5 +3,5 @@
 mod context;
 mod stream;
 
-pub use context::{NoRoom, Positions, room};
+pub use context::{NoRoom, Positions, possible_stretch, room};
 pub use stream::{Piece, Wanted, answer_each};

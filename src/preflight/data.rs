@@ -4,7 +4,7 @@
 use super::first_read::{FirstRead, expect_first_read};
 use super::shares::uneven;
 use super::{Preflight, PreflightError};
-use crate::answer::Positions;
+use crate::answer::{Positions, possible_stretch};
 use crate::estimate::memory::forecast;
 use crate::eval::samples;
 use loongforge_core::config::{ModelKind, Placement, RunConfig, TooLong};
@@ -118,15 +118,15 @@ impl Preflight<'_> {
     fn beyond_positions(&self, found: &[Survey]) -> Option<String> {
         let is_text = self.folder.model_kind() == ModelKind::Tokens;
         let positions = Positions::of(&self.folder.json).filter(|positions| is_text && !positions.apart)?;
+        let most = (positions.most as f64 * possible_stretch(&self.folder.json)) as usize;
         let longest = found.iter().max_by_key(|survey| survey.document_tokens)?;
-        (longest.document_tokens as usize > positions.most).then(|| {
+        (longest.document_tokens as usize > most).then(|| {
             format!(
-                "warning: a sample of {} has {} tokens, more than the {} positions of the model (max_position_embeddings in its \
-                 config.json), which may know none beyond them: lower data.pack.max_tokens, or stretch its positions \
-                 (model.overrides)",
+                "warning: a sample of {} has {} tokens, more than the {most} positions of the model \
+                 (max_position_embeddings in its config.json), which may know none beyond them: lower \
+                 data.pack.max_tokens, or stretch its positions (model.overrides)",
                 longest.name.display(),
-                longest.document_tokens,
-                positions.most
+                longest.document_tokens
             )
         })
     }

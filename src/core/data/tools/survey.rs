@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::ordered::for_each_ordered;
 use crate::data::dataset::Dataset;
 use crate::data::error::BadSample;
-use crate::message::{ItemMeta, Tower};
+use crate::message::{ItemMeta, SampleMeta, Tower};
 use crate::text::grouped;
 
 /// Samples of each set that are looked at.
@@ -32,7 +32,7 @@ pub struct Survey {
     pub item_bytes: usize,
     /// Bytes of the columns of tokens of the longest sample.
     pub column_bytes: usize,
-    /// Tokens of the longest document of samples without pictures, clips or recordings, whose positions are not counted by tokens.
+    /// Tokens of the longest document of samples without pictures, clips and recordings, whose positions are not counted by tokens.
     pub document_tokens: u32,
     /// It holds, for each tower, the number of features of the largest item and of the sample with most of them.
     pub features: BTreeMap<Tower, [u64; 2]>,
@@ -72,10 +72,7 @@ impl Survey {
                     self.item_bytes = self.item_bytes.max(item);
                     self.column_bytes = self.column_bytes.max(meta.column_bytes as usize);
                     self.count_features(&meta.items);
-                    if meta.items.is_empty() {
-                        let longest = meta.documents.iter().copied().max().unwrap_or(meta.num_tokens);
-                        self.document_tokens = self.document_tokens.max(longest);
-                    }
+                    self.count_tokens(&meta);
                 }
                 Err(long) if long.too_long => self.too_long.push(long),
                 Err(bad) => self.bad.push(bad),
@@ -87,6 +84,14 @@ impl Survey {
 }
 
 impl Survey {
+    fn count_tokens(&mut self, meta: &SampleMeta) {
+        // What the reference model is given are the answers themselves.
+        if meta.items.iter().all(|item| item.tower == Tower::Reference) {
+            let longest = meta.document_lens().iter().copied().max().unwrap_or(0);
+            self.document_tokens = self.document_tokens.max(longest);
+        }
+    }
+
     fn count_features(&mut self, items: &[ItemMeta]) {
         let towers: BTreeSet<Tower> = items.iter().map(|item| item.tower).collect();
         for tower in towers {
@@ -119,6 +124,21 @@ pub fn too_long_text(too_long: u64, of: u64, all: u64, max_tokens: usize) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::{Grid, SampleId};
+
+    #[test]
+    fn documents_are_measured_where_their_positions_are_counted_by_tokens() {
+        let longest = |documents: &[u32], tower: Option<Tower>| {
+            let grid = Grid { t: 9, h: 1, w: 1 };
+            let items = tower.into_iter().map(|tower| ItemMeta { tower, grid, num_features: 1 }).collect();
+            let meta = SampleMeta::of_tokens(SampleId(0), 12, 3);
+            let mut survey = Survey::default();
+            survey.count_tokens(&SampleMeta { items, documents: documents.to_vec(), ..meta });
+            survey.document_tokens
+        };
+        assert_eq!((longest(&[], None), longest(&[4, 8], None)), (12, 8));
+        assert_eq!((longest(&[4, 8], Some(Tower::Reference)), longest(&[], Some(Tower::Vision))), (8, 0));
+    }
 
     #[test]
     fn a_share_says_of_how_many_samples_it_is() {
