@@ -85,12 +85,10 @@ pub fn measure(
     let what = if made.iter().any(|it| it.num_frames > 1) { "last frames" } else { "pictures" };
     let (given, table) = Readings { reader, settings, eval, seed: config.run.seed }.of(&readable, what)?;
     table.iter().for_each(|line| console.line(line));
-    let answers = prompts_read.iter().zip(&readable).zip(given).map(|((prompt, it), answer)| ScoredAnswer {
-        prompt: (*prompt).to_owned(),
-        correct: answer == it.answer,
-        answer,
-        expected: it.answer.to_owned(),
-    });
+    let scored = |((prompt, it), answer): ((&&str, &Readable<'_>), String)| {
+        ScoredAnswer::new((*prompt).to_owned(), answer, it.answer.to_owned())
+    };
+    let answers = prompts_read.iter().zip(&readable).zip(given).map(scored);
     record = record.with_answers(answers.collect(), &Scoring::of(eval, SAMPLES));
     Ok(Some(record))
 }

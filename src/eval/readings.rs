@@ -6,6 +6,7 @@ use crate::eval::laid_out::laid_out;
 use anyhow::Result;
 use image::RgbImage;
 use loongforge_core::config::{Eval, SampleReader};
+use loongforge_core::observe::without_thought;
 use loongforge_core::rng::another;
 
 /// A picture that was made, and what is to be read of it.
@@ -81,6 +82,7 @@ struct Share {
 fn share<'a>(readings: impl Iterator<Item = (&'a str, &'a str)>) -> Share {
     let (mut count, mut right, mut same, mut all) = (0, 0, 0, 0);
     for (read, expected) in readings {
+        let read = without_thought(read, expected);
         count += 1;
         right += usize::from(read == expected);
         same += read.chars().zip(expected.chars()).filter(|(one, other)| one == other).count();
@@ -106,5 +108,7 @@ mod tests {
         let found = share([("412", "412"), ("413", "412"), ("41", "412")].into_iter());
         assert_eq!(found, Share { count: 3, right: 1, characters: 7.0 / 9.0 });
         assert_eq!(found.row("of all".to_owned()), ["of all", "1 of 3 (33.3 %)", "77.8 %"]);
+        let thought = share([("<think>\n\n</think>\n\n412", "412")].into_iter());
+        assert_eq!(thought, Share { count: 1, right: 1, characters: 1.0 });
     }
 }

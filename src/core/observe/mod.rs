@@ -51,7 +51,7 @@ pub use past::{Figures, HeldOut, PastRun};
 pub use peak::{VisibleGpus, peak_flops, visible_gpus};
 pub use plot::{Curve, MAX_CURVES, plot};
 pub use progress::{Progress, clock};
-pub use score::{ScoredAnswer, Scores, Scoring, Verdict};
+pub use score::{ScoredAnswer, Scores, Scoring, Verdict, without_thought};
 pub use sheet::{Reading, sheet};
 pub use tensorboard::TensorBoard;
 pub use terminal::{Style, beside, has_color, render, safe};

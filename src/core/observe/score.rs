@@ -24,19 +24,19 @@ const END_OF_THOUGHT: &str = "</think>";
 impl ScoredAnswer {
     /// Makes an answer, which is correct if it says what is expected.
     pub fn new(prompt: String, answer: String, expected: String) -> Self {
-        let correct = said(&answer, &expected) == expected;
+        let correct = without_thought(&answer, &expected) == expected;
         Self { prompt, answer, expected, correct }
     }
 
     /// Returns the answer without the thought before it; with it if the expected one has a thought too.
     pub fn said(&self) -> &str {
-        said(&self.answer, &self.expected)
+        without_thought(&self.answer, &self.expected)
     }
 }
 
 /// Returns `answer` without the thought before it if `expected` has none: templates such as Qwen3's write an empty one
 /// before the last answer of a conversation, which the model learns.
-fn said<'a>(answer: &'a str, expected: &str) -> &'a str {
+pub fn without_thought<'a>(answer: &'a str, expected: &str) -> &'a str {
     match answer.rsplit_once(END_OF_THOUGHT) {
         Some((_, said)) if !expected.contains(END_OF_THOUGHT) => said.trim_start(),
         _ => answer,
