@@ -201,6 +201,11 @@ impl Composition {
         self.epochs
     }
 
+    /// Keeps the numbers that the config's epochs came to in an earlier attempt, whose settled config has only their steps.
+    pub(crate) fn of_epochs(self, epochs: Option<Epochs>) -> Self {
+        Self { epochs, ..self }
+    }
+
     /// Returns the run of a config's text.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ fn epochs_are_counted_once_and_the_run_is_as_long() {
     };
     let said = run(&[], 2);
     assert!(said.contains(TOLD) && said.contains("; 2 steps of 8 samples into run"), "{said}");
+    assert!(said.contains("step 2/2  epoch 0.30  loss "), "{said}");
     let said = run(&["--resume"], 2);
     assert!(said.contains("nothing to do") && said.contains("train.epochs 0.3 comes to 2"), "{said}");
     let said = run(&["--resume", "train.epochs=0.5"], 3);

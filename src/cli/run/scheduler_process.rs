@@ -69,7 +69,7 @@ impl SchedulerProcess<'_> {
         let mut former = FormerRun::find(run, checkpoints)?;
         let mut resume = args.resume.clone();
         let snapshots = self.snapshots();
-        let mut settled = composition.config().clone();
+        let (mut settled, mut epochs) = (composition.config().clone(), None);
         if loaded.config.device == Device::Auto {
             console.line(&settle(Device::Auto).1);
         }
@@ -90,7 +90,7 @@ impl SchedulerProcess<'_> {
                 // What would be refused is by now, and packs are made only then.
                 let packs_of = if self.part.is_some() || takes_over { PacksOf::Others } else { PacksOf::ThisProcess };
                 composition = offline::packed(args, packs_of, composition, resumed.as_ref(), console)?;
-                settled = composition.config().clone();
+                (settled, epochs) = (composition.config().clone(), composition.epochs());
             }
             // A launcher may start again what has ended.
             if let Some((done, left)) = all_done(&settled, &composition, resumed.as_ref())? {
@@ -114,7 +114,7 @@ impl SchedulerProcess<'_> {
             let asked = args.resume.clone().filter(|_| !has_begun);
             // The newest one that the run has not left aside. The run before is no place to go on from.
             resume = if self.is_replaced() { asked.or(Some(ResumeFrom::Newest)) } else { None };
-            composition = compose(&settled)?.settled().map_err(UsageError::of)?;
+            composition = compose(&settled)?.settled().map_err(UsageError::of)?.of_epochs(epochs);
         }
         unreachable!("the loop ends with an error")
     }
