@@ -136,6 +136,18 @@ fn a_config_of_ms_swift_arrives_alone_and_below_a_command() {
 }
 
 #[test]
+fn evaluations_and_checkpoints_of_each_epoch_arrive() {
+    let held = "--max_length 64 --split_dataset_ratio 0.1";
+    for options in ["--save_strategy epoch", "--save_strategy epoch --eval_strategy epoch --eval_steps 7"] {
+        let imported = of("sft", &format!("{held} {options}"));
+        let found = json_of(&imported);
+        assert_eq!((&found["eval"], missing(&imported)), (&json!({ "every_epochs": 1.0 }), vec![]), "{options}");
+        assert_eq!(found["checkpoint"]["every_epochs"], json!(1.0), "{options}");
+    }
+    assert_eq!(missing(&of("sft", &format!("{held} --eval_strategy epoch --max_steps 9"))), ["--eval_strategy"]);
+}
+
+#[test]
 fn methods_have_the_defaults_of_ms_swift() {
     let preference = |options: &str| json_of(&of("rlhf", options))["train"]["preference"].clone();
     assert_eq!(preference(""), json!({ "loss": "sigmoid", "beta": 0.1 }));

@@ -79,19 +79,25 @@ fn evaluation(sheet: &mut Sheet) {
     let key = strategy(sheet);
     let is_steps = sheet.get(key).is_none() || sheet.is(key, "steps");
     let is_split = sheet.number(RATIO).is_some_and(|share| share > 0.0);
+    let goes_by_epochs = sheet.is(key, "epoch") && sheet.has_set("train.epochs");
     let has_set = sheet.has_set("eval.path");
     if evaluates_nothing(sheet) || !(is_split || has_set) {
         return sheet.settled(NO_EVALUATION, &[RATIO, "eval_strategy", "eval_steps"]);
     }
     if !is_steps {
+        sheet.settled("it applies only to the strategy `steps`", &["eval_steps"]);
+    }
+    if !is_steps && !goes_by_epochs {
         let why = "set eval.every_steps, which counts steps";
         sheet.with("eval_strategy", "eval.every_steps", |_| Err(why));
-        sheet.settled("it applies only to the strategy `steps`", &["eval_steps"]);
     }
     if is_split && !has_set {
         sheet.held_out(RATIO);
     }
     sheet.settled("val_dataset is what is evaluated", &[RATIO]);
+    if goes_by_epochs {
+        sheet.every_epochs("eval_strategy", "eval", 1.0);
+    }
     if is_steps {
         let every = sheet.number("save_steps").unwrap_or(500.0);
         sheet.set("eval.every_steps", every.max(1.0) as u64);
