@@ -105,7 +105,11 @@ fn evaluations_of_epochs_arrive_where_samples_are_held_out() {
     assert!(settled(&per_epoch(0.0)).contains(&"evals_per_epoch") && missing(&per_epoch(0.0)).is_empty());
     let by_default = json_of(&import(&format!("{AXOLOTL}eval_strategy: epoch\nval_set_size: 0.1\n")).unwrap());
     assert_eq!(by_default["checkpoint"], json!({ "keep_last": 4, "every_epochs": 1.0 }), "it saves each epoch");
-    assert_eq!(by_default["eval"], json!({ "every_epochs": 1.0 }));
+    let silent = json_of(&import(&format!("{AXOLOTL}val_set_size: 0.1\n")).unwrap());
+    assert_eq!((&by_default["eval"], &silent["eval"]), (&json!({ "every_epochs": 1.0 }), &by_default["eval"]));
+    let of_steps = import(&format!("{AXOLOTL}eval_strategy: epoch\nval_set_size: 0.1\nmax_steps: 9\n")).unwrap();
+    assert_eq!(json_of(&of_steps)["eval"], json!({ "every_steps": 100 }));
+    assert_eq!(missing(&of_steps), ["eval_strategy"]);
     let of_steps = json_of(&import(&format!("{AXOLOTL}save_steps: 5\nsave_total_limit: 2\n")).unwrap());
     assert_eq!(of_steps["checkpoint"], json!({ "keep_last": 2, "every_steps": 5 }));
 }
