@@ -79,7 +79,8 @@ fn resume_goes_on_with_what_was_trained_last() {
         let saving = ["run", "run.yaml", "checkpoint.every_steps=1", "checkpoint.keep_last=9"];
         fixture.succeeds(&[&saving[..], more].concat()).err
     };
-    run(&["train.steps=4"]);
+    let said = run(&["train.steps=4", "--resume"]);
+    assert!(said.contains("run/checkpoints has no checkpoint, so that the run starts from its first step"), "{said}");
     // It ends before the last step of the run that it was resumed from.
     let said = run(&["train.steps=3", "train.lr=1e-3", "--resume=run/checkpoints/step-00000002"]);
     assert!(said.contains("leaves step-00000004, step-00000003 in run/checkpoints aside"), "{said}");

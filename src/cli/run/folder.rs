@@ -62,11 +62,7 @@ pub fn find_resume(
         ResumeFrom::Newest => {
             let found = on_disk.map_or_else(|| left_aside::beginning(config, console), |found| Ok(Some(found)))?;
             // A launcher may pass --resume from the first start on.
-            let Some(found) = found else {
-                let dir = config.checkpoint.dir.display();
-                console.line(&format!("--resume: {dir} has no checkpoint, so that the run starts from its first step"));
-                return Ok(None);
-            };
+            let Some(found) = found else { return Ok(None) };
             found
         }
         ResumeFrom::Named(url) if is_store_url(url) => fetch_named(url, config, expect.stored, console)?,

@@ -86,6 +86,10 @@ impl SchedulerProcess<'_> {
             let stored = restart == 0;
             let expect = Expect { composed: &loaded.composed, trust: args.trust, strict: args.strict, stored };
             let resumed = find_resume(wanted, &expect, &composition, snapshots.as_ref(), console)?;
+            if wanted.is_some() && resumed.is_none() && !goes_on() {
+                let dir = checkpoints.display();
+                console.line(&format!("{dir} has no checkpoint, so that the run starts from its first step"));
+            }
             if restart == 0 {
                 // What would be refused is by now, and packs are made only then.
                 let packs_of = if self.part.is_some() || takes_over { PacksOf::Others } else { PacksOf::ThisProcess };
