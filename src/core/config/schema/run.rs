@@ -339,6 +339,13 @@ impl RunConfig {
     }
 }
 
+impl Eval {
+    /// Returns whether evaluations take place during the run, and not only after it.
+    pub fn is_during_run(&self) -> bool {
+        self.every_steps > 0 || self.every_epochs.is_some()
+    }
+}
+
 impl Default for Log {
     fn default() -> Self {
         Self {
@@ -371,13 +378,6 @@ fn run_dir() -> PathBuf {
 
 fn lanes() -> usize {
     Run::LANES
-}
-
-impl Eval {
-    /// Returns whether evaluations take place during the run, and not only after it.
-    pub fn is_during_run(&self) -> bool {
-        self.every_steps > 0 || self.every_epochs.is_some()
-    }
 }
 
 fn max_restarts() -> usize {
