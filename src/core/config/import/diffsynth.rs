@@ -305,7 +305,7 @@ fn run(sheet: &mut Sheet) {
         Some(_) => sheet.copy("save_steps", "checkpoint.every_steps"),
         None => sheet.note(
             "DiffSynth-Studio writes a checkpoint after each epoch; here one is written at the end of the run: set \
-             checkpoint.every_steps for more",
+             checkpoint.every_epochs for more",
         ),
     }
     sheet.settled(

@@ -78,10 +78,9 @@ fn a_lora_of_musubi_tuner_arrives() {
     assert_eq!(found["train"]["optimizer"]["type"], json!("adamw_8bit"));
     assert_eq!((&found["data"]["video"]["area"], &found["data"]["video"]["take"]), (&json!("480x832"), &Value::Null));
     assert_eq!(found["edges"]["pixels"]["credit"], json!("224MiB"));
-    assert_eq!(
-        missing(&imported),
-        ["--save_every_n_epochs", "--some_new_option", "general.some_key", "network_args rank_dropout"]
-    );
+    // Its epochs have each sample three times.
+    assert_eq!(config.checkpoint.every_epochs, Some(3.0));
+    assert_eq!(missing(&imported), ["--some_new_option", "general.some_key", "network_args rank_dropout"]);
     for key in ["--dataset_config", "--t5", "--sdpa", "--num_cpu_threads_per_process", "datasets.0.source_fps"] {
         assert!(settled(&imported).contains(&key), "{key}: {:?}", imported.keys);
     }

@@ -26,7 +26,7 @@ pub(super) fn read(sheet: &mut Sheet, repeats: f64, has_adapters: bool) {
     optimizer(sheet);
     precision(sheet, has_adapters);
     memory(sheet);
-    run(sheet);
+    run(sheet, repeats);
     trackers(sheet);
     uploads(sheet);
     let fused = ["sdpa", "flash_attn", "flash3", "sage_attn", "xformers", "split_attn"];
@@ -165,7 +165,7 @@ fn memory(sheet: &mut Sheet) {
     sheet.settled("weights are loaded directly onto their device", &["disable_numpy_memmap", "mem_eff_save"]);
 }
 
-fn run(sheet: &mut Sheet) {
+fn run(sheet: &mut Sheet, repeats: f64) {
     let folder = sheet.text("output_dir");
     let last = folder.as_deref().and_then(|folder| folder.trim_end_matches('/').rsplit('/').next()).map(str::to_owned);
     let name = sheet.text("output_name").or(last).unwrap_or_else(|| "imported".to_owned());
@@ -176,6 +176,10 @@ fn run(sheet: &mut Sheet) {
         ("seed", "run.seed"),
         ("save_every_n_steps", "checkpoint.every_steps"),
     ]);
+    let count = sheet.number("save_every_n_epochs").filter(|count| *count > 0.0);
+    if let Some(count) = count.filter(|_| !sheet.has_set("checkpoint.every_steps")) {
+        sheet.every_epochs("save_every_n_epochs", "checkpoint", count * repeats);
+    }
     let steps = "set checkpoint.every_steps, which counts steps; the last step is saved in any case";
     sheet.missing(steps, &["save_every_n_epochs"]);
     let kept = "checkpoint.keep_last is the number of checkpoints that are kept";
