@@ -404,7 +404,9 @@ mod tests {
         let errors = || Errors { absolute: vec![0.0], squared: vec![0.0] };
         let ways = WAYS.map(|way| (way, errors())).to_vec();
         let names = vec!["x".to_owned()];
-        let mut found = OpenLoop { names, ways, num_actions: 0, num_left_out: 0, trace: [Vec::new(), Vec::new()] };
+        let action = ACTION.to_owned();
+        let mut found =
+            OpenLoop { action, names, ways, num_actions: 0, num_left_out: 0, trace: [Vec::new(), Vec::new()] };
         assert!(found.add(&[0.5], [&[1.0], &[0.0], &[0.5], &[0.5]]));
         assert!(!found.text().contains("left out"));
         assert!(!found.add(&[f32::NAN], [&[1.0], &[0.0], &[0.5], &[0.5]]));
