@@ -12,6 +12,14 @@ use std::process::ExitCode;
 
 /// Runs the whole command line of `loongforge` with families of one's own beside the built-in ones: it is the `main` of a program that
 /// has some. Every process of a run is this program again, so all of them know the families.
+///
+/// ```no_run
+/// use loongforge::compose::Families;
+///
+/// // Pictures and clips may be given to this maker of samples, by `data.maker: mine`.
+/// let families = Families::new().sample_maker("mine", |_config, built_in| built_in());
+/// let code: std::process::ExitCode = loongforge::cli::main_with(families);
+/// ```
 pub fn main_with(families: Families) -> ExitCode {
     stop_with_the_reader();
     keep_freed_memory();

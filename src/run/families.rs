@@ -11,6 +11,14 @@ use std::sync::Arc;
 
 /// The families that a program adds to the built-in ones. `loongforge::cli::main_with` runs the whole command line with them, in every
 /// process of a run.
+///
+/// ```
+/// use loongforge::compose::Families;
+///
+/// let mine = Families::new().sample_maker("mine", |_config, built_in| built_in());
+/// let twice = mine.sample_maker("mine", |_config, built_in| built_in());
+/// assert_eq!(twice.register(), Err("`mine` is registered twice".to_owned()));
+/// ```
 #[derive(Default)]
 pub struct Families {
     towers: Vec<(String, OwnTower)>,

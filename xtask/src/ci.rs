@@ -145,6 +145,19 @@ mod tests {
     use crate::house;
 
     #[test]
+    fn examples_in_doc_comments_of_every_library_are_run() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for manifest in ["Cargo.toml", "src/core/Cargo.toml", "src/torch/Cargo.toml", "actors/Cargo.toml"] {
+            let text = std::fs::read_to_string(root.join(manifest)).unwrap();
+            assert!(!text.contains("doctest = false"), "{manifest} turns them off");
+        }
+        for library in ["src/lib.rs", "src/torch/tape/execution.rs", "src/core/config/units.rs"] {
+            let text = std::fs::read_to_string(root.join(library)).unwrap();
+            assert!(text.contains("// ```\n") || text.contains("//! ```\n"), "{library} has no example");
+        }
+    }
+
+    #[test]
     fn tests_that_steps_name_are_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut files = Vec::new();

@@ -58,6 +58,12 @@ impl ParallelRank {
 }
 
 /// Returns part `rank` of `size` things that are dealt to `ranks`: the sizes differ by one at most.
+///
+/// ```
+/// use loongforge_torch::params::share;
+///
+/// assert_eq!([share(7, 2, 0), share(7, 2, 1)], [0..3, 3..7]);
+/// ```
 pub fn share(size: i64, ranks: usize, rank: usize) -> Range<i64> {
     let end = |rank: usize| (size as i128 * rank as i128 / ranks as i128) as i64;
     end(rank)..end(rank + 1)

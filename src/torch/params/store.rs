@@ -36,6 +36,17 @@ pub(super) struct Param {
 }
 
 /// Parameters of one pool. A leaf is a view of the flat buffer, so changing the buffer changes every model built on it.
+///
+/// ```
+/// use loongforge_torch::params::{Init, ParamSpec, ParamStore};
+/// use tch::{Device, Kind};
+///
+/// let specs = vec![ParamSpec::new("weight", &[2, 3], Init::Normal(0.1)), ParamSpec::new("bias", &[2], Init::Zeros)];
+/// let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
+/// params.init_random(1);
+/// assert_eq!(params.get("weight").size(), [2, 3]);
+/// assert_eq!(params.get("bias").abs().sum(Kind::Float).double_value(&[]), 0.0);
+/// ```
 pub struct ParamStore {
     pub(super) flat: Tensor,
     pub(super) params: Vec<Param>,

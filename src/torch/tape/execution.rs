@@ -25,6 +25,28 @@ type Gradients = Vec<Option<Tensor>>;
 ///
 /// Values and graphs are freed as soon as nothing on the tape needs them. Runs on the thread that made it, with
 /// autograd enabled there (the default).
+///
+/// ```
+/// use loongforge_torch::params::ParamStore;
+/// use loongforge_torch::tape::{Execution, Policy, Tape};
+/// use std::rc::Rc;
+/// use tch::{Device, Kind, Tensor};
+///
+/// let mut tape = Tape::new();
+/// let x = tape.input(true);
+/// let squares = tape.run("square", &[], Policy::Recompute, &[x], 1, |read| vec![&read[0] * &read[0]])[0];
+/// let y = tape.add(x, squares);
+///
+/// let params = Rc::new(ParamStore::new(Vec::new(), Kind::Float, Device::Cpu));
+/// let mut run = Execution::new(Rc::new(tape), params, vec![(x, Tensor::from_slice(&[1f32, 2.0, 3.0]))]);
+/// run.forward()?;
+/// assert_eq!(run.value(y), &Tensor::from_slice(&[2f32, 6.0, 12.0]));
+///
+/// run.seed(y, Tensor::ones([3], (Kind::Float, Device::Cpu)));
+/// run.backward(None)?;
+/// assert_eq!(run.input_grad(x).unwrap(), Tensor::from_slice(&[3f32, 5.0, 7.0]));
+/// # Ok::<(), loongforge_torch::native::NativeError>(())
+/// ```
 pub struct Execution {
     tape: Rc<Tape>,
     params: Rc<ParamStore>,
