@@ -214,7 +214,7 @@ mod tests {
         assert!(count > 40, "{count} names");
     }
 
-    /// Each code of an error has a section of `docs/errors.md`, and each section a code.
+    /// Each code of an error has a page in `docs/errors`, which `docs/errors.md` links to, and each page a code.
     #[test]
     fn every_error_code_is_explained() {
         let (mut codes, mut folders) = (BTreeSet::new(), vec![root().join("src"), root().join("actors")]);
@@ -233,10 +233,17 @@ mod tests {
                 }
             }
         }
-        let page = fs::read_to_string(root().join("docs/errors.md")).unwrap();
-        let sections: BTreeSet<String> =
-            page.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_owned).collect();
-        assert_eq!(codes, sections);
+        let list = fs::read_to_string(root().join("docs/errors.md")).unwrap();
+        let mut explained = BTreeSet::new();
+        for page in pages(root()).unwrap() {
+            if page.path.starts_with("docs/errors") {
+                let code = page.path.file_stem().unwrap().to_str().unwrap().to_owned();
+                assert!(page.text.starts_with(&format!("# {code}: ")), "{}", page.path.display());
+                assert!(list.contains(&format!("(errors/{code}.md)")), "docs/errors.md has no {code}");
+                explained.insert(code);
+            }
+        }
+        assert_eq!(codes, explained);
         assert!(codes.len() >= 13, "{codes:?}");
     }
 }

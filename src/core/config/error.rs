@@ -103,7 +103,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// Creates a problem at a place, with one of the codes of `docs/errors.md`.
+    /// Creates a problem at a place, with one of the codes of `docs/errors`.
     pub fn new(code: &'static str, pos: Option<Pos>, message: impl Into<String>) -> Self {
         Self { code, pos, message: message.into(), label: "".into(), help: None }
     }
