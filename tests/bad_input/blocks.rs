@@ -18,6 +18,9 @@ use std::process::{Command, Stdio};
 /// The needs of a block that is not run: a device, machines, other people's servers and programs, time, or the reader's own files.
 const NEEDS: [&str; 7] = ["gpu", "cluster", "network", "minutes", "yours", "prometheus", "python"];
 
+/// Pages whose commands other scripts and soaks run.
+const ELSEWHERE: [&str; 2] = ["docs/evidence/newcomer.md", "docs/benchmarks.md"];
+
 /// A run that fragments of configs are laid over.
 const BASE: &str = "run: { name: base }\nmodel: { load: org/model }\ndata: { train: [{ path: x.jsonl }] }\ntrain: { global_batch_size: 8, lr: 1e-4, steps: 10 }\n";
 
@@ -34,7 +37,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn blocks() -> Vec<Block> {
+/// Returns the README and the pages of `docs`.
+fn files() -> Vec<PathBuf> {
     let (mut files, mut folders) = (vec![root().join("README.md")], vec![root().join("docs")]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -47,7 +51,11 @@ fn blocks() -> Vec<Block> {
         }
     }
     files.sort();
-    files.iter().flat_map(|file| of_file(file)).collect()
+    files
+}
+
+fn blocks() -> Vec<Block> {
+    files().iter().flat_map(|file| of_file(file)).collect()
 }
 
 fn of_file(path: &Path) -> Vec<Block> {
@@ -197,6 +205,24 @@ fn every_block_of_the_documentation_holds() {
     assert!(counts["run"] >= 2 && counts["read as a config"] >= 10 && options >= 60, "{counts:?}, {options}");
 }
 
+/// A block that is only indented would be neither run nor marked.
+#[test]
+fn every_block_of_the_documentation_is_fenced() {
+    let mut indented = Vec::new();
+    for file in files() {
+        let text = fs::read_to_string(&file).unwrap();
+        let (mut is_fenced, mut is_after_blank) = (false, true);
+        for (number, line) in (1..).zip(text.lines()) {
+            is_fenced ^= line.trim_start().starts_with("```");
+            if !is_fenced && is_after_blank && line.starts_with("    ") && !line.trim().is_empty() {
+                indented.push(format!("{}:{number}", file.display()));
+            }
+            is_after_blank = line.trim().is_empty();
+        }
+    }
+    assert!(indented.is_empty(), "put these blocks between ``` and say what they need: {indented:#?}");
+}
+
 /// Checks that a block holds; returns how that was seen, and the number of its calls.
 fn holds(block: &Block, fixture: &Fixture) -> (String, usize) {
     let mut options = 0;
@@ -242,7 +268,8 @@ fn holds(block: &Block, fixture: &Fixture) -> (String, usize) {
 
 /// Returns the commands of blocks, as one script without those that build or never end.
 fn script(blocks: &[Block]) -> String {
-    let is_run = |line: &String| !["cargo xtask", "loongforge serve"].iter().any(|begin| line.starts_with(begin));
+    let builds = |line: &str| line.contains("cargo ") && !line.starts_with("cargo run --example three_pools");
+    let is_run = |line: &String| !builds(line) && !line.starts_with("loongforge serve");
     let plain = |line: String| line.replace('…', "").replace("cargo run --example three_pools --", "three_pools");
     blocks.iter().flat_map(Block::commands).filter(is_run).map(plain).collect::<Vec<_>>().join("\n")
 }
@@ -271,14 +298,15 @@ fn runs(script: &str) -> Result<Cell, String> {
     }
 }
 
-/// The blocks that need nothing but minutes, a page after the other. Those of what a newcomer types are scripts of `tests/newcomer`.
+/// The blocks that need nothing but minutes, a page after the other. Those of what a newcomer types are scripts of `tests/newcomer`,
+/// those of benchmarks the soak `benches`.
 #[test]
 #[ignore = "soak"]
 fn soak_blocks() {
     let mut pages = BTreeMap::<PathBuf, Vec<Block>>::new();
     for block in blocks() {
         let is_long = block.mark.as_ref().is_some_and(|(word, value)| word == "needs" && value == "minutes");
-        if is_long && block.file != Path::new("docs/evidence/newcomer.md") {
+        if is_long && !ELSEWHERE.contains(&block.file.to_str().unwrap()) {
             pages.entry(block.file.clone()).or_default().push(block);
         }
     }

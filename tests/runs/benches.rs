@@ -225,15 +225,20 @@ fn said_by_program(commands: &[&[&str]]) -> Result<Cell, String> {
     Ok(Cell::Passed(said))
 }
 
-/// The commands of the page: what is indented or between backticks and begins as commands do.
+/// The commands of the page: what is in a block or between backticks and begins as commands do.
 fn commands(page: &str) -> Vec<&str> {
     let begins = |text: &&str| {
         let programs = ["cargo bench ", "cargo build ", "cargo xtask ", "PYTHON ", "python3 ", "loongforge "];
         programs.iter().any(|program| text.starts_with(program))
     };
-    let indented = page.lines().filter_map(|line| line.strip_prefix("    ")).filter(begins);
+    let mut is_in_block = false;
+    let in_blocks = page.lines().filter(move |line| {
+        is_in_block ^= line.starts_with("```");
+        is_in_block
+    });
+    let in_blocks = in_blocks.filter(begins);
     let quoted = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).filter(begins);
-    indented.chain(quoted).collect()
+    in_blocks.chain(quoted).collect()
 }
 
 #[test]

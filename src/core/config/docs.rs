@@ -98,16 +98,19 @@ The keys of a stage override those of the file. The first stage starts from the 
 `model.load` starts from the last checkpoint of the previous stage, and also takes `model.weights`, `model.config` and the `load` and
 `config` of parts from it.
 
-    run: { name: chat }
-    model: { load: Qwen/Qwen3-0.6B }
-    data: { pack: { max_tokens: 4096 } }
-    train: { epochs: 1, global_batch_size: 64, lr: 1e-5 }
-    stages:
-      - name: sft
-        data: { train: [{ path: chats.jsonl }] }
-      - name: dpo
-        data: { train: [{ path: pairs.jsonl }] }
-        train: { lr: 5e-7, preference: { loss: sigmoid } }
+<!-- needs: yours -->
+```yaml
+run: { name: chat }
+model: { load: Qwen/Qwen3-0.6B }
+data: { pack: { max_tokens: 4096 } }
+train: { epochs: 1, global_batch_size: 64, lr: 1e-5 }
+stages:
+  - name: sft
+    data: { train: [{ path: chats.jsonl }] }
+  - name: dpo
+    data: { train: [{ path: pairs.jsonl }] }
+    train: { lr: 5e-7, preference: { loss: sigmoid } }
+```
 
 `loongforge run chat.yaml` checks all stages before the first begins, then runs each in its own process; with `--resume` it
 continues where it was stopped. The name of a stage is appended to the run's name (`chat-sft`, in `runs/chat-sft`); if `run.dir`,
