@@ -13,7 +13,7 @@ use loongforge_core::text::shell_word;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use text::{Choices, Kind, Learns};
+use text::{Choices, Kind, Learns, Method};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +35,7 @@ pub struct InitArgs {
     /// File or folder of training samples
     #[arg(long)]
     data: Option<String>,
-    /// Train adapters, or all weights
+    /// Train adapters, adapters on 4-bit weights, or all weights
     #[arg(long)]
     method: Option<Method>,
     /// Kind of the model [default: by its folder and the samples, else text]
@@ -49,15 +49,6 @@ pub struct InitArgs {
     overwrite: bool,
 }
 
-/// The weights that are trained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Method {
-    /// Low-rank adapters
-    Lora,
-    /// All weights
-    Full,
-}
-
 /// Runs `loongforge init`: asks for what options do not say, and writes a config.
 pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
     if args.file.exists() && !args.overwrite {
@@ -65,18 +56,21 @@ pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
         return Err(UsageError(message).into());
     }
     let asks = std::io::stdin().is_terminal();
+    let asks_more = asks && (args.model.is_none() || args.data.is_none() || args.method.is_none());
     let model = answer(args.model, "--model", "Model (a hub id or a folder): ", asks)?;
     let data = answer(args.data, "--data", "Training samples (a file or a folder): ", asks)?;
     let method = match args.method {
         Some(method) => method,
         None => {
-            let question = "Train adapters or all weights (lora, full): ";
-            match answer(None, "--method lora or --method full", question, asks)?.as_str() {
-                "lora" => Method::Lora,
-                "full" => Method::Full,
-                other => return Err(UsageError(format!("--method must be lora or full, not `{other}`")).into()),
-            }
+            let question = "Train adapters, adapters on 4-bit weights, or all weights (lora, qlora, full): ";
+            let answer = answer(None, "--method (lora, qlora or full)", question, asks)?;
+            let unknown = |_| UsageError(format!("--method must be lora, qlora or full, not `{answer}`"));
+            Method::from_str(&answer, false).map_err(unknown)?
         }
+    };
+    let gpus = match args.gpus {
+        None if asks_more => num_gpus(&line("GPUs of the run (empty: what this machine has): ")?)?,
+        given => given,
     };
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let pipeline = pipeline_of(&model);
@@ -87,8 +81,8 @@ pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
     let format = found.map_or("", |(_, format)| format);
     let kind = named.unwrap_or_else(|| Kind::of_format(format));
     let makes_clips = !makes_pictures(&model, pipeline.as_deref());
-    let (lora, gpus, learns) = (method == Method::Lora, args.gpus, Learns::of_format(format));
-    let choices = Choices { name, model, data, lora, kind, makes_clips, gpus, num_samples, learns };
+    let learns = Learns::of_format(format);
+    let choices = Choices { name, model, data, method, kind, makes_clips, gpus, num_samples, learns };
     let text = choices.text();
     write(&args.file, &text)?;
     println!("{}: edit it, then", args.file.display());
@@ -143,13 +137,27 @@ fn answer(given: Option<String>, option: &str, question: &str, asks: bool) -> an
     if !asks {
         return Err(UsageError(format!("{option} is missing")).into());
     }
+    match line(question)? {
+        none if none.is_empty() => Err(UsageError(format!("no answer was given, and {option} is missing")).into()),
+        answer => Ok(answer),
+    }
+}
+
+/// Asks the user; returns the line without the blanks around it.
+fn line(question: &str) -> std::io::Result<String> {
     print!("{question}");
     std::io::stdout().flush()?;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
-    match line.trim() {
-        "" => Err(UsageError(format!("no answer was given, and {option} is missing")).into()),
-        answer => Ok(answer.to_owned()),
+    Ok(line.trim().to_owned())
+}
+
+/// Returns the number of GPUs that the user answers, if any.
+fn num_gpus(answer: &str) -> Result<Option<u32>, UsageError> {
+    match answer.parse::<u32>() {
+        _ if answer.is_empty() => Ok(None),
+        Ok(count @ 1..=1024) => Ok(Some(count)),
+        _ => Err(UsageError(format!("--gpus must be a number from 1 to 1024, not `{answer}`"))),
     }
 }
 
@@ -168,6 +176,14 @@ mod tests {
         assert!(makes_pictures(folder, pipeline.as_deref()), "{pipeline:?}");
         assert!(makes_pictures("Qwen/Qwen-Image-2512", None) && !makes_pictures("qwen-image", Some("WanPipeline")));
         assert!(!makes_pictures("Wan-AI/Wan2.1-T2V-1.3B-Diffusers", None));
+    }
+
+    #[test]
+    fn gpus_may_be_left_to_the_machine() {
+        assert_eq!((num_gpus("").ok(), num_gpus("8").ok()), (Some(None), Some(Some(8))));
+        for wrong in ["0", "1025", "-1", "two"] {
+            assert!(num_gpus(wrong).unwrap_err().to_string().contains(wrong), "{wrong}");
+        }
     }
 
     #[test]

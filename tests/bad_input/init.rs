@@ -10,7 +10,7 @@ fn what_init_writes_passes_check_however_few_samples_there_are() {
         [(1, None), (2, Some("val_size: 1 ")), (9, Some("val_size: 1 ")), (40, Some("val_size: 0.02 "))]
     {
         fixture.write("data/mine.jsonl", lines[..count].concat());
-        for method in ["lora", "full"] {
+        for method in ["lora", "qlora", "full"] {
             let words = ["init", "my.yaml", "--model", CHECKPOINT, "--data", "data/mine.jsonl", "--kind", "multimodal"];
             let said = fixture.succeeds(&[&words[..], &["--method", method, "--overwrite"]].concat());
             assert_eq!(said.err, "", "{count}");

@@ -26,6 +26,17 @@ impl Kind {
     }
 }
 
+/// The weights that are trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Method {
+    /// Low-rank adapters
+    Lora,
+    /// Low-rank adapters; the other weights are frozen in 4 bits
+    Qlora,
+    /// All weights
+    Full,
+}
+
 /// Says what a run learns from samples, as their format shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learns {
@@ -67,7 +78,7 @@ pub struct Choices {
     pub name: String,
     pub model: String,
     pub data: String,
-    pub lora: bool,
+    pub method: Method,
     pub kind: Kind,
     /// A diffusion model makes clips, not pictures alone.
     pub makes_clips: bool,
@@ -90,15 +101,23 @@ impl Choices {
             "model:".to_owned(),
             format!("  load: {}", quoted(&self.model)),
         ];
-        match (self.lora, self.kind) {
-            (true, Kind::Diffusion) => lines.push("  foundation: { lora: { r: 32, alpha: 32 } }".to_owned()),
-            (true, _) => lines.push(
-                "  foundation: { lora: { r: 16, alpha: 32 } }    # all linear layers; target_modules: [q_proj, v_proj] for some".to_owned(),
-            ),
-            (false, _) => {}
+        let rank = if self.kind == Kind::Diffusion { 32 } else { 16 };
+        let which = match self.kind {
+            Kind::Diffusion => "",
+            Kind::Text | Kind::Multimodal => "    # all linear layers; target_modules: [q_proj, v_proj] for some",
+        };
+        match self.method {
+            Method::Lora => lines.push(format!("  foundation: {{ lora: {{ r: {rank}, alpha: 32 }} }}{which}")),
+            Method::Qlora => lines.extend([
+                "  foundation:".to_owned(),
+                "    frozen_precision: nf4              # QLoRA; nf4_double takes less memory".to_owned(),
+                format!("    lora: {{ r: {rank}, alpha: 32 }}{which}"),
+            ]),
+            Method::Full => {}
         }
+        let lora = self.method != Method::Full;
         if self.kind == Kind::Multimodal {
-            let why = match self.lora {
+            let why = match lora {
                 true => "also image_projector; else they train whole",
                 false => "train the projector and the language model only",
             };
@@ -165,7 +184,7 @@ impl Choices {
 
     fn train_lines(&self) -> Vec<String> {
         let is_preference = matches!(self.learns, Learns::Pairs | Learns::Labels);
-        let rate = match (is_preference, self.lora) {
+        let rate = match (is_preference, self.method != Method::Full) {
             (false, true) => "1e-4",
             (false, false) if self.kind == Kind::Policy => "2.5e-5",
             (false, false) => "1e-5",
@@ -214,11 +233,11 @@ mod tests {
         let data = dir.path().join("my samples.jsonl");
         std::fs::write(&data, "{}\n").unwrap();
         for kind in [Kind::Text, Kind::Multimodal, Kind::Diffusion, Kind::Policy] {
-            for (lora, gpus, num_samples, format) in [
-                (false, None, Some(9), "pairs"),
-                (true, Some(8), None, "messages"),
-                (true, None, Some(1), "labeled"),
-                (false, None, Some(2), "plain"),
+            for (method, gpus, num_samples, format) in [
+                (Method::Full, None, Some(9), "pairs"),
+                (Method::Qlora, Some(8), None, "messages"),
+                (Method::Lora, None, Some(1), "labeled"),
+                (Method::Full, None, Some(2), "plain"),
             ] {
                 // A diffusion model's samples are pictures and clips, and a policy's are frames.
                 let format = match kind {
@@ -231,7 +250,7 @@ mod tests {
                 let (model, data) = ("org/model-1".to_owned(), data.display().to_string());
                 let name = "12 runs".to_owned();
                 let choices =
-                    Choices { name, model, data: data.clone(), lora, kind, makes_clips, gpus, num_samples, learns };
+                    Choices { name, model, data: data.clone(), method, kind, makes_clips, gpus, num_samples, learns };
                 let text = choices.text();
                 let config = load_text(&text).unwrap_or_else(|report| panic!("{kind:?}\n{text}\n{report}")).config;
                 assert_eq!(
@@ -244,7 +263,8 @@ mod tests {
                     None => 0.02,
                 };
                 assert_eq!((config.data.val_size, config.eval.is_some()), (val_size, num_samples != Some(1)), "{text}");
-                assert_eq!(config.model.foundation.lora.is_some(), lora);
+                assert_eq!(config.model.foundation.lora.is_some(), method != Method::Full);
+                assert_eq!(text.contains("frozen_precision: nf4 "), method == Method::Qlora, "{text}");
                 assert_eq!(text.contains("# image_encoder: { freeze: true }"), kind == Kind::Multimodal, "{text}");
                 assert_eq!(text.contains("  video: {"), kind == Kind::Diffusion && makes_clips, "{text}");
                 assert_eq!(text.contains("  steps: 20000"), kind == Kind::Policy, "{text}");
