@@ -1,6 +1,6 @@
 //! `cargo xtask book`: the documentation as a site with a search, made of the README and `docs` by mkdocs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-use crate::pages::{Page, links, pages, place};
+use crate::pages::{Page, blocks, links, pages, place};
 use crate::tasks::run;
 use crate::venv::venv;
 
@@ -33,6 +33,7 @@ pub fn book(root: &Path, for_it: bool) -> Result<ExitCode> {
         fs::create_dir_all(to.parent().expect("a folder above"))?;
         fs::write(&to, rewritten(page, &listed)).with_context(|| to.display().to_string())?;
     }
+    println!("{}", counted(&pages));
     copy_pictures(&root.join("docs"), &root.join("docs"), &sources)?;
     fs::write(folder.join("mkdocs.yml"), settings(&sections))?;
     let Some(venv) = venv(root, "mkdocs", MKDOCS)? else {
@@ -47,6 +48,16 @@ pub fn book(root: &Path, for_it: bool) -> Result<ExitCode> {
     }
     println!("{} pages: python3 -m http.server --directory {}", listed.len(), folder.join("site").display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says how many blocks of the README and of `docs` are tested, and what the others need.
+fn counted(pages: &[Page]) -> String {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for page in pages.iter().filter(|page| page.path.starts_with("docs") || page.path == Path::new("README.md")) {
+        blocks(&page.text).into_iter().for_each(|block| *counts.entry(block).or_default() += 1);
+    }
+    let counts: Vec<String> = counts.iter().map(|(block, count)| format!("{count} {block}")).collect();
+    format!("blocks: {}", counts.join(", "))
 }
 
 /// Returns the sections of `docs/SUMMARY.md`, and behind them what it does not list.

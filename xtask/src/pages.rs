@@ -55,6 +55,24 @@ pub fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
+/// Returns what becomes of each fenced block of a page: it is tested, or shows an output, or needs something that its comment says.
+pub fn blocks(text: &str) -> Vec<&str> {
+    let (mut found, mut is_open, mut before) = (Vec::new(), false, "");
+    for line in text.lines() {
+        if line.starts_with("```") {
+            let mark = before.strip_prefix("<!-- ").and_then(|mark| mark.strip_suffix(" -->"));
+            let otherwise = if line == "```text" { "outputs" } else { "tested" };
+            if !is_open {
+                found.push(mark.filter(|mark| mark.starts_with("needs: ")).unwrap_or(otherwise));
+            }
+            (is_open, before) = (!is_open, "");
+        } else if !is_open && !line.trim().is_empty() {
+            before = line.trim();
+        }
+    }
+    found
+}
+
 /// Returns the links of a page that do not lead out of the repository.
 pub fn links(text: &str) -> Vec<Link> {
     let mut found = Vec::new();
@@ -182,6 +200,12 @@ mod tests {
         assert_eq!(found, [("b".into(), "c.md".into()), ("a [b] `c`".into(), "z.md#q".into())]);
         assert_eq!(place(Path::new("docs/a/b.md"), "../../x.md#y"), ("x.md".into(), Some("y".into())));
         assert_eq!(place(Path::new("docs/b.md"), "#y"), ("docs/b.md".into(), Some("y".into())));
+    }
+
+    #[test]
+    fn blocks_are_counted_by_what_they_need() {
+        let text = "a\n<!-- needs: gpu -->\n```sh\nx\n```\n\n```text\n<!-- needs: no -->\n```\n```yaml\na: 1\n```\n";
+        assert_eq!(blocks(text), ["needs: gpu", "outputs", "tested"]);
     }
 
     #[test]
