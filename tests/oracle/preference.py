@@ -136,27 +136,21 @@ def with_cpo(folder: Path):
     return report(logs.rows, model)
 
 
-def with_orpo(folder: Path):
+def orpo_steps(model, optimizer, records, logps):
+    """Steps of ORPO; `logps` gives the log-probabilities of the tokens of an answer of a record. The formula alone is the trainer's."""
     from trl.experimental.orpo import ORPOTrainer
 
-    model, tokenizer = load(folder)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
-    # The formula alone is the trainer's.
     self = type("Self", (), {"beta": BETA, "accelerator": type("Accelerator", (), {"device": "cpu"})})()
-    records, steps = [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()], []
+    steps = []
     for step in range(STEPS):
         optimizer.zero_grad()
         rows = []
         for record in records[step * PAIRS : (step + 1) * PAIRS]:
             means, sums = [], []
             for answer in ("chosen", "rejected"):
-                prompt = tokenizer.apply_chat_template(record["prompt"], tokenize=False, add_generation_prompt=True)
-                text = tokenizer.apply_chat_template(record["prompt"] + record[answer], tokenize=False)
-                begin = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
-                ids = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
-                logps = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[begin - 1 :, 0]
-                means.append(logps.mean()[None])
-                sums.append(logps.sum().item())
+                of_tokens = logps(record, answer)
+                means.append(of_tokens.mean()[None])
+                sums.append(of_tokens.sum().item())
             losses, chosen, rejected, *_ = ORPOTrainer.odds_ratio_loss(self, *means)
             loss = -means[0].mean() - losses.mean()
             (loss / PAIRS).backward()
@@ -166,7 +160,22 @@ def with_orpo(folder: Path):
         names = ["loss", "chosen_reward", "rejected_reward", "accuracy", "chosen_logp", "rejected_logp"]
         means = [sum(column) / PAIRS for column in zip(*rows)]
         steps.append({**dict(zip(names, means)), "grad_norm": norm})
-    return {**report([], model), "steps": steps}
+    return steps
+
+
+def with_orpo(folder: Path):
+    model, tokenizer = load(folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+
+    def logps(record, answer):
+        prompt = tokenizer.apply_chat_template(record["prompt"], tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(record["prompt"] + record[answer], tokenize=False)
+        begin = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        ids = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return model(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[begin - 1 :, 0]
+
+    records = [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
+    return {**report([], model), "steps": orpo_steps(model, optimizer, records, logps)}
 
 
 GROUPS, GROUP, DESIRABLE, UNDESIRABLE = 2, 4, 1.5, 0.75

@@ -2,9 +2,10 @@
 
 `python preference_pictures.py OUT` writes `OUT/model` (a Qwen2.5-VL of random weights, or with `--family llava` a LLaVA, with a byte
 tokenizer, a chat template and an image processor), `OUT/pictures`, `OUT/pairs.jsonl`, `OUT/answers.jsonl`, and `OUT/expected.json`: for each case the losses, rewards,
-log-probabilities and gradient norms of five steps of AdamW, and the norm of every parameter after them. Pairs are TRL's DPOTrainer's,
-one a micro-batch and four a step, so that every mean is over pairs; answers its KTOTrainer's, two micro-batches of four a step, which
-are groups here. TRL trains the vision tower and the merger with the rest unless they are frozen; its reference model is a copy of all.
+log-probabilities and gradient norms of five steps of AdamW, and the norm of every parameter after them. Pairs are TRL's
+DPOTrainer's, one a micro-batch and four a step, so that every mean is over pairs; answers its KTOTrainer's, two micro-batches of
+four a step, which are groups here; ORPO's trainer takes no pictures, and gives its formula alone. TRL trains the vision tower and
+the merger with the rest unless they are frozen; its reference model is a copy of all.
 
 Written with trl 1.16.0 and transformers 5.17.0.
 """
@@ -22,7 +23,7 @@ from transformers import (AutoModelForImageTextToText, AutoProcessor, CLIPImageP
                           LlavaForConditionalGeneration, LlavaProcessor, PreTrainedTokenizerFast, Qwen2_5_VLConfig,
                           Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor, Qwen2VLImageProcessorPil, Qwen2VLVideoProcessor)
 
-from preference import BETA, GROUP, GROUPS, PAIRS, RATE, STEPS, WORDS, Logs, kto_steps, report, settings
+from preference import BETA, GROUP, GROUPS, PAIRS, RATE, STEPS, WORDS, Logs, kto_steps, orpo_steps, report, settings
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
@@ -191,6 +192,28 @@ def with_dpo(folder: Path, loss: str, frozen: tuple):
     return {**report(logs.rows, model), "weight_norms": weight_norms(model)}
 
 
+def with_orpo(folder: Path, frozen: tuple):
+    """ORPO's formula is its trainer's, which takes no pictures; the log-probabilities are of transformers' model."""
+    model, processor = load(folder, frozen)
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=RATE, betas=(0.9, 0.95),
+                                  eps=1e-8, weight_decay=0.0)
+
+    def logps(record, answer):
+        prompt = processor.apply_chat_template(record["prompt"], tokenize=False, add_generation_prompt=True)
+        text = processor.apply_chat_template(record["prompt"] + record[answer], tokenize=False)
+        assert text.startswith(prompt)
+        pictures = [Image.open(folder / image).convert("RGB") for image in record["images"]]
+        inputs = processor(text=[text], images=pictures or None, return_tensors="pt")
+        ids = inputs["input_ids"][0]
+        learned = len(processor.tokenizer(text[len(prompt):], add_special_tokens=False)["input_ids"])
+        logits = model(**inputs).logits[0, -learned - 1 : -1]
+        return logits.log_softmax(-1).gather(1, ids[-learned:, None])[:, 0]
+
+    records = [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
+    steps = orpo_steps(model, optimizer, records, logps)
+    return {"steps": steps, "weight_norms": weight_norms(model)}
+
+
 def with_kto(folder: Path, frozen: tuple):
     model, processor = load(folder, frozen)
     found = kto_steps(model, processor, dataset(folder, "answers.jsonl"), {})
@@ -214,6 +237,8 @@ def make(out: Path, seed: int, family: str):
         "frozen": lambda: with_dpo(out, "sigmoid", all_of_it),
         "hinge": lambda: with_dpo(out, "hinge", ()),
         "ipo": lambda: with_dpo(out, "ipo", ()),
+        "orpo": lambda: with_orpo(out, ()),
+        "orpo_tower_frozen": lambda: with_orpo(out, tower),
         "kto": lambda: with_kto(out, ()),
         "kto_tower_frozen": lambda: with_kto(out, tower),
     }

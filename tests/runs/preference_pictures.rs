@@ -50,6 +50,8 @@ fn overrides(case: &str) -> Vec<String> {
         "frozen" => FROZEN.to_vec(),
         "hinge" => vec!["train.preference.loss=hinge"],
         "ipo" => vec!["train.preference.loss=ipo"],
+        "orpo" => vec!["train.preference.loss=orpo"],
+        "orpo_tower_frozen" => vec!["train.preference.loss=orpo", TOWER_FROZEN],
         "kto" => KTO.to_vec(),
         "kto_tower_frozen" => [&KTO[..], &[TOWER_FROZEN]].concat(),
         _ => Vec::new(),
@@ -84,7 +86,7 @@ fn bits(steps: &[StepSummary]) -> Vec<(u64, u64, Vec<u64>)> {
 fn expect_as_trl(folder: &Path) {
     let expected: Value = serde_json::from_slice(&fs::read(folder.join("expected.json")).unwrap()).unwrap();
     let cases = expected["cases"].as_object().unwrap();
-    assert_eq!(cases.len(), 7);
+    assert_eq!(cases.len(), 9);
     let load = format!("model.load={}", folder.join("model").display());
     for (case, expected) in cases {
         let dir = run_folder();
