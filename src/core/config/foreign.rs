@@ -235,6 +235,10 @@ const REMARKS: &[(&[&str], &str)] = &[
         "leave it out: a run is always written to files, which `wandb sync` sends",
     ),
     (
+        &["swanlab", "use_swanlab", "enable_swanlab_log", "swanlab_project"],
+        "set `log.wandb: {}`, whose file `swanlab convert -t wandb-local` sends",
+    ),
+    (
         &["hydra"],
         "Hydra's own settings do not apply: `run.dir` is the folder of a run, and the working directory stays",
     ),

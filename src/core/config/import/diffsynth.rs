@@ -321,6 +321,6 @@ fn run(sheet: &mut Sheet) {
         ["enable_wandb_log", "wandb_project"].iter().for_each(|key| sheet.arrived(key, "log.wandb.project"));
     }
     sheet.settled(NO_WANDB, &["wandb_project"]);
-    sheet.missing(super::trainer::TRACKERS, &["enable_swanlab_log", "swanlab_project"]);
+    sheet.missing(super::trainer::SWANLAB, &["enable_swanlab_log", "swanlab_project"]);
     sheet.missing("template models have no counterpart", &["template_model_id_or_path", "enable_lora_hot_loading"]);
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::llama_data::DatasetInfo;
 use super::llama_parts;
 use super::sheet::Sheet;
-use super::trainer::{EPOCH, FROZEN, NO_FP16, READ_AHEAD, SAVES_MEMORY, TRACKERS};
+use super::trainer::{EPOCH, FROZEN, NO_FP16, READ_AHEAD, SAVES_MEMORY, SWANLAB};
 
 /// Keys that tell a config of LLaMA-Factory from one of TRL.
 pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "dataset_dir", "cutoff_len", "template"];
@@ -419,7 +419,7 @@ fn run(sheet: &mut Sheet) {
     let why = "set eval.generate, the number of answers to generate, and eval.scores: [bleu, rouge]";
     sheet.missing(why, &["predict_with_generate"]);
     sheet.missing("`loongforge checkpoint push` uploads a checkpoint", &["push_to_hub", "hub_model_id"]);
-    sheet.missing(TRACKERS, &["use_swanlab"]);
+    sheet.missing(SWANLAB, &["use_swanlab"]);
     sheet.settled("use `loongforge run --overwrite`", &["overwrite_output_dir"]);
     sheet.settled("this is always the case", &["plot_loss", "include_num_input_tokens_seen"]);
     sheet.settled("`loongforge evaluate` does so after the run", &["do_eval", "do_predict"]);

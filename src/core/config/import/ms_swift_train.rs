@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sheet::Sheet;
-use super::trainer::{SAVES_MEMORY, TRACKERS};
+use super::trainer::{SAVES_MEMORY, SWANLAB};
 
 /// The reason why keys of an evaluation have no effect.
 pub(super) const NO_EVALUATION: &str = "nothing is evaluated during the run";
@@ -124,7 +124,7 @@ fn run(sheet: &mut Sheet) {
     sheet.missing("`loongforge evaluate` evaluates a checkpoint", &["eval_use_evalscope"]);
     sheet.missing("`loongforge checkpoint push` uploads a checkpoint", &["push_to_hub", "hub_model_id"]);
     for key in sheet.begin_with("swanlab_") {
-        sheet.missing(TRACKERS, &[&key]);
+        sheet.missing(SWANLAB, &[&key]);
     }
     sheet.settled("`run.dir` is used as it is", &["add_version", "logging_dir"]);
     sheet.settled("the link `best` in checkpoint.dir names the best checkpoint", &["create_checkpoint_symlink"]);

@@ -20,6 +20,9 @@ pub(super) const EPOCH: &str = "an epoch has the samples of all data sets: set t
 pub(super) const TRACKERS: &str =
     "only metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a web page are supported";
 
+/// The answer to keys of SwanLab.
+pub(super) const SWANLAB: &str = "set log.wandb, whose file `swanlab convert -t wandb-local` sends";
+
 /// The reason why keys of transfers that run beside the computation have no counterpart.
 pub(super) const OVERLAP: &str = "communication overlaps automatically";
 
