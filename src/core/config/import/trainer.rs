@@ -337,7 +337,8 @@ impl Sheet {
         }
         let others = ["tensorboard", "none", "all", "wandb", "mlflow"];
         if names.iter().any(|name| !others.contains(&name.as_str())) {
-            self.missing(TRACKERS, &["report_to"]);
+            let is_swanlab = names.iter().any(|name| name == "swanlab");
+            self.missing(if is_swanlab { SWANLAB } else { TRACKERS }, &["report_to"]);
         } else if arrived.is_empty() {
             self.settled("TensorBoard's files are always written", &["report_to"]);
         } else {

@@ -140,6 +140,11 @@ fn trackers_evaluations_and_shards_arrive() {
         (&json_of(&unknown)["log"]["wandb"]["project"], missing(&unknown)),
         (&json!("loongforge"), vec!["report_to"])
     );
+    for line in ["report_to: swanlab\n", "use_swanlab: true\n"] {
+        let told = of(line);
+        let is_told = |key: &KeyFate| matches!(key.fate, Fate::Missing(why) if why.contains("swanlab convert"));
+        assert!(told.keys.iter().any(is_told), "{line}: {:?}", told.keys);
+    }
     for word in ["no", "\"no\"", "false"] {
         assert!(settled(&of(&format!("eval_strategy: {word}\neval_steps: 5\n"))).contains(&"eval_steps"), "{word}");
     }
