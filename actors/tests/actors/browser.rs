@@ -10,7 +10,7 @@ use std::process::Command;
 
 /// Returns `CHROME`, or the first that is on the path.
 fn browser() -> Option<PathBuf> {
-    let names = ["chromium", "chromium-browser", "google-chrome", "chrome"];
+    let names = ["chromium", "chromium-browser", "chromium-headless-shell", "google-chrome", "chrome"];
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path =
         || std::env::split_paths(&path).flat_map(|dir| names.map(|name| dir.join(name))).find(|at| at.is_file());
