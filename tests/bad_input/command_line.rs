@@ -290,7 +290,9 @@ fn the_configs_of_this_repository_are_valid() {
         r#"[{"conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": "!"}]}]"#,
     )
     .unwrap();
-    fs::copy(fixture.path("runs/quickstart/data/held_out.jsonl"), emoji.join("held_out.jsonl")).unwrap();
+    for name in ["held_out.jsonl", "images"] {
+        symlink(fixture.path("runs/quickstart/data").join(name), emoji.join(name)).unwrap();
+    }
     // Preferences begin with what the fine-tuning before them has made.
     fixture.succeeds(&["run", "configs/sft_text.yaml", "train.steps=1", "train.warmup_steps=0"]);
     let trained = fixture.path("runs/sft_text/checkpoints");
