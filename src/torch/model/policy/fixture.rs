@@ -47,16 +47,17 @@ pub(in crate::model) struct Fixture {
     of_tower: Rc<ParamStore>,
     /// False if the reference has no gradients of the tower, because the config freezes it.
     trains_tower: bool,
-    action_dim: i64,
+    /// Numbers of an action that count; those behind them are padding.
+    pub action_dim: i64,
 }
 
 /// The prompt, the cameras and the number of counted actions of a sample.
 #[derive(Clone, Deserialize)]
 pub(in crate::model) struct Sample {
-    prompt: i64,
-    cameras: Vec<i64>,
+    pub prompt: i64,
+    pub cameras: Vec<i64>,
     /// Actions that lie within its episode, where others are left out of the loss.
-    inside: Option<i64>,
+    pub inside: Option<i64>,
 }
 
 #[derive(Deserialize)]

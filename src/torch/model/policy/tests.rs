@@ -2,6 +2,7 @@
 //! `tests/oracle/make_policies.py` makes. `LOONGFORGE_POLICIES` names another folder of fixtures.
 
 mod answers;
+mod mistakes;
 
 use std::rc::Rc;
 

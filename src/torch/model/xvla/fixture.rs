@@ -35,7 +35,7 @@ const OF_GRADIENTS: f64 = 1e-4;
 pub(in crate::model) struct Fixture {
     pub config: XvlaConfig,
     pub params: Rc<ParamStore>,
-    inputs: BTreeMap<String, Tensor>,
+    pub inputs: BTreeMap<String, Tensor>,
     expected: BTreeMap<String, Tensor>,
     tower: Arc<dyn EncoderFamily>,
     of_tower: Rc<ParamStore>,

@@ -97,3 +97,51 @@ fn samples_have_their_own_noise_and_count_by_their_targets() {
     let model = fixture.model(Policy::Keep, false);
     checks::filler_has_no_loss(&model, &fixture.params);
 }
+
+/// The time's convention, norms, domains, positions and the order of pictures.
+#[test]
+fn mistakes_are_far_from_the_reference() {
+    let mistakes: &[(&str, fn(&mut Fixture) -> bool)] = &[
+        ("time from noise to actions", |it| {
+            let time = it.inputs.get_mut("time").unwrap();
+            *time = 1.0 - &*time;
+            true
+        }),
+        ("the negative of actions", |it| {
+            checks::change(&it.params, ".action_decoder.", |value: &Tensor| value * -1.0);
+            true
+        }),
+        ("maps and prompts of another domain", |it| {
+            let (most, domain) = (it.config.num_domains, it.inputs.get_mut("domain").unwrap());
+            *domain = (&*domain + 1i64).remainder(most);
+            true
+        }),
+        ("no soft prompts", |it| {
+            checks::change(&it.params, ".soft_prompt_hub.", Tensor::zeros_like);
+            true
+        }),
+        ("rows without positions", |it| {
+            checks::change(&it.params, ".pos_emb", Tensor::zeros_like);
+            true
+        }),
+        ("the first picture beside the prompt, and another with it", |it| {
+            let images = it.inputs.get_mut("images").unwrap();
+            *images = images.flip([1]);
+            true
+        }),
+        ("norms of a block exchanged", |it| {
+            for part in ["weight", "bias"] {
+                let name = |norm: &str| format!("{}{norm}.{part}", it.config.block_prefix(0));
+                let ids = ["norm1", "norm2"].map(|norm| it.params.id(&name(norm)));
+                let [first, second] = ids.map(|id| it.params.value(id).copy());
+                it.params.set(ids[0], &second);
+                it.params.set(ids[1], &first);
+            }
+            true
+        }),
+    ];
+    for at in 0..fixtures().len() {
+        let (name, _) = fixtures().swap_remove(at);
+        checks::mistakes_are_far_from_the_reference(&name, || fixtures().swap_remove(at).1, mistakes);
+    }
+}
