@@ -53,6 +53,35 @@ fn python() -> Option<std::path::PathBuf> {
     python
 }
 
+/// Successes in Pads as shares of layouts: of a policy, and of what it stands beside.
+pub struct PadsRates {
+    pub plain: f64,
+    /// Told another color: the pad that it was told, and the layout's own.
+    pub told: f64,
+    pub own: f64,
+    pub blanked: f64,
+    pub random: f64,
+    pub expert: f64,
+}
+
+/// Counts successes of the policy of the run in `run` on the first held-out layouts, by a process that has `openpi-client` alone; `None`:
+/// there is no such client here.
+pub fn count_pads(run: &Path, num_layouts: usize) -> Option<PadsRates> {
+    let python = python()?;
+    let (run, layouts) = (run.display().to_string(), num_layouts.to_string());
+    let count = |policy: &[&str], told: &str| {
+        let serving = Serving::begin(&[policy, &["--protocol", "openpi"]].concat());
+        let played = serving.played(&python, "openpi_pads.py", &["--layouts", &layouts, "--told", told]);
+        ["told", "own"].map(|pad| played[pad].as_u64().unwrap() as f64 / num_layouts as f64)
+    };
+    let [plain, _] = count(&[&run], "own");
+    let [told, own] = count(&[&run], "other");
+    let [blanked, _] = count(&[&run], "blanked");
+    let [random, _] = count(&["--policy", "pads-random"], "own");
+    let [expert, _] = count(&["--policy", "pads-expert"], "own");
+    Some(PadsRates { plain, told, own, blanked, random, expert })
+}
+
 #[test]
 fn unmodified_clients_of_openpi_count_what_the_judge_counts() {
     let Some(python) = python() else { return };

@@ -15,6 +15,8 @@ const FUZZ_SECONDS: &str = "60";
 /// Tests that steps name, by the begin of their names: cargo finds nothing wrong with a name that no test has.
 const FUZZ_TEST: &str = "fuzz_for_a_while";
 const CLIENT_TESTS: [&str; 2] = ["a_policy_learns_pads", "unmodified_clients"];
+/// The packages that have clients: of policies, of a language model, of runs and of object stores.
+const CLIENTS: &str = "openpi-client==0.1.2\ntyping_extensions==4.16.0\nvla-eval==0.8.0\npyarrow==20.0.0\npillow==13.0.0\nopenai==3.54.0\nwandb==0.31.0\nmlflow-skinny==3.17.2\nmoto[server]==5.2.5\n";
 
 type Step = (&'static str, fn(&Path) -> Result<ExitCode>);
 
@@ -117,15 +119,20 @@ fn kubernetes(root: &Path) -> Result<ExitCode> {
 /// Tests with clients of the package registry: they ask a trained policy and a language model, read a run's files (W&B, MLflow), and
 /// serve S3. Where they cannot be had, the step says so.
 fn policies(root: &Path) -> Result<ExitCode> {
-    const CLIENTS: &str = "openpi-client==0.1.2\ntyping_extensions==4.16.0\nvla-eval==0.8.0\npyarrow==20.0.0\npillow==13.0.0\nopenai==3.54.0\nwandb==0.31.0\nmlflow-skinny==3.17.2\nmoto[server]==5.2.5\n";
     let mut command = cargo(root);
     command.args(["test", "--quiet", "--workspace", "--test", "runs", "--", "--include-ignored", "--nocapture"]);
     command.args(CLIENT_TESTS);
+    give_clients(root, &mut command)?;
+    quiet_openmp(&mut command);
+    plain(&mut command)
+}
+
+/// Tells a command which Python has the clients; says so where they cannot be had.
+pub fn give_clients(root: &Path, command: &mut Command) -> Result<()> {
     if let Some(venv) = venv(root, "policy-clients", CLIENTS)? {
         command.env("LOONGFORGE_CLIENT_PYTHON", venv.join("bin/python"));
     }
-    quiet_openmp(&mut command);
-    plain(&mut command)
+    Ok(())
 }
 
 /// Runs the fuzz functions on inputs mutated by a seed of the commit.
