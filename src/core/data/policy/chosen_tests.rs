@@ -86,3 +86,27 @@ fn a_resumed_run_notices_other_episodes() {
     assert_eq!(said(&["0-1"], &["0"]).unwrap(), "data.train.0.episodes is 0, but was 0-1");
     assert_eq!(said(&[], &["0-"]).unwrap(), "data.train.0.episodes is 0-, but was all");
 }
+
+/// Three quarters of the samples are frames of the one set; a stream that is opened again has the same frame at each position, so that a
+/// run goes on anywhere.
+#[test]
+fn sets_are_mixed_by_their_weights() {
+    let bench = Bench::new();
+    let set = |name: &str, weight: f64| TrainFile { weight, ..TrainFile::new(goldens().join(name)) };
+    let open = |seed| {
+        let data = Data::of_files(vec![set("image", 3.0), set("v21", 1.0)]);
+        Dataset::open(&data, maker(&bench, Policy::default()), seed).unwrap()
+    };
+    let frame = |dataset: &Dataset, position: u64| {
+        let step = dataset.step_asked(position).unwrap();
+        (step.set().folder().ends_with("image"), step.episode(), step.frame())
+    };
+    let dataset = open(1);
+    let all: Vec<_> = (0..1000).map(|position| frame(&dataset, position)).collect();
+    assert_eq!(all.iter().filter(|(is_first, ..)| *is_first).count(), 750);
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 2 * 24, "every frame of both sets");
+    let again = open(1);
+    assert!((500..600).all(|position| frame(&again, position) == all[position as usize]));
+    let other = open(2);
+    assert!((0..1000).any(|position| frame(&other, position) != all[position as usize]));
+}
