@@ -103,3 +103,32 @@ fn strip(episode: &[Scene]) -> Exhibit {
     let end = if last.reached[named] { "reached" } else { "not reached" };
     Exhibit { picture: strip, text: format!("{}: {end} after {} steps", instruction(named), last.num_steps) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first episodes are drawn, each with what was asked and how it ended, and the table has every control.
+    #[test]
+    fn episodes_are_drawn_and_controls_stand_beside_successes() {
+        let judged = judge_pads(&mut Expert::new(), 1, 9, |_| ()).unwrap();
+        let [plain, other] = [judged.plain, judged.other_color].map(|tally| (tally.told, tally.own));
+        assert_eq!((plain, other), ((9, 9), (9, 0)));
+        assert_eq!((judged.blanked.told, judged.expert.told), (0, 9));
+        let text = judged.text();
+        for control in ["told another color", "the camera covered", "random actions", "the expert", "95 % interval"] {
+            assert!(text.contains(control), "{control}: {text}");
+        }
+        assert_eq!(judged.strips.len(), NUM_STRIPS);
+        for (strip, color) in judged.strips.iter().zip(["red", "green", "blue"].into_iter().cycle()) {
+            assert!(strip.text.starts_with(&format!("go to the {color} pad: reached after ")), "{}", strip.text);
+            let frames = (strip.picture.width() + GAP) / (32 + GAP);
+            assert!((3..=STRIP_FRAMES as u32).contains(&frames) && strip.picture.height() == 32, "{frames}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pads.png");
+        judged.save(&path).unwrap();
+        let sheet = image::open(&path).unwrap();
+        assert!(sheet.height() >= 4 * 32, "{} by {}", sheet.width(), sheet.height());
+    }
+}
