@@ -5,6 +5,7 @@ mod bit_flips;
 mod blocks;
 mod checkpoints;
 mod command_line;
+mod episodes;
 mod epochs;
 mod evaluate;
 mod fixture;
