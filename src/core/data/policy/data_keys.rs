@@ -58,6 +58,22 @@ pub fn expect(spec: &SampleSpec, folder: &Path, settings: &Policy, sets: &[Arc<S
     Ok(())
 }
 
+/// Checks that a set has every camera of a policy that sees them side by side (FastWAM), where none may be missing.
+///
+/// # Errors
+/// The reason.
+pub fn expect_all_cameras(spec: &SampleSpec, settings: &Policy, set: &Set) -> Result<(), String> {
+    let own = || set.info().cameras().filter(move |it| !is_replaced(settings, set, &it.key));
+    let is_missing = |name: &&String| !own().any(|it| name_of(settings, &it.key) == name.as_str());
+    match spec.cameras.iter().filter(|_| spec.frames.is_some()).find(is_missing) {
+        None => Ok(()),
+        Some(name) => {
+            let reason = format!("has no camera {name}, which FastWAM needs: name one in policy.cameras");
+            Err(reason + &cameras_of(set.info().cameras().map(|it| it.key.as_str())))
+        }
+    }
+}
+
 /// Returns facts about cameras and robots that the user may not expect, set by set.
 pub fn notes(spec: &SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Vec<String> {
     let mut notes = Vec::new();

@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use super::PolicyMaker;
 use super::fastwam::smoothed;
 use super::fastwam_spec::{put_cameras, read};
 use super::observation::CameraClip;
-use crate::config::{AudioLimits, TrainFile};
+use crate::config::{AudioLimits, Policy, TrainFile};
 use crate::data::audio::{Samples, Segment};
 use crate::data::column::ColumnValues;
 use crate::data::decoder::MediaDecoder;
@@ -97,26 +97,50 @@ impl MediaDecoder for Counting {
     }
 }
 
-/// The step's own picture is the first of the frames, and is not decoded once more.
-#[test]
-fn frames_of_a_sample_are_decoded_once() {
-    let folder = tempfile::tempdir().unwrap();
-    write_model(folder.path(), &MODEL).unwrap();
-    let set = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/lerobot/image");
+/// Returns the config for a set that lerobot wrote, which has the first of the cameras alone, and the place of the set.
+fn small() -> (Json, PathBuf) {
     let mut config = config();
     for (key, value) in
         [("action_dim", 3), ("action_horizon", 4), ("num_video_frames", 5), ("action_video_freq_ratio", 1)]
     {
         config[key] = value.into();
     }
-    config["image_size"] = json!([64, 64]);
     config["sizes"] = json!({"text_encoder": {"model_type": "umt5", "vocab_size": 400}});
-    config["input_features"].as_object_mut().unwrap().remove("observation.images.wrist");
-    let policy = PolicyOptions { sets: vec![TrainFile::new(&*set)], ..PolicyOptions::default() };
+    (config, Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/lerobot/image"))
+}
+
+fn opened(config: &Json, set: &Path, settings: Policy, decoder: Arc<dyn MediaDecoder>) -> PolicyMaker {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    let policy = PolicyOptions { settings, sets: vec![TrainFile::new(set)], ..PolicyOptions::default() };
     let options = ProcessorOptions { policy, ..ProcessorOptions::default() };
-    let folders = ProcessorFolders::of(folder.path());
+    PolicyMaker::open(ProcessorFolders::of(folder.path()), config, &options, decoder).unwrap()
+}
+
+/// Pictures of all cameras lie side by side: there is no place for one that is missing.
+#[test]
+fn a_set_without_one_of_the_cameras_is_refused() {
+    let (config, place) = small();
+    let set = Set::open(&place).unwrap();
+    let expect = |config: &Json, settings: Policy| opened(config, &place, settings, Arc::new(InProcess)).expect(&set);
+    let error = expect(&config, Policy::default()).unwrap_err();
+    assert!(error.contains("has no camera observation.images.wrist, which FastWAM needs"), "{error}");
+    let cameras = [("observation.images.front".to_owned(), "observation.images.wrist".to_owned())];
+    let error = expect(&config, Policy { cameras: cameras.into(), ..Policy::default() }).unwrap_err();
+    assert!(error.contains("has no camera observation.images.front") && error.contains("its cameras are"), "{error}");
+    let mut alone = config.clone();
+    alone["input_features"].as_object_mut().unwrap().remove("observation.images.wrist");
+    assert_eq!(expect(&alone, Policy::default()), Ok(()));
+}
+
+/// The step's own picture is the first of the frames, and is not decoded once more.
+#[test]
+fn frames_of_a_sample_are_decoded_once() {
+    let (mut config, set) = small();
+    config["image_size"] = json!([64, 64]);
+    config["input_features"].as_object_mut().unwrap().remove("observation.images.wrist");
     let decoder = Arc::new(Counting::default());
-    let maker = PolicyMaker::open(folders, &config, &options, decoder.clone()).unwrap();
+    let maker = opened(&config, &set, Policy::default(), decoder.clone());
     let step = Arc::new(Set::open(&set).unwrap()).step(0, 0).unwrap();
     let sample = maker.learn(SampleId(0), &step).unwrap();
     assert_eq!(decoder.0.load(Ordering::Relaxed), 5);

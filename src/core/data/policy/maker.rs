@@ -244,7 +244,7 @@ impl PolicyMaker {
         {
             return Err(format!("has no feature {key} of texts (policy.text_target)"));
         }
-        Ok(())
+        super::data_keys::expect_all_cameras(spec, &self.settings, set)
     }
 
     /// Frames at the end of an episode that begin no sample.
