@@ -28,7 +28,7 @@ pub struct OpenLoop {
     num_actions: usize,
     /// Recorded actions that are not finite, or follow on such.
     num_left_out: usize,
-    /// Of the first episode: recorded and predicted actions, a row a frame.
+    /// Recorded and predicted actions of the first episode, a row a frame.
     trace: [Vec<Vec<f32>>; 2],
 }
 
@@ -36,7 +36,7 @@ pub struct OpenLoop {
 /// `data` says what the set's features are called.
 ///
 /// # Errors
-/// The set has no episodes or cannot be read, lacks what the policy reads, or the policy cannot act.
+/// The set has no episodes or cannot be read, lacks what the policy reads or has no finite action, or the policy cannot act.
 pub fn open_loop(
     policy: &mut dyn Policy,
     set: &Arc<Set>,
@@ -108,6 +108,11 @@ pub fn open_loop(
             }
         }
     }
+    ensure!(
+        found.num_actions > 0,
+        "{} has no action that is finite in the episodes that were compared",
+        folder.display()
+    );
     Ok(found)
 }
 
@@ -224,7 +229,7 @@ impl OpenLoop {
         true
     }
 
-    /// Mean errors in a table, baselines under the policy, and what they do not tell.
+    /// Returns mean errors in a table, baselines under the policy, and what they do not tell.
     pub fn text(&self) -> String {
         let count = self.num_actions.max(1) as f64;
         let width = self.names.len();
@@ -401,12 +406,14 @@ mod tests {
 
     #[test]
     fn recorded_actions_that_are_not_finite_are_left_out() {
-        let errors = || Errors { absolute: vec![0.0], squared: vec![0.0] };
-        let ways = WAYS.map(|way| (way, errors())).to_vec();
-        let names = vec!["x".to_owned()];
-        let action = ACTION.to_owned();
-        let mut found =
-            OpenLoop { action, names, ways, num_actions: 0, num_left_out: 0, trace: [Vec::new(), Vec::new()] };
+        let mut found = OpenLoop {
+            action: ACTION.to_owned(),
+            names: vec!["x".to_owned()],
+            ways: WAYS.map(|way| (way, Errors { absolute: vec![0.0], squared: vec![0.0] })).to_vec(),
+            num_actions: 0,
+            num_left_out: 0,
+            trace: [Vec::new(), Vec::new()],
+        };
         assert!(found.add(&[0.5], [&[1.0], &[0.0], &[0.5], &[0.5]]));
         assert!(!found.text().contains("left out"));
         assert!(!found.add(&[f32::NAN], [&[1.0], &[0.0], &[0.5], &[0.5]]));
