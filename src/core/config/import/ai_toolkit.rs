@@ -31,6 +31,7 @@ const FP8: &str = "fp8_e4m3fn";
 /// Returns the keys of the trainer of a config, `SECTION.KEY` and `datasets.N.KEY`; `None`: it is no config of ai-toolkit.
 pub(super) fn flat(fields: &Map<String, Value>) -> Option<Map<String, Value>> {
     let config = fields.get("job").and(fields.get("config"))?.as_object()?;
+    config.get("process")?;
     let mut keys = Map::new();
     for (key, value) in fields.iter().filter(|(key, _)| *key != "config").chain(config) {
         match value {
