@@ -185,7 +185,7 @@ impl Dataset {
         expect_unpacked(self.packed_source())
     }
 
-    /// A sentence of each folder that has files which are not read.
+    /// Returns a sentence about each folder that has files which are not read.
     pub fn left_out(&self) -> Vec<String> {
         Source::left_out(&self.sources)
     }

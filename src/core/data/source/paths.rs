@@ -138,13 +138,15 @@ pub fn left_out(path: &str, format: Format, is_read: &dyn Fn(&Path) -> bool) -> 
 /// The depth to which folders within a folder are searched.
 const DEEP: usize = 3;
 
-/// A sentence of the folders in a folder that have files like those that are read, and are not read themselves.
+/// Returns a sentence about the folders in a folder that have files like those that are read, and are not read themselves.
 fn deeper(path: &str, is_read: &dyn Fn(&Path) -> bool) -> Option<String> {
     let folder = Path::new(path);
     let first = |folder: &Path| of_folder(folder).ok()?[0].first().and_then(|file| kind(&file.to_string_lossy()));
     let read = first(folder).filter(|_| !is_remote(path) && folder.is_dir())?;
     let is_like = |folder: &Path| !is_read(folder) && first(folder) == Some(read);
-    folders_within(folder, |inner| any_within(inner, &is_like, DEEP)).map(|told| format!("{path}: {told}"))
+    // A folder that is read tells of its own.
+    let is_told = |inner: &Path| !is_read(inner) && any_within(inner, &is_like, DEEP);
+    folders_within(folder, is_told).map(|told| format!("{path}: {told}"))
 }
 
 /// Returns whether a folder, or one in it, is meant.

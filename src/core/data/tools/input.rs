@@ -80,7 +80,7 @@ impl Inputs {
         self.sources.iter().map(of).sum()
     }
 
-    /// Always false: empty files are refused.
+    /// Always returns false: empty files are refused.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -111,7 +111,7 @@ impl Inputs {
         source.refused(index, error)
     }
 
-    /// A sentence of each folder that has files which are not read.
+    /// Returns a sentence about each folder that has files which are not read.
     pub fn left_out(&self) -> Vec<String> {
         Source::left_out(&self.sources)
     }

@@ -104,7 +104,7 @@ impl Source {
         &self.name
     }
 
-    /// A sentence of each folder of these data sets that has files which none of them reads.
+    /// Returns a sentence about each folder of these data sets that has files which none of them reads.
     pub fn left_out(sources: &[Self]) -> Vec<String> {
         let paths = || sources.iter().flat_map(|source| source.paths.iter().map(move |path| (path, source.asked)));
         let read: BTreeSet<PathBuf> = paths().filter_map(|(path, _)| std::fs::canonicalize(path).ok()).collect();
