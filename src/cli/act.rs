@@ -24,7 +24,7 @@ pub struct ActArgs {
     #[arg(long, value_name = "CAMERA=FILE", value_parser = picture)]
     image: Vec<(String, PathBuf)>,
     /// State of the robot, in its units
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', allow_hyphen_values = true)]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', allow_hyphen_values = true, value_parser = number)]
     state: Vec<f32>,
     /// Instruction to the robot; `--prompt ''` gives none
     #[arg(long, value_name = "TEXT")]
@@ -89,7 +89,23 @@ fn numbers(path: &Path) -> anyhow::Result<Vec<f32>> {
     text.split_whitespace().map(number).collect()
 }
 
+/// Reads a number of the state.
+fn number(text: &str) -> Result<f32, String> {
+    text.trim().parse().map_err(|_| "expected numbers with commas between them, such as 0.2,0.7".to_owned())
+}
+
 fn picture(text: &str) -> Result<(String, PathBuf), String> {
     let (camera, file) = text.split_once('=').ok_or("expected CAMERA=FILE")?;
     Ok((camera.to_owned(), file.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_the_state_are_separated_by_commas() {
+        assert_eq!((number("-0.5"), number(" 2")), (Ok(-0.5), Ok(2.0)));
+        assert!(number("0.5 0.5").unwrap_err().contains("with commas between them"));
+    }
 }
