@@ -2,7 +2,7 @@
 //! transcripts. Extensions may be in capitals.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -166,12 +166,14 @@ pub fn shard(path: &Path, format: Format) -> Result<Option<Shard>, String> {
 }
 
 /// Sentences of what a folder of pictures or recordings has beside them that is not read in this format. `is_read`: the folders that
-/// are named as data, too.
+/// are named as data, too. Samples that share a text are told as well.
 pub fn left_out(path: &Path, format: Format, is_read: &dyn Fn(&Path) -> bool) -> Vec<String> {
     let Ok(names) = names_in(path) else { return Vec::new() };
     let kind = Kind::of(names.iter().map(|(name, ..)| name.as_str()), format).unwrap_or(Kind::Visuals);
-    let samples: BTreeSet<String> =
-        names.iter().filter(|(name, ..)| kind.has(name)).map(|(name, ..)| stem(name)).collect();
+    let mut samples: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (name, ..) in names.iter().filter(|(name, ..)| kind.has(name)) {
+        samples.entry(stem(name)).or_default().push(name);
+    }
     // A `.caption` beside a `.txt` of the same name is not read.
     let read = captions(names.iter().map(|(name, ..)| name.as_str()));
     let is_second = |name: &str| read.get(&stem(name)).is_some_and(|first| first != name);
@@ -180,7 +182,7 @@ pub fn left_out(path: &Path, format: Format, is_read: &dyn Fn(&Path) -> bool) ->
     let lonely: Vec<&str> = names
         .iter()
         .map(|(name, ..)| name.as_str())
-        .filter(|name| is_caption(name) && !samples.contains(&stem(name)))
+        .filter(|name| is_caption(name) && !samples.contains_key(&stem(name)))
         .collect();
     let others: Vec<&str> =
         names.iter().map(|(name, ..)| name.as_str()).filter(|name| !is_caption(name) && !kind.has(name)).collect();
@@ -191,6 +193,16 @@ pub fn left_out(path: &Path, format: Format, is_read: &dyn Fn(&Path) -> bool) ->
         format!("{}: its subfolders are left out, {inner} of them; {what}", path.display())
     });
     let path = path.display();
+    samples.retain(|stem, names| names.len() > 1 && read.contains_key(stem));
+    let shared = samples.iter_mut().next().map(|(stem, names)| {
+        names.sort_unstable();
+        (names.join(" and "), &read[stem])
+    });
+    let shared = shared.map(|(first, file)| {
+        let more = if samples.len() > 1 { format!(", and {} more", samples.len() - 1) } else { String::new() };
+        let [text, _, samples] = kind.words();
+        format!("{path}: {samples} that differ only in the extension have the same {text}: {first} have {file}{more}")
+    });
     let told = |what: &str, names: &[&str]| {
         let first = names.first()?;
         let more = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
@@ -201,6 +213,7 @@ pub fn left_out(path: &Path, format: Format, is_read: &dyn Fn(&Path) -> bool) ->
         .into_iter()
         .chain(told(&format!("{text}s without a {sample} are"), &lonely))
         .chain(told(&format!("files that are neither {samples} nor {text}s are"), &others))
+        .chain(shared)
         .chain(nested)
         .collect()
 }
@@ -292,6 +305,13 @@ mod tests {
         assert!(opened.read(3).unwrap_err().contains("d.txt or take it out"));
         let told = left_out(folder.path(), Format::Auto, &|_| false).join("\n");
         assert!(told.contains("another caption are left out: ") && told.ends_with(" and 2 more"), "{told}");
+        // Pictures of one name have one caption between them.
+        for name in ["b.jpg", "c.webp", "d.gif"] {
+            std::fs::write(folder.path().join(name), "another picture").unwrap();
+        }
+        let told = left_out(folder.path(), Format::Auto, &|_| false).join("\n");
+        let shared = "differ only in the extension have the same caption: b.jpg and b.png have b.TXT, and 1 more";
+        assert!(told.ends_with(shared), "{told}");
         assert!(shard(folder.path(), Format::Auto).unwrap().unwrap().size > 4 * 9);
     }
 
