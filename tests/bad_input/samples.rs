@@ -167,6 +167,13 @@ fn long_samples_are_skipped_or_cut() {
 }
 
 #[test]
+fn samples_are_read_as_the_newest_checkpoint_of_a_run_reads_them() {
+    let fixture = Fixture::trained();
+    let said = fixture.succeeds(&["data", "stats", "data/train.jsonl", "--model", "run", "--max-tokens", "128"]);
+    assert!(said.out.contains("40 samples, 0 of them bad"), "{}", said.out);
+}
+
+#[test]
 fn too_many_bad_samples_end_the_run() {
     let fixture = Fixture::new();
     damage(&fixture);

@@ -4,8 +4,8 @@ use super::{UsageError, environment, tell_ignored};
 use crate::cli::asking::at_least_one;
 use crate::cli::decode_worker::decoder;
 use crate::model::folder::ModelFolder;
-use crate::model::hub::resolve_model;
 use crate::model::hub_data;
+use crate::model::locate::find_model;
 use clap::Args;
 use loongforge_core::config::{
     self, EpisodeRange, Format, Learn, Loaded, ModelKind, Phase, SandboxMode, Select, Template, TooLong, TrainFile,
@@ -52,7 +52,7 @@ pub struct InputArgs {
 
 #[derive(Args)]
 pub struct ModelArgs {
-    /// Model whose tokenizer, template and processor read the samples: a folder or a hub id
+    /// Model whose tokenizer, template and processor read the samples: a folder, a run folder (its newest checkpoint) or a hub id
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     /// Chat template, as in `data.template` [default: the model's]
@@ -284,7 +284,7 @@ impl ModelArgs {
     /// Fails if the model cannot be read, or an option is not one of its names.
     pub fn open(&self, input: &InputArgs) -> anyhow::Result<Option<Box<dyn SampleMaker>>> {
         let Some(model) = &self.model else { return Ok(None) };
-        let folder = resolve_model(model).map_err(UsageError::of)?;
+        let folder = find_model(model).map_err(UsageError::of)?;
         let folder = ModelFolder::open_plain(&folder).map_err(UsageError::of)?;
         let mut options = ProcessorOptions {
             template: match &self.template {
