@@ -13,7 +13,7 @@ use crate::eval::samples::{is_diffusion, step_folder};
 use crate::model::folder::ModelFolder;
 use anyhow::{Context, Result, ensure};
 use loongforge_core::checkpoint::{Manifest, latest};
-use loongforge_core::config::{BadSamples, Eval, Format, ModelKind, RunConfig, TooLong, TrainFile};
+use loongforge_core::config::{BadSamples, Eval, Format, ModelKind, RunConfig, TooLong, TrainFile, Weights};
 use loongforge_core::data::{Dataset, InProcess, Limits, Locator, ProcessorOptions, Source, read_rgb};
 use loongforge_core::files::{if_there, remove_if_there};
 use loongforge_core::message::{PoolName, StepId};
@@ -118,7 +118,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     }
     if checkpoint.is_some() && config.saves_adapters_only() && !has_base(config) {
         let has_parts = config.model.parts().iter().any(|(_, part)| part.load.is_some());
-        let why = match has_parts {
+        let why = match has_parts && config.model.weights == Weights::Load {
             true => "no folder has all weights that these adapters are added to",
             false => "the base of these adapters has random weights that are not saved anywhere",
         };
@@ -135,7 +135,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
         };
         console.line(&format!("{what:<38} loongforge checkpoint {command} {} OUT", shell_word(checkpoint)));
     }
-    if is_policy && checkpoint.is_some() {
+    if is_policy && checkpoint.is_some() && (!config.saves_adapters_only() || has_base(config)) {
         let dir = shell_word(dir);
         console.line(&format!("{:<38} loongforge serve-policy {dir} --protocol openpi", "serve it"));
         console.line(&format!("{:<38} loongforge checkpoint export-hf {dir} OUT", "one folder of the policy"));
@@ -189,9 +189,9 @@ pub fn after_stop(config: &RunConfig, console: &Console) {
     }
 }
 
-/// Returns whether there is a folder that adapters of a run can be added to.
+/// Returns whether there is a folder with the weights that adapters of a run can be added to.
 fn has_base(config: &RunConfig) -> bool {
-    config.model.adapter_base().is_some()
+    config.model.weights == Weights::Load && config.model.adapter_base().is_some()
 }
 
 fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
@@ -381,7 +381,7 @@ fn show(answer: &ScoredAnswer, picture: Option<&Locator>, console: &Console) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loongforge_core::config::load_text;
+    use loongforge_core::config::{self, load_text};
 
     const YAML: &str = include_str!("../../configs/sft_text.yaml");
 
@@ -400,5 +400,16 @@ mod tests {
         let has = |part: &[u8]| files.iter().filter(|file| file.windows(part.len()).any(|found| found == part)).count();
         // A record that the run has started at this step, which hides what earlier files have of it.
         assert_eq!((has(b"eval/math/loss"), has(b"eval/code/loss"), has(&[0x3a, 2, 8, 1])), (1, 1, 0));
+    }
+
+    /// The folder of the model has no weights, or others.
+    #[test]
+    fn adapters_on_random_weights_have_no_base() {
+        let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
+        config.model.load = Some(config::Source::new("base"));
+        config.model.weights = Weights::Load;
+        assert!(has_base(&config));
+        config.model.weights = Weights::Random;
+        assert!(!has_base(&config));
     }
 }
