@@ -103,6 +103,34 @@ impl Step {
         }
     }
 
+    /// Checks that the videos have the frames of its whole episode: those with another rate than the set's have some of them, of other
+    /// moments. A video that is not there is not looked at.
+    ///
+    /// # Errors
+    /// Named by the video: it has no frame where the last one should be, or the next episode begins before it.
+    pub fn expect_videos(&self, limits: &Limits) -> Result<(), DataError> {
+        let (episode, fps) = (self.of_episode(), self.set.info().fps);
+        let length = self.rows.timestamps[self.row(episode.length - 1)];
+        let next = self.set.episodes().get(self.episode + 1);
+        for (at, clip) in episode.clips.iter().enumerate() {
+            let (path, last) = (self.set.video(clip.file), clip.from + length);
+            if !path.is_file() {
+                continue;
+            }
+            let next = next.map(|next| next.clips[at]).filter(|next| next.file == clip.file && next.from > clip.from);
+            if let Some(next) = next.filter(|next| next.from < last + 0.5 / fps) {
+                let reason = format!(
+                    "the last frame of episode {} is at {last:.4} s, but the next episode begins at {:.4} s: the video \
+                     must have {fps} frames per second (fps of meta/info.json)",
+                    self.episode, next.from
+                );
+                return Err(DataError::image(&path, reason));
+            }
+            self.set.videos().expect_last((clip.file, &path), last, fps, limits)?;
+        }
+        Ok(())
+    }
+
     /// Returns the instruction to the robot.
     ///
     /// # Errors
@@ -262,6 +290,44 @@ impl fmt::Debug for Step {
 mod tests {
     use super::super::{SetWriter, Value};
     use super::*;
+
+    /// Frames of a third of the episode would be found, and be those of other moments.
+    #[cfg(feature = "mp4")]
+    #[test]
+    fn videos_have_the_rate_of_their_set() {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [set, other] = folders.each_ref().map(|folder| folder.path().join("set"));
+        for (folder, fps) in [(&set, 10), (&other, 30)] {
+            let mut writer = SetWriter::create(folder, fps, "arm", vec![Feature::video("top", 32, 48)]).unwrap();
+            for length in [7, 5] {
+                for _ in 0..length {
+                    writer.add_frame(&[("top", Value::Picture(&RgbImage::new(48, 32)))]).unwrap();
+                }
+                writer.end_episode("go").unwrap();
+            }
+            writer.finish().unwrap();
+        }
+        let limits = Limits { max_side: 64, max_pixels: 1 << 12 };
+        let found = |folder: &Path| {
+            let block = Arc::new(Set::open(folder).unwrap()).open_block(0, 0).unwrap();
+            let steps = (0..block.num_samples()).map(|at| block.step(at).expect_videos(&limits));
+            steps.filter_map(|found| found.err().map(|error| error.to_string())).collect::<Vec<_>>()
+        };
+        assert_eq!((found(&set), found(&other)), (Vec::new(), Vec::new()));
+        let video = "videos/top/chunk-000/file-000.mp4";
+        std::fs::copy(other.join(video), set.join(video)).unwrap();
+        let said = found(&set);
+        assert_eq!(said.len(), 12, "{said:?}");
+        let rates = "the video has 30.00 frames per second, and the set 10 (fps of meta/info.json)";
+        assert!(said.iter().all(|said| said.contains("has no frame at") && said.contains(rates)), "{said:?}");
+        // Episodes begin where the video has them, and the frames of one reach into the next.
+        for file in ["meta/info.json", "data/chunk-000/file-000.parquet"] {
+            std::fs::copy(set.join(file), other.join(file)).unwrap();
+        }
+        let said = found(&other);
+        let reaches_on = |said: &String| said.contains("but the next episode begins");
+        assert!(said.len() == 12 && said[..7].iter().all(reaches_on), "{said:?}");
+    }
 
     /// Float32 rounds times behind 2,048 seconds by more than lerobot's tolerance.
     #[test]

@@ -23,26 +23,50 @@ pub struct Videos(Mutex<VecDeque<(usize, Cell)>>);
 type Cell = Arc<OnceLock<Result<VideoFile, String>>>;
 
 impl Videos {
-    /// Frames of video `number`, which lies at `path`, at these times, in seconds.
+    /// Returns frames of a video, of which `file` has the number and the path, at these times, in seconds.
     ///
     /// # Errors
     /// Named by the file: it cannot be read, has no frame there, or the frame cannot be decoded.
     pub fn frames(
         &self,
-        (number, path): (usize, &Path),
+        file: (usize, &Path),
         seconds: &[f64],
         decoder: &dyn MediaDecoder,
         limits: &Limits,
     ) -> Result<Vec<RgbImage>, DataError> {
+        self.ask(file, limits, |video| video.frames(seconds, tolerance(seconds), decoder, limits))
+    }
+
+    /// Checks that a video has a frame where the last one of an episode should be, in seconds, in a set of `fps` frames a second.
+    ///
+    /// # Errors
+    /// Named by the file: it cannot be read, or has no frame there.
+    pub fn expect_last(&self, file: (usize, &Path), seconds: f64, fps: f64, limits: &Limits) -> Result<(), DataError> {
+        self.ask(file, limits, |video| {
+            video.expect_frame(seconds, tolerance(&[seconds])).map_err(|reason| {
+                let rate = video.rate();
+                format!(
+                    "{reason}: the last frame of the episode should be there; the video has {rate:.2} frames per second, \
+                     and the set {fps} (fps of meta/info.json)"
+                )
+            })
+        })
+    }
+
+    /// Asks a video, which stays open for the next question.
+    fn ask<T>(
+        &self,
+        (number, path): (usize, &Path),
+        limits: &Limits,
+        question: impl FnOnce(&VideoFile) -> Result<T, String>,
+    ) -> Result<T, DataError> {
         let cell = self.cell(number);
         let video = cell.get_or_init(|| VideoFile::open(path, limits)).as_ref().map_err(Clone::clone);
         if video.is_err() {
             // It may be another time's: too many files were open, or a share did not answer.
             self.forget(&cell);
         }
-        video
-            .and_then(|video| video.frames(seconds, tolerance(seconds), decoder, limits))
-            .map_err(|reason| DataError::image(path, reason))
+        video.and_then(question).map_err(|reason| DataError::image(path, reason))
     }
 
     /// Lets whoever asks next for what is in this cell open it again.

@@ -34,7 +34,8 @@ pub fn verify<E>(
     let work = |index| {
         let (content, base) = inputs.read(index)?;
         if let Content::Step(step) = &content {
-            step.expect_rate().map_err(|error| inputs.bad(index, error.to_string()))?;
+            let expected = step.expect_rate().and_then(|()| step.expect_videos(LIMITS));
+            expected.map_err(|error| inputs.bad(index, error.to_string()))?;
         }
         let checked = match maker {
             Some(maker) => maker.make(SampleId(index), &content, base).map(drop),

@@ -80,6 +80,19 @@ impl VideoFile {
         Ok(frames.into_iter().flatten().collect())
     }
 
+    /// Checks that a frame is shown within `tolerance` seconds of this time, in seconds.
+    ///
+    /// # Errors
+    /// The reason: the nearest one is farther off.
+    pub fn expect_frame(&self, seconds: f64, tolerance: f64) -> Result<(), String> {
+        self.times.at(seconds, tolerance).map(drop)
+    }
+
+    /// Returns the frames per second between the first and the last one; 0 where they are shown at once.
+    pub fn rate(&self) -> f64 {
+        self.times.rate()
+    }
+
     fn stretch(&self, span: &FrameSpan, taken: Vec<usize>) -> Result<(Stretch, Vec<u8>), String> {
         let samples = &self.track.samples[span.first..=span.last];
         let num_bytes: usize = samples.iter().map(|range| range.len()).sum();

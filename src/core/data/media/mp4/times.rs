@@ -68,6 +68,13 @@ impl Times {
         Ok(self.shown[nearest] as usize)
     }
 
+    /// Returns the frames per second between the first and the last one; 0 where they are shown at once.
+    pub fn rate(&self) -> f64 {
+        let tick = |sample: Option<&u32>| sample.map_or(0.0, |&sample| self.ticks[sample as usize] as f64);
+        let ticks = tick(self.shown.last()) - tick(self.shown.first());
+        if ticks > 0.0 { (self.shown.len() - 1) as f64 * self.per_second / ticks } else { 0.0 }
+    }
+
     /// Returns the coded frames that have to be decoded for `sample`.
     pub fn span(&self, sample: usize) -> FrameSpan {
         let mut first = self.sync_before(sample);
@@ -202,6 +209,7 @@ mod tests {
     fn an_edit_list_may_delay_frames_by_more_than_there_are_ticks() {
         let times = Times::of_movie(&movie(50), 2).unwrap();
         assert_eq!((times.at(0.5, 1e-4), times.at(0.6, 1e-4)), (Ok(0), Ok(1)));
+        assert_eq!(times.rate(), 10.0);
         let far = Times::of_movie(&movie(u64::MAX), 2).unwrap();
         let error = far.at(0.5, 1.00393e-4).unwrap_err();
         assert!(error.contains("has no frame at 0.5000 s") && error.ends_with("and 0.0001 s are allowed"), "{error}");
