@@ -104,11 +104,12 @@ pub(super) fn caption(record: &mut Record, columns: &BTreeMap<String, String>, c
 /// Returns the fields of a line of a text file, which is a prompt alone.
 ///
 /// # Errors
-/// The line is a comment, or has options as kohya's scripts and musubi-tuner read them.
+/// The line has no prompt, is a comment, or has options as kohya's scripts and musubi-tuner read them.
 pub(super) fn of_line(line: &str) -> Result<Map<String, Json>, DataError> {
     let line = line.trim();
-    if line.starts_with('#') {
-        return Err(DataError::Line("is a comment, but each line is a prompt: take it out".to_owned()));
+    if line.is_empty() || line.starts_with('#') {
+        let what = if line.is_empty() { "has white space alone" } else { "is a comment" };
+        return Err(DataError::Line(format!("{what}, but each line is a prompt: take it out")));
     }
     let is_option = |word: &&str| {
         let name = word.strip_prefix("--").unwrap_or_default();

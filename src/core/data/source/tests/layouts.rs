@@ -168,7 +168,7 @@ fn byte_order_marks_of_windows_are_no_part_of_captions() {
 #[test]
 fn lines_of_a_text_file_are_prompts_of_diffusion_models() {
     let folder = Folder::new();
-    let text = "a red house\n\n a cat -- blue \r\n# the second part\na dog --w 640 --n bad\n";
+    let text = "a red house\n\n a cat -- blue \r\n# the second part\na dog --w 640 --n bad\n  \n";
     let set = TrainFile { format: Format::Captioned, ..TrainFile::new(folder.write("prompts.txt", text)) };
     let source = open(&set).unwrap();
     let prompt = |index| match source.read(index) {
@@ -180,6 +180,7 @@ fn lines_of_a_text_file_are_prompts_of_diffusion_models() {
     assert_eq!(prompt(1).unwrap(), ["a cat -- blue"]);
     assert!(prompt(2).unwrap_err().contains("is a comment"));
     assert!(prompt(3).unwrap_err().contains("such as --w, are not read"));
+    assert!(prompt(4).unwrap_err().contains("has white space alone"));
 }
 
 #[test]
