@@ -11,8 +11,8 @@ use crate::config::{FrameSize, Source};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
-    /// File or folder of the prompts, a pattern or a URL, as `eval.path`, in any format of `data.train`; the pictures and clips of its
-    /// records serve as conditions and as references to measure the result.
+    /// File or folder of the prompts, a pattern or a URL, as `eval.path`, in any format of `data.train`, or a `.txt` file with a prompt on
+    /// each line; the pictures and clips of its records serve as conditions and as references to measure the result.
     pub prompts: PathBuf,
     /// Use the first N prompts; `null`: all.
     #[serde(default)]
