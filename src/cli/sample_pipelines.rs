@@ -23,7 +23,7 @@ fn error(found: &Tensor, want: &Tensor) -> f64 {
     f64::try_from((found - want).abs().max() / want.abs().max()).unwrap()
 }
 
-/// The arguments of the pipeline in a folder.
+/// Returns the arguments of the pipeline in a folder.
 fn arguments(folder: &Path) -> SampleArgs {
     let words: Vec<String> = serde_json::from_str(&fs::read_to_string(folder.join("args.json")).unwrap()).unwrap();
     let mut line = vec!["sample".to_owned(), folder.join("model").display().to_string()];

@@ -117,8 +117,7 @@ impl InputArgs {
     }
 
     /// Opens the files as `maker` reads them in a run with samples of at most `max_tokens`: the model may determine the format of a
-    /// file if none is given, and longer texts are cut. The maker gives conversations the message of `data.system`; without one they
-    /// have it already.
+    /// file if none is given, and longer texts are cut. Conversations of a config have the message of its `data.system`.
     ///
     /// # Errors
     /// Fails as [`InputArgs::open`] does.

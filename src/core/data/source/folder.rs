@@ -165,8 +165,8 @@ pub fn shard(path: &Path, format: Format) -> Result<Option<Shard>, String> {
     Ok(Some(Shard { name, size, tag: format!("{:016x}", tag) }))
 }
 
-/// Sentences of what a folder of pictures or recordings has beside them that is not read in this format. `is_read`: the folders that
-/// are named as data, too. Samples that share a text are told as well.
+/// Returns sentences about what a folder of pictures or recordings has beside them that is not read in this format. `is_read`: the
+/// folders that are named as data, too. Samples that share a text are told as well.
 pub fn left_out(path: &Path, format: Format, is_read: &dyn Fn(&Path) -> bool) -> Vec<String> {
     let Ok(names) = names_in(path) else { return Vec::new() };
     let kind = Kind::of(names.iter().map(|(name, ..)| name.as_str()), format).unwrap_or(Kind::Visuals);

@@ -122,8 +122,8 @@ fn of_folder(path: &Path) -> Result<[Vec<PathBuf>; 2], DataError> {
     Ok([read, others].map(|files| files.into_iter().map(|(_, path)| path).collect()))
 }
 
-/// Sentences of the files of a folder that are not read in this format, because it has others. `is_read`: the folders that are named
-/// as data, too.
+/// Returns sentences about the files of a folder that are not read in this format, because it has others. `is_read`: the folders that
+/// are named as data, too.
 pub fn left_out(path: &str, format: Format, is_read: &dyn Fn(&Path) -> bool) -> Vec<String> {
     let folder = Path::new(path);
     let is_local = !is_remote(path) && folder.is_dir();

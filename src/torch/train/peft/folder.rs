@@ -269,7 +269,7 @@ impl AdapterFolder {
         }
     }
 
-    /// The path of its first file.
+    /// Returns the path of its first file.
     pub(super) fn first_file(&self) -> &Path {
         self.files.path()
     }
