@@ -16,6 +16,9 @@ const MAX_OPEN: usize = 64;
 /// Seconds by which a frame may be off the time that is asked for, as lerobot has it.
 const TOLERANCE: f64 = 1e-4;
 
+/// Share by which the rate of a video may differ from that of its set.
+const SAME_RATE: f64 = 0.01;
+
 /// Videos by number.
 #[derive(Default)]
 pub struct Videos(Mutex<VecDeque<(usize, Cell)>>);
@@ -37,19 +40,33 @@ impl Videos {
         self.ask(file, limits, |video| video.frames(seconds, tolerance(seconds), decoder, limits))
     }
 
-    /// Checks that a video has a frame where the last one of an episode should be, in seconds, in a set of `fps` frames a second.
+    /// Checks that a video with another rate than its set, which has `fps` frames a second, has the frames of a whole episode: the last one
+    /// at `last` seconds, and before `next`, where another episode begins. Of a video with the same rate each frame tells for itself.
     ///
     /// # Errors
-    /// Named by the file: it cannot be read, or has no frame there.
-    pub fn expect_last(&self, file: (usize, &Path), seconds: f64, fps: f64, limits: &Limits) -> Result<(), DataError> {
+    /// Named by the file: it cannot be read, or lacks the last frame.
+    pub fn expect_episode(
+        &self,
+        file: (usize, &Path),
+        [last, fps]: [f64; 2],
+        next: Option<f64>,
+        limits: &Limits,
+    ) -> Result<(), DataError> {
         self.ask(file, limits, |video| {
-            video.expect_frame(seconds, tolerance(&[seconds])).map_err(|reason| {
-                let rate = video.rate();
-                format!(
-                    "{reason}: the last frame of the episode should be there; the video has {rate:.2} frames per second, \
-                     and the set {fps} (fps of meta/info.json)"
-                )
-            })
+            let rate = video.rate();
+            if rate <= 0.0 || (rate / fps - 1.0).abs() < SAME_RATE {
+                return Ok(());
+            }
+            let before = next.filter(|next| *next < last + 0.5 / fps);
+            let reason = match (before, video.expect_frame(last, tolerance(&[last]))) {
+                (Some(next), _) => {
+                    format!("the next episode begins at {next:.4} s, and the last frame of this one is at {last:.4} s")
+                }
+                (None, Err(reason)) => format!("{reason}, where the last frame of the episode should be"),
+                (None, Ok(())) => return Ok(()),
+            };
+            let rates = format!("the video has {rate:.2} frames per second, and the set {fps} (fps of meta/info.json)");
+            Err(format!("{reason}: {rates}"))
         })
     }
 
