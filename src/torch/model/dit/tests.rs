@@ -57,7 +57,7 @@ pub(crate) struct Fixture {
     pub params: Rc<ParamStore>,
     pub rows: Vec<SampleRow>,
     inputs: BTreeMap<String, Tensor>,
-    expected: BTreeMap<String, Tensor>,
+    pub expected: BTreeMap<String, Tensor>,
 }
 
 /// The results of a forward and backward.

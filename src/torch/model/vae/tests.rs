@@ -13,11 +13,14 @@ use super::tower::{Encoder, VaeLatents};
 use super::{LatentPatch, Tiles, VaeDecoder};
 use crate::model::encoder::EncoderFamily;
 use crate::model::keys::Keys;
+use crate::model::policy::checks::change;
 use crate::params::ParamStore;
 use crate::tape::{Execution, Policy};
 
 /// The tolerance in float64, as a share of the largest value: what files of float32 leave of it.
 const TOLERANCE: f64 = 2e-7;
+/// By how much a mistake has to move something, as a share of its largest value.
+const FAR: f64 = 10.0 * TOLERANCE;
 const SINGLE: LatentPatch = LatentPatch([1, 1, 1]);
 
 /// A folder's autoencoder, with a parameter store of all that it has.
@@ -196,5 +199,39 @@ fn items_of_a_batch_have_the_bits_that_they_have_alone() {
         assert_eq!(together, alone, "{}", fixture.name);
         let frame = run(&[&first]);
         assert_eq!(together.narrow(0, 0, frame.size()[0]), frame, "{}: the first frame alone", fixture.name);
+    }
+}
+
+/// Offsets of columns and rows exchanged in the patches of Wan 2.2; and, behind the first frame of a clip of two latents, repetition instead
+/// of zeros where time doubles first: with one frame there, all taps of the convolution see that frame.
+#[test]
+fn mistakes_are_far_from_the_reference() {
+    let _no_grad = tch::no_grad_guard();
+    let offsets =
+        |x: &Tensor, axis: i64| x.unflatten(axis, [-1, 2, 2]).transpose(axis + 1, axis + 2).flatten(axis, axis + 2);
+    for number in 0..fixtures().len() {
+        let open = || fixtures().swap_remove(number);
+        let fixture = open();
+        let without = errors(&fixture);
+        assert!(without.iter().all(|error| *error < TOLERANCE), "{}: {without:?}", fixture.name);
+        if fixture.family.vae.patch == 2 {
+            change(&fixture.params, "encoder.conv_in.weight", |x| offsets(x, 1));
+            change(&fixture.params, "decoder.conv_out.", |x| offsets(x, 0));
+            let [latents, frames, _] = errors(&fixture);
+            println!("{}: offsets exchanged {latents:.1e} {frames:.1e}", fixture.name);
+            assert!(latents.min(frames) > FAR, "{}: {latents} {frames}", fixture.name);
+        }
+        let fixture = open();
+        let doubling = fixture.family.vae.halves_time.iter().rev().position(|halves| *halves).unwrap();
+        let part = if fixture.family.vae.has_shortcuts { "upsampler" } else { "upsamplers.0" };
+        change(&fixture.params, &format!("decoder.up_blocks.{doubling}.{part}.time_conv.weight"), |x| {
+            let (sum, zeros) = (x.sum_dim_intlist([2i64].as_slice(), true, x.kind()), x.narrow(2, 0, 2).zeros_like());
+            Tensor::cat(&[zeros, sum], 2)
+        });
+        let (_, _, latents) = fixture.clips()[1];
+        let decoded = fixture.decoder().decode(&SINGLE.rows(latents), size(latents), None);
+        let off = error(&decoded, &fixture.tensors["frames/5"]);
+        println!("{}: repeated frames {off:.1e}", fixture.name);
+        assert!(off > FAR, "{}: {off}", fixture.name);
     }
 }

@@ -5,6 +5,8 @@ mod config;
 mod embed;
 mod layout;
 mod model;
+#[cfg(test)]
+mod tests;
 
 pub use config::QwenImageConfig;
 pub(super) use model::QwenImage;

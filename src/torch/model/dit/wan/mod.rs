@@ -7,6 +7,8 @@ mod config;
 mod embed;
 mod layout;
 mod model;
+#[cfg(test)]
+mod tests;
 
 pub(in crate::model) use block::{FeedForward, PromptAttention, SelfAttention, specs as block_specs};
 pub use config::{ImageTokens, WanConfig};
