@@ -1,6 +1,7 @@
 mod areas;
 mod clips;
 mod dropped;
+mod files;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +18,6 @@ use crate::data::dataset::Dataset;
 use crate::data::digits::{MODEL, write_model};
 use crate::data::in_process::InProcess;
 use crate::data::processor::Sampled;
-use crate::data::source::tar;
 use crate::message::Tower;
 
 /// A folder with pictures of 9 rows and 25 columns, gray, and the digits' tokenizer.
@@ -89,66 +89,6 @@ impl Bench {
 fn items(sample: &Sample) -> Vec<(Tower, [u32; 3], usize)> {
     let item = |item: &Media| (item.tower, [item.grid.t, item.grid.h, item.grid.w], item.num_features);
     sample.media.iter().map(item).collect()
-}
-
-#[test]
-fn a_captioned_picture_is_the_same_sample_from_every_kind_of_file() {
-    let bench = Bench::new();
-    let png = fs::read(bench.path("3.png")).unwrap();
-    bench.write("folder/a.png", &png);
-    bench.write("folder/a.txt", "three one\n");
-    bench.write("folder/lost.txt", "no picture");
-    bench.write("folder/notes.md", "nothing");
-    bench.write("scans/a.txt", "three one");
-    image::open(bench.path("3.png")).unwrap().save(bench.path("scans/a.tif")).unwrap();
-    bench.write("scans/a.caption", "another one");
-    bench.write("kohya/a.png", &png);
-    bench.write("kohya/a.caption", "three one");
-    let members: [(&str, &[u8]); 2] = [("k.png", &png), ("k.txt", b"three one")];
-    let with_json: [(&str, &[u8]); 2] = [("k.png", &png), ("k.json", br#"{"cap": "three one", "image": "k.png"}"#)];
-    let files = [
-        bench.write("a.jsonl", json!({"image": "3.png", "prompt": "three one"}).to_string()),
-        bench.write("b.jsonl", json!({"file_name": "3.png", "text": ["three one"]}).to_string()),
-        bench.write("metadata.csv", "image,prompt\n3.png,three one\n"),
-        bench.write("c.csv", "file_name,caption\n3.png,three one\n"),
-        bench.write("d.tar", tar(&members)),
-        bench.write("e.tar", tar(&with_json)),
-        bench.path("folder"),
-        bench.path("scans"),
-        bench.path("kohya"),
-    ];
-    let samples = files.iter().map(|file| {
-        let dataset = bench.dataset(bench.qwen(ProcessorOptions::default()), file).unwrap();
-        assert_eq!(dataset.len(), 1, "{}", file.display());
-        (
-            dataset.sample(0).unwrap_or_else(|bad| panic!("{bad}")),
-            dataset.left_out().join("; "),
-            dataset.maker().notes(),
-        )
-    });
-    let samples: Vec<_> = samples.collect();
-    let (first, _, notes) = &samples[0];
-    // 9 rows and 25 columns are cut to whole tokens of 2 by 2.
-    assert_eq!(items(first), [(Tower::Vae, [1, 8, 24], 48), (Tower::Text, [9, 1, 1], 9)]);
-    assert_eq!(notes, &["pictures and clips whose sides were cut to multiples of 2×2 pixels: 1"]);
-    assert_eq!((first.meta.num_tokens, first.meta.num_targets, first.meta.column_bytes), (48, 1, 0));
-    assert_eq!(first.meta.target.unwrap().grid, Grid { t: 1, h: 4, w: 12 });
-    // Of 9 rows and 25 columns the first are kept: half of what is left over is none.
-    assert!((first.media[0].pixels[0] - (30.0 / 127.5 - 1.0)).abs() < 1e-6);
-    assert!(samples.iter().all(|(sample, ..)| sample == first));
-    let left_out = &samples[6].1;
-    assert!(left_out.contains("captions without a picture are left out: lost.txt"), "{left_out}");
-    assert!(left_out.contains("neither pictures nor captions are left out: notes.md"), "{left_out}");
-    assert!(samples[7].1.contains("captions of a picture that has another caption are left out: a.caption"));
-    assert_eq!(samples[8].1, "");
-
-    // A parameter of the set: columns of other names.
-    let path = bench.write("f.jsonl", json!({"pic": "3.png", "said": "three one"}).to_string());
-    let columns = [("image", "pic"), ("prompt", "said")].map(|(ours, theirs)| (ours.to_owned(), theirs.to_owned()));
-    let file = TrainFile { columns: columns.into(), ..TrainFile::new(path) };
-    let data = Data { shuffle: false, ..Data::of_files(vec![file]) };
-    let maker: Box<dyn SampleMaker> = Box::new(bench.qwen(ProcessorOptions::default()));
-    assert_eq!(&Dataset::open(&data, maker, 0).unwrap().sample(0).unwrap(), first);
 }
 
 #[test]

@@ -35,6 +35,25 @@ fn numbers_of_frames_that_would_be_changed_are_refused() {
     assert!(ask(&qwen, 2).unwrap_err().contains("sample.frames is 2, but this model makes pictures"));
 }
 
+/// `take: uniform` goes from the first frame to the last one.
+#[test]
+fn frames_may_be_taken_evenly_from_all_of_a_clip() {
+    let bench = Bench::new();
+    let line = json!({"video": ["0.png", "1.png", "2.png", "3.png", "4.png", "5.png"], "caption": "up"});
+    let taken = |frames| -> Vec<u32> {
+        let video = VideoLimits { frames: Some(frames), take: Some(Take::Uniform), ..Default::default() };
+        let maker = bench.wan(ProcessorOptions { video, ..ProcessorOptions::default() });
+        let sample = bench.sample(maker, line.clone()).unwrap();
+        // Frames have 8 rows and 24 columns; the first pixel of frame k is 10 k.
+        let number = |frame: &[f32]| ((frame[0] + 1.0) * 127.5 / 10.0).round() as u32;
+        sample.media[0].pixels.chunks(8 * 24).map(number).collect()
+    };
+    assert_eq!(taken(1), [0]);
+    assert_eq!(taken(2), [0, 5]);
+    assert_eq!(taken(3), [0, 3, 5]);
+    assert_eq!(taken(6), [0, 1, 2, 3, 4, 5]);
+}
+
 #[test]
 fn buckets_leave_few_sizes() {
     let bench = Bench::new();
