@@ -112,11 +112,15 @@ mod tests {
     use serde_json::Value;
     use std::sync::LazyLock;
 
-    fn size(name: &str) -> ModelSize {
+    fn config(name: &str) -> ModelConfig {
         // They are parsed once, not again for each name.
         static FILES: LazyLock<Vec<ModelFile>> = LazyLock::new(|| model_files().collect());
         let file = FILES.iter().find(|file| file.name == name).unwrap_or_else(|| panic!("no {name}"));
-        ModelSize::of(&ModelConfig::from_hf(&Value::Object(file.config.clone())).unwrap())
+        ModelConfig::from_hf(&Value::Object(file.config.clone())).unwrap()
+    }
+
+    fn size(name: &str) -> ModelSize {
+        ModelSize::of(&config(name))
     }
 
     #[test]
@@ -216,6 +220,19 @@ mod tests {
         let d = 3072.0;
         let multiplied = 60.0 * 12.0 * d * d + 2.0 * 64.0 * d;
         assert_eq!(size("qwen_image").flops_per_token(4096), 6.0 * multiplied + 12.0 * 4096.0 * 60.0 * d);
+    }
+
+    /// The length of a sample whose attention costs as much as its matrices: 3·d + f of Wan, 6·d of Qwen-Image.
+    #[test]
+    fn samples_of_diffusion_transformers_are_weighed_by_the_published_sizes() {
+        for (name, even_length) in [
+            ("wan2_1_t2v_1_3b", 13_568),
+            ("wan2_1_t2v_14b", 29_184),
+            ("wan2_2_ti2v_5b", 23_552),
+            ("qwen_image", 18_432),
+        ] {
+            assert_eq!(config(name).foundation.shape().even_length, even_length, "{name}");
+        }
     }
 
     #[test]
