@@ -174,6 +174,7 @@ fn diffusion_transformers_learn_the_same_in_any_layout_and_resumed() {
         assert_eq!(captioned.weights("rest"), files, "{name}, resumed");
         for own in [
             &["train.micro_batch_size=1"][..],
+            &["pools.foundation.replicas=2", "pools.foundation.zero=1"],
             &["pools.foundation.replicas=2", "pools.foundation.zero=2"],
             &["pools.foundation.replicas=2", "pools.foundation.zero=3"],
             &["pools.foundation.tensor_parallel=2"],
