@@ -1,7 +1,7 @@
 """Writes tiny whole pipelines of diffusers, and the latents that they make of given noise.
 
-    python make_pipelines.py ../data/pipelines --only wan2.1_i2v --only qwen_image_edit_plus     # those that are committed
-    python make_pipelines.py FOLDER --seed 2                                                     # all of them, another seed
+    python make_pipelines.py ../data/pipelines --only wan2.1_i2v --only wan2.2_t2v_a14b --only qwen_image_edit_plus    # those that are committed
+    python make_pipelines.py FOLDER --seed 2                                                                           # all of them, another seed
     LOONGFORGE_PIPELINES=FOLDER cargo test -p loongforge --lib pipelines -- --nocapture
 
 A folder has the pipeline as `save_pretrained` writes it (`model`), its pictures, `args.json` with the arguments of `loongforge
@@ -164,7 +164,7 @@ class Case:
 
 
 def wan(case: Case, kind: type, frames: int, size: tuple[int, int], more: dict = {}, images: int = 0, own: dict = {}, clips: bool = False,
-        config: dict = VAE, steps: int = 4) -> None:
+        config: dict = VAE, steps: int = 4, boundary: float | None = None) -> None:
     seed, factor = case.seed, config.get("scale_factor_spatial", 8)
     tokenizer, text_encoder = umt5(seed)
     transformer = WanTransformer3DModel(**{**WAN, **more}).eval()
@@ -174,6 +174,10 @@ def wan(case: Case, kind: type, frames: int, size: tuple[int, int], more: dict =
     if kind is WanImageToVideoPipeline:
         processor, encoder = clip(seed) if clips else (None, None)
         parts |= dict(image_processor=processor, image_encoder=encoder)
+    if boundary is not None:
+        low_noise = WanTransformer3DModel(**{**WAN, **more}).eval()
+        randomize(low_noise, seed + 4)
+        parts |= dict(transformer_2=low_noise, boundary_ratio=boundary)
     pipe = kind(**parts)
     pipe.set_progress_bar_config(disable=True)
     case.watch(pipe)
@@ -182,10 +186,11 @@ def wan(case: Case, kind: type, frames: int, size: tuple[int, int], more: dict =
     noise, prompt, negative = case.draw(*shape), "w3 w1  &amp; w4 w1", "w5 w9 w2"
     named = [f"{name}.png" for name in ["first", "last"][:images]]
     pictures = dict(zip(["image", "last_image"], [case.picture(name, columns, rows) for name in named]))
+    both = {} if boundary is None else dict(guidance_scale_2=2.0)
     latents = pipe(prompt=prompt, negative_prompt=negative, height=rows, width=columns, num_frames=frames, num_inference_steps=steps,
-                   guidance_scale=3.0, latents=noise, output_type="latent", **pictures).frames
+                   guidance_scale=3.0, latents=noise, output_type="latent", **pictures, **both).frames
     args = ["--prompt", prompt, "--negative", negative, "--size", f"{rows}x{columns}", "--frames", str(frames), "--steps", str(steps),
-            "--guidance", "3", *(word for name in named for word in ["--image", name])]
+            "--guidance", "3" if boundary is None else "3,2", *(word for name in named for word in ["--image", name])]
     case.save(pipe, args, rows_of_volume(noise), rows_of_volume(latents))
 
 
@@ -231,6 +236,9 @@ CASES = {
     "wan2.1_i2v": lambda case: wan(case, I2V, 9, (32, 48), IMAGE, 1, clips=True),
     "wan2.1_flf2v": lambda case: wan(case, I2V, 9, (48, 32), dict(IMAGE, pos_embed_seq_len=10), 2, clips=True),
     "wan2.2_i2v": lambda case: wan(case, I2V, 5, (32, 32), dict(in_channels=12), 1),
+    # Two transformers: of the noise levels of 4 steps two are above the boundary.
+    "wan2.2_t2v_a14b": lambda case: wan(case, WanPipeline, 5, (32, 32), boundary=0.875),
+    "wan2.2_i2v_a14b": lambda case: wan(case, I2V, 5, (32, 32), dict(in_channels=12), 1, boundary=0.9),
     "wan2.2_ti2v": lambda case: wan(case, WanPipeline, 5, (64, 96), own=dict(expand_timesteps=True), config=VAE_5B),
     "wan2.2_ti2v_first": lambda case: wan(case, I2V, 9, (64, 96), images=1, own=dict(expand_timesteps=True), config=VAE_5B),
     "qwen_image": lambda case: qwen_image(case, QwenImagePipeline, (48, 32)),
