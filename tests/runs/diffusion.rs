@@ -267,6 +267,23 @@ fn samples_are_made_in_any_layout() {
 }
 
 #[test]
+fn samples_are_made_with_averages_where_a_run_has_some() {
+    let captioned = Captioned::new(QWEN_IMAGE, false);
+    let prompts = captioned.folder("train.jsonl");
+    let made = |averages: &str, ema: bool| {
+        let sample = format!("sample={{ prompts: {}, max_prompts: 1, steps: 3, ema: {ema} }}", prompts.display());
+        run_and_evaluate_in(&captioned.folder(""), "made", &[averages, &sample], None);
+        let folder = captioned.folder("run/samples/step-00000008");
+        let picture = image::open(folder.join("0000.png")).unwrap().into_rgb8();
+        fs::remove_dir_all(folder).unwrap();
+        picture
+    };
+    let own = made("train.ema=null", true);
+    assert!(made("train.ema=0.99", false) == own, "averages change nothing where they are not asked for");
+    assert!(made("train.ema=0.99", true) != own, "averages lag behind the weights");
+}
+
+#[test]
 fn frozen_towers_are_asked_once() {
     let captioned = Captioned::new(WAN, true);
     let frozen = ["model.text_encoder.freeze=true", "data.caption_dropout=0", "train.steps=10"];
