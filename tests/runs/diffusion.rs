@@ -295,6 +295,9 @@ fn frozen_towers_are_asked_once() {
     let items = |steps: &[StepSummary]| steps.iter().map(|step| step.num_items as u32).sum::<u32>();
     let kept = run("kept", &["pools.encoder.cache=1MiB"]);
     assert_eq!(cached(&kept), items(&kept[5..]), "the second epoch");
+    let fresh = run("fresh", &["pools.encoder.cache=1KiB"]);
+    assert!(cached(&fresh) < cached(&kept));
+    assert_eq!(loss_bits(&fresh), loss_bits(&kept), "whether features are kept or made again");
     let dir = format!("pools.encoder.cache_dir={}", captioned.folder("features").display());
     assert_eq!(loss_bits(&run("first", &[&dir])), loss_bits(&kept));
     let second = run("second", &[&dir, "pools.encoder.replicas=2"]);
