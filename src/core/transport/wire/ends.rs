@@ -52,7 +52,13 @@ impl WireSender {
     pub async fn send_out(&self, message: impl Into<Bytes>) {
         let (written, out) = oneshot::channel();
         if self.queue.send_async(Out::Told(message.into(), written)).await.is_ok() {
-            let _ = out.await;
+            let mut settled = self.shared.settled.subscribe();
+            // A message that the wire had not taken when it ended stays in the queue, and `written` with it.
+            let over = async { drop(settled.wait_for(|settled| *settled).await) };
+            tokio::select! {
+                _ = out => {}
+                () = over => {}
+            }
         }
     }
 

@@ -103,6 +103,28 @@ fn who_comes_back_to_another_wire_is_refused() {
 }
 
 #[test]
+fn a_message_is_not_waited_for_whose_wire_ends_before_it_is_taken() {
+    runtime().block_on(async {
+        let (refuse, refused) = flume::bounded(1);
+        let connect: Reconnect = Box::new(move |_, _, _| {
+            let refused = refused.clone();
+            Box::pin(async move {
+                let () = refused.recv_async().await.unwrap();
+                Err(std::io::ErrorKind::InvalidData.into())
+            })
+        });
+        let (a, _from_b, carrier) = wire(None, Recovery::Connect(connect), spec(false));
+        tokio::spawn(carrier);
+        let refusal = async {
+            tokio::task::yield_now().await;
+            refuse.send(()).unwrap();
+        };
+        let sent = async { tokio::join!(a.send_out(vec![1]), refusal) };
+        assert!(tokio::time::timeout(PATIENT / 2, sent).await.is_ok(), "it waits for a wire that has ended");
+    });
+}
+
+#[test]
 fn who_does_not_come_back_is_lost() {
     runtime().block_on(async {
         let (here, there) = tokio::io::duplex(100);
