@@ -5,7 +5,7 @@
 
 use super::EdgeSpec;
 use super::inlet::Door;
-use super::join::{ReconnectRegistry, Up};
+use super::join::{ReconnectRegistry, Terms, Up};
 use super::net::{Listener, Security, Stream, connect, first_message};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Role};
@@ -57,14 +57,16 @@ pub(super) struct Edges {
     pub me: ActorId,
     pub security: Security,
     pub mail: MailSender,
-    /// A connection that is silent for half of it is broken; one that broke may take twice as long to be mended. A lease is
-    /// also how long a first one is tried.
+    /// A connection that is silent for half of it is broken; one that broke may take twice as long to be mended, and one to a silent
+    /// data or foundation actor as long as the scheduler waits for it. A lease is also how long a first one is tried.
     pub lease: Duration,
 }
 
 impl Edges {
-    fn spec(&self, credit: usize, number: Option<u128>) -> StreamSpec {
-        StreamSpec { credit, number, quiet: self.lease / 2, patience: 2 * self.lease }
+    fn spec(&self, peer: ActorId, credit: usize, number: Option<u128>) -> StreamSpec {
+        let patience = 2 * self.lease;
+        let silence = if peer.role == Role::Encoder { patience } else { Terms::new(self.lease, false).silence };
+        StreamSpec { credit, number, quiet: self.lease / 2, patience, silence }
     }
 
     /// Returns an edge to whoever has said that it listens at `path`, and what carries it, between hosts.
@@ -103,7 +105,7 @@ impl Edges {
     }
 
     fn stream(&self, first: Option<Raw>, dial: Reconnect, edge: EdgeSpec) -> (Box<dyn Edge>, Option<Carrier>) {
-        let (spec, recovery) = (self.spec(edge.credit as usize, None), Recovery::Connect(dial));
+        let (spec, recovery) = (self.spec(edge.to, edge.credit as usize, None), Recovery::Connect(dial));
         let (edge, carrier) = StreamEdge::new(first, recovery, spec, edge.to, self.mail.clone());
         (Box::new(edge), Some(Box::pin(carrier)))
     }
@@ -262,7 +264,7 @@ async fn arrive(
     match credit {
         Some(credit) if may_begin && !returns.knows(from) => {
             let (number, returned) = returns.expect(from);
-            let spec = edges.spec(credit, Some(number));
+            let spec = edges.spec(from, credit, Some(number));
             Some(receive(raw, returned, spec, from, edges.mail.clone(), here.clone()))
         }
         _ => {

@@ -151,6 +151,16 @@ fn a_partitioned_encoder_s_work_goes_to_the_other() {
     }
 }
 
+/// The scheduler waits for a silent actor of these for twelve leases, and so does its peer.
+#[test]
+fn a_foundation_and_a_data_actor_that_cannot_reach_each_other_for_some_leases_go_on() {
+    let script = "data/0 <-> foundation/0: partition at step 4 for 4s";
+    let (seen, result, counts) = run(script, Duration::from_millis(800), None);
+    assert_eq!(result.unwrap(), Outcome::Completed);
+    assert_eq!((seen.losses, counts), (twin(), vec![1]));
+    assert!(seen.changes.is_empty(), "nobody is lost: {:?}", seen.changes);
+}
+
 #[test]
 fn connections_with_certificates_are_mended_too() {
     let certs = tempfile::tempdir().unwrap();

@@ -34,8 +34,10 @@ pub struct StreamSpec {
     pub number: Option<u128>,
     /// A connection that is silent for this long is considered broken.
     pub quiet: Duration,
-    /// The time to wait for a new connection.
+    /// The time to wait for a new connection after the end of one.
     pub patience: Duration,
+    /// The time to wait for a new connection after one that is silent or damaged.
+    pub silence: Duration,
 }
 
 impl StreamSpec {
@@ -51,7 +53,7 @@ impl StreamSpec {
             queue: MAX_PARCELS,
             confirms: false,
             quiet: self.quiet,
-            patience: self.patience,
+            patience: self.silence,
             patience_ended: self.patience,
             patience_first: self.patience,
         }

@@ -20,7 +20,7 @@ fn runtime() -> Runtime {
 
 fn spec(credit: usize) -> StreamSpec {
     let (quiet, patience) = (Duration::from_secs(20), Duration::from_millis(200));
-    StreamSpec { credit, number: Some(77), quiet, patience }
+    StreamSpec { credit, number: Some(77), quiet, patience, silence: patience }
 }
 
 struct Pair {
@@ -155,7 +155,8 @@ fn parcels_come_whole_over_connections_that_break() {
         Box::pin(async move { Ok(Raw::new(here)) })
     });
     let _inside = runtime.enter();
-    let patient = StreamSpec { patience: Duration::from_secs(20), ..spec(10_000) };
+    let long = Duration::from_secs(20);
+    let patient = StreamSpec { patience: long, silence: long, ..spec(10_000) };
     let unknown = StreamSpec { number: None, ..patient };
     let (mut edge, carrier) =
         StreamEdge::new(None, Recovery::Connect(connect), unknown, ActorId::encoder(0), producer.sender());
