@@ -204,7 +204,7 @@ fn a_process_of_another_config_is_refused_for_good_and_the_scheduler_says_so() {
     };
     let (scheduler, other) = (start(&["scheduler"]), start(&["encoder", "run.seed=6"]));
     for (child, code, words) in [
-        (other, 2, "its configuration is not this run's"),
+        (other, 2, "the same file and overrides; what differs: run.seed"),
         (scheduler, 75, "a process of the pool encoder is refused: its configuration is not this run's"),
     ] {
         let Output { status, stderr, .. } = child.wait_with_output().unwrap();

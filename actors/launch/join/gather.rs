@@ -1,6 +1,6 @@
 //! The scheduler's side of joining: waits until every actor of the run has a connection and a place.
 
-use super::protocol::{BEGINNING, OTHER_CONFIG};
+use super::protocol::{BEGINNING, other_config};
 use super::reconnect::{ReconnectRegistry, draw};
 use super::{Down, JoinError, Up, Welcome};
 use crate::launch::{Assignment, EdgeSpec, topology};
@@ -89,7 +89,7 @@ where
                     let wanted = |actor: &ActorId| actor.pool == pool && index.is_none_or(|index| index == actor.index);
                     let place = roster.pools.actors().filter(wanted).find(|actor| !taken.contains(actor));
                     let answer = match place {
-                        _ if config != roster.config => refused(OTHER_CONFIG),
+                        _ if config != roster.config => refused(&other_config(&roster.config, &config)),
                         None => refused(&format!("this run has all its {pool} actors already")),
                         Some(actor) => Down::Assigned(actor),
                     };

@@ -109,7 +109,9 @@ async fn heard(
 fn unexpected(said: Option<Down>, address: String) -> JoinError {
     match said {
         None => JoinError::SchedulerGone { address },
-        Some(Down::Refused { reason }) if reason == OTHER_CONFIG => JoinError::OtherConfig { address },
+        Some(Down::Refused { reason }) if reason.starts_with(OTHER_CONFIG) => {
+            JoinError::OtherConfig { address, reason }
+        }
         Some(Down::Refused { reason }) => JoinError::Refused { address, reason },
         Some(said) => JoinError::OutOfTurn { address, said: format!("{said:?}") },
     }

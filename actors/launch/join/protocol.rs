@@ -5,6 +5,7 @@ use crate::launch::{Assignment, EdgeSpec};
 use loongforge_core::message::{ActorId, Command, Event, PoolName, Role};
 use loongforge_core::transport::{FrameError, LinkError};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -102,8 +103,8 @@ pub enum JoinError {
     Missing { missing: String, address: String, seconds: u64 },
     #[error("the scheduler at {address} refuses this process: {reason}")]
     Refused { address: String, reason: String },
-    #[error("the scheduler at {address} refuses this process: {reason}", reason = OTHER_CONFIG)]
-    OtherConfig { address: String },
+    #[error("the scheduler at {address} refuses this process: {reason}")]
+    OtherConfig { address: String, reason: String },
     #[error("the scheduler at {address} changes no pool: {reason}")]
     NotScaled { address: String, reason: String },
     #[error("scheduler at {address}: {source}")]
@@ -124,9 +125,32 @@ pub enum JoinError {
     ChildEnded { actor: ActorId, reason: String },
 }
 
-/// The reason why a process with other settings is refused.
+/// The reason why a process with other settings is refused, before the keys that differ.
 pub(super) const OTHER_CONFIG: &str =
     "its configuration is not this run's; give all processes the same file and overrides";
+/// Keys that a refusal names.
+const MAX_KEYS: usize = 8;
+
+/// Returns the reason why a process with the config `theirs` is refused by a run with the config `ours`. It names the keys that differ
+/// where both have a hash of each: `KEY=HASH`, divided by spaces.
+pub(super) fn other_config(ours: &str, theirs: &str) -> String {
+    let (ours, theirs) = (hashes(ours), hashes(theirs));
+    let differ = ours.iter().filter(|&(key, hash)| theirs.get(key) != Some(hash));
+    let keys: Vec<&str> = differ.map(|(key, _)| *key).collect();
+    if keys.is_empty() || theirs.is_empty() {
+        return OTHER_CONFIG.to_owned();
+    }
+    let more = match keys.len().saturating_sub(MAX_KEYS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{OTHER_CONFIG}; what differs: {}{more}", keys[..keys.len().min(MAX_KEYS)].join(", "))
+}
+
+/// Returns the hash of each key.
+fn hashes(config: &str) -> BTreeMap<&str, &str> {
+    config.split(' ').filter_map(|part| part.split_once('=')).collect()
+}
 
 /// The reason why the pools of a run do not change now, and may later.
 pub(in crate::launch) const BEGINNING: &str = "the run is just beginning; ask again";
@@ -159,5 +183,22 @@ impl From<NetError> for JoinError {
             }
             error => Self::Net(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_another_config_is_told_which_keys_differ() {
+        let ours = "ab run.seed=1 train.lr=2 train.steps=3";
+        let differing = |theirs| other_config(ours, theirs).strip_prefix(OTHER_CONFIG).map(str::to_owned);
+        assert_eq!(differing("cd run.seed=1 train.lr=9"), Some("; what differs: train.lr, train.steps".into()));
+        assert_eq!(differing("xyz"), Some(String::new()));
+        assert_eq!(differing("cd run.seed=1 train.lr=2 train.steps=3 pools.more=4"), Some(String::new()));
+        let many = |hash: u32| (0..20).map(|key| format!(" k{key:02}={hash}")).collect::<String>();
+        let told = other_config(&many(1), &many(2));
+        assert!(told.ends_with("k06, k07 and 12 more"), "{told}");
     }
 }

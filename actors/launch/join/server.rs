@@ -1,7 +1,7 @@
 //! Serves connections to a running job: encoders join, users scale encoder pools, everyone else is refused.
 
 use super::gather::{BEGUN, refused};
-use super::protocol::OTHER_CONFIG;
+use super::protocol::other_config;
 use super::{Down, Member, Roster, Up};
 use crate::journal::Record;
 use crate::launch::{EdgeSpec, WantedActor, topology};
@@ -124,7 +124,7 @@ impl JoinServer {
         };
         match said {
             Up::Hello { config, pool, .. } if config != self.roster.config => {
-                self.turn_away(member, pool, OTHER_CONFIG).await
+                self.turn_away(member, pool, &other_config(&self.roster.config, &config)).await
             }
             Up::Hello { role: Role::Encoder, pool, index, .. } if self.next.contains_key(&pool) => {
                 self.admit(member, pool, index).await
