@@ -54,6 +54,10 @@ impl FromStr for Address {
         let Some((host, port)) = text.rsplit_once(':').filter(|_| !text.contains('/')) else {
             return match text {
                 "" => Err("expected a path or HOST:PORT".to_owned()),
+                number if number.parse::<u16>().is_ok() => Err(format!(
+                    "`{number}` is a port without a host; expected HOST:PORT, as in `127.0.0.1:{number}`, or a path \
+                     (`./{number}`)"
+                )),
                 path => Self::unix(path),
             };
         };
@@ -71,13 +75,15 @@ impl FromStr for Address {
     }
 }
 
+/// Returns whether a bare name would not be read back as a path.
+fn is_ambiguous(path: &str) -> bool {
+    !path.contains('/') && (path.contains(':') || path.parse::<u16>().is_ok())
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // A bare name would not be read back as a path if it had a colon.
-            Self::Unix(path) if path.to_string_lossy().contains(':') && !path.to_string_lossy().contains('/') => {
-                write!(f, "unix:{}", path.display())
-            }
+            Self::Unix(path) if is_ambiguous(&path.to_string_lossy()) => write!(f, "unix:{}", path.display()),
             Self::Unix(path) => path.display().fmt(f),
             Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Tcp { host, port } => write!(f, "{host}:{port}"),
@@ -95,8 +101,11 @@ mod tests {
         {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
+        for text in ["unix:6001", "./6001"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
         assert_eq!("unix:/a/b".parse::<Address>().unwrap(), Address::Unix("/a/b".into()));
-        for text in ["", ":1", "::1:6001", "host:port", "host:70000", "[host]:1"] {
+        for text in ["", "6001", ":1", "::1:6001", "host:port", "host:70000", "[host]:1"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
         let long = format!("/{}", "a".repeat(Address::MAX_PATH));
