@@ -100,7 +100,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     if config.log.jsonl {
         // The model is trained and saved, whether a picture of it can be drawn or not.
         match loss_curve(config) {
-            Ok(path) => files.insert(0, ("loss curve", path)),
+            Ok(path) => path.into_iter().for_each(|path| files.insert(0, ("loss curve", path))),
             Err(error) => console.line(&format!("warning: {error:#}")),
         }
     }
@@ -183,7 +183,8 @@ pub fn forget(config: &RunConfig) -> io::Result<()> {
 pub fn after_stop(config: &RunConfig, console: &Console) {
     if config.log.jsonl {
         match loss_curve(config) {
-            Ok(path) => console.line(&format!("{:<38} {}", "loss curve", path.display())),
+            Ok(Some(path)) => console.line(&format!("{:<38} {}", "loss curve", path.display())),
+            Ok(None) => {}
             Err(error) => console.line(&format!("warning: no loss curve: {error:#}")),
         }
     }
@@ -194,9 +195,13 @@ fn has_base(config: &RunConfig) -> bool {
     config.model.weights == Weights::Load && config.model.adapter_base().is_some()
 }
 
-fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
+/// Draws the losses; `None` where the run has taken no step.
+fn loss_curve(config: &RunConfig) -> Result<Option<PathBuf>> {
     let dir = &config.run.dir;
     let metrics = read_metrics(&dir.join("metrics.jsonl"))?;
+    if metrics.is_empty() {
+        return Ok(None);
+    }
     let points: Vec<(f64, f64)> = metrics.iter().map(|step| (step.step as f64, step.loss)).collect();
     let held_out = curves(&read_evaluations(&dir.join(EVAL))?);
     let path = dir.join("loss.png");
@@ -210,7 +215,7 @@ fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
         "step",
         &std::iter::once(training).chain(held_out).collect::<Vec<_>>(),
     )?;
-    Ok(path)
+    Ok(Some(path))
 }
 
 /// Returns the device of the run, with all cores: the actors have ended.
@@ -384,6 +389,16 @@ mod tests {
     use loongforge_core::config::{self, load_text};
 
     const YAML: &str = include_str!("../../configs/sft_text.yaml");
+
+    #[test]
+    fn a_run_that_took_no_step_has_no_loss_curve() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
+        config.run.dir = dir.path().to_owned();
+        std::fs::write(dir.path().join("metrics.jsonl"), "").unwrap();
+        assert_eq!(loss_curve(&config).unwrap(), None);
+        assert!(!dir.path().join("loss.png").exists());
+    }
 
     #[test]
     fn the_curves_of_one_set_leave_those_of_another() {
