@@ -16,6 +16,7 @@ use crate::eval::after_run::EVALUATED;
 use crate::eval::samples::SAMPLES;
 use anyhow::{Context, Result};
 use loongforge_actors::checkpoint::{BEST, FORMER};
+use loongforge_actors::watch::WATCH_FILE;
 use loongforge_core::engine::fault;
 use loongforge_core::files::{LEFT_ASIDE, if_there, remove_if_there, steps_of};
 use std::fs::{self, File};
@@ -52,7 +53,7 @@ const NAMES: [&str; 21] = [
     "trace.json",
     "tracking.json",
     "wandb",
-    "watch.json",
+    WATCH_FILE,
 ];
 
 /// Returns whether a run made what has this name; the folder may hold what is the user's.
@@ -163,6 +164,9 @@ impl FormerRun {
         point("aside_moved")?;
         write(&run.join(ASIDE).join(MOVED), b"")?;
         sync(&run.join(ASIDE))?;
+        // The new run's page has the same token and port: one that is open goes on.
+        let page = run.join(WATCH_FILE);
+        if_there(fs::copy(run.join(ASIDE).join(WATCH_FILE), &page)).with_context(|| page.display().to_string())?;
         Ok(Some(former))
     }
 
@@ -319,6 +323,21 @@ fn point(name: &'static str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_of_a_run_that_begins_anew_is_found_where_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let (run, page) = (dir.path(), dir.path().join(WATCH_FILE));
+        fs::write(&page, "before").unwrap();
+        let former = FormerRun::set_aside(run, run).unwrap().unwrap();
+        assert_eq!(fs::read_to_string(&page).unwrap(), "before");
+        fs::write(&page, "after").unwrap();
+        former.restore().unwrap();
+        assert_eq!(fs::read_to_string(&page).unwrap(), "before");
+        let mut former = FormerRun::set_aside(run, run).unwrap().unwrap();
+        former.remove().unwrap().join().unwrap();
+        assert!(page.exists() && !run.join(ASIDE).exists());
+    }
 
     #[test]
     fn a_note_about_the_store_goes_with_the_run_that_wrote_it() {
