@@ -12,7 +12,7 @@ use loongforge_core::schedule::{
     CheckpointDraft, EvaluationSummary, FailedSave, Failure, MAX_CRASHES, NonFinite, Outcome, PoisonItem, PoolChange,
     StepSummary, Straggler,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -84,13 +84,7 @@ impl Observer for Report {
     }
 
     fn crashed_on(&mut self, items: &[PoisonItem]) {
-        for PoisonItem { item, deaths } in items {
-            let (sample, index) = (item.sample, item.index);
-            self.console.line(&format!(
-                "warning: an encoder died while it encoded media item {index} of sample {sample}, or another one of the same \
-                 unit: {deaths} of {MAX_CRASHES} times"
-            ));
-        }
+        crashes(items).into_iter().for_each(|line| self.console.line(&line));
         if let Err(error) = poison_items::append(&self.dir, items) {
             self.console.line(&format!("warning: {error}; a resumed run will not know about it"));
         }
@@ -194,5 +188,54 @@ impl Report {
             self.tell(|| News::Actor(actor, String::new()));
         }
         self.slow = now;
+    }
+}
+
+/// Media items of one unit that a warning names.
+const MAX_NAMED: usize = 3;
+
+/// Returns a line for the items of a unit at which an encoder died, for each number of deaths that they have had.
+fn crashes(items: &[PoisonItem]) -> Vec<String> {
+    let mut by_deaths = BTreeMap::<u32, Vec<String>>::new();
+    for PoisonItem { item, deaths } in items {
+        by_deaths.entry(*deaths).or_default().push(format!("item {} of sample {}", item.index, item.sample));
+    }
+    let line = |(deaths, names): (u32, Vec<String>)| {
+        let which = match names.len() {
+            1 => format!("media {}", names[0]),
+            count => format!("one of {count} media items, {}", listed(&names)),
+        };
+        format!("warning: an encoder died while it encoded {which}: {deaths} of {MAX_CRASHES} times")
+    };
+    by_deaths.into_iter().map(line).collect()
+}
+
+/// Returns the first names, and where the others are.
+fn listed(names: &[String]) -> String {
+    match names.len().saturating_sub(MAX_NAMED) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more in killers.jsonl", names[..MAX_NAMED].join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::message::{ItemId, SampleId};
+
+    #[test]
+    fn a_crash_on_a_unit_of_many_items_is_one_line() {
+        let item = |sample: u64, deaths| PoisonItem { item: ItemId { sample: SampleId(sample), index: 0 }, deaths };
+        let times = |deaths: u32| format!("{deaths} of {MAX_CRASHES} times");
+        let died = "warning: an encoder died while it encoded";
+        assert_eq!(crashes(&[item(7, 1)]), [format!("{died} media item 0 of sample 7: {}", times(1))]);
+        let unit: Vec<PoisonItem> = (1..=5).map(|sample| item(sample, 1)).chain([item(9, 2)]).collect();
+        let several = "one of 5 media items, item 0 of sample 1, item 0 of sample 2, item 0 of sample 3 and 2 more in \
+                       killers.jsonl";
+        let lines = [
+            format!("{died} {several}: {}", times(1)),
+            format!("{died} media item 0 of sample 9: {}", times(2)),
+        ];
+        assert_eq!(crashes(&unit), lines);
     }
 }
