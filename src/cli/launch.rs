@@ -5,10 +5,10 @@ use crate::model::folder::ModelFolder;
 use clap::{Args, ValueEnum};
 use loongforge_actors::launch::JOIN_PORT;
 use loongforge_actors::launch::jobs::{JobSpec, Tls, jobset, slurm, ssh};
-use loongforge_core::config::{self, Device, Size};
+use loongforge_core::config::{self, Device, KeyOrigin, Loaded, Report, Size};
 use loongforge_core::message::Tower;
 use loongforge_core::schedule::PoolSizes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -143,10 +143,30 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
+/// Processes whose image is fetched first start minutes apart.
+const JOIN_TIMEOUT: &str = "scheduler.join_timeout=600s";
+
+/// Loads the config of a job. If its processes fetch an image first, and the config does not say how long they wait for each other, an
+/// override that does is added.
+///
+/// # Errors
+/// The config is wrong.
+fn load(file: &Path, overrides: &mut Vec<String>, fetches_image: bool) -> Result<Loaded, Report> {
+    let loaded = config::load_elsewhere(file, overrides, super::environment())?;
+    let is_unset = |it: &KeyOrigin| it.path == "scheduler.join_timeout" && it.from == "schema default";
+    if !fetches_image || !loaded.origins.iter().any(is_unset) {
+        return Ok(loaded);
+    }
+    overrides.push(JOIN_TIMEOUT.to_owned());
+    config::load_elsewhere(file, overrides, super::environment())
+}
+
 /// Runs `loongforge launch`: prints a job for Slurm, Kubernetes or ssh.
 pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
     args.expect_options_of_the_launcher()?;
-    let loaded = match config::load_elsewhere(&args.file, &args.overrides, super::environment()) {
+    let fetches_image = matches!(args.on, System::K8s) || args.srun.iter().any(|it| it.starts_with("container-image"));
+    let mut overrides = args.overrides;
+    let loaded = match load(&args.file, &mut overrides, fetches_image) {
         Ok(loaded) => loaded,
         Err(report) => {
             eprintln!("{report}");
@@ -173,7 +193,7 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
     let job = JobSpec {
         name,
         file: args.file.display().to_string(),
-        overrides: args.overrides,
+        overrides,
         pools,
         gpus_per_node: args.gpus_per_node,
         port: args.port,
@@ -203,4 +223,21 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
     };
     print!("{}", text.map_err(UsageError::of)?);
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_that_fetch_an_image_wait_longer_for_each_other_unless_told_how_long() {
+        let timeout = |given: &[&str], fetches_image| {
+            let mut overrides: Vec<String> = given.iter().map(|it| (*it).to_owned()).collect();
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/sft_text.yaml");
+            let loaded = load(&file, &mut overrides, fetches_image).unwrap_or_else(|report| panic!("{report}"));
+            loaded.config.scheduler.join_timeout.duration().as_secs()
+        };
+        assert_eq!([timeout(&[], false), timeout(&[], true)], [60, 600]);
+        assert_eq!(timeout(&["scheduler.join_timeout=90s"], true), 90);
+    }
 }
