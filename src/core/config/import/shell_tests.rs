@@ -123,6 +123,20 @@ fn a_tokenizer_of_the_hub_gives_no_weights_where_megatron_loads_none() {
 }
 
 #[test]
+fn layers_of_a_virtual_stage_are_counted_as_stages_of_a_rank() {
+    let of = |options: &str| {
+        let imported = import(&format!("x/train.py --train-iters 1 --num-layers 32 {options}")).unwrap();
+        let stages = json_of(&imported)["pools"]["foundation"]["virtual_stages"].as_u64();
+        (stages, missing(&imported).contains(&"--num-layers-per-virtual-pipeline-stage"))
+    };
+    let each = "--num-layers-per-virtual-pipeline-stage";
+    assert_eq!(of(&format!("--pipeline-model-parallel-size 2 {each} 4")), (Some(4), false));
+    for unknown in ["--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size $PP", ""] {
+        assert_eq!(of(&format!("{unknown} {each} 5")), (None, true), "{unknown}");
+    }
+}
+
+#[test]
 fn sizes_of_a_llama_make_a_config_and_binary_data_are_read() {
     let script = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --ffn-hidden-size 96 \\
         --num-attention-heads 4 --group-query-attention --num-query-groups 2 --swiglu --normalization RMSNorm \\

@@ -1,5 +1,7 @@
 //! Parallel layout, and what launchers say of it.
 
+use serde_json::Value;
+
 use crate::config::import::sheet::Sheet;
 use crate::config::import::trainer::OVERLAP;
 
@@ -15,6 +17,21 @@ pub(super) fn replicas(sheet: &Sheet) -> Option<f64> {
     let world = sheet.number("nproc_per_node")? * sheet.number("nnodes").unwrap_or(1.0);
     let inner: f64 = PROCESSES[2..].iter().map(|key| sheet.number(key).unwrap_or(1.0)).product();
     Some(world / inner).filter(|it| *it >= 1.0 && it.fract() == 0.0)
+}
+
+/// Translates how many layers a virtual stage has into the number of a rank's stages. The options of the model, which are read later,
+/// say how many layers there are.
+pub(super) fn virtual_stages(sheet: &mut Sheet) {
+    let key = "num_layers_per_virtual_pipeline_stage";
+    let numbers = ["num_layers", "pipeline_model_parallel_size", key].map(|key| sheet.number(key));
+    let stages = match numbers {
+        [Some(layers), Some(ranks), Some(of_stage)] => Some(layers / ranks / of_stage),
+        _ => None,
+    };
+    let stages = stages.filter(|it| *it >= 1.0 && it.fract() == 0.0).map(|it| Value::from(it as u64));
+    sheet.with(key, "pools.foundation.virtual_stages", |_| {
+        stages.ok_or("set pools.foundation.virtual_stages, which counts stages")
+    });
 }
 
 /// Translates the options of parallelism; data parallelism is what is left of all processes.
@@ -57,10 +74,6 @@ fn split(sheet: &mut Sheet) {
         true => sheet.copy("sequence_parallel", "pools.foundation.sequence_parallel"),
         false => sheet.settled("it has no effect without tensor parallelism", &["sequence_parallel"]),
     }
-    sheet.missing(
-        "set pools.foundation.virtual_stages, which counts stages",
-        &["num_layers_per_virtual_pipeline_stage"],
-    );
     sheet.missing(
         "layers are assigned to stages by their cost",
         &["custom_pipeline_layers", "custom_virtual_pipeline_layers", "pipeline_model_parallel_layout"],

@@ -10,6 +10,7 @@ use super::sheet::Sheet;
 
 /// Translates all options of a command line.
 pub(super) fn read(sheet: &mut Sheet) {
+    layout::virtual_stages(sheet);
     model::read(sheet);
     data::read(sheet);
     train::read(sheet);
