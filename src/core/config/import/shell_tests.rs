@@ -171,7 +171,9 @@ fn sizes_of_a_llama_make_a_config_and_binary_data_are_read() {
     let imported = import(saved).unwrap();
     let node = json_of(&imported);
     assert_eq!((&node["checkpoint"], &node["pools"]), (&json!({ "every_steps": 5 }), &json!(null)));
-    for part in ["the script does not give the checkpoint folder", "set pools.foundation.replicas"] {
+    for part in
+        ["the script does not give the checkpoint folder", "set pools.foundation.replicas", "checkpoint.keep_last"]
+    {
         assert!(imported.notes.iter().any(|note| note.contains(part)), "{:?}", imported.notes);
     }
     let batch = |options: &str| {

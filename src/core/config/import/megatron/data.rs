@@ -101,6 +101,7 @@ fn always(sheet: &mut Sheet) {
             "strict_mode",
         ],
     );
+    sheet.settled("sample counts are cached in the user's cache folder, or in data.index_dir", &["data_cache_path"]);
     sheet.settled(
         READ_AHEAD,
         &[
@@ -111,7 +112,6 @@ fn always(sheet: &mut Sheet) {
             "no_create_attention_mask_in_dataloader",
             "no_mmap_bin_files",
             "num_workers",
-            "data_cache_path",
             "per_split_data_args_path",
             "sft_num_preprocess_workers",
             "task_encoder",

@@ -52,6 +52,12 @@ fn checkpoints(sheet: &mut Sheet) {
         sheet.settled("a checkpoint is always written at the end", &["save_interval"]);
     }
     sheet.copy("save_interval", "checkpoint.every_steps");
+    if saves && sheet.has_set("checkpoint.every_steps") {
+        sheet.note(
+            "the original keeps all checkpoints; here the last 3 and the best one are kept: set checkpoint.keep_last for \
+             more",
+        );
+    }
 }
 
 /// Translates what is logged.
