@@ -131,6 +131,7 @@ fn report(step: StepId, epoch: Epoch, loss: f64) -> StepReport {
 struct Seen {
     steps: Vec<(StepId, u64, u64, String)>,
     evicted: Vec<ActorId>,
+    num_crashes: usize,
     result: Option<Result<Outcome, String>>,
 }
 
@@ -177,6 +178,7 @@ fn run_of(spec: CoordinatorSpec, liar: ActorId, lies: &[(usize, Event)], seed: u
                     let numbers = (step.loss.to_bits(), step.grad_norm.to_bits());
                     seen.steps.push((step.step, numbers.0, numbers.1, step.ledger.to_string()));
                 }
+                Output::CrashedOn(_) => seen.num_crashes += 1,
                 Output::Publish(draft) => inputs.push_back(Input::Published(draft.step, draft.to)),
                 Output::Finished(result) => seen.result = Some(result.map_err(|failure| failure.to_string())),
                 _ => {}
@@ -242,6 +244,16 @@ fn an_encoder_whose_process_is_asked_to_stop_is_let_go_and_the_run_goes_on() {
         let seen = run(&[(at, Event::Leaving), (1, Event::Leaving)], 5);
         assert_eq!((seen.evicted, seen.result), (vec![], Some(Ok(Outcome::Completed))));
     }
+}
+
+/// Otherwise a foundation that dies twice in a step would have samples skipped that are good.
+#[test]
+fn an_encoder_that_fails_for_want_of_a_peer_has_died_of_no_item() {
+    let at = || Event::At { unit: Some(UnitId { step: StepId(0), index: 1 }) };
+    let failed = |lost| Event::Failed { error: "so it goes".into(), lost };
+    let crashes = |lost| (1..15).map(|after| run(&[(after, at()), (1, failed(lost))], 5).num_crashes).max();
+    assert_eq!(crashes(None), Some(1));
+    assert_eq!(crashes(Some(ActorId::foundation(0))), Some(0));
 }
 
 #[test]

@@ -76,7 +76,11 @@ impl Coordinator {
     /// Handles the loss of an encoder; `peer`: the peer that it had lost before.
     pub(super) fn lose(&mut self, actor: ActorId, reason: String, peer: Option<ActorId>) -> Result<(), Broken> {
         self.drain.end(actor);
-        self.died(actor)?;
+        match peer {
+            // The items are not what ends it.
+            Some(_) => drop(self.crashes.take(actor)),
+            None => self.died(actor)?,
+        }
         let pool = self.encoders.of(actor);
         let was_member = pool.lose(actor.index);
         if was_member {
