@@ -4,6 +4,7 @@
 use super::error::{NativeError, last_error};
 use super::ffi;
 use std::ffi::{CString, c_void};
+use std::io;
 use std::net::TcpListener;
 use std::os::fd::IntoRawFd;
 use std::time::Duration;
@@ -27,7 +28,14 @@ impl StoreServer {
     /// The address is not this machine's, or the port is taken.
     pub fn start(host: &str, port: u16) -> Result<Self, NativeError> {
         let failed = |message: String| NativeError::Store { host: host.to_owned(), message };
-        let listener = TcpListener::bind((host, port)).map_err(|error| failed(error.to_string()))?;
+        let cause = |error: io::Error| match error.kind() {
+            io::ErrorKind::AddrNotAvailable => format!(
+                "{error}: no network interface of this machine has this address; the scheduler listens (`--join`) at one of its own \
+                 machine, or at 0.0.0.0"
+            ),
+            _ => error.to_string(),
+        };
+        let listener = TcpListener::bind((host, port)).map_err(|error| failed(cause(error)))?;
         let port = listener.local_addr().map_err(|error| failed(error.to_string()))?.port();
         let c_host = CString::new(host).map_err(|_| NativeError::Nul { what: "a host name" })?;
         let timeout = TIMEOUT.as_millis() as i64;
@@ -46,5 +54,16 @@ impl Drop for StoreServer {
     fn drop(&mut self) {
         // SAFETY: it was made by `lf_store_serve` and is freed once.
         unsafe { ffi::lf_store_free(self.store) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_another_machine_is_said_to_be_one() {
+        let error = StoreServer::start("203.0.113.9", 0).map(drop).unwrap_err().to_string();
+        assert!(error.contains("203.0.113.9") && error.contains("no network interface of this machine"), "{error}");
     }
 }
