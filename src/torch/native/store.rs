@@ -30,8 +30,8 @@ impl StoreServer {
         let failed = |message: String| NativeError::Store { host: host.to_owned(), message };
         let cause = |error: io::Error| match error.kind() {
             io::ErrorKind::AddrNotAvailable => format!(
-                "{error}: no network interface of this machine has this address; the scheduler listens (`--join`) at one of its own \
-                 machine, or at 0.0.0.0"
+                "{error}: no network interface of this machine has this address; the scheduler listens (`--join`) at one of \
+                 its own machine, or at 0.0.0.0"
             ),
             _ => error.to_string(),
         };
