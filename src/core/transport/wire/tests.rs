@@ -109,7 +109,7 @@ fn a_message_is_not_waited_for_whose_wire_ends_before_it_is_taken() {
         let connect: Reconnect = Box::new(move |_, _, _| {
             let refused = refused.clone();
             Box::pin(async move {
-                let () = refused.recv_async().await.unwrap();
+                refused.recv_async().await.unwrap();
                 Err(std::io::ErrorKind::InvalidData.into())
             })
         });
