@@ -232,10 +232,8 @@ mod tests {
         let unit: Vec<PoisonItem> = (1..=5).map(|sample| item(sample, 1)).chain([item(9, 2)]).collect();
         let several = "one of 5 media items, item 0 of sample 1, item 0 of sample 2, item 0 of sample 3 and 2 more in \
                        killers.jsonl";
-        let lines = [
-            format!("{died} {several}: {}", times(1)),
-            format!("{died} media item 0 of sample 9: {}", times(2)),
-        ];
+        let lines =
+            [format!("{died} {several}: {}", times(1)), format!("{died} media item 0 of sample 9: {}", times(2))];
         assert_eq!(crashes(&unit), lines);
     }
 }
