@@ -185,14 +185,14 @@ impl Ports {
                         return Ok(());
                     }
                     Refusal::Closed => {
-                        let reason = format!("it no longer receives {:?}", refused.parcel.header.kind);
+                        let reason = format!("it no longer receives the {}", refused.parcel.header.kind);
                         if to.role == Role::Encoder {
                             self.lose(to, reason);
                             return Ok(());
                         }
                         return Err(PeerLost { peer: to, reason }.into());
                     }
-                    why => return Err(format!("edge {me} → {to}, {:?}: {why}", refused.parcel.header.kind).into()),
+                    why => return Err(format!("edge {me} → {to}, {}: {why}", refused.parcel.header.kind).into()),
                 }
             }
         }

@@ -129,6 +129,17 @@ impl ParcelKind {
     }
 }
 
+impl fmt::Display for ParcelKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParcelKind::Columns(pack) => write!(f, "tokens of {pack}"),
+            ParcelKind::Items(unit) => write!(f, "media items of {unit}"),
+            ParcelKind::Features(unit) => write!(f, "features of {unit}"),
+            ParcelKind::Gradient(unit) => write!(f, "gradients of {unit}"),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     pub kind: ParcelKind,
@@ -159,5 +170,18 @@ impl Parcel {
 impl fmt::Debug for Parcel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parcel").field("header", &self.header).field("num_bytes", &self.num_bytes()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parcels_are_named_in_words() {
+        let unit = UnitId { step: StepId(3), index: 1 };
+        let kinds = [ParcelKind::Items(unit), ParcelKind::Features(unit), ParcelKind::Gradient(unit)];
+        let names = ["media items of unit 3.1", "features of unit 3.1", "gradients of unit 3.1"];
+        assert_eq!(kinds.map(|kind| kind.to_string()), names);
     }
 }
