@@ -198,7 +198,8 @@ fn has_base(config: &RunConfig) -> bool {
 /// Draws the losses; `None` where the run has taken no step.
 fn loss_curve(config: &RunConfig) -> Result<Option<PathBuf>> {
     let dir = &config.run.dir;
-    let metrics = read_metrics(&dir.join("metrics.jsonl"))?;
+    let file = dir.join("metrics.jsonl");
+    let metrics = if file.exists() { read_metrics(&file)? } else { Vec::new() };
     if metrics.is_empty() {
         return Ok(None);
     }
@@ -395,6 +396,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
         config.run.dir = dir.path().to_owned();
+        assert_eq!(loss_curve(&config).unwrap(), None);
         std::fs::write(dir.path().join("metrics.jsonl"), "").unwrap();
         assert_eq!(loss_curve(&config).unwrap(), None);
         assert!(!dir.path().join("loss.png").exists());
