@@ -104,7 +104,7 @@ impl Choices {
         let rank = if self.kind == Kind::Diffusion { 32 } else { 16 };
         let which = match self.kind {
             Kind::Diffusion => "",
-            Kind::Text | Kind::Multimodal => "    # all linear layers; target_modules: [q_proj, v_proj] for some",
+            _ => "    # all linear layers; target_modules: [q_proj, v_proj] for some",
         };
         match self.method {
             Method::Lora => lines.push(format!("  foundation: {{ lora: {{ r: {rank}, alpha: 32 }} }}{which}")),
