@@ -105,8 +105,9 @@ impl Block {
         let mut calls = Vec::new();
         for command in self.commands() {
             let all = words(&command.replace('\'', "\""));
-            let mut begins = all.iter().enumerate().filter(|(_, word)| *word == "loongforge");
-            if let Some((at, _)) = begins.next() {
+            // Behind `-p` it is the package.
+            let is_program = |at: &usize| all[*at] == "loongforge" && (*at == 0 || all[*at - 1] != "-p");
+            if let Some(at) = (0..all.len()).find(is_program) {
                 let ends = |word: &String| matches!(word.as_str(), "&&" | "|" | ">" | "&" | "||");
                 calls.push(all[at + 1..].iter().take_while(|word| !ends(word)).cloned().collect());
             }
