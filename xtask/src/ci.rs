@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::tasks::{self, Profile, cargo, quiet_openmp, run};
-use crate::venv::venv;
+use crate::venv::{give_clients, venv};
 use crate::{book, gpu, image, release, setup, soak, tools, wheel};
 
 /// Seconds of fuzzing, over all targets.
@@ -15,8 +15,6 @@ const FUZZ_SECONDS: &str = "60";
 /// Tests that steps name, by the begin of their names: cargo finds nothing wrong with a name that no test has.
 const FUZZ_TEST: &str = "fuzz_for_a_while";
 const CLIENT_TESTS: [&str; 2] = ["a_policy_learns_pads", "unmodified_clients"];
-/// The packages that have clients: of policies, of a language model, of runs and of object stores.
-const CLIENTS: &str = "openpi-client==0.1.2\ntyping_extensions==4.16.0\nvla-eval==0.8.0\npyarrow==20.0.0\npillow==13.0.0\nopenai==3.54.0\nwandb==0.31.0\nmlflow-skinny==3.17.2\nmoto[server]==5.2.5\n";
 
 type Step = (&'static str, fn(&Path) -> Result<ExitCode>);
 
@@ -125,14 +123,6 @@ fn policies(root: &Path) -> Result<ExitCode> {
     give_clients(root, &mut command)?;
     quiet_openmp(&mut command);
     plain(&mut command)
-}
-
-/// Tells a command which Python has the clients; says so where they cannot be had.
-pub fn give_clients(root: &Path, command: &mut Command) -> Result<()> {
-    if let Some(venv) = venv(root, "policy-clients", CLIENTS)? {
-        command.env("LOONGFORGE_CLIENT_PYTHON", venv.join("bin/python"));
-    }
-    Ok(())
 }
 
 /// Runs the fuzz functions on inputs mutated by a seed of the commit.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::tasks::{cargo, quiet_openmp, run};
-use crate::{ci, house, setup};
+use crate::{house, setup, venv};
 
 /// The part of a soak that is run.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub fn soak(root: &Path, name: &str, part: &Part) -> Result<ExitCode> {
     let mut command = test(root, name, binary);
     command.env("LOONGFORGE_SOAK_TABLE", &table);
     if name == PADS {
-        ci::give_clients(root, &mut command)?;
+        venv::give_clients(root, &mut command)?;
     }
     if let Part::Slice { cells, seed } = part {
         let seed = seed.clone().map_or_else(|| commit_seed(root), Ok)?;

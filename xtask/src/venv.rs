@@ -11,6 +11,9 @@ use crate::tasks::run;
 /// The file of an environment that is written last, with its packages.
 const COMPLETE: &str = "complete";
 
+/// The packages that have clients: of policies, of a language model, of runs and of object stores.
+const CLIENTS: &str = "openpi-client==0.1.2\ntyping_extensions==4.16.0\nvla-eval==0.8.0\npyarrow==20.0.0\npillow==13.0.0\nopenai==3.54.0\nwandb==0.31.0\nmlflow-skinny==3.17.2\nmoto[server]==5.2.5\n";
+
 /// Makes a virtual environment of Python with packages, lines of a requirements file; `None`, and a line that says so, where it cannot be
 /// had.
 pub fn venv(root: &Path, name: &str, packages: &str) -> Result<Option<PathBuf>> {
@@ -37,6 +40,14 @@ pub fn venv(root: &Path, name: &str, packages: &str) -> Result<Option<PathBuf>> 
 /// Returns whether an environment has these packages, and not those of an older list.
 fn is_complete(venv: &Path, packages: &str) -> bool {
     fs::read_to_string(venv.join(COMPLETE)).is_ok_and(|installed| installed == packages)
+}
+
+/// Tells a command which Python has the clients; says so where they cannot be had.
+pub fn give_clients(root: &Path, command: &mut Command) -> Result<()> {
+    if let Some(venv) = venv(root, "policy-clients", CLIENTS)? {
+        command.env("LOONGFORGE_CLIENT_PYTHON", venv.join("bin/python"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
