@@ -388,6 +388,15 @@ impl Children {
         encoders
     }
 
+    /// Returns how many encoders a pool has, and how many others have, with those that are about to be replaced and without those that
+    /// are let go.
+    pub fn num_places(&self, pool: PoolName) -> (usize, usize) {
+        let places = self.places.borrow();
+        let stays = places.iter().filter(|(_, slot)| !slot.leaves);
+        let (of_pool, of_others): (Vec<_>, Vec<_>) = stays.partition(|(place, _)| place.pool == pool);
+        (of_pool.len(), of_others.len())
+    }
+
     /// Returns an index that no encoder of a pool has or has had.
     pub fn free_index(&self, pool: PoolName) -> u32 {
         let processes = self.processes.borrow();

@@ -26,12 +26,15 @@ fn a_replacement_has_the_place_of_who_died_and_a_new_encoder_the_first_free_one(
     assert!(children.scale(PoolName::ENCODER, 2, next_index).is_empty());
     assert_eq!(holders(), [(0, Some(0)), (1, Some(1))]);
     let place = children.give_up(ActorId::encoder(0), false).unwrap();
+    assert_eq!(children.num_places(PoolName::ENCODER), (2, 0));
     children.begin(place, ActorId::encoder(next_index(PoolName::ENCODER)));
     assert_eq!(holders(), [(0, Some(2)), (1, Some(1))]);
     children.scale(PoolName::ENCODER, 3, next_index);
     assert_eq!(holders(), [(0, Some(2)), (1, Some(1)), (2, Some(3))]);
+    assert_eq!(children.num_places(PoolName::FOUNDATION), (0, 3));
     // Who leaves makes room for those after it, and is nobody's loss when it has ended.
     let leaving = children.renew(PoolName::ENCODER, 2, next_index);
+    assert_eq!(children.num_places(PoolName::ENCODER), (2, 0));
     assert_eq!(leaving, [3, 2, 1].map(ActorId::encoder));
     assert_eq!(holders(), [(0, Some(4)), (1, Some(5)), (2, Some(3))]);
     assert!(leaving.iter().all(|&actor| children.give_up(actor, true).is_none()));

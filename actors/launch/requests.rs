@@ -11,6 +11,10 @@ use std::rc::Rc;
 
 type Answer = Box<dyn FnOnce(Down)>;
 
+/// Encoders that a request without `--force` may have this machine run for each of its cores, and in any case.
+const MAX_PER_CORE: usize = 4;
+const MAX_ON_ANY: usize = 16;
+
 /// Turns requests into changes of the run, and answers them.
 pub(super) struct Requests {
     pub children: Rc<Children>,
@@ -28,14 +32,18 @@ impl Requests {
                 self.note(&place(actor, &member));
                 self.change(Change::Join { actor, link: self.wires.link(actor, member), edges });
             }
-            JoinRequest::Scale { pool, encoders, answer } if self.children.can_start() => {
-                self.scale_children(pool, encoders, answer);
+            JoinRequest::Scale { pool, encoders, is_forced, answer } if self.children.can_start() => {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                match excess(encoders, self.children.num_places(pool), cores).filter(|_| !is_forced) {
+                    Some(reason) => answer(Down::Refused { reason }),
+                    None => self.scale_children(pool, encoders, answer),
+                }
             }
             JoinRequest::Scale { encoders: 0, answer, .. } => {
                 let reason = "the run starts no processes itself, and the process that reads the features is missing";
                 answer(Down::Refused { reason: reason.to_owned() });
             }
-            JoinRequest::Scale { pool, encoders, answer } => self.let_go(pool, encoders, answer),
+            JoinRequest::Scale { pool, encoders, answer, .. } => self.let_go(pool, encoders, answer),
         }
     }
 
@@ -79,8 +87,47 @@ impl Requests {
     }
 }
 
+/// Returns why a pool does not get this many encoders on a machine with so many cores, if it does not. `here`: those of the pool and of
+/// others. Fewer than there are is never too many.
+fn excess(encoders: u32, here: (usize, usize), cores: usize) -> Option<String> {
+    let (of_pool, of_others) = here;
+    let wanted = encoders as usize;
+    let (total, most) = (of_others + wanted, MAX_ON_ANY.max(MAX_PER_CORE * cores));
+    (wanted > of_pool && total > most).then(|| {
+        format!(
+            "its machine, which has {cores} cores, would run {total} encoders; at most {most} are started there: \
+             start others elsewhere (`loongforge run CONFIG --role encoder --join ADDRESS`), or add `--force`"
+        )
+    })
+}
+
 /// Returns the record of an actor's place in the run: its wire, and the address of its incoming edges.
 pub(super) fn place(actor: ActorId, member: &Member) -> Record {
     let wire = member.wire.as_ref().map_or(0, |(number, _)| *number);
     Record::Member { actor, wire, edges: member.edges.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_encoders_than_a_machine_has_cores_for_are_refused_unless_they_are_there() {
+        let reason = excess(1000, (2, 3), 8).unwrap();
+        for part in ["has 8 cores", "run 1003 encoders", "at most 32", "`--force`"] {
+            assert!(reason.contains(part), "{reason}");
+        }
+        for (encoders, here, cores, is_refused) in [
+            (16, (1, 0), 1, false),
+            (17, (1, 0), 1, true),
+            (16, (1, 1), 1, true),
+            (32, (1, 0), 8, false),
+            (33, (1, 0), 8, true),
+            (40, (40, 0), 1, false),
+            (20, (40, 0), 1, false),
+            (0, (1, 40), 1, false),
+        ] {
+            assert_eq!(excess(encoders, here, cores).is_some(), is_refused, "{encoders} {here:?} {cores}");
+        }
+    }
 }

@@ -12,16 +12,18 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asks the run whose scheduler listens at `address` for this many encoders in `pool`, or in its only pool: it removes surplus
-/// encoders, and starts missing ones if it has started the others. Returns the pool and their previous number.
+/// encoders, and starts missing ones if it has started the others. `is_forced`: also more than its machine has cores for. Returns the
+/// pool and their previous number.
 ///
 /// # Errors
 /// Fails if nobody listens or answers, the peer is not the expected one, no pool is named of several, the run's encoders are not
-/// elastic, or others must start them.
+/// elastic, others must start them, or there would be too many on the scheduler's machine.
 pub fn scale_run(
     address: &Address,
     security: &Security,
     pool: Option<PoolName>,
     encoders: u32,
+    is_forced: bool,
 ) -> Result<(PoolName, u32), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Start { what: "the runtime".into(), source })?;
@@ -34,7 +36,7 @@ pub fn scale_run(
             _ => absent(),
         })?;
         let (mut sender, mut receiver) = link::<Up, Down>(stream);
-        sender.send(&Up::Scale { pool, encoders }).await.map_err(broken)?;
+        sender.send(&Up::Scale { pool, encoders, is_forced }).await.map_err(broken)?;
         match receiver.recv().await.map_err(broken)? {
             Some(Down::Scaling { pool, from }) => Ok((pool, from)),
             Some(Down::Refused { reason }) => Err(JoinError::NotScaled { address: name.clone(), reason }),

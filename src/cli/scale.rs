@@ -39,6 +39,9 @@ pub struct ScaleArgs {
     /// Address of the run's scheduler: a Unix socket's path or HOST:PORT
     #[arg(long, value_name = "ADDRESS", conflicts_with = "run")]
     join: Option<String>,
+    /// Start as many encoders as asked for, also more than 4 for each core of the scheduler's machine
+    #[arg(long)]
+    force: bool,
     /// Folder with the operator's certificate of the run
     #[arg(long, value_name = "DIR")]
     tls: Option<PathBuf>,
@@ -60,7 +63,8 @@ pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
         None => Security::plain("").on_any_network(args.insecure_allow_plaintext),
     };
     let encoders = args.count.or(args.encoders).expect("clap requires one of the two");
-    let (pool, from) = scale_run(&address, &security, args.pool, encoders).map_err(|error| match (error, dir) {
+    let scaled = scale_run(&address, &security, args.pool, encoders, args.force);
+    let (pool, from) = scaled.map_err(|error| match (error, dir) {
         (RunError::Join(error), Some(dir)) if error.is_absence() => {
             let dir = dir.display();
             let what = format!("no run is active in {dir}: its scheduler was killed, and nothing listens at {address}");

@@ -32,6 +32,8 @@ pub enum Up {
     Scale {
         pool: Option<PoolName>,
         encoders: u32,
+        /// Also more than the scheduler's machine has cores for.
+        is_forced: bool,
     },
     /// A message to another actor, on a separate connection: parcels of this edge follow.
     Edge {

@@ -40,6 +40,8 @@ pub enum JoinRequest {
     Scale {
         pool: PoolName,
         encoders: u32,
+        /// Also more than this machine has cores for.
+        is_forced: bool,
         answer: Box<dyn FnOnce(Down)>,
     },
 }
@@ -130,12 +132,12 @@ impl JoinServer {
                 self.admit(member, pool, index).await
             }
             Up::Hello { pool, .. } => self.turn_away(member, pool, BEGUN).await,
-            Up::Scale { pool, encoders } => match self.scalable(pool, encoders) {
+            Up::Scale { pool, encoders, is_forced } => match self.scalable(pool, encoders) {
                 Ok(pool) => {
                     let answer = Box::new(move |down| {
                         spawn_local(async move { member.sender.send(&down).await });
                     });
-                    Some(JoinRequest::Scale { pool, encoders, answer })
+                    Some(JoinRequest::Scale { pool, encoders, is_forced, answer })
                 }
                 Err(reason) => self.refuse(member, &reason).await,
             },

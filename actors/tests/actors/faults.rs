@@ -247,7 +247,7 @@ fn encoders_join_by_hand_and_are_let_go() {
         wait_for(seen, |seen| seen.losses.len() > 5);
         let mut helper: Child = program(Role::Encoder, address).spawn().unwrap();
         wait_for(seen, |seen| seen.changes.iter().any(|change| !change.joined.is_empty()));
-        let scale = |encoders| scale_run(&Address::Unix(address.into()), &Security::plain("a"), None, encoders);
+        let scale = |encoders| scale_run(&Address::Unix(address.into()), &Security::plain("a"), None, encoders, false);
         assert_eq!(scale(4).unwrap(), (PoolName::ENCODER, 2));
         wait_for(seen, |seen| seen.changes.last().is_some_and(|change| change.members.len() == 5));
         helper.kill().unwrap();

@@ -238,7 +238,7 @@ fn who_is_missing_is_named() {
     sim.client("operator", async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         let (mut sender, mut receiver) = link::<Up, Down>(TcpStream::connect("scheduler:700").await?);
-        sender.send(&Up::Scale { pool: None, encoders: 3 }).await?;
+        sender.send(&Up::Scale { pool: None, encoders: 3, is_forced: false }).await?;
         let Some(Down::Refused { reason }) = receiver.recv().await? else { panic!("it is answered") };
         assert_eq!(reason, "the run is just beginning; ask again");
         Ok(())

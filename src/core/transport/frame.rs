@@ -7,7 +7,7 @@ use crate::message::{CodecError, decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of the protocols over sockets and shared memory; both ends must have the same.
-pub const PROTOCOL_VERSION: u16 = 9;
+pub const PROTOCOL_VERSION: u16 = 10;
 
 /// Maximum length of a message: a plan of tens of thousands of samples is far below it.
 pub const MAX_FRAME: usize = 16 << 20;
