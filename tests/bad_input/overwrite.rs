@@ -104,8 +104,9 @@ fn the_best_checkpoint_and_samples_of_the_former_run_go_with_it() {
     assert!(best.symlink_metadata().is_err() && !fixture.path("run/samples").exists());
     // A folder of that name with anything else in it is the user's.
     fixture.write("run/samples/mine.jsonl", "mine");
-    fixture.succeeds(&["run", "run.yaml", "--overwrite"]);
+    fixture.succeeds(&["run", "run.yaml", "--overwrite", "watch.listen=null"]);
     assert_eq!(fixture.read("run/samples/mine.jsonl"), "mine");
+    assert!(!fixture.path("run/watch.json").exists(), "a run without a page has none of the former one");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::model::folder::ModelFolder;
 use loongforge_actors::watch::{WATCH_FILE, Watch};
 use loongforge_core::config::RunConfig;
+use loongforge_core::files::remove_if_there;
 use loongforge_core::observe::{Board, Console, EvalRecord, RunInfo, StepMetrics};
 use loongforge_core::schedule::PoolSizes;
 
@@ -15,6 +16,14 @@ pub(super) fn watch(
     first_step: u64,
     console: &Console,
 ) -> Option<Watch> {
+    let file = config.run.dir.join(WATCH_FILE);
+    let Some(listen) = &config.watch.listen else {
+        // That of an earlier page would say that the run has ended.
+        if let Err(error) = remove_if_there(&file) {
+            console.line(&format!("warning: {}: {error}; `loongforge top` takes it for this run's", file.display()));
+        }
+        return None;
+    };
     let pools = PoolSizes::new(config, folder.config.towers.set());
     let info = RunInfo {
         name: config.run.name.clone(),
@@ -27,11 +36,10 @@ pub(super) fn watch(
     let board = Board::new(info, config.watch.history, config.watch.trace_steps)
         .with_history(earlier)
         .with_evaluations(evaluations);
-    match Watch::start_with(config.watch.listen.as_ref()?, config.watch.otlp.as_ref(), &config.run.dir, board) {
+    match Watch::start_with(listen, config.watch.otlp.as_ref(), &config.run.dir, board) {
         Ok(watch) => {
             let url = watch.url();
             let bare = url.split("?token=").next().unwrap_or(&url);
-            let file = config.run.dir.join(WATCH_FILE);
             let hidden = format!("watch: {bare} (the address with its token: loongforge top, or {})", file.display());
             let kept = if bare == url { format!("watch: {url}") } else { hidden };
             // A job's log may be read by more people than may see the run.
