@@ -104,7 +104,10 @@ async fn live(
                 if !matches!(recovery, Recovery::None) {
                     tracing::debug!("a connection is broken: {error}");
                 }
-                lost.why = error;
+                // One that comes to nothing, as of a proxy before who cannot be reached, takes no time away.
+                if has_begun || matches!(lost.why, WireError::Ended) {
+                    lost.why = error;
+                }
                 // Something answers in the place of who is not there (a proxy): not to be asked without a pause.
                 if !has_begun && matches!(recovery, Recovery::Connect(_)) {
                     sleep(RETRY).await;

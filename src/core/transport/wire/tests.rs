@@ -178,6 +178,38 @@ fn a_door_that_closes_at_once_is_not_stormed() {
 }
 
 #[test]
+fn a_door_that_closes_at_once_takes_no_time_from_who_was_silent() {
+    runtime().block_on(async {
+        let (come_back, returned) = flume::bounded(4);
+        let connect: Reconnect = Box::new(move |_, attempt, received| {
+            let (here, there) = tokio::io::duplex(1 << 10);
+            let (come_back, mut there) = (come_back.clone(), Raw::new(there));
+            Box::pin(async move {
+                match attempt {
+                    // It is greeted, and hears nothing more.
+                    1 => {
+                        super::carry::greet(&mut there, 5, 0, 1).await.unwrap();
+                        std::mem::forget(there);
+                    }
+                    2..9 => drop(there),
+                    _ => come_back.send(Returned { raw: there, received }).unwrap(),
+                }
+                Ok(Raw::new(here))
+            })
+        });
+        let (quiet, patience_ended) = (Duration::from_millis(200), Duration::from_millis(100));
+        let quick = WireSpec { quiet, patience_ended, ..spec(false) };
+        let (a, _from_b, carrier) = wire(None, Recovery::Connect(connect), quick);
+        tokio::spawn(carrier);
+        let (_b, mut from_a, carrier) = wire(None, Recovery::Accept(returned), spec(true));
+        tokio::spawn(carrier);
+        assert!(a.send(vec![3]).await);
+        let heard = tokio::time::timeout(PATIENT / 2, from_a.recv()).await;
+        assert_eq!(heard.ok(), Some(Ok(Some(vec![3]))), "it is given up although it was only silent");
+    });
+}
+
+#[test]
 fn silence_breaks_a_connection_and_the_next_one_goes_on() {
     runtime().block_on(async {
         let (come_back, returned) = flume::bounded(4);
