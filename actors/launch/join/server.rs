@@ -32,11 +32,7 @@ pub struct JoinServer {
 /// A request to the join server.
 pub enum JoinRequest {
     /// An encoder has come: who it is, its connection, and what others are to be told first.
-    Join {
-        actor: ActorId,
-        member: Member,
-        edges: Vec<(ActorId, Command)>,
-    },
+    Join { actor: ActorId, member: Member, edges: Vec<(ActorId, Command)> },
     Scale {
         pool: PoolName,
         encoders: u32,

@@ -211,7 +211,7 @@ error[LF0102]: unknown key `train.micro_batchsize`
   │  train.micro_batchsize=1
   │        ───────┬───────  did you mean `micro_batch_size`?
   ╰─ help: the keys of `train` are phase, learn, preference, loss_weighting, label_smoothing, neftune_alpha, steps, epochs, global_batch_size, micro_batch_size, precision, lr, min_lr, \
-schedule, warmup_steps, warmup_ratio, decay_steps, clip_grad, optimizer, sigma, loss, ema, on_nonfinite
+schedule, warmup_steps, warmup_ratio, decay_steps, clip_grad, optimizer, sigma, loss, latents, ema, on_nonfinite
 
 1 error in the config";
     assert_eq!(text, wanted);

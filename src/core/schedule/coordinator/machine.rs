@@ -230,6 +230,9 @@ impl Coordinator {
                     }
                     return Err((actor, "stopped without being told to".into()));
                 }
+                if was_let_go && !self.drain.has_begun() {
+                    self.await_no_more(actor);
+                }
                 return Ok(());
             }
             // What was on its way when the end began is of no use any more.
@@ -257,9 +260,7 @@ impl Coordinator {
             }
             // One that is let go ends what it had begun.
             Event::Applied { .. } if actor.role == Role::Encoder && !is_member => {
-                if self.in_flight.get_mut(&self.current).is_some_and(|in_flight| in_flight.lose(actor)) {
-                    self.close_step();
-                }
+                self.await_no_more(actor);
                 Ok(())
             }
             _ if actor.role == Role::Encoder && !is_member => Ok(()),

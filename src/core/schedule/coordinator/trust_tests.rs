@@ -246,6 +246,17 @@ fn an_encoder_whose_process_is_asked_to_stop_is_let_go_and_the_run_goes_on() {
     }
 }
 
+/// It was waited for as long as the run, where it ended between its release and its last step's decision.
+#[test]
+fn an_encoder_that_leaves_and_stops_before_it_has_applied_a_step_is_not_waited_for() {
+    for (seed, after) in (0..40).flat_map(|seed| (1..15).map(move |after| (seed, after))) {
+        let seen = run(&[(7, Event::Leaving), (after, Event::Stopped)], seed);
+        assert_eq!(seen.result, Some(Ok(Outcome::Completed)), "seed {seed}, {after} events");
+    }
+    let seen = run(&[(7, Event::Leaving), (11, Event::Stopped)], 3_907_278_610_289_943_801);
+    assert_eq!(seen.result, Some(Ok(Outcome::Completed)));
+}
+
 /// Otherwise a foundation that dies twice in a step would have samples skipped that are good.
 #[test]
 fn an_encoder_that_fails_for_want_of_a_peer_has_died_of_no_item() {

@@ -93,9 +93,7 @@ impl Coordinator {
             self.drain.lose_with(actor, reason, peer);
             return Ok(());
         }
-        if self.in_flight.get_mut(&self.current).is_some_and(|in_flight| in_flight.lose(actor)) {
-            self.close_step();
-        }
+        self.await_no_more(actor);
         let newest = self.newest();
         let (again, ended) = self.saves.lose(actor, is_frozen, writer, |step| is_frozen || newest == Some(step));
         ended.into_iter().try_for_each(|ended| self.save_ended(Some(ended)))?;
@@ -104,6 +102,13 @@ impl Coordinator {
         let again = again.into_iter().map(|(step, to, dir)| (writer, Command::Save { step, to, dir }));
         self.out.extend(again.filter_map(|(writer, save)| Some(Output::Send(writer?, save))));
         Ok(())
+    }
+
+    /// Closes the current step if the only actor that has not applied it is this one, which has left.
+    pub(super) fn await_no_more(&mut self, actor: ActorId) {
+        if self.in_flight.get_mut(&self.current).is_some_and(|in_flight| in_flight.lose(actor)) {
+            self.close_step();
+        }
     }
 
     /// Ends the run if a pool has been without encoders for too long. Where they are not needed any more, time does not matter.
