@@ -81,7 +81,7 @@ impl Serving {
     }
 
     fn chat(&self, more: Value) -> (u16, String, Value) {
-        self.ask("POST", "/v1/chat/completions", "", &body(more))
+        self.ask("POST", "/v1/chat/completions", "", body(more))
     }
 }
 
@@ -353,9 +353,9 @@ fn bad_requests_and_clients_that_go_harm_nobody_else() {
             // The model has taken it from the queue by then.
             std::thread::sleep(Duration::from_secs(2));
         }
-        let waiting = serving.send("POST", chat, key, &body(json!({"max_tokens": 1})));
+        let waiting = serving.send("POST", chat, key, body(json!({"max_tokens": 1})));
         std::thread::sleep(Duration::from_millis(500));
-        let (status, head, json) = serving.ask("POST", chat, key, &body(json!({"max_tokens": 1})));
+        let (status, head, json) = serving.ask("POST", chat, key, body(json!({"max_tokens": 1})));
         assert_eq!((status, &json["error"]["type"]), (429, &json!("rate_limit_error")), "{json}");
         assert!(head.contains("retry-after: 1"), "{head}");
         let gone = Instant::now();
