@@ -21,7 +21,7 @@
 //! train: {{ steps: 2, global_batch_size: 8, lr: 3e-3 }}"
 //! ))?;
 //! run.run_with(|step| println!("step {}: loss {:.3}", step.step.0, step.loss))?;
-//! assert!(dir.path().join("run/checkpoints/step-00000002/model.safetensors").is_file());
+//! assert!(dir.path().join("run/checkpoints/step-00000002/model.safetensors.index.json").is_file());
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 

@@ -157,7 +157,7 @@ fn a_sample_that_kills_encoders_kills_two_and_is_left_out_of_a_resumed_run_too()
         (deaths, text, losses(&fixture, "deadly"), hashes(&fixture, "deadly"))
     };
     let (deaths, text, first_losses, first_hashes) = run(&[]);
-    assert_eq!((deaths, text.matches("of sample 17, or").count()), (2, 2), "{text}");
+    assert_eq!((deaths, text.matches("item 0 of sample 17)").count()), (2, 2), "{text}");
     let bad = std::fs::read_to_string(fixture.path().join("deadly/bad.jsonl")).unwrap();
     assert!(bad.contains(r#""id":17"#) && bad.contains("killed 2 encoders"), "{bad}");
 

@@ -203,7 +203,7 @@ fn crashes(items: &[PoisonItem]) -> Vec<String> {
     let line = |(deaths, names): (u32, Vec<String>)| {
         let which = match names.len() {
             1 => format!("media {}", names[0]),
-            count => format!("one of {count} media items, {}", listed(&names)),
+            count => format!("one of {count} media items ({})", listed(&names)),
         };
         format!("warning: an encoder died while it encoded {which}: {deaths} of {MAX_CRASHES} times")
     };
@@ -230,8 +230,8 @@ mod tests {
         let died = "warning: an encoder died while it encoded";
         assert_eq!(crashes(&[item(7, 1)]), [format!("{died} media item 0 of sample 7: {}", times(1))]);
         let unit: Vec<PoisonItem> = (1..=5).map(|sample| item(sample, 1)).chain([item(9, 2)]).collect();
-        let several = "one of 5 media items, item 0 of sample 1, item 0 of sample 2, item 0 of sample 3 and 2 more in \
-                       killers.jsonl";
+        let several = "one of 5 media items (item 0 of sample 1, item 0 of sample 2, item 0 of sample 3 and 2 more in \
+                       killers.jsonl)";
         let lines =
             [format!("{died} {several}: {}", times(1)), format!("{died} media item 0 of sample 9: {}", times(2))];
         assert_eq!(crashes(&unit), lines);
