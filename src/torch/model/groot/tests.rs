@@ -121,7 +121,7 @@ fn of_input(fixture: &mut Fixture, name: &str, with: impl Fn(&Tensor) -> Tensor)
 /// Masks, the time's convention, orders of norms and of sinusoids, and what samples have.
 #[test]
 fn mistakes_are_far_from_the_reference() {
-    let mistakes: &[(&str, fn(&mut Fixture) -> bool)] = &[
+    let mistakes: &[checks::Mistake<Fixture>] = &[
         ("scale and shift exchanged in norms of layers", |it| {
             checks::exchange(&it.params, ".norm1.linear.", 0, (2, [0, 1]));
             true

@@ -77,6 +77,9 @@ pub fn draw_of(x: &Tensor, num_samples: usize, num_draws: i64, number: i64) -> T
     by_draw.select(1, number).flatten(0, 1).contiguous()
 }
 
+/// A mistake by its name, and how it is made in a fixture; false where the fixture has no place for it.
+pub type Mistake<F> = (&'static str, fn(&mut F) -> bool);
+
 /// By how many times its tolerance a mistake has to move something.
 const FAR: f64 = 10.0;
 
@@ -85,7 +88,7 @@ const FAR: f64 = 10.0;
 pub fn mistakes_are_far_from_the_reference<F: ReferenceFixture>(
     name: &str,
     open: impl Fn() -> F,
-    mistakes: &[(&str, fn(&mut F) -> bool)],
+    mistakes: &[Mistake<F>],
 ) {
     assert!(worst(&open()) <= 1.0, "{name}");
     for (mistake, make) in mistakes {

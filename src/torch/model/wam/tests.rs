@@ -177,7 +177,7 @@ fn modulated_otherwise(fixture: &mut Fixture, stream: &str) -> bool {
 /// Masks, the times' convention and weights, and orders of modulations.
 #[test]
 fn mistakes_are_far_from_the_reference() {
-    let mistakes: &[(&str, fn(&mut Fixture) -> bool)] = &[
+    let mistakes: &[checks::Mistake<Fixture>] = &[
         ("the first frame sees all", |it| with_rules(it, FIRST_SEES_ALL)),
         ("actions see all frames", |it| with_rules(it, ACTIONS_SEE_FRAMES)),
         ("frames do not see the first", |it| with_rules(it, FRAMES_SEE_NO_FIRST)),

@@ -101,7 +101,7 @@ fn samples_have_their_own_noise_and_count_by_their_targets() {
 /// The time's convention, norms, domains, positions and the order of pictures.
 #[test]
 fn mistakes_are_far_from_the_reference() {
-    let mistakes: &[(&str, fn(&mut Fixture) -> bool)] = &[
+    let mistakes: &[checks::Mistake<Fixture>] = &[
         ("time from noise to actions", |it| {
             let time = it.inputs.get_mut("time").unwrap();
             *time = 1.0 - &*time;

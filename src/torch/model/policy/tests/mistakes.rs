@@ -17,7 +17,7 @@ fn conditioned_otherwise(fixture: &mut Fixture, parts: [usize; 2]) -> bool {
 /// Masks, levels, the time's convention, norms, orders of sinusoids, and what samples lack.
 #[test]
 fn mistakes_are_far_from_the_reference() {
-    let mistakes: &[(&str, fn(&mut Fixture) -> bool)] = &[
+    let mistakes: &[checks::Mistake<Fixture>] = &[
         ("scale and shift exchanged in norms", |it| conditioned_otherwise(it, [0, 1])),
         ("scale and gate exchanged in norms", |it| conditioned_otherwise(it, [0, 2])),
         ("norms without the one beside their weights, or with one", |it| {
