@@ -127,7 +127,7 @@ impl ModelFolders {
     /// their base.
     ///
     /// # Errors
-    /// As there, or `base` is missing.
+    /// Fails as that function does, or where `base` is missing.
     pub fn find_any(path: &Path, base: Option<&str>) -> Result<Self, BaseError> {
         if !is_lora_of_others(path) {
             return Self::find(path, base);

@@ -1,4 +1,4 @@
-//! Whether held-out samples are in the files that are trained on.
+//! Warns of held-out samples that are in the files that are trained on.
 
 use loongforge_core::config::{Eval, RunConfig, TrainFile};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What to know of the reference model that preferences are compared with.
+//! Notes on the reference model that preferences are compared with.
 
 use loongforge_core::config::RunConfig;
 use loongforge_core::text::shell_word;

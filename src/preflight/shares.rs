@@ -1,4 +1,4 @@
-//! How often samples of data sets of unequal size are read.
+//! Notes on data sets of unequal size whose samples are read unequally often.
 
 use loongforge_core::config::{Mix, RunConfig};
 use loongforge_core::data::tools::Survey;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How long a client may take nothing of what it is sent.
+/// The time in which a client must take something of what it is sent.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A stream on which writing fails once the other side has taken nothing for [`PATIENCE`]: hyper waits for ever, and the connection

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 /// The time that a client may take to ask for a page or a WebSocket.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long what is answered may take to be sent after the policy's thread has ended.
+/// The time that answers may take to be sent after the policy's thread has ended.
 const DRAIN: Duration = Duration::from_secs(1);
 /// How long a client may say nothing before its machine is asked whether it is there, how often it is asked again, and how many times
 /// in vain: one that has lost its power says nothing more, and would keep its place.

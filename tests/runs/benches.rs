@@ -207,7 +207,7 @@ fn folder_with_data() -> TempDir {
     folder
 }
 
-/// What the last of the program's commands says at its end.
+/// Returns the last line that the last of these commands of the program prints.
 fn said_by_program(commands: &[&[&str]]) -> Result<Cell, String> {
     let folder = folder_with_data();
     let mut said = String::new();

@@ -1,4 +1,4 @@
-//! What is known of a run of a diffusion model before it begins: its memory, its tokens, and what it refuses.
+//! Tests of diffusion runs before they begin: the predicted memory, the planned tokens, and refusals.
 
 use crate::diffusion::{Captioned, EDIT, QWEN_IMAGE, WAN};
 use loongforge::compose::Composition;

@@ -22,7 +22,7 @@ pub struct Prompts {
 enum Container {
     /// A record in each line, or a text.
     Lines { lines: BufReader<File>, are_texts: bool },
-    /// What is left of a list of records.
+    /// The rest of a list of records, those that have not been read.
     List(IntoIter<Value>),
 }
 

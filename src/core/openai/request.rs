@@ -51,7 +51,7 @@ pub struct Asked {
     pub questions: Vec<Question>,
     /// The field that has them.
     pub questions_field: &'static str,
-    /// What the answers have begun with.
+    /// The text that the answers begin with.
     pub start: String,
     /// Answers to each of them, drawn independently.
     pub n: usize,

@@ -37,7 +37,7 @@ impl Transcription {
     /// Reads a request's body, whose `Content-Type` is this.
     ///
     /// # Errors
-    /// What is wrong with it, or what cannot be done; the field is named.
+    /// The request is wrong, or asks for something that is not supported; the error names the field.
     pub fn read(content_type: Option<&str>, body: &[u8]) -> Result<Self, ApiError> {
         let Some(boundary) = content_type.and_then(boundary) else {
             return Err(ApiError::new(400, "the body must be a form: its Content-Type is not multipart/form-data"));

@@ -59,7 +59,7 @@ pub struct PolicySpec {
     pub reads_prompt: bool,
     /// It can go on with a chunk that has begun (`Observation::begun`).
     pub continues_chunks: bool,
-    /// What recorded data calls its features.
+    /// The names of the features of recorded data.
     pub data: DataNames,
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// How often a request that waits to be read looks whether its client has gone.
+/// The interval at which a request that waits to be read looks whether its client has gone.
 const LOOK: Duration = Duration::from_secs(1);
 /// Answers that are made together count as at least so many for [`Engine::memory`]: a large request alone must not fill it.
 const MIN_BATCH: usize = 4;

@@ -1,4 +1,4 @@
-//! What all requests have in common: their bodies are read, their answers waited for, and pages written.
+//! The handling that all requests share: bodies are read, answers are waited for, and pages are written.
 
 use super::batch::Event;
 use super::engine::Engine;
@@ -16,16 +16,16 @@ use tokio::time::timeout;
 
 /// Bytes of a request's body.
 pub const MAX_BODY: usize = 64 << 20;
-/// How long a client may take to send a body.
+/// The time that a client may take to send a body.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What all requests have in common.
+/// The settings and the engine that all requests share.
 pub struct Shared {
     pub engine: Engine,
     pub limits: Limits,
-    /// What the model is called.
+    /// The name of the model.
     pub name: String,
-    /// What clients must have, if anything.
+    /// The key that clients must send; `None`: they need none.
     pub key: Option<String>,
     /// When the server began, in seconds since 1970.
     pub since: u64,
@@ -70,7 +70,7 @@ where
     }
 }
 
-/// What comes next of an answer that has not ended.
+/// Returns the next event of an answer that has not ended.
 ///
 /// # Errors
 /// The request is refused, or the answer has ended.

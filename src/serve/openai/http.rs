@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// How long a client may go on sending a body that is refused.
+/// The time that a client may continue to send a body that is refused.
 const DRAIN: Duration = Duration::from_secs(2);
 /// The time that a stream waits for its turn before it begins: proxies end a request without a response after 60 s, for example.
 const TURN: Duration = Duration::from_secs(45);

@@ -1,4 +1,4 @@
-//! What a request asks, as the model takes it. The threads of requests do this, not the model's: a large one delays no other.
+//! Converts requests into what the model takes, in threads of their own and not in the model's: a large one delays no other.
 
 use super::random::random;
 use crate::answer::{Positions, Wanted};
@@ -10,7 +10,7 @@ use loongforge_torch::model::Sampling;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What bounds the requests of a server.
+/// The limits of the requests to a server.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// New tokens of an answer.

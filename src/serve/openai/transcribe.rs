@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 /// Answers a form with a recording.
 ///
 /// # Errors
-/// What is wrong with it, or why there is no transcript.
+/// The request is wrong, or the model cannot make a transcript.
 pub async fn transcribe<B>(headers: &HeaderMap, body: &mut B, shared: &Shared) -> Result<Response<Body>, ApiError>
 where
     B: hyper::body::Body + Unpin,

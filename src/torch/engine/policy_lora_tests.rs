@@ -33,7 +33,7 @@ struct Adapted {
     of_tower: Rc<ParamStore>,
 }
 
-/// What of a fixture gets adapters, and names that some of them have in PEFT's file.
+/// The parts of a fixture that get adapters, and names that some of these have in PEFT's file.
 struct Case {
     fixture: &'static str,
     targets: Option<&'static [&'static str]>,

@@ -27,7 +27,7 @@ pub struct Column {
 pub enum RowCount {
     /// One row for each token of the sample.
     Tokens,
-    /// As many, of which every rank has all where ranks share the tokens.
+    /// One row for each token of the sample; every rank has all of them where ranks share the tokens.
     AllTokens,
     /// The same number for each sample, for example 50 actions.
     Fixed(u32),

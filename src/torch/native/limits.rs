@@ -1,4 +1,4 @@
-//! What the system does where a process reaches one of its limits.
+//! Sets how the system acts where a process reaches one of its limits.
 
 /// Lets a write beyond the largest size of a file (`ulimit -f`) fail, as one to a full disk does: by default, the signal that comes with
 /// it ends the process without a word. Processes that this one starts inherit it.

@@ -159,7 +159,7 @@ fn samples_are_those_of_lerobots_processor() {
     }
 }
 
-/// What a language model with a pool of its own reads is one item, with a feature for each token; all else of the sample is the same.
+/// A language model with a pool of its own reads one item, which has a feature for each token; all else of the sample is the same.
 #[test]
 fn a_sample_of_a_policy_in_two_parts_has_its_chat_as_an_item() {
     let folder = tempfile::tempdir().unwrap();

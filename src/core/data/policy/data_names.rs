@@ -1,4 +1,4 @@
-//! What the features of a policy's data are called: as the settings of a run say, and as the policy's folder has kept it in lerobot's
+//! The names of the features of a policy's data: the settings of a run give them, or the policy's folder has kept them in lerobot's
 //! preprocessor (`rename_map`).
 
 use std::path::Path;

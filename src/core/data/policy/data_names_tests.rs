@@ -1,4 +1,4 @@
-//! What the data of a policy is called: by the settings of its run, and by the folder that it comes from.
+//! Tests of the names of a policy's data, which the settings of its run and the policy's folder give.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ fn a_checkpoint_keeps_what_its_data_is_called() {
     assert_eq!(again.recorded(&step).unwrap().values[..3], [2.0, -1.5, 0.0]);
 }
 
-/// As lerobot's own files have it, which name cameras and states; what a run says, and names that are the policy's, go before.
+/// The folder has lerobot's own files, which name cameras and states; the settings of a run and the policy's own names override them.
 #[test]
 fn names_of_a_folder_fill_what_a_run_leaves_open() {
     let (bench, saved, _) = trained();

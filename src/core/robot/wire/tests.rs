@@ -191,7 +191,7 @@ fn cameras_whose_names_end_alike_go_by_their_whole_names() {
     assert!(error.contains("images/rgb: unknown field"), "{error}");
 }
 
-/// As lerobot's preprocessor would rename them.
+/// The names are those that lerobot's preprocessor would give.
 #[test]
 fn fields_may_have_the_names_of_the_data() {
     let cameras = ["observation.images.base", "observation.images.wrist"].map(str::to_owned);

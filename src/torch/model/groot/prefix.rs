@@ -17,7 +17,7 @@ use crate::tape::Policy;
 /// The tower as data. Parameters have the names that they have in the foundation.
 #[derive(Clone, Debug)]
 struct PrefixTower {
-    /// What the names of all parameters begin with.
+    /// The prefix of the names of all parameters.
     prefix: String,
     states: TextConfig,
     /// Those of the foundation, also such as nothing reads.

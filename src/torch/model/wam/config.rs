@@ -44,7 +44,7 @@ pub struct WamConfig {
     /// The stream of frames, and that of actions: as many layers, heads and channels of a head, and widths of their own.
     pub video: WanConfig,
     pub action: WanConfig,
-    /// What sees what.
+    /// The rules by which tokens of a segment attend to those of others.
     pub(in crate::model) rules: SegmentRules<Of>,
     /// Numbers of the state, which is a row of text; 0: there is none.
     pub state_dim: i64,

@@ -1,4 +1,4 @@
-//! What is drawn for the samples of a micro-batch: frames and actions have noise and a time of their own each. A sample may have several
+//! Noise and times of the samples of a micro-batch: frames and actions have draws of their own. A sample may have several
 //! draws of its actions, all of which see the one first frame.
 //!
 //! Shapes: N samples, K draws of a sample's actions, T places of all samples' frames, P numbers of a place, H actions of a sample of A
