@@ -231,6 +231,8 @@ impl Coordinator {
                     return Err((actor, "stopped without being told to".into()));
                 }
                 if was_let_go && !self.drain.has_begun() {
+                    // It may have said again that it is ready, and does not join any more.
+                    self.encoders.of(actor).lose(actor.index);
                     self.await_no_more(actor);
                 }
                 return Ok(());

@@ -257,6 +257,15 @@ fn an_encoder_that_leaves_and_stops_before_it_has_applied_a_step_is_not_waited_f
     assert_eq!(seen.result, Some(Ok(Outcome::Completed)));
 }
 
+/// It became a member again, and was waited for as long as the run.
+#[test]
+fn an_encoder_that_is_let_go_says_again_that_it_is_ready_and_stops_does_not_join() {
+    for (seed, after) in (0..40).flat_map(|seed| (1..15).map(move |after| (seed, after))) {
+        let seen = run(&[(7, Event::Leaving), (after, Event::Ready), (0, Event::Stopped)], seed);
+        assert_eq!(seen.result, Some(Ok(Outcome::Completed)), "seed {seed}, {after} events");
+    }
+}
+
 /// Otherwise a foundation that dies twice in a step would have samples skipped that are good.
 #[test]
 fn an_encoder_that_fails_for_want_of_a_peer_has_died_of_no_item() {
