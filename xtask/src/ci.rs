@@ -127,7 +127,7 @@ fn policies(root: &Path) -> Result<ExitCode> {
 
 /// Runs the fuzz functions on inputs mutated by a seed of the commit.
 fn fuzz(root: &Path) -> Result<ExitCode> {
-    let seed = soak::commit_seed(root)?;
+    let seed = tools::commit_seed(root)?;
     println!("fuzzing for {FUZZ_SECONDS} s with seed {seed}");
     let mut command = cargo(root);
     command.args(["test", "--quiet", "--workspace", "--lib", FUZZ_TEST, "--", "--ignored", "--nocapture"]);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::tasks::{cargo, quiet_openmp, run};
+use crate::tools::commit_seed;
 use crate::{house, setup, venv};
 
 /// The part of a soak that is run.
@@ -149,13 +150,6 @@ fn heading(root: &Path, name: &str) -> Result<String> {
         "# Soak {name}\n\n{date}, commit {commit}{changed}, `cargo xtask soak {name}`.\n\n\
          | soak | cell | verdict | detail | time |\n| --- | --- | --- | --- | --- |\n"
     ))
-}
-
-/// Returns the first 16 hexadecimal digits of the commit's id.
-pub fn commit_seed(root: &Path) -> Result<String> {
-    let output = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output().context("git")?;
-    let id = String::from_utf8_lossy(&output.stdout);
-    Ok(id.get(..16).context("no commit here: name a seed")?.to_owned())
 }
 
 /// Says which test binary has a soak.

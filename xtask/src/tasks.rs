@@ -57,6 +57,7 @@ pub fn test(root: &Path, args: &[String]) -> Result<ExitCode> {
     setup::setup(root, false)?;
     let mut command = tests(root, args);
     quiet_openmp(&mut command);
+    seed_properties(root, &mut command);
     let code = run(&mut command)?;
     eprintln!("{}: {}", if code == 0 { "ran" } else { "failed" }, shown(&command));
     Ok(ExitCode::from(code))
@@ -95,6 +96,18 @@ fn tests(root: &Path, args: &[String]) -> Command {
 /// compare bits, which cuBLAS keeps with work space of a fixed size. The program sets the same for itself.
 pub fn quiet_openmp(command: &mut Command) {
     command.env("OMP_WAIT_POLICY", "PASSIVE").env("GOMP_SPINCOUNT", "0").env("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+}
+
+/// Property tests draw their cases from the commit's id, so that those that failed can be run again; every commit has others.
+fn seed_properties(root: &Path, command: &mut Command) {
+    const SEED: &str = "PROPTEST_RNG_SEED";
+    let of_commit = || u64::from_str_radix(&tools::commit_seed(root).ok()?, 16).ok();
+    if std::env::var_os(SEED).is_none()
+        && let Some(seed) = of_commit()
+    {
+        eprintln!("property tests: {SEED}={seed}");
+        command.env(SEED, seed.to_string());
+    }
 }
 
 /// Says which build of the program is run.

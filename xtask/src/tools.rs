@@ -5,7 +5,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+
+/// Returns the first 16 hexadecimal digits of the commit's id.
+pub fn commit_seed(root: &Path) -> Result<String> {
+    let output = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output().context("git")?;
+    let id = String::from_utf8_lossy(&output.stdout);
+    Ok(id.get(..16).context("no commit here: name a seed")?.to_owned())
+}
 
 /// Checks for the C and C++ compilers: rustc links with `cc`, torch-sys and our own shim need C++.
 pub fn require_compilers() -> Result<()> {
