@@ -146,6 +146,11 @@ fn pair(text: &str) -> Result<(String, String), String> {
 /// Processes whose image is fetched first start minutes apart.
 const JOIN_TIMEOUT: &str = "scheduler.join_timeout=600s";
 
+/// Returns whether the processes of a job fetch an image first. Options of srun may be written with their dashes.
+fn fetches_image(on: System, srun: &[String]) -> bool {
+    on == System::K8s || srun.iter().any(|option| option.trim_start_matches('-').starts_with("container-image"))
+}
+
 /// Loads the config of a job. If its processes fetch an image first, and the config does not say how long they wait for each other, an
 /// override that does is added.
 ///
@@ -164,9 +169,8 @@ fn load(file: &Path, overrides: &mut Vec<String>, fetches_image: bool) -> Result
 /// Runs `loongforge launch`: prints a job for Slurm, Kubernetes or ssh.
 pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
     args.expect_options_of_the_launcher()?;
-    let fetches_image = matches!(args.on, System::K8s) || args.srun.iter().any(|it| it.starts_with("container-image"));
     let mut overrides = args.overrides;
-    let loaded = match load(&args.file, &mut overrides, fetches_image) {
+    let loaded = match load(&args.file, &mut overrides, fetches_image(args.on, &args.srun)) {
         Ok(loaded) => loaded,
         Err(report) => {
             eprintln!("{report}");
@@ -239,5 +243,18 @@ mod tests {
         };
         assert_eq!([timeout(&[], false), timeout(&[], true)], [60, 600]);
         assert_eq!(timeout(&["scheduler.join_timeout=90s"], true), 90);
+    }
+
+    #[test]
+    fn an_image_is_fetched_whether_or_not_the_option_of_srun_has_dashes() {
+        let fetched = |on, option: &str| fetches_image(on, &[option.to_owned()]);
+        for (on, option, is_fetched) in [
+            (System::Slurm, "container-image=org/image", true),
+            (System::Slurm, "--container-image=org/image", true),
+            (System::Slurm, "container-mounts=/data:/data", false),
+            (System::K8s, "", true),
+        ] {
+            assert_eq!(fetched(on, option), is_fetched, "{on:?} {option}");
+        }
     }
 }
