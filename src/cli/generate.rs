@@ -26,8 +26,9 @@ Examples:
   loongforge generate runs/my --prompts questions.jsonl -o answers.jsonl --num-answers 4 --temperature 1
 
 A line of --prompts has `messages`, another conversation format of `data.train`, or `prompt`; a final answer is not part of the
-question. Files that end with .json may have a list of these, and those that end with .txt have a text per line. A line of the output has line, id, messages, answer, tokens, finish_reason (stop or length), expected, if the line had an
-answer, and sample, the number of the answer from 0 on, with --num-answers.")]
+question. Files that end with .json may have a list of these, and those that end with .txt have a text per line. A line of the
+output has line, id, messages, answer, tokens, finish_reason (stop or length), expected, if the line had an answer, and sample,
+the number of the answer from 0 on, with --num-answers.")]
 pub struct GenerateArgs {
     #[command(flatten)]
     model: AskedModel,
