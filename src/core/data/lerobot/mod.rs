@@ -7,6 +7,7 @@
 //!                                               └ pictures
 //! ```
 
+mod ahead;
 mod clips;
 mod columns;
 mod describe;
@@ -30,6 +31,8 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod videos;
+#[cfg(all(test, any(feature = "mp4", feature = "av1")))]
+mod videos_tests;
 mod writer;
 
 pub use feature::{Dtype, Feature, Value};

@@ -1,4 +1,4 @@
-//! The videos of a set that are open: a bounded number of them, those used last.
+//! The videos of a set that are open: a bounded number of them, those used last, and frames that are decoded ahead.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use image::RgbImage;
 
+use super::ahead::Ahead;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::limits::Limits;
@@ -21,7 +22,10 @@ const SAME_RATE: f64 = 0.01;
 
 /// Videos by number.
 #[derive(Default)]
-pub struct Videos(Mutex<VecDeque<(usize, Cell)>>);
+pub struct Videos {
+    open: Mutex<VecDeque<(usize, Cell)>>,
+    ahead: Ahead,
+}
 
 type Cell = Arc<OnceLock<Result<VideoFile, String>>>;
 
@@ -37,7 +41,42 @@ impl Videos {
         decoder: &dyn MediaDecoder,
         limits: &Limits,
     ) -> Result<Vec<RgbImage>, DataError> {
-        self.ask(file, limits, |video| video.frames(seconds, tolerance(seconds), decoder, limits))
+        self.ask(file, limits, |video| match seconds {
+            [time] => self.frame((file.0, video), *time, decoder, limits).map(|frame| vec![frame]),
+            _ => video.frames(seconds, tolerance(seconds), decoder, limits),
+        })
+    }
+
+    /// Returns one frame of a video of this number; those that follow are decoded with it where frames are asked for one after the other.
+    fn frame(
+        &self,
+        (number, video): (usize, &VideoFile),
+        seconds: f64,
+        decoder: &dyn MediaDecoder,
+        limits: &Limits,
+    ) -> Result<RgbImage, String> {
+        let place = (number, video.number_at(seconds, tolerance(&[seconds]))?);
+        let state = video.state();
+        let frame = match state.and_then(|state| self.ahead.take(place, state)) {
+            Some(frame) => frame,
+            None => {
+                let most = if state.is_some() { self.ahead.run(place) } else { 1 };
+                let run = (most > 1).then(|| video.run(place.1, most, decoder, limits));
+                // A frame is not refused for those behind it.
+                let run = match run {
+                    Some(Ok(run)) => run,
+                    _ => video.run(place.1, 1, decoder, limits)?,
+                };
+                let mut run = run.into_iter();
+                let frame = run.next().ok_or("frames are missing")?;
+                if let Some(state) = state {
+                    self.ahead.keep((number, place.1 + 1), state, run);
+                }
+                frame
+            }
+        };
+        self.ahead.remember(place, frame.as_raw().len());
+        Ok(frame)
     }
 
     /// Checks that a video with another rate than its set, which has `fps` frames a second, has the frames of a whole episode: the last one
@@ -88,12 +127,12 @@ impl Videos {
 
     /// Lets whoever asks next for what is in this cell open it again.
     fn forget(&self, cell: &Cell) {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, held)| !Arc::ptr_eq(held, cell));
     }
 
     fn cell(&self, number: usize) -> Cell {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let held = open.iter().rposition(|(held, _)| *held == number);
         let entry = held.and_then(|at| open.remove(at)).unwrap_or_else(|| (number, Cell::default()));
         let cell = entry.1.clone();

@@ -42,7 +42,7 @@ pub use expansion::{Expansion, Piece, Run, Timed};
 pub use markers::{Marker, Markers};
 #[cfg(feature = "mp4")]
 pub use mp4::VideoWriter;
-pub use mp4::{Stretch, VideoFile};
+pub use mp4::{FileState, Stretch, VideoFile};
 pub use open::colors;
 pub(super) use open::{open, open_crop};
 pub use processor::MediaProcessor;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use image::RgbImage;
 
@@ -26,6 +27,13 @@ pub struct VideoFile {
     file: File,
     track: Track,
     times: Times,
+}
+
+/// Length and time of the last change of a file; where one of them is another, the file has changed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FileState {
+    pub len: u64,
+    pub modified: SystemTime,
 }
 
 impl VideoFile {
@@ -52,6 +60,39 @@ impl VideoFile {
         limits: &Limits,
     ) -> Result<Vec<RgbImage>, String> {
         let samples = seconds.iter().map(|&time| self.times.at(time, tolerance)).collect::<Result<Vec<_>, _>>()?;
+        self.decoded(&samples, decoder, limits)
+    }
+
+    /// Returns the number, in the order in which they are shown, of the frame at a time, in seconds.
+    ///
+    /// # Errors
+    /// The reason: the nearest frame is off by more than `tolerance` seconds.
+    pub fn number_at(&self, seconds: f64, tolerance: f64) -> Result<usize, String> {
+        self.times.number_at(seconds, tolerance)
+    }
+
+    /// Returns the frame of a number, and those that are shown after it: `most` frames at most, and fewer where decoding begins anew.
+    ///
+    /// # Errors
+    /// The reason: one of them cannot be decoded.
+    pub fn run(
+        &self,
+        number: usize,
+        most: usize,
+        decoder: &dyn MediaDecoder,
+        limits: &Limits,
+    ) -> Result<Vec<RgbImage>, String> {
+        self.decoded(&self.times.run(number, most), decoder, limits)
+    }
+
+    /// Returns length and time of the last change of the file; `None`: the system does not say.
+    pub fn state(&self) -> Option<FileState> {
+        let metadata = self.file.metadata().ok()?;
+        Some(FileState { len: metadata.len(), modified: metadata.modified().ok()? })
+    }
+
+    /// Returns what these coded frames show.
+    fn decoded(&self, samples: &[usize], decoder: &dyn MediaDecoder, limits: &Limits) -> Result<Vec<RgbImage>, String> {
         let mut frames: Vec<Option<RgbImage>> = vec![None; samples.len()];
         // Those that begin at the same frame are decoded together.
         let mut spans: Vec<(FrameSpan, Vec<usize>)> = Vec::new();

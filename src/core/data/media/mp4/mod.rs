@@ -21,7 +21,7 @@ mod write;
 mod yuv;
 
 pub use decode::{frames, stretch_frames};
-pub use file::VideoFile;
+pub use file::{FileState, VideoFile};
 pub use stretch::Stretch;
 pub use track::is_mp4;
 #[cfg(feature = "mp4")]

@@ -51,6 +51,14 @@ impl Times {
     /// # Errors
     /// The reason: the nearest one is off by more than `tolerance` seconds.
     pub fn at(&self, seconds: f64, tolerance: f64) -> Result<usize, String> {
+        self.number_at(seconds, tolerance).map(|number| self.shown[number] as usize)
+    }
+
+    /// Works like [`Times::at`], but returns the number of the frame in the order in which they are shown.
+    ///
+    /// # Errors
+    /// Fails as that function does.
+    pub fn number_at(&self, seconds: f64, tolerance: f64) -> Result<usize, String> {
         let time = |place: usize| self.ticks[self.shown[place] as usize] as f64 / self.per_second;
         let after =
             self.shown.partition_point(|&sample| (self.ticks[sample as usize] as f64) < seconds * self.per_second);
@@ -65,7 +73,7 @@ impl Times {
                 time(nearest)
             ));
         }
-        Ok(self.shown[nearest] as usize)
+        Ok(nearest)
     }
 
     /// Returns the frames per second between the first and the last one; 0 where they are shown at once.
@@ -83,6 +91,15 @@ impl Times {
             first = self.sync_before(first - 1);
         }
         FrameSpan { first, last: sample }
+    }
+
+    /// Returns the coded frames that are shown one after the other from the frame of a number on: `most` of them at most, and none for
+    /// which decoding begins elsewhere than for the first.
+    pub fn run(&self, number: usize, most: usize) -> Vec<usize> {
+        let shown = self.shown.get(number..).unwrap_or_default();
+        let begin = shown.first().map(|&sample| self.span(sample as usize).first);
+        let samples = shown.iter().take(most).map(|&sample| sample as usize);
+        samples.take_while(|&sample| Some(self.span(sample).first) == begin).collect()
     }
 
     /// Returns the place of `sample` among the frames of a span in the order in which they are shown.
