@@ -1,12 +1,11 @@
 //! Policies that learn actions as tokens, on demonstrations of Pads: a small Pi0.5 beside its flow with knowledge insulation, and a
 //! Pi0-FAST, which writes them.
 
-use crate::fixture::{loss_bits, run};
+use crate::fixture::{loss_bits, opened_policy, run};
 use crate::resume::resume;
 use loongforge::core::config;
 use loongforge::core::robot::pads::{PadsSet, Part, Scene, SceneLayout, compose_pads, instruction, picture};
 use loongforge::core::robot::{Moment, Observation};
-use loongforge::policy::{Choice, Purpose, Wanted, open};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -83,18 +82,7 @@ fn acts(folder: &Path) -> Result<Vec<f32>, String> {
 
 /// Acts in the same way where the first actions of the chunk have begun.
 fn acts_after(folder: &Path, begun: Vec<f32>) -> Result<Vec<f32>, String> {
-    let wanted = Wanted {
-        embodiment: None,
-        checkpoint: Some(folder.display().to_string()),
-        policy: Choice::Trained,
-        episodes: None,
-        episode: None,
-        action: None,
-        execute: None,
-        seed: Some(1),
-        device: Some(config::Device::Cpu),
-    };
-    let mut policy = open(&wanted, Purpose::Judging).unwrap();
+    let mut policy = opened_policy(folder);
     let scene = Scene::begin(SceneLayout::draw(1, Part::HeldOut, 0));
     let images = vec![(policy.spec().cameras[0].clone(), picture(&scene))];
     let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun };

@@ -1,12 +1,11 @@
 //! A small FastWAM on demonstrations of Pads: it learns what the camera will see beside what it does, the same whoever encodes, goes on
 //! where it stopped, and acts.
 
-use crate::fixture::{loss_bits, run};
+use crate::fixture::{loss_bits, opened_policy, run};
 use crate::resume::{hashes, resume};
 use loongforge::core::config;
 use loongforge::core::robot::pads::{PadsSet, Part, Scene, SceneLayout, compose_pads, instruction, picture};
 use loongforge::core::robot::{Moment, Observation};
-use loongforge::policy::{Choice, Purpose, Wanted, open};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -81,20 +80,6 @@ fn trained(dir: &Path, to: &str, overrides: &[&str], is_resumed: bool) -> Vec<u6
     loss_bits(&run(loaded, from).0)
 }
 
-fn wanted(checkpoint: &Path) -> Wanted {
-    Wanted {
-        embodiment: None,
-        checkpoint: Some(checkpoint.display().to_string()),
-        policy: Choice::Trained,
-        episodes: None,
-        episode: None,
-        action: None,
-        execute: None,
-        seed: Some(1),
-        device: Some(config::Device::Cpu),
-    }
-}
-
 #[test]
 fn a_world_action_model_learns_the_same_with_any_number_of_encoders_resumes_and_acts() {
     let dir = made();
@@ -130,7 +115,7 @@ fn a_world_action_model_learns_the_same_with_any_number_of_encoders_resumes_and_
         (&json!("fastwam"), &Value::Null, &json!("float32"))
     );
 
-    let mut policy = open(&wanted(&folder), Purpose::Judging).unwrap();
+    let mut policy = opened_policy(&folder);
     let scene = Scene::begin(SceneLayout::draw(1, Part::HeldOut, 0));
     let images = vec![(policy.spec().cameras[0].clone(), picture(&scene))];
     let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun: Vec::new() };

@@ -6,7 +6,9 @@ use loongforge::compose::{Composition, Resume, publication, publisher};
 use loongforge::core::config::{self, Loaded};
 use loongforge::core::data::digits::{Digits, ModelSize, compose, write_model};
 use loongforge::core::message::SkippedSample;
+use loongforge::core::robot::Policy;
 use loongforge::core::schedule::{EvaluationSummary, StepSummary};
+use loongforge::policy::{Choice, Purpose, Wanted, open};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -138,6 +140,22 @@ pub fn loss_bits(steps: &[StepSummary]) -> Vec<u64> {
 /// Losses and norms of gradients of steps, to the last bit.
 pub fn bits(steps: &[StepSummary]) -> Vec<[u64; 2]> {
     steps.iter().map(|step| [step.loss, step.grad_norm].map(f64::to_bits)).collect()
+}
+
+/// Opens the policy of a checkpoint, or of a run's folder, on the CPU, as it is judged.
+pub fn opened_policy(checkpoint: &Path) -> Box<dyn Policy> {
+    let wanted = Wanted {
+        checkpoint: Some(checkpoint.display().to_string()),
+        policy: Choice::Trained,
+        embodiment: None,
+        episodes: None,
+        episode: None,
+        action: None,
+        execute: None,
+        seed: Some(1),
+        device: Some(config::Device::Cpu),
+    };
+    open(&wanted, Purpose::Judging).unwrap_or_else(|error| panic!("{error:#}"))
 }
 
 struct Recorder {

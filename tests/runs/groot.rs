@@ -1,13 +1,12 @@
 //! Small GR00Ts, N1.7 and N1.6, on demonstrations of Pads: they learn the same whoever encodes, go on where they stopped, and act.
 
 use crate::fastwam::text;
-use crate::fixture::{loss_bits, run};
+use crate::fixture::{loss_bits, opened_policy, run};
 use crate::resume::{hashes, resume};
 use loongforge::core::config;
 use loongforge::core::data::digits;
 use loongforge::core::robot::pads::{PadsSet, Part, Scene, SceneLayout, compose_pads, instruction, picture};
 use loongforge::core::robot::{Moment, Observation};
-use loongforge::policy::{Choice, Purpose, Wanted, open};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -124,18 +123,7 @@ fn both_versions_learn_the_same_with_any_number_of_encoders_resume_and_act() {
 
 /// The policy of a checkpoint, or of a run's folder, makes a chunk of actions.
 fn acts(checkpoint: &Path, model_type: &str) {
-    let wanted = Wanted {
-        embodiment: None,
-        checkpoint: Some(checkpoint.display().to_string()),
-        policy: Choice::Trained,
-        episodes: None,
-        episode: None,
-        action: None,
-        execute: None,
-        seed: Some(1),
-        device: Some(config::Device::Cpu),
-    };
-    let mut policy = open(&wanted, Purpose::Judging).unwrap();
+    let mut policy = opened_policy(checkpoint);
     let scene = Scene::begin(SceneLayout::draw(1, Part::HeldOut, 0));
     let images = vec![(policy.spec().cameras[0].clone(), picture(&scene))];
     let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun: Vec::new() };

@@ -2,7 +2,7 @@
 
 use crate::clients::{PadsRates, count_pads};
 use crate::fastwam::a_kill_changes_no_bit;
-use crate::fixture::{loss_bits, run};
+use crate::fixture::{loss_bits, opened_policy, run};
 use crate::soak::{self, Cell};
 use loongforge::core::config;
 use loongforge::core::data::lerobot::Set;
@@ -10,7 +10,6 @@ use loongforge::core::observe::read_evaluations;
 use loongforge::core::robot::pads::{PadsSet, Part, Scene, SceneLayout, compose_pads, instruction, picture};
 use loongforge::core::robot::{ACTION, Moment, Observation};
 use loongforge::policy::judge::judge_pads;
-use loongforge::policy::{Choice, Purpose, Wanted, open};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -31,20 +30,6 @@ fn made(seed: u64, num_episodes: u64) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     compose_pads(&dir.path().join("data"), &PadsSet { seed, num_episodes }).unwrap();
     dir
-}
-
-fn wanted(dir: &Path) -> Wanted {
-    Wanted {
-        checkpoint: Some(dir.join("run").display().to_string()),
-        policy: Choice::Trained,
-        embodiment: None,
-        episodes: None,
-        episode: None,
-        action: None,
-        execute: None,
-        seed: Some(1),
-        device: Some(config::Device::Cpu),
-    }
 }
 
 const SHORT: [&str; 4] =
@@ -92,7 +77,7 @@ fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     assert_eq!(one.len(), 4);
     assert_eq!(one, with("pools.encoder.replicas=3"));
     // The checkpoint that the last run left acts: in the robot's units, and the same again.
-    let mut policy = open(&wanted(dir.path()), Purpose::Judging).unwrap();
+    let mut policy = opened_policy(&dir.path().join("run"));
     let scene = Scene::begin(SceneLayout::draw(1, Part::HeldOut, 0));
     let camera = policy.spec().cameras[0].clone();
     let images = vec![(camera, picture(&scene))];
@@ -192,7 +177,7 @@ fn a_policy_learns_pads() {
 
 /// Returns what our own judge counts of the run's policy, and its name.
 fn judge(dir: &Path, num_layouts: usize) -> (PadsRates, &'static str) {
-    let mut policy = open(&wanted(dir), Purpose::Judging).unwrap_or_else(|error| panic!("{error:#}"));
+    let mut policy = opened_policy(&dir.join("run"));
     let judged = judge_pads(policy.as_mut(), 1, num_layouts, |_| ()).unwrap_or_else(|error| panic!("{error:#}"));
     println!("{}", judged.text());
     let rate = |successes: usize| successes as f64 / num_layouts as f64;
