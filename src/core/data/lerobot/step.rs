@@ -103,8 +103,8 @@ impl Step {
         }
     }
 
-    /// Checks that videos with another rate than the set's have the frames of its whole episode: else they have some of them, of other
-    /// moments. A video that is not there is not looked at.
+    /// Checks that videos have the frames of its whole episode and of no other: else some of them are found, of other moments. A video that
+    /// is not there is not looked at.
     ///
     /// # Errors
     /// Named by the video: it has no frame where the last one should be, or the next episode begins before it.
@@ -115,7 +115,7 @@ impl Step {
         for (at, clip) in episode.clips.iter().enumerate() {
             let path = self.set.video(clip.file);
             let next = following.map(|next| next.clips[at]);
-            let next = next.filter(|next| next.file == clip.file && next.from > clip.from).map(|next| next.from);
+            let next = next.filter(|next| next.file == clip.file && next.from >= clip.from).map(|next| next.from);
             if path.is_file() {
                 self.set.videos().expect_episode((clip.file, &path), [clip.from + length, fps], next, limits)?;
             }
@@ -319,6 +319,37 @@ mod tests {
         let said = found(&other);
         let reaches_on = |said: &String| said.contains("the next episode begins at") && said.contains(rates);
         assert!(said.len() == 12 && said[..7].iter().all(reaches_on), "{said:?}");
+    }
+
+    /// The second episode's frames would be the first one's.
+    #[cfg(feature = "mp4")]
+    #[test]
+    fn episodes_do_not_share_the_frames_of_a_video() {
+        let folder = tempfile::tempdir().unwrap();
+        let set = folder.path().join("set");
+        let mut writer = SetWriter::create(&set, 10, "arm", vec![Feature::video("top", 32, 48)]).unwrap();
+        for length in [7, 5] {
+            for _ in 0..length {
+                writer.add_frame(&[("top", Value::Picture(&RgbImage::new(48, 32)))]).unwrap();
+            }
+            writer.end_episode("go").unwrap();
+        }
+        writer.finish().unwrap();
+        let limits = Limits { max_side: 64, max_pixels: 1 << 12 };
+        let mut opened = Set::open(&set).unwrap();
+        for (from, expected) in [(0.7, None), (0.6, Some("begins at 0.6000 s")), (0.0, Some("begins at 0.0000 s"))] {
+            opened.episodes.list[1].clips[0].from = from;
+            let shared = Arc::new(opened);
+            let found = shared.step(0, 3).unwrap().expect_videos(&limits).map_err(|error| error.to_string());
+            match expected {
+                None => assert_eq!(found, Ok(())),
+                Some(expected) => {
+                    let error = found.unwrap_err();
+                    assert!(error.contains(expected) && error.contains("from_timestamp"), "{error}");
+                }
+            }
+            opened = Arc::into_inner(shared).unwrap();
+        }
     }
 
     /// Float32 rounds times behind 2,048 seconds by more than lerobot's tolerance.

@@ -79,11 +79,12 @@ impl Videos {
         Ok(frame)
     }
 
-    /// Checks that a video with another rate than its set, which has `fps` frames a second, has the frames of a whole episode: the last one
-    /// at `last` seconds, and before `next`, where another episode begins. Of a video with the same rate each frame tells for itself.
+    /// Checks that a video has the frames of a whole episode: the next one begins at `next`, behind the last frame, which is at `last`
+    /// seconds. A video with another rate than its set, which has `fps` frames a second, must have that frame; of a video with the same
+    /// rate each frame tells for itself.
     ///
     /// # Errors
-    /// Named by the file: it cannot be read, or lacks the last frame.
+    /// Named by the file: it cannot be read, lacks the last frame, or another episode begins before it.
     pub fn expect_episode(
         &self,
         file: (usize, &Path),
@@ -93,19 +94,23 @@ impl Videos {
     ) -> Result<(), DataError> {
         self.ask(file, limits, |video| {
             let rate = video.rate();
-            if rate <= 0.0 || (rate / fps - 1.0).abs() < SAME_RATE {
-                return Ok(());
-            }
-            let before = next.filter(|next| *next < last + 0.5 / fps);
-            let reason = match (before, video.expect_frame(last, tolerance(&[last]))) {
-                (Some(next), _) => {
+            let is_same_rate = rate <= 0.0 || (rate / fps - 1.0).abs() < SAME_RATE;
+            let reason = match next.filter(|next| *next < last + 0.5 / fps) {
+                Some(next) => {
                     format!("the next episode begins at {next:.4} s, and the last frame of this one is at {last:.4} s")
                 }
-                (None, Err(reason)) => format!("{reason}, where the last frame of the episode should be"),
-                (None, Ok(())) => return Ok(()),
+                None if is_same_rate => return Ok(()),
+                None => match video.expect_frame(last, tolerance(&[last])) {
+                    Err(reason) => format!("{reason}, where the last frame of the episode should be"),
+                    Ok(()) => return Ok(()),
+                },
             };
-            let rates = format!("the video has {rate:.2} frames per second, and the set {fps} (fps of meta/info.json)");
-            Err(format!("{reason}: {rates}"))
+            Err(match is_same_rate {
+                true => format!("{reason}: from_timestamp of one of them (meta/episodes) is wrong"),
+                false => format!(
+                    "{reason}: the video has {rate:.2} frames per second, and the set {fps} (fps of meta/info.json)"
+                ),
+            })
         })
     }
 
