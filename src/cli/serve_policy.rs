@@ -3,7 +3,7 @@
 use super::UsageError;
 use super::exit::OutputError;
 use crate::policy::{Purpose, Wanted, open};
-use crate::serve::{Actor, Door, ServeError, Server, asked_to_stop};
+use crate::serve::{Actor, Door, ReservedDoor, ServeError, Server, asked_to_stop};
 use anyhow::{Context, ensure};
 use clap::Args;
 use loongforge_core::files;
@@ -63,22 +63,28 @@ pub struct ServePolicyArgs {
 pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
     // Files and names that are not what they should be are for the user to change.
     let key = args.api_key_file.as_deref().map(read_key).transpose().map_err(UsageError::of_any)?;
-    let wanted = args.wanted;
-    let (actor, spec) = Actor::start(move || open(&wanted, Purpose::Serving)).map_err(UsageError::of_any)?;
-    let names = Names::new(&spec, &args.map, &args.without, args.prompt).map_err(UsageError)?;
+    args.wanted.expect_effects(Purpose::Serving).map_err(UsageError::of_any)?;
     let door = Door {
         host: args.host,
         port: args.port.unwrap_or(args.protocol.port()),
         key,
         is_open: args.insecure_allow_plaintext,
     };
-    let name = spec.name.clone();
-    let offer = Offer { spec, names };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(reading_threads())
         .build()
         .context("cannot start the server's thread")?;
+    // Before the policy is loaded, which takes its time.
+    let door = match runtime.block_on(door.reserve()) {
+        Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(error).into()),
+        reserved => reserved?,
+    };
+    let wanted = args.wanted;
+    let (actor, spec) = Actor::start(move || open(&wanted, Purpose::Serving)).map_err(UsageError::of_any)?;
+    let names = Names::new(&spec, &args.map, &args.without, args.prompt).map_err(UsageError)?;
+    let name = spec.name.clone();
+    let offer = Offer { spec, names };
     let ended = runtime.block_on(serve(door, args.protocol, offer, actor, &name));
     if ended.is_ok() {
         // The policy may act meanwhile, which is not waited for.
@@ -87,15 +93,18 @@ pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
     ended
 }
 
-async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name: &str) -> anyhow::Result<ExitCode> {
+async fn serve(
+    door: ReservedDoor,
+    protocol: Protocol,
+    offer: Offer,
+    actor: Actor,
+    name: &str,
+) -> anyhow::Result<ExitCode> {
     // The server goes on where nobody reads that, as after a terminal was closed, and waits for no reader.
     let tell = |line: &str| {
         print_line_within(&format!("a connection ended: {}", safe(line)), Duration::ZERO);
     };
-    let server = match Server::open(door, protocol, offer, actor, Box::new(tell)).await {
-        Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(error).into()),
-        opened => opened?,
-    };
+    let server = Server::open(door, protocol, offer, actor, Box::new(tell))?;
     say(&format!("serving {} at ws://{}", safe(name), server.address()?))?;
     server.run(asked_to_stop()).await?;
     Ok(ExitCode::SUCCESS)

@@ -69,8 +69,11 @@ impl Wanted {
         self.seed.unwrap_or(1)
     }
 
-    /// Sees to it that every option has an effect.
-    fn expect_effects(&self, purpose: Purpose) -> Result<()> {
+    /// Checks that every option has an effect.
+    ///
+    /// # Errors
+    /// One has none; the error names it and says what it requires.
+    pub fn expect_effects(&self, purpose: Purpose) -> Result<()> {
         let (is_replay, is_judged) = (self.policy == Choice::Replay, purpose == Purpose::Judging);
         let draws = matches!(self.policy, Choice::Trained | Choice::PadsRandom);
         let options = [

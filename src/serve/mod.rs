@@ -15,5 +15,5 @@ mod stop;
 mod tests;
 
 pub use actor::Actor;
-pub use server::{Door, ServeError, Server};
+pub use server::{Door, ReservedDoor, ServeError, Server};
 pub use stop::asked_to_stop;

@@ -17,7 +17,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -33,6 +33,8 @@ const NUM_ASKED: u32 = 6;
 /// Bytes of a request's head at most, the least that hyper takes, and header lines in it.
 const MAX_HEAD: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
+/// Connections that the system holds until they are accepted.
+const BACKLOG: u32 = 1024;
 /// Connections at a time beyond [`MAX_CONNECTIONS`], which get pages, such as that of its health, and no WebSocket.
 const MAX_REFUSED: usize = 32;
 
@@ -67,21 +69,73 @@ pub struct Door {
     pub is_open: bool,
 }
 
+/// A door whose address is taken, at which nobody listens yet: the system refuses connections, after which clients that wait for a server
+/// try again.
+pub struct ReservedDoor {
+    socket: TcpSocket,
+    door: Door,
+}
+
 impl Door {
+    /// Takes the address.
+    ///
     /// # Errors
-    /// The address is taken, or not this machine's alone and nobody has allowed that.
-    pub(super) async fn listen(&self) -> Result<TcpListener, ServeError> {
-        let Self { host, port, is_open, .. } = self;
-        let listen = |source: std::io::Error| match source.kind() {
-            ErrorKind::AddrInUse => ServeError::Taken { host: host.clone(), port: *port },
-            _ => ServeError::Listen { host: host.clone(), port: *port, source },
-        };
-        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((&**host, *port)).await.map_err(listen)?.collect();
-        if !is_open && addresses.iter().any(|address| !address.ip().is_loopback()) {
-            return Err(ServeError::Open { host: host.clone() });
+    /// Another program has it, or it is not this machine's alone and nobody has allowed that.
+    pub async fn reserve(self) -> Result<ReservedDoor, ServeError> {
+        let found = tokio::net::lookup_host((&*self.host, self.port)).await;
+        let addresses: Vec<SocketAddr> = found.map_err(|source| self.refused(source))?.collect();
+        if !self.is_open && addresses.iter().any(|address| !address.ip().is_loopback()) {
+            return Err(ServeError::Open { host: self.host });
         }
-        TcpListener::bind(&addresses[..]).await.map_err(listen)
+        let mut last = std::io::Error::from(ErrorKind::AddrNotAvailable);
+        for address in addresses {
+            match bind(address) {
+                Ok(socket) => return Ok(ReservedDoor { socket, door: self }),
+                Err(error) => last = error,
+            }
+        }
+        Err(self.refused(last))
     }
+
+    /// # Errors
+    /// Fails as [`Door::reserve`] does.
+    pub(super) async fn listen(self) -> Result<TcpListener, ServeError> {
+        self.reserve().await?.listen().map(|(listener, _)| listener)
+    }
+
+    fn refused(&self, source: std::io::Error) -> ServeError {
+        let (host, port) = (self.host.clone(), self.port);
+        match source.kind() {
+            ErrorKind::AddrInUse => ServeError::Taken { host, port },
+            _ => ServeError::Listen { host, port, source },
+        }
+    }
+}
+
+impl ReservedDoor {
+    /// # Errors
+    /// The system does not say which address it is.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// # Errors
+    /// Another program listens there meanwhile.
+    fn listen(self) -> Result<(TcpListener, Door), ServeError> {
+        let Self { socket, door } = self;
+        match socket.listen(BACKLOG) {
+            Ok(listener) => Ok((listener, door)),
+            Err(source) => Err(door.refused(source)),
+        }
+    }
+}
+
+fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Connections of a server that has ended do not keep the port.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 /// A server that listens.
@@ -100,19 +154,18 @@ struct Shared {
 }
 
 impl Server {
-    /// Listens. `tell` is given a line for every connection that ends with an error.
+    /// Listens, in the runtime that it is called in. `tell` is given a line for every connection that ends with an error.
     ///
     /// # Errors
-    /// The address is taken, or not this machine's alone and nobody has allowed that.
-    pub async fn open(
-        door: Door,
+    /// Another program has begun to listen there.
+    pub fn open(
+        door: ReservedDoor,
         protocol: Protocol,
         offer: Offer,
         actor: Actor,
         tell: Box<dyn Fn(&str) + Send + Sync>,
     ) -> Result<Self, ServeError> {
-        let listener = door.listen().await?;
-        let key = door.key;
+        let (listener, Door { key, .. }) = door.listen()?;
         Ok(Self { listener, shared: Arc::new(Shared { protocol, offer: Arc::new(offer), actor, key, tell }) })
     }
 

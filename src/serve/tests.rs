@@ -9,6 +9,7 @@ use loongforge_core::robot::pads::{self, CHUNK_SIZE, Expert};
 use loongforge_core::robot::wire::{Dialogue, Heard, MAX_MESSAGE, Names, Offer, Protocol, Reply, Timing};
 use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
 use rustix::net::sockopt::{socket_keepalive, tcp_keepidle};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,8 @@ async fn served<F: Future<Output = ()>>(protocol: Protocol, key: Option<&str>, c
     let (actor, spec) = Actor::start(|| Ok(Box::new(Brittle(Expert::new())))).unwrap();
     let names = Names::new(&spec, &[], &[], None).unwrap();
     let door = Door { host: "127.0.0.1".into(), port: 0, key: key.map(str::to_owned), is_open: false };
-    let server = Server::open(door, protocol, Offer { spec, names }, actor, Box::new(|_| ())).await.unwrap();
+    let door = door.reserve().await.unwrap();
+    let server = Server::open(door, protocol, Offer { spec, names }, actor, Box::new(|_| ())).unwrap();
     let address = server.address().unwrap();
     server.run(client(address)).await.unwrap();
 }
@@ -77,7 +79,8 @@ async fn a_policy_that_never_acts_again_ends_its_server() {
     let names = Names::new(&spec, &[], &[], None).unwrap();
     let door = Door { host: "127.0.0.1".into(), port: 0, key: None, is_open: false };
     let offer = Offer { spec, names };
-    let server = Server::open(door, Protocol::OpenPi, offer, actor, Box::new(|_| ())).await.unwrap();
+    let door = door.reserve().await.unwrap();
+    let server = Server::open(door, Protocol::OpenPi, offer, actor, Box::new(|_| ())).unwrap();
     let address = server.address().unwrap();
     let client = async {
         let message = Message::Binary(observation("go to the red pad").into());
@@ -312,11 +315,24 @@ async fn the_machine_of_a_silent_client_is_asked_whether_it_is_there() {
 
 #[tokio::test]
 async fn other_machines_are_not_let_in_unless_that_is_said() {
+    let door = Door { host: "0.0.0.0".into(), port: 0, key: Some("secret".into()), is_open: false };
+    assert!(door.reserve().await.err().unwrap().to_string().contains("--insecure-allow-plaintext"));
+}
+
+/// A policy is loaded meanwhile.
+#[tokio::test]
+async fn connections_are_refused_at_an_address_that_is_reserved() {
+    let door = |port| Door { host: "127.0.0.1".into(), port, key: None, is_open: false };
+    let reserved = door(0).reserve().await.unwrap();
+    let address = reserved.address().unwrap();
+    assert_eq!(TcpStream::connect(address).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     let (actor, spec) = Actor::start(|| Ok(Box::new(Expert::new()))).unwrap();
     let names = Names::new(&spec, &[], &[], None).unwrap();
-    let door = Door { host: "0.0.0.0".into(), port: 0, key: Some("secret".into()), is_open: false };
-    let opened = Server::open(door, Protocol::OpenPi, Offer { spec, names }, actor, Box::new(|_| ())).await;
-    assert!(opened.err().unwrap().to_string().contains("--insecure-allow-plaintext"));
+    let server = Server::open(reserved, Protocol::OpenPi, Offer { spec, names }, actor, Box::new(|_| ())).unwrap();
+    assert_eq!(server.address().unwrap(), address);
+    let taken = door(address.port()).reserve().await.err().unwrap();
+    assert!(matches!(taken, ServeError::Taken { .. }), "{taken}");
+    server.run(async { assert!(get(address, "/healthz").await.ends_with("OK\n")) }).await.unwrap();
 }
 
 #[tokio::test]

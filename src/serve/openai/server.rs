@@ -43,7 +43,8 @@ impl Server {
     /// # Errors
     /// The address is taken, or not this machine's alone and nobody has allowed that.
     pub async fn open(door: Door) -> Result<Self, ServeError> {
-        Ok(Self { listener: door.listen().await?, key: door.key })
+        let key = door.key.clone();
+        Ok(Self { listener: door.listen().await?, key })
     }
 
     /// # Errors
