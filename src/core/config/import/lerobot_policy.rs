@@ -145,7 +145,7 @@ pub(super) fn read(sheet: &mut Sheet, kind: Option<Kind>, is_file: bool, set: Op
         let recompute = if sheet.is_true(key) { "all" } else { "none" };
         sheet.with(key, "model.foundation.recompute", |_| Ok(recompute.into()));
     }
-    normalization(sheet);
+    normalization(sheet, kind);
     // A config that has none is as the policy was published.
     sheet.copy_all(&[
         ("policy.use_relative_actions", "policy.relative_actions"),
@@ -238,7 +238,12 @@ fn precision(sheet: &mut Sheet, kind: Option<Kind>) {
 }
 
 /// Numbers of states and actions; pictures are as the policy was published.
-fn normalization(sheet: &mut Sheet) {
+fn normalization(sheet: &mut Sheet, kind: Option<Kind>) {
+    if kind == Some(Kind::Groot) {
+        // lerobot's class says mean and deviation, which its processor does not take.
+        let why = "GR00T's processor normalizes by the least and greatest values, whatever it says";
+        return sheet.settled(why, &["policy.normalization_mapping"]);
+    }
     let Some(map) = sheet.get("policy.normalization_mapping").and_then(Value::as_object).cloned() else { return };
     let ours = |theirs: &Value| match theirs.as_str().unwrap_or_default() {
         "IDENTITY" => Some("identity"),

@@ -76,6 +76,9 @@ fn rates_are_those_of_the_policy() {
         train("--policy.type=groot --policy.base_model_path=nvidia/GR00T-N1.7-3B --policy.embodiment_tag=my_arm");
     assert_eq!((&groot["train"]["warmup_steps"], &groot["train"]["schedule"]), (&json!(500), &json!("cosine")));
     assert_eq!(groot["policy"]["embodiments"], json!({ "my_arm": { "sets": ["data/set"] } }));
+    let mapped = "--policy.type=groot --policy.base_model_path=nvidia/GR00T-N1.7-3B \
+        --policy.normalization_mapping='{\"STATE\": \"MEAN_STD\"}'";
+    assert_eq!(train(mapped)["policy"]["state_normalization"], json!(null), "its processor takes bounds");
     assert_eq!((&groot["train"]["precision"], &xvla["train"]["precision"]), (&json!("bf16"), &json!("float32")));
     let frozen = train("--policy.path=lerobot/xvla-base --policy.freeze_vision_encoder=true");
     assert_eq!(frozen["pools"]["encoder"], json!(null));

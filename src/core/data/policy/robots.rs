@@ -33,7 +33,8 @@ impl Robot {
             action_dim: spec.action_dim,
             action_names: spec.action_names.clone(),
             action_groups: spec.groups.clone(),
-            stats: scales.stats.clone(),
+            // GR00T's processor takes bounds, whatever statistics these are.
+            stats: if spec.groot.is_some() { scales.bounds() } else { scales.stats.clone() },
         }
     }
 

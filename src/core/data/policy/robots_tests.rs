@@ -128,14 +128,17 @@ fn robots_have_scales_and_numbers_of_their_own() {
     let bench = Bench::new();
     let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/xvla");
     let xvla: Json = serde_json::from_slice(&std::fs::read(goldens.join("config.json")).unwrap()).unwrap();
-    for (family, config, column, numbers) in [
-        ("pi05", Bench::pi05(), None, [None, None]),
-        ("groot", bench.groot(), Some("embodiment"), [Some(3), Some(5)]),
-        ("xvla", xvla, Some("domain"), [Some(3), Some(5)]),
+    let bounds = Normalization::MinMax;
+    for (family, config, column, numbers, mode) in [
+        ("pi05", Bench::pi05(), None, [None, None], bounds),
+        ("groot", bench.groot(), Some("embodiment"), [Some(3), Some(5)], bounds),
+        // Numbers behind the bounds end there.
+        ("groot", bench.groot(), Some("embodiment"), [Some(3), Some(5)], Normalization::Quantiles),
+        ("xvla", xvla, Some("domain"), [Some(3), Some(5)], bounds),
     ] {
         let settings = Policy {
-            state_normalization: Some(Normalization::MinMax),
-            action_normalization: Some(Normalization::MinMax),
+            state_normalization: Some(mode),
+            action_normalization: Some(mode),
             ..robots(&[("arm", numbers[0]), ("hand", numbers[1])])
         };
         let sets = ["arm", "hand"].map(|name| TrainFile::new(bench.set(name).as_path())).to_vec();
@@ -178,7 +181,8 @@ fn robots_have_scales_and_numbers_of_their_own() {
             assert_eq!(served.observe(&seen).unwrap(), maker.observe(&seen).unwrap(), "{family} {name}");
             let predicted = vec![1.0; HORIZON * maker.spec.max_action_dim];
             let actions = served.actions(&predicted, &seen.state).unwrap();
-            assert_eq!(actions, vec![most; HORIZON * width], "{family} {name}");
+            assert_eq!(actions, maker.actions(&predicted, &seen.state).unwrap(), "{family} {name}");
+            assert_eq!(actions == vec![most; HORIZON * width], mode == bounds, "{family} {name} {actions:?}");
         }
         // To train on with a robot that the policy does not say is refused.
         let sets = vec![TrainFile::new(bench.set("arm").as_path())];
@@ -201,6 +205,23 @@ fn sets_belong_to_one_robot_and_others_are_named() {
     let groot = |settings: &Policy| bench.open(&bench.groot(), settings, &["arm"]).err().expect("an error");
     assert!(groot(&robots(&[("arm", None)])).contains("arm needs a number"));
     assert!(groot(&robots(&[("arm", Some(40))])).contains("the number 40, but `max_num_embodiments` is 32"));
+    for (settings, part) in [
+        (
+            Policy { state_normalization: Some(Normalization::MeanStd), ..Policy::default() },
+            "policy.state_normalization is mean_std, but GR00T with absolute actions takes only min_max, quantiles",
+        ),
+        (
+            Policy {
+                action_normalization: Some(Normalization::Quantiles),
+                relative_actions: Some(true),
+                ..Policy::default()
+            },
+            "policy.action_normalization is quantiles, but GR00T with relative actions takes only min_max: leave it",
+        ),
+    ] {
+        let said = groot(&settings);
+        assert!(said.contains(part), "{said}");
+    }
 
     // A set may be named whatever its robot_type is.
     let mut named = both.clone();

@@ -65,6 +65,7 @@ pub fn find(
     let of_groups = saved.as_ref().and_then(|saved| saved.mask.clone()).filter(|_| sets.is_empty() && kept.is_none());
     spec.relative = settings.relative_actions.unwrap_or(spec.relative);
     spec.exclude = settings.exclude.clone().unwrap_or_else(|| std::mem::take(&mut spec.exclude));
+    expect_bounds(spec, folder, settings)?;
     let (state, action) = saved.as_ref().map_or((None, None), |saved| (saved.state, saved.action));
     spec.state_normalization = settings.state_normalization.or(state).unwrap_or(spec.state_normalization);
     spec.action_normalization = settings.action_normalization.or(action).unwrap_or(spec.action_normalization);
@@ -112,6 +113,28 @@ pub fn find(
     notes.extend(too_short(sets, spec.horizon));
     notes.extend(spec.xvla.as_ref().and_then(|rules| rules.note.clone()));
     Ok(Scales { state, action, mask, stats, notes })
+}
+
+/// Checks that a run asks nothing of GR00T's numbers that its processor's files cannot say: these have bounds alone, and those of relative
+/// actions at each step.
+///
+/// # Errors
+/// Named by the folder: a normalization of another kind.
+fn expect_bounds(spec: &SampleSpec, folder: &Path, settings: &Policy) -> Result<(), DataError> {
+    let known: &[Normalization] = match (spec.family == Family::Groot, spec.relative) {
+        (false, _) => return Ok(()),
+        (true, true) => &[Normalization::MinMax],
+        (true, false) => &[Normalization::MinMax, Normalization::Quantiles, Normalization::Quantile10],
+    };
+    let asked = [("state", settings.state_normalization), ("action", settings.action_normalization)];
+    let is_other = |(_, mode): &(&str, Option<Normalization>)| mode.is_some_and(|mode| !known.contains(&mode));
+    let Some((what, Some(mode))) = asked.into_iter().find(is_other) else { return Ok(()) };
+    let name = |mode: &Normalization| super::spec::name_of(*mode).to_lowercase();
+    let (own, known) = (name(&mode), known.iter().map(name).collect::<Vec<_>>().join(", "));
+    let kind = if spec.relative { "relative" } else { "absolute" };
+    let reason =
+        format!("policy.{what}_normalization is {own}, but GR00T with {kind} actions takes only {known}: leave it out");
+    Err(DataError::file(folder, reason))
 }
 
 /// Takes the number of a robot from the processor's file, which has to be of the same policy as the config.
