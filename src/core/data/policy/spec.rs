@@ -247,6 +247,10 @@ pub(super) fn size(config: &Json, key: &str, default: usize) -> Result<usize, St
 
 /// Returns the number of values of a feature, which is at most `most`, and `most` where the config does not say.
 pub(super) fn width(config: &Json, holder: &str, key: &str, most: usize) -> Result<usize, String> {
+    // A checkpoint puts the data's own into it.
+    if !(config[holder].is_null() || config[holder].is_object()) {
+        return Err(format!("`{holder}` is not a map"));
+    }
     match &config[holder][key]["shape"][0] {
         Json::Null => Ok(most),
         value => match value.as_u64().map(|it| it as usize) {

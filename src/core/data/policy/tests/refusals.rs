@@ -20,6 +20,7 @@ fn what_does_not_fit_is_named() {
         (with("n_obs_steps", 2.into()), "`n_obs_steps` is 2, which is not implemented"),
         (with("image_resolution", json!([28, 30])), "28×30 cannot be divided into blocks of 14×14 pixels"),
         (with("input_features", json!({})), "neither a camera"),
+        (with("output_features", json!([])), "`output_features` is not a map"),
         (with("normalization_mapping", json!({ "STATE": "LOG" })), "\"LOG\""),
         (with("normalization_mapping", json!({ "VISUAL": "MEAN_STD" })), "VISUAL"),
         (with("max_action_dim", 2.into()), "`output_features.action.shape` is [5]"),
