@@ -234,6 +234,12 @@ fn renamed(sheet: &mut Sheet) {
     if names.is_empty() {
         return sheet.settled("it is empty", &["rename_map"]);
     }
+    if (1..others.len()).any(|at| others[..at].iter().any(|(key, _)| *key == others[at].0)) {
+        return sheet.missing(
+            "two features get the same name: set policy.state and policy.action to those of the data, and policy.cameras",
+            &["rename_map"],
+        );
+    }
     others.into_iter().for_each(|(key, theirs)| sheet.set(key, theirs.as_str()));
     if !cameras.is_empty() {
         sheet.set("policy.cameras", cameras);

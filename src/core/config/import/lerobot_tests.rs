@@ -53,6 +53,20 @@ fn a_command_line_arrives() {
     assert_eq!(import_words(&words[..14]).unwrap().from, "lerobot");
 }
 
+/// Which of the two was meant is not known.
+#[test]
+fn a_name_for_two_features_has_no_counterpart() {
+    let read = |names: &str| {
+        let line = format!("lerobot-train --dataset.root=a --policy.path=lerobot/pi05_base --rename_map='{names}'");
+        import(&line).unwrap()
+    };
+    let twice = read(r#"{"joints": "observation.state", "qpos": "observation.state"}"#);
+    assert_eq!((missing(&twice), &json_of(&twice)["policy"]["state"]), (vec!["--rename_map"], &json!(null)));
+    let once = read(r#"{"joints": "observation.state", "control": "action"}"#);
+    let policy = &json_of(&once)["policy"];
+    assert_eq!((missing(&once), &policy["state"]), (Vec::new(), &json!("joints")));
+}
+
 #[test]
 fn rates_are_those_of_the_policy() {
     let train = |options: &str| json_of(&import(&format!("lerobot-train --dataset.root=data/set {options}")).unwrap());

@@ -41,7 +41,7 @@ impl Default for DataNames {
 /// own name goes before one that the folder gives it.
 ///
 /// # Errors
-/// Named by the file: the preprocessor or a set is wrong or missing.
+/// Named by the file: the preprocessor or a set is wrong or missing, or the sets have two features that get one name.
 pub fn settled(folder: &Path, config: &Json, options: &PolicyOptions) -> Result<PolicyOptions, DataError> {
     let mut settled = options.clone();
     let kept = files::read(folder)?.map(|saved| saved.renamed).unwrap_or_default();
@@ -52,6 +52,18 @@ pub fn settled(folder: &Path, config: &Json, options: &PolicyOptions) -> Result<
     let sets = paths.map(|path| Info::read(Path::new(path))).collect::<Result<Vec<Info>, _>>()?;
     let all_have =
         |key: &str, name: &str| sets.iter().all(|set| set.feature(key).is_some() && set.feature(name).is_none());
+    for (what, own, name) in [("state", &options.settings.state, STATE), ("action", &options.settings.action, ACTION)] {
+        let mut given = kept.iter().filter(|(key, to)| to == name && all_have(key, name));
+        if own == name
+            && !sets.is_empty()
+            && let (Some((first, _)), Some((second, _))) = (given.next(), given.next())
+        {
+            let reason = format!(
+                "renames both {first} and {second} to {name}, and the data has both: name one in policy.{what}"
+            );
+            return Err(DataError::file(&folder.join("policy_preprocessor.json"), reason));
+        }
+    }
     let settings = &mut settled.settings;
     for (key, name) in &kept {
         match name.as_str() {

@@ -97,3 +97,19 @@ fn names_of_a_folder_fill_what_a_run_leaves_open() {
     std::fs::write(&path, before.to_string()).unwrap();
     assert_eq!(open(settings()).unwrap(), DataNames { cameras: cameras(&[(SIDE, WRIST)]), ..DataNames::default() });
 }
+
+#[test]
+fn a_folder_does_not_choose_between_two_features_of_one_name() {
+    let (bench, saved, _) = trained();
+    let other = tempfile::tempdir().unwrap();
+    set(other.path(), &[CAMERA], [JOINTS, "action"]);
+    let path = bench.folder.path().join("policy_preprocessor.json");
+    let mut before: Json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    before["steps"][0]["config"]["rename_map"] = json!({ JOINTS: "observation.state", "action": "observation.state" });
+    std::fs::write(&path, before.to_string()).unwrap();
+    let open = |own: Policy| bench.open(&saved, &Bench::options(&[other.path()], own));
+    let error = open(settings()).err().unwrap();
+    assert!(error.contains("renames both") && error.contains("name one in policy.state"), "{error}");
+    let chosen = open(Policy { state: JOINTS.to_owned(), ..settings() }).unwrap();
+    assert_eq!(chosen.data_names().state, JOINTS);
+}
