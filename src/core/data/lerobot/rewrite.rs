@@ -76,7 +76,7 @@ pub fn write_stats(set: &Arc<Set>) -> Result<Computed, DataError> {
 /// Writes a set as one of version 3.0 into `folder`, with pictures as PNG or as H.264. `progress` is told of every frame.
 ///
 /// # Errors
-/// Named by the file: it cannot be read, decoded or written; a feature that is not written.
+/// Named by the file: it cannot be read, decoded or written; a feature that is not written; frames at another rate than the set's.
 pub fn rewrite(
     set: &Arc<Set>,
     folder: &Path,
@@ -123,6 +123,8 @@ fn fill(
 ) -> Result<(), DataError> {
     let mut last: Option<(usize, String)> = None;
     for_each_step(set, |step| {
+        // Frames are written at the set's rate, whatever their times.
+        step.expect_rate()?;
         let task = step.task()?;
         if let Some((_, before)) = last.take_if(|(episode, _)| *episode != step.episode()) {
             writer.end_episode(&before)?;
@@ -240,6 +242,33 @@ fn for_each_step(set: &Arc<Set>, mut take: impl FnMut(&Step) -> Result<(), DataE
 mod tests {
     use super::super::table::{Cells, TableWriter};
     use super::*;
+    use crate::data::in_process::InProcess;
+
+    #[test]
+    fn frames_at_another_rate_than_their_set_are_not_converted() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+        let mut writer = SetWriter::create(&from, 10, "arm", vec![Feature::vector("action", &["x"])]).unwrap();
+        for at in [0.0, 1.0] {
+            writer.add_frame(&[("action", Value::Numbers(&[at]))]).unwrap();
+        }
+        writer.end_episode("go").unwrap();
+        writer.finish().unwrap();
+        let convert = || {
+            let set = Arc::new(Set::open(&from).unwrap());
+            rewrite(&set, &to, false, (&InProcess, &Limits::NONE), || {}).map_err(|error| error.to_string())
+        };
+        let info = from.join("meta/info.json");
+        let text = std::fs::read(&info).unwrap();
+        let mut slower: Json = serde_json::from_slice(&text).unwrap();
+        slower["fps"] = 5.into();
+        std::fs::write(&info, slower.to_string()).unwrap();
+        let error = convert().unwrap_err();
+        assert!(error.contains("frame 1 of episode 0: frame 1 comes 0.1000 s after the one before it"), "{error}");
+        assert!(error.contains("it should be 0.2000 s") && !to.exists(), "{error}");
+        std::fs::write(&info, &text).unwrap();
+        convert().unwrap();
+    }
 
     #[test]
     fn numbers_that_are_not_finite_have_no_statistics() {
