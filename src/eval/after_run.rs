@@ -13,8 +13,8 @@ use crate::eval::samples::{is_diffusion, step_folder};
 use crate::model::folder::ModelFolder;
 use anyhow::{Context, Result, ensure};
 use loongforge_core::checkpoint::{Manifest, latest};
-use loongforge_core::config::{BadSamples, Eval, Format, ModelKind, RunConfig, TooLong, TrainFile, Weights};
-use loongforge_core::data::{Dataset, InProcess, Limits, Locator, ProcessorOptions, Source, read_rgb};
+use loongforge_core::config::{BadSamples, Eval, ModelKind, RunConfig, TooLong, Weights};
+use loongforge_core::data::{Dataset, Limits, Locator, ProcessorOptions, read_rgb};
 use loongforge_core::files::{if_there, remove_if_there};
 use loongforge_core::message::{PoolName, StepId};
 use loongforge_core::observe::{
@@ -28,7 +28,6 @@ use serde_json::Value;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// A file in a run's folder with the number of steps after which all was evaluated that is evaluated after a run.
 pub const EVALUATED: &str = ".evaluated";
@@ -38,36 +37,6 @@ type Sheet = (&'static str, PathBuf);
 
 /// Columns that a picture may take in the terminal.
 const PICTURE_COLUMNS: u32 = 48;
-
-/// Checks that the samples of `eval` are there, before a run ends with them.
-///
-/// # Errors
-/// A file cannot be read, has no samples, or such that the run cannot learn from: its phase, or the model's kind of answers.
-pub fn check(config: &RunConfig, folder: &ModelFolder) -> Result<()> {
-    let Some(eval) = &config.eval else { return Ok(()) };
-    let kind = folder.model_kind();
-    let maker = match kind {
-        ModelKind::Tokens | ModelKind::Policy => {
-            let options = ProcessorOptions::of_run(config, &config.data);
-            Some(folder.maker(&options, Arc::new(InProcess))?)
-        }
-        ModelKind::Diffusion { .. } => None,
-    };
-    for (name, file) in eval.files() {
-        let key = if name == Eval::HELD_OUT { "eval.path".to_owned() } else { format!("eval.sets.{name}") };
-        let format = match kind {
-            ModelKind::Tokens => Format::Auto,
-            ModelKind::Diffusion { .. } => Format::Captioned,
-            ModelKind::Policy => Format::Lerobot,
-        };
-        let file = TrainFile { format, ..file };
-        let source = Source::open(&file, config.train.phase, usize::MAX, str::len).with_context(|| key.clone())?;
-        if let Some(maker) = &maker {
-            maker.check(&source).context(key)?;
-        }
-    }
-    made::check_reader(config, folder)
-}
 
 /// Draws the loss curves and, where `eval` is set and was not evaluated while the run went on, measures the held-out losses and
 /// how many answers are correct.

@@ -31,24 +31,34 @@ pub fn open(
     decoder: Option<&Arc<dyn MediaDecoder>>,
 ) -> Result<Vec<HeldOutSet>, DataError> {
     let Some(eval) = &config.eval else { return Ok(Vec::new()) };
-    let open = |name: String| {
-        let decoder = decoder.map_or_else(|| Arc::new(InProcess) as Arc<dyn MediaDecoder>, Arc::clone);
-        let file = eval.file(&name);
-        let is_own = file.is_some();
-        let data = match file {
-            None => Data { caption_dropout: None, condition_dropout: None, ..config.data.clone() },
-            Some(file) => data(&config.data, file),
-        };
-        let maker = folder.maker(&ProcessorOptions::of_run(config, &data), decoder)?;
-        let dataset = match is_own {
-            false => Dataset::open_held(&data, maker)?,
-            true => Dataset::open(&data, maker, 0)?.once(),
-        };
-        let is_policy = dataset.maker().as_policy().is_some();
-        let dataset = if is_policy { dataset.asking(config.num_acted()) } else { dataset };
-        Ok(HeldOutSet { name, dataset })
+    eval.set_names(&config.data).into_iter().map(|name| open_set(config, folder, decoder, (eval, name))).collect()
+}
+
+/// Opens one set of `eval` by its name.
+///
+/// # Errors
+/// Fails as [`open`] does.
+pub fn open_set(
+    config: &RunConfig,
+    folder: &ModelFolder,
+    decoder: Option<&Arc<dyn MediaDecoder>>,
+    (eval, name): (&Eval, String),
+) -> Result<HeldOutSet, DataError> {
+    let decoder = decoder.map_or_else(|| Arc::new(InProcess) as Arc<dyn MediaDecoder>, Arc::clone);
+    let file = eval.file(&name);
+    let is_own = file.is_some();
+    let data = match file {
+        None => Data { caption_dropout: None, condition_dropout: None, ..config.data.clone() },
+        Some(file) => data(&config.data, file),
     };
-    eval.set_names(&config.data).into_iter().map(open).collect()
+    let maker = folder.maker(&ProcessorOptions::of_run(config, &data), decoder)?;
+    let dataset = match is_own {
+        false => Dataset::open_held(&data, maker)?,
+        true => Dataset::open(&data, maker, 0)?.once(),
+    };
+    let is_policy = dataset.maker().as_policy().is_some();
+    let dataset = if is_policy { dataset.asking(config.num_acted()) } else { dataset };
+    Ok(HeldOutSet { name, dataset })
 }
 
 /// Returns the settings of evaluations while the run goes on. Diffusion models and policies are always evaluated then, if only after the

@@ -18,7 +18,7 @@ pub use held_out::HeldOutProblem;
 pub use memory::{MemoryProblem, machine};
 pub use weights::{WeightsProblem, expect_weights};
 
-use crate::eval::after_run;
+use crate::eval::made;
 use crate::eval::samples::{self, SampleError};
 use crate::model::folder::ModelFolder;
 use loongforge_core::checkpoint::StoredCheckpoints;
@@ -196,8 +196,8 @@ impl Preflight<'_> {
         lines.extend(overlap::trained_on(config));
         let (num_samples, said) = self.data(asked.weights)?;
         lines.extend(said);
-        after_run::check(config, self.folder).map_err(PreflightError::Eval)?;
         lines.extend(held_out::check(config, self.folder, &self.decoder)?);
+        made::check_reader(config, self.folder).map_err(PreflightError::Eval)?;
         Ok(Passed { lines, num_samples })
     }
 
