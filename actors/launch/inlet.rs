@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// The pause before the scheduler's name is looked up again.
+/// The pause before the scheduler's name is looked up again, and the interval of log lines about it.
 const RETRY: Duration = Duration::from_millis(200);
+const REMIND: Duration = Duration::from_secs(5);
 
 /// The listener for edges before the actor is known.
 pub(super) enum Inlet {
@@ -46,6 +47,32 @@ fn mine(host: &str, port: u16) -> io::Result<IpAddr> {
     Err(last)
 }
 
+/// Returns what `find` finds of this machine's address towards `host`, and tries again until `patience` has passed: as a scheduler that
+/// does not listen yet, one whose name is not known yet is waited for. The first failure is told at once, later ones from time to time.
+///
+/// # Errors
+/// Fails with the last failure.
+async fn found_in_time(
+    host: &str,
+    patience: Duration,
+    find: impl Fn() -> io::Result<IpAddr>,
+    mut tell: impl FnMut(String),
+) -> io::Result<IpAddr> {
+    let begin = Instant::now();
+    let mut told: Option<Instant> = None;
+    loop {
+        let error = match find() {
+            Err(error) if begin.elapsed() < patience => error,
+            found => return found,
+        };
+        if told.is_none_or(|told| told.elapsed() >= REMIND) {
+            tell(format!("waiting up to {} s for the scheduler's host `{host}`: {error}", patience.as_secs()));
+            told = Some(Instant::now());
+        }
+        sleep(RETRY).await;
+    }
+}
+
 /// Returns how actors are told of a store that listens at a port of the scheduler's host.
 pub(super) fn at_port(port: u16) -> PathBuf {
     Path::new("tcp").join(port.to_string())
@@ -68,19 +95,12 @@ impl Inlet {
         if meeting.shared_memory && meeting.address.is_local() {
             return Ok(Self::Slab(folder.join("edges")));
         }
-        let begin = Instant::now();
-        // As a scheduler that does not listen yet, one whose name is not known yet is waited for.
-        let own = loop {
-            match mine(host, *port) {
-                Ok(own) => break own.to_string(),
-                Err(error) if begin.elapsed() >= meeting.timeout => {
-                    let (address, seconds) = (meeting.address.to_string(), meeting.timeout.as_secs());
-                    return Err(JoinError::NoScheduler { address, seconds, cause: format!(" ({error})") });
-                }
-                Err(_) => sleep(RETRY).await,
-            }
-        };
-        let at = Address::Tcp { host: own, port: 0 };
+        let (find, tell) = (|| mine(host, *port), |line: String| tracing::warn!("{line}"));
+        let own = found_in_time(host, meeting.timeout, find, tell).await.map_err(|error| {
+            let (address, seconds) = (meeting.address.to_string(), meeting.timeout.as_secs());
+            JoinError::NoScheduler { address, seconds, cause: format!(" ({error})") }
+        })?;
+        let at = Address::Tcp { host: own.to_string(), port: 0 };
         Ok(Self::Stream(Listener::bind(&at, &meeting.security).await?))
     }
 
@@ -107,6 +127,28 @@ impl Inlet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    /// Looks up a name that is known from the third time on; returns what was found and told.
+    fn look_up(patience: Duration) -> (io::Result<IpAddr>, Vec<String>) {
+        let (count, mut told) = (Cell::new(0), Vec::new());
+        let find = || {
+            count.set(count.get() + 1);
+            if count.get() < 3 { Err(io::Error::other("no such name")) } else { Ok(IpAddr::from([10, 0, 0, 1])) }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let found = runtime.block_on(found_in_time("head", patience, find, |line| told.push(line)));
+        (found, told)
+    }
+
+    #[test]
+    fn a_host_whose_name_is_not_known_is_told_at_once_and_waited_for() {
+        let (found, told) = look_up(Duration::from_secs(60));
+        assert_eq!(found.unwrap(), IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(told, ["waiting up to 60 s for the scheduler's host `head`: no such name"]);
+        let (found, told) = look_up(Duration::ZERO);
+        assert_eq!((found.unwrap_err().to_string(), told.len()), ("no such name".to_owned(), 0));
+    }
 
     #[test]
     fn an_address_is_of_the_family_that_the_host_has() {

@@ -1,7 +1,7 @@
 //! Asks a running job to scale an encoder pool.
 
 use super::RunError;
-use super::join::{Down, JoinError, Up};
+use super::join::{Down, JoinError, Up, hindrance};
 use super::net::{Security, connect};
 use loongforge_core::config::Address;
 use loongforge_core::message::{PoolName, Role};
@@ -28,12 +28,12 @@ pub fn scale_run(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Start { what: "the runtime".into(), source })?;
     let name = address.to_string();
-    let absent = || JoinError::NoScheduler { address: name.clone(), seconds: PATIENCE.as_secs(), cause: String::new() };
+    let absent = |cause| JoinError::NoScheduler { address: name.clone(), seconds: PATIENCE.as_secs(), cause };
     let broken = |source| JoinError::Connection { address: name.clone(), source };
     let ask = async {
         let stream = connect(address, security, Some(Role::Scheduler)).await.map_err(|source| match source.kind() {
             std::io::ErrorKind::InvalidData => JoinError::Connect { address: name.clone(), source },
-            _ => absent(),
+            _ => absent(hindrance(&source)),
         })?;
         let (mut sender, mut receiver) = link::<Up, Down>(stream);
         sender.send(&Up::Scale { pool, encoders, is_forced }).await.map_err(broken)?;
@@ -44,6 +44,18 @@ pub fn scale_run(
             None => Err(JoinError::SchedulerGone { address: name.clone() }),
         }
     };
-    let asked = async { tokio::time::timeout(PATIENCE, ask).await.unwrap_or_else(|_| Err(absent())) };
+    let asked = async { tokio::time::timeout(PATIENCE, ask).await.unwrap_or_else(|_| Err(absent(String::new()))) };
     Ok(runtime.block_on(asked)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheduler_whose_address_cannot_be_reached_is_told_with_the_cause() {
+        let address = Address::Unix(format!("/{}", "a".repeat(300)).into());
+        let error = scale_run(&address, &Security::plain("a"), None, 1, false).unwrap_err().to_string();
+        assert!(error.contains(" after 10 s (") && error.contains("); start one with"), "{error}");
+    }
 }

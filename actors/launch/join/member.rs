@@ -78,7 +78,7 @@ where
 }
 
 /// Returns the cause, in brackets, for which a process cannot reach its scheduler; an empty text if none listens yet.
-fn hindrance(source: &io::Error) -> String {
+pub fn hindrance(source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => String::new(),
         _ => format!(" ({source})"),

@@ -29,6 +29,7 @@ mod server;
 
 pub use gather::{Member, Roster, gather};
 pub use line::{Line, hear, line, say, say_loose, say_out};
+pub(super) use member::hindrance;
 pub use member::{Joined, join};
 pub(super) use protocol::ENDED;
 pub use protocol::{Down, JoinError, Up, Welcome};
