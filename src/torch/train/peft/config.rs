@@ -3,6 +3,7 @@
 use super::error::AdapterError;
 use super::pattern::Patterns;
 use crate::params::LoraConfig;
+use serde::Deserialize;
 use serde_json::Value;
 use std::path::Path;
 
@@ -53,7 +54,7 @@ pub fn read_adapter_config(folder: &Path) -> Result<AdapterConfig, AdapterError>
 /// Returns the settings in `json`, which the file at `path` has.
 ///
 /// # Errors
-/// They ask for what is not implemented.
+/// They ask for what is not implemented, or a value has another type than PEFT's.
 pub(super) fn understand(path: &Path, json: &Value) -> Result<AdapterConfig, AdapterError> {
     let wrong = |reason: String| AdapterError::Config { path: path.to_owned(), reason };
     let is_unset = |value: &Value| match value {
@@ -85,22 +86,38 @@ pub(super) fn understand(path: &Path, json: &Value) -> Result<AdapterConfig, Ada
             "init_lora_weights is {name:?}, which needs a changed base instead of the one in the files: {help}"
         )));
     }
-    if json["bias"].as_str().is_some_and(|bias| bias != "none") {
+    if !is_unset(&json["bias"]) && json["bias"] != "none" {
         return Err(wrong(format!("bias is {}; supported: \"none\"", json["bias"])));
     }
     let r = json["r"].as_i64().filter(|r| *r > 0).ok_or_else(|| wrong("r must be a positive integer".into()))?;
-    let flag = |key: &str| json[key].as_bool().unwrap_or(false);
-    let parameters = json["target_parameters"].as_array().into_iter().flatten();
+    // A default in place of a value that cannot be read would be another adapter.
+    let must_be = |key: &str, what: &str| wrong(format!("{key} is {}, but must be {what}", json[key]));
+    let flag = |key: &str| match &json[key] {
+        Value::Null => Ok(false),
+        value => value.as_bool().ok_or_else(|| must_be(key, "true or false")),
+    };
+    let number = |key: &str, default: f64| match &json[key] {
+        Value::Null => Ok(default),
+        value => value.as_f64().ok_or_else(|| must_be(key, "a number")),
+    };
+    let dropout = number("lora_dropout", 0.0)?;
+    if !(0.0..1.0).contains(&dropout) {
+        return Err(must_be("lora_dropout", "at least 0 and below 1"));
+    }
+    let target_parameters = match &json["target_parameters"] {
+        Value::Null => Ok(Vec::new()),
+        list => Vec::deserialize(list).map_err(|_| must_be("target_parameters", "a list of names")),
+    };
     Ok(AdapterConfig {
         lora: LoraConfig {
             r,
-            alpha: json["lora_alpha"].as_f64().unwrap_or(8.0),
-            dropout: json["lora_dropout"].as_f64().unwrap_or(0.0),
-            use_rslora: flag("use_rslora"),
-            use_dora: flag("use_dora"),
+            alpha: number("lora_alpha", 8.0)?,
+            dropout,
+            use_rslora: flag("use_rslora")?,
+            use_dora: flag("use_dora")?,
         },
         alpha_pattern: Patterns::read(path, json, "alpha_pattern")?,
-        target_parameters: parameters.filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+        target_parameters: target_parameters?,
     })
 }
 

@@ -16,7 +16,7 @@ impl Patterns {
     /// Reads the patterns under `key` of `config`, which is the file at `path`.
     ///
     /// # Errors
-    /// A pattern is no regular expression, or its value no number.
+    /// There is no map, a pattern is no regular expression, or its value no number.
     pub fn read(path: &Path, config: &Value, key: &'static str) -> Result<Self, AdapterError> {
         let wrong = |reason: String| AdapterError::Config { path: path.to_owned(), reason: format!("{key}: {reason}") };
         let compiled = |(pattern, value): (&String, &Value)| -> Result<(Regex, f64), AdapterError> {
@@ -24,7 +24,12 @@ impl Patterns {
             let regex = regex.map_err(|error| wrong(format!("{pattern:?}: {error}")))?;
             Ok((regex, value.as_f64().ok_or_else(|| wrong(format!("{pattern:?} is {value}, not a number")))?))
         };
-        let list = config[key].as_object().into_iter().flatten().map(compiled);
+        let map = match &config[key] {
+            Value::Null => None,
+            Value::Object(map) => Some(map),
+            other => return Err(wrong(format!("{other} does not map patterns to numbers"))),
+        };
+        let list = map.into_iter().flatten().map(compiled);
         Ok(Self { path: path.to_owned(), key, list: list.collect::<Result<_, AdapterError>>()? })
     }
 

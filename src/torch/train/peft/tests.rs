@@ -102,6 +102,32 @@ fn what_is_not_implemented_is_refused() {
     }
 }
 
+#[test]
+fn settings_that_cannot_be_read_are_refused_rather_than_replaced_by_defaults() {
+    let dir = tempfile::tempdir().unwrap();
+    let read = |setting: &str| {
+        let text = format!(r#"{{"peft_type": "LORA", "r": 4, {setting}}}"#);
+        std::fs::write(dir.path().join("adapter_config.json"), text).unwrap();
+        read_adapter_config(dir.path()).map_err(|error| error.to_string())
+    };
+    for (setting, expected) in [
+        (r#""lora_alpha": "16""#, "lora_alpha is \"16\", but must be a number"),
+        (r#""use_rslora": "true""#, "use_rslora is \"true\", but must be true or false"),
+        (r#""use_dora": 1"#, "use_dora is 1, but must be true or false"),
+        (r#""lora_dropout": 1.5"#, "lora_dropout is 1.5, but must be at least 0 and below 1"),
+        (r#""target_parameters": ["a", 2]"#, "target_parameters is [\"a\",2], but must be a list of names"),
+        (r#""alpha_pattern": [3]"#, "alpha_pattern: [3] does not map patterns to numbers"),
+        (r#""bias": 1"#, "bias is 1; supported: \"none\""),
+    ] {
+        let error = read(setting).err().unwrap_or_else(|| panic!("{setting} is read"));
+        assert!(error.contains(expected), "{error}");
+    }
+    let unset =
+        r#""lora_alpha": null, "use_dora": null, "target_parameters": null, "alpha_pattern": null, "bias": null"#;
+    let found = read(unset).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((found.lora.alpha, found.lora.use_dora, found.target_parameters.len()), (8.0, false, 0));
+}
+
 /// A config says how many heads a checkpoint may hold, and not that a run trained adapters beside them.
 #[test]
 fn adapters_of_prediction_heads_have_their_place() {
