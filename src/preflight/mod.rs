@@ -1,6 +1,7 @@
 //! The checks of a run before it touches anything: whether its layout, weights, device and data go together. `check` makes them and ends;
 //! `run` makes them before there is a folder or an actor. Nothing is written, and no weight is read.
 
+mod adapters;
 mod data;
 mod first_read;
 mod folders;
@@ -11,6 +12,7 @@ mod reference;
 mod shares;
 mod weights;
 
+pub use adapters::AdapterProblem;
 pub use data::DataProblem;
 pub use first_read::FirstRead;
 pub use folders::FolderProblem;
@@ -73,6 +75,8 @@ pub enum PreflightError {
     Engine(EngineError),
     #[error(transparent)]
     Weights(#[from] WeightsProblem),
+    #[error(transparent)]
+    Adapters(#[from] AdapterProblem),
     #[error(transparent)]
     Memory(#[from] MemoryProblem),
     #[error(transparent)]
@@ -160,6 +164,7 @@ impl Preflight<'_> {
         }
         if asked.weights {
             expect_weights(config, self.folder)?;
+            adapters::expect_as_written(config)?;
         }
         let mut lines = self.folder.notes.clone();
         lines.extend(
