@@ -148,6 +148,10 @@ impl Preflight<'_> {
         if asked.alone {
             folders::check(config, model.towers.set())?;
         }
+        if asked.weights {
+            // A wrong bit in their files would be told of as settings or shapes that do not fit.
+            adapters::expect_as_written(config)?;
+        }
         let memory = memory::check(config, model, asked.alone)?;
         check_engines(config, model).map_err(PreflightError::Engine)?;
         if asked.device {
@@ -164,7 +168,6 @@ impl Preflight<'_> {
         }
         if asked.weights {
             expect_weights(config, self.folder)?;
-            adapters::expect_as_written(config)?;
         }
         let mut lines = self.folder.notes.clone();
         lines.extend(
