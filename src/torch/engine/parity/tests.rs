@@ -1,5 +1,7 @@
 //! Layouts of fixtures, one thread a rank.
 
+mod tower_layouts;
+
 use super::super::share::Splits;
 use super::{EncoderLayout, PoolLayouts, alone, on_rank};
 use crate::device::set_intra_op_threads;
