@@ -99,6 +99,7 @@ impl Case {
             cu_seqlens: std::iter::once(0).chain(ends).collect(),
             loss_scale: 1.0 / samples.len() as f64,
             feature_grads: false,
+            constant_features: Default::default(),
             row: None,
             shared_features: Vec::new(),
             past: None,

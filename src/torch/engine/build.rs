@@ -121,7 +121,8 @@ fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> R
     let (budget, key) = (config.memory.activation_budget.encoder, "memory.activation_budget.encoder");
     let activations = Activations::new(&config.memory, key, budget, device)?;
     let index = if elastic { spec.me.index } else { mesh.place().dp as u32 };
-    let mut worker = EncoderWorker::new(replica(index), model, state, membership).with_activations(activations);
+    let worker = EncoderWorker::new(replica(index), model, state, membership).with_activations(activations);
+    let mut worker = worker.with_trained(trained_towers(spec, own.towers.set())?);
     if !colocated {
         worker = worker.with_item_credit(config.edges.pixels.credit.bytes() as usize, &share.towers);
     }
@@ -167,12 +168,25 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
 
 /// Returns the encoder pools whose features a foundation reads.
 fn peers(spec: &EngineSpec) -> Result<BTreeMap<PoolName, EncoderPeers>, EngineError> {
-    let ModelConfig { towers, tree, .. } = &spec.model;
     let peers = |(name, pool, set): (PoolName, &EncoderPool, TowerSet)| {
-        let trained = is_trained(&encoder_specs(&spec.config, &towers.only(set), tree)?);
-        Ok((name, EncoderPeers { trained, ranks: pool.tensor_parallel as u32 }))
+        let trained = trained_towers(spec, set)?;
+        let frozen = set.iter().filter(|&tower| !trained.contains(tower)).collect();
+        Ok((name, EncoderPeers { trained, frozen, ranks: pool.tensor_parallel as u32 }))
     };
-    spec.config.pools.encoders(towers.set()).into_iter().map(peers).collect()
+    spec.config.pools.encoders(spec.model.towers.set()).into_iter().map(peers).collect()
+}
+
+/// Returns the towers of `set` of which something is trained: nobody waits for gradients of the features of others.
+fn trained_towers(spec: &EngineSpec, set: TowerSet) -> Result<TowerSet, EngineError> {
+    let ModelConfig { towers, tree, .. } = &spec.model;
+    let mut trained = Vec::new();
+    for tower in set.iter() {
+        let alone = towers.only([tower].into_iter().collect());
+        if is_trained(&encoder_specs(&spec.config, &alone, tree)?) {
+            trained.push(tower);
+        }
+    }
+    Ok(trained.into_iter().collect())
 }
 
 fn join(store: &Path, name: &str, layout: Layout, rank: usize, device: tch::Device) -> Result<Mesh, NativeError> {

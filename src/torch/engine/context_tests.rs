@@ -43,6 +43,7 @@ fn batch(step: usize) -> MicroBatch {
         loss_scale: 1.0 / num_targets as f64,
         num_features: Vec::new(),
         feature_grads: false,
+        constant_features: Default::default(),
         row: None,
         shared_features: Vec::new(),
         past: None,

@@ -21,7 +21,9 @@ use crate::model::{ModelTower, Towers};
 use crate::params::Masks;
 use crate::train::TrainState;
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{Activity, ActorId, Lane, PoolName, Regroup, Replica, StepPlan, Tower, UnitId, Version};
+use loongforge_core::message::{
+    Activity, ActorId, Lane, PoolName, Regroup, Replica, StepPlan, Tower, TowerSet, UnitId, Version,
+};
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -39,6 +41,8 @@ pub struct EncoderWorker {
     pub(super) state: TrainState,
     /// The ranks that compute this encoder together.
     mesh: Rc<Mesh>,
+    /// The towers whose features' gradients come back.
+    trained: TowerSet,
     activations: Activations,
     /// `None`: the pool is what it is from the beginning to the end.
     pub(super) membership: Option<Membership>,
@@ -57,6 +61,7 @@ impl EncoderWorker {
         Self {
             replica,
             mesh: state.mesh_or_single(),
+            trained: Tower::ALL.into_iter().collect(),
             models,
             state,
             activations: Activations::default(),
@@ -89,6 +94,16 @@ impl EncoderWorker {
     pub(super) fn with_item_credit(self, bytes: usize, towers: &Towers) -> Self {
         let row_bytes = |it: &ModelTower| (it.tower, it.family.patch_dim() as usize * size_of::<f32>());
         Self { items: Some(ItemCredit { bytes, row_bytes: towers.iter().map(row_bytes).collect() }), ..self }
+    }
+
+    /// Waits for gradients of the features of these towers alone: nothing of its others is trained.
+    pub(super) fn with_trained(self, trained: TowerSet) -> Self {
+        Self { trained, ..self }
+    }
+
+    /// Returns whether gradients of the features of a tower are to come.
+    pub(super) fn is_trained(&self, tower: Tower) -> bool {
+        self.state.is_trained() && self.trained.contains(tower)
     }
 
     /// Sets a budget for activations.
@@ -137,7 +152,7 @@ impl EncoderWorker {
             };
             let moved =
                 plan.units.iter().filter(|unit| unit.encoder == self.replica && regroup.moved.contains(&unit.id));
-            step.units.extend(moved.map(|unit| UnitWork::new(unit, plan)));
+            step.units.extend(moved.map(|unit| UnitWork::new(unit, plan, self.trained)));
             step.units.sort_by_key(|work| work.unit.id);
         }
         for step in &mut self.steps {
@@ -159,7 +174,7 @@ impl EncoderWorker {
     /// Takes a step that is planned, with the units that this encoder is given.
     pub(super) fn plan(&mut self, plan: &StepPlan) {
         let mine = plan.units.iter().filter(|unit| unit.encoder == self.replica);
-        let units: Vec<UnitWork> = mine.map(|unit| UnitWork::new(unit, plan)).collect();
+        let units: Vec<UnitWork> = mine.map(|unit| UnitWork::new(unit, plan, self.trained)).collect();
         let fits = self.items.as_ref().is_some_and(|items| items.fits(&units));
         self.steps.push_back(Step { id: plan.step, units, is_regrouped: false, fits });
     }

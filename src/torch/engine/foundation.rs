@@ -116,7 +116,7 @@ impl FoundationWorker {
     /// Takes a step that is planned, to be done after those before it.
     pub(super) fn plan(&mut self, plan: &StepPlan) {
         let owners = self.arrivals.owners(plan, self.rank.replica);
-        self.steps.push_back(Step::new(plan, &self.rank, owners, self.arrivals.has_trained_encoders()));
+        self.steps.push_back(Step::new(plan, &self.rank, owners, self.arrivals.trained_towers()));
     }
 
     /// Other encoders compute units of these steps.

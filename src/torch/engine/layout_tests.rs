@@ -44,6 +44,7 @@ pub fn micro_batch(lens: &[usize], seed: i64, vocab: i64, num_micro_batches: usi
         loss_scale: 1.0 / (50.0 * num_micro_batches as f64),
         num_features: Vec::new(),
         feature_grads: false,
+        constant_features: Default::default(),
         row: None,
         shared_features: Vec::new(),
         past: None,

@@ -6,7 +6,9 @@ use super::stages::Filled;
 use crate::model::{Column, FeatureInput, NoisePurpose, SampleRow};
 use crate::tape::Slot;
 use loongforge_core::engine::{EngineError, Ports};
-use loongforge_core::message::{ActorId, Pack, PoolName, SampleId, SampleMeta, StepPlan, Tower, Unit, UnitId, Version};
+use loongforge_core::message::{
+    ActorId, Pack, PoolName, SampleId, SampleMeta, StepPlan, Tower, TowerSet, Unit, UnitId, Version,
+};
 use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -200,10 +202,19 @@ impl PackWork {
 /// The properties of an encoder pool that a foundation needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncoderPeers {
-    /// The encoders want gradients of their features.
-    pub trained: bool,
+    /// The towers whose encoders want gradients of their features.
+    pub trained: TowerSet,
+    /// The pool's other towers.
+    pub frozen: TowerSet,
     /// Actors of one encoder: its first sends the features, and all of them get the gradients.
     pub ranks: u32,
+}
+
+impl EncoderPeers {
+    /// Returns whether encoders wait for the gradients of every unit.
+    pub fn wants_all(&self) -> bool {
+        !self.trained.is_empty() && self.frozen.is_empty()
+    }
 }
 
 /// Describes how gradients go back.
@@ -214,7 +225,7 @@ pub(super) struct Return {
 }
 
 impl Return {
-    /// Returns the gradients of a unit's features to the encoder of `pool` that has sent them.
+    /// Returns the gradients of a unit's features to the encoder of `pool` that has sent them; there are none of a frozen tower's.
     /// Each level is `[features, D]`.
     ///
     /// # Errors
@@ -226,9 +237,8 @@ impl Return {
         grads: &[Tensor],
         ports: &mut Ports,
     ) -> Result<(), EngineError> {
-        let Some(EncoderPeers { ranks, .. }) = self.encoders.get(&pool).filter(|peers| peers.trained) else {
-            return Ok(());
-        };
+        let peers = self.encoders.get(&pool).filter(|peers| !peers.trained.is_empty() && !grads.is_empty());
+        let Some(EncoderPeers { ranks, .. }) = peers else { return Ok(()) };
         let header = Header { kind: ParcelKind::Gradient(id), version: self.version };
         for index in to.index..to.index + ranks {
             let tensors = grads.iter().map(|grad| Box::new(TorchBuffer::new(grad)) as Box<dyn Buffer>);

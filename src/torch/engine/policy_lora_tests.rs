@@ -201,6 +201,7 @@ impl Adapted {
             loss_scale: 1.0 / weights.sum(Kind::Double).double_value(&[]),
             num_features: vec![features[0].size()[0]],
             feature_grads: false,
+            constant_features: Default::default(),
             row: None,
             shared_features: Vec::new(),
             past: None,

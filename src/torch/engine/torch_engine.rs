@@ -13,7 +13,8 @@ use crate::native::MemoryWatch;
 use crate::train::TrainState;
 use loongforge_core::engine::{Engine, EngineError, Ports, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Epoch, Event, MemoryReport, Regroup, SaveTo, StepId, StepPlan, StepReport, Timings, Version,
+    Activity, ActorId, Epoch, Event, MemoryReport, Regroup, SaveTo, StepId, StepPlan, StepReport, Timings, Tower,
+    Version,
 };
 use loongforge_core::transport::Parcel;
 use std::collections::{BTreeMap, VecDeque};
@@ -83,9 +84,9 @@ impl TorchEngine {
         }
     }
 
-    /// Returns whether it encodes, and waits for gradients.
-    pub(super) fn trains_encoder(&self) -> bool {
-        self.encoder.as_ref().is_some_and(|worker| worker.state.is_trained())
+    /// Returns whether it encodes items of this tower, and waits for gradients.
+    pub(super) fn trains_encoder(&self, tower: Tower) -> bool {
+        self.encoder.as_ref().is_some_and(|worker| worker.is_trained(tower))
     }
 
     pub(super) fn foundation(&self) -> Option<&FoundationWorker> {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use loongforge_core::message::{ItemMeta, SampleId, SampleMeta, Target};
+use loongforge_core::message::{ItemMeta, SampleId, SampleMeta, Target, TowerSet};
 use tch::{Device, Tensor};
 
 use super::columns::{Column, Columns, INPUT_IDS, TARGETS};
@@ -22,8 +22,10 @@ pub struct MicroBatch {
     pub loss_scale: f64,
     /// Rows of features, over all items, by input of the foundation.
     pub num_features: Vec<i64>,
-    /// True if the encoder wants gradients.
+    /// True if some encoder wants gradients.
     pub feature_grads: bool,
+    /// The towers whose encoders want none where others do: their features are constants.
+    pub constant_features: TowerSet,
     /// The share of a row, where these are some tokens of a row that other ranks share.
     pub row: Option<Rc<ContextShard>>,
     /// The features of the whole row, by input, that are of these tokens, in their order, where the batch has some tokens of a shared
@@ -105,6 +107,7 @@ impl MicroBatch {
             loss_scale: 0.0,
             num_features: Vec::new(),
             feature_grads: false,
+            constant_features: TowerSet::default(),
             row: None,
             shared_features: Vec::new(),
             past: None,

@@ -105,7 +105,7 @@ impl Course {
         let any = !shapes.is_empty();
         let units = plan.units.iter().filter_map(|unit| Some((unit, shapes.remove(&unit.id)?)));
         for (unit, metas) in units.collect::<Vec<_>>() {
-            if !self.engine.trains_encoder() {
+            if !self.engine.trains_encoder(unit.tower()) {
                 continue;
             }
             let gradient = |meta: &TensorMeta| {

@@ -3,7 +3,7 @@
 use crate::engine::assembler::Assembler;
 use crate::engine::buffer::take_over;
 use crate::tape::{Execution, Slot};
-use loongforge_core::message::{ActorId, Grid, SampleId, StepId, StepPlan, Tower, Unit};
+use loongforge_core::message::{ActorId, Grid, SampleId, StepId, StepPlan, Tower, TowerSet, Unit};
 use loongforge_core::transport::MAX_PARCELS;
 use std::collections::BTreeMap;
 use tch::Tensor;
@@ -41,15 +41,16 @@ pub(super) struct UnitWork {
     /// The values of the items that the unit's backward reads again, as received.
     pub(super) read_again: Option<Tensor>,
     pub(super) phase: Phase,
-    /// Gradients are to come; not in an evaluation.
+    /// Gradients are to come; not in an evaluation, nor where the tower is frozen.
     pub(super) trains: bool,
 }
 
 impl UnitWork {
-    /// Waits for the items of a unit, and sends what is made of them to its replica's leader.
-    pub(super) fn new(unit: &Unit, plan: &StepPlan) -> Self {
+    /// Waits for the items of a unit, and sends what is made of them to its replica's leader, which returns gradients of the features of
+    /// `trained` towers.
+    pub(super) fn new(unit: &Unit, plan: &StepPlan, trained: TowerSet) -> Self {
         let pixels = Assembler::new(unit.items.iter().map(|item| item.owner));
-        let trains = !plan.purpose.is_evaluation();
+        let trains = !plan.purpose.is_evaluation() && trained.contains(unit.tower());
         let reader = plan.leader(unit.replica);
         Self { pixels, read_again: None, reader, unit: unit.clone(), phase: Phase::Waiting, trains }
     }

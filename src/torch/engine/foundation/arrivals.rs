@@ -7,7 +7,7 @@ use crate::engine::pack_work::{EncoderPeers, Features, Return, input_of};
 use crate::model::FeatureInput;
 use loongforge_core::engine::{EngineError, Ports};
 use loongforge_core::message::{
-    ActorId, Event, PackId, PoolName, Regroup, Replica, Role, StepId, StepPlan, Unit, UnitId, Version,
+    ActorId, Event, PackId, PoolName, Regroup, Replica, Role, StepId, StepPlan, TowerSet, Unit, UnitId, Version,
 };
 use loongforge_core::transport::{Header, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
@@ -35,9 +35,9 @@ impl Arrivals {
         Arrivals { encoders, colocated: false, early_features: Vec::new() }
     }
 
-    /// Returns whether some encoders want gradients of their features.
-    pub fn has_trained_encoders(&self) -> bool {
-        self.encoders.values().any(|peers| peers.trained)
+    /// Returns the towers whose encoders want gradients of their features.
+    pub fn trained_towers(&self) -> TowerSet {
+        self.encoders.values().flat_map(|peers| peers.trained.iter()).collect()
     }
 
     /// Returns whether all features of a step are taken in before it begins: they come from ranks that wait for each other within
@@ -180,12 +180,13 @@ impl Arrivals {
     ) -> Result<Option<Wrong>, EngineError> {
         let Header { kind, version } = parcel.header;
         let (device, inputs) = (rank.device(), rank.inputs());
-        let (encoders, trains) = (&self.encoders, self.has_trained_encoders());
+        let encoders = &self.encoders;
         let Some(step) = steps.iter_mut().find(|known| known.id == id.step) else {
             // Late: a unit was given to another encoder when its features were here already, and the step has ended, since
             // nobody waits for what frozen encoders make twice.
-            let is_trained = encoders.get(&from.pool).map_or(trains, |peers| peers.trained);
-            return if is_trained || from.role != Role::Encoder { unplanned(kind) } else { Ok(None) };
+            let trains = || !self.trained_towers().is_empty();
+            let wants_all = encoders.get(&from.pool).map_or_else(trains, EncoderPeers::wants_all);
+            return if wants_all || from.role != Role::Encoder { unplanned(kind) } else { Ok(None) };
         };
         if let Some(grads) = step.returned.get(&id) {
             self.returns(version).give_back(id, (from.pool, from), grads, ports)?;
@@ -207,7 +208,7 @@ impl Arrivals {
             None => {}
         }
         let missing = |reason| Ok(Some(Wrong { reason, lacks: Some(id) }));
-        let trained = encoders.get(&unit.pool).is_some_and(|peers| peers.trained);
+        let trained = encoders.get(&unit.pool).is_some_and(|peers| !peers.trained.is_empty());
         if trained && version != Version(step.id.0) {
             return missing(format!("{kind:?} was computed with parameters of version {version}"));
         }

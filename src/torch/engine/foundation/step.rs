@@ -11,7 +11,7 @@ use crate::model::{Columns, FeatureInput, MicroBatch, NoisePurpose};
 use crate::parallel::pipeline::PipelineRun;
 use loongforge_core::config::LossWeighting;
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{ActorId, Pack, PairReport, StepId, StepPlan, UnitId};
+use loongforge_core::message::{ActorId, Pack, PairReport, StepId, StepPlan, TowerSet, UnitId};
 use std::collections::BTreeMap;
 use tch::Tensor;
 
@@ -32,8 +32,8 @@ pub(super) struct Step {
     /// The measures of pairs of answers, summed on the device as well.
     pub measures: Option<Tensor>,
     pub routing: StepRouting,
-    /// Some encoders want gradients of their features.
-    pub trains_encoders: bool,
+    /// The towers whose encoders want gradients of their features.
+    pub trained_towers: TowerSet,
     /// Gradients of the units that are done: an encoder in place of one that died needs them again.
     pub returned: BTreeMap<UnitId, Vec<Tensor>>,
     /// The encoder that each unit of this replica is given to.
@@ -48,7 +48,7 @@ pub(super) struct Step {
 
 impl Step {
     /// Makes the step of a plan on this rank, whose units `owners` compute.
-    pub fn new(plan: &StepPlan, rank: &Rank, owners: BTreeMap<UnitId, ActorId>, trains_encoders: bool) -> Step {
+    pub fn new(plan: &StepPlan, rank: &Rank, owners: BTreeMap<UnitId, ActorId>, trained_towers: TowerSet) -> Step {
         let Rank { replica, stages, .. } = rank;
         let has_columns = !rank.columns().is_empty();
         let work = |pack| PackWork::new(pack, plan, has_columns);
@@ -86,7 +86,7 @@ impl Step {
             loss: None,
             measures: None,
             routing: StepRouting::default(),
-            trains_encoders,
+            trained_towers,
             returned: BTreeMap::new(),
             owners,
             begun: false,
@@ -135,6 +135,7 @@ impl Step {
         let (params, device) = (rank.state.params(), rank.device());
         let evaluates = self.evaluation.is_some();
         let noise = self.evaluation.as_ref().map_or(NoisePurpose::Training, Evaluating::noise);
+        let trained = self.trained_towers;
         let work = &mut self.packs[number];
         let (inputs, columns) = (rank.inputs(), rank.columns());
         let num_features = work.num_features(inputs);
@@ -144,7 +145,8 @@ impl Step {
             samples: work.rows(noise),
             loss_scale: if evaluates { 1.0 } else { 1.0 / self.weight },
             num_features,
-            feature_grads: self.trains_encoders && !evaluates,
+            feature_grads: !trained.is_empty() && !evaluates,
+            constant_features: inputs.iter().map(|it| it.tower).filter(|&tower| !trained.contains(tower)).collect(),
             row: None,
             shared_features: Vec::new(),
             past: None,

@@ -51,7 +51,7 @@ impl Trainer {
                     (batch, &features[..], row_tokens, Some(seed))
                 }
                 None => {
-                    let feature_grads = step.trains_encoders;
+                    let feature_grads = !step.trained_towers.is_empty();
                     filler = MicroBatch { feature_grads, ..MicroBatch::filler(stages.any().columns(), device) };
                     (&filler, &[][..], 1, None)
                 }
@@ -125,10 +125,11 @@ impl Trainer {
             let Some(work) = step.packs.get_mut(pack).filter(|_| task.stage == 0) else { continue };
             let num_features = work.num_features(inputs);
             let done = &mut work.chunks[chunk];
-            if step.trains_encoders {
+            let trained = step.trained_towers;
+            if !trained.is_empty() {
                 let grad = |slot: &Slot| run.input_grad(*slot).ok_or("the model gave no gradient of features");
                 let levels = |(slots, input): (&Vec<Slot>, &FeatureInput)| {
-                    let slots = slots.iter().filter(|_| input.has_gradient());
+                    let slots = slots.iter().filter(|_| input.has_gradient() && trained.contains(input.tower));
                     slots.map(grad).collect::<Result<Vec<_>, _>>()
                 };
                 let grads = done.slots.iter().zip(inputs).map(levels).collect::<Result<_, _>>()?;

@@ -132,7 +132,11 @@ impl Node {
             let state = share.join(state(share.specs(), share.sharding(), &mesh)?);
             let stages = share.stages(state.params(), Policy::Keep);
             let replica = Replica::foundation(mesh.place().dp as u32);
-            let peers = |pool: &EncoderPool| EncoderPeers { trained: true, ranks: pool.layout.layout.tp as u32 };
+            let peers = |pool: &EncoderPool| EncoderPeers {
+                trained: pool.towers,
+                frozen: TowerSet::default(),
+                ranks: pool.layout.layout.tp as u32,
+            };
             let encoders = encoders.iter().map(|pool| (pool.name, peers(pool))).collect();
             Ok(FoundationWorker::new(replica, stages, state, encoders))
         });

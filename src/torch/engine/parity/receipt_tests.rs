@@ -14,7 +14,7 @@ use crate::tape::Policy;
 use crate::train::parity::Fixture;
 use crate::train::{Lanes, TrainState, load_weights};
 use loongforge_core::engine::{Ports, Progress};
-use loongforge_core::message::{ActorId, Epoch, PoolName, Regroup, Replica, StepPlan, Version};
+use loongforge_core::message::{ActorId, Epoch, PoolName, Regroup, Replica, StepPlan, Tower, TowerSet, Unit, Version};
 use loongforge_core::transport::{Edge, Mail, Mailbox, SlabEdge, SlabListener};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -71,6 +71,11 @@ impl Way {
 
 impl Step {
     fn new(fixture: &str) -> Step {
+        Self::of(fixture, Tower::ALL.into_iter().collect())
+    }
+
+    /// Works like `new`, where the encoder wants gradients of the features of these towers alone.
+    fn of(fixture: &str, wanted: TowerSet) -> Step {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(fixture);
         let fixture = Fixture::read(&folder).unwrap();
         let families = fixture.config.clone();
@@ -81,12 +86,17 @@ impl Step {
         };
         let of_foundation = pool(families.foundation.specs());
         let model = families.foundation.build(of_foundation.params(), Policy::Keep);
-        let peers = [(PoolName::ENCODER, EncoderPeers { trained: true, ranks: 1 })].into();
+        let towers = families.towers.set();
+        let part = |is_wanted: bool| -> TowerSet {
+            towers.iter().filter(|&tower| wanted.contains(tower) == is_wanted).collect()
+        };
+        let peers = [(PoolName::ENCODER, EncoderPeers { trained: part(true), frozen: part(false), ranks: 1 })].into();
         let foundation = FoundationWorker::new(Replica::foundation(0), Stages::whole(model), of_foundation, peers);
         let of_encoder = pool(families.towers.specs());
         let models = TowerModels::new(&families.towers, of_encoder.params(), |_| Policy::Keep);
         let encoder = EncoderWorker::new(Replica::encoder(0), models, of_encoder, None)
-            .with_item_credit(CREDIT, &families.towers);
+            .with_item_credit(CREDIT, &families.towers)
+            .with_trained(wanted);
         let batch = Batch::new(fixture, 1);
         let plan = batch.plan(0, &PoolLayouts::default(), 0.0);
         Step { encoder, foundation, batch, plan, folder, place: tempfile::tempdir().unwrap() }
@@ -127,9 +137,13 @@ impl Step {
         }
         while self.foundation.work(Version(0), &mut of_foundation).unwrap() == Progress::Busy {}
         assert!(self.foundation.is_finished());
+        let mut num_returned = 0;
         for parcel in grads.parcels() {
             self.encoder.arrive(FOUNDATION, parcel).unwrap();
+            num_returned += 1;
         }
+        let is_wanted = |unit: &&Unit| self.encoder.is_trained(unit.tower());
+        assert_eq!(num_returned, self.plan.units.iter().filter(is_wanted).count(), "gradients that somebody wants");
         while self.encoder.work(Version(0), &mut of_encoder).unwrap() == Progress::Busy {}
         assert!(self.encoder.is_finished(0));
         let loads = [of_encoder.loads(), of_foundation.loads()].map(|loads| loads[0].in_flight as usize);
@@ -154,6 +168,19 @@ fn a_step_between_processes_copies_nothing_on_receipt() {
         assert_eq!(copied_bytes() - before, 0, "{name}");
         assert!(held.iter().all(|bytes| *bytes > 0), "{name}: what waits is where its sender has put it");
         assert_eq!(loss, expected, "{name}");
+    }
+}
+
+/// Of two towers in one pool one is frozen: no gradient of its features is sent, and nobody waits for one.
+#[test]
+fn gradients_of_features_go_back_to_the_towers_that_are_trained() {
+    for tower in [Tower::Vision, Tower::Audio] {
+        let step = Step::of("qwen2.5_omni-seed1", [tower].into_iter().collect());
+        let units = step.plan.units.iter().filter(|unit| unit.tower() == tower).count();
+        assert!((1..step.plan.units.len()).contains(&units), "both towers have units");
+        let expected = loss_of_one_process(&step.folder);
+        let (_, loss) = step.run(|_, _, _| {});
+        assert!((loss - expected).abs() <= 1e-6 * expected.abs(), "{tower}: {loss}, {expected}");
     }
 }
 

@@ -133,6 +133,7 @@ impl Fixture {
             samples: Rc::new([]),
             loss_scale: 1.0 / num_targets as f64,
             feature_grads: true,
+            constant_features: Default::default(),
             row: None,
             shared_features: Vec::new(),
             past: None,

@@ -217,7 +217,8 @@ impl FoundationModel for DecoderModel {
             policy: self.policy,
             keep_routing: false,
         };
-        let recorded = self.decoder.tape(&text, Some(&targets), &options);
+        let is_constant = |input: usize| batch.constant_features.contains(self.inputs[input].tower);
+        let recorded = self.decoder.tape_with_constants(&text, Some(&targets), &options, is_constant);
         let mut features = recorded.features;
         let of_reference = self.inputs.iter().position(|input| input.tower == Tower::Reference);
         if let (Some(input), Some(slot)) = (of_reference, recorded.reference) {

@@ -30,8 +30,20 @@ impl Decoder {
         self.tape_behind(Tape::new(), None, batch, targets, options)
     }
 
-    /// Works like `tape`, on a tape that has something already: `features`, by input and level, where they are no inputs of the tape.
-    /// The decoder is a first stage.
+    /// Works like `tape`, where features of the inputs for which `is_constant` get no gradients.
+    pub(super) fn tape_with_constants(
+        &self,
+        batch: &TextBatch,
+        targets: Option<&Targets>,
+        options: &TextOptions,
+        is_constant: impl Fn(usize) -> bool,
+    ) -> TextTape {
+        let mut tape = Tape::new();
+        let features = self.stage.is_first.then(|| feature_inputs(&mut tape, batch, options, is_constant));
+        self.tape_behind(tape, features, batch, targets, options)
+    }
+
+    /// Works like `tape`, on a tape that has something already: `features`, by input and level. The decoder is then a first stage.
     pub(super) fn tape_behind(
         &self,
         mut tape: Tape,
@@ -52,7 +64,7 @@ impl Decoder {
             batch.feature_rows.iter().map(|rows| FeatureRows::new(rows, &recording, self.device)).collect();
         let Entry { mut x, features, inbound, mut carried } = match self.stage.is_first {
             true => {
-                let features = features.unwrap_or_else(|| feature_inputs(&mut tape, batch, options));
+                let features = features.unwrap_or_else(|| feature_inputs(&mut tape, batch, options, |_| false));
                 self.record_embeddings(&mut tape, batch, targets, features, &rows, &recording)
             }
             false => {
@@ -183,10 +195,19 @@ impl Decoder {
     }
 }
 
-/// Records the inputs of the tape for features that others send, by input of the decoder and level.
-fn feature_inputs(tape: &mut Tape, batch: &TextBatch, options: &TextOptions) -> Vec<Vec<Slot>> {
-    let mut inputs = |levels: usize| (0..levels).map(|_| tape.input(options.train_features)).collect();
-    num_levels(batch, options).into_iter().map(&mut inputs).collect()
+/// Records the inputs of the tape for features that others send, by input of the decoder and level; those for which `is_constant` get no
+/// gradients.
+fn feature_inputs(
+    tape: &mut Tape,
+    batch: &TextBatch,
+    options: &TextOptions,
+    is_constant: impl Fn(usize) -> bool,
+) -> Vec<Vec<Slot>> {
+    let mut inputs = |(input, levels): (usize, usize)| {
+        let requires_grad = options.train_features && !is_constant(input);
+        (0..levels).map(|_| tape.input(requires_grad)).collect()
+    };
+    num_levels(batch, options).into_iter().enumerate().map(&mut inputs).collect()
 }
 
 /// Returns the number of tensors of features that the batch has, by input. Ranks that share a row all have features or none, so that

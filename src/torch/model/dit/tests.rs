@@ -137,6 +137,7 @@ impl Fixture {
             loss_scale: 1.0 / self.rows.len() as f64,
             num_features: num_features.collect(),
             feature_grads: true,
+            constant_features: Default::default(),
             row: None,
             shared_features: Vec::new(),
             past: None,

@@ -143,6 +143,7 @@ impl Acting for Writer {
             loss_scale: 0.0,
             num_features: features.iter().map(|of| of.first().map_or(0, |rows| rows.size()[0])).collect(),
             feature_grads: false,
+            constant_features: Default::default(),
             row: None,
             shared_features: Vec::new(),
             past: None,

@@ -181,6 +181,7 @@ impl Fixture {
             loss_scale: 1.0 / self.samples.len() as f64,
             num_features: self.features(samples, shows).map(|features| features.size()[0]).to_vec(),
             feature_grads: true,
+            constant_features: Default::default(),
             row: None,
             shared_features: Vec::new(),
             past: None,
