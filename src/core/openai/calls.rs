@@ -22,9 +22,15 @@ pub enum Said {
 
 /// Finds calls in an answer that comes in pieces. White space around calls is left out, and what may become a call is held back; if it
 /// becomes none, it is text as it was written.
+///
+/// The time for a piece does not grow with the text that is held back: a model may write a very long call token by token.
 #[derive(Clone, Debug)]
 pub struct CallStream {
     held: String,
+    /// Bytes of white space with which `held` is known to begin.
+    blank: usize,
+    /// The tag in `held` that may open a call.
+    open: Option<Open>,
     num_calls: usize,
     /// True if there may be more than one call; else what follows the first is left out.
     are_parallel: bool,
@@ -35,7 +41,7 @@ pub struct CallStream {
 impl CallStream {
     /// Begins an answer, in which there may be one call or more.
     pub fn new(are_parallel: bool) -> Self {
-        Self { held: String::new(), num_calls: 0, are_parallel, is_behind_call: false }
+        Self { held: String::new(), blank: 0, open: None, num_calls: 0, are_parallel, is_behind_call: false }
     }
 
     /// Returns the number of calls so far.
@@ -58,30 +64,47 @@ impl CallStream {
     /// Returns the part of the held text that is certain; `ends`: nothing follows it.
     fn take(&mut self, ends: bool) -> Vec<Said> {
         let mut said = Vec::new();
-        while let Some(start) = self.held.find(OPEN) {
-            let body = start + OPEN.len();
-            let before = self.held[..start].trim_end().len();
-            match read(&self.held[body..], ends) {
+        while let Some(mut open) = self.open.take().or_else(|| self.find(&mut said)) {
+            match open.read(&self.held, ends) {
                 Tagged::Call(call, length) => {
-                    self.give(before, &mut said);
-                    self.held.drain(..body + length - before);
+                    self.held.drain(..open.body + length);
+                    self.blank = 0;
                     self.call(call, &mut said);
                 }
-                Tagged::Text(length) => self.give(body + length, &mut said),
+                Tagged::Text(length) => self.give(open.body + length, &mut said),
                 Tagged::Unfinished => {
-                    // White space before it belongs to it, until it is known to be a call.
-                    self.give(before, &mut said);
+                    self.open = Some(open);
                     return said;
                 }
             }
         }
-        let certain = if ends { self.held.len() } else { certain(&self.held) };
-        self.give(certain, &mut said);
+        if ends {
+            self.give(self.held.len(), &mut said);
+            return said;
+        }
+        // A call may begin with the white space at the end, and the part of a tag behind it.
+        let end = self.held.len() - begun(&self.held, OPEN);
+        let space = self.held[self.blank..end].trim_end().len();
+        self.give(if space == 0 { 0 } else { self.blank + space }, &mut said);
+        self.blank = self.held.len() - begun(&self.held, OPEN);
         said
+    }
+
+    /// Finds the next tag that opens a call, and gives out the text before it. White space before it belongs to it, until it is known to
+    /// be a call.
+    fn find(&mut self, said: &mut Vec<Said>) -> Option<Open> {
+        let start = self.blank + self.held[self.blank..].find(OPEN)?;
+        let before = self.held[..start].trim_end().len();
+        self.give(before, said);
+        Some(Open { body: start - before + OPEN.len(), ..Open::default() })
     }
 
     /// Gives out the first `length` bytes of what is held.
     fn give(&mut self, length: usize, said: &mut Vec<Said>) {
+        if length == 0 {
+            return;
+        }
+        self.blank = 0;
         let rest = self.held.split_off(length);
         let text = std::mem::replace(&mut self.held, rest);
         let text = if self.is_behind_call { text.trim_start() } else { text.as_str() };
@@ -107,10 +130,9 @@ impl CallStream {
     }
 }
 
-/// Bytes of `text` before the white space and the part of a tag at its end with which a call may begin.
-fn certain(text: &str) -> usize {
-    let tag = (1..OPEN.len()).rev().find(|length| text.ends_with(&OPEN[..*length])).unwrap_or(0);
-    text[..text.len() - tag].trim_end().len()
+/// Bytes at the end of `text` with which `tag` begins, but not all of it.
+fn begun(text: &str, tag: &str) -> usize {
+    (1..tag.len()).rev().find(|length| text.ends_with(&tag[..*length])).unwrap_or(0)
 }
 
 /// The text behind a tag that opens a call.
@@ -123,12 +145,89 @@ enum Tagged {
     Unfinished,
 }
 
+/// A tag that may open a call, and what was found in the text behind it, of which each byte is looked at once: its JSON is parsed when the
+/// first closing tag has come, and again only when that can tell what it is.
+#[derive(Clone, Debug, Default)]
+struct Open {
+    /// The text begins here in what is held.
+    body: usize,
+    /// Bytes at the text's beginning in which no closing tag begins.
+    searched: usize,
+    /// True if there is a closing tag, which may stand within a string.
+    is_closed: bool,
+    scan: Scan,
+    #[cfg(test)]
+    num_parsed: usize,
+}
+
+impl Open {
+    /// Reads the text behind the tag in what is held; `ends`: nothing follows it.
+    fn read(&mut self, held: &str, ends: bool) -> Tagged {
+        let text = &held[self.body..];
+        if self.is_closed {
+            if !self.scan.can_tell(text) && !ends {
+                return Tagged::Unfinished;
+            }
+        } else if text[self.searched..].contains(CLOSE) {
+            self.is_closed = true;
+        } else if !ends {
+            self.searched = text.len() - begun(text, CLOSE);
+            return Tagged::Unfinished;
+        }
+        #[cfg(test)]
+        {
+            self.num_parsed += 1;
+        }
+        read(text, ends)
+    }
+}
+
+/// Finds the end of a JSON object whose text comes in pieces.
+#[derive(Clone, Debug, Default)]
+struct Scan {
+    /// Bytes that were looked at.
+    at: usize,
+    depth: usize,
+    is_in_string: bool,
+    is_escaped: bool,
+    /// True if the object has ended before `at`.
+    has_ended: bool,
+}
+
+impl Scan {
+    /// Returns whether [`read`] can tell what the text is: more than the beginning of a closing tag follows the object, or something
+    /// stands in it that no JSON has. A mistake that this overlooks is found where the object seems to end.
+    fn can_tell(&mut self, text: &str) -> bool {
+        while !self.has_ended
+            && let Some(&byte) = text.as_bytes().get(self.at)
+        {
+            self.at += 1;
+            match byte {
+                _ if self.is_escaped => self.is_escaped = false,
+                b'"' => self.is_in_string = !self.is_in_string,
+                b'\\' if self.is_in_string => self.is_escaped = true,
+                0..b' ' if self.is_in_string => return true,
+                _ if self.is_in_string => {}
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' if self.depth > 1 => self.depth -= 1,
+                b'}' | b']' => self.has_ended = true,
+                b' ' | b'\t' | b'\r' | b'\n' | b':' | b',' | b'+' | b'-' | b'.' => {}
+                byte if byte.is_ascii_alphanumeric() => {}
+                _ => return true,
+            }
+        }
+        if !self.has_ended {
+            return false;
+        }
+        let rest = text[self.at..].trim_start();
+        self.at = text.len() - rest.len();
+        rest.len() >= CLOSE.len() || !CLOSE.starts_with(rest)
+    }
+}
+
 /// Reads what stands behind an opening tag; `ends`: nothing follows it. A closing tag within a string of the JSON closes nothing.
 fn read(text: &str, ends: bool) -> Tagged {
     let close = text.find(CLOSE);
-    if close.is_none() && !ends {
-        return Tagged::Unfinished;
-    }
     let mut objects = Deserializer::from_str(text).into_iter::<Map<String, Json>>();
     let object = objects.next();
     let rest = text[objects.byte_offset()..].trim_start();
@@ -233,5 +332,39 @@ mod tests {
         for piece in [1, 5, 1000] {
             assert_eq!(said(&three, piece, false), [text("a"), f()]);
         }
+    }
+
+    #[test]
+    fn a_long_call_is_parsed_twice_at_most() {
+        for (begin, middle, end, expected) in [
+            // Closing tags within a string, and white space behind the object and before the tag.
+            ("\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"", CLOSE, "\"}}</tool_call>", 2),
+            ("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"</tool_call>\"}}", " \n", "</tool_call>", 2),
+            ("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"", "é", "\"}}</tool_call>", 1),
+        ] {
+            let mut stream = CallStream::new(true);
+            assert!(stream.push(begin).is_empty());
+            for _ in 0..1000 {
+                assert!(stream.push(middle).is_empty());
+            }
+            assert_eq!(stream.open.as_ref().map(|open| open.num_parsed), Some(expected - 1), "{middle:?}");
+            let said = stream.push(end);
+            assert!(matches!(&said[..], [Said::Call(call)] if call.name == "f"), "{said:?}");
+            assert!(stream.held.is_empty() && stream.open.is_none());
+        }
+    }
+
+    #[test]
+    fn white_space_is_looked_at_once() {
+        let mut stream = CallStream::new(true);
+        assert_eq!(stream.push("a\u{2003}\n"), [text("a")]);
+        for piece in ["  ", "\n", "<tool", "_"] {
+            assert!(stream.push(piece).is_empty());
+        }
+        assert_eq!((stream.blank, stream.held.len()), ("\u{2003}\n  \n".len(), "\u{2003}\n  \n<tool_".len()));
+        assert_eq!(stream.push("x\n<"), [text("\u{2003}\n  \n<tool_x")]);
+        assert_eq!(stream.blank, 1);
+        assert_eq!(stream.push("tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"), [call("f", "{}")]);
+        assert_eq!((stream.push(" "), stream.push("b"), stream.finish()), (vec![], vec![text("b")], vec![]));
     }
 }
