@@ -392,6 +392,9 @@ fn run(sheet: &mut Sheet) {
     if is_each_epoch && sheet.has_held_out() && !sheet.every_epochs("eval_strategy", "eval", 1.0) {
         sheet.missing("eval.every_steps counts steps", &["eval_strategy"]);
     }
+    if sheet.is("eval_strategy", "no") {
+        sheet.settled("nothing is evaluated during the run", &["eval_strategy"]);
+    }
     sheet.copy("early_stopping_patience", "eval.patience");
     if let Some(count) = sheet.number("saves_per_epoch").filter(|count| *count > 0.0) {
         sheet.every_epochs("saves_per_epoch", "checkpoint", 1.0 / count);

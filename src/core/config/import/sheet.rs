@@ -242,7 +242,7 @@ impl Sheet {
     pub fn missing(&mut self, why: &'static str, keys: &[&str]) {
         for key in keys {
             let Some(value) = self.take(key) else { continue };
-            let is_off = value == Value::Bool(false) || value.as_f64() == Some(0.0) || value == "none";
+            let is_off = value == Value::Bool(false) || value.as_f64() == Some(0.0) || value == "none" || value == "no";
             self.tell(key, &value, if is_off { Fate::Settled("it is off") } else { Fate::Missing(why) });
         }
     }
@@ -268,15 +268,21 @@ impl Sheet {
     }
 }
 
-/// Words that Python's YAML takes for truth values, and ours for texts. Names, and strategies, of which `no` is one, stay texts.
+/// Words that Python's YAML takes for truth values, and ours for texts. Names stay texts. Of a strategy `no` is a value, which Python's YAML
+/// reads as `false` without quotes, and so writes again.
 fn read_switch(key: &str, value: &mut Value) {
     let is_name = ["_strategy", "name", "path", "dir", "dataset"].iter().any(|part| key.contains(part));
     let switch = match value.as_str().map(str::to_lowercase).as_deref() {
-        Some("yes" | "on" | "true") if !is_name => true,
-        Some("no" | "off" | "false") if !is_name => false,
+        Some("yes" | "on" | "true") => true,
+        Some("no" | "off" | "false") => false,
+        _ if *value == Value::Bool(false) => false,
         _ => return,
     };
-    *value = Value::Bool(switch);
+    if key.ends_with("_strategy") && !switch {
+        *value = "no".into();
+    } else if !is_name {
+        *value = Value::Bool(switch);
+    }
 }
 
 /// The remark on a number of samples that a data set may not have.

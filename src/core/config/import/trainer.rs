@@ -215,10 +215,11 @@ impl Sheet {
         self.arrived(key, FROZEN);
     }
 
-    /// Holds out the fraction of samples under `share` and evaluates them during the run: every `eval_steps`, else every 100.
+    /// Holds out the fraction of samples under `share`, and evaluates them every 100 steps during the run unless another key says when,
+    /// or after it if the strategy is `no`.
     pub fn held_out(&mut self, share: &str) {
-        if self.number(share).is_some_and(|share| share > 0.0 && share < 1.0) && self.get("eval_steps").is_none() {
-            self.set("eval.every_steps", 100);
+        if self.number(share).is_some_and(|share| share > 0.0 && share < 1.0) {
+            self.set("eval.every_steps", if self.is("eval_strategy", "no") { 0 } else { 100 });
         }
         self.with(share, "data.val_size", |value| match value.as_f64() {
             Some(share) if share < 1.0 => Ok(value.clone()),
@@ -292,8 +293,7 @@ impl Sheet {
         if self.is("eval_strategy", "epoch") && self.has_held_out() && self.every_epochs("eval_strategy", "eval", 1.0) {
             self.settled("it applies only to the strategy `steps`", &["eval_steps"]);
         }
-        // Python's YAML reads `no` without quotes as false, and so writes it again.
-        if self.is("eval_strategy", "no") || self.get("eval_strategy") == Some(&Value::Bool(false)) {
+        if self.is("eval_strategy", "no") {
             self.settled("nothing is evaluated during the run", &["eval_strategy", "eval_steps"]);
         }
         self.missing("eval.every_steps evaluates during the run", &["eval_strategy", "eval_steps", "eval_on_start"]);
@@ -378,8 +378,7 @@ impl Sheet {
 
     /// Translates the times at which a Trainer saves before the end; the default is every `save_steps`.
     fn save_strategy(&mut self) {
-        // Python's YAML reads `no` without quotes as false, and so writes it again.
-        if self.is("save_strategy", "no") || self.get("save_strategy") == Some(&Value::Bool(false)) {
+        if self.is("save_strategy", "no") {
             let why = "a checkpoint is written only at the end; `checkpoint.at_end: false` turns that off";
             return self.settled(why, &["save_strategy", "save_steps"]);
         }

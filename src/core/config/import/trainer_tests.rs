@@ -294,6 +294,37 @@ fn adapters_leave_the_image_tower_as_it_is() {
     assert_eq!(model("Qwen/Qwen3-0.6B", "use_peft: true\n"), (json!(null), false));
 }
 
+/// Python's YAML reads `no` without quotes as `false`.
+#[test]
+fn a_strategy_of_no_is_read_however_it_is_written() {
+    for word in ["no", "No", "\"no\"", "false", "off"] {
+        let lines = format!("eval_strategy: {word}\nsave_strategy: {word}\n");
+        let held = format!("{FACTORY}{lines}logging_strategy: {word}\nval_size: 0.1\neval_steps: 5\nsave_steps: 5\n");
+        let held = import(&held).unwrap();
+        let found = json_of(&held);
+        // What is set aside is evaluated after the run.
+        assert_eq!((&found["eval"], &found["checkpoint"]), (&json!({ "every_steps": 0 }), &json!(null)), "{word}");
+        assert!(missing(&held).is_empty(), "{word}: {:?}", missing(&held));
+        let held = import(&format!("{AXOLOTL}{lines}val_set_size: 0.1\n")).unwrap();
+        let found = json_of(&held);
+        let expected = (&json!({ "every_steps": 0 }), &json!({ "keep_last": 4 }));
+        assert_eq!((&found["eval"], &found["checkpoint"]), expected, "{word}");
+        assert!(missing(&held).is_empty(), "{word}: {:?}", missing(&held));
+    }
+}
+
+#[test]
+fn what_is_set_aside_is_evaluated_whatever_becomes_of_the_key_that_says_when() {
+    for lines in [
+        "eval_steps: 5\n",
+        "eval_strategy: steps\neval_steps: 0.1\n",
+        "eval_strategy: epoch\neval_steps: 5\nmax_steps: 9\n",
+    ] {
+        let held = json_of(&import(&format!("{FACTORY}val_size: 0.1\n{lines}")).unwrap());
+        assert_eq!(held["eval"], json!({ "every_steps": 100 }), "{lines}");
+    }
+}
+
 #[test]
 fn evaluations_without_samples_are_told() {
     let of = |lines: &str| {

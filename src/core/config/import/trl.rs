@@ -328,7 +328,7 @@ fn named_set(sheet: &mut Sheet) {
         sheet.arrived("dataset_train_split", "data.train");
     }
     // Their default, where the run is evaluated and sets nothing aside.
-    let is_evaluated = sheet.get("eval_strategy").is_some_and(|it| it != "no" && *it != Value::Bool(false));
+    let is_evaluated = sheet.get("eval_strategy").is_some_and(|it| it != "no");
     let has_default = is_evaluated && sheet.get("test_split_size").is_none();
     let split = test.or_else(|| has_default.then(|| "test".to_owned())).filter(|split| hub::is_split(split));
     if let Some(split) = split.filter(|_| is_evaluated) {
