@@ -99,7 +99,9 @@ impl Recent {
         let step_s = self.mean(|step| step.step_ms) / 1e3;
         let rate = |count: f64| if step_s > 0.0 { count / step_s } else { 0.0 };
         let percent = |share: f64| format!("{:.0}%", share * 100.0);
-        let epoch = self.epochs_per_step.map_or(String::new(), |epochs| format!("  epoch {:.2}", done as f64 * epochs));
+        let epoch = self
+            .epochs_per_step
+            .map_or(String::new(), |epochs| format!("  epoch {}", hundredths(done as f64 * epochs)));
         let mut parts = vec![
             format!("step {done}/{}{epoch}", self.num_steps),
             format!("loss {:.4}", self.mean(|step| step.loss)),
@@ -134,6 +136,12 @@ impl Recent {
         }
         parts.join("  ")
     }
+}
+
+/// Writes how many epochs are done, rounded down: none is done before its last step.
+fn hundredths(epochs: f64) -> String {
+    // A product such as 27 * (8 / 270) may be a little below its true value.
+    format!("{:.2}", (epochs * 100.0 + 1e-6).floor() / 100.0)
 }
 
 /// Writes seconds as 0:07, 12:34, 3:00:00.
@@ -178,6 +186,13 @@ mod tests {
         let mut recent = Recent { num_steps: 270, epochs_per_step: Some(8.0 / 270.0), steps: VecDeque::new() };
         recent.push(StepMetrics { step: 26, ..Default::default() });
         assert!(recent.describe().starts_with("step 27/270  epoch 0.80  loss "), "{}", recent.describe());
+        // An epoch is done with its last step, and not before.
+        for num_steps in [300, 7_777, 1_000_000] {
+            let per_step = 3.0 / num_steps as f64;
+            assert_eq!(hundredths((num_steps - 1) as f64 * per_step), "2.99", "{num_steps}");
+            assert_eq!(hundredths(num_steps as f64 * per_step), "3.00", "{num_steps}");
+        }
+        assert!((1..=270).all(|done| hundredths(done as f64 * (27.0 / 270.0)) == format!("{:.2}", done as f64 / 10.0)));
     }
 
     #[test]
