@@ -1,17 +1,14 @@
 //! Runs all actors in this process: an engine is a thread, an edge is a move.
 
+use super::socket_folder::SocketFolder;
 use super::topology::topology;
 use super::{Assignment, EngineFactory, RunError, RunSpec};
 use crate::kernel::{Link, RunActors, in_system, run_actors, spawn};
 use crate::scheduler::{Observer, Scheduler};
-use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Command};
 use loongforge_core::schedule::{Coordinator, Outcome};
 use loongforge_core::transport::{Edge, LocalEdge, Mailbox};
 use std::collections::BTreeMap;
-use std::io;
-use std::path::Path;
-use tempfile::TempDir;
 
 /// Runs until the end; every engine thread has then been joined, except one that did not stop in time. The observer is called on
 /// this thread.
@@ -68,42 +65,6 @@ pub fn run_in_process(
 }
 
 /// Creates a temporary folder for this run only, open to this user only.
-pub(super) fn rendezvous() -> Result<TempDir, RunError> {
-    socket_folder().map_err(|source| RunError::Start { what: "a folder for the run".into(), source })
-}
-
-/// Bytes of the names of a folder for sockets and of what is in it.
-const NAMES: usize = "/loongforge-abcdef/scheduler.sock".len();
-
-/// Creates a folder for sockets with short enough paths: in the system's temporary folder, or, if that has a long path, as on some
-/// clusters, in `/tmp`.
-pub(super) fn socket_folder() -> io::Result<TempDir> {
-    socket_folder_in(&std::env::temp_dir())
-}
-
-fn socket_folder_in(folder: &Path) -> io::Result<TempDir> {
-    let fits = folder.as_os_str().len() + NAMES <= Address::MAX_PATH;
-    let folder = if fits { folder } else { Path::new("/tmp") };
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{error}; TMPDIR names another folder for it"));
-    tempfile::Builder::new().prefix("loongforge-").tempdir_in(folder).map_err(named)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::net::UnixListener;
-
-    #[test]
-    fn sockets_have_short_paths_wherever_temporary_files_are() {
-        let dir = tempfile::tempdir().unwrap();
-        let deep = dir.path().join("a".repeat(100));
-        std::fs::create_dir(&deep).unwrap();
-        for (folder, is_in_it) in [(dir.path(), true), (&deep, false)] {
-            let made = socket_folder_in(folder).unwrap();
-            assert_eq!(made.path().starts_with(folder), is_in_it);
-            UnixListener::bind(made.path().join("scheduler.sock")).unwrap();
-        }
-        let error = socket_folder_in(&dir.path().join("gone")).unwrap_err();
-        assert!(error.kind() == io::ErrorKind::NotFound && error.to_string().contains("TMPDIR"), "{error}");
-    }
+pub(super) fn rendezvous() -> Result<SocketFolder, RunError> {
+    SocketFolder::new().map_err(|source| RunError::Start { what: "a folder for the run".into(), source })
 }

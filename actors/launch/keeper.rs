@@ -3,8 +3,8 @@
 
 use super::RunError;
 use super::child::{CRASH_WINDOW, End, pass_on, wait};
-use super::in_process::socket_folder;
 use super::signals::{Signals, hand_on, spawn};
+use super::socket_folder::SocketFolder;
 use loongforge_core::message::{ActorId, Replica};
 use loongforge_core::observe::print_line;
 use loongforge_core::transport::{LinkReceiver, LinkSender, link};
@@ -88,7 +88,7 @@ pub(super) fn socket(folder: &Path) -> PathBuf {
 /// It cannot be started.
 pub fn keep(command: impl Fn() -> std::process::Command) -> Result<ExitStatus, RunError> {
     let failed = |source| RunError::Start { what: "the run's processes".into(), source };
-    let folder = socket_folder().map_err(failed)?;
+    let folder = SocketFolder::new().map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(Keeper::new(folder.path()).keep(&command)).map_err(failed)
 }

@@ -20,6 +20,7 @@ mod scale;
 mod serve;
 mod serve_scheduler;
 mod signals;
+mod socket_folder;
 mod spec;
 mod stop_around;
 mod take_over;

@@ -5,6 +5,7 @@ use super::edges::{Carriers, Edges, Open, dial};
 use super::inlet::{Door, Inlet, rendezvous_at};
 use super::join::{Down, Joined, Line, Up, Welcome, hear, join, line, say, say_loose, say_out};
 use super::net::connect;
+use super::socket_folder::hold;
 use super::{Assignment, EdgeSpec, EngineFactory, Meeting, RunError, WantedActor};
 use crate::kernel::{Commands, Link, StopSignals, leave_to_the_scheduler, spawn};
 use loongforge_core::config::Address;
@@ -12,6 +13,7 @@ use loongforge_core::message::{ActorId, Command, Event, Role};
 use loongforge_core::schedule::Failure;
 use loongforge_core::transport::{Edge, Mail, Mailbox, Recovery, WireError, WireReceiver, WireSender, raw};
 use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
 use std::time::Duration;
 
 /// The time that the last messages to the scheduler may take.
@@ -89,7 +91,7 @@ async fn serve(
             while_alive(&sender, lease, told).await.unwrap_or(false)
         }
     };
-    let Begun { link, tell, carriers, _door } = match begun {
+    let Begun { link, tell, carriers, _door, _folder } = match begun {
         Some(Ok(begun)) => begun,
         Some(Err(error)) if !is_over => {
             let cause = match &error {
@@ -251,6 +253,8 @@ struct Begun {
     tell: flume::Sender<()>,
     carriers: Carriers,
     _door: Open,
+    /// The folder in which the members of a pool meet, also after the process that made it has died.
+    _folder: Option<File>,
 }
 
 /// Makes the edges of a member, then its engine.
@@ -284,11 +288,12 @@ async fn begin(
         let rendezvous = rendezvous.map_err(|source| RunError::Start { what: "edges between hosts".into(), source })?;
         assignment.rendezvous = rendezvous;
     }
+    let _folder = hold(&assignment.rendezvous);
     let build = make_engine(assignment);
     let (tell, told) = flume::bounded(1);
     let link = spawn(me, build, mailbox, edges, welcome.queue, Some(told))
         .map_err(|source| RunError::Start { what: format!("the thread of {me}"), source })?;
-    Ok(Begun { link, tell, carriers, _door })
+    Ok(Begun { link, tell, carriers, _door, _folder })
 }
 
 /// Says farewell. A scheduler that is gone needs no last words.

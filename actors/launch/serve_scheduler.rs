@@ -5,6 +5,7 @@ use super::inlet::at_port;
 use super::join::{JoinError, JoinServer, ReconnectRegistry, Roster, gather};
 use super::net::Listener;
 use super::requests::{Requests, place};
+use super::socket_folder::hold;
 use super::take_over::{RunJournal, Successor, replay};
 use super::wires::Wires;
 use super::{Meeting, RunError, RunSpec};
@@ -44,8 +45,14 @@ pub fn serve_scheduler(
     children: Option<Start>,
     observer: Box<dyn Observer>,
 ) -> Result<Outcome, RunError> {
-    let folder = super::in_process::rendezvous()?;
     let journal = RunJournal::open(meeting.journal.as_ref(), &meeting.config)?;
+    // Who makes a folder removes those that no process needs.
+    let held = journal.past.as_ref().and_then(|past| hold(&past.begin.rendezvous));
+    let folder = super::in_process::rendezvous().inspect_err(|_| {
+        if journal.past.is_none() {
+            journal.end();
+        }
+    })?;
     let rendezvous = match &journal.past {
         Some(past) => {
             (spec.coordinator.first_step, spec.resume) = (past.begin.first_step, past.begin.resume.clone());
@@ -62,6 +69,7 @@ pub fn serve_scheduler(
         // Made by the process that has died; of a store there is no folder.
         let _ = std::fs::remove_dir_all(&rendezvous);
     }
+    drop(held);
     result
 }
 
