@@ -386,14 +386,12 @@ fn run(sheet: &mut Sheet) {
     }
     sheet.run(&["output_dir"]);
     let is_said = ["eval_steps", "eval_strategy", "evals_per_epoch"].iter().any(|key| sheet.get(key).is_some());
+    sheet.no_evaluation();
     sheet.every("eval_steps", "eval.every_steps");
     // Their default, too.
     let is_each_epoch = !is_said || sheet.is("eval_strategy", "epoch");
     if is_each_epoch && sheet.has_held_out() && !sheet.every_epochs("eval_strategy", "eval", 1.0) {
         sheet.missing("eval.every_steps counts steps", &["eval_strategy"]);
-    }
-    if sheet.is("eval_strategy", "no") {
-        sheet.settled("nothing is evaluated during the run", &["eval_strategy"]);
     }
     sheet.copy("early_stopping_patience", "eval.patience");
     if let Some(count) = sheet.number("saves_per_epoch").filter(|count| *count > 0.0) {

@@ -17,6 +17,7 @@ mod diffsynth_model;
 #[cfg(test)]
 mod diffsynth_tests;
 mod flags;
+mod held_out;
 mod hub;
 mod launcher;
 mod lerobot;

@@ -215,18 +215,6 @@ impl Sheet {
         self.arrived(key, FROZEN);
     }
 
-    /// Holds out the fraction of samples under `share`, and evaluates them every 100 steps during the run unless another key says when,
-    /// or after it if the strategy is `no`.
-    pub fn held_out(&mut self, share: &str) {
-        if self.number(share).is_some_and(|share| share > 0.0 && share < 1.0) {
-            self.set("eval.every_steps", if self.is("eval_strategy", "no") { 0 } else { 100 });
-        }
-        self.with(share, "data.val_size", |value| match value.as_f64() {
-            Some(share) if share < 1.0 => Ok(value.clone()),
-            _ => Err("data.val_size must be a fraction below 1"),
-        });
-    }
-
     /// Gives each data set its probability, of those under `key`, as its weight.
     pub fn probabilities(&mut self, key: &str) {
         let sets = self.ours("data.train").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -293,9 +281,7 @@ impl Sheet {
         if self.is("eval_strategy", "epoch") && self.has_held_out() && self.every_epochs("eval_strategy", "eval", 1.0) {
             self.settled("it applies only to the strategy `steps`", &["eval_steps"]);
         }
-        if self.is("eval_strategy", "no") {
-            self.settled("nothing is evaluated during the run", &["eval_strategy", "eval_steps"]);
-        }
+        self.no_evaluation();
         self.missing("eval.every_steps evaluates during the run", &["eval_strategy", "eval_steps", "eval_on_start"]);
         self.settled("evaluation uses packs of the same size as training", &["per_device_eval_batch_size"]);
         self.best_model();
@@ -344,11 +330,6 @@ impl Sheet {
         } else {
             self.arrived("report_to", &arrived.join(", "));
         }
-    }
-
-    /// Returns whether any samples are held out.
-    pub fn has_held_out(&self) -> bool {
-        self.has_set("eval.path") || self.set_number("data.val_size").is_some_and(|share| share > 0.0)
     }
 
     /// Does what `section` does every so many epochs, as `key` says. False: the run's length is not in epochs, and nothing is set. To

@@ -302,7 +302,7 @@ fn a_strategy_of_no_is_read_however_it_is_written() {
         let held = format!("{FACTORY}{lines}logging_strategy: {word}\nval_size: 0.1\neval_steps: 5\nsave_steps: 5\n");
         let held = import(&held).unwrap();
         let found = json_of(&held);
-        // What is set aside is evaluated after the run.
+        // What is set aside is evaluated after the run, unless it has answers that are compared.
         assert_eq!((&found["eval"], &found["checkpoint"]), (&json!({ "every_steps": 0 }), &json!(null)), "{word}");
         assert!(missing(&held).is_empty(), "{word}: {:?}", missing(&held));
         let held = import(&format!("{AXOLOTL}{lines}val_set_size: 0.1\n")).unwrap();
@@ -310,6 +310,8 @@ fn a_strategy_of_no_is_read_however_it_is_written() {
         let expected = (&json!({ "every_steps": 0 }), &json!({ "keep_last": 4 }));
         assert_eq!((&found["eval"], &found["checkpoint"]), expected, "{word}");
         assert!(missing(&held).is_empty(), "{word}: {:?}", missing(&held));
+        let pairs = import(&format!("{}{lines}val_size: 0.1\n", FACTORY.replace("sft", "dpo"))).unwrap();
+        assert_eq!(json_of(&pairs)["eval"], json!({ "every_steps": 100 }), "{word}");
     }
 }
 
