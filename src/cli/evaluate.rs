@@ -133,8 +133,8 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     let config = ModelFolder::open_plain(&folders.config).map_err(UsageError::of)?;
     if is_diffusion(&config) {
         return Err(UsageError(format!(
-            "{} is a diffusion model, whose held-out loss is measured by a run: set eval.path in its config (and eval.every_steps, \
-             eval.sigmas); `loongforge sample` makes pictures and clips with it",
+            "{} is a diffusion model, whose held-out loss is measured by a run: set eval.path in its config (and eval.every_steps \
+             or eval.every_epochs, and eval.sigmas); `loongforge sample` makes pictures and clips with it",
             folder.display()
         ))
         .into());

@@ -96,7 +96,8 @@ impl RunConfig {
         }
         let keys = self.of_evaluations(kind);
         if !keys.is_empty() {
-            let why = "only for evaluations during the run, but `eval.every_steps` is 0";
+            let why =
+                "only for evaluations during the run, but neither `eval.every_steps` nor `eval.every_epochs` is set";
             return Err(KindError::Useless { keys, why });
         }
         let ModelKind::Diffusion { two } = kind else { return Ok(()) };
@@ -320,7 +321,7 @@ mod tests {
             let few = config(&["data.val_size=0.5", &eval]);
             [one, ModelKind::Policy].into_iter().for_each(|kind| few.expect_keys_of(kind).unwrap());
             let error = few.expect_keys_of(tokens).unwrap_err().to_string();
-            let why = "only for evaluations during the run, but `eval.every_steps` is 0; drop it";
+            let why = "only for evaluations during the run, but neither `eval.every_steps` nor `eval.every_epochs` is set; drop it";
             assert!(error.ends_with(why), "{error}");
             config(&["data.val_size=0.5", &eval, "eval.every_steps=1"]).expect_keys_of(tokens).unwrap();
         }

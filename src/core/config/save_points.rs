@@ -48,7 +48,9 @@ impl RunConfig {
         }
         if !points.any() && self.checkpoint.every_epochs.is_none() {
             return Some(
-                "no checkpoint is written: checkpoint.at_end is false, and checkpoint.every_steps is 0".to_owned(),
+                "no checkpoint is written: checkpoint.at_end is false, and neither checkpoint.every_steps nor \
+                 checkpoint.every_epochs is set"
+                    .to_owned(),
             );
         }
         // Of epochs that nobody has counted the steps of yet, nothing is known.

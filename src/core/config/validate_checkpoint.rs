@@ -45,7 +45,9 @@ impl Rules<'_> {
     fn none_at_end(&mut self, config: &RunConfig) {
         let writes_any = config.checkpoint.save_points().any() || config.checkpoint.every_epochs.is_some();
         let without = match writes_any {
-            false => "no checkpoint is written (`checkpoint.at_end: false` without `checkpoint.every_steps`)",
+            false => {
+                "no checkpoint is written (`checkpoint.at_end: false` without `checkpoint.every_steps` or `checkpoint.every_epochs`)"
+            }
             true => "none is written at the end (`checkpoint.at_end: false`)",
         };
         let need_any = [
@@ -64,9 +66,10 @@ impl Rules<'_> {
             (message, "set eval.save_best: false, or checkpoint.at_end: true")
         });
         self.broken(!eval.is_during_run(), code::COMBINATION, &[AT_END, "eval"], || {
-            let message =
-                format!("`eval` without `every_steps` reads the last checkpoint after the run, but {without}");
-            (message, "set eval.every_steps, or checkpoint.at_end: true")
+            let message = format!(
+                "`eval` without `every_steps` or `every_epochs` reads the last checkpoint after the run, but {without}"
+            );
+            (message, "set eval.every_steps or eval.every_epochs, or checkpoint.at_end: true")
         });
         self.broken(eval.pooled_statistics.is_some(), code::COMBINATION, &["eval.pooled_statistics", AT_END], || {
             let message = format!("`eval.pooled_statistics` is measured with the last checkpoint, but {without}");

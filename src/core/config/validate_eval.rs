@@ -72,7 +72,10 @@ impl Rules<'_> {
         ];
         for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set && !eval.is_during_run()) {
             self.broken(true, code::COMBINATION, &[key], || {
-                (format!("`{key}` applies only to evaluations during the run"), "set eval.every_steps")
+                (
+                    format!("`{key}` applies only to evaluations during the run"),
+                    "set eval.every_steps or eval.every_epochs",
+                )
             });
         }
     }

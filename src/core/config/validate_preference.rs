@@ -118,7 +118,7 @@ impl Rules<'_> {
         let is_late = config.eval.as_ref().is_some_and(|eval| !eval.is_during_run());
         self.broken(is_late, code::COMBINATION, &["eval.every_steps", "train.preference"], || {
             let message = "`train.preference` evaluates whole answers, which is done only during the run";
-            (message.to_owned(), "set `eval.every_steps` to a number of steps")
+            (message.to_owned(), "set `eval.every_steps` to a number of steps, or `eval.every_epochs`")
         });
         self.broken(answers && is_kto, code::COMBINATION, &["eval.generate", "train.preference.loss"], || {
             let message = "`eval.generate` is not supported with `train.preference.loss: kto`, which evaluates groups of labeled answers";

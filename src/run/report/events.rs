@@ -142,7 +142,8 @@ impl Observer for Report {
             let steps = step.0 + 1;
             self.console.line(&format!(
                 "warning: step {step} waits, since earlier checkpoints are not on the disk yet and {steps} steps are to be saved: \
-                 checkpoints come faster than checkpoint.dir takes them; save more rarely (checkpoint.every_steps, snapshot_every)"
+                 checkpoints come faster than checkpoint.dir takes them; save more rarely \
+                 (checkpoint.every_steps or every_epochs, snapshot_every)"
             ));
         }
     }
