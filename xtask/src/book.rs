@@ -79,18 +79,17 @@ fn navigation(pages: &[Page]) -> Result<Vec<Section>> {
     let others = pages
         .iter()
         .filter(|page| page.path.starts_with("docs") && !listed.contains(&page.path) && page.path != summary);
-    let (mut more, mut codes, mut decisions, mut evidence) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut more, mut decisions, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
     for page in others {
         let heading = page.text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or("");
         let list = match () {
             () if page.path.starts_with("docs/evidence") => &mut evidence,
             () if page.path.starts_with("docs/adr") => &mut decisions,
-            () if page.path.starts_with("docs/errors") => &mut codes,
             () => &mut more,
         };
         list.push((heading.replace('`', ""), page.path.clone()));
     }
-    let rest = [("More", more), ("Error codes", codes), ("Decisions", decisions), ("Evidence", evidence)];
+    let rest = [("More", more), ("Decisions", decisions), ("Evidence", evidence)];
     sections.extend(rest.map(|(title, pages)| (title.to_owned(), pages)));
     sections.retain(|(_, pages)| !pages.is_empty());
     Ok(sections)

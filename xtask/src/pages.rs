@@ -238,7 +238,7 @@ mod tests {
         assert!(count > 40, "{count} names");
     }
 
-    /// Each code of an error has a page in `docs/errors`, which `docs/errors.md` links to, and each page a code.
+    /// Each code of an error has a page in `docs/errors`, which `docs/errors.md` and `docs/SUMMARY.md` link to, and each page a code.
     #[test]
     fn every_error_code_is_explained() {
         let (mut codes, mut folders) = (BTreeSet::new(), vec![root().join("src"), root().join("actors")]);
@@ -257,13 +257,17 @@ mod tests {
                 }
             }
         }
-        let list = fs::read_to_string(root().join("docs/errors.md")).unwrap();
+        let [list, summary] =
+            ["docs/errors.md", "docs/SUMMARY.md"].map(|page| fs::read_to_string(root().join(page)).unwrap());
         let mut explained = BTreeSet::new();
         for page in pages(root()).unwrap() {
             if page.path.starts_with("docs/errors") {
                 let code = page.path.file_stem().unwrap().to_str().unwrap().to_owned();
                 assert!(page.text.starts_with(&format!("# {code}: ")), "{}", page.path.display());
                 assert!(list.contains(&format!("(errors/{code}.md)")), "docs/errors.md has no {code}");
+                let heading = page.text.lines().next().unwrap().trim_start_matches("# ").replace('`', "");
+                let line = format!("- [{heading}](errors/{code}.md)\n");
+                assert!(summary.contains(&line), "docs/SUMMARY.md has no line {line}");
                 explained.insert(code);
             }
         }
