@@ -181,6 +181,35 @@ mod tests {
         assert_eq!(groups.num_counted(), 3.0);
     }
 
+    /// Compares with central differences in float64 of TRL's formula.
+    #[test]
+    fn gradients_are_those_of_the_formula_at_a_fixed_reference_point() {
+        let logp = [-1.0, -2.0, -3.0, -2.5, -4.0, -6.0];
+        let reference = [-1.5, -1.0, -3.5, -3.5, -3.0, -5.0];
+        let losses = Tensor::from_slice(&logp.map(|logp: f64| -logp)).set_requires_grad(true);
+        let zeros = Tensor::zeros([6], (Kind::Double, tch::Device::Cpu));
+        let two = Tensor::stack(&[Tensor::from_slice(&reference), zeros], 1);
+        let [loss, _] = groups(&row(&[true; 6])).loss(&losses, Some(&two), 0.25);
+        loss.backward();
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        // The reference points are 0.75 and 0; the other documents are mismatched answers.
+        let cost = |document: usize, logp: f64| {
+            let ratio = logp - reference[document];
+            match document {
+                0 => 1.5 * (1.0 - sigmoid(0.3 * (ratio - 0.75))),
+                1 => 0.5 * (1.0 - sigmoid(0.3 * (0.75 - ratio))),
+                4 => 0.5 * (1.0 - sigmoid(0.3 * (0.0 - ratio))),
+                _ => 0.0,
+            }
+        };
+        let grad: Vec<f64> = losses.grad().try_into().unwrap();
+        for (document, of_loss) in grad.iter().enumerate() {
+            let at = |by: f64| 0.25 * cost(document, logp[document] + by);
+            let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
+            assert!((of_loss + slope).abs() < 1e-9, "document {document}: {of_loss} and {slope}");
+        }
+    }
+
     #[test]
     fn a_group_without_a_document_counts_for_nothing() {
         let groups = groups(&row(&[true, true, true, false, true, true]));

@@ -164,3 +164,107 @@ impl Pairs {
         if nll_weight == 0.0 { of_pair } else { of_pair - mean_P2.i((.., 0)) * nll_weight }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+
+    const BETA: f64 = 0.3;
+    /// Log-probabilities of the tokens of two pairs, each chosen answer before the rejected one.
+    const TOKENS: [&[f64]; 4] = [&[-0.7, -1.9, -0.2], &[-1.1, -2.3], &[-3.0], &[-0.4, -0.9, -1.6, -0.1]];
+    /// Log-probabilities of the answers by the reference model. The hinge is flat at the first pair.
+    const REFERENCE: [f64; 4] = [-5.0, -1.9, -2.2, -3.4];
+
+    fn sigmoid(x: f64) -> f64 {
+        1.0 / (1.0 + (-x).exp())
+    }
+
+    /// Returns the loss of a pair as TRL's trainers write it: SimPO is its CPOTrainer's, ORPO its ORPOTrainer's, others its DPOTrainer's.
+    fn of_pair(loss: PreferenceLoss, nll_weight: f64, tokens: [&[f64]; 2], reference: [f64; 2]) -> f64 {
+        let sums = tokens.map(|answer| answer.iter().sum::<f64>());
+        let lens = tokens.map(|answer| answer.len() as f64);
+        let (mean_chosen, mean_rejected) = (sums[0] / lens[0], sums[1] / lens[1]);
+        let (chosen, rejected) = (sums[0] - reference[0], sums[1] - reference[1]);
+        let delta = chosen - rejected;
+        let log_sigmoid = |x: f64| sigmoid(x).ln();
+        let of_pair = match loss {
+            PreferenceLoss::Sigmoid { label_smoothing } => {
+                -log_sigmoid(BETA * delta) * (1.0 - label_smoothing) - log_sigmoid(-BETA * delta) * label_smoothing
+            }
+            PreferenceLoss::Robust { label_smoothing } => {
+                let wrong = log_sigmoid(-BETA * delta) * label_smoothing;
+                (-log_sigmoid(BETA * delta) * (1.0 - label_smoothing) + wrong) / (1.0 - 2.0 * label_smoothing)
+            }
+            PreferenceLoss::Hinge => (1.0 - BETA * delta).max(0.0),
+            PreferenceLoss::Ipo => (chosen / lens[0] - rejected / lens[1] - 1.0 / (2.0 * BETA)).powi(2),
+            PreferenceLoss::ApoZero => 1.0 - sigmoid(BETA * chosen) + sigmoid(BETA * rejected),
+            PreferenceLoss::ApoDown => sigmoid(BETA * chosen) + 1.0 - sigmoid(BETA * delta),
+            PreferenceLoss::Orpo => {
+                let log_rest = |mean: f64| (-mean.exp()).ln_1p();
+                let log_odds = (mean_chosen - mean_rejected) - (log_rest(mean_chosen) - log_rest(mean_rejected));
+                -BETA * log_sigmoid(log_odds)
+            }
+            PreferenceLoss::Simpo { gamma } => -log_sigmoid(BETA * (mean_chosen - mean_rejected - gamma / BETA)),
+            PreferenceLoss::Kto(_) => unreachable!("it has no pairs"),
+        };
+        of_pair - nll_weight * mean_chosen
+    }
+
+    /// Compares with central differences in float64.
+    #[test]
+    fn gradients_of_each_loss_are_those_of_its_formula() {
+        let (mut cu_seqlens, mut labels) = (vec![0], Vec::new());
+        for answer in TOKENS {
+            labels.push(-100);
+            labels.extend(std::iter::repeat_n(7, answer.len()));
+            cu_seqlens.push(labels.len());
+        }
+        let zeros = Tensor::zeros([4], (Kind::Double, Device::Cpu));
+        let reference = Tensor::stack(&[Tensor::from_slice(&REFERENCE), zeros], 1);
+        let (scale, step, logps) = (0.5, 1e-5, TOKENS.concat());
+        for (loss, nll_weight) in [
+            (PreferenceLoss::Sigmoid { label_smoothing: 0.0 }, 0.0),
+            (PreferenceLoss::Sigmoid { label_smoothing: 0.1 }, 0.7),
+            (PreferenceLoss::Robust { label_smoothing: 0.1 }, 0.0),
+            (PreferenceLoss::Hinge, 0.0),
+            (PreferenceLoss::Ipo, 0.0),
+            (PreferenceLoss::ApoZero, 0.0),
+            (PreferenceLoss::ApoDown, 0.0),
+            (PreferenceLoss::Orpo, 1.0),
+            (PreferenceLoss::Simpo { gamma: 0.5 }, 0.0),
+        ] {
+            let formula = |logps: &[f64]| {
+                let mut rest = logps;
+                let answers = TOKENS.map(|answer| {
+                    let (own, others) = rest.split_at(answer.len());
+                    rest = others;
+                    own
+                });
+                let pair = |at: usize| {
+                    of_pair(loss, nll_weight, [answers[at], answers[at + 1]], [REFERENCE[at], REFERENCE[at + 1]])
+                };
+                (pair(0) + pair(2)) * scale
+            };
+            let objective = Preference { loss, beta: BETA, nll_weight, group_size: 1 };
+            let pairs = Pairs::new(objective, &cu_seqlens, &labels);
+            let losses: Vec<f64> = logps.iter().map(|logp| -logp).collect();
+            let losses_L = Tensor::from_slice(&losses).set_requires_grad(true);
+            let [found, _] = pairs.loss(&losses_L, pairs.needs_reference().then_some(&reference), scale);
+            assert!((found.double_value(&[]) - formula(&logps)).abs() < 1e-12, "{loss:?}: {found:?}");
+            found.backward();
+            let grad: Vec<f64> = losses_L.grad().try_into().unwrap();
+            for (at, of_loss) in grad.iter().enumerate() {
+                let moved = |by: f64| {
+                    let mut logps = logps.clone();
+                    logps[at] += by;
+                    formula(&logps)
+                };
+                let slope = (moved(step) - moved(-step)) / (2.0 * step);
+                assert!((of_loss + slope).abs() < 1e-8, "{loss:?}, token {at}: {of_loss} and {slope}");
+            }
+            assert!(grad.iter().any(|of_loss| of_loss.abs() > 1e-3), "{loss:?}: {grad:?}");
+        }
+    }
+}
