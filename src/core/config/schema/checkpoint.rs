@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Checkpoint {
     /// Directory of the checkpoints.
     pub dir: PathBuf,
-    /// Save every N steps; 0: only at the end.
+    /// Save every N steps; 0 without `every_epochs`: only at the end.
     pub every_steps: u64,
     /// Instead of `every_steps`, with `train.epochs`: save every N epochs, such as 1 or 0.5, in steps rounded up.
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]

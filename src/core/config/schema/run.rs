@@ -141,7 +141,8 @@ pub struct Eval {
     /// Folder to which paths in the samples of `path` and `sets` are relative, as in `data.train[].media_dir`.
     #[serde(default)]
     pub media_dir: Option<String>,
-    /// Evaluate every N steps and after the last one, on the run's own actors; 0: only after the run, from its last checkpoint.
+    /// Evaluate every N steps and after the last one, on the run's own actors; 0 without `every_epochs`: only after the run, from its
+    /// last checkpoint.
     #[serde(default)]
     pub every_steps: u64,
     /// Instead of `every_steps`, with `train.epochs`: evaluate every N epochs, such as 1 or 0.25, in steps rounded up.
