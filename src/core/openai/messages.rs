@@ -41,10 +41,15 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
         }
     };
     expect_tools(tools.as_ref())?;
+    let kwargs = fields.take("chat_template_kwargs");
+    // The JSON text of an object, which data may have, can have any number of values.
+    if kwargs.as_ref().is_some_and(|kwargs| !kwargs.is_object()) {
+        return Err(ApiError::bad("chat_template_kwargs", "`chat_template_kwargs` must be an object"));
+    }
     let record = json!({
         "messages": messages,
         "tools": tools,
-        "chat_template_kwargs": fields.take("chat_template_kwargs"),
+        "chat_template_kwargs": kwargs,
     });
     let parsed = Conversation::parse(&record.to_string());
     let mut conversation = parsed.map_err(|error| ApiError::of_data("messages", error))?;

@@ -103,6 +103,7 @@ fn what_is_wrong_or_not_done_is_named() {
         message(json!({"role": "assistant", "tool_calls": []}), "messages[0].content"),
         message(json!({"role": "tool", "tool_call_id": "c"}), "messages[0].content"),
         chat("metadata", json!("x")),
+        chat("chat_template_kwargs", json!(r#"{"enable_thinking": false}"#)),
         message(json!({"role": "user", "content": [{"type": "file", "file": {}}]}), "messages"),
         message(
             json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}),
