@@ -4,6 +4,9 @@ use serde_json::{Value as Json, json};
 
 use crate::data::DataError;
 
+/// Characters of an error of the data readers at most, which may repeat what the request has.
+const MAX_REASON: usize = 1000;
+
 /// A request that gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -29,9 +32,13 @@ impl ApiError {
 
     /// Makes the error of a prompt that cannot be used, in the words of the data readers, for which it is a sample.
     pub fn of_data(param: &str, error: DataError) -> Self {
-        match error {
-            DataError::Line(reason) => Self::bad(param, reason),
-            error => Self::bad(param, error.to_string()),
+        let reason = match error {
+            DataError::Line(reason) => reason,
+            error => error.to_string(),
+        };
+        match reason.char_indices().nth(MAX_REASON) {
+            Some((end, _)) => Self::bad(param, format!("{}…", &reason[..end])),
+            None => Self::bad(param, reason),
         }
     }
 

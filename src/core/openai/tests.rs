@@ -157,6 +157,15 @@ fn log_probabilities_are_asked_for_in_two_ways() {
 }
 
 #[test]
+fn an_error_repeats_little_of_a_request() {
+    let url = format!("data:{},x", "é".repeat(5000));
+    let part = json!({"type": "image_url", "image_url": {"url": url}});
+    let error = read(Endpoint::Chat, &json!({"messages": [{"role": "user", "content": [part]}]})).unwrap_err();
+    assert!(error.message.starts_with("a data: URI of \"é") && error.message.ends_with("é…"), "{error}");
+    assert_eq!(error.message.chars().count(), 1001);
+}
+
+#[test]
 fn a_field_that_is_there_twice_is_refused() {
     let body = br#"{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "max_tokens": 2}"#;
     let error = Asked::read(Endpoint::Chat, body).unwrap_err().to_string();
