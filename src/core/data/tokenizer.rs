@@ -51,6 +51,10 @@ pub struct Token {
 
 /// Tags around calls of tools; without them nobody would find the calls in a text.
 const CALL_TAGS: [&str; 2] = ["<tool_call>", "</tool_call>"];
+/// A text that may be far too long is encoded in pieces of so many bytes.
+const PIECE_BYTES: usize = 64 << 10;
+/// A token has fewer bytes in most texts.
+const TOKEN_BYTES: usize = 8;
 /// The placeholder where no key says: InternVL's own layout.
 const IMAGE_TOKEN: &str = "<IMG_CONTEXT>";
 
@@ -204,6 +208,25 @@ impl Tokenizer {
         self.run(text, true)
     }
 
+    /// Returns how many tokens a text has at least, where these are more than `most`, without encoding all of it; `None`: it may have as
+    /// many.
+    ///
+    /// # Errors
+    /// Fails as [`Tokenizer::encode`] does.
+    pub(super) fn beyond(&self, text: &str, most: usize) -> Result<Option<usize>, DataError> {
+        if text.len() / TOKEN_BYTES <= most {
+            return Ok(None);
+        }
+        // Where pieces meet they may have more tokens than the whole, but not as many more.
+        let (mut rest, mut count) = (text, 0);
+        while !rest.is_empty() && count / 2 <= most {
+            let (piece, behind) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+            count += self.encode(piece)?.len();
+            rest = behind;
+        }
+        Ok(Some(count / 2).filter(|count| *count > most))
+    }
+
     /// Returns the ids of a document under [`Tokenizer::cut_at`], and whether it was cut off.
     pub(super) fn encode_cut(&self, text: &str) -> Result<(Vec<u32>, bool), DataError> {
         let encoding = self.inner.encode(text, true).map_err(|error| DataError::Tokenizer(error.to_string()))?;
@@ -323,6 +346,22 @@ mod tests {
             assert_eq!(tokenizer.decode(&ids).unwrap(), found);
             assert_eq!(tokenizer.decode_all(&ids).unwrap(), call);
         }
+    }
+
+    /// A byte is a token here, as is a special token.
+    #[test]
+    fn a_text_that_is_far_too_long_is_not_encoded_as_a_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        write_model(folder.path(), &MODEL).unwrap();
+        let config = read_json(&folder.path().join("config.json")).unwrap();
+        let tokenizer = Tokenizer::open(folder.path(), &config, &Json::Null).unwrap();
+        let text = "é".repeat(100_000);
+        let beyond = |text: &str, most| tokenizer.beyond(text, most).unwrap();
+        assert_eq!([0, 1_000, 24_999].map(|most| beyond(&text, most)), [Some(PIECE_BYTES / 2); 3]);
+        assert_eq!([25_000, usize::MAX].map(|most| beyond(&text, most)), [None; 2]);
+        let special = "<|im_start|>".repeat(20_000);
+        assert_eq!(beyond(&special, 20_000), None);
+        assert!(beyond(&special, 9_999).is_some_and(|count| count <= 20_000));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::Processor;
 use super::guard::guarded;
+use super::room::Features;
 use crate::config::{Phase, TooLong};
 use crate::data::error::DataError;
 use crate::data::expand::Expanded;
@@ -143,6 +144,7 @@ impl Processor {
         let text = template.render_prompt(&turns)?;
         self.notes.of_sample(template, &turns, &text, true);
         let text = text + start;
+        self.expect_room(&text)?;
         // A question that is cut is another question.
         let (expanded, expansions) = self.expand(&text, conversation, base, TooLong::Skip, None)?;
         let tokens = self.tokenizer.encode(&expanded.text)?;
@@ -154,11 +156,21 @@ impl Processor {
     /// # Errors
     /// The text has no tokens, or cannot be made a sample.
     pub fn text_prompt(&self, id: SampleId, text: &str) -> Result<Sample, DataError> {
+        self.expect_room(text)?;
         let tokens = self.tokenizer.encode_document(text)?;
         if tokens.is_empty() {
             return Err(DataError::Line("the prompt is empty: there is no token to continue from".to_owned()));
         }
         self.assemble(id, &tokens, &vec![false; tokens.len()], &[], Vec::new())
+    }
+
+    /// # Errors
+    /// A prompt is far too long, of which not all is encoded then.
+    fn expect_room(&self, text: &str) -> Result<(), DataError> {
+        match self.tokenizer.beyond(text, self.room.max_tokens)? {
+            Some(num_tokens) => self.room.check_length(num_tokens, Features::default()),
+            None => Ok(()),
+        }
     }
 
     /// Ends a document.

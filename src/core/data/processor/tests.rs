@@ -393,6 +393,9 @@ fn a_prompt_with_more_tokens_than_are_taken_is_refused() {
     let (turns, media) = (vec![Turn::new("user", vec![Part::Image])], vec![MediaSource::Image("a.png".into())]);
     let refused = processor.prompt(SampleId(0), &Conversation { turns, media }, folder.path());
     assert!(matches!(refused, Err(DataError::TooLong { max_tokens: 11, .. })), "{refused:?}");
+    // Of a text that is far too long not all is encoded.
+    let refused = processor.text_prompt(SampleId(0), &"a".repeat(200_000));
+    assert!(matches!(refused, Err(DataError::TooLong { num_tokens: 12..100_000, .. })));
 }
 
 #[test]
