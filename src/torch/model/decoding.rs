@@ -1,5 +1,7 @@
 //! Describes how long continuations get, and how their tokens are chosen.
 
+use std::collections::BTreeMap;
+
 use tch::{Kind, Tensor};
 
 use super::sampling::{Sampling, discount, penalize};
@@ -56,9 +58,10 @@ pub(super) struct Continuations<'a> {
     decodings: &'a [&'a Decoding],
     /// True for the continuations that go on.
     pub running: Vec<bool>,
-    /// The tokens that each has seen, and how many of them are the prompt's.
+    /// The tokens that each has seen, those of the prompt first.
     seen: Vec<Vec<i64>>,
-    begins: Vec<usize>,
+    /// How often each has written a token.
+    written: Vec<BTreeMap<i64, u32>>,
     /// The log probabilities of the tokens of this step, where they are told.
     likelihoods: Vec<Option<Likelihood>>,
 }
@@ -67,8 +70,8 @@ impl<'a> Continuations<'a> {
     /// Makes continuations behind the tokens `seen`, each as its own decoding says.
     pub fn new(decodings: &'a [&'a Decoding], seen: Vec<Vec<i64>>) -> Continuations<'a> {
         let running = decodings.iter().map(|it| it.max_new_tokens > 0).collect();
-        let begins = seen.iter().map(Vec::len).collect();
-        Continuations { decodings, running, seen, begins, likelihoods: vec![None; decodings.len()] }
+        let written = vec![BTreeMap::new(); decodings.len()];
+        Continuations { decodings, running, seen, written, likelihoods: vec![None; decodings.len()] }
     }
 
     /// Returns the largest number of tokens that a continuation may get.
@@ -91,7 +94,7 @@ impl<'a> Continuations<'a> {
     /// Returns the next token of each, `[B]`, from its scores `[B, V]` and the tokens that it has seen.
     pub fn choose(&self, scores: &Tensor, step: usize) -> Tensor {
         let next = scores.argmax(-1, false);
-        for (((row, decoding), seen), &begin) in (0..).zip(self.decodings).zip(&self.seen).zip(&self.begins) {
+        for (((row, decoding), seen), written) in (0..).zip(self.decodings).zip(&self.seen).zip(&self.written) {
             if decoding.keeps_scores() && decoding.sampling.is_none() {
                 continue;
             }
@@ -100,7 +103,7 @@ impl<'a> Continuations<'a> {
                 own = penalize(&own, seen, penalty);
             }
             if decoding.presence_penalty != 0.0 || decoding.frequency_penalty != 0.0 {
-                own = discount(&own, &seen[begin..], decoding.presence_penalty, decoding.frequency_penalty);
+                own = discount(&own, written, decoding.presence_penalty, decoding.frequency_penalty);
             }
             let own = own.unsqueeze(0);
             let chosen = match &decoding.sampling {
@@ -156,6 +159,7 @@ impl<'a> Continuations<'a> {
                 continue;
             }
             self.seen[index].push(token);
+            *self.written[index].entry(token).or_insert(0) += 1;
             if let Some(likelihood) = self.likelihoods[index].take() {
                 hear(index, Continued::Likelihood(likelihood));
             }

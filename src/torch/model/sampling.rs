@@ -61,14 +61,13 @@ pub(super) fn penalize(scores_V: &Tensor, seen: &[i64], penalty: f64) -> Tensor 
 }
 
 /// Scores `[V]` of which each of a token that was `written` loses `presence`, and `frequency` for every time that it was.
-pub(super) fn discount(scores_V: &Tensor, written: &[i64], presence: f64, frequency: f64) -> Tensor {
+pub(super) fn discount(scores_V: &Tensor, written: &BTreeMap<i64, u32>, presence: f64, frequency: f64) -> Tensor {
     let scores_V = scores_V.to_kind(Kind::Float);
     if written.is_empty() {
         return scores_V;
     }
-    let mut losses: BTreeMap<i64, f64> = BTreeMap::new();
-    written.iter().for_each(|&token| *losses.entry(token).or_insert(presence) += frequency);
-    let (places, losses): (Vec<i64>, Vec<f32>) = losses.into_iter().map(|(token, loss)| (token, -loss as f32)).unzip();
+    let loss = |times: u32| -(presence + frequency * f64::from(times)) as f32;
+    let (places, losses): (Vec<i64>, Vec<f32>) = written.iter().map(|(&token, &times)| (token, loss(times))).unzip();
     let [places, losses] = [Tensor::from_slice(&places), Tensor::from_slice(&losses)];
     scores_V.index_add(0, &places.to_device(scores_V.device()), &losses.to_device(scores_V.device()))
 }
@@ -118,8 +117,11 @@ mod tests {
     #[test]
     fn written_tokens_lose_for_being_there_and_for_every_time() {
         let scores = Tensor::from_slice(&[1.0f32, -1.0, 3.0, 0.0]);
-        let found = |written: &[i64]| Vec::<f32>::try_from(discount(&scores, written, 0.5, 0.25)).unwrap();
-        assert_eq!(found(&[2, 0, 2, 2]), [0.25, -1.0, 1.75, 0.0]);
+        let found = |written: &[(i64, u32)]| {
+            let written = written.iter().copied().collect();
+            Vec::<f32>::try_from(discount(&scores, &written, 0.5, 0.25)).unwrap()
+        };
+        assert_eq!(found(&[(2, 3), (0, 1)]), [0.25, -1.0, 1.75, 0.0]);
         assert_eq!(found(&[]), [1.0, -1.0, 3.0, 0.0]);
     }
 }
