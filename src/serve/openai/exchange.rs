@@ -63,7 +63,7 @@ where
     }
     let body = Limited::new(body, MAX_BODY);
     match timeout(PATIENCE, body.collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
+        Ok(Ok(body)) => Ok(body.to_bytes().into()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(error)) => Err(ApiError::new(400, format!("the body is incomplete: {error}"))),
         Err(_) => Err(ApiError::new(408, "the body did not arrive in time")),
