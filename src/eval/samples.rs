@@ -1,15 +1,16 @@
 //! Pictures and clips that a diffusion model makes of prompts: how, of which prompts, and where they go.
 
 use crate::eval::held_out_data::data;
+use crate::model::flow::with_flow;
 use crate::model::folder::ModelFolder;
-use loongforge_core::config::{ModelKind, RunConfig, Sampler, Sampling, TrainFile};
+use loongforge_core::config::{Experts, ModelKind, RunConfig, Sampler, Sampling, TrainFile};
 use loongforge_core::data::{DataError, Dataset, InProcess, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::files::step_name;
 use loongforge_core::message::{Purpose, SampleId, Sigma, StepId};
 use loongforge_core::observe::{Clip, ObserveError};
 use loongforge_core::schedule::{EvaluationPass, EvaluationSet};
-use loongforge_torch::engine::SampleSpec;
+use loongforge_torch::engine::{SampleSpec, UntrainedTransformer};
 use loongforge_torch::model::{
     GuidanceScales, MakeSettings, Method, ModelConfig, ModelConfigError, Schedule, ScheduleError, Shift,
 };
@@ -128,7 +129,19 @@ pub fn spec(config: &RunConfig, folder: &ModelFolder) -> Result<Option<SampleSpe
         write: Arc::new(write),
         boundary: json["boundary_ratio"].as_f64().unwrap_or(0.0),
         hand_over: Arc::new(hand_over),
+        other: untrained(config, json)?,
     }))
+}
+
+/// Returns the transformer that samples need and that the run does not train; `None`: it trains all that the model has.
+fn untrained(config: &RunConfig, json: &Value) -> Result<Option<UntrainedTransformer>, ModelConfigError> {
+    let is_high = match config.model.experts {
+        Some(Experts::High) => false,
+        Some(Experts::Low) => true,
+        Some(Experts::Both) | None => return Ok(None),
+    };
+    let model = with_flow(ModelConfig::from_hf(json)?, config).with_one_transformer(is_high);
+    Ok(Some(UntrainedTransformer { family: model.foundation, is_high }))
 }
 
 /// Returns the number of a prompt in its file.

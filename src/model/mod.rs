@@ -6,6 +6,7 @@ pub(crate) mod composite;
 mod decoder_keys;
 pub(crate) mod diffusers;
 pub(crate) mod error;
+pub(crate) mod flow;
 pub(crate) mod folder;
 pub mod hub;
 mod hub_check;

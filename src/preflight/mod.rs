@@ -183,7 +183,10 @@ impl Preflight<'_> {
         lines.extend(note_on_carried_parts(config, model));
         lines.extend(memory);
         lines.extend(noise_levels(config, self.folder));
-        samples::spec(config, self.folder)?;
+        let samples = samples::spec(config, self.folder)?;
+        if let Some(untrained) = samples.and_then(|samples| samples.other).filter(|_| asked.weights) {
+            untrained.check(config).map_err(PreflightError::Engine)?;
+        }
         if let Some(url) = &config.checkpoint.upload {
             match StoredCheckpoints::new(url).steps() {
                 Ok(_) => {}

@@ -4,7 +4,6 @@ pub mod compose;
 pub mod encode;
 pub mod engines;
 pub mod families;
-mod flow;
 pub(crate) mod former_packs;
 pub(crate) mod nonfinite;
 pub(crate) mod packs;

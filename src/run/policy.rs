@@ -1,6 +1,6 @@
 //! The training of a robot policy, as the run's config says it.
 
-use crate::run::flow::with_flow;
+use crate::model::flow::with_flow;
 use loongforge_core::config::RunConfig;
 use loongforge_torch::model::{ModelConfig, PolicyOptions};
 

@@ -41,6 +41,35 @@ impl Captioned {
     }
 }
 
+impl Captioned {
+    /// Returns the pictures of both prompts before the first step, after four steps and after eight.
+    fn made(&self, run: &str) -> Vec<Vec<u8>> {
+        let steps = ["step-00000000", "step-00000004", "step-00000008"];
+        let folders = steps.map(|step| self.folder(run).join("samples").join(step));
+        let names = |folder: &PathBuf| fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let left = folders.iter().flat_map(names).find(|name| name.extension().unwrap() == "safetensors");
+        assert_eq!(left, None, "what one pool leaves to the other is removed");
+        let files = folders.iter().flat_map(|folder| ["0000.png", "0001.png"].map(|name| folder.join(name)));
+        files.map(|file| fs::read(file).unwrap()).collect()
+    }
+
+    /// Returns the keys of a run that makes samples of two prompts.
+    fn sampled(&self) -> String {
+        let prompts = self.folder("prompts.jsonl");
+        fs::write(&prompts, "{\"prompt\": \"w3 w5\"}\n{\"prompt\": \"w9\"}\n").unwrap();
+        format!("+sample={{prompts: {}, every_steps: 4, size: 8x8, steps: 5, sampler: unipc}}", prompts.display())
+    }
+}
+
+/// Rounding alone differs.
+fn look_the_same(name: &str, found: &[Vec<u8>], expected: &[Vec<u8>]) {
+    let pixels = |png: &Vec<u8>| image::load_from_memory(png).unwrap().into_rgb8().into_raw();
+    for (found, expected) in found.iter().zip(expected) {
+        let off = pixels(found).iter().zip(pixels(expected)).map(|(one, other)| one.abs_diff(other)).max();
+        assert!(off <= Some(1), "{name}: {off:?} of 255");
+    }
+}
+
 fn expert<'a>(step: &'a StepSummary, pool: &str) -> &'a ExpertStep {
     let pool: PoolName = pool.parse().unwrap();
     step.experts.iter().find(|expert| expert.pool == pool).unwrap()
@@ -198,20 +227,9 @@ fn samples_of_two_transformers_change_at_the_boundary() {
 #[test]
 fn samples_of_two_transformers_are_made_while_they_are_trained() {
     let captioned = Captioned::new(&two_transformers(), false);
-    let prompts = captioned.folder("prompts.jsonl");
-    fs::write(&prompts, "{\"prompt\": \"w3 w5\"}\n{\"prompt\": \"w9\"}\n").unwrap();
-    let sample =
-        format!("+sample={{prompts: {}, every_steps: 4, size: 8x8, steps: 5, sampler: unipc}}", prompts.display());
+    let sample = captioned.sampled();
     let dir = |name: &str| format!("run.dir={}", captioned.folder(name).display());
-    let made = |name: &str| -> Vec<Vec<u8>> {
-        let steps = ["step-00000000", "step-00000004", "step-00000008"];
-        let folders = steps.map(|step| captioned.folder(name).join("samples").join(step));
-        let names = |folder: &PathBuf| fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-        let left = folders.iter().flat_map(names).find(|name| name.extension().unwrap() == "safetensors");
-        assert_eq!(left, None, "what one pool leaves to the other is removed");
-        let files = folders.iter().flat_map(|folder| ["0000.png", "0001.png"].map(|name| folder.join(name)));
-        files.map(|file| fs::read(file).unwrap()).collect()
-    };
+    let made = |name: &str| captioned.made(name);
     captioned.run("checkpoints", &[FROZEN, &sample, &dir("threads")], None);
     let threads = made("threads");
     assert!(threads[4] != threads[0] && threads[4] != threads[5], "trained, and of their prompts");
@@ -240,14 +258,52 @@ fn samples_of_two_transformers_are_made_while_they_are_trained() {
         "pools.foundation_high={replicas: 2, zero: 3, threads: 1}",
         "pools.foundation_low={replicas: 2, zero: 3, threads: 1}",
     ];
-    let pixels = |png: &Vec<u8>| image::load_from_memory(png).unwrap().into_rgb8().into_raw();
     for (name, shared) in [("ranks", ranks), ("replicas", replicas)] {
         captioned.run(&format!("of-{name}"), &[&[FROZEN, &sample, &dir(name)][..], &shared].concat(), None);
-        for (found, expected) in made(name)[..2].iter().zip(&threads) {
-            let off = pixels(found).iter().zip(pixels(expected)).map(|(one, other)| one.abs_diff(other)).max();
-            assert!(off <= Some(1), "{name}: {off:?} of 255");
+        look_the_same(name, &made(name)[..2], &threads);
+    }
+}
+
+/// The transformer that is not trained is that of `model.load`; where all samples are of one, the run of both does not change the other.
+#[test]
+fn a_run_of_one_of_two_transformers_makes_samples_with_the_other() {
+    let captioned = Captioned::new(&two_transformers(), false);
+    captioned.run("trained", &[FROZEN, "train.steps=4"], None);
+    let sample = captioned.sampled();
+    let folder = captioned.folder("trained/step-00000004");
+    let load = format!("+model.load={}", folder.display());
+    let run = |name: &str, own: &[&str]| {
+        let dir = format!("run.dir={}", captioned.folder(&format!("of-{name}")).display());
+        captioned.run(name, &[&[FROZEN, "model.weights=load", &load, &sample, &dir][..], own].concat(), None);
+        captioned.made(&format!("of-{name}"))
+    };
+    for (one, range) in [("high", "train.sigma.min=0.6"), ("low", "train.sigma.max=0.59999996")] {
+        let both = run(&format!("both-{one}"), &[range]);
+        let experts = format!("model.experts={one}");
+        let alone = [range, experts.as_str()];
+        let found = run(&format!("{one}-alone"), &alone);
+        assert_eq!(found, both, "{one}");
+        assert!(found[4] != found[0] && found[4] != found[5], "trained, and of their prompts");
+        for (layout, own) in [
+            ("ranks", &["pools.foundation.tensor_parallel=2"][..]),
+            ("stages", &["pools.foundation.pipeline_parallel=2"]),
+            ("replicas", &["pools.foundation.replicas=2", "pools.foundation.zero=3"]),
+        ] {
+            let name = format!("{one}-{layout}");
+            look_the_same(&name, &run(&name, &[&alone[..], own].concat())[..2], &both);
         }
     }
+
+    // Without the other transformer the run is refused before it begins.
+    fs::remove_dir_all(folder.join("transformer_2")).unwrap();
+    let mut check = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+    check.arg("check").arg(captioned.folder("run.yaml"));
+    let own = [FROZEN, "model.weights=load", &load, &sample, "model.experts=high"];
+    let output = check.args(own).env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("`sample` reads the transformer that is not trained from model.load"), "{said}");
 }
 
 #[test]

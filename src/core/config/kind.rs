@@ -2,7 +2,7 @@
 
 use super::{
     Audio, EncoderPool, Eval, Experts, JsonMap, Latents, Learn, LossWeighting, Model, Mtp, Normalize, PackMode, Part,
-    Phase, Placement, Policy, Run, RunConfig, Template, TooLong, VideoLimits,
+    Phase, Placement, Policy, Run, RunConfig, Template, TooLong, VideoLimits, Weights,
 };
 use crate::message::{PoolName, Tower, TowerPart, TowerSet};
 
@@ -37,7 +37,10 @@ pub enum KindError {
     StreamOfPair,
     #[error("`{0}` is for one of two transformers, but this run trains only one; set `pools.foundation` instead")]
     PoolOfPair(&'static str),
-    #[error("`sample` needs both transformers, but this run trains only one; leave the section out")]
+    #[error(
+        "`sample` needs both transformers, but this run trains only one and has no weights of the other; set `model.load` \
+         to a folder of both and `model.weights` to load, or leave the section out"
+    )]
     SamplesOfOne,
 }
 
@@ -110,7 +113,7 @@ impl RunConfig {
             Some((key, _)) if !both => Err(KindError::PoolOfPair(key)),
             _ if both && self.pools.placement == Placement::Colocated => Err(KindError::ColocatedPair),
             _ if both && self.data.pack.mode == PackMode::Stream => Err(KindError::StreamOfPair),
-            _ if two && !both && self.sample.is_some() => Err(KindError::SamplesOfOne),
+            _ if two && !both && self.sample.is_some() && !self.model.loads_weights() => Err(KindError::SamplesOfOne),
             _ => Ok(()),
         }
     }
@@ -252,6 +255,11 @@ impl Run {
 }
 
 impl Model {
+    /// Returns whether the weights of `model.load` are what the run begins with.
+    fn loads_weights(&self) -> bool {
+        self.weights == Weights::Load && self.load.is_some()
+    }
+
     /// Fills in defaults that depend on the kind of model: the autoencoder, text tower and image tower of a diffusion model are
     /// frozen, and of two transformers both are trained; a reference model is frozen.
     pub fn settle(&mut self, kind: ModelKind) {
@@ -338,6 +346,11 @@ mod tests {
             Err(KindError::PoolOfPair("pools.foundation_high"))
         );
         assert_eq!(config(&[own]).expect_keys_of(one), Err(KindError::PoolOfPair("pools.foundation_high")));
+        let prompts = tempfile::NamedTempFile::new().unwrap();
+        let sample = format!("sample={{prompts: {}}}", prompts.path().display());
+        let alone = ["model.experts=low", sample.as_str()];
+        assert_eq!(config(&alone).expect_keys_of(two), Err(KindError::SamplesOfOne));
+        config(&[&alone[..], &["model.load=a/b", "model.weights=load"]].concat()).expect_keys_of(two).unwrap();
         let timed = config(&["data.video.fps=2"]);
         timed.expect_keys_of(tokens).unwrap();
         timed.expect_keys_of(one).unwrap();

@@ -10,7 +10,7 @@ impl Rules<'_> {
         self.noise_levels(config);
         self.loss(config);
         if let Some(sample) = &config.sample {
-            self.samples(config, sample);
+            self.samples(sample);
         }
         let dropout = config.data.caption_dropout;
         self.broken(dropout == Some(1.0), code::OUT_OF_RANGE, &["data.caption_dropout"], || {
@@ -89,7 +89,7 @@ impl Rules<'_> {
         }
     }
 
-    fn samples(&mut self, config: &RunConfig, sample: &Sampling) {
+    fn samples(&mut self, sample: &Sampling) {
         let is_moving = sample.frames.is_some() && sample.size.is_none();
         self.broken(is_moving, code::COMBINATION, &["sample.frames", "sample.size"], || {
             (
@@ -101,10 +101,6 @@ impl Rules<'_> {
         let guides = sample.guidance.iter().any(|guidance| *guidance != 1.0);
         self.broken(sample.negative.is_some() && !guides, code::COMBINATION, &["sample.negative"], || {
             ("`sample.negative` without guidance: it would not be read".to_owned(), "set `sample.guidance` above 1")
-        });
-        let one = config.model.experts.is_some_and(|experts| experts != super::Experts::Both);
-        self.broken(one && sample.guidance.len() > 1, code::COMBINATION, &["sample.guidance"], || {
-            ("`sample.guidance` has two numbers, but only one transformer is trained".to_owned(), "write one number")
         });
     }
 }

@@ -116,20 +116,44 @@ pub(super) fn build_state(
     sharding: Sharding,
 ) -> Result<TrainState, EngineError> {
     let is_trained = is_trained(&params);
-    let train = &spec.config.train;
     let optimizer = optimizer(&spec.config);
-    let sharding = optimizer.method.sharding(sharding);
-    let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
-    params.set_run_seed(spec.config.run.seed);
-    let is_on_host = params.frozen_units().iter().any(|unit| unit.held().on_host);
-    let throttle = spec.config.memory.throttle.map(|rate| rate.bytes() as f64);
-    let transfers = is_on_host.then(|| Transfers::new(device, throttle).map(Rc::new)).transpose()?;
-    FrozenWeights::attach(&params, transfers);
+    let params = new_params(&spec.config, device, params, optimizer.method.sharding(sharding))?;
     // In a dry run parameters have no values.
     if !is_dry_run() && (spec.resume.is_none() || lacks_base(spec, &params) || has_rounded(&params)) {
         initialize(&spec.config, &params)?;
     }
-    Ok(TrainState::with(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(train.ema)?)
+    Ok(TrainState::with(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(spec.config.train.ema)?)
+}
+
+/// Returns the state of parameters that no run changes, with the weights that a run begins with.
+pub(super) fn frozen_state(
+    config: &RunConfig,
+    device: tch::Device,
+    params: Vec<ParamSpec>,
+    group: Rc<ProcessGroup>,
+    sharding: Sharding,
+) -> Result<TrainState, EngineError> {
+    let params = new_params(config, device, params, sharding)?;
+    if !is_dry_run() {
+        initialize(config, &params)?;
+    }
+    Ok(TrainState::with(params, group, Lanes::PerReplica, None)?)
+}
+
+/// Returns parameters without values, of the run's precision; frozen ones are where the run holds them.
+fn new_params(
+    config: &RunConfig,
+    device: tch::Device,
+    specs: Vec<ParamSpec>,
+    sharding: Sharding,
+) -> Result<Rc<ParamStore>, EngineError> {
+    let params = Rc::new(ParamStore::shared_out(specs, kind(config.train.precision), device, sharding));
+    params.set_run_seed(config.run.seed);
+    let is_on_host = params.frozen_units().iter().any(|unit| unit.held().on_host);
+    let throttle = config.memory.throttle.map(|rate| rate.bytes() as f64);
+    let transfers = is_on_host.then(|| Transfers::new(device, throttle).map(Rc::new)).transpose()?;
+    FrozenWeights::attach(&params, transfers);
+    Ok(params)
 }
 
 /// Returns whether the checkpoint that is resumed lacks weights of the pool: it has adapters without their base, whatever the run

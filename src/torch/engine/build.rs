@@ -15,6 +15,7 @@ use super::spill::Spill;
 use super::step_profile::StepProfile;
 use super::torch_engine::{EngineOptions, TorchEngine};
 use super::trained::trained_stage;
+use super::untrained::untrained_part;
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::comm::Mesh;
 use crate::model::ModelConfig;
@@ -156,8 +157,9 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     if config.pools.placement == Placement::Colocated {
         worker = worker.with_colocated_encoders();
     }
-    let making =
-        spec.samples.as_ref().map(|samples| samples.making(config, device, name, mesh.is_leader())).transpose()?;
+    let untrained = untrained_part(spec, device, &mesh)?;
+    let making = spec.samples.as_ref().map(|it| it.making(config, device, name, mesh.is_leader(), untrained));
+    let making = making.transpose()?;
     let worker = worker.with_activations(activations).with_stop_tokens(spec.stop_token_ids.clone());
     // Weights that a tape brings bit by bit are not there for it; a run that has such does not ask (`eval.actions`).
     let family = spec.model.foundation_of(name);

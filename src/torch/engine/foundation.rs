@@ -19,7 +19,7 @@ pub use self::acting::Actor;
 use self::arrivals::Arrivals;
 use self::evaluating::{Evaluating, one_by_one};
 use self::evaluator::Evaluator;
-pub use self::making::{Finish, HandOver, SampleMaking, SamplePart};
+pub use self::making::{Finish, HandOver, SampleMaking, SamplePart, UntrainedPart};
 use self::rank::Rank;
 use self::scoring::score;
 use self::step::Step;

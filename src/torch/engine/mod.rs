@@ -43,6 +43,7 @@ mod step_profile;
 mod stored_towers;
 mod torch_engine;
 mod trained;
+mod untrained;
 mod weight_budget;
 mod weights;
 
@@ -74,7 +75,7 @@ pub use foundation::{Finish, FoundationWorker, SampleMaking};
 pub use lora::{TrainedError, lora_config};
 pub use policy::{PolicyError, PolicyModel};
 pub use preflight::{adapters_without_base, check_engines, untrained_maps, whole_beside_adapters, without_effect};
-pub use samples::{SampleSpec, WriteClip, decode};
+pub use samples::{SampleSpec, UntrainedTransformer, WriteClip, decode};
 pub use share::Splits;
 pub use stages::Stages;
 pub use torch_engine::TorchEngine;

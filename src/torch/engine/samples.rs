@@ -1,9 +1,12 @@
 //! Makes frames of latents in a foundation actor: the decoder of the model's autoencoder, and who writes its frames.
 
-use super::foundation::{HandOver, SampleMaking, SamplePart};
-use super::weights::initialize;
-use crate::model::{Autoencoder, MakeSettings, SampleRow};
-use crate::params::ParamStore;
+use super::foundation::{HandOver, SampleMaking, SamplePart, UntrainedPart};
+use super::pool_specs::splits;
+use super::share::FoundationPlan;
+use super::weights::{expect_weights_of, initialize};
+use crate::model::{Autoencoder, FoundationFamily, MakeSettings, SampleRow};
+use crate::params::{ParallelRank, ParamStore};
+use crate::train::WeightsError;
 use loongforge_core::config::RunConfig;
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{PoolName, SampleId, StepId};
@@ -21,17 +24,47 @@ pub struct SampleSpec {
     /// The averages of the weights are not put in their place (`sample.ema`).
     pub own_weights: bool,
     pub write: WriteClip,
-    /// The level below which the transformer of low noise predicts, where a run trains both.
+    /// The level below which the transformer of low noise predicts, where the model has two.
     pub boundary: f64,
     pub hand_over: HandOver,
+    /// The transformer that is not trained, where a run trains one of two.
+    pub other: Option<UntrainedTransformer>,
+}
+
+/// One of two transformers, which makes samples with the one that is trained.
+#[derive(Clone)]
+pub struct UntrainedTransformer {
+    pub family: Arc<dyn FoundationFamily>,
+    /// It is of high noise.
+    pub is_high: bool,
+}
+
+impl UntrainedTransformer {
+    /// Checks that the actors of `pools.foundation` can have it beside the transformer that is trained, before there are any.
+    ///
+    /// # Errors
+    /// It cannot be split as the pool says, or `model.load` lacks a tensor of it, or has one of another shape.
+    pub fn check(&self, config: &RunConfig) -> Result<(), EngineError> {
+        let pool = config.foundation_pool(PoolName::FOUNDATION);
+        let splits = splits(&pool);
+        let first = ParallelRank::first(pool.layout(), splits.sequence_parallel);
+        FoundationPlan::new(&self.family, pool.layout(), &first, &splits, PoolName::FOUNDATION)?;
+        let unfit = |error: WeightsError| {
+            format!(
+                "`sample` reads the transformer that is not trained from model.load; without it, leave the section out: \
+                 {error}"
+            )
+        };
+        Ok(expect_weights_of(config, &self.family.specs()).map_err(unfit)?)
+    }
 }
 
 /// Writes what was made of a prompt before a step; returns the name of the file in the run's folder.
 pub type WriteClip = Arc<dyn Fn(StepId, SampleId, &Clip) -> Result<String, ObserveError> + Send + Sync>;
 
 impl SampleSpec {
-    /// Says how the actors of a foundation pool make samples. The first rank of a replica decodes them, in float32, with the weights that
-    /// the run begins with: the autoencoder is not trained.
+    /// Says how the actors of a foundation pool make samples, with `other` where they train one of two transformers. The first rank of a
+    /// replica decodes them, in float32, with the weights that the run begins with: the autoencoder is not trained.
     ///
     /// # Errors
     /// The weights of the decoder are missing, or torn.
@@ -41,6 +74,7 @@ impl SampleSpec {
         device: Device,
         pool: PoolName,
         is_leader: bool,
+        other: Option<UntrainedPart>,
     ) -> Result<SampleMaking, EngineError> {
         let SampleSpec { settings, autoencoder, fps, write, boundary, hand_over, .. } = self.clone();
         let part = match pool {
@@ -50,7 +84,7 @@ impl SampleSpec {
         };
         if !is_leader {
             let finish = |_: StepId, _: &SampleRow, _: &Tensor| Err("only the first rank decodes samples".into());
-            return Ok(SampleMaking { settings, part, finish: Box::new(finish) });
+            return Ok(SampleMaking { settings, part, other, finish: Box::new(finish) });
         }
         let params = ParamStore::new(autoencoder.decoder_specs(), Kind::Float, device);
         params.set_trainable(false);
@@ -59,7 +93,7 @@ impl SampleSpec {
             let clip = decode(&autoencoder, &params, row, latents, fps)?;
             Ok(write(step, row.id, &clip)?)
         };
-        Ok(SampleMaking { settings, part, finish: Box::new(finish) })
+        Ok(SampleMaking { settings, part, other, finish: Box::new(finish) })
     }
 }
 

@@ -26,11 +26,16 @@ pub(super) fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), 
 pub fn check_weights(config: &RunConfig, model: &ModelConfig) -> Result<(), WeightsError> {
     expect_parts_used(config, model)?;
     let foundations = model.foundations().map(|foundation| foundation.specs());
-    for specs in [model.towers.specs()].into_iter().chain(foundations) {
-        let origin = origin(config, || specs.iter().flat_map(names_of))?;
-        compare_origin(&specs, &origin, &options(config))?;
-    }
-    Ok(())
+    [model.towers.specs()].into_iter().chain(foundations).try_for_each(|specs| expect_weights_of(config, &specs))
+}
+
+/// Compares the headers of the folders that these parameters come from with them, as [`check_weights`] does.
+///
+/// # Errors
+/// Fails as [`check_weights`] does.
+pub(super) fn expect_weights_of(config: &RunConfig, specs: &[ParamSpec]) -> Result<(), WeightsError> {
+    let origin = origin(config, || specs.iter().flat_map(names_of))?;
+    compare_origin(specs, &origin, &options(config))
 }
 
 /// Refuses the folder of a part beside `model.load` that no parameter is loaded from: in models that are not composed of parts no name

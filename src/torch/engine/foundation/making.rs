@@ -2,13 +2,14 @@
 //! share a replica all know the latents of a pack, and each computes its part of the velocity.
 
 use super::rank::Rank;
-use crate::engine::stages::Filled;
+use crate::engine::stages::{Filled, Stages};
 use crate::model::{FoundationModel, MakeSettings, MicroBatch, Noised, SampleRow, Underway, VelocityTape, with_values};
 use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::tape::Execution;
+use crate::train::TrainState;
 use crate::train::hf::{TensorFile, write_tensor_file};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{SampleId, StepId};
+use loongforge_core::message::{Replica, SampleId, StepId};
 use loongforge_core::observe::ObserveError;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,6 +27,8 @@ pub type HandOver = Arc<dyn Fn(StepId, SampleId) -> Result<PathBuf, ObserveError
 pub struct SampleMaking {
     pub settings: MakeSettings,
     pub part: SamplePart,
+    /// The transformer that this pool does not train, where a run trains one of two.
+    pub other: Option<UntrainedPart>,
     /// Decodes the latents `[tokens, width]` of a sample that was made before a step, and writes what they show. Returns the
     /// name of the file in the run's folder.
     pub finish: Finish,
@@ -40,19 +43,39 @@ pub enum SamplePart {
     Low(f64, HandOver),
 }
 
+/// This rank's part of a transformer that is not trained: it takes the steps of samples that the trained one does not.
+pub struct UntrainedPart {
+    rank: Rank,
+    boundary: f64,
+    is_high: bool,
+}
+
+impl UntrainedPart {
+    /// Takes the steps from the noise level `boundary` on with `is_high`, else those below it. `stages` are on the same ranks as those
+    /// of the transformer that is trained.
+    pub fn new(replica: Replica, stages: Stages, state: TrainState, boundary: f64, is_high: bool) -> Self {
+        Self { rank: Rank { replica, stages, state }, boundary, is_high }
+    }
+}
+
 impl SampleMaking {
     /// Returns the first part of samples, of which there is nothing to see.
     pub fn high_noise(settings: MakeSettings, boundary: f64, hand_over: HandOver) -> Self {
         let finish =
             |_: StepId, _: &SampleRow, _: &Tensor| Err("the high-noise transformer does not finish samples".into());
-        Self { settings, part: SamplePart::High(boundary, hand_over), finish: Box::new(finish) }
+        Self { settings, part: SamplePart::High(boundary, hand_over), other: None, finish: Box::new(finish) }
     }
 
-    fn levels(&self) -> Range<f64> {
-        match self.part {
-            SamplePart::Whole => 0.0..f64::INFINITY,
-            SamplePart::High(boundary, _) => boundary..f64::INFINITY,
-            SamplePart::Low(boundary, _) => 0.0..boundary,
+    /// Returns the transformers that predict in the steps that are taken here, in the order of these steps, each with its noise levels.
+    fn turns<'a>(&'a self, own: &'a Rank) -> Vec<(&'a Rank, Range<f64>)> {
+        match (&self.part, &self.other) {
+            (SamplePart::High(boundary, _), _) => vec![(own, *boundary..f64::INFINITY)],
+            (SamplePart::Low(boundary, _), _) => vec![(own, 0.0..*boundary)],
+            (SamplePart::Whole, None) => vec![(own, 0.0..f64::INFINITY)],
+            (SamplePart::Whole, Some(UntrainedPart { rank, boundary, is_high })) => {
+                let [high, low] = if *is_high { [rank, own] } else { [own, rank] };
+                vec![(high, *boundary..f64::INFINITY), (low, 0.0..*boundary)]
+            }
         }
     }
 
@@ -71,34 +94,52 @@ impl SampleMaking {
         let _no_grad = tch::no_grad_guard();
         let (stages, device) = (&rank.stages, rank.device());
         let width = self.settings.width(stages.any()).ok_or(NO_LATENTS)?;
-        // Replicas that meet within a forward take as many each.
-        let meets_replicas = rank.is_in_step() && !rank.continues_alone();
-        let mut left = if meets_replicas { self.settings.max_forwards(&self.levels()) } else { 0 };
         let mut made = None;
         if let Some(filled) = filled {
             let mut chunks = stages.chunks(filled, rank.state.params())?;
             let filled = chunks.pop().filter(|_| chunks.is_empty()).ok_or("sample: samples need whole rows")?;
-            let mut samples = self.begin(step, &filled.batch.samples, width, device)?;
+            let samples = self.begin(step, &filled.batch.samples, width, device)?;
             // Nobody removes what another rank has yet to read.
             stages.mesh.replica.barrier()?;
-            let velocity = |at: &Noised| {
-                left = left.saturating_sub(1);
-                velocity_together(rank, &filled, at)
-            };
-            self.settings.advance(&mut samples, &self.levels(), device, velocity)?;
             made = Some((samples, filled));
         }
-        if left > 0 {
-            let batch = MicroBatch { evaluates: true, ..MicroBatch::filler(stages.any().columns(), device) };
-            let filler = Filled { batch, features: Vec::new() };
-            let latents = Tensor::zeros([1, width], (Kind::Float, device));
-            let at = Noised { latents, sigma: vec![1.0], prompt: 0 };
-            (0..left).try_for_each(|_| velocity_together(rank, &filler, &at).map(drop))?;
+        for (rank, levels) in self.turns(rank) {
+            self.advance(rank, &levels, width, made.as_mut())?;
         }
         match made {
             Some((samples, filled)) if stages.mesh.is_leader() => self.end(step, samples, stages.any(), &filled),
             _ => Ok(Vec::new()),
         }
+    }
+
+    /// Takes the steps of a pack's samples within `levels`, in which the transformer of `rank` predicts; without a pack, this rank takes
+    /// part in the collectives of the replicas that have one.
+    fn advance(
+        &self,
+        rank: &Rank,
+        levels: &Range<f64>,
+        width: i64,
+        pack: Option<&mut (Vec<Underway>, Filled)>,
+    ) -> Result<(), EngineError> {
+        let device = rank.device();
+        // Replicas that meet within a forward take as many each.
+        let meets_replicas = rank.is_in_step() && !rank.continues_alone();
+        let mut left = if meets_replicas { self.settings.max_forwards(levels) } else { 0 };
+        if let Some((samples, filled)) = pack {
+            let velocity = |at: &Noised| {
+                left = left.saturating_sub(1);
+                velocity_together(rank, filled, at)
+            };
+            self.settings.advance(samples, levels, device, velocity)?;
+        }
+        if left > 0 {
+            let batch = MicroBatch { evaluates: true, ..MicroBatch::filler(rank.stages.any().columns(), device) };
+            let filler = Filled { batch, features: Vec::new() };
+            let latents = Tensor::zeros([1, width], (Kind::Float, device));
+            let at = Noised { latents, sigma: vec![1.0], prompt: 0 };
+            (0..left).try_for_each(|_| velocity_together(rank, &filler, &at).map(drop))?;
+        }
+        Ok(())
     }
 
     /// Returns the samples of a pack before their first step here.
