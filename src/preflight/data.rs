@@ -257,7 +257,7 @@ impl Preflight<'_> {
 }
 
 /// Returns how many samples a run reads at least, of which an epoch has `num_samples`.
-fn num_read(config: &RunConfig, num_samples: u64) -> u64 {
+pub(super) fn num_read(config: &RunConfig, num_samples: u64) -> u64 {
     if config.packs_first() {
         return config.data.pack.samples.unwrap_or(num_samples);
     }

@@ -2,6 +2,7 @@
 //! `run` makes them before there is a folder or an actor. Nothing is written, and no weight is read.
 
 mod adapters;
+mod cached;
 mod data;
 mod first_read;
 mod folders;

@@ -127,6 +127,27 @@ fn a_pool_without_encoders_learns_the_same_from_what_was_encoded_ahead() {
 }
 
 #[test]
+fn check_counts_the_items_that_have_features() {
+    let fixture = Fixture::new(Pictures::Some);
+    let shared = format!("pools.encoder.cache_dir={}", fixture.path().join("features").display());
+    let own = [&FROZEN[..], &[&shared]].concat();
+    let told = |more: &[&str]| {
+        let mut check = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        let output = check.arg("check").arg(fixture.config_file()).args(&own).args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let none = told(&[]);
+    assert!(none.contains("cache_dir: 64 of 64 items of the vision tower are to be computed"), "{none}");
+    encode(fixture.load(&own), Share { index: 0, num: 2 });
+    let half = told(&["pools.encoder.replicas=0"]);
+    assert!(half.contains("of 64 items of the vision tower have no features in its cache_dir, "), "{half}");
+    encode(fixture.load(&own), Share::WHOLE);
+    let all = told(&[]);
+    assert!(all.contains("cache_dir: all 64 items of the vision tower have features in vision-"), "{all}");
+}
+
+#[test]
 fn a_pool_loses_its_encoders_while_the_run_goes_on_and_gets_others() {
     let fixture = Fixture::new(Pictures::All);
     let shared = format!("pools.encoder.cache_dir={}", fixture.path().join("features").display());

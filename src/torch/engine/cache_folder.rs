@@ -55,18 +55,22 @@ impl CacheFolder {
     pub fn open(root: &Path, tower: &str, store: Option<&str>) -> io::Result<Self> {
         let dir = root.join(tower);
         fs::create_dir_all(&dir)?;
-        let mut folder = Self {
+        let mut folder = Self::empty(dir, store.map(|store| CacheStore::new(store, tower)));
+        folder.renew()?;
+        Ok(folder)
+    }
+
+    fn empty(dir: PathBuf, store: Option<CacheStore>) -> Self {
+        Self {
             dir,
             files: Vec::new(),
             seen: HashSet::new(),
             stored: HashMap::new(),
             pending: HashMap::new(),
             num_pending_bytes: 0,
-            store: store.map(|store| CacheStore::new(store, tower)),
+            store,
             is_sent: false,
-        };
-        folder.renew()?;
-        Ok(folder)
+        }
     }
 
     /// Returns all levels of an item's features. `None` also where the disk fails: the item is encoded again. Each level is
@@ -240,6 +244,16 @@ impl CacheFolder {
     }
 }
 
+/// Returns the items that a tower's folder has features of, as the headers of its files say; nothing is made or fetched.
+///
+/// # Errors
+/// The folder or a file in it cannot be read, or a file is torn.
+pub fn stored_items(dir: &Path) -> io::Result<HashSet<Key>> {
+    let mut folder = CacheFolder::empty(dir.to_owned(), None);
+    folder.look()?;
+    Ok(std::mem::take(&mut folder.stored).into_keys().collect())
+}
+
 impl Drop for CacheFolder {
     /// Writes what waits, and copies it to the store; where that fails it is encoded again by who needs it.
     fn drop(&mut self) {
@@ -277,6 +291,7 @@ mod tests {
             assert_eq!((kept.len(), kept[1].kind()), (2, Kind::BFloat16));
             assert!(folder.get(&key(2.0)).unwrap()[0].equal(&half) && folder.get(&key(3.0)).is_none());
         }
+        assert_eq!(stored_items(&root.path().join("vision-a")).unwrap(), [key(1.0), key(2.0)].into());
         // A tower with other weights.
         assert!(CacheFolder::open(root.path(), "vision-b", None).unwrap().get(&key(1.0)).is_none());
         assert_eq!(fs::read_dir(root.path().join("vision-a")).unwrap().count(), 2, "nothing is left behind");
