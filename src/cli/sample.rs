@@ -8,6 +8,7 @@ use crate::model::locate::{ModelFolders, find_model};
 use crate::preflight::machine;
 use anyhow::anyhow;
 use clap::Args;
+use loongforge_core::checkpoint::Manifest;
 use loongforge_core::config::{Area, Device, FrameSize, ImageLimits, Sampler, Sampling, VideoLimits};
 use loongforge_core::data::{
     AskedBy, Captioned, Content, FlowOptions, InProcess, Locator, MediaSource, ProcessorOptions, Sample, Sampled,
@@ -101,7 +102,7 @@ pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
     let json = &painter.folder().json;
     let sampling = sampling(&args);
     let settings = samples::settings(json, &sampling, "--guidance", args.seed).map_err(UsageError::of)?;
-    let prompts = prompts(&args, &painter).map_err(UsageError::of_any)?;
+    let prompts = prompts(&args, &painter, goes_without(&folder)).map_err(UsageError::of_any)?;
     expect_memory(&prompts, &painter, device)?;
     let fps = args.fps.unwrap_or_else(|| samples::fps_of(json));
     for draw in 0..args.count {
@@ -178,8 +179,14 @@ fn sampling(args: &SampleArgs) -> Sampling {
     }
 }
 
-/// Returns the sample that the model reads of each prompt.
-fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> {
+/// Returns whether a folder is a checkpoint of a run that has dropped the pictures that the model is given.
+fn goes_without(folder: &Path) -> bool {
+    let manifest = Manifest::read(folder).ok();
+    manifest.and_then(|manifest| manifest.config["data"]["condition_dropout"].as_f64()).is_some_and(|part| part > 0.0)
+}
+
+/// Returns the sample that the model reads of each prompt; one that `goes_without` pictures need not have any.
+fn prompts(args: &SampleArgs, painter: &Painter, goes_without: bool) -> anyhow::Result<Vec<Sample>> {
     let folder = painter.folder();
     let guides = args.guidance.iter().any(|guidance| *guidance != 1.0);
     if args.negative.is_some() && !guides {
@@ -190,12 +197,14 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
         size: args.size,
         frames: Some(args.frames as usize),
         negative: guides.then(|| args.negative.clone()),
+        goes_without,
     };
     let flow = FlowOptions { seed: args.seed, sampled: Some(sampled), ..FlowOptions::default() };
     let locators: Vec<Locator> = args.image.iter().map(|path| Locator::File(path.display().to_string())).collect();
     let images: Vec<MediaSource> = locators.iter().cloned().map(MediaSource::Image).collect();
     let (target, references) = match (takes(&folder.json), images.len()) {
         (Takes::References, _) => (None, images),
+        (Takes::First | Takes::FirstAndLast, 0) if goes_without => (None, Vec::new()),
         (Takes::First, 0) => return Err(anyhow!("--image is missing: the model continues a first frame")),
         (Takes::First | Takes::FirstOrNothing, 0 | 1) => (images.into_iter().next(), Vec::new()),
         (Takes::FirstAndLast, 2) => (Some(MediaSource::Video(VideoSource { locators, fps: None })), Vec::new()),

@@ -153,7 +153,7 @@ impl DiffusionMaker {
         let size = sampled.size.map(|size| (size.columns as usize, size.rows as usize));
         let frames = match given {
             Some(given) => Some(self.loader.given(given, visit, size)?),
-            None if self.given.needs_picture() => return Err(no_target()),
+            None if self.given.needs_picture() && !sampled.goes_without => return Err(no_picture()),
             None => None,
         };
         let own = frames.as_ref().map(Frames::sizes);
@@ -306,6 +306,14 @@ fn check_buckets(buckets: [Option<usize>; 2], space: LatentSpace) -> Result<(), 
 fn no_target() -> DataError {
     DataError::Line(
         "no picture or clip: the record has none of the fields image, video, file_name, image_path and video_path"
+            .to_owned(),
+    )
+}
+
+fn no_picture() -> DataError {
+    DataError::Line(
+        "no picture or clip, which this model continues: only a model that is trained with data.condition_dropout goes \
+         without"
             .to_owned(),
     )
 }

@@ -99,6 +99,8 @@ pub struct Sampled {
     pub frames: Option<usize>,
     /// The negative prompt of guidance, or `None` for the model's own.
     pub negative: Option<Option<String>>,
+    /// A prompt may have no picture though the model is always given some: it has learned to go without (`data.condition_dropout`).
+    pub goes_without: bool,
 }
 
 /// Says where a user has asked for samples: in a run's config, or by options of the command `sample`.
@@ -210,6 +212,8 @@ impl ProcessorOptions {
             size: sample.size,
             frames: sample.frames,
             negative: sample.guidance.iter().any(|guidance| *guidance != 1.0).then(|| sample.negative.clone()),
+            // Of prompts none is dropped, so that `data` does not say it.
+            goes_without: config.data.condition_dropout.is_some_and(|dropout| dropout > 0.0),
         });
         options
     }

@@ -72,6 +72,29 @@ fn given_frames_are_dropped_by_the_visit() {
 }
 
 #[test]
+fn prompts_go_without_a_picture_where_the_model_has_learned_to() {
+    let bench = Bench::new();
+    let path = bench.write("p.jsonl", json!({"caption": "up"}).to_string());
+    for positions in [Json::Null, json!(10)] {
+        let transformer =
+            json!({"_class_name": WAN, "in_channels": 3, "out_channels": 1, "pos_embed_seq_len": positions});
+        let config = json!({"transformer": transformer});
+        let asked = |goes_without| {
+            let size = Some("4x6".parse().unwrap());
+            let sampled = Sampled { size, frames: Some(3), goes_without, ..Sampled::default() };
+            let flow = FlowOptions { sampled: Some(sampled), ..FlowOptions::default() };
+            let maker = bench.maker_of(config.clone(), ProcessorOptions { flow, ..ProcessorOptions::default() });
+            bench.dataset(maker.unwrap(), &path).unwrap().prompt(0)
+        };
+        let sample = asked(true).unwrap();
+        assert_eq!(sample.media.iter().map(|item| item.tower).collect::<Vec<_>>(), [Tower::Text]);
+        assert_eq!(sample.meta.num_tokens, 18);
+        let error = asked(false).unwrap_err().to_string();
+        assert!(error.contains("only a model that is trained with data.condition_dropout goes without"), "{error}");
+    }
+}
+
+#[test]
 fn pictures_to_edit_are_dropped_by_the_visit() {
     let bench = Bench::new();
     let line = json!({"prompt": "x", "image": "1.png", "edit_image": ["2.png", "3.png"]});
