@@ -25,6 +25,8 @@ const MODELS: [(&str, &str); 8] = [
 ];
 
 const MAX_SIDE: f64 = 16384.0;
+/// The side where a data set has no resolution.
+const SIDE: u64 = 512;
 const MAX_FRAMES: f64 = 65536.0;
 const FP8: &str = "fp8_e4m3fn";
 
@@ -90,9 +92,9 @@ pub(super) fn read(sheet: &mut Sheet) {
     let model = sheet.text("model.arch").and_then(|arch| model(&arch));
     run(sheet);
     weights(sheet);
-    sets(sheet);
+    let side = sets(sheet);
     if let Some(model) = model {
-        sizes(sheet, &model);
+        sizes(sheet, &model, side);
     }
     steps(sheet);
     optimizer(sheet);
@@ -168,10 +170,15 @@ fn weights(sheet: &mut Sheet) {
     sheet.missing("memory.weight_budget offloads frozen weights that do not fit to the host", &["model.low_vram"]);
 }
 
-/// Translates folders and captions.
-fn sets(sheet: &mut Sheet) {
+/// Translates folders, each once for every side of its resolution, and captions. Returns the largest side.
+fn sets(sheet: &mut Sheet) -> u64 {
     let at = |key: &String| key.strip_prefix("datasets.")?.split('.').next()?.parse().ok();
     let ats: BTreeSet<usize> = sheet.fields().keys().filter_map(at).collect();
+    let sides = |sheet: &Sheet, at: usize| match numbers(sheet, &format!("datasets.{at}.resolution"), MAX_SIDE) {
+        sides if sides.is_empty() => vec![SIDE],
+        sides => sides,
+    };
+    let largest = ats.iter().flat_map(|at| sides(sheet, *at)).max().unwrap_or(SIDE);
     let mut found = Vec::new();
     for &at in &ats {
         let own = |name: &str| format!("datasets.{at}.{name}");
@@ -180,7 +187,13 @@ fn sets(sheet: &mut Sheet) {
         if let Some(caption) = sheet.text(&own("default_caption")).filter(|caption| !caption.is_empty()) {
             set["caption"] = caption.into();
         }
-        found.push(set);
+        found.extend(sides(sheet, at).into_iter().map(|side| {
+            let mut set = set.clone();
+            if side != largest {
+                set["area"] = format!("{side}x{side}").into();
+            }
+            set
+        }));
         sheet.arrived(&own("folder_path"), "data.train");
         sheet.arrived(&own("default_caption"), "data.train[].caption");
         let is_read = |end: &String| ["txt", "caption"].contains(&end.trim_start_matches('.'));
@@ -211,6 +224,7 @@ fn sets(sheet: &mut Sheet) {
     if !found.is_empty() {
         sheet.set("data.train", found);
     }
+    largest
 }
 
 /// Returns the whole numbers from 1 on under a key, one or a list of them; nothing where one is none.
@@ -222,20 +236,12 @@ fn numbers(sheet: &Sheet, key: &str, most: f64) -> Vec<u64> {
     }
 }
 
-/// Translates sides and numbers of frames, of each the largest.
-fn sizes(sheet: &mut Sheet, model: &Named) {
+/// Translates sides, of which `side` is the largest, and numbers of frames, of which the largest counts.
+fn sizes(sheet: &mut Sheet, model: &Named, side: u64) {
     let ends = |sheet: &Sheet, end: &str| -> Vec<String> {
         sheet.begin_with("datasets.").into_iter().filter(|key| key.ends_with(end)).collect()
     };
     let (sides, lengths) = (ends(sheet, ".resolution"), ends(sheet, ".num_frames"));
-    let all: Vec<u64> = sides.iter().flat_map(|key| numbers(sheet, key, MAX_SIDE)).collect();
-    // Their default.
-    let side = all.iter().copied().max().unwrap_or(512);
-    if all.iter().any(|other| *other != side) {
-        sheet.note(
-            "ai-toolkit trains on pictures in each size of a resolution that is a list; here they have the largest",
-        );
-    }
     let longest = lengths.iter().flat_map(|key| numbers(sheet, key, MAX_FRAMES)).max().unwrap_or(1);
     let frames = if model.is_image() { 1 } else { (longest - 1) / 4 * 4 + 1 };
     let area = format!("{side}x{side}");
@@ -248,9 +254,10 @@ fn sizes(sheet: &mut Sheet, model: &Named) {
     }
     model.packs(sheet, &[(frames, side * side)]);
     for key in sides {
-        match numbers(sheet, &key, MAX_SIDE).is_empty() {
-            true => sheet.missing("a side must have from 1 to 16384 pixels", &[&key]),
-            false => sheet.arrived(&key, "data.image.area"),
+        match numbers(sheet, &key, MAX_SIDE)[..] {
+            [] => sheet.missing("a side must have from 1 to 16384 pixels", &[&key]),
+            [own] if own == side => sheet.arrived(&key, "data.image.area"),
+            _ => sheet.arrived(&key, "data.train[].area"),
         }
     }
     for key in lengths {

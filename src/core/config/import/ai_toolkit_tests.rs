@@ -84,7 +84,9 @@ fn a_lora_of_ai_toolkit_arrives() {
     assert_eq!((&found["train"]["steps"], &found["train"]["precision"]), (&json!(2000), &json!("bf16")));
     assert_eq!(found["data"]["video"], json!({ "area": "512x512", "frames": 41, "take": "uniform" }));
     assert_eq!((&found["data"]["mix"], &found["data"]["caption_dropout"]), (&json!("samples"), &json!(0.05)));
-    assert_eq!(found["data"]["train"][1]["caption"], json!("a cat"));
+    let path = dir.path().display().to_string();
+    let sets = json!([{ "path": path, "area": "256x256" }, { "path": path }, { "path": path, "caption": "a cat" }]);
+    assert_eq!((&found["data"]["train"], &found["data"]["image"]["area"]), (&sets, &json!("512x512")));
     assert_eq!(found["data"]["pack"]["max_tokens"], json!(11 * 32 * 32));
     assert_eq!(found["checkpoint"], json!({ "every_steps": 250, "keep_last": 4 }));
     assert_eq!(
@@ -119,6 +121,11 @@ fn pictures_have_no_keys_of_clips_and_other_models_are_refused_by_name() {
         let error = import(&WAN.replace(from, to)).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
+    // A set without a resolution has their default, and the largest side is that of the config.
+    let text = WAN.replace("resolution: [ 256, 512 ]", "bucket_tolerance: 64");
+    let sides = json_of(&of(&text.replace("resolution: 512", "resolution: 768")));
+    let areas = [0, 1].map(|at| sides["data"]["train"][at]["area"].clone());
+    assert_eq!((areas, &sides["data"]["image"]["area"]), ([json!("512x512"), Value::Null], &json!("768x768")));
     // Weights of three bits have no counterpart.
     let imported = of(&WAN.replace("quantize: true\n", "quantize: true\n        qtype: uint3|a/b.safetensors\n"));
     assert!(missing(&imported).contains(&"model.qtype"), "{:?}", imported.keys);
