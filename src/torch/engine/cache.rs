@@ -8,7 +8,7 @@ use loongforge_core::message::Tower;
 use lru::LruCache;
 use std::collections::BTreeMap;
 use std::io;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 /// Features of the items that were used last, as many as `capacity` bytes hold, in host memory; of what makes room for them, as
 /// much as a file holds.
@@ -107,9 +107,10 @@ impl FeatureCache {
     }
 }
 
-/// Returns one level of several items' features, one below the other.
-pub(super) fn stack(items: &[Vec<Tensor>], level: usize, kind: Kind, device: Device) -> Tensor {
-    let of_level: Vec<Tensor> = items.iter().map(|levels| levels[level].to_kind(kind).to_device(device)).collect();
+/// Returns one level of several items' features, one below the other, in the type that the tower gave them: the sums of a reference
+/// model are more exact than its weights.
+pub(super) fn stack(items: &[Vec<Tensor>], level: usize, device: Device) -> Tensor {
+    let of_level: Vec<Tensor> = items.iter().map(|levels| levels[level].to_device(device)).collect();
     Tensor::cat(&of_level, 0)
 }
 
@@ -117,6 +118,7 @@ pub(super) fn stack(items: &[Vec<Tensor>], level: usize, kind: Kind, device: Dev
 mod tests {
     use super::*;
     use loongforge_core::message::Grid;
+    use tch::Kind;
 
     fn key(first: f32) -> Key {
         Key::of(Tower::Vision, Grid { t: 1, h: 1, w: 2 }, &Tensor::from_slice(&[first, 1.0]).view([2, 1]))
@@ -147,6 +149,16 @@ mod tests {
         assert_eq!(Vec::<f32>::try_from(&kept[0]).unwrap(), [1.0; 4]);
         cache.insert(key(4.0), &[Tensor::zeros([11], (Kind::Float, Device::Cpu))]);
         assert!(cache.get(Tower::Vision, &key(4.0)).is_none() && cache.get(Tower::Vision, &key(3.0)).is_some());
+    }
+
+    /// The sums of a reference model in bfloat16, whose digits would be lost in its type.
+    #[test]
+    fn features_keep_the_digits_that_the_tower_gave_them() {
+        let sums = [[-350.137_f32, 1e-6], [-12.25, 3e-7]];
+        let items = sums.map(|sums| vec![Tensor::from_slice(&sums).view([1, 2])]);
+        let stacked = stack(&items, 0, Device::Cpu);
+        assert_eq!((stacked.size(), stacked.kind()), (vec![2, 2], Kind::Float));
+        assert_eq!(Vec::<f32>::try_from(stacked.view([4])).unwrap(), sums.concat());
     }
 
     #[test]

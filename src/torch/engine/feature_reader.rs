@@ -13,13 +13,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 /// Finds features by the content of their items.
 pub(super) struct FeatureReader {
     pool: PoolName,
     dir: PathBuf,
-    kind: Kind,
     /// The folders of each tower: first the one that the pool's encoders would write.
     folders: BTreeMap<Tower, Vec<CacheFolder>>,
     /// The towers' weights, which checkpoints have.
@@ -64,8 +63,7 @@ impl FeatureReader {
                 |folder: &String| CacheFolder::open(dir, folder, store).map(CacheFolder::only_read).map_err(wrong);
             folders.insert(tower, own.into_iter().map(open).collect::<Result<Vec<_>, _>>()?);
         }
-        let kind = towers.kind();
-        Ok(Self { pool, dir: dir.to_owned(), kind, folders, towers: Arc::new(towers) })
+        Ok(Self { pool, dir: dir.to_owned(), folders, towers: Arc::new(towers) })
     }
 
     /// Returns the features of a tower's items, level by level, whose values are the rows of `pixels`. Each level is `[features, D]`.
@@ -89,7 +87,7 @@ impl FeatureReader {
             found.push(features);
         }
         let num_levels = found.first().map_or(0, Vec::len);
-        Ok((0..num_levels).map(|level| stack(&found, level, self.kind, Device::Cpu)).collect())
+        Ok((0..num_levels).map(|level| stack(&found, level, Device::Cpu)).collect())
     }
 
     fn missing(&self, tower: Tower, sample: SampleId) -> Missing {

@@ -22,7 +22,7 @@ pub(super) fn encode_each(
     grids: &[Grid],
     pixels: &Tensor,
 ) -> Result<(Vec<Tensor>, u32), EngineError> {
-    let (kind, device) = (state.params().flat().kind(), state.params().flat().device());
+    let device = state.params().flat().device();
     let (mut start, mut num_cached) = (0, 0);
     let mut features = |&grid: &Grid| -> Result<Vec<Tensor>, EngineError> {
         let len = grid.num_cells() as i64;
@@ -41,7 +41,7 @@ pub(super) fn encode_each(
     };
     let items: Vec<Vec<Tensor>> = grids.iter().map(&mut features).collect::<Result<_, _>>()?;
     let num_levels = items.first().map_or(0, Vec::len);
-    Ok(((0..num_levels).map(|level| stack(&items, level, kind, device)).collect(), num_cached))
+    Ok(((0..num_levels).map(|level| stack(&items, level, device)).collect(), num_cached))
 }
 
 /// Keeps an item's features if all ranks that compute the encoder together have kept them: where one lacks them, all encode it.
