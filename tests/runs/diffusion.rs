@@ -302,7 +302,9 @@ fn frozen_towers_are_asked_once() {
     assert_eq!(loss_bits(&run("first", &[&dir])), loss_bits(&kept));
     let second = run("second", &[&dir, "pools.encoder.replicas=2"]);
     assert_eq!((loss_bits(&second), cached(&second)), (loss_bits(&kept), items(&kept)));
-    are_near("without a cache", &run("none", &[]), &kept);
+    assert_eq!(loss_bits(&run("none", &[])), loss_bits(&kept), "without a cache");
+    // Where items are encoded together, sums differ in rounding.
+    are_near("together", &run("together", &["run.deterministic=false"]), &kept);
 }
 
 /// Keys of a run whose transformer reads more than latents and text.

@@ -124,6 +124,7 @@ fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> R
     let index = if elastic { spec.me.index } else { mesh.place().dp as u32 };
     let worker = EncoderWorker::new(replica(index), model, state, membership).with_activations(activations);
     let mut worker = worker.with_trained(trained_towers(spec, own.towers.set())?);
+    worker = worker.one_by_one(config.run.deterministic);
     if !colocated {
         worker = worker.with_item_credit(config.edges.pixels.credit.bytes() as usize, &share.towers);
     }

@@ -50,6 +50,8 @@ pub struct EncoderWorker {
     cache: Option<FeatureCache>,
     /// The reader of an encoder that has no towers, and reads all features.
     reader: Option<FeatureReader>,
+    /// Frozen towers encode items one by one also without a cache, so that their features have the same bits with one.
+    one_by_one: bool,
     /// Features are missing: the run ends.
     lacks: bool,
     items: Option<ItemCredit>,
@@ -69,6 +71,7 @@ impl EncoderWorker {
             steps: VecDeque::new(),
             cache: None,
             reader: None,
+            one_by_one: false,
             lacks: false,
             items: None,
         }
@@ -109,6 +112,11 @@ impl EncoderWorker {
     /// Sets a budget for activations.
     pub fn with_activations(self, activations: Activations) -> Self {
         Self { activations, ..self }
+    }
+
+    /// Encodes items one by one, where the encoder is frozen and has no reference model, also without a cache.
+    pub fn one_by_one(self, one_by_one: bool) -> Self {
+        Self { one_by_one, ..self }
     }
 
     /// Keeps so many bytes of features, where the encoder is frozen. Items are then encoded one by one, so that an item's

@@ -1,6 +1,6 @@
 //! A frozen encoder with a cache against the same without, and one that has no parameters.
 
-use super::cached::{encode_each, input};
+use super::cached::{encode_apart, encode_each, input};
 use super::*;
 use crate::comm::ProcessGroup;
 use crate::model::{EncoderFamily, EncoderModel, LatentPatch, ModelConfig, PixelLatents};
@@ -64,6 +64,8 @@ fn kept_features_have_the_bits_of_those_that_were_made() {
         assert_eq!(ours.size(), whole.size());
         assert!((ours - whole).abs().max().double_value(&[]) < 1e-5);
     }
+    let apart = encode_apart(&*model, &pool, &grids, &all).unwrap();
+    assert_eq!(bits(&apart), bits(&made), "without a cache");
     // Another unit of the same items and a new one: what is kept and what is made again are the same.
     let (grids, some) = unit(&[2, 0]);
     let (kept, hits) = encode_each(&mut cache, (Tower::Vision, &*model), &pool, &grids, &some).unwrap();

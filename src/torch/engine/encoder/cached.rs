@@ -44,6 +44,24 @@ pub(super) fn encode_each(
     Ok(((0..num_levels).map(|level| stack(&items, level, device)).collect(), num_cached))
 }
 
+/// Returns the features of items of a frozen encoder, level by level, each encoded by itself: the bits are those of [`encode_each`].
+pub(super) fn encode_apart(
+    model: &dyn EncoderModel,
+    state: &TrainState,
+    grids: &[Grid],
+    pixels: &Tensor,
+) -> Result<Vec<Tensor>, EngineError> {
+    let mut start = 0;
+    let mut features = |&grid: &Grid| {
+        let own = pixels.narrow(0, start, grid.num_cells() as i64);
+        start += own.size()[0];
+        encode_one(model, state, grid, &own)
+    };
+    let items: Vec<Vec<Tensor>> = grids.iter().map(&mut features).collect::<Result<_, _>>()?;
+    let (num_levels, device) = (items.first().map_or(0, Vec::len), state.params().flat().device());
+    Ok((0..num_levels).map(|level| stack(&items, level, device)).collect())
+}
+
 /// Keeps an item's features if all ranks that compute the encoder together have kept them: where one lacks them, all encode it.
 fn of_all_ranks(kept: Option<Vec<Tensor>>, state: &TrainState) -> Result<Option<Vec<Tensor>>, EngineError> {
     let Some(mesh) = state.mesh().filter(|mesh| mesh.tp.world() > 1) else { return Ok(kept) };

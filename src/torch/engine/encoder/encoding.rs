@@ -1,7 +1,7 @@
 //! The forward of units: items to features, which are computed, kept from before or read from a folder.
 
 use super::EncoderWorker;
-use super::cached::{encode_each, input};
+use super::cached::{encode_apart, encode_each, input};
 use super::unit_work::{Phase, UnitWork};
 use crate::engine::assembler::Assembler;
 use crate::engine::buffer::TorchBuffer;
@@ -9,7 +9,7 @@ use crate::engine::feature_reader::Missing;
 use crate::params::Masks;
 use crate::tape::Execution;
 use loongforge_core::engine::{EngineError, Ports, fault};
-use loongforge_core::message::{Event, UnitId, Version};
+use loongforge_core::message::{Event, Tower, UnitId, Version};
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
 use tch::{Kind, Tensor};
 
@@ -105,32 +105,41 @@ impl EncoderWorker {
         // Every unit of a step may be out before the first comes back.
         let alive = self.steps.front().map_or(1, |step| step.units.len());
         let work = &mut self.steps[step].units[unit];
-        let id = work.unit.id;
-        let model = self.models.of(work.unit.tower())?;
-        let record = model.record_items(&work.grids(), pixels)?;
-        let (params, trained) = (self.state.params().clone(), self.state.is_trained() && work.trains);
-        params.set_dropout(work.trains.then(|| Masks::new(id.seed(), Vec::new())));
-        let rows = pixels.size()[0];
-        let input = input(model, pixels, params.flat().kind());
-        if trained && self.membership.is_some() && input.kind() == pixels.kind() {
-            work.read_again = Some(pixels.shallow_clone());
-        }
-        let inputs = vec![(record.pixels, input)];
-        let mut run = match trained {
-            true => self.activations.begin(record.tape, params, inputs, rows, alive)?,
-            false => Execution::forward_only(record.tape, params, inputs),
+        let (id, tower, grids) = (work.unit.id, work.unit.tower(), work.grids());
+        let model = self.models.of(tower)?;
+        // A reference model computes what answers have in common once.
+        let is_apart = self.one_by_one && !self.state.is_trained() && tower != Tower::Reference;
+        let (outputs, run) = match is_apart {
+            true => (encode_apart(model, &self.state, &grids, pixels)?, None),
+            false => {
+                let record = model.record_items(&grids, pixels)?;
+                let (params, trained) = (self.state.params().clone(), self.state.is_trained() && work.trains);
+                params.set_dropout(work.trains.then(|| Masks::new(id.seed(), Vec::new())));
+                let rows = pixels.size()[0];
+                let input = input(model, pixels, params.flat().kind());
+                if trained && self.membership.is_some() && input.kind() == pixels.kind() {
+                    work.read_again = Some(pixels.shallow_clone());
+                }
+                let inputs = vec![(record.pixels, input)];
+                let mut run = match trained {
+                    true => self.activations.begin(record.tape, params, inputs, rows, alive)?,
+                    false => Execution::forward_only(record.tape, params, inputs),
+                };
+                run = run.with_mesh(self.mesh.clone());
+                run.forward()?;
+                let outputs = record.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect();
+                (outputs, trained.then_some((run, record.outputs)))
+            }
         };
-        run = run.with_mesh(self.mesh.clone());
-        run.forward()?;
         let broken = fault::poison(ports.me(), "nan_features", &work.samples());
-        let value = |slot| if broken { run.value(slot) * f64::NAN } else { run.value(slot).shallow_clone() };
+        let value = |output: &Tensor| if broken { output * f64::NAN } else { output.shallow_clone() };
         let cut = i64::from(fault::lies(ports.me(), "lie_shape"));
-        let features: Vec<Tensor> = record.outputs.iter().map(|&slot| value(slot).slice(0, cut, None, 1)).collect();
+        let features: Vec<Tensor> = outputs.iter().map(|output| value(output).slice(0, cut, None, 1)).collect();
         if fault::lies(ports.me(), "lie_claim") {
             let other = UnitId { index: id.index ^ 1, ..id };
             ports.send(work.reader, parcel_of(other, version, &features))?;
         }
-        let phase = if trained { Phase::Sent { run: (run, record.outputs) } } else { Phase::Done };
+        let phase = run.map_or(Phase::Done, |run| Phase::Sent { run });
         Ok((features, phase))
     }
 }
