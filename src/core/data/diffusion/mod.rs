@@ -147,9 +147,10 @@ impl DiffusionMaker {
 
     /// Makes a sample of which only prompt, condition and references are known.
     fn ask(&self, id: SampleId, record: &Captioned, base: &Path) -> Result<Sample, DataError> {
-        let visit = Visit { id, base, area: record.area, drops_conditions: false };
         let given = record.target.as_ref();
         let sampled = self.flow.sampled.clone().unwrap_or_default();
+        let drops_conditions = sampled.goes_without && record.references.is_empty();
+        let visit = Visit { id, base, area: record.area, drops_conditions };
         let size = sampled.size.map(|size| (size.columns as usize, size.rows as usize));
         let frames = match given {
             Some(given) => Some(self.loader.given(given, visit, size)?),

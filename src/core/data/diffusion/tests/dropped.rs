@@ -118,6 +118,25 @@ fn pictures_to_edit_are_dropped_by_the_visit() {
 }
 
 #[test]
+fn prompts_of_models_that_edit_one_picture_go_without_where_that_is_learned() {
+    let bench = Bench::new();
+    let path = bench.write("p.jsonl", json!({"caption": "up"}).to_string());
+    let text = json!({"model_type": "qwen2_5_vl", "vocab_size": 1000, "image_token_id": 262, "hidden_size": 8,
+        "rope_scaling": {"mrope_section": [1, 1, 2]}, "vision_config": {"patch_size": 8, "spatial_merge_size": 2}});
+    let config = json!({"transformer": {"_class_name": QWEN, "patch_size": 2}, "text_encoder": text,
+        "pipeline": "QwenImageEditPipeline"});
+    let asked = |goes_without| {
+        let sampled = Sampled { size: Some("4x6".parse().unwrap()), goes_without, ..Sampled::default() };
+        let flow = FlowOptions { sampled: Some(sampled), ..FlowOptions::default() };
+        let maker = bench.maker_of(config.clone(), ProcessorOptions { flow, ..ProcessorOptions::default() });
+        bench.dataset(maker.unwrap(), &path).unwrap().prompt(0)
+    };
+    assert_eq!(asked(true).unwrap().media.iter().map(|item| item.tower).collect::<Vec<_>>(), [Tower::Text]);
+    let error = asked(false).unwrap_err().to_string();
+    assert!(error.contains("has 0 pictures to edit, but this model takes one"), "{error}");
+}
+
+#[test]
 fn dropping_pictures_is_refused_where_none_are_always_given() {
     let bench = Bench::new();
     for expand_timesteps in [false, true] {
