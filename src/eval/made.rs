@@ -10,7 +10,7 @@ use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
 use anyhow::{Context, Result, ensure};
 use image::RgbImage;
-use loongforge_core::config::RunConfig;
+use loongforge_core::config::{FrameSize, RunConfig};
 use loongforge_core::data::{Dataset, Sample};
 use loongforge_core::message::{StepId, Tower};
 use loongforge_core::observe::{Clip, Console, EvalRecord, ScoredAnswer, Scoring};
@@ -27,8 +27,9 @@ struct Made {
     answer: Option<String>,
     /// Frames side by side.
     strip: RgbImage,
-    /// The prompt's own picture or clip, in the same way.
+    /// The prompt's own picture or clip, in the same way, where it has as many frames of the same size.
     truth: Option<RgbImage>,
+    /// The frames of the strip, which shows some of a long clip.
     num_frames: usize,
 }
 
@@ -44,7 +45,8 @@ pub fn measure(
     console: &Console,
 ) -> Result<Option<EvalRecord>> {
     let Some(prompts) = samples::prompts(config, folder, None).context("sample.prompts")? else { return Ok(None) };
-    let made = collect(&prompts, &config.run.dir.join(step_folder(StepId(step))))?;
+    let size = config.sample.as_ref().and_then(|sampling| sampling.size);
+    let made = collect(&prompts, &config.run.dir.join(step_folder(StepId(step))), size)?;
     if made.is_empty() {
         return Ok(None);
     }
@@ -114,8 +116,8 @@ pub fn check_reader(config: &RunConfig, folder: &ModelFolder) -> Result<()> {
     Ok(())
 }
 
-/// Returns what was made of the prompts that have a file in `folder`.
-fn collect(prompts: &Dataset, folder: &Path) -> Result<Vec<Made>> {
+/// Returns what was made of the prompts that have a file in `folder`, of this `size` or else of that of their own pictures and clips.
+fn collect(prompts: &Dataset, folder: &Path, size: Option<FrameSize>) -> Result<Vec<Made>> {
     let mut made = Vec::new();
     for index in 0..prompts.len() as u64 {
         let path = folder.join(format!("{index:04}.png"));
@@ -124,12 +126,21 @@ fn collect(prompts: &Dataset, folder: &Path) -> Result<Vec<Made>> {
         }
         let strip = image::open(&path).with_context(|| path.display().to_string())?.into_rgb8();
         let truth = prompts.sample(index).ok().as_ref().and_then(target);
-        let num_frames = truth.as_ref().map_or(1, |truth| truth.frames.len());
+        let (num_frames, truth) = beside(&strip, truth.as_ref(), size);
         let answer = prompts.exchange(index).ok().map(|exchange| exchange.answer);
         let prompt = prompts.caption(index).unwrap_or_else(|| prompts.place_name(index));
-        made.push(Made { prompt, answer, strip, truth: truth.map(|truth| truth.strip()), num_frames });
+        made.push(Made { prompt, answer, strip, truth, num_frames });
     }
     Ok(made)
+}
+
+/// Returns how many frames a strip has of a clip that was made, and the strip of the true clip where the two can be compared.
+fn beside(strip: &RgbImage, truth: Option<&Clip>, size: Option<FrameSize>) -> (usize, Option<RgbImage>) {
+    let own = || truth.and_then(|truth| truth.frames.first()).map(RgbImage::width);
+    let width = size.map(|size| size.columns).or_else(own).filter(|width| *width > 0);
+    let num_frames = width.map_or(1, |width| (strip.width() / width).max(1));
+    let truth = truth.map(Clip::strip).filter(|truth| truth.dimensions() == strip.dimensions());
+    (num_frames as usize, truth)
 }
 
 /// Returns the picture or clip from which a sample's target is made, as the model's autoencoder gets it.
@@ -149,6 +160,44 @@ fn nearest_training(config: &RunConfig, folder: &ModelFolder, made: &[Made]) -> 
     }
     let train = samples::trained_on(config, folder).context("data.train")?;
     let trained = (0..nearest::MAX_TRAINED.min(train.len() as u64)).filter_map(|at| target(&train.sample(at).ok()?));
-    let trained: Vec<RgbImage> = trained.map(|clip| clip.strip()).collect();
+    let mut left = nearest::MAX_BYTES;
+    let fits = |picture: &RgbImage| {
+        let taken = left.checked_sub(picture.as_raw().len());
+        left = taken.unwrap_or(0);
+        taken.is_some()
+    };
+    let trained: Vec<RgbImage> = trained.map(|clip| clip.strip()).take_while(fits).collect();
+    if trained.is_empty() {
+        return Ok(None);
+    }
     Ok(Some(Nearest::of(&pictures().map(|it| &it.strip).collect::<Vec<_>>(), &truths, &trained)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clip whose frames have two rows of four pixels.
+    fn clip(frames: usize) -> Clip {
+        Clip::from_values(&vec![0.0; frames * 2 * 4], [frames, 2, 4, 1], 16.0)
+    }
+
+    #[test]
+    fn strips_are_cut_into_the_frames_that_they_show() {
+        let size = |rows, columns| Some(FrameSize { rows, columns });
+        // Of a long clip a strip shows eight frames.
+        for (frames, shown) in [(1, 1), (5, 5), (49, 8)] {
+            let truth = clip(frames);
+            for size in [None, size(2, 4)] {
+                let (count, beside) = beside(&truth.strip(), Some(&truth), size);
+                assert_eq!((count, beside), (shown, Some(truth.strip())), "{frames}");
+            }
+        }
+        // The prompt has a first frame, a clip of another length, of another size, or nothing to compare with.
+        assert_eq!(beside(&clip(5).strip(), Some(&clip(1)), None), (5, None));
+        assert_eq!(beside(&clip(5).strip(), Some(&clip(3)), size(2, 4)), (5, None));
+        assert_eq!(beside(&clip(5).strip(), Some(&clip(5)), size(2, 2)).0, 10);
+        assert_eq!(beside(&clip(5).strip(), None, size(2, 4)), (5, None));
+        assert_eq!(beside(&clip(1).strip(), None, None), (1, None));
+    }
 }

@@ -2,8 +2,9 @@
 
 use image::RgbImage;
 
-/// Training pictures that are looked at.
+/// Training pictures that are looked at, and their bytes: those of large pictures are fewer. Each byte becomes a number of four.
 pub const MAX_TRAINED: u64 = 4000;
+pub const MAX_BYTES: usize = 64 << 20;
 
 /// Measures how near pictures are to the nearest one that was trained on.
 #[derive(Debug, PartialEq)]
