@@ -48,6 +48,11 @@ pub(super) fn is_lora_file(path: &Path) -> bool {
     is_tensor_file(path) || path.join(LORA_FILE).is_file() || lora_files_of_two(path).is_some()
 }
 
+/// Returns whether a file is called as that of the adapters of the transformer for low noise.
+pub fn is_low_noise_file(path: &Path) -> bool {
+    path.to_str().is_some_and(|path| path.ends_with(LORA_FILES_OF_TWO[1]))
+}
+
 /// Returns the adapter files of two transformers, for high and for low noise, of a folder that has one of each, as ComfyUI and
 /// kohya's scripts have them.
 pub fn lora_files_of_two(folder: &Path) -> Option<[PathBuf; 2]> {

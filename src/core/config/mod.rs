@@ -62,7 +62,7 @@ pub use check::{key_called, remark_on};
 pub use editor::editor_schema;
 pub use episodes::EpisodeRange;
 pub use error::{ConfigError, Origin, Report, Snippet, code};
-pub use folder_kind::{MODEL_INDEX, lora_files_of_two};
+pub use folder_kind::{MODEL_INDEX, is_low_noise_file, lora_files_of_two};
 pub use import::{Fate, ImportError, Imported, KeyFate, import, import_words};
 pub use kind::{KindError, ModelKind};
 pub use layout::{Axis, Layout, RankCoords};

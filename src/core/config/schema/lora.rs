@@ -67,7 +67,7 @@ pub struct Lora {
     pub modules_to_save: Vec<String>,
     /// Adapter to continue from: directory or hub id of a PEFT or Diffusers adapter, or a `.safetensors` file in the layout of
     /// Diffusers, ComfyUI or kohya's scripts. For both transformers of Wan 2.2 also a directory with two files whose names end
-    /// with `_high_noise.safetensors` and `_low_noise.safetensors`.
+    /// with `_high_noise.safetensors` and `_low_noise.safetensors`; one file whose name ends with the latter is of the low-noise one.
     pub adapter: Option<Source>,
 }
 

@@ -15,6 +15,8 @@ const BEGINNINGS: [&str; 5] = ["base_model.model.transformer.", PREFIX, COMFY_PR
 pub(super) struct Files {
     files: Vec<TensorFile>,
     tensors: BTreeMap<String, Held>,
+    /// There is one file, that for low noise.
+    is_second: bool,
 }
 
 struct Held {
@@ -31,7 +33,20 @@ impl Files {
             (name.clone(), Held { file: 0, name: name.clone(), info: info.clone() })
         };
         let tensors = file.tensors().iter().map(held).collect();
-        Self { files: vec![file], tensors }
+        Self { files: vec![file], tensors, is_second: false }
+    }
+
+    /// Holds the tensors of the file of the second transformer alone; one of both has names for each.
+    pub fn second(file: TensorFile) -> Self {
+        let of_both = [SECOND.to_owned(), format!("{KOHYA}{}", SECOND.replace('.', "_"))];
+        if file.tensors().keys().any(|name| of_both.iter().any(|begin| name.starts_with(begin))) {
+            return Self::one(file);
+        }
+        let held = |(name, info): (&String, &TensorInfo)| {
+            (of_second(name), Held { file: 0, name: name.clone(), info: info.clone() })
+        };
+        let tensors = file.tensors().iter().map(held).collect();
+        Self { files: vec![file], tensors, is_second: true }
     }
 
     /// Holds the tensors of two transformers' files.
@@ -75,9 +90,13 @@ impl Files {
         self.files[0].path()
     }
 
-    /// Returns the note of each file under this key.
+    /// Returns the note of each file under this key; before that of the second transformer's file an empty one for the first.
     pub fn notes(&self, key: &str) -> Vec<Option<&str>> {
-        self.files.iter().map(|file| file.note(key)).collect()
+        let notes = self.files.iter().map(|file| file.note(key));
+        match self.is_second {
+            true => notes.flat_map(|note| [note.map(|_| "{}"), note]).collect(),
+            false => notes.collect(),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::whole::{WholePiece, whole_pieces};
 use crate::model::TreeNames;
 use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec};
 use crate::train::hf::{ADAPTER_FILE, TensorFile, TensorInfo};
-use loongforge_core::config::lora_files_of_two;
+use loongforge_core::config::{is_low_noise_file, lora_files_of_two};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -60,7 +60,7 @@ pub struct Contents {
 
 impl AdapterFolder {
     /// Opens a folder of PEFT's, the folder of an adapter that Diffusers has saved, one file, or a folder with a file for each of
-    /// two transformers.
+    /// two transformers. One file whose name ends with `_low_noise.safetensors` has adapters of that for low noise.
     ///
     /// # Errors
     /// Fails as [`read_adapter_config`] does, and where the file of tensors is missing or torn.
@@ -89,7 +89,8 @@ impl AdapterFolder {
     }
 
     fn open_file(path: &Path) -> Result<Self, AdapterError> {
-        Self::of_files(path, Files::one(TensorFile::open(path)?))
+        let file = TensorFile::open(path)?;
+        Self::of_files(path, if is_low_noise_file(path) { Files::second(file) } else { Files::one(file) })
     }
 
     fn of_files(path: &Path, files: Files) -> Result<Self, AdapterError> {

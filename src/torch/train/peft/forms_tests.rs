@@ -207,6 +207,46 @@ fn two_transformers_have_two_files() {
     }
 }
 
+/// The file alone says of which of two transformers it is.
+#[test]
+fn a_file_for_low_noise_alone_is_the_second_transformers() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["transformer_2.blocks.0.attn1.to_q", "transformer_2.blocks.0.attn1.to_k"];
+    let want = peft(&paths, dir.path());
+    let folder = AdapterFolder::open(dir.path()).unwrap();
+    for form in [LoraForm::ComfyUi, LoraForm::Kohya, LoraForm::Diffusers] {
+        let apart = tempfile::tempdir().unwrap();
+        let name = if form == LoraForm::Diffusers { "x_low_noise.safetensors" } else { "x.safetensors" };
+        write_lora(&folder, form, None, &apart.path().join(name)).unwrap();
+        let file = apart.path().join("x_low_noise.safetensors");
+        for (found, want) in read(&paths, &file).unwrap().iter().zip(&want) {
+            assert!(found.allclose(want, 1e-5, 1e-6, false), "{form:?}");
+        }
+        let first = ["transformer.blocks.0.attn1.to_q", "transformer.blocks.0.attn1.to_k"];
+        assert!(read(&first, &file).is_err(), "{form:?}: they are not of the other one");
+        // Under another name the same tensors are those of the first one, as before; Diffusers' names tell both apart.
+        std::fs::rename(&file, apart.path().join("x.safetensors")).unwrap();
+        let other = read(&first, &apart.path().join("x.safetensors"));
+        assert_eq!(other.is_ok(), form != LoraForm::Diffusers, "{form:?}");
+    }
+}
+
+/// Diffusers saves the settings of one transformer's adapters as those of the first.
+#[test]
+fn settings_of_a_file_for_low_noise_are_the_second_transformers() {
+    let (dir, apart) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let want = peft(&["transformer_2.blocks.0.attn1.to_q"], dir.path());
+    let path = dir.path().join("both.safetensors");
+    write_lora(&AdapterFolder::open(dir.path()).unwrap(), LoraForm::Diffusers, None, &path).unwrap();
+    let both = TensorFile::open(&path).unwrap();
+    let renamed = |name: &String| (name.replace("transformer_2.", "transformer."), both.read(name).unwrap().unwrap());
+    let tensors: Vec<(String, Tensor)> = both.tensors().keys().map(renamed).collect();
+    let note = json!({ "transformer.r": 2, "transformer.lora_alpha": 2 }).to_string();
+    write_tensor_file(&tensors, &[(METADATA, note.as_str())], apart.path(), "x_low_noise.safetensors").unwrap();
+    let found = read(&["transformer_2.blocks.0.attn1.to_q"], &apart.path().join("x_low_noise.safetensors")).unwrap();
+    assert!(found[0].allclose(&want[0], 1e-5, 1e-6, false));
+}
+
 #[test]
 fn each_of_two_files_has_settings_of_its_own() {
     let (dir, apart) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -11,8 +11,8 @@ use std::path::Path;
 use tch::Tensor;
 
 /// Writes the adapters of `folder`, which may have any form, into the file `out`; where two transformers have some and the form
-/// has no names for that, into two files with `_high_noise` and `_low_noise` in their names. The factor alpha / r is in B where
-/// the form has no alpha. Without `dtype` the adapters keep their type.
+/// has no names for that, into two files with `_high_noise` and `_low_noise` in their names, as those of the second alone have it. The
+/// factor alpha / r is in B where the form has no alpha. Without `dtype` the adapters keep their type.
 ///
 /// # Errors
 /// The folder holds what the form has no place for, finite values would be infinite in the type, or a file cannot be read or written.
@@ -27,7 +27,7 @@ pub fn write_lora(
     let parts = match (form, low.is_empty(), high.is_empty()) {
         (LoraForm::Diffusers, ..) => vec![("", [high, low].into_iter().flatten().collect())],
         (_, true, _) => vec![("", high)],
-        (_, false, true) => vec![("", low)],
+        (_, false, true) => vec![("_low_noise", low)],
         _ => vec![("_high_noise", high), ("_low_noise", low)],
     };
     let stem = out.file_stem().unwrap_or_default().to_string_lossy();
