@@ -187,6 +187,20 @@ fn adapters_of_two_transformers_are_saved_resumed_and_exported() {
         comfy.len() == 2 && ends(&comfy[0], "_high_noise.safetensors") && ends(&comfy[1], "_low_noise.safetensors")
     );
     assert_eq!(names(&comfy[0]), names(&comfy[1]));
+
+    // A run of one of them goes on from its file, and from no other.
+    let verdict = |experts: &str, adapter: &Path| {
+        let adapter = format!("+model.foundation.lora={{adapter: {}}}", adapter.display());
+        let own = [FROZEN.to_owned(), format!("model.experts={experts}"), adapter];
+        let loaded = config::load(&captioned.folder("run.yaml"), &own, std::iter::empty());
+        let run = Composition::unsettled(loaded.unwrap_or_else(|report| panic!("{report}")).config).unwrap();
+        check_engines(run.config(), &run.folder().config).map_err(|error| error.to_string())
+    };
+    assert_eq!(verdict("high", &comfy[0]), Ok(()));
+    assert_eq!(verdict("low", &comfy[1]), Ok(()));
+    assert!(verdict("low", &comfy[0]).is_err() && verdict("high", &comfy[1]).is_err());
+    let error = verdict("high", comfy[0].parent().unwrap()).unwrap_err();
+    assert!(error.contains("takes the file of that one alone"), "{error}");
 }
 
 #[test]

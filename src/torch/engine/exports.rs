@@ -12,7 +12,7 @@ use crate::train::{
     AdapterBase, AdapterFile, AdapterFolder, AdapterSettings, Export, adapter_config, dora_without_place, is_within,
     modules_to_save,
 };
-use loongforge_core::config::RunConfig;
+use loongforge_core::config::{Experts, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Tower, TowerSet};
 use loongforge_core::schedule::Pipeline;
@@ -128,9 +128,14 @@ fn expect_all_used(
                 own.extend(all.iter().filter(|param| part_of(existing::part_name(param)) == key).cloned());
             }
         }
-        folder.expect_all([&folder.contents(&own, &model.tree)?]).map_err(|error| {
-            format!("{error}; set `lora.adapter` for every part of the model that it has adapters of")
-        })?;
+        let help = match config.model.experts {
+            Some(Experts::High | Experts::Low) => {
+                "a run of one of two transformers takes the file of that one alone: set `lora.adapter` to it"
+            }
+            Some(Experts::Both) | None => "set `lora.adapter` for every part of the model that it has adapters of",
+        };
+        let unused = folder.expect_all([&folder.contents(&own, &model.tree)?]);
+        unused.map_err(|error| format!("{error}; {help}"))?;
     }
     Ok(())
 }
