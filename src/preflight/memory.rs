@@ -21,12 +21,17 @@ pub enum MemoryProblem {
     TooMuch(String),
 }
 
-/// Compares the weights of all actors with the memory of this machine. A line where they are more and other machines may
-/// take part; of GPUs nothing is known.
+/// Compares the weights of all actors with the memory of this machine; those of the foundation's have what is `untrained` besides. A line
+/// where they are more and other machines may take part; of GPUs nothing is known.
 ///
 /// # Errors
 /// They are more and the run is `alone` on this machine; or no machine could hold them.
-pub fn check(config: &RunConfig, model: &ModelConfig, alone: bool) -> Result<Option<String>, MemoryProblem> {
+pub fn check(
+    config: &RunConfig,
+    model: &ModelConfig,
+    untrained: &[ParamSpec],
+    alone: bool,
+) -> Result<Option<String>, MemoryProblem> {
     let encoder: Vec<ParamSpec> = model.towers.specs().into_iter().collect();
     let foundations = config.foundations().into_iter().map(|(name, _)| model.foundation_of(name).specs());
     let counts = [encoder].into_iter().chain(foundations).map(|specs| ParamCounts::of(specs.iter()));
@@ -34,7 +39,7 @@ pub fn check(config: &RunConfig, model: &ModelConfig, alone: bool) -> Result<Opt
     if let Some(&parameters) = parameters.iter().find(|count| **count > MAX_PARAMETERS) {
         return Err(MemoryProblem::Absurd { parameters });
     }
-    let needed = least(config, &pool_bits(config, model));
+    let needed = least(config, &pool_bits(config, model, untrained));
     let Some(there) = machine().filter(|there| config.device == Device::Cpu && needed > *there) else {
         return Ok(None);
     };
@@ -47,7 +52,7 @@ pub fn check(config: &RunConfig, model: &ModelConfig, alone: bool) -> Result<Opt
 }
 
 /// Returns the bits of the weights of the towers, and of each foundation pool: of linear maps that may be rounded, those that are left.
-fn pool_bits(config: &RunConfig, model: &ModelConfig) -> Vec<u64> {
+fn pool_bits(config: &RunConfig, model: &ModelConfig, untrained: &[ParamSpec]) -> Vec<u64> {
     let width = if config.train.precision == Precision::Bf16 { 16 } else { 32 };
     let sum = |specs: Vec<ParamSpec>, part_of: &dyn Fn(&str) -> Option<FrozenPrecision>| {
         let bits = |spec: &ParamSpec| {
@@ -62,7 +67,10 @@ fn pool_bits(config: &RunConfig, model: &ModelConfig) -> Vec<u64> {
         config.model.tower_part(tower, part).1.frozen_precision
     };
     let foundations = config.foundations().into_iter().map(|(name, _)| model.foundation_of(name).specs());
-    let foundations = foundations.map(|specs| sum(specs, &|_| config.model.foundation.frozen_precision));
+    let foundations = foundations.map(|specs| {
+        let specs = specs.into_iter().chain(untrained.iter().cloned()).collect();
+        sum(specs, &|_| config.model.foundation.frozen_precision)
+    });
     [sum(model.towers.specs(), &of_tower)].into_iter().chain(foundations).collect()
 }
 
@@ -106,7 +114,21 @@ fn limit_of_groups(root: &Path, groups: &str, swap: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_core::config::load_text;
     use std::fs;
+
+    #[test]
+    fn what_is_untrained_counts_beside_the_foundation() {
+        let text = include_str!("../../configs/sft_text.yaml");
+        let mut config = load_text(text).unwrap_or_else(|report| panic!("{report}")).config;
+        config.pools.foundation.replicas = 2;
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures/llama3-seed1/config.json");
+        let json = serde_json::from_slice(&fs::read(fixture).unwrap()).unwrap();
+        let model = ModelConfig::from_hf(&json).unwrap();
+        let untrained = model.foundation.specs();
+        let [alone, both] = [&[][..], &untrained[..]].map(|specs| least(&config, &pool_bits(&config, &model, specs)));
+        assert!(alone > 0 && both == 2 * alone, "{alone} and {both}");
+    }
 
     #[test]
     fn the_tightest_of_the_groups_that_a_process_is_in_limits_its_memory() {

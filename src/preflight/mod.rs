@@ -153,7 +153,9 @@ impl Preflight<'_> {
             // A wrong bit in their files would be told of as settings or shapes that do not fit.
             adapters::expect_as_written(config)?;
         }
-        let memory = memory::check(config, model, asked.alone)?;
+        let untrained = samples::spec(config, self.folder)?.and_then(|samples| samples.other);
+        let beside = untrained.as_ref().map_or_else(Vec::new, |untrained| untrained.family.specs());
+        let memory = memory::check(config, model, &beside, asked.alone)?;
         check_engines(config, model).map_err(PreflightError::Engine)?;
         if asked.device {
             self.expect_devices(asked.alone)?;
@@ -184,8 +186,7 @@ impl Preflight<'_> {
         lines.extend(note_on_carried_parts(config, model));
         lines.extend(memory);
         lines.extend(noise_levels(config, self.folder));
-        let samples = samples::spec(config, self.folder)?;
-        if let Some(untrained) = samples.and_then(|samples| samples.other).filter(|_| asked.weights) {
+        if let Some(untrained) = untrained.filter(|_| asked.weights) {
             untrained.check(config).map_err(PreflightError::Engine)?;
         }
         if let Some(url) = &config.checkpoint.upload {
