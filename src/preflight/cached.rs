@@ -1,5 +1,5 @@
-//! Describes how many items of a run have features in the folders of its encoder pools. No weights are read, so that folders of towers
-//! with other weights cannot be told apart: that with most of the items counts.
+//! Describes how many items of a run have features in the folders of its encoder pools. The weights of a large tower are not read, so that
+//! folders of towers with other weights cannot be told apart: that with most of the items counts.
 
 use super::data::num_read;
 use super::{Preflight, PreflightError};
@@ -8,7 +8,7 @@ use loongforge_core::data::{Dataset, Media, ProcessorOptions};
 use loongforge_core::files::if_there;
 use loongforge_core::message::{PoolName, Tower};
 use loongforge_core::text::{grouped, plural};
-use loongforge_torch::engine::{Key, KeyedItem, stored_items};
+use loongforge_torch::engine::{Key, KeyedItem, stem_of_features, stored_items};
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 /// Samples that are looked at, and for how long.
 const MOST: u64 = 200;
 const TIME: Duration = Duration::from_secs(10);
+/// Parameters of a tower whose weights are read at most.
+const MOST_PARAMETERS: u64 = 1 << 28;
 /// Hexadecimal digits of the hash in a folder's name.
 const HASH_DIGITS: usize = 32;
 
@@ -36,6 +38,8 @@ struct Found<'a> {
     found: u64,
     /// The folder of those that are found.
     folder: &'a str,
+    /// The folder is of the run's weights.
+    is_sure: bool,
     /// Samples that were looked at, and those of an epoch.
     samples: [u64; 2],
     /// The pool has no encoders.
@@ -63,15 +67,16 @@ impl Preflight<'_> {
         for (name, pool, towers) in pools {
             let Some(dir) = &pool.cache_dir else { continue };
             for (tower, items) in looked.items.iter().filter(|(tower, _)| towers.contains(**tower)) {
-                match kept(dir, *tower, pool.reads()) {
+                // What is wrong with weights is said elsewhere.
+                let stem = stem_of_features(config, &self.folder.config, *tower, MOST_PARAMETERS).ok().flatten();
+                match kept(dir, *tower, stem.as_deref(), pool.reads()) {
                     Ok(folders) => {
                         let count = |kept: &HashSet<Key>| items.intersection(kept).count() as u64;
                         let counts = folders.iter().map(|(folder, kept)| (count(kept), folder.as_str()));
                         let (found, folder) = counts.max().unwrap_or((0, ""));
                         let (all, samples) = (items.len() as u64, [looked.samples, num_samples]);
-                        let reads = pool.reads();
-                        let found = Found { pool: name, tower: *tower, all, found, folder, samples, reads };
-                        lines.push(found.line());
+                        let (tower, is_sure, reads) = (*tower, stem.is_some(), pool.reads());
+                        lines.push(Found { pool: name, tower, all, found, folder, is_sure, samples, reads }.line());
                     }
                     Err(error) => lines.push(format!("warning: pools.{name}.cache_dir: {}: {error}", dir.display())),
                 }
@@ -83,7 +88,8 @@ impl Preflight<'_> {
 
 impl Found<'_> {
     fn line(&self) -> String {
-        let Self { pool, tower, all, found, folder, samples: [seen, whole], reads } = self;
+        let Self { pool, tower, all, found, folder, is_sure, samples: [seen, whole], reads } = self;
+        let of_others = if *is_sure { "" } else { ", if these are of the run's weights" };
         let missing = all - found;
         let (of, estimate) = match seen < whole {
             true => (
@@ -94,11 +100,12 @@ impl Found<'_> {
         };
         let items = format!("{} of the {tower} tower{of}", plural("item", *all));
         if missing == 0 {
-            return format!("pools.{pool}.cache_dir: all {} {items} have features in {folder}", grouped(*all));
+            let all = grouped(*all);
+            return format!("pools.{pool}.cache_dir: all {all} {items} have features in {folder}{of_others}");
         }
         let there = match *found {
             0 => String::new(),
-            found => format!(", {} have features in {folder}", grouped(found)),
+            found => format!(", {} have features in {folder}{of_others}", grouped(found)),
         };
         let (missing, all) = (grouped(missing), grouped(*all));
         match *reads {
@@ -137,17 +144,19 @@ fn look(dataset: &Dataset, most: u64) -> Looked {
     looked
 }
 
-/// Returns the items that folders of a tower in `dir` have features of, by the folder's name. A pool without encoders reads those of all
-/// folders with the same hash: they are `joined`, by that part of the name.
-fn kept(dir: &Path, tower: Tower, joined: bool) -> io::Result<BTreeMap<String, HashSet<Key>>> {
+/// Returns the items that folders of a tower in `dir` have features of, by the folder's name, which begins with `stem` if that is known. A
+/// pool without encoders reads those of all folders with the same hash: they are `joined`, by that part of the name.
+fn kept(dir: &Path, tower: Tower, stem: Option<&str>, joined: bool) -> io::Result<BTreeMap<String, HashSet<Key>>> {
     let mut found: BTreeMap<String, HashSet<Key>> = BTreeMap::new();
     for entry in if_there(fs::read_dir(dir))?.into_iter().flatten() {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let hash = name.strip_prefix(tower.name()).and_then(|rest| rest.strip_prefix('-'));
         let Some(hash) = hash.and_then(|rest| rest.split('-').next()) else { continue };
-        if hash.len() == HASH_DIGITS && entry.path().is_dir() {
-            let group = if joined { format!("{tower}-{hash}") } else { name.clone() };
+        let own = format!("{tower}-{hash}");
+        let is_own = stem.map_or(hash.len() == HASH_DIGITS, |stem| stem == own);
+        if is_own && entry.path().is_dir() {
+            let group = if joined { own } else { name.clone() };
             found.entry(group).or_default().extend(stored_items(&entry.path())?);
         }
     }
@@ -162,7 +171,8 @@ mod tests {
     fn what_is_missing_is_told_of_all_samples_or_estimated() {
         let found = |found, samples, reads| {
             let folder = "vae-0a-cpu-plain-1";
-            Found { pool: PoolName::ENCODER, tower: Tower::Vae, all: 200, found, folder, samples, reads }.line()
+            let (pool, tower, all, is_sure) = (PoolName::ENCODER, Tower::Vae, 200, !reads);
+            Found { pool, tower, all, found, folder, is_sure, samples, reads }.line()
         };
         let cases = [
             (
@@ -184,6 +194,7 @@ mod tests {
         let reads = found(199, [96, 96], true);
         let begins = "warning: pools.encoder.replicas is 0, and 1 of 200 items of the vae tower have no features";
         assert!(reads.starts_with(begins) && reads.contains("`loongforge data encode CONFIG`"), "{reads}");
+        assert!(reads.contains("199 have features in vae-0a-cpu-plain-1, if these are of the run's weights"), "{reads}");
         assert_eq!(estimate(0, 0, 10), 0);
     }
 
@@ -196,9 +207,11 @@ mod tests {
         }
         fs::create_dir(dir.path().join("vae-notes")).unwrap();
         fs::write(dir.path().join(format!("vae-{hash}")), "").unwrap();
-        assert_eq!(kept(dir.path(), Tower::Vae, false).unwrap().len(), 2);
-        let joined = kept(dir.path(), Tower::Vae, true).unwrap();
-        assert_eq!(joined.into_keys().collect::<Vec<_>>(), [format!("vae-{hash}")]);
-        assert!(kept(&dir.path().join("gone"), Tower::Vae, false).unwrap().is_empty());
+        let own = format!("vae-{hash}");
+        let found = |stem: Option<&str>, joined| kept(dir.path(), Tower::Vae, stem, joined).unwrap();
+        assert_eq!((found(None, false).len(), found(Some(own.as_str()), false).len()), (2, 2));
+        assert!(found(Some("vae-of-other-weights"), false).is_empty());
+        assert_eq!(found(None, true).into_keys().collect::<Vec<_>>(), [own]);
+        assert!(kept(&dir.path().join("gone"), Tower::Vae, None, false).unwrap().is_empty());
     }
 }

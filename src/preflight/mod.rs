@@ -1,5 +1,6 @@
 //! The checks of a run before it touches anything: whether its layout, weights, device and data go together. `check` makes them and ends;
-//! `run` makes them before there is a folder or an actor. Nothing is written, and no weight is read.
+//! `run` makes them before there is a folder or an actor. Nothing is written, and no weight is read but those of small
+//! towers whose features `check` counts.
 
 mod adapters;
 mod cached;

@@ -145,6 +145,8 @@ fn check_counts_the_items_that_have_features() {
     encode(fixture.load(&own), Share::WHOLE);
     let all = told(&[]);
     assert!(all.contains("cache_dir: all 64 items of the vision tower have features in vision-"), "{all}");
+    let other = told(&["run.seed=9"]);
+    assert!(other.contains("cache_dir: 64 of 64 items of the vision tower are to be computed\n"), "{other}");
 }
 
 #[test]

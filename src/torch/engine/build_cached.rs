@@ -11,7 +11,7 @@ use super::pool_specs::{encoder_specs, tower_part};
 use super::stored_towers::StoredTowers;
 use super::weight_budget::encoder_within_budget;
 use crate::comm::Mesh;
-use crate::model::{ModelTower, Towers};
+use crate::model::{ModelConfig, ModelTower, Towers};
 use crate::params::{ParamSpec, ParamStore, Role, Sharding};
 use crate::train::{Lanes, TrainState};
 use loongforge_core::config::{Device, EncoderPool, RunConfig};
@@ -83,6 +83,33 @@ pub(super) fn expect_whole(name: PoolName, pool: &EncoderPool, trained: &[&str])
 fn cache_dir<'a>(own: &OwnPool<'a>) -> Result<&'a PathBuf, EngineError> {
     let missing = || format!("pools.{}.cache_dir is not set: there is no folder of features", own.name);
     own.pool.cache_dir.as_ref().ok_or_else(|| missing().into())
+}
+
+/// Returns what the names of folders with the features of a frozen tower begin with in a run that begins now: `TOWER-HASH`. `None`: the
+/// tower has more than `most` parameters, which are not read.
+///
+/// # Errors
+/// The model has no such tower, or its weights are missing or of another model.
+pub fn stem_of_features(
+    config: &RunConfig,
+    model: &ModelConfig,
+    tower: Tower,
+    most: u64,
+) -> Result<Option<String>, EngineError> {
+    let towers = model.towers.only([tower].into_iter().collect());
+    let it = towers.iter().next().ok_or_else(|| format!("the model has no {tower} tower"))?;
+    let specs = encoder_specs(config, &towers, &model.tree)?;
+    if specs.iter().map(|spec| spec.num_elements() as u64).sum::<u64>() > most {
+        return Ok(None);
+    }
+    let stored = StoredTowers::new(config, None, specs);
+    let value = |name: &str| {
+        let spec = stored.specs.iter().find(|spec| spec.name == name).expect("a name of theirs");
+        Ok(stored.value(spec)?)
+    };
+    let names = stored.specs.iter().map(|spec| spec.name.as_str()).collect();
+    let name = CacheName::new(it, stored.kind(), (tch::Device::Cpu, config.run.products), names, value)?;
+    Ok(Some(name.stem().to_owned()))
 }
 
 /// Returns an actor of a pool without encoders.

@@ -45,6 +45,11 @@ impl CacheName {
         })
     }
 
+    /// Returns what the names of all folders with features of this tower begin with: `TOWER-HASH`.
+    pub fn stem(&self) -> &str {
+        &self.tower
+    }
+
     /// Returns whether this folder holds features of the same tower, be they computed otherwise.
     pub fn is_of_same_tower(&self, folder: &str) -> bool {
         folder.strip_prefix(&self.tower).is_some_and(|how| how.starts_with('-'))

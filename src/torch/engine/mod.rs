@@ -64,7 +64,7 @@ pub use activations::{Activations, OverBudget};
 pub use actor_spec::{EngineSpec, find_device, open_device, open_device_of};
 pub use buffer::{TorchBuffer, copied_bytes};
 pub use build::build_engine;
-pub use build_cached::build_feature_encoder;
+pub use build_cached::{build_feature_encoder, stem_of_features};
 pub use cache_folder::stored_items;
 pub use cache_key::Key;
 pub use carried::{drops_carried_parts, note_on_carried_parts};
