@@ -39,8 +39,7 @@ fn adapted() -> Fixture {
     let fixture = Fixture::trained();
     fixture.copy(CHECKPOINT, "base");
     let loads = "model: { load: model, weights: random }";
-    let lora =
-        "foundation: { lora: { r: 4, alpha_pattern: { down_proj: 3.5 } } }, image_encoder: { lora: { r: 2 } }";
+    let lora = "foundation: { lora: { r: 4, alpha_pattern: { down_proj: 3.5 } } }, image_encoder: { lora: { r: 2 } }";
     fixture.edit("run.yaml", loads, &format!("model: {{ load: base, weights: load, {lora} }}"));
     fixture.succeeds(&["run", "run.yaml", "--overwrite"]);
     let again = ["foundation", "image_encoder", "image_projector"]

@@ -14,8 +14,9 @@ mod soak;
 /// Returns the layouts by their names. Packs are dealt to replicas of the foundation, and their items with them to those of encoders.
 fn layouts() -> Vec<(&'static str, PoolLayouts)> {
     let (whole, split) = (Layout::default(), Layout { tp: 2, ..Layout::default() });
-    let encoder = |layout: Layout, zero: usize| {
-        PoolLayouts { encoder: EncoderLayout { layout, zero }, ..foundation(Layout::replicas(layout.dp)) }
+    let encoder = |layout: Layout, zero: usize| PoolLayouts {
+        encoder: EncoderLayout { layout, zero },
+        ..foundation(Layout::replicas(layout.dp))
     };
     let chunks = Splits { chunk_tokens: 16, ..Splits::default() };
     vec![
