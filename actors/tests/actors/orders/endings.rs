@@ -24,6 +24,25 @@ fn too_many_skipped_steps_in_a_row_end_the_run() {
     assert!(cause.ends_with(&format!("samples {samples:?}")), "{cause}");
 }
 
+/// It waited forever for steps that were planned ahead, which the engines were not to reduce any more.
+#[test]
+fn a_run_that_is_asked_to_stop_while_too_many_steps_are_not_finite_ends() {
+    let script = Script { nan_loss: (1..100).collect(), ..Script::default() };
+    let mut num_failed = 0;
+    for (seed, stop_at) in (0..4).flat_map(|seed| (0..120).map(move |stop_at| (seed, stop_at))) {
+        let (log, result) = World::new(spec(&pools(1, 2, 1), STEPS), &script, seed).run(Some(stop_at));
+        match result {
+            Ok(outcome) => assert_eq!(outcome, Outcome::Preempted, "seed {seed}, after {stop_at} events"),
+            Err(failure) => {
+                assert!(failure.is_numeric(), "seed {seed}, after {stop_at} events: {failure}");
+                num_failed += 1;
+            }
+        }
+        assert!(log.steps.iter().all(|step| step.applied == (step.step.0 == 0)));
+    }
+    assert!(num_failed > 0);
+}
+
 #[test]
 fn weights_that_are_in_no_folder_are_saved_where_no_step_is_finite() {
     let saved = |is_kept: bool| {

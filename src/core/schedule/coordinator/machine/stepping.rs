@@ -188,8 +188,10 @@ impl Coordinator {
                 self.nonfinite.skipped(step, found, self.spec.max_nonfinite, batch);
             }
         }
-        if !self.is_probing() {
-            self.save_with(step);
+        match self.is_probing() {
+            // What is planned is computed and dropped, even if a requested stop would have ended the run before it.
+            true => self.end = self.end.max(self.next_plan),
+            false => self.save_with(step),
         }
         let in_flight = &self.in_flight[&step];
         self.out.extend(engines.into_iter().map(|actor| Output::Send(actor, in_flight.command_for(actor))));
