@@ -37,8 +37,8 @@ pub struct RunActors {
 pub enum Change {
     /// This encoder has connected. Before it is admitted, others are told of their edges to it.
     Join { actor: ActorId, link: Link, edges: Vec<(ActorId, Command)> },
-    /// Remove this encoder.
-    Retire(ActorId),
+    /// Remove these encoders.
+    Retire(Vec<ActorId>),
     /// Remove the encoders of a pool above this number. Answered with their previous number, or an error if there are too few.
     LetGo { pool: PoolName, encoders: u32, answer: flume::Sender<Result<u32, String>> },
 }
@@ -188,14 +188,17 @@ impl Handler<Change> for SchedulerActor {
                 self.shells.insert(actor, shell.start());
                 self.handle(Report(Input::Joined(actor)), ctx);
             }
-            Change::Retire(actor) => self.handle(Report(Input::Retire(actor)), ctx),
+            Change::Retire(actors) => self.handle(Report(Input::Retire(actors)), ctx),
             Change::LetGo { pool, encoders, answer } => {
                 // Those whose processes are asked to stop, too.
                 self.let_go.extend(self.scheduler.leaving());
                 let (answered, leaving) = choose(&self.scheduler.alive(), &mut self.let_go, pool, encoders);
                 // Who asked may have left.
                 drop(answer.send(answered));
-                leaving.into_iter().for_each(|actor| self.handle(Report(Input::Retire(actor)), ctx));
+                if !leaving.is_empty() {
+                    // Together: queues would have no room for a command to everyone about each of many.
+                    self.handle(Report(Input::Retire(leaving)), ctx);
+                }
             }
         }
     }

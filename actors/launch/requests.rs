@@ -73,7 +73,9 @@ impl Requests {
                 self.children.renew(pool, encoders.max(1), next_index)
             }
         };
-        leaving.into_iter().for_each(|actor| self.change(Change::Retire(actor)));
+        if !leaving.is_empty() {
+            self.change(Change::Retire(leaving));
+        }
         answer(Down::Scaling { pool, from: if read { 0 } else { here } });
     }
 

@@ -151,7 +151,7 @@ impl World {
             }
             2 if !last => {
                 self.retired.push(who);
-                self.input(Input::Retire(who));
+                self.input(Input::Retire(vec![who]));
             }
             _ => self.join(),
         }

@@ -20,8 +20,8 @@ pub enum Input {
     Gone(ActorId, String),
     /// This encoder's process has connected to a running job; once it is `Ready` it joins its pool.
     Joined(ActorId),
-    /// Remove this encoder at the next opportunity.
-    Retire(ActorId),
+    /// Remove these encoders at the next opportunity, those of a pool together if possible.
+    Retire(Vec<ActorId>),
     /// The pause that began with this epoch of a pool has reached its time limit.
     GraceOver(PoolName, Epoch),
     /// Answers [`Output::Doubt`], after the encoder's last messages must have arrived.

@@ -183,8 +183,8 @@ impl Coordinator {
                 }
                 Ok(())
             }
-            Input::Retire(actor) => {
-                self.encoders.of(actor).retire(actor.index);
+            Input::Retire(actors) => {
+                actors.into_iter().for_each(|actor| self.encoders.of(actor).retire(actor.index));
                 Ok(())
             }
             Input::GraceOver(name, epoch) => {

@@ -47,6 +47,8 @@ mod intake;
 mod io;
 mod ledger;
 mod machine;
+#[cfg(test)]
+mod order_tests;
 mod probe;
 mod save;
 mod spec;

@@ -10,7 +10,7 @@ use crate::schedule::{
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
-const STEPS: u64 = 6;
+pub(super) const STEPS: u64 = 6;
 const ENCODERS: u32 = 3;
 const LIAR: ActorId = ActorId::encoder(1);
 
@@ -18,7 +18,7 @@ fn pools() -> PoolSizes {
     PoolSizes::of_roles(1, ENCODERS, 1)
 }
 
-fn spec() -> CoordinatorSpec {
+pub(super) fn spec() -> CoordinatorSpec {
     let learning_rate =
         LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, decay_steps: 1, steps: STEPS };
     let plan = PlanSpec {
