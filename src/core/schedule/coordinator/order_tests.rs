@@ -244,12 +244,26 @@ impl Crowd {
         other
     }
 
-    /// Goes on to the run's end.
-    fn run(mut self) -> Self {
-        while self.result.is_none() {
+    /// Ends an encoder.
+    fn die(&mut self, encoder: ActorId) {
+        self.remove(encoder);
+        self.input(Input::Gone(encoder, "killed".into()));
+    }
+
+    /// Goes on for so many events, or to the run's end.
+    fn go(&mut self, num_events: usize) {
+        for _ in 0..num_events {
+            if self.result.is_some() {
+                return;
+            }
             let input = self.heard();
             self.input(input);
         }
+    }
+
+    /// Goes on to the run's end.
+    fn run(mut self) -> Self {
+        self.go(usize::MAX);
         self
     }
 }
@@ -276,4 +290,23 @@ fn many_encoders_that_are_to_leave_are_let_go_in_one_epoch() {
     assert_eq!(told(|command| *command == Command::Stop), 39);
     // Data, the foundation and the encoder that stays.
     assert_eq!(told(|command| matches!(command, Command::Regroup(_))), 3);
+}
+
+/// The one that writes in its place wrote nothing, where it did not know yet that it was the first.
+#[test]
+fn a_checkpoint_has_the_weights_of_a_pool_whenever_their_writer_dies() {
+    for (trained, seed) in [true, false].into_iter().flat_map(|trained| (0..4).map(move |seed| (trained, seed))) {
+        for num_events in 0.. {
+            let mut crowd = Crowd { writes_late: true, ..Crowd::new(spec_of(&[(trained, 2)], 2), seed) };
+            crowd.go(num_events);
+            let is_over = crowd.result.is_some();
+            crowd.die(ActorId::encoder_of(pool_of(Tower::Vision), 0));
+            let crowd = crowd.run();
+            assert_eq!(crowd.result, Some(Ok(Outcome::Completed)), "seed {seed}, after {num_events} events");
+            assert_eq!(crowd.lasting.last(), Some(&StepId(1)));
+            if is_over {
+                break;
+            }
+        }
+    }
 }

@@ -38,7 +38,7 @@ struct Save {
     awaited: Vec<ActorId>,
     /// The actor of each encoder pool that writes the pool's files.
     writers: Vec<ActorId>,
-    /// Frozen pools without a writer: the first encoder that joins writes.
+    /// Pools without a writer: the first encoder of the next epoch writes. Where there was none left, they are frozen.
     vacant: Vec<PoolName>,
     files: BTreeMap<ActorId, Vec<SavedFile>>,
     failed: Option<Cause>,
@@ -153,13 +153,13 @@ impl Saves {
     }
 
     /// Goes on without an encoder that is gone. Its pool's writer is replaced by `writer` where that still `has` the parameters
-    /// of the step: the saves and folders that it must write are returned; and what has ended now. A frozen pool that has
-    /// nobody left is waited for: [`Saves::fill`].
+    /// of the step: the saves and folders that it must write are returned; and what has ended now. [`Saves::fill`] follows for a
+    /// frozen pool that has nobody left, and where the writer does not know yet that it is the first (`is_told`).
     pub fn lose(
         &mut self,
         actor: ActorId,
         is_frozen: bool,
-        writer: Option<ActorId>,
+        (writer, is_told): (Option<ActorId>, bool),
         has: impl Fn(StepId) -> bool,
     ) -> (Vec<(StepId, SaveTo, PathBuf)>, Vec<Ended>) {
         let (mut again, mut ended) = (Vec::new(), Vec::new());
@@ -172,16 +172,16 @@ impl Saves {
             if let Some(place) = save.writers.iter().position(|writer| *writer == actor) {
                 save.writers.remove(place);
                 match writer.filter(|_| has(id.0)) {
-                    Some(next) => {
+                    Some(next) if is_told => {
                         save.writers.push(next);
                         save.awaited.push(next);
                         again.push((id.0, id.1, save.dir.clone()));
                     }
-                    None if is_frozen => save.vacant.push(actor.pool),
-                    None => {
+                    None if !is_frozen => {
                         let cause = Cause::Lost(format!("{actor}, which was writing it, is lost"));
                         save.failed.get_or_insert(cause);
                     }
+                    _ => save.vacant.push(actor.pool),
                 }
             }
             ended.extend(self.ended(id));
@@ -212,7 +212,7 @@ impl Saves {
         self.open.values().any(|save| save.awaited.contains(&actor))
     }
 
-    /// Returns whether a save waits for an encoder of a pool that has none.
+    /// Returns whether a save waits for an encoder that is to write.
     pub fn lacks_writer(&self) -> bool {
         self.open.values().any(|save| !save.vacant.is_empty())
     }

@@ -13,6 +13,11 @@ impl Coordinator {
         self.in_flight.get(&self.current).is_some_and(InFlight::is_evaluation)
     }
 
+    /// Returns whether the engines are dropping a plan of an evaluation; no epoch begins meanwhile.
+    pub(super) fn ends_evaluation(&self) -> bool {
+        self.evaluates() && self.in_flight.get(&self.current).is_some_and(InFlight::is_decided)
+    }
+
     /// Returns whether an evaluation comes before the next plan.
     pub(super) fn is_to_evaluate(&self) -> bool {
         !self.stop_requested && !self.is_probing() && self.evaluations.is_due(self.next_plan)

@@ -95,11 +95,12 @@ impl Coordinator {
         }
         self.await_no_more(actor);
         let newest = self.newest();
+        let writer = (writer, !self.ends_evaluation());
         let (again, ended) = self.saves.lose(actor, is_frozen, writer, |step| is_frozen || newest == Some(step));
         ended.into_iter().try_for_each(|ended| self.save_ended(Some(ended)))?;
         // After the epoch's beginning, by which the writer knows that it is the first.
         self.advance_epochs()?;
-        let again = again.into_iter().map(|(step, to, dir)| (writer, Command::Save { step, to, dir }));
+        let again = again.into_iter().map(|(step, to, dir)| (writer.0, Command::Save { step, to, dir }));
         self.out.extend(again.filter_map(|(writer, save)| Some(Output::Send(writer?, save))));
         Ok(())
     }
@@ -241,11 +242,11 @@ impl Coordinator {
     }
 
     fn advance_epoch(&mut self, name: PoolName) -> Result<(), Broken> {
-        let in_flight = self.in_flight.get(&self.current);
-        if in_flight.is_some_and(|in_flight| in_flight.is_evaluation() && in_flight.is_decided()) {
+        if self.ends_evaluation() {
             // It is forgotten in a moment, and needs not be shared out anew.
             return Ok(());
         }
+        let in_flight = self.in_flight.get(&self.current);
         let Some(pool) = self.encoders.get_mut(name) else { return Ok(()) };
         if pool.is_to_release() {
             pool.keep(self.saves.awaited_of(name));
