@@ -310,3 +310,20 @@ fn a_checkpoint_has_the_weights_of_a_pool_whenever_their_writer_dies() {
         }
     }
 }
+
+#[test]
+fn a_run_whose_encoders_die_when_they_have_written_their_pool_s_files_ends_in_order() {
+    let encoder = |index| ActorId::encoder_of(pool_of(Tower::Vision), index);
+    let mut crowd = Crowd { writes_late: true, ..Crowd::new(spec_of(&[(true, 2)], 2), 3) };
+    while crowd.said.values().any(|said| !said.is_empty()) {
+        crowd.go(1);
+    }
+    assert_eq!((crowd.steps.len(), crowd.evaluated.len(), crowd.writing.len()), (2, 2, 3));
+    let place = crowd.writing.iter().position(|(actor, _)| *actor == encoder(0)).unwrap();
+    let (writer, written) = crowd.writing.swap_remove(place);
+    crowd.input(Input::Event(writer, written));
+    crowd.die(encoder(0));
+    crowd.die(encoder(1));
+    let crowd = crowd.run();
+    assert_eq!((crowd.result, crowd.lasting.last()), (Some(Ok(Outcome::Completed)), Some(&StepId(1))));
+}

@@ -207,9 +207,9 @@ impl Saves {
         awaited.filter(|actor| actor.pool == pool).map(|actor| actor.index).collect()
     }
 
-    /// Returns whether an actor has not answered a save.
-    pub fn awaits(&self, actor: ActorId) -> bool {
-        self.open.values().any(|save| save.awaited.contains(&actor))
+    /// Returns whether an encoder has not written its pool's files of a save.
+    pub fn lacks_files_of(&self, encoder: ActorId) -> bool {
+        self.open.values().any(|save| save.writers.contains(&encoder) && save.awaited.contains(&encoder))
     }
 
     /// Returns whether a save waits for an encoder that is to write.

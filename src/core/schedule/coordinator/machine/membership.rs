@@ -89,7 +89,7 @@ impl Coordinator {
         // Frozen ones have the same after every step.
         let (writer, is_frozen) = (pool.writer(), !pool.is_trained());
         let is_lost = was_member && pool.is_lost();
-        if is_lost && (self.saves.awaits(actor) || self.needs_encoders()) {
+        if is_lost && (self.saves.lacks_files_of(actor) || self.needs_encoders()) {
             self.drain.lose_with(actor, reason, peer);
             return Ok(());
         }
