@@ -112,7 +112,7 @@ proptest! {
 
     /// A run that is stopped and goes on evaluates no sample twice and leaves none out.
     #[test]
-    fn a_stopped_run_is_evaluated_as_a_whole_one(seed: u64, stop_at in 0_usize..200, every in 1_u64..5, frozen: bool) {
+    fn a_stopped_run_is_evaluated_as_a_whole_one(seed: u64, stop_at in 0_usize..600, every in 1_u64..5, frozen: bool) {
         let script = Script { frozen, ..Script::default() };
         let spec = || evaluated(CoordinatorSpec { encoders: rules(&pools(2, 2, 1), false, !frozen), ..spec(&pools(2, 2, 1), STEPS) }, every);
         let (log, result) = World::new(spec(), &script, seed).run(Some(stop_at));

@@ -327,3 +327,24 @@ fn a_run_whose_encoders_die_when_they_have_written_their_pool_s_files_ends_in_or
     let crowd = crowd.run();
     assert_eq!((crowd.result, crowd.lasting.last()), (Some(Ok(Outcome::Completed)), Some(&StepId(1))));
 }
+
+/// A batch system starts a run again only if it does not say that it is complete.
+#[test]
+fn a_run_that_is_stopped_before_the_evaluation_after_its_last_step_is_not_complete() {
+    let mut outcomes = Vec::new();
+    for num_events in 0.. {
+        let mut crowd = Crowd::new(spec_of(&[(true, 2)], 2), 5);
+        crowd.go(num_events);
+        if crowd.result.is_some() {
+            break;
+        }
+        crowd.input(Input::StopRequested);
+        let crowd = crowd.run();
+        let is_evaluated = crowd.evaluated.last() == Some(&StepId(2));
+        let outcome = if is_evaluated { Outcome::Completed } else { Outcome::Preempted };
+        assert_eq!(crowd.result, Some(Ok(outcome)), "after {num_events} events");
+        assert_eq!(crowd.lasting.last(), crowd.steps.last());
+        outcomes.push((outcome, crowd.steps.len()));
+    }
+    assert!([(Outcome::Preempted, 2), (Outcome::Completed, 2)].iter().all(|outcome| outcomes.contains(outcome)));
+}

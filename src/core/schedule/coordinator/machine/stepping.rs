@@ -261,7 +261,9 @@ impl Coordinator {
             self.save(last, SaveTo::Disk, self.stream.clone());
         }
         if self.saves.is_empty() && !self.saves.waits() {
-            let is_complete = self.current.0 >= self.spec.steps || self.evaluations.stops();
+            // A stop in the last step leaves the evaluation after it to whoever resumes the run.
+            let is_evaluated = !self.evaluations.is_due(self.current);
+            let is_complete = (self.current.0 >= self.spec.steps && is_evaluated) || self.evaluations.stops();
             self.drain.begin(if is_complete { Outcome::Completed } else { Outcome::Preempted });
         }
     }
