@@ -43,6 +43,29 @@ fn a_run_that_is_asked_to_stop_while_too_many_steps_are_not_finite_ends() {
     assert!(num_failed > 0);
 }
 
+/// The scheduler panicked where the checkpoint of the last good step was on its way, and a later one of the same weights had failed.
+#[test]
+fn the_last_good_step_is_saved_again_only_when_its_checkpoint_is_published() {
+    let script = Script { nan_loss: (1..100).collect(), ..Script::default() };
+    let save_points = SavePoints { every_steps: 1, at_end: true };
+    for seed in 0..10 {
+        let spec = CoordinatorSpec { save_points, max_nonfinite: 1, ..spec(&pools(1, 2, 1), STEPS) };
+        let mut world = World::new(spec, &script, seed);
+        world.publishes_late = true;
+        while world.log.published.len() < 2 {
+            world.something();
+        }
+        assert!(world.lasting.is_empty());
+        world.input(Input::PublishFailed(StepId(1), SaveTo::Disk, "no space".into()));
+        while world.result.is_none() {
+            world.something();
+        }
+        assert!(world.result.unwrap().unwrap_err().is_numeric());
+        assert!(world.log.published.iter().all(|(step, ..)| step.0 < 2));
+        assert!(world.lasting.contains(&StepId(0)));
+    }
+}
+
 #[test]
 fn weights_that_are_in_no_folder_are_saved_where_no_step_is_finite() {
     let saved = |is_kept: bool| {

@@ -28,7 +28,7 @@ impl Coordinator {
         let saves = self.nonfinite.probe.as_ref().is_some_and(|probe| probe.stage == Stage::Saving);
         if saves && self.saves.is_empty() && !self.saves.waits() {
             match self.nonfinite.good.clone() {
-                // It has failed before, and it is time to try again.
+                // Not before: an earlier checkpoint of this step may still be on its way to its folder.
                 Some((step, state)) if !self.saves.has_since(step) => self.save(step, SaveTo::Disk, state),
                 _ => self.end_of_probe(),
             }
@@ -52,16 +52,12 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Ensures that the last good weights are on disk, with their position in the stream.
+    /// Judges what was found; it remains that the last good weights are on disk, with their position in the stream.
     fn conclude(&mut self) {
         let Some(probe) = &mut self.nonfinite.probe else { return };
         probe.judge();
         probe.stage = Stage::Saving;
-        let Some((step, state)) = self.nonfinite.good.clone() else { return };
-        probe.found.last_applied = Some(step);
-        if !self.saves.has_since(step) {
-            self.save(step, SaveTo::Disk, state);
-        }
+        probe.found.last_applied = self.nonfinite.good.as_ref().map(|(step, _)| *step);
     }
 
     fn end_of_probe(&mut self) {
