@@ -199,6 +199,29 @@ fn a_pack_beyond_a_credit_is_named_before_it_is_sent() {
     assert!(cause.contains("step 0") && cause.contains("`edges.features.credit`"), "{cause}");
 }
 
+/// A process that is lost has a run started again, which would come to the same steps.
+#[test]
+fn a_run_of_which_no_step_is_finite_fails_for_that_though_its_encoder_dies_when_all_is_saved() {
+    for frozen in [false, true] {
+        let pools = pools(1, 1, 1);
+        let save_points = SavePoints { every_steps: 0, at_end: true };
+        let spec = CoordinatorSpec { encoders: rules(&pools, true, !frozen), save_points, ..spec(&pools, STEPS) };
+        let script = Script { frozen, nan_loss: (1..100).collect(), ..Script::default() };
+        let mut world = World::new(spec, &script, 3);
+        world.publishes_late = true;
+        while world.log.published.is_empty() {
+            world.something();
+        }
+        world.kill(ActorId::encoder(0));
+        while world.result.is_none() {
+            world.something();
+        }
+        let failure = world.result.unwrap().unwrap_err();
+        assert!(failure.is_numeric(), "frozen: {frozen}: {failure}");
+        assert_eq!((world.paused, world.lasting), (None, vec![StepId(0)]));
+    }
+}
+
 /// Returns a run with one encoder in which all engines have written the last checkpoint, which is not published.
 fn written(frozen: bool) -> World {
     let pools = pools(1, 1, 1);

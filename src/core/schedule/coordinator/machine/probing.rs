@@ -85,6 +85,13 @@ impl Coordinator {
         probe.stage == Stage::Draining && is_next && self.next_plan < self.end && !self.stop_requested
     }
 
+    /// Returns whether the cause is determined, and the engines are told to save the last good weights if they are to.
+    pub(super) fn has_probed(&self) -> bool {
+        let is_saving = self.nonfinite.probe.as_ref().is_some_and(|probe| probe.stage == Stage::Saving);
+        let good = self.nonfinite.good.as_ref();
+        is_saving && (self.saves.waits() || good.is_none_or(|(step, _)| self.saves.has_since(*step)))
+    }
+
     /// Returns whether the cause of steps that are not finite is being determined; the run then ends.
     pub(super) fn is_probing(&self) -> bool {
         self.nonfinite.probe.is_some()

@@ -31,7 +31,10 @@ impl Coordinator {
             match self.needs_encoders() {
                 true if self.stop_requested && !is_writing => self.drain.begin(Outcome::Preempted),
                 true => {}
-                false => self.finish(),
+                false => {
+                    self.probe_on()?;
+                    self.finish();
+                }
             }
             return Ok(());
         }
@@ -249,7 +252,9 @@ impl Coordinator {
 
     /// Returns whether encoders still have something to do: all else is writing what they have no part in, and publishing.
     pub(super) fn needs_encoders(&self) -> bool {
-        !self.has_computed_all() || self.unsaved_last().is_some() || self.saves.lacks_writer()
+        let is_done = if self.is_probing() { self.has_probed() } else { self.has_computed_all() };
+        let is_saved = self.is_probing() || self.unsaved_last().is_none();
+        !is_done || !is_saved || self.saves.lacks_writer()
     }
 
     /// Ends the run after its last step, once that is saved and published.
