@@ -37,6 +37,8 @@ pub(super) struct EncoderPool {
     ready: Vec<u32>,
     /// Encoders to remove at the next opportunity.
     retiring: BTreeSet<u32>,
+    /// Those among them whose processes were asked to stop, and may soon be killed.
+    asked: BTreeSet<u32>,
     /// Encoders that have not answered a save: they stay until then.
     writing: BTreeSet<u32>,
     /// Encoders that are gone, without the others being told yet.
@@ -134,6 +136,7 @@ impl EncoderPool {
             num_current: num_members as usize,
             ready: Vec::new(),
             retiring: BTreeSet::new(),
+            asked: BTreeSet::new(),
             writing: BTreeSet::new(),
             left: Vec::new(),
             reducing: false,
@@ -236,6 +239,19 @@ impl EncoderPool {
         self.retiring.insert(index);
     }
 
+    /// Marks an encoder for removal whose process was asked to stop.
+    pub fn ask(&mut self, index: u32) {
+        self.asked.insert(index);
+        self.retire(index);
+    }
+
+    /// Returns whether the pool's trained parameters are about to be lost: all encoders that have them are to leave, and the process of
+    /// one was asked to stop, which cannot stay for want of another.
+    pub fn is_ending(&self) -> bool {
+        let is_asked = |index: &u32| self.asked.contains(index);
+        self.trained && !self.asked.is_empty() && !self.has_stayers() && self.workers().iter().any(is_asked)
+    }
+
     /// Returns the encoders whose removal was requested and is still to come.
     pub fn retiring(&self) -> impl Iterator<Item = ActorId> + use<'_> {
         self.retiring.iter().map(|&index| self.actor(index))
@@ -247,7 +263,7 @@ impl EncoderPool {
     }
 
     /// Returns whether an encoder that can compute is not to be removed.
-    pub fn has_stayers(&self) -> bool {
+    fn has_stayers(&self) -> bool {
         self.workers().iter().any(|index| !self.retiring.contains(index))
     }
 
@@ -268,6 +284,7 @@ impl EncoderPool {
     pub fn lose(&mut self, index: u32) -> bool {
         self.ready.retain(|&other| other != index);
         self.retiring.remove(&index);
+        self.asked.remove(&index);
         let Some(rank) = self.members.iter().position(|&member| member == index) else { return false };
         self.members.remove(rank);
         self.num_current -= usize::from(rank < self.num_current);

@@ -250,6 +250,17 @@ impl Crowd {
         self.input(Input::Gone(encoder, "killed".into()));
     }
 
+    /// Has an encoder come to a pool; returns it.
+    fn join(&mut self, pool: PoolName) -> ActorId {
+        let count = self.num_encoders.get_mut(&pool).expect("it is one of them");
+        let me = ActorId::encoder_of(pool, *count);
+        *count += 1;
+        self.said.insert(me, VecDeque::from([Event::Ready]));
+        self.known.insert(me, (Epoch(0), Vec::new()));
+        self.input(Input::Joined(me));
+        me
+    }
+
     /// Goes on for so many events, or to the run's end.
     fn go(&mut self, num_events: usize) {
         for _ in 0..num_events {
@@ -347,4 +358,40 @@ fn a_run_that_is_stopped_before_the_evaluation_after_its_last_step_is_not_comple
         outcomes.push((outcome, crowd.steps.len()));
     }
     assert!([(Outcome::Preempted, 2), (Outcome::Completed, 2)].iter().all(|outcome| outcomes.contains(outcome)));
+}
+
+/// Its process may be killed before the run has ended, and the trained parameters with it.
+#[test]
+fn a_run_stops_where_the_last_encoder_left_is_one_whose_process_was_asked_to_stop() {
+    let encoder = |index| ActorId::encoder_of(pool_of(Tower::Vision), index);
+    let mut num_stopped = 0;
+    for (seed, num_events) in (0..6).flat_map(|seed| (0..60).map(move |num_events| (seed, num_events))) {
+        let mut crowd = Crowd::new(spec_of(&[(true, 2)], STEPS), seed);
+        crowd.go(num_events);
+        crowd.input(Input::Event(encoder(1), Event::Leaving));
+        if crowd.coordinator.leaving() != [encoder(1)] {
+            // It is let go already.
+            continue;
+        }
+        let num_steps = crowd.steps.len();
+        crowd.die(encoder(0));
+        let crowd = crowd.run();
+        assert!(matches!(crowd.result, Some(Ok(_))), "seed {seed}, after {num_events} events: {:?}", crowd.result);
+        assert!(crowd.steps.len() <= num_steps + 2 && crowd.lasting.last() == crowd.steps.last());
+        num_stopped += 1;
+    }
+    assert!(num_stopped > 0);
+}
+
+#[test]
+fn an_encoder_that_comes_and_is_asked_to_stop_leaves_the_run_to_the_one_that_has_the_parameters() {
+    for num_events in 0..60 {
+        let pool = pool_of(Tower::Vision);
+        let mut crowd = Crowd::new(spec_of(&[(true, 1)], STEPS), 5);
+        crowd.input(Input::Retire(vec![ActorId::encoder_of(pool, 0)]));
+        crowd.go(num_events);
+        let new = crowd.join(pool);
+        crowd.input(Input::Event(new, Event::Leaving));
+        assert_eq!(crowd.run().result, Some(Ok(Outcome::Completed)), "after {num_events} events");
+    }
 }

@@ -133,16 +133,12 @@ impl Coordinator {
     }
 
     /// Handles the request of an actor whose process is asked to stop. An encoder is removed, a frozen pool's last one when another has
-    /// joined; where its trained parameters would be lost, and for any other actor, the run stops.
+    /// joined; where its trained parameters would be lost (`EncoderPool::is_ending`), and for any other actor, the run stops.
     pub(super) fn asked_to_leave(&mut self, actor: ActorId) {
-        if self.encoders.is_elastic(actor) {
-            let pool = self.encoders.of(actor);
-            pool.retire(actor.index);
-            if !pool.is_trained() || pool.has_stayers() {
-                return;
-            }
+        match self.encoders.is_elastic(actor) {
+            true => self.encoders.of(actor).ask(actor.index),
+            false => self.stop(),
         }
-        self.stop();
     }
 
     /// Handles an actor's report that it has lost its edge to `peer`.

@@ -5,6 +5,7 @@ use super::{Broken, Coordinator, InFlight, Outcome, Output};
 use crate::message::{ActorId, Command, SaveTo, StepId, StepPlan, Unit};
 use crate::schedule::Batch;
 use crate::schedule::coordinator::Formed;
+use crate::schedule::coordinator::encoder_pool::EncoderPool;
 use crate::schedule::plan::check_credits;
 
 impl Coordinator {
@@ -18,6 +19,9 @@ impl Coordinator {
             self.out.push(Output::Bad(skipped));
         }
         verdict.map_err(|error| (ActorId::SCHEDULER, error))?;
+        if self.encoders.iter().any(EncoderPool::is_ending) {
+            self.stop();
+        }
         if !self.joining.is_empty() {
             if self.stop_requested {
                 self.drain.begin(Outcome::Preempted);
