@@ -5,6 +5,7 @@ use super::join::{Down, ENDED, JoinRequest, JoinServer, Member};
 use super::wires::Wires;
 use crate::journal::{Journal, Record};
 use crate::kernel::Change;
+use flume::TrySendError;
 use loongforge_core::message::{ActorId, PoolName};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -79,9 +80,11 @@ impl Requests {
         answer(Down::Scaling { pool, from: if read { 0 } else { here } });
     }
 
-    /// A run that is at its end takes no more changes.
+    /// Hands a change to the run, which takes them in their order; one that is at its end takes no more.
     fn change(&self, change: Change) {
-        let _ = self.change.try_send(change);
+        let Err(TrySendError::Full(change)) = self.change.try_send(change) else { return };
+        let to_run = self.change.clone();
+        tokio::task::spawn_local(async move { drop(to_run.send_async(change).await) });
     }
 
     fn note(&self, record: &Record) {
@@ -111,7 +114,35 @@ pub(super) fn place(actor: ActorId, member: &Member) -> Record {
 
 #[cfg(test)]
 mod tests {
+    use super::super::join::Roster;
     use super::*;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    #[test]
+    fn changes_that_come_at_once_wait_for_their_turn() {
+        let (change, changes) = flume::bounded(1);
+        let children: Rc<Children> = Rc::default();
+        let wires = Wires {
+            is_unix: true,
+            lease: Duration::from_secs(1),
+            elastic: Rc::from([]),
+            queue: 1,
+            children: children.clone(),
+            open: flume::bounded(0).0,
+            confirms: false,
+        };
+        let server = JoinServer::new(Roster::of_three(), BTreeMap::new(), &[], |_| 0);
+        let requests = Requests { children, server, journal: None, wires, change };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            (0..3).for_each(|index| requests.change(Change::Retire(vec![ActorId::encoder(index)])));
+            for index in 0..3 {
+                let Ok(Change::Retire(actors)) = changes.recv_async().await else { panic!("it is lost") };
+                assert_eq!(actors, [ActorId::encoder(index)]);
+            }
+        });
+    }
 
     #[test]
     fn more_encoders_than_a_machine_has_cores_for_are_refused_unless_they_are_there() {
