@@ -91,10 +91,10 @@ pub async fn run_actors(
         }
     });
     let (to_change, to_publish) = (address.clone(), address.clone());
-    // A full queue drops the request; whoever asked can ask again.
+    // Also where the queue is full of what engines say: a batch system asks once.
     let request = move |request| {
         if let Some(input) = input_of(request, &mut is_known) {
-            drop(address.try_send(Report(input)));
+            address.do_send(Report(input));
         }
     };
     let watch = tokio::task::spawn_local(stop.watch(request));
