@@ -144,8 +144,7 @@ fn run(lies: &[(usize, Event)], seed: u64) -> Seen {
 fn run_of(spec: CoordinatorSpec, liar: ActorId, lies: &[(usize, Event)], seed: u64) -> Seen {
     let is_frozen = !spec.encoders[0].trained;
     let mut inputs: VecDeque<Input> = spec.pools.actors().map(|actor| Input::Event(actor, Event::Ready)).collect();
-    let mut coordinator =
-        Coordinator::new(CoordinatorSpec { save_points: SavePoints { every_steps: 0, at_end: true }, ..spec });
+    let mut coordinator = Coordinator::new(spec);
     let (mut echo, mut seen, mut chance) = (Echo { is_frozen, ..Echo::default() }, Seen::default(), seed);
     let mut lies = lies.iter().cloned().peekable();
     let mut num_events = 0;
@@ -168,7 +167,9 @@ fn run_of(spec: CoordinatorSpec, liar: ActorId, lies: &[(usize, Event)], seed: u
         });
         for output in coordinator.on(input) {
             match output {
-                Output::Send(actor, Command::Save { .. }) => inputs.push_back(Input::Event(actor, SAVED.clone())),
+                Output::Send(actor, Command::Save { step, to, .. }) => {
+                    inputs.push_back(Input::Event(actor, Event::Saved { step, to, files: vec![] }));
+                }
                 Output::Send(actor, command) if !seen.evicted.contains(&actor) => echo.told(actor, command),
                 Output::Evict(actor) => {
                     seen.evicted.push(actor);
@@ -187,9 +188,6 @@ fn run_of(spec: CoordinatorSpec, liar: ActorId, lies: &[(usize, Event)], seed: u
     }
     seen
 }
-
-static SAVED: std::sync::LazyLock<Event> =
-    std::sync::LazyLock::new(|| Event::Saved { step: StepId(STEPS - 1), to: SaveTo::Disk, files: vec![] });
 
 fn lie() -> impl Strategy<Value = Event> {
     let step = || (0..STEPS + 3).prop_map(StepId);
@@ -224,10 +222,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn no_lie_ends_or_changes_a_run(lies in prop::collection::vec((0_usize..12, lie()), 1..20), seed: u64) {
-        let honest = run(&[], 1);
+    fn no_lie_ends_or_changes_a_run(
+        lies in prop::collection::vec((0_usize..12, lie()), 1..20),
+        seed: u64,
+        frozen: bool,
+    ) {
+        let spec = || {
+            let mut spec = spec();
+            spec.encoders[0].trained = !frozen;
+            spec
+        };
+        let honest = run_of(spec(), LIAR, &[], 1);
         prop_assert_eq!((honest.steps.len() as u64, &honest.result), (STEPS, &Some(Ok(Outcome::Completed))));
-        let seen = run(&lies, seed);
+        let seen = run_of(spec(), LIAR, &lies, seed);
         prop_assert_eq!(&seen.result, &honest.result);
         prop_assert!(seen.evicted.iter().all(|actor| *actor == LIAR), "{:?}", seen.evicted);
         // A norm that it may report is its own to report, as long as it is a member.
