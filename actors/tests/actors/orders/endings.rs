@@ -249,19 +249,25 @@ fn a_run_whose_last_encoder_dies_when_it_has_done_its_part_ends_in_order() {
 
 #[test]
 fn a_run_without_encoders_that_is_stopped_keeps_the_checkpoint_that_is_being_written() {
-    let pools = pools(1, 1, 1);
-    let spec = CoordinatorSpec { encoders: rules(&pools, true, false), ..spec(&pools, STEPS) };
-    let mut world = World::new(spec, &Script { frozen: true, ..Script::default() }, 3);
-    world.publishes_late = true;
-    while world.log.published.is_empty() {
-        world.something();
+    for is_grace_over in [false, true] {
+        let pools = pools(1, 1, 1);
+        let spec = CoordinatorSpec { encoders: rules(&pools, true, false), ..spec(&pools, STEPS) };
+        let mut world = World::new(spec, &Script { frozen: true, ..Script::default() }, 3);
+        world.publishes_late = true;
+        while world.log.published.is_empty() {
+            world.something();
+        }
+        world.kill(ActorId::encoder(0));
+        world.input(Input::StopRequested);
+        if is_grace_over {
+            let (pool, epoch) = world.paused.unwrap();
+            world.input(Input::GraceOver(pool, epoch));
+        }
+        while world.result.is_none() {
+            world.something();
+        }
+        assert_eq!((world.result, world.lasting), (Some(Ok(Outcome::Preempted)), vec![StepId(2)]));
     }
-    world.kill(ActorId::encoder(0));
-    world.input(Input::StopRequested);
-    while world.result.is_none() {
-        world.something();
-    }
-    assert_eq!((world.result, world.lasting), (Some(Ok(Outcome::Preempted)), vec![StepId(2)]));
 }
 
 /// A batch system asks all processes of a job: the scheduler's is not always the first.

@@ -6,7 +6,7 @@ use crate::message::{
 };
 use crate::schedule::coordinator::step::InFlight;
 use crate::schedule::coordinator::trust::Told;
-use crate::schedule::coordinator::{Doubt, Input, MAX_CRASHES, Outcome, Output, PoolChange};
+use crate::schedule::coordinator::{Doubt, Input, MAX_CRASHES, Output, PoolChange};
 use crate::schedule::plan::check_credits;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -123,8 +123,7 @@ impl Coordinator {
             return;
         }
         if self.stop_requested {
-            // It was to end as soon as a checkpoint was written.
-            self.drain.begin(Outcome::Preempted);
+            // It ends as soon as the checkpoint that is being written is in its folder, which takes no encoder.
             return;
         }
         let (actor, reason) = pool.lost.last().cloned().unwrap_or((ActorId::SCHEDULER, String::new()));
