@@ -171,7 +171,7 @@ impl Coordinator {
         match input {
             Input::Event(actor, event) => self.event(actor, event),
             Input::Gone(actor, _) if self.drain.has_ended(actor) => Ok(()),
-            Input::Gone(actor, reason) if self.may_lose(actor) => self.lose(actor, reason, None),
+            Input::Gone(actor, reason) if self.may_lose(actor) => self.exclude(actor, reason),
             Input::Gone(actor, reason) => {
                 self.drain.lose(actor, reason);
                 Ok(())

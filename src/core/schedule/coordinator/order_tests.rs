@@ -82,6 +82,17 @@ fn many_encoders_that_are_to_leave_are_let_go_in_one_epoch() {
     assert_eq!(told(|command| matches!(command, Command::Regroup(_))), 3);
 }
 
+/// Its process would have its memory and its GPU for as long as the run.
+#[test]
+fn an_encoder_that_is_let_go_and_does_not_stop_is_dropped() {
+    let encoder = |index| ActorId::encoder_of(pool_of(Tower::Vision), index);
+    let mut crowd = Crowd::new(spec_of(&[(false, 2)], 2), 1);
+    let outputs = crowd.coordinator.on(Input::Retire(vec![encoder(1)]));
+    assert!(outputs.contains(&Output::Send(encoder(1), Command::Stop)));
+    let outputs = crowd.coordinator.on(Input::Gone(encoder(1), "did not stop".into()));
+    assert!(outputs.contains(&Output::Evict(encoder(1))), "{outputs:?}");
+}
+
 /// The one that writes in its place wrote nothing, where it did not know yet that it was the first.
 #[test]
 fn a_checkpoint_has_the_weights_of_a_pool_whenever_their_writer_dies() {

@@ -58,7 +58,7 @@ impl Coordinator {
         self.exclude(actor, error)
     }
 
-    /// Ends the process of a living actor that is not trusted, and continues as if it had died.
+    /// Ends the process of an actor that is not trusted or given up, and continues as if it had died.
     ///
     /// # Errors
     /// Fails if the run cannot continue without it.
