@@ -82,6 +82,22 @@ fn many_encoders_that_are_to_leave_are_let_go_in_one_epoch() {
     assert_eq!(told(|command| matches!(command, Command::Regroup(_))), 3);
 }
 
+/// The scheduler's actor panics where a queue is full.
+#[test]
+fn queues_have_room_for_what_follows_if_hundreds_of_encoders_die_at_once() {
+    let spec = spec_of(&[(false, 300)], 2);
+    let room = spec.max_unanswered();
+    let mut crowd = Crowd::new(spec, 1);
+    let mut num_told = 0;
+    for index in 1..300 {
+        let gone = Input::Gone(ActorId::encoder_of(pool_of(Tower::Vision), index), "killed".into());
+        let outputs = crowd.coordinator.on(gone);
+        num_told +=
+            outputs.iter().filter(|output| matches!(output, Output::Send(who, _) if who.role == Role::Data)).count();
+    }
+    assert!(num_told >= 299 && num_told < room, "{num_told} commands, room for {room}");
+}
+
 /// Its process would have its memory and its GPU for as long as the run.
 #[test]
 fn an_encoder_that_is_let_go_and_does_not_stop_is_dropped() {

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Maximum number of commands about changes of encoder pools that an engine has not handled yet.
-const MAX_CHANGES: usize = 64;
+/// Maximum number of commands about changes of encoder pools that an engine has not handled yet: all encoders of a host may die at once.
+/// A queue takes memory only for what is in it.
+const MAX_CHANGES: usize = 1024;
 
 /// Number of actors of each pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
