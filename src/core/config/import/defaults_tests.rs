@@ -263,12 +263,12 @@ fn samples_of_megatron_are_steps_by_the_batch_of_all_devices() {
 }
 
 #[test]
-fn it_is_told_that_an_evaluation_has_no_folder_of_pictures() {
+fn held_out_files_have_the_folder_of_pictures_of_the_others() {
     let of = |lines: &str| {
         let imported = import(&format!("{FACTORY}dataset: a\nmedia_dir: pictures\n{lines}")).unwrap();
-        says(&imported, "eval.path has no media_dir")
+        json_of(&imported)["eval"]["media_dir"].clone()
     };
-    assert!(of("eval_dataset: b\n") && !of(""));
+    assert_eq!((of("eval_dataset: b\n"), of("")), (json!("pictures"), json!(null)));
 }
 
 #[test]

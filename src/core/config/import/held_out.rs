@@ -16,7 +16,8 @@ impl Sheet {
 
     /// Returns whether any samples are held out.
     pub fn has_held_out(&self) -> bool {
-        self.has_set("eval.path") || self.set_number("data.val_size").is_some_and(|share| share > 0.0)
+        let has_files = self.has_set("eval.path") || self.has_set("eval.sets");
+        has_files || self.set_number("data.val_size").is_some_and(|share| share > 0.0)
     }
 
     /// Translates the strategy `no`: what is held out is evaluated after the run.

@@ -39,6 +39,47 @@ const TAGS: [(&str, &[&str]); 7] = [
 const ONLINE: &str = "ONLINE";
 /// The begin of a `dataset_dir` whose `dataset_info.json` is in a data set of the hub.
 const REMOTE: &str = "REMOTE:";
+/// The reason why data sets are not translated that a `dataset_info.json` on the hub describes.
+pub(super) const OF_REMOTE_INFO: &str = "dataset_info.json is on the Hugging Face hub and is not read: download it and \
+                                         name its folder as dataset_dir, or name each data set in data.train \
+                                         (hf://datasets/ORG/NAME)";
+
+/// Returns the names of data sets in a list, or in a text that has commas between them.
+pub(super) fn names(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(list) => list.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        other => other.as_str().unwrap_or_default().split(',').map(|name| name.trim().to_owned()).collect(),
+    }
+}
+
+/// Translates `eval_dataset`: one data set is `eval.path`, and several are `eval.sets`, by their names. To be read before `media_dir`
+/// is taken.
+pub(super) fn held_out(sheet: &mut Sheet, info: &DatasetInfo, notes: &mut Vec<&'static str>) {
+    let names = sheet.get("eval_dataset").map(names).unwrap_or_default();
+    let sets: Vec<Value> = match info.is_remote() {
+        true => Vec::new(),
+        false => names.iter().map(|name| info.set(name, notes)).collect(),
+    };
+    let is_plain = |name: &String| name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    let differ = sets.windows(2).any(|pair| pair[0]["columns"] != pair[1]["columns"]);
+    let ours = if sets.len() > 1 { "eval.sets" } else { "eval.path" };
+    sheet.with("eval_dataset", ours, |_| match &sets[..] {
+        _ if info.is_remote() => Err(OF_REMOTE_INFO),
+        [] => Err("it must name a data set"),
+        [one] => Ok(one["path"].clone()),
+        _ if differ => Err("list each set under eval.sets: eval.columns is the same for all, but their fields differ"),
+        _ if !names.iter().all(is_plain) => {
+            Err("list each set under eval.sets by a name of letters, digits, -, _ and .")
+        }
+        several => Ok(names.iter().zip(several).map(|(name, set)| (name.clone(), set["path"].clone())).collect()),
+    });
+    if let Some(first) = sets.first().filter(|_| sheet.has_set(ours)) {
+        sheet.describe_held_out(first);
+        if let Some(media) = sheet.get("media_dir").cloned() {
+            sheet.set("eval.media_dir", media);
+        }
+    }
+}
 
 /// The data sets in a folder, with their descriptions where they are known.
 pub(super) struct DatasetInfo {
@@ -174,6 +215,35 @@ mod tests {
         assert_eq!(set("gone"), (json!({"path": "data/gone.json"}), 1));
         let texts = info(true).set("alpaca", &mut Vec::new());
         assert_eq!(texts, json!({"path": "data/a.json", "columns": {"output": "answer", "text": "instruction"}}));
+    }
+
+    #[test]
+    fn held_out_sets_keep_the_names_of_their_fields_and_their_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let sets = json!({
+            "own": { "file_name": "own.json", "columns": { "prompt": "q", "response": "a" } },
+            "more": { "file_name": "more.json", "columns": { "prompt": "q", "response": "a" } },
+            "other": { "file_name": "other.json" }
+        });
+        std::fs::write(folder.path().join("dataset_info.json"), sets.to_string()).unwrap();
+        let dir = folder.path().display();
+        let of = |names: &str| {
+            let text = format!(
+                "model_name_or_path: a/b\nstage: sft\ndataset_dir: {dir}\ndataset: other\nmedia_dir: pictures\n\
+                 eval_dataset: {names}\n"
+            );
+            let imported = import(&text).unwrap();
+            let eval = yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()["eval"].clone();
+            (eval, missing(&imported).join(" "))
+        };
+        let columns = json!({ "instruction": "q", "output": "a" });
+        let [own, more, other] = ["own", "more", "other"].map(|name| format!("{dir}/{name}.json"));
+        let one = json!({ "path": own, "columns": columns, "media_dir": "pictures" });
+        assert_eq!(of("own"), (one, String::new()));
+        let several = json!({ "sets": { "own": own, "more": more }, "columns": columns, "media_dir": "pictures" });
+        assert_eq!(of("own, more"), (several, String::new()));
+        assert_eq!(of("other"), (json!({ "path": other, "media_dir": "pictures" }), String::new()));
+        assert_eq!(of("own,other"), (Value::Null, "eval_dataset".to_owned()), "one key holds the columns of all");
     }
 
     #[test]

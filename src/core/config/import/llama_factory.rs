@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::llama_data::DatasetInfo;
+use super::llama_data::{self, DatasetInfo, OF_REMOTE_INFO};
 use super::llama_parts;
 use super::sheet::Sheet;
 use super::trainer::{EPOCH, FROZEN, NO_FP16, READ_AHEAD, SAVES_MEMORY, SWANLAB};
@@ -26,10 +26,6 @@ const OTHER_TEMPLATES: [&str; 5] = ["alpaca", "default", "empty", "fewshot", "vi
 /// The answer to these templates.
 const OF_TEMPLATES: &str = "conversations are written with the template of the model's folder or a built-in one \
                             (data.template); for this one put its Jinja template into the folder as chat_template.jinja";
-
-/// The reason why data sets are not translated that a `dataset_info.json` on the hub describes.
-const OF_REMOTE_INFO: &str = "dataset_info.json is on the Hugging Face hub and is not read: download it and name its \
-                              folder as dataset_dir, or name each data set in data.train (hf://datasets/ORG/NAME)";
 
 /// Returns why a config is not translated, where it trains nothing or by a method that has no counterpart: anything else in its place
 /// would train something that was not asked for.
@@ -141,32 +137,12 @@ fn data(sheet: &mut Sheet) {
         set
     };
     let mut notes = Vec::new();
-    for (theirs, ours) in [("dataset", "data.train"), ("eval_dataset", "eval.path")] {
-        sheet.with(theirs, ours, |value| {
-            let names = match value {
-                Value::Array(list) => list.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-                other => {
-                    other.as_str().unwrap_or_default().split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>()
-                }
-            };
-            match (ours, &names[..]) {
-                _ if info.is_remote() => Err(OF_REMOTE_INFO),
-                (_, []) => Err("it must name a data set"),
-                ("eval.path", [one]) => {
-                    let set = info.set(one, &mut notes);
-                    if !set["columns"].is_null() {
-                        notes.push("eval.path has no columns: rename the fields of eval_dataset to those of a format");
-                    }
-                    if media.is_some() {
-                        notes.push("eval.path has no media_dir: files that eval_dataset names must lie beside it");
-                    }
-                    Ok(set["path"].clone())
-                }
-                ("eval.path", _) => Err("list each set under eval.sets"),
-                _ => Ok(names.iter().map(|name| with_media(info.set(name, &mut notes))).collect()),
-            }
-        });
-    }
+    sheet.with("dataset", "data.train", |value| match &llama_data::names(value)[..] {
+        _ if info.is_remote() => Err(OF_REMOTE_INFO),
+        [] => Err("it must name a data set"),
+        names => Ok(names.iter().map(|name| with_media(info.set(name, &mut notes))).collect()),
+    });
+    llama_data::held_out(sheet, &info, &mut notes);
     notes.into_iter().for_each(|note| sheet.note(note));
     sheet.arrived("media_dir", "data.train[].media_dir");
     if info.is_remote() {
@@ -189,7 +165,7 @@ fn data(sheet: &mut Sheet) {
     rendering(sheet);
     sheet.held_out("val_size");
     learned(sheet);
-    if sheet.get("max_samples").is_some() && sheet.has_set("eval.path") {
+    if sheet.get("max_samples").is_some() && ["eval.path", "eval.sets"].iter().any(|key| sheet.has_set(key)) {
         sheet.note("max_samples limits eval_dataset as well; here eval.max_samples limits evaluations during the run");
     }
     sheet.limit_sets("max_samples");

@@ -147,6 +147,15 @@ impl Sheet {
         sets.into_iter().flatten().for_each(|set| set["columns"] = columns.clone());
     }
 
+    /// Gives held-out files the names of fields and the folder of media files that `set`, one of `data.train`, has.
+    pub fn describe_held_out(&mut self, set: &Value) {
+        for key in ["columns", "media_dir"] {
+            if let Some(value) = set.get(key) {
+                self.set(&format!("eval.{key}"), value.clone());
+            }
+        }
+    }
+
     /// Limits each data set to its first samples, whose number is under `key`.
     pub fn limit_sets(&mut self, key: &str) {
         let most = self.number(key).filter(|most| *most >= 1.0 && most.fract() == 0.0).map(|most| most as u64);
