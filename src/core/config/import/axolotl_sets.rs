@@ -53,10 +53,12 @@ fn has_headings(set: &Value) -> bool {
     set["type"].as_str().is_some_and(|kind| kind == "alpaca")
 }
 
-/// Translates the data set under `key` as `eval.path`.
+/// Translates the data set under `key` as `eval.path`, with the names of its fields.
 pub(super) fn held_out(sheet: &mut Sheet, key: &str, is_pairs: bool) {
+    let mut set = Value::Null;
     let one = read(sheet, key, is_pairs).and_then(|(sets, mut parts)| match &sets[..] {
         [one] => {
+            set = one.clone();
             if let Some(most) = one.get("max_samples") {
                 let why = "eval.path has all samples of its split: eval.max_samples limits evaluations during the run";
                 parts.push((format!("{key}[0].split"), most.clone(), Fate::Missing(why)));
@@ -66,6 +68,7 @@ pub(super) fn held_out(sheet: &mut Sheet, key: &str, is_pairs: bool) {
         _ => Err("list each set under eval.sets"),
     });
     take(sheet, key, "eval.path", one);
+    sheet.describe_held_out(&set);
 }
 
 fn take(sheet: &mut Sheet, key: &str, ours: &str, found: Result<(Value, Vec<Part>), &'static str>) {

@@ -272,6 +272,18 @@ fn held_out_files_have_the_folder_of_pictures_of_the_others() {
 }
 
 #[test]
+fn held_out_files_have_the_names_of_fields_that_they_have_there() {
+    let of = |text: &str| json_of(&import(text).unwrap())["eval"].clone();
+    let held =
+        of(&format!("{AXOLOTL}test_datasets: [{{path: ./h.jsonl, type: chat_template, field_messages: talk}}]\n"));
+    assert_eq!((&held["path"], &held["columns"]), (&json!("./h.jsonl"), &json!({ "messages": "talk" })));
+    assert!(of(&format!("{AXOLOTL}test_datasets: [{{path: ./h.jsonl}}]\n"))["columns"].is_null());
+    let evaluated = "dataset_text_field: body\neval_strategy: steps\neval_steps: 5\n";
+    assert_eq!(of(&format!("{TRL}{evaluated}"))["columns"], json!({ "text": "body" }));
+    assert!(of(&format!("{TRL}dataset_text_field: body\n")).is_null());
+}
+
+#[test]
 fn probabilities_of_data_sets_are_their_weights() {
     let of = |probabilities: &str| {
         let lines = format!("dataset: a,b\nmix_strategy: interleave_over\ninterleave_probs: {probabilities}\n");

@@ -141,8 +141,11 @@ impl Sheet {
         }
     }
 
-    /// Sets the names of fields in all data sets.
+    /// Sets the names of fields in all data sets, and in held-out files.
     pub fn columns_of_sets(&mut self, columns: &Value) {
+        if self.has_set("eval.path") {
+            self.set("eval.columns", columns.clone());
+        }
         let sets = self.config["data"]["train"].as_array_mut();
         sets.into_iter().flatten().for_each(|set| set["columns"] = columns.clone());
     }
