@@ -99,6 +99,12 @@ pub enum ImportError {
     #[error("{0}")]
     Method(String),
     #[error(
+        "it is a Python program, which is not read: write its arguments as the command of a trainer's script \
+         (`loongforge import -- trl sft --model_name_or_path MODEL --dataset_name DATA --max_length 4096`), or as YAML of \
+         the same names (`max_length: 4096`), and import that"
+    )]
+    Python,
+    #[error(
         "unknown trainer: LLaMA-Factory's and TRL's configs have `model_name_or_path`, axolotl's `base_model`, \
          lerobot's `policy` and `dataset`, ms-swift's `model`, `dataset` and a key such as `tuner_type`, VeOmni's \
          `train` and `model.model_path` or `data.train_path`, ai-toolkit's `job` and `config.process`; the keys found \
@@ -133,6 +139,7 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
             let is_plain = !is_named && !text.contains("--");
             match (training, found) {
                 (Ok(training), _) => of_command(training),
+                (Err(_), _) if !is_named && is_python(text) => Err(ImportError::Python),
                 (Err(_), _) if is_toml(text) => of_toml(text),
                 (Err(_), Err(error)) if is_plain && !error.is_empty() => Err(ImportError::Yaml(error)),
                 (Err(_), Ok(_)) if is_plain => Err(ImportError::Unknown("none".to_owned())),
@@ -147,6 +154,21 @@ const TOML: &str = "of TOML files only torchtitan's are translated, which have `
                     and `loongforge check` answers keys of others with ours";
 const SETS: &str = "it names the data sets of a trainer: import the command that trains, whose --dataset_config names \
                     this file (of musubi-tuner's scripts, those of Wan and Qwen-Image are translated)";
+
+/// Returns whether a text is a program in Python: a line of it imports a module, and none says that a shell runs it.
+fn is_python(text: &str) -> bool {
+    let is_module =
+        |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_.,".contains(c)) && !name.starts_with(',');
+    let imports = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        match [words.next(), words.next(), words.next()] {
+            [Some("from"), Some(module), Some("import")] | [Some("import"), Some(module), _] => is_module(module),
+            _ => false,
+        }
+    };
+    let of_shell = text.lines().next().is_some_and(|line| line.starts_with("#!") && !line.contains("python"));
+    !of_shell && text.lines().any(imports)
+}
 
 /// Returns whether a text that is no map of YAML has values of TOML, with sections or alone.
 fn is_toml(text: &str) -> bool {

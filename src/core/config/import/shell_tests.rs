@@ -369,6 +369,20 @@ fn profiles_arrive_where_they_are_asked_for() {
     }
 }
 
+#[test]
+fn programs_in_python_are_told_how_their_arguments_are_imported() {
+    let program = "from datasets import load_dataset\nfrom trl import SFTConfig, SFTTrainer\n\
+                   args = SFTConfig(output_dir=\"out\", max_length=512)\n# of the option --max_length\nSFTTrainer(args).train()\n";
+    for text in [program, "#!/usr/bin/env python3\nimport os, torch\nprint(1)\n"] {
+        let error = import(text).unwrap_err();
+        assert!(matches!(error, ImportError::Python), "{error}");
+        assert!(error.to_string().contains("loongforge import -- trl sft"), "{error}");
+    }
+    let script = "#!/bin/bash\npython - <<E\nimport os\nE\n";
+    let error = import(script).unwrap_err();
+    assert!(!matches!(error, ImportError::Python), "a script of a shell may have a program in it: {error}");
+}
+
 /// The script repeats a word as often as the size limit of a file permits.
 #[test]
 fn many_redirections_and_keywords_take_no_stack() {
