@@ -56,6 +56,7 @@ mod trainer;
 #[cfg(test)]
 mod trainer_tests;
 mod trl;
+mod trl_loss;
 mod variables;
 mod veomni;
 mod veomni_model;

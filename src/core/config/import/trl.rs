@@ -6,6 +6,7 @@ use super::hub;
 use super::llama_parts;
 use super::sheet::Sheet;
 use super::trainer::{FROZEN, NO_FP16, READ_AHEAD, SAVES_MEMORY, TRACKERS};
+use super::trl_loss;
 
 /// Keys that tell a config of TRL from one of LLaMA-Factory.
 pub(super) const OWN: [&str; 22] = [
@@ -78,25 +79,7 @@ pub(super) fn sft(sheet: &mut Sheet) {
 
 /// Translates the arguments of `trl dpo`: its loss, if it has a counterpart, and the rest.
 pub(super) fn dpo(sheet: &mut Sheet) {
-    let loss = match sheet.get("loss_type") {
-        Some(Value::Array(list)) if list.len() == 1 => list[0].as_str().map(str::to_owned),
-        Some(value) => value.as_str().map(str::to_owned),
-        None => Some("sigmoid".to_owned()),
-    };
-    let known = ["sigmoid", "hinge", "ipo", "robust", "apo_zero", "apo_down"];
-    match loss.filter(|loss| known.contains(&loss.as_str())) {
-        Some(loss) => {
-            sheet.set("train.preference.loss", loss);
-            sheet.arrived("loss_type", "train.preference.loss");
-        }
-        None => {
-            sheet.set("train.preference.loss", "sigmoid");
-            sheet.missing(
-                "train.preference.loss must be sigmoid, hinge, ipo, robust, apo_zero or apo_down; sigmoid is used instead",
-                &["loss_type"],
-            );
-        }
-    }
+    trl_loss::read(sheet);
     pairs(sheet);
     sheet.missing(
         "the reference model is not updated",
