@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::llama_data::{self, DatasetInfo, OF_REMOTE_INFO};
 use super::llama_parts;
 use super::sheet::Sheet;
-use super::trainer::{EPOCH, FROZEN, NO_FP16, READ_AHEAD, SAVES_MEMORY, SWANLAB};
+use super::trainer::{EPOCH, FROZEN, NO_FP16, READ_AHEAD, SAVES_MEMORY, SWANLAB, UNREAD};
 
 /// Keys that tell a config of LLaMA-Factory from one of TRL.
 pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "dataset_dir", "cutoff_len", "template"];
@@ -376,10 +376,10 @@ fn workings(sheet: &mut Sheet) {
             "dataloader_pin_memory",
             "dataloader_prefetch_factor",
             "preprocessing_batch_size",
-            "remove_unused_columns",
             "tokenized_path",
         ],
     );
+    sheet.settled(UNREAD, &["remove_unused_columns"]);
     sheet.settled("samples are always packed, and never padded", &["group_by_length", "ignore_pad_token_for_loss"]);
     sheet.settled("the loss is the mean over all tokens of a step", &["average_tokens_across_devices"]);
     sheet.settled("operators are already compiled", &["torch_compile"]);

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::flags::{Flags, keys_of_file, split_config};
 use super::sheet::Sheet;
 use super::shell::Word;
-use super::trainer::{EPOCH, FROZEN, NO_FP16, READ_AHEAD, REGULAR_EXPRESSION};
+use super::trainer::{EPOCH, FROZEN, NO_FP16, READ_AHEAD, REGULAR_EXPRESSION, UNREAD};
 use super::variables::MS_SWIFT;
 use super::{llama_parts, ms_swift_media, ms_swift_sets, ms_swift_train};
 
@@ -274,6 +274,7 @@ fn data(sheet: &mut Sheet) {
         Some("split") => Err("lines of text and plain are split; other samples are skipped, or cut with `truncate`"),
         _ => Err("only the end of a sample can be cut off: data.pack.too_long: truncate"),
     });
+    sheet.settled(UNREAD, &["remove_unused_columns"]);
     sheet.settled(
         READ_AHEAD,
         &[
@@ -287,7 +288,6 @@ fn data(sheet: &mut Sheet) {
             "dataloader_prefetch_factor",
             "lazy_tokenize",
             "load_from_cache_file",
-            "remove_unused_columns",
             "shuffle_buffer_size",
             "streaming",
         ],

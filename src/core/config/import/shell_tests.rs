@@ -217,6 +217,8 @@ fn trls_command_lines_and_configs_arrive() {
     assert_eq!((&node["pools"]["foundation"]["zero"], &node["data"]["pack"]["max_tokens"]), (&json!(2), &json!(512)));
     assert_eq!(missing(&imported), ["--ld_alpha", "--some_new_option"]);
     assert_eq!(imported.keys.len(), 18);
+    let unused = imported.keys.iter().find(|key| key.key == "--no_remove_unused_columns").unwrap();
+    assert_eq!(unused.fate, Fate::Settled(super::trainer::UNREAD));
     // The same words from a shell.
     let words: Vec<String> = line.replace("\\\n", "").split_whitespace().map(str::to_owned).collect();
     assert_eq!(import_words(&words).unwrap().yaml, imported.yaml);

@@ -39,6 +39,9 @@ pub(super) const NO_WANDB: &str = "nothing is written for W&B unless log.wandb i
 /// The reason why keys of the loader of data have no counterpart.
 pub(super) const READ_AHEAD: &str = "data actors read ahead; pools.data.replicas sets their number";
 
+/// The reason why keys that drop fields of samples need no counterpart.
+pub(super) const UNREAD: &str = "fields that a sample's format does not have are never read";
+
 /// The remark that a checkpoint contains more than the model.
 pub(super) const WHOLE: &str =
     "a checkpoint also contains the optimizer's state; `loongforge checkpoint export-hf` writes only the model";

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::hub;
 use super::llama_parts;
 use super::sheet::Sheet;
-use super::trainer::{FROZEN, NO_FP16, READ_AHEAD, SAVES_MEMORY, TRACKERS};
+use super::trainer::{FROZEN, NO_FP16, READ_AHEAD, SAVES_MEMORY, TRACKERS, UNREAD};
 use super::trl_loss;
 
 /// Keys that tell a config of TRL from one of LLaMA-Factory.
@@ -252,10 +252,9 @@ fn data(sheet: &mut Sheet) {
             "dataloader_num_workers",
             "dataloader_pin_memory",
             "dataloader_prefetch_factor",
-            "remove_unused_columns",
-            "no_remove_unused_columns",
         ],
     );
+    sheet.settled(UNREAD, &["remove_unused_columns", "no_remove_unused_columns"]);
     sheet.missing("its parts are keys of `data`", &["dataset_kwargs"]);
     let is_pairs = sheet.has_set("train.preference");
     // Their default where nothing is said; -1 and `null` are no limit.
