@@ -90,6 +90,10 @@ mod tests {
                 false,
             ),
             (json!({"instruction": "Q", "input": "", "output": "yes", "kto_tag": true}), true),
+            (
+                json!({"messages": [{"role": "human", "content": "Q"}, {"role": "gpt", "content": "yes"}], "label": true}),
+                true,
+            ),
         ] {
             assert_eq!(read(record.clone()).unwrap(), (json!([user, yes]), label), "{record}");
         }

@@ -97,14 +97,12 @@ impl RecordLayout {
             label.is_some_and(Json::is_boolean)
         });
         let answers = ["completion", "output", "messages", "conversations"];
-        let first =
-            |key: &str| json.get(columns.get(key).map_or(key, String::as_str)).map_or(&Json::Null, |list| &list[0]);
         Ok(match () {
             () if record.member("input_ids.npy").is_some() => Self::Packed,
             () if has("chosen") && has("rejected") => Self::Pairs,
             () if is_labeled && answers.into_iter().any(has) => Self::Labeled,
             () if has("texts") => Self::Crude,
-            () if has("messages") && first("messages").get("from").is_none() => Self::Messages,
+            () if has("messages") && !value("messages").is_some_and(sharegpt::is_sharegpt) => Self::Messages,
             () if has("conversations") || has("messages") => Self::Sharegpt,
             () if has("instruction") && has("output") || has("prompt") && has("completion") => Self::Alpaca,
             () if has("query") && has("response") => Self::Alpaca,

@@ -106,9 +106,9 @@ fn join(message: &mut Json, part: Json) {
     message["content"] = parts.into_iter().chain([space, part]).collect();
 }
 
-/// Returns whether a value is a turn of ShareGPT's kind, or a list with one.
+/// Returns whether a value is a turn of ShareGPT's kind, or a list with one: it has `from`, or a `role` that messages never have.
 pub fn is_sharegpt(value: &Json) -> bool {
-    let is_one = |turn: &Json| turn.get("from").is_some();
+    let is_one = |turn: &Json| turn.get("from").is_some() || turn["role"] == "human" || turn["role"] == "gpt";
     value.as_array().map_or_else(|| is_one(value), |turns| turns.iter().any(is_one))
 }
 

@@ -21,6 +21,13 @@ fn every_layout_is_told_by_its_first_sample() {
         ),
         ("j.jsonl", json!({"messages": [{"role": "user", "content": "a"}], "image": "p.jpg"}).to_string(), "bad 1"),
         (
+            "o.jsonl",
+            json!({"messages": [{"role": "system", "content": "s"}, {"role": "human", "content": "a"},
+                {"role": "gpt", "content": "ok"}]})
+            .to_string(),
+            "system:s user:a assistant:ok",
+        ),
+        (
             "k.jsonl",
             json!({"instruction": "a", "output": "ok", "image": "", "images": [], "audio": null}).to_string(),
             "user:a assistant:ok",
