@@ -124,8 +124,8 @@ impl AskedModel {
 /// Options for the choice of tokens.
 #[derive(Args, Clone)]
 pub struct Choosing {
-    /// Sampling temperature [default: greedy]
-    #[arg(long, value_parser = positive)]
+    /// Sampling temperature; 0: greedy [default: greedy]
+    #[arg(long, value_parser = not_negative)]
     temperature: Option<f64>,
     /// Sample only from the K most likely tokens; 0: all
     #[arg(long, default_value_t = 0, requires = "temperature", value_parser = clap::value_parser!(i64).range(0..))]
@@ -148,11 +148,17 @@ pub struct Choosing {
 }
 
 impl Choosing {
+    /// Returns whether the likeliest token is taken each time, so that all answers to a prompt are the same.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature.is_none_or(|temperature| temperature == 0.0)
+    }
+
     /// Answer number `index` has draws of its own.
     pub fn wanted(&self, max_new_tokens: usize, index: u64) -> Wanted {
         let Self { top_k, top_p, min_p, seed, .. } = *self;
         let seed = seed.wrapping_add(index);
-        let sampling = self.temperature.map(|temperature| Sampling { temperature, top_k, top_p, min_p, seed });
+        let temperature = self.temperature.filter(|_| !self.is_greedy());
+        let sampling = temperature.map(|temperature| Sampling { temperature, top_k, top_p, min_p, seed });
         let (repetition_penalty, stops) = (self.repetition_penalty, self.stop.clone());
         Wanted { max_new_tokens, sampling, repetition_penalty, stops, ..Wanted::default() }
     }
@@ -199,7 +205,25 @@ fn fraction(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
     use serde_json::json;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        choosing: Choosing,
+    }
+
+    #[test]
+    fn a_temperature_of_0_is_greedy() {
+        let draws = |words: &[&str]| {
+            let line = Line::try_parse_from([&["x"][..], words].concat()).unwrap_or_else(|error| panic!("{error}"));
+            line.choosing.wanted(4, 0).sampling.is_some()
+        };
+        assert!(!draws(&[]) && !draws(&["--temperature", "0"]) && !draws(&["--temperature", "0.0", "--top-p", "0.9"]));
+        assert!(draws(&["--temperature", "0.7"]));
+        assert!(Line::try_parse_from(["x", "--temperature", "nan"]).is_err());
+    }
 
     #[test]
     fn values_of_variables_are_json_or_texts() {

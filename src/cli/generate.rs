@@ -81,7 +81,11 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     if let (Some(prompts), Some(out)) = (&args.prompts, &args.out) {
         let GenerateArgs { model, choosing, max_new_tokens, raw, overwrite, .. } = &args;
         let (max_new_tokens, raw, overwrite, batch) = (*max_new_tokens, *raw, *overwrite, args.batch as usize);
-        let num_answers = args.num_answers.into();
+        let num_answers = u64::from(args.num_answers);
+        if num_answers > 1 && choosing.is_greedy() {
+            let reason = "--num-answers above 1 needs a --temperature above 0: greedy answers are all the same";
+            return Err(UsageError::new(reason).into());
+        }
         let args = FileArgs { model, choosing, max_new_tokens, raw, batch, num_answers, overwrite };
         return answer_file(&args, prompts, out);
     }

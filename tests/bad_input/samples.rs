@@ -326,10 +326,12 @@ fn a_prompt_and_its_answer_fit_into_the_model() {
     ] {
         assert!(said.err.contains(part), "{}", said.err);
     }
-    for options in ["--stop ", "--temperature 1 --top-p 1.5", "--temperature 0"] {
+    for options in ["--stop ", "--temperature 1 --top-p 1.5", "--temperature -1"] {
         let words: Vec<&str> = options.split(' ').collect();
         fixture.fails(&[&ask[..], &words].concat(), 2, &[words[words.len() - 2]]);
     }
+    let same = ["--overwrite", "--temperature", "0", "--num-answers", "2"];
+    fixture.fails(&[&file[..], &same].concat(), 2, &["--num-answers above 1 needs a --temperature above 0"]);
 }
 
 #[test]
