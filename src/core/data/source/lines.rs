@@ -7,6 +7,7 @@ use super::blob::Blob;
 use super::block::{Block, Body, Record};
 use super::strict;
 use super::text_len::text_len;
+use super::wrong_json;
 
 /// A longer record is a bad sample: pixels belong in files of their own.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
@@ -242,7 +243,8 @@ impl Block for Lines {
             text = text.strip_suffix([',', ']']).unwrap_or(text);
         }
         let text = text.trim_start_matches('\u{feff}');
-        let json = strict::parse(text).map_err(|error| format!("not a sample: {error}"))?;
+        let wrong = |error: serde_json::Error| format!("not a sample: {error}{}", wrong_json::advice(text, &error));
+        let json = strict::parse(text).map_err(wrong)?;
         Ok(Record { body: Body::Json(json), ..Record::default() })
     }
 

@@ -63,6 +63,7 @@ mod table;
 mod tests;
 mod text_len;
 mod transcripts;
+mod wrong_json;
 
 #[cfg(test)]
 pub use archive::tests::tar;

@@ -141,12 +141,16 @@ impl Source {
                 Err(error) => drop(reason.get_or_insert_with(|| file(error))),
                 Ok(opened) => {
                     for record in 0..opened.block.len().min(NUM_TRIED as u64) {
+                        let unread = |reason: &str| {
+                            let place = format!("{}:{}", self.shard(unit).name, opened.block.name(record));
+                            DataError::file(Path::new(&place), reason)
+                        };
                         match opened.block.read(record) {
                             Ok(read) => match self.layout_of(&read) {
                                 Ok(layout) => return Ok(layout),
                                 Err(told) => drop(reason.get_or_insert_with(|| file(&told))),
                             },
-                            Err(error) => drop(reason.get_or_insert_with(|| file(&error))),
+                            Err(error) => drop(reason.get_or_insert_with(|| unread(&error))),
                         }
                     }
                 }

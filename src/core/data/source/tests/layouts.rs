@@ -65,7 +65,9 @@ fn every_layout_is_told_by_its_first_sample() {
     for (name, text, part) in [
         ("x.jsonl", "{\"question\": 1, \"picture\": 2}", "[\"question\", \"picture\"]"),
         ("y.jsonl", "[1, 2]", "its first sample is 1"),
-        ("z.jsonl", "no json", "not a sample"),
+        ("z.jsonl", "no json", "z.jsonl:1: not a sample"),
+        ("s.jsonl", "\n{\n  \"instruction\": \"a\"\n}\n", "s.jsonl:2: not a sample: EOF while parsing"),
+        ("r.json", "{'messages': []}", "write records with json.dumps"),
         ("w.jsonl", "\n", "no samples"),
         ("v.tar", "no tar", "not a tar archive"),
         ("u.parquet", "PAR1", "u.parquet"),
