@@ -11,7 +11,7 @@ use super::labeled::{self, LABELS, Labeled};
 use super::locate::Files;
 use super::messages::{Conversation, Turn};
 use super::pairs::{self, Pair};
-use super::{beside, flat, sharegpt, transcripts};
+use super::{beside, flat, sharegpt, sheet, transcripts};
 use crate::config::Format;
 use crate::data::error::DataError;
 use crate::data::file_kind::{FileKind, PICTURES, kind_of};
@@ -123,8 +123,16 @@ impl RecordLayout {
             () => {
                 let seen = match json.as_object() {
                     Some(fields) => {
-                        let keys: Vec<&String> = fields.keys().take(12).collect();
-                        format!("its first sample has the fields {keys:?}")
+                        let named = |is_null: bool| {
+                            let fields = fields.iter().filter(|(_, value)| value.is_null() == is_null);
+                            fields.map(|(name, _)| name).take(12).collect::<Vec<&String>>()
+                        };
+                        let [keys, empty] = [false, true].map(named);
+                        let empty = match empty.is_empty() {
+                            true => String::new(),
+                            false => format!(" and null under {empty:?}"),
+                        };
+                        format!("its first sample has the fields {keys:?}{empty}")
                     }
                     None => format!("its first sample is {json:.60}"),
                 };
@@ -132,7 +140,7 @@ impl RecordLayout {
                     "{seen}: expected messages, conversations, texts, instruction with output, prompt with \
                      completion, chosen with rejected, audio_filepath, audio with text, or text; set columns if \
                      fields have other names, such as columns: {{instruction: question, output: answer}}{}",
-                    without_names(json)
+                    of_table(json)
                 ));
             }
         })
@@ -298,8 +306,17 @@ fn shown(record: &Record) -> Option<&str> {
     members.find(|name| kind_of(name).is_some())
 }
 
-/// Returns what is said of a table whose first row is none of names; empty where it may be one.
-fn without_names(json: &Json) -> String {
+/// Returns what is said of a table whose cells another mark separates, or whose first row is none of names; empty where it may be
+/// neither.
+fn of_table(json: &Json) -> String {
+    let mut names = json.as_object().into_iter().flat_map(Map::keys);
+    let other = match (names.next(), names.next()) {
+        (Some(only), None) => sheet::other_separator(only),
+        _ => String::new(),
+    };
+    if !other.is_empty() {
+        return other;
+    }
     let is_file = |key: &&String| key.contains('.') && kind_of(key).is_some();
     let file = json.as_object().and_then(|fields| fields.keys().find(is_file));
     file.map_or_else(String::new, |file| {

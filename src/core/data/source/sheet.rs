@@ -75,7 +75,9 @@ impl Block for Sheet {
         let reader = ReaderBuilder::new().delimiter(self.separator).has_headers(false).from_reader(&bytes[..]);
         let row = reader.into_byte_records().next().ok_or("is not a row")?.map_err(|error| error.to_string())?;
         if row.len() != self.header.len() {
-            return Err(format!("has {} cells, but the first row names {} columns", row.len(), self.header.len()));
+            let other = if let [only] = &self.header[..] { other_separator(only) } else { String::new() };
+            let named = self.header.len();
+            return Err(format!("has {} cells, but the first row names {named} columns{other}", row.len()));
         }
         let mut fields = Map::new();
         for (name, cell) in self.header.iter().zip(&row) {
@@ -105,6 +107,16 @@ impl Block for Sheet {
     fn name(&self, index: u64) -> String {
         format!("row {}", index + 1)
     }
+}
+
+/// Returns what is said of a table whose only column is called `name`, if a mark that separates cells elsewhere is in it; else nothing.
+pub fn other_separator(name: &str) -> String {
+    let mark = [';', ',', '\t', '|'].into_iter().find(|mark| name.contains(*mark));
+    mark.map_or_else(String::new, |mark| {
+        format!(
+            "; its first row is one name with {mark:?} in it: commas separate the cells of .csv, and tabs those of .tsv"
+        )
+    })
 }
 
 fn text(cell: &[u8]) -> Result<String, String> {

@@ -65,6 +65,18 @@ fn every_layout_is_told_by_its_first_sample() {
     for (name, text, part) in [
         ("x.jsonl", "{\"question\": 1, \"picture\": 2}", "[\"question\", \"picture\"]"),
         ("y.jsonl", "[1, 2]", "its first sample is 1"),
+        (
+            "q.jsonl",
+            "{\"instruction\": \"a\", \"output\": null}",
+            "fields [\"instruction\"] and null under [\"output\"]",
+        ),
+        ("q.csv", "prompt;completion\na;b\n", "one name with ';' in it: commas separate the cells of .csv"),
+        ("q.tsv", "prompt,completion\na,b\n", "one name with ',' in it"),
+        (
+            "k.csv",
+            "prompt;completion\na, b;c\n",
+            "k.csv:row 1: has 2 cells, but the first row names 1 columns; its first row",
+        ),
         ("z.jsonl", "no json", "z.jsonl:1: not a sample"),
         ("s.jsonl", "\n{\n  \"instruction\": \"a\"\n}\n", "s.jsonl:2: not a sample: EOF while parsing"),
         ("r.json", "{'messages': []}", "write records with json.dumps"),
