@@ -6,6 +6,9 @@ use serde_json::Value as Json;
 
 use crate::data::lerobot::Step;
 
+/// The reason why a text that is no UTF-8 cannot be used.
+pub const NOT_UTF_8: &str = "is not UTF-8: convert the file, for example with `iconv -f WINDOWS-1252 -t UTF-8`";
+
 /// A shard, a row group or a file of lines, opened.
 pub trait Block: Send + Sync {
     /// Returns the number of records in the block.

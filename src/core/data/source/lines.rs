@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 
 use super::blob::Blob;
-use super::block::{Block, Body, Record};
+use super::block::{Block, Body, NOT_UTF_8, Record};
 use super::strict;
 use super::text_len::text_len;
 use super::wrong_json;
@@ -229,7 +229,7 @@ impl Block for Lines {
         }
         let bytes = self.blob.read_at(self.begins[index as usize], len as usize);
         let text = String::from_utf8(bytes.map_err(|error| format!("cannot be read: {error}"))?);
-        let text = text.map_err(|_| "is not UTF-8".to_owned())?;
+        let text = text.map_err(|_| NOT_UTF_8.to_owned())?;
         let mut text = text.trim_end_matches(['\r', '\n']);
         if self.kind == Kind::Plain {
             if self.begins[index as usize] == 0 {
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(bodies, ["Text(\"one\")".to_owned(), format!("Text({:?})", "\u{feff}two")]);
         assert_eq!(Lines::json(blob(b"\n\n")).unwrap().len(), 0);
         let lines = Lines::json(blob(b"{}\n\xff\xfe\nx\n")).unwrap();
-        assert_eq!(lines.read(1).unwrap_err(), "is not UTF-8");
+        assert_eq!(lines.read(1).unwrap_err(), NOT_UTF_8);
         assert!(lines.read(2).unwrap_err().contains("not a sample"));
     }
 

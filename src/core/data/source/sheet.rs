@@ -11,7 +11,7 @@ use csv::{ByteRecord, ReaderBuilder};
 use serde_json::{Map, Value as Json};
 
 use super::blob::{Blob, Reader};
-use super::block::{Block, Body, Record};
+use super::block::{Block, Body, NOT_UTF_8, Record};
 use super::labeled::LABELS;
 
 /// A longer row is no row: most likely a quotation mark is missing.
@@ -120,7 +120,7 @@ pub fn other_separator(name: &str) -> String {
 }
 
 fn text(cell: &[u8]) -> Result<String, String> {
-    std::str::from_utf8(cell).map(str::to_owned).map_err(|_| "is not UTF-8".to_owned())
+    std::str::from_utf8(cell).map(str::to_owned).map_err(|_| NOT_UTF_8.to_owned())
 }
 
 /// Ends where a row takes more than it may.
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn what_is_no_table_is_said() {
         assert!(open(b"", b',').err().unwrap().contains("no first row"));
-        assert_eq!(value(&open(b"a\n\xff\n", b',').unwrap(), 0), Err("is not UTF-8".to_owned()));
+        assert_eq!(value(&open(b"a\n\xff\n", b',').unwrap(), 0), Err(NOT_UTF_8.to_owned()));
         let endless = [b"a\n\"".as_slice(), &vec![b'x'; MAX_ROW_BYTES as usize + (1 << 20)]].concat();
         assert!(open(&endless, b',').err().unwrap().contains("is a quotation mark missing?"));
     }
