@@ -109,7 +109,7 @@ impl Preflight<'_> {
         lines.extend(uneven(config, &found));
         if let Some(prompts) = samples::prompts(config, self.folder, Some(&self.decoder))? {
             // Of a prompt that cannot be used no sample would be made: the first one stands for all.
-            prompts.prompt(0).map_err(|first| DataProblem::Prompt { first: described(&first) })?;
+            prompts.prompt(0).map_err(|first| DataProblem::Prompt { first: safe(&first.to_string()) })?;
         }
         Ok((dataset.len() as u64, lines))
     }
@@ -267,7 +267,11 @@ pub(super) fn num_read(config: &RunConfig, num_samples: u64) -> u64 {
     of_steps.into_iter().chain(of_epochs).min().unwrap_or(0)
 }
 
-/// Returns a sample and its reason, without what would change the terminal.
+/// Returns a sample and its reason, without what would change the terminal, and where its files are looked for if one is not there.
 fn described(bad: &BadSample) -> String {
-    safe(&bad.to_string())
+    let told = safe(&bad.to_string());
+    match bad.reason.contains("No such file or directory") {
+        true => format!("{told}; files are looked for in the folder of their list, or in media_dir of the data set"),
+        false => told,
+    }
 }

@@ -104,6 +104,10 @@ fn data_of_which_nothing_can_be_used_are_refused() {
     fixture.write("data/user.jsonl", format!("{user}\n").repeat(9));
     let words = ["none of the 9 samples of data/user.jsonl", "no assistant message to learn from"];
     refused(&fixture, &["data.train.0.path=data/user.jsonl"], &words);
+    let gone = r#"{"messages": [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "a"}], "images": ["gone.png"]}"#;
+    fixture.write("data/gone.jsonl", format!("{gone}\n").repeat(9));
+    let words = ["gone.png: No such file or directory", "in the folder of their list, or in media_dir of the data set"];
+    refused_too(&fixture, &["data.train.0.path=data/gone.jsonl"], &words);
     let pack = ["data", "pack", "run.yaml", "--out", "packs", "data.train.0.path=data/user.jsonl"];
     fixture.fails(&pack, 2, &["9 are bad", "data/user.jsonl:1", "no assistant message to learn from"]);
 }

@@ -29,26 +29,27 @@ pub(super) struct Listed<'a> {
 
 impl Listed<'_> {
     fn image(&mut self, own: Option<String>) -> Result<Part, DataError> {
-        let path = own.or_else(|| self.images.next()).ok_or_else(|| too_few(MediaKind::Image))?;
+        let path = own.or_else(|| self.images.next()).ok_or_else(|| self.too_few(MediaKind::Image))?;
         self.media.push(MediaSource::Image(self.files.file(&path)?));
         Ok(Part::Image)
     }
 
     fn video(&mut self, own: Option<RawVideo>, fps: Option<f64>) -> Result<Part, DataError> {
-        let video = own.or_else(|| self.videos.next()).ok_or_else(|| too_few(MediaKind::Video))?;
+        let video = own.or_else(|| self.videos.next()).ok_or_else(|| self.too_few(MediaKind::Video))?;
         self.media.push(video.source(fps, self.files)?);
         Ok(Part::Video)
     }
 
     fn audio(&mut self, own: Option<RawAudio>, cut: RawCut) -> Result<Part, DataError> {
-        let audio = own.or_else(|| self.audios.next()).ok_or_else(|| too_few(MediaKind::Audio))?;
+        let audio = own.or_else(|| self.audios.next()).ok_or_else(|| self.too_few(MediaKind::Audio))?;
         let (path, segment) = audio.open(cut)?;
         self.media.push(MediaSource::Audio(AudioSource { locator: self.files.file(&path)?, segment }));
         Ok(Part::Audio)
     }
 
     fn context(&mut self) -> Result<Part, DataError> {
-        self.media.push(MediaSource::Context(self.contexts.next().ok_or_else(|| too_few(MediaKind::Context))?));
+        let text = self.contexts.next().ok_or_else(|| self.too_few(MediaKind::Context))?;
+        self.media.push(MediaSource::Context(text));
         Ok(Part::Context)
     }
 
@@ -130,6 +131,16 @@ impl Listed<'_> {
         }
     }
 
+    /// Returns the error of a placeholder for which no file is left; where none was there at all, they may have another name.
+    fn too_few(&self, kind: MediaKind) -> DataError {
+        let (key, placeholder) = (kind.key(), kind.placeholder());
+        let other = match self.media.iter().any(|source| source.kind() == kind) {
+            true => String::new(),
+            false => format!(", of which there are none; if another field names the files: columns: {{{key}: FIELD}}"),
+        };
+        DataError::Line(format!("the messages have more {placeholder} than `{key}` lists{other}"))
+    }
+
     /// Returns the files, after checking that every listed one has been used.
     ///
     /// # Errors
@@ -147,8 +158,4 @@ impl Listed<'_> {
         }
         Ok(self.media)
     }
-}
-
-fn too_few(kind: MediaKind) -> DataError {
-    DataError::Line(format!("the messages have more {} than `{}` lists", kind.placeholder(), kind.key()))
 }

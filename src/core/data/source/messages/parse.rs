@@ -187,6 +187,8 @@ mod tests {
             (r#"{"messages":[]}"#, "empty"),
             (r#"{"images":[]}"#, "messages"),
             (r#"{"messages":[{"role":"user","content":"<image>"}]}"#, "more <image>"),
+            (r#"{"messages":[{"role":"user","content":"<image>"}],"path":"a"}"#, "the files: columns: {images: FIELD}"),
+            (r#"{"messages":[{"role":"user","content":"<image><image>"}],"images":"a"}"#, "than `images` lists"),
             (r#"{"messages":[{"role":"user","content":"x"}],"images":["a","b"]}"#, "lists 2, but the messages have 0"),
             (r#"{"messages":[{"role":"user","content":"<video><video>"}],"videos":["a"]}"#, "more <video>"),
             (r#"{"messages":[{"role":"user","content":[{"type":"audio"}]}]}"#, "more <audio>"),
