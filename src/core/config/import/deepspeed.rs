@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::sheet::Sheet;
+use super::trainer::FROZEN;
 use crate::files;
 
 const ZERO: &str = "pools.foundation.zero";
@@ -78,6 +79,17 @@ impl Sheet {
         }
         self.arrived(key, &arrived);
     }
+
+    /// Lowers level 3 to 2 beside frozen weights of 4 or 8 bits, which each replica holds whole here. To be called when all keys are read.
+    pub fn keep_rounded_whole(&mut self) {
+        if self.has_set(FROZEN) && self.set_number(ZERO) == Some(3.0) {
+            self.set(ZERO, 2);
+            self.note(
+                "the original also shares frozen weights of 4 or 8 bits among the devices; here each replica holds them \
+                 whole: pools.foundation.zero is 2 in place of 3",
+            );
+        }
+    }
 }
 
 fn of_section(section: &Value) -> Found {
@@ -110,4 +122,26 @@ fn of_name(path: &str) -> Found {
     let (offloads, weights_alone) = (name.contains("offload"), name.contains("offload_params"));
     let offload = (offloads && !weights_alone).then(|| json!({ "to": "cpu" }));
     Found { level, offload, offloads_weights: offloads && level == Some(3) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::import;
+    use super::super::tests::json_of;
+
+    #[test]
+    fn level_3_beside_weights_of_4_bits_becomes_level_2() {
+        let of = |more: &str| {
+            let text = format!("base_model: a/b\ndatasets: [{{path: x/y}}]\nadapter: qlora\n{more}");
+            let imported = import(&text).unwrap();
+            let is_told = imported.notes.iter().any(|note| note.contains("pools.foundation.zero is 2 in place of 3"));
+            (json_of(&imported)["pools"]["foundation"]["zero"].clone(), is_told)
+        };
+        assert_eq!(of("load_in_4bit: true\ndeepspeed: deepspeed_configs/zero3_bf16.json\n"), (json!(2), true));
+        assert_eq!(of("load_in_4bit: true\ndeepspeed: deepspeed_configs/zero1.json\n"), (json!(1), false));
+        let lora = "base_model: a/b\ndatasets: [{path: x/y}]\nadapter: lora\ndeepspeed: zero3.json\n";
+        assert_eq!(json_of(&import(lora).unwrap())["pools"]["foundation"]["zero"], json!(3));
+    }
 }

@@ -260,6 +260,7 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
     };
     let mut sheet = Sheet::new(fields);
     read(&mut sheet);
+    sheet.keep_rounded_whole();
     let (config, keys, notes) = sheet.finish();
     Ok(Imported { from, yaml: yaml::dump(&config), keys, notes })
 }
