@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json};
 
 use super::listed::Listed;
-use super::raw::{RawContent, RawLine, RawPart, listed};
+use super::raw::{RawContent, RawImage, RawLine, RawPart, listed};
 use super::{Conversation, Turn, Written, loss};
 use crate::data::error::DataError;
 use crate::data::source::locate::{AsNamed, Locate};
@@ -18,7 +18,8 @@ impl Conversation {
     /// Reads one record, whose files `files` finds.
     pub(in crate::data::source) fn from_json(record: Json, files: &dyn Locate) -> Result<Self, DataError> {
         let raw: RawLine = serde_json::from_value(record).map_err(|error| DataError::Line(error.to_string()))?;
-        let (images, videos, audios) = (listed(raw.images), listed(raw.videos), listed(raw.audios));
+        let images: Vec<String> = listed(raw.images).map(RawImage::path).collect();
+        let (images, videos, audios) = (images.into_iter(), listed(raw.videos), listed(raw.audios));
         let contexts = listed(raw.contexts);
         let (has_videos, has_audios, has_contexts) = (videos.len() > 0, audios.len() > 0, contexts.len() > 0);
         let media = Vec::new();
@@ -148,6 +149,22 @@ mod tests {
         for tools in [serde_json::json!([function]), serde_json::json!([text]), function.clone(), text] {
             let line = format!(r#"{{"messages":[{{"role":"user","content":"x"}}],"tools":{tools}}}"#);
             assert_eq!(Conversation::parse(&line).unwrap().turns[0].tools, std::slice::from_ref(&function), "{line}");
+        }
+    }
+
+    #[test]
+    fn pictures_may_be_listed_with_their_paths() {
+        let read = |images: &str| {
+            let line = format!(r#"{{"messages":[{{"role":"user","content":"<image>"}}],"images":{images}}}"#);
+            Conversation::parse(&line).map(|read| read.media).map_err(|error| error.to_string())
+        };
+        let expected = vec![MediaSource::Image(Locator::from("a.png"))];
+        for images in [r#"["a.png"]"#, r#"[{"path":"a.png","bytes":null}]"#, r#"{"path":"a.png"}"#, r#""a.png""#] {
+            assert_eq!(read(images), Ok(expected.clone()), "{images}");
+        }
+        for images in [r#"[{"path":"a.png","bytes":"iVBO"}]"#, r#"[{"bytes":null}]"#, r#"[{"path":null}]"#] {
+            let error = read(images).unwrap_err();
+            assert!(error.contains("must be a name or a list of names"), "{images}: {error}");
         }
     }
 

@@ -16,7 +16,7 @@ const MAX_KEY: usize = 64;
 pub(super) struct RawLine {
     pub messages: Vec<RawTurn>,
     #[serde(default)]
-    pub images: Option<OneOrMore<String>>,
+    pub images: Option<OneOrMore<RawImage>>,
     #[serde(default)]
     pub videos: Option<OneOrMore<RawVideo>>,
     #[serde(default)]
@@ -131,6 +131,26 @@ impl RawCut {
     /// Returns whether some part is meant.
     pub fn is_given(self) -> bool {
         [self.start, self.end, self.offset, self.duration].iter().any(Option::is_some)
+    }
+}
+
+/// A picture: its file, alone or as `datasets` and ms-swift write it, without the bytes that may be beside it.
+#[derive(Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub(super) enum RawImage {
+    File(String),
+    Map {
+        path: String,
+        #[serde(default, rename = "bytes")]
+        _bytes: Option<()>,
+    },
+}
+
+impl RawImage {
+    /// Returns the name of the file.
+    pub fn path(self) -> String {
+        let (Self::File(path) | Self::Map { path, .. }) = self;
+        path
     }
 }
 
