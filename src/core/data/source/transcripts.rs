@@ -35,8 +35,14 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         file => file.as_ref().and_then(Json::as_str).map(str::to_owned),
     };
     let file = file.ok_or_else(|| DataError::Line("missing field `audio_filepath` or `audio`, a file".to_owned()))?;
-    let Some(Json::String(text)) = text else {
-        return Err(DataError::Line("missing field `text` (the transcript)".to_owned()));
+    let text = match text {
+        Some(Json::String(text)) => text,
+        Some(other) => return Err(DataError::Line(format!("the transcript must be text, found {other:.40}"))),
+        None => {
+            let names = TEXTS.map(|name| format!("`{name}`")).join(", ");
+            let reason = format!("has no transcript, or an empty one: expected text under one of {names}");
+            return Err(DataError::Line(reason));
+        }
     };
     let mut audio = json!({ "type": "audio", "audio": file });
     for (key, value) in [("offset", offset), ("duration", duration)] {
@@ -110,8 +116,8 @@ mod tests {
         }
         for (line, part) in [
             (json!({"text": "a"}), "`audio_filepath` or `audio`"),
-            (json!({"audio": "a.wav"}), "`text`"),
-            (json!({"audio": "a.wav", "text": 3}), "`text`"),
+            (json!({"audio": "a.wav"}), "no transcript, or an empty one: expected text under one of `text`"),
+            (json!({"audio": "a.wav", "text": 3}), "must be text, found 3"),
             (json!({"audio": "a.wav", "text": "a", "question": 3}), "`question`"),
             (json!({"audio": "a.wav", "text": "a", "offset": "1s"}), "`offset` must be a number of seconds"),
             (json!({"audio": "a.wav", "text": "a", "duration": "inf"}), "`duration` must be a number of seconds"),
