@@ -95,8 +95,12 @@ impl Checker<'_> {
         let pos = node.pos;
         let properties = schema["properties"].as_object()?;
         let Some(map) = node.map_mut() else {
+            let word = node.to_text();
             let problem = scalar::expected("a map of keys", node);
-            let meant = key_with_word(&node.to_text(), properties, path);
+            if word == "true" {
+                return Some(problem.label("`{}` is a map in which every key has its default"));
+            }
+            let meant = key_with_word(&word, properties, path);
             return Some(meant.into_iter().fold(problem, |p, meant| p.label(format!("did you mean `{meant}`?"))));
         };
         let (entries, unknown): (Vec<String>, Vec<String>) = map

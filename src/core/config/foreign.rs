@@ -56,7 +56,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["label_smoothing_factor"], "train.label_smoothing", ""),
     (&["loss_reduction"], "train.loss_weighting", "token, sample or square"),
     (&["neftune_noise_alpha"], "train.neftune_alpha", ""),
-    (&["max_grad_norm", "max_norm"], "train.clip_grad", ""),
+    (&["max_grad_norm", "max_norm", "gradient_clipping", "gradient_clip_val", "grad_clip"], "train.clip_grad", ""),
     (&["adam_beta1", "adam_beta2", "beta1", "beta2"], "train.optimizer.betas", "both, as in [0.9, 0.95]"),
     (&["adam_epsilon", "adam_eps"], "train.optimizer.eps", ""),
     (&["optim"], "train.optimizer.type", "adamw, adamw_8bit or muon"),
@@ -152,6 +152,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["num_inference_steps", "sample_steps"], "sample.steps", ""),
     (&["output_dir", "dump_folder"], "run.dir", ""),
     (&["run_name"], "run.name", ""),
+    (&["seed", "random_seed"], "run.seed", ""),
     (&["logging_steps", "log_interval", "log_freq"], "log.every_steps", ""),
     (&["metrics"], "log", ""),
     (&["report_to"], "log.wandb", "or log.mlflow; TensorBoard's files are always written"),
@@ -163,8 +164,16 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["save_total_limit", "keep_latest_k"], "checkpoint.keep_last", ""),
     (&["eval_interval", "eval_steps"], "eval.every_steps", ""),
     (&["eval_iters"], "eval.max_samples", "a number of samples"),
-    (&["split", "val_set_size"], "data.val_size", "a number of samples, or their fraction"),
-    (&["early_stopping_patience", "early_stopping_steps"], "eval.patience", "a number of evaluations"),
+    (
+        &["split", "val_set_size", "val_split", "val_ratio", "validation_split", "test_size", "split_dataset_ratio"],
+        "data.val_size",
+        "a number of samples, or their fraction",
+    ),
+    (
+        &["early_stopping_patience", "early_stopping_steps", "early_stopping"],
+        "eval.patience",
+        "a number of evaluations",
+    ),
     (&["early_stopping_threshold"], "eval.min_delta", "a difference of losses"),
     (&["load_best_model_at_end"], "eval.save_best", "`checkpoint.dir` has a link `best`"),
     (&["metric_for_best_model"], "eval.best", "the name of the set whose loss decides"),
@@ -175,7 +184,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     ),
     (&["training"], "train", ""),
     (&["parallelism"], "pools.foundation", ""),
-    (&["lr_scheduler"], "train.schedule", ""),
+    (&["lr_scheduler", "scheduler"], "train.schedule", ""),
     (&["profiling"], "watch.profile", ""),
 ];
 
@@ -186,6 +195,11 @@ const REMARKS: &[(&[&str], &str)] = &[
         "`loongforge run FILE --resume` continues from the last checkpoint, `--resume=CHECKPOINT` from that one",
     ),
     (&["overwrite_output_dir"], "`loongforge run FILE --overwrite` starts over"),
+    (
+        &["grpo", "ppo", "rloo", "reward", "reward_funcs", "reward_model", "num_generations", "rollout"],
+        "there is no reinforcement learning: `train.preference` learns from pairs, or with `loss: kto` from answers that a \
+         verifier labels (`loongforge generate --prompts FILE --num-answers N` draws them)",
+    ),
     (&["do_train"], "leave it out: `loongforge run` trains"),
     (&["do_eval"], "leave it out: a run evaluates the sets of `eval`, and `loongforge evaluate` any file"),
     (

@@ -21,6 +21,12 @@ fn what_other_trainers_and_habit_call_a_key_leads_to_it() {
         ("+eval={path: d.jsonl, metrics: [wer]}", "did you mean `scores`?"),
         ("+metrics={wandb: true}", "did you mean `log`?"),
         ("num_layers=4", "`model.overrides` changes keys of it"),
+        ("+train.seed=3", "did you mean `run.seed`?"),
+        ("+train.gradient_clipping=1", "did you mean `train.clip_grad`?"),
+        ("+data.val_split=0.1", "did you mean `data.val_size`? (a number of samples"),
+        ("+train.scheduler=cosine", "did you mean `train.schedule`?"),
+        ("+train.early_stopping=3", "did you mean `eval.patience`?"),
+        ("+train.grpo.num_generations=8", "there is no reinforcement learning: `train.preference`"),
     ] {
         let text = bench.errors(&[text]);
         assert!(text.contains("LF0102") && text.contains(meant), "{text}");
@@ -30,6 +36,8 @@ fn what_other_trainers_and_habit_call_a_key_leads_to_it() {
 #[test]
 fn a_word_in_place_of_a_section_leads_to_the_key_that_takes_it() {
     let bench = Bench::new(GOOD);
+    let on = bench.errors(&["log.wandb=true"]);
+    assert!(on.contains("found `true`") && on.contains("`{}` is a map in which every key has its default"), "{on}");
     for (text, found, meant) in [
         ("train.optimizer=adamw_torch", "found `adamw_torch`", Some("did you mean `train.optimizer.type`?")),
         ("train.loss=orpo", "found `orpo`", Some("did you mean `train.preference.loss`?")),
