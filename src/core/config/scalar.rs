@@ -61,8 +61,13 @@ pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option
             node.kind = Kind::Text((*choice).to_owned());
             return None;
         }
-        let near = foreign::our_value(text, &choices).or_else(|| suggest::nearest(text, choices.iter().copied()));
         let problem = expected(&one_of(&choices), node);
+        let ours = foreign::our_value(text, &choices);
+        // A word that is known and has no counterpart is no misspelled one.
+        if let Some(remark) = foreign::remark(text, "").filter(|_| ours.is_none()) {
+            return Some(problem.help(remark));
+        }
+        let near = ours.or_else(|| suggest::nearest(text, choices.iter().copied()));
         return Some(near.into_iter().fold(problem, |p, near| p.label(format!("did you mean `{near}`?"))));
     }
     let too_short = (text.chars().count() as u64) < schema["minLength"].as_u64().unwrap_or(0);

@@ -38,6 +38,8 @@ fn a_word_in_place_of_a_section_leads_to_the_key_that_takes_it() {
     let bench = Bench::new(GOOD);
     let on = bench.errors(&["log.wandb=true"]);
     assert!(on.contains("found `true`") && on.contains("`{}` is a map in which every key has its default"), "{on}");
+    let method = bench.errors(&["+train.preference={loss: grpo}"]);
+    assert!(method.contains("there is no reinforcement learning") && !method.contains("did you mean"), "{method}");
     for (text, found, meant) in [
         ("train.optimizer=adamw_torch", "found `adamw_torch`", Some("did you mean `train.optimizer.type`?")),
         ("train.loss=orpo", "found `orpo`", Some("did you mean `train.preference.loss`?")),
