@@ -47,9 +47,9 @@ impl ContextProcessor {
     /// The tokenizer cannot be read, or it has no such token.
     pub fn open(folders: ProcessorFolders<'_>, config: &Json, model: &Tokenizer) -> Result<Option<Self>, DataError> {
         let Some(text) = TextProcessor::open(folders, config)? else { return Ok(None) };
-        let placeholder = model.special().context.and_then(|id| model.token(id)).ok_or_else(|| {
-            DataError::file(folders.model, "tokenizer.json has no token with the id text_token_id of config.json")
-        })?;
+        let id = model.special().context;
+        let placeholder =
+            id.and_then(|id| model.token(id)).ok_or_else(|| DataError::no_token(folders.model, "text_token_id", id))?;
         Ok(Some(Self { text, marker: Marker { inline: placeholder.clone(), words: vec![placeholder] } }))
     }
 

@@ -101,6 +101,17 @@ impl DataError {
         Self::File { path: path.to_path_buf(), reason: reason.to_string() }
     }
 
+    /// Creates the error of a model folder whose tokenizer lacks the token that files are put in place of; `key` is to have its id.
+    pub(super) fn no_token(folder: &Path, key: &str, id: Option<i64>) -> Self {
+        let found = match id {
+            Some(id) => format!("{key} is {id}, which is the id of no token of tokenizer.json"),
+            None => format!("{key} is not set"),
+        };
+        let to_do =
+            "set it in config.json, or in model.config of a run, to the id of a special token that nothing else uses";
+        Self::file(folder, format!("{found}: {to_do}"))
+    }
+
     /// Creates the error of a recording.
     pub(super) fn audio(path: &Path, reason: impl ToString) -> Self {
         Self::Audio { path: path.to_path_buf(), reason: reason.to_string() }
@@ -154,6 +165,14 @@ fn place(file: &Path, at: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_that_is_missing_is_named_by_its_id() {
+        let of = |id| DataError::no_token(Path::new("m"), "audio_token_id", id).to_string();
+        let (wrong, none) = (of(Some(639)), of(None));
+        assert!(wrong.starts_with("m: audio_token_id is 639, which is the id of no token"), "{wrong}");
+        assert!(none.starts_with("m: audio_token_id is not set: set it in config.json"), "{none}");
+    }
 
     #[test]
     fn a_bad_sample_is_named_by_its_place() {

@@ -41,9 +41,10 @@ impl AudioProcessor {
         let family = card.audio_family().ok_or_else(|| {
             DataError::file(&path, format!("audio_config of {}: its processor is not supported", config["model_type"]))
         })?;
-        let placeholder = tokenizer.special().audio.and_then(|id| tokenizer.token(id)).ok_or_else(|| {
-            DataError::file(folders.model, "tokenizer.json has no token with the id audio_token_id of config.json")
-        })?;
+        let id = tokenizer.special().audio;
+        let placeholder = id
+            .and_then(|id| tokenizer.token(id))
+            .ok_or_else(|| DataError::no_token(folders.model, "audio_token_id", id))?;
         let settings = AudioSettings::read(folders.media)?;
         family.check(&settings, section).map_err(|reason| settings.wrong(reason))?;
         let known = |token: &str| tokenizer.id(token).map(|_| token.to_owned()).unwrap_or_default();

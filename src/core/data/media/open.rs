@@ -36,10 +36,10 @@ pub fn open(
 ) -> Result<Option<Box<dyn MediaProcessor>>, DataError> {
     let card = ModelCard::of(config);
     let Some(vision) = card.vision() else { return Ok(None) };
-    let placeholder = tokenizer.special().image.and_then(|id| tokenizer.token(id)).ok_or_else(|| {
-        let tokenizer = "tokenizer.json has no token with the id image_token_id of config.json";
-        DataError::file(folders.model, tokenizer)
-    })?;
+    let id = tokenizer.special().image;
+    let placeholder = id
+        .and_then(|id| tokenizer.token(id))
+        .ok_or_else(|| DataError::no_token(folders.model, "image_token_id", id))?;
     let words = Words { config, tokenizer: Some(tokenizer), placeholder };
     let (image, video) = Settings::read(folders.media)?;
     let cut = card.vision_cut().ok_or_else(|| {
