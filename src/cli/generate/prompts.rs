@@ -11,6 +11,8 @@ use std::vec::IntoIter;
 /// A longer line is a bad one.
 const MAX_LINE: u64 = 64 << 20;
 const BYTE_ORDER_MARK: &str = "\u{feff}";
+/// Ends of the names of data files that have no prompts in lines.
+const OTHERS: [&str; 8] = ["csv", "tsv", "parquet", "arrow", "tar", "gz", "zst", "xlsx"];
 
 /// A file of prompts, read one after another.
 pub struct Prompts {
@@ -31,10 +33,17 @@ impl Prompts {
     /// other has a record in each line.
     ///
     /// # Errors
-    /// The file cannot be read, or its list is none.
+    /// The file cannot be read, is one of another kind, or its list is none.
     pub fn open(path: &Path) -> io::Result<Self> {
         let ends_with = |extension: &str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(extension));
         let mut lines = BufReader::new(files::open(path)?);
+        if let Some(other) = OTHERS.iter().find(|other| ends_with(other)) {
+            let reason = format!(
+                "prompts are read from lines of JSON (.jsonl), a JSON list (.json) or a text per line (.txt), and not from \
+                 .{other}: write its prompts as one of these"
+            );
+            return Err(io::Error::new(ErrorKind::InvalidInput, reason));
+        }
         let container = match ends_with("json") && begins_list(lines.fill_buf()?) {
             true => Container::List(list(&files::read_text(path)?)?.into_iter()),
             false => Container::Lines { lines, are_texts: ends_with("txt") },
@@ -130,5 +139,16 @@ mod tests {
         assert!(read("a.json", "[]").unwrap().is_empty());
         let error = read("a.json", "[{\"prompt\": \"a\"}").unwrap_err();
         assert!(error.starts_with("not a list of prompts: EOF"), "{error}");
+    }
+
+    #[test]
+    fn a_table_is_not_read_as_lines_of_json() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["p.csv", "p.PARQUET", "p.jsonl.gz"] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "prompt\nhi\n").unwrap();
+            let error = Prompts::open(&path).err().unwrap().to_string();
+            assert!(error.contains("lines of JSON (.jsonl), a JSON list (.json)"), "{name}: {error}");
+        }
     }
 }
