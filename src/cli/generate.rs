@@ -27,8 +27,8 @@ Examples:
 
 A line of --prompts has `messages`, another conversation format of `data.train`, or `prompt`; a final answer is not part of the
 question. Files that end with .json may have a list of these, and those that end with .txt have a text per line. A line of the
-output has line, id, messages, answer, tokens, finish_reason (stop or length), expected, if the line had an answer, and sample,
-the number of the answer from 0 on, with --num-answers.")]
+output has line, id, messages, tools, answer, tokens, finish_reason (stop or length), expected, if the line had an answer, and
+sample, the number of the answer from 0 on, with --num-answers.")]
 pub struct GenerateArgs {
     #[command(flatten)]
     model: AskedModel,

@@ -6,12 +6,12 @@ use crate::cli::asking::{AskedModel, Choosing, MAX_NEW_TOKENS};
 use crate::cli::{UsageError, exit};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
-use loongforge_core::data::{MediaSource, Part, Question, Sample, Turn};
+use loongforge_core::data::{Conversation, MediaSource, Part, Question, Sample, Turn, Written};
 use loongforge_core::message::SampleId;
 use loongforge_core::observe::safe;
 use loongforge_core::openai::Finish;
 use loongforge_core::text::plural;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fs::OpenOptions;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -140,16 +140,7 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, record: Value, number: u64, folder:
                 true => reader.processor().text_prompt(SampleId(number), &conversation.turns[0].joined_text()),
                 false => reader.processor().prompt(SampleId(number), conversation, Path::new("")),
             };
-            let mut media = conversation.media.iter();
-            let turn = |turn: &Turn| {
-                let mut message = json!({"role": turn.role, "content": turn.joined_text()});
-                if turn.num_media() > 0 {
-                    message["content"] = turn.parts.iter().map(|part| part_json(part, &mut media)).collect();
-                }
-                turn.fields.iter().for_each(|(name, value)| message[name] = value.clone());
-                message
-            };
-            (conversation.turns.iter().map(turn).collect(), is_raw, sample)
+            (messages_of(conversation), is_raw, sample)
         }
     };
     let sample = sample.map_err(|error| error.to_string())?;
@@ -157,7 +148,16 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, record: Value, number: u64, folder:
         return Err("the prompt has no tokens".to_owned());
     }
     let mut record = json!({"line": number});
-    for (name, value) in [("id", id), ("messages", Some(messages)), ("expected", expected.map(Value::from))] {
+    let [tools, kwargs] = beside(&question);
+    let expected = expected.map(Value::from);
+    let fields = [
+        ("id", id),
+        ("messages", Some(messages)),
+        ("tools", tools),
+        ("chat_template_kwargs", kwargs),
+        ("expected", expected),
+    ];
+    for (name, value) in fields {
         if let Some(value) = value {
             record[name] = value;
         }
@@ -166,6 +166,37 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, record: Value, number: u64, folder:
         .map_err(|no_room| format!("the prompt has {no_room}: see --max-new-tokens"))?;
     let wanted = args.choosing.wanted(room, (number - 1) * args.num_answers);
     Ok(Asked { record, sample: Rc::new(sample), wanted: Wanted { goes_on, ..wanted } })
+}
+
+/// Returns the messages of a conversation as a line of prompts has them; media are named.
+fn messages_of(conversation: &Conversation) -> Value {
+    let mut media = conversation.media.iter();
+    let turn = |turn: &Turn| {
+        let mut message = json!({"role": turn.role});
+        match turn.written {
+            _ if turn.num_media() > 0 => {
+                message["content"] = turn.parts.iter().map(|part| part_json(part, &mut media)).collect();
+            }
+            Written::Text | Written::Parts => message["content"] = turn.joined_text().into(),
+            Written::Null => message["content"] = Value::Null,
+            Written::Absent => {}
+        }
+        turn.fields.iter().for_each(|(name, value)| message[name] = value.clone());
+        message
+    };
+    conversation.turns.iter().map(turn).collect()
+}
+
+/// Returns the functions and the variables of the chat template that a line has beside its messages, if any.
+fn beside(question: &Question) -> [Option<Value>; 2] {
+    let Question::Chat(conversation) = question else { return [None, None] };
+    let tools: Vec<Value> = conversation.turns.iter().flat_map(|turn| turn.tools.iter().cloned()).collect();
+    let variables = conversation.turns.iter().flat_map(|turn| turn.kwargs.clone());
+    let variables: Map<String, Value> = variables.collect();
+    [
+        Some(tools).filter(|tools| !tools.is_empty()).map(Value::from),
+        Some(variables).filter(|variables| !variables.is_empty()).map(Value::from),
+    ]
 }
 
 /// Returns whether a message is nothing but its text, and nothing beside it is for a chat template.
@@ -221,6 +252,20 @@ fn write_answers(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prompt_is_written_with_all_that_its_template_was_given() {
+        let called = json!({"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f"}}]});
+        let messages = json!([{"role": "user", "content": "a"}, called, {"role": "tool", "content": "1"}]);
+        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+        let kwargs = json!({"enable_thinking": false});
+        let record = json!({"messages": messages, "tools": tools, "chat_template_kwargs": kwargs});
+        let (question, _) = Question::of_record(record, "").unwrap();
+        let Question::Chat(conversation) = &question else { panic!("a chat") };
+        assert_eq!((messages_of(conversation), beside(&question)), (messages, [Some(tools), Some(kwargs)]));
+        let (question, _) = Question::of_record(json!({"messages": [{"role": "user", "content": "a"}]}), "").unwrap();
+        assert_eq!(beside(&question), [None, None]);
+    }
 
     #[test]
     fn keys_that_only_a_chat_template_reads_are_seen() {
