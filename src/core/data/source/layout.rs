@@ -90,12 +90,14 @@ impl RecordLayout {
     /// The record has no known layout; the message names its fields.
     pub fn of(record: &Record, columns: &BTreeMap<String, String>) -> Result<Self, String> {
         let Body::Json(json) = &record.body else { return Self::of_members(record) };
-        let value = |key: &str| json.get(columns.get(key).map_or(key, String::as_str));
+        let value = |key: &str| match columns.get(key) {
+            Some(theirs) => json.get(theirs.as_str()),
+            // It is the field of another name here.
+            None if columns.values().any(|theirs| theirs == key) => None,
+            None => json.get(key),
+        };
         let has = |key: &str| value(key).is_some_and(|value| !value.is_null());
-        let is_labeled = LABELS.iter().any(|key| {
-            let label = json.get(columns.get(*key).map_or(*key, String::as_str));
-            label.is_some_and(Json::is_boolean)
-        });
+        let is_labeled = LABELS.iter().any(|key| value(key).is_some_and(Json::is_boolean));
         let answers = ["completion", "output", "messages", "conversations"];
         Ok(match () {
             () if record.member("input_ids.npy").is_some() => Self::Packed,

@@ -320,3 +320,14 @@ fn a_table_without_a_row_of_names_is_told_to_lack_it() {
     let named = open(&TrainFile { columns, ..TrainFile::new(path.as_path()) }).unwrap();
     assert_eq!((named.len(), named.format()), (1, "transcripts"));
 }
+
+#[test]
+fn a_field_counts_under_the_name_that_columns_give_it() {
+    let folder = Folder::new();
+    let text = json!({"messages": [{"role": "user", "content": "a"}], "answer": "b"}).to_string();
+    let path = folder.write("a.jsonl", text);
+    let columns = [("prompt", "messages"), ("completion", "answer")];
+    let columns = columns.map(|(name, theirs)| (name.to_owned(), theirs.to_owned())).into();
+    let named = open(&TrainFile { columns, ..TrainFile::new(path.as_path()) }).unwrap();
+    assert_eq!((named.format(), shown(&named, 0).as_str()), ("alpaca", "user:a assistant:b"));
+}
