@@ -299,6 +299,13 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
 }
 
 fn export(folder: &str, out: &std::path::Path, how: &Export) -> anyhow::Result<ExitCode> {
+    let ends_with = |extension: &str| out.extension().is_some_and(|it| it.eq_ignore_ascii_case(extension));
+    let of_files =
+        [("gguf", "`loongforge checkpoint export-gguf` writes a file for llama.cpp"), ("safetensors", "name a folder")];
+    if let Some((extension, other)) = of_files.into_iter().find(|(extension, _)| ends_with(extension)) {
+        let out = out.display();
+        return Err(UsageError::new(format!("{out}: a folder is written, and no .{extension} file: {other}")).into());
+    }
     show_exported(out, checkpoint::export(&find_model(folder)?, out, how)?)
 }
 

@@ -31,6 +31,8 @@ fn whole_checkpoints_are_shown_verified_and_exported() {
     assert!(rounded.code == 1 && rounded.out.contains("different"), "{}", rounded.out);
     fixture.succeeds(&["checkpoint", "diff", CHECKPOINT, "out", "--tolerance", "0.01"]);
     fixture.fails(&["checkpoint", "export-hf", CHECKPOINT, "out"], 2, &["out already exists"]);
+    let file = ["a folder is written, and no .gguf file", "loongforge checkpoint export-gguf"];
+    fixture.fails(&["checkpoint", "export-hf", CHECKPOINT, "out.gguf"], 2, &file);
     let gguf = ["checkpoint", "export-gguf", CHECKPOINT, "out.gguf", "--dtype", "q8_0"];
     fixture.fails(&gguf, 2, &["model_type is \"qwen3_vl\"; GGUF files can be written for llama"]);
     let push =
