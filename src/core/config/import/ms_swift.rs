@@ -252,7 +252,7 @@ fn data(sheet: &mut Sheet) {
     sheet.probabilities("interleave_prob");
     sheet.missing(EPOCH, &["stopping_strategy"]);
     sheet.settled("hf://datasets/NAME is a data set of the hub", &["use_hf", "USE_HF"]);
-    sheet.missing("data.train[].columns renames fields", &["columns"]);
+    ms_swift_sets::columns(sheet);
     sheet.missing("name the files that it was made from in data.train", &["cached_dataset", "cached_val_dataset"]);
     let names = "write names into the samples: `{{NAME}}` and `{{AUTHOR}}` would be learned as they stand";
     sheet.missing(names, &["model_name", "model_author"]);

@@ -1,9 +1,34 @@
 //! Data sets as ms-swift names them.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::hub;
-use super::sheet::{REPEATED, take_random};
+use super::sheet::{REPEATED, Sheet, take_random};
+
+/// Fields of samples that have the same names here.
+const FIELDS: [&str; 10] =
+    ["messages", "query", "response", "history", "system", "images", "videos", "audios", "tools", "label"];
+
+/// Translates `columns`, a map or its JSON text from the names of fields in the data sets to ms-swift's. To be read after the sets.
+pub(super) fn columns(sheet: &mut Sheet) {
+    let found = match sheet.get("columns") {
+        Some(Value::String(text)) => serde_json::from_str(text).unwrap_or_default(),
+        Some(value) => value.clone(),
+        None => return,
+    };
+    let one = |(theirs, name): (&String, &Value)| {
+        let ours = FIELDS.into_iter().find(|field| name.as_str() == Some(*field))?;
+        Some((ours.to_owned(), Value::from(theirs.as_str())))
+    };
+    let columns: Option<Map<String, Value>> = found.as_object().and_then(|map| map.iter().map(one).collect());
+    match columns.filter(|columns| !columns.is_empty() && sheet.has_set("data.train")) {
+        Some(columns) => {
+            sheet.columns_of_sets(&columns.into());
+            sheet.arrived("columns", "data.train[].columns");
+        }
+        None => sheet.missing("data.train[].columns renames fields: {FIELD: NAME IN THE FILE}", &["columns"]),
+    }
+}
 
 /// Returns a data set: `HF::name:subset#number`, of which all but the name may be absent.
 pub(super) fn set(name: &str, notes: &mut Vec<&'static str>) -> Value {

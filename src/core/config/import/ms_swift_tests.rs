@@ -257,3 +257,19 @@ fn a_weight_of_0_of_the_load_balancing_loss_is_a_key_of_mixtures_alone() {
     assert_eq!((of("org/text-30B-A3B", "0"), of("org/text-30B-A3B", "1e-3")), (Some(0.0), Some(1e-3)));
     assert_eq!(of("org/text-7B", "1e-3"), Some(1e-3), "what is asked for is not dropped");
 }
+
+#[test]
+fn columns_of_ms_swift_arrive_the_other_way_round() {
+    let of = |columns: &str| {
+        let line =
+            format!("swift sft --model org/text-7B --dataset a.jsonl --val_dataset b.jsonl --columns '{columns}'");
+        let imported = import(&line).unwrap();
+        let found = json_of(&imported);
+        let left = missing(&imported).contains(&"--columns");
+        (found["data"]["train"][0]["columns"].clone(), found["eval"]["columns"].clone(), left)
+    };
+    let columns = json!({ "query": "question", "response": "answer" });
+    assert_eq!(of(r#"{"question": "query", "answer": "response"}"#), (columns.clone(), columns, false));
+    assert_eq!(of(r#"{"question": "solution"}"#), (Value::Null, Value::Null, true));
+    assert_eq!(of("question"), (Value::Null, Value::Null, true));
+}
