@@ -99,9 +99,10 @@ impl RecordLayout {
         let has = |key: &str| value(key).is_some_and(|value| !value.is_null());
         let is_labeled = LABELS.iter().any(|key| value(key).is_some_and(Json::is_boolean));
         let answers = ["completion", "output", "messages", "conversations"];
+        let is_pair_of_swift = pairs::REJECTED.into_iter().any(has) && (has("messages") || has("response"));
         Ok(match () {
             () if record.member("input_ids.npy").is_some() => Self::Packed,
-            () if has("chosen") && has("rejected") => Self::Pairs,
+            () if has("chosen") && has("rejected") || is_pair_of_swift => Self::Pairs,
             () if is_labeled && answers.into_iter().any(has) => Self::Labeled,
             () if has("texts") => Self::Crude,
             () if has("messages") && !value("messages").is_some_and(sharegpt::is_sharegpt) => Self::Messages,

@@ -6,6 +6,7 @@
 //! {"chosen": [{"role": "user", …}, {"role": "assistant", …}], "rejected": [the same begin, another answer]}
 //! {"conversations": [{"from": "human", …}], "chosen": {"from": "gpt", …}, "rejected": {"from": "gpt", …}}
 //! {"instruction": "…", "input": "…", "chosen": "…", "rejected": "…"}
+//! {"messages": [{"role": "user", …}, {"role": "assistant", …}], "rejected_response": "…"}
 //! ```
 
 use serde_json::{Map, Value as Json};
@@ -13,6 +14,9 @@ use serde_json::{Map, Value as Json};
 use super::messages::Conversation;
 use super::{beside, flat, sharegpt};
 use crate::data::error::DataError;
+
+/// ms-swift's fields of the answer that is not preferred: its conversation, or its text.
+pub const REJECTED: [&str; 2] = ["rejected_messages", "rejected_response"];
 
 /// Two answers to one prompt. Only their turns count in the loss.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,12 +38,43 @@ impl Pair {
 /// # Errors
 /// There is no prompt, an answer is missing or is not the assistant's.
 pub fn messages(mut record: Map<String, Json>) -> Result<[Map<String, Json>; 2], DataError> {
+    if !record.contains_key("chosen")
+        && let Some(answers) = of_swift(&mut record)?
+    {
+        return with_answers(record, answers);
+    }
     let answers = ["chosen", "rejected"].map(|key| match record.remove(key) {
         None | Some(Json::Null) => Err(wrong(format!("missing field `{key}`"))),
         Some(answer) => Ok((key, answer)),
     });
     let [chosen, rejected] = answers;
     with_answers(record, [chosen?, rejected?])
+}
+
+/// Takes both answers of a record of ms-swift, each with its prompt: `messages`, or `query` and `response`, have the preferred one, and a
+/// field of [`REJECTED`] the other. `None`: there is no such field.
+///
+/// # Errors
+/// The record has no conversation that ends with an answer.
+fn of_swift(record: &mut Map<String, Json>) -> Result<Option<[(&'static str, Json); 2]>, DataError> {
+    let found = REJECTED.into_iter().find_map(|key| Some((key, record.remove(key).filter(|it| !it.is_null())?)));
+    let Some((key, rejected)) = found else { return Ok(None) };
+    if record.get("messages").is_none_or(Json::is_null) {
+        *record = flat::messages(std::mem::take(record))?;
+    }
+    let chosen = record.remove("messages").unwrap_or_default();
+    let rejected = match rejected {
+        text @ Json::String(_) => {
+            let mut turns = chosen.as_array().cloned().unwrap_or_default();
+            if turns.pop().is_none_or(|turn| turn["role"] != "assistant") {
+                return Err(wrong(format!("`messages` beside `{key}` must end with the assistant's preferred answer")));
+            }
+            turns.extend(sharegpt::turns(text, "assistant", key)?);
+            Json::Array(turns)
+        }
+        conversation => conversation,
+    };
+    Ok(Some([("messages", chosen), (key, rejected)]))
 }
 
 /// Works like [`messages`], with the answers apart from the record, each with the name of its field.
@@ -164,6 +199,9 @@ mod tests {
             json!({"conversations": [{"from": "human", "value": "Q"}], "chosen": {"from": "gpt", "value": "yes"},
                    "rejected": {"from": "gpt", "value": "no"}}),
             json!({"instruction": "Q", "input": "", "chosen": "yes", "rejected": "no"}),
+            json!({"messages": [user, yes], "rejected_response": "no"}),
+            json!({"messages": [user, yes], "rejected_messages": [user, no], "rejected_response": null}),
+            json!({"query": "Q", "response": "yes", "rejected_response": "no"}),
         ] {
             assert_eq!(read(record.clone()).unwrap(), expected, "{record}");
         }
@@ -221,6 +259,10 @@ mod tests {
         for (record, part) in [
             (json!({"prompt": "Q", "chosen": "a"}), "`rejected`"),
             (json!({"chosen": "a", "rejected": "b"}), "no prompt"),
+            (
+                json!({"messages": [{"role": "user", "content": "a"}], "rejected_response": "b"}),
+                "`messages` beside `rejected_response` must end with the assistant's preferred answer",
+            ),
             (json!({"prompt": "Q", "chosen": 1, "rejected": "b"}), "`chosen` must be text or messages, found 1"),
             (json!({"prompt": "Q", "chosen": "a", "rejected": "b", "system": 3}), "`system` must be text, found 3"),
             (

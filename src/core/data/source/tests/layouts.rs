@@ -331,3 +331,14 @@ fn a_field_counts_under_the_name_that_columns_give_it() {
     let named = open(&TrainFile { columns, ..TrainFile::new(path.as_path()) }).unwrap();
     assert_eq!((named.format(), shown(&named, 0).as_str()), ("alpaca", "user:a assistant:b"));
 }
+
+#[test]
+fn pairs_of_ms_swift_are_told_from_conversations() {
+    let folder = Folder::new();
+    let mut record = chat("a");
+    record["rejected_response"] = "no".into();
+    let path = folder.write("p.jsonl", record.to_string());
+    assert_eq!(of(&path).format(), "pairs");
+    let talk = TrainFile { format: Format::Messages, ..TrainFile::new(path.as_path()) };
+    assert_eq!(shown(&open(&talk).unwrap(), 0), "user:a assistant:ok");
+}
